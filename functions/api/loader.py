@@ -59,7 +59,11 @@ def _find(paths: Iterable[Path], problems: list[Problem]) -> list[Path]:
             problems.append(Problem(SourceLocation(path.as_posix()), "", "no such file or folder"))
     if len(found) > MAX_FILES:
         problems.append(
-            Problem(SourceLocation(min(found).as_posix()), "", f"one of more than {MAX_FILES} files of YAML")
+            Problem(
+                SourceLocation(min(found).as_posix()),
+                "",
+                f"more than {MAX_FILES} YAML files in all; this is one of them",
+            )
         )
     return sorted(found)[:MAX_FILES]
 
@@ -125,7 +129,7 @@ def load_files(files: Iterable[tuple[str, bytes]], problems: list[Problem], cach
         contradictions.extend(result.contradictions)
         if len(problems) + len(contradictions) >= MAX_PROBLEMS:
             problems.append(
-                Problem(SourceLocation(name), "", f"{MAX_PROBLEMS} problems so far: the files after it were not read")
+                Problem(SourceLocation(name), "", f"{MAX_PROBLEMS} problems so far: later files were not read")
             )
             break
     found = consistency.problems(objects, complete=not problems)

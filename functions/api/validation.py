@@ -34,8 +34,8 @@ _WANTED = {
     "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
-    "too_short": "a list with at least {min_length} in it",
-    "too_long": "a list with at most {max_length} in it",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
     "string_too_short": "at least {min_length} characters",
     "string_too_long": "at most {max_length} characters",
 }
@@ -98,7 +98,7 @@ def _message(kind: type[BaseModel], path: Path, details: ErrorDetails, found: ob
             choices = _literals(str(context["expected"]))
             return f"found {shown(found)}; allowed: {', '.join(choices)}{near_miss(found, choices)}"
         case "value_error":
-            quoted = "what may be a secret" if path[-1:] in _MAY_BE_SECRET else shown(found)
+            quoted = "a value that may be a secret" if path[-1:] in _MAY_BE_SECRET else shown(found)
             return f"found {quoted}; allowed: {context['error']}"
         case type_ if type_ in _WANTED:
             return f"found {shown(found)}; allowed: {_WANTED[type_].format(**context)}"

@@ -50,7 +50,9 @@ def _conflict(file: str, text: str, first_line: int) -> YamlInvalid | None:
     if found is None:
         return None
     place = SourceLocation(file, text.count("\n", 0, found.start()) + first_line, 1)
-    message = f"a merge conflict ({found.group().strip()}) was not resolved: keep what is meant, and take the marks out"
+    message = (
+        f"a merge conflict ({found.group().strip()}) was not resolved: keep the intended lines and remove the marks"
+    )
     return YamlInvalid(place, message)
 
 
@@ -69,4 +71,4 @@ def decoded(file: str, content: bytes) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start]
         place = SourceLocation(file, before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
-        raise YamlInvalid(place, f"not UTF-8: the byte 0x{content[error.start]:02x} cannot stand here") from error
+        raise YamlInvalid(place, f"not UTF-8: the byte 0x{content[error.start]:02x} is not allowed here") from error

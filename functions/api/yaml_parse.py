@@ -149,7 +149,7 @@ class _Builder:
         if not isinstance(node.value, str):
             raise YamlInvalid(place, f"a key must be text; found {shown(node.value)}; put it in quotes")
         if node.value == "<<":
-            raise YamlInvalid(place, 'merge keys ("<<") are not read; write the keys out')
+            raise YamlInvalid(place, 'merge keys ("<<") are not supported; write the keys out')
         parent = self._open[-1]
         parent.key = node.value
         parent.node.nodes += node.nodes
@@ -198,12 +198,12 @@ class _Builder:
             raise YamlInvalid(place, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
         node = self._anchors[event.anchor]
         if node is None:
-            raise YamlInvalid(place, f"the alias *{event.anchor} stands inside what it refers to")
+            raise YamlInvalid(place, f"the alias *{event.anchor} is inside the value that it refers to")
         return node
 
     def _refuse_tag(self, event: ScalarEvent | CollectionStartEvent, place: SourceLocation) -> None:
         if event.tag is not None and event.tag not in TEXT_TAGS:
-            raise YamlInvalid(place, f"the tag {shown(str(event.tag))} is not read; write the value without it")
+            raise YamlInvalid(place, f"the tag {shown(str(event.tag))} is not supported; write the value without it")
 
     def _count(self, nodes: int, place: SourceLocation) -> None:
         self._nodes += nodes
@@ -213,7 +213,9 @@ class _Builder:
     def _count_aliased(self, node: Node, place: SourceLocation) -> None:
         self._stood_for += node.nodes + node.chars // ALIASED_CHARS
         if self._stood_for > MAX_ALIASED:
-            raise YamlInvalid(place, "the aliases of this file stand for too much; write out what they refer to")
+            raise YamlInvalid(
+                place, f"the aliases of this file stand for more than {MAX_ALIASED} values; write the values out"
+            )
 
 
 def _text_offset(event: ScalarEvent) -> int | None:

@@ -169,7 +169,7 @@ class ValkeyConversations:
         except (ValkeyError, OSError) as error:
             raise BusUnavailable(str(error)) from error
         if outcome == _NO_ROOM:
-            raise BusUnavailable("half of the bus's memory is in use: give it a larger maxmemory")
+            raise BusUnavailable("half of the bus's memory is in use: raise its maxmemory")
         return outcome == 1
 
     async def delete(self, shelf: str, name: str) -> bool:

@@ -74,11 +74,13 @@ class SealChecker:
             self._check_code(said.replica_id, text, code)
             age_s = self._wall_clock() - said.sent_unix_s
             if not abs(age_s) <= MAX_AGE_S:
-                raise self._refused(said, f"it was said {age_s:.0f} s ago, by its clock and ours")
+                raise self._refused(
+                    said, f"its time is {age_s:.0f} s before this clock's; allowed: up to {MAX_AGE_S:.0f} s"
+                )
         elif self._required:
             raise self._refused(said, "it has no seal")
         if isinstance(said, Heartbeat) and not self._is_a_pods(said.host):
-            raise self._refused(said, f"{said.host} is no pod's address (the setting POD_CIDRS)")
+            raise self._refused(said, f"{said.host} is not a pod address (setting POD_CIDRS)")
 
     def has_to_be_told(self, now_s: float) -> bool:
         """Return True at most once a minute: a wrong credential can cause thousands of refusals a second."""
@@ -103,7 +105,7 @@ class SealChecker:
                 self._keys[replica_id] = key
                 return
         self.refused_total += 1
-        raise HeartbeatRefused(f"the seal of {replica_id} is wrong: another sent it, or has other credentials")
+        raise HeartbeatRefused(f"the seal of {replica_id} is wrong: another process sent it, or its credentials differ")
 
     def _is_a_pods(self, host: str) -> bool:
         try:

@@ -119,7 +119,7 @@ def decode(message: bytes) -> PrefixUpdate:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PrefixUpdateInvalid(str(error)) from error
     if any(len(content) % 8 for content in _packed_of(update)):
-        raise PrefixUpdateInvalid("half a name")
+        raise PrefixUpdateInvalid("a list of names ends within a name")
     return update
 
 

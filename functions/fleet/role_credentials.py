@@ -107,7 +107,9 @@ class RoleCredentials:
         try:
             self._secrets, self.role = _parsed(self._file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:
-            _log.warning("the credentials in %s are not taken, the former ones go on: %s", self._file, error)
+            _log.warning(
+                "the credentials in %s cannot be used, and the previous ones stay in use: %s", self._file, error
+            )
             return
         self._stamp = stamp
         _log.info("new credentials from %s", self._file)
@@ -118,8 +120,8 @@ def read_for(role: Role, file: Path) -> RoleCredentials:
     found = RoleCredentials.read(file)
     if found.role is None:
         _log.warning(
-            "%s holds the internal token, which opens everything; the next version takes the %s's own credentials "
-            "alone: `shoal secrets`, or `shoal up`, makes them",
+            "%s holds the internal token, which grants every right. The next version accepts only the %s's own "
+            "credentials; create them with `shoal secrets` or `shoal up`",
             file,
             role,
         )
@@ -138,7 +140,7 @@ def tokens_in(text: str) -> tuple[str, ...]:
     """Return the lines of the internal token's file; CredentialsUnusable if it has none or too many."""
     tokens = tuple(line for line in map(str.strip, text.splitlines()) if line)
     if not 1 <= len(tokens) <= MAX_TOKENS:
-        raise CredentialsUnusable(f"expected a token, or two lines with one each; there are {len(tokens)}")
+        raise CredentialsUnusable(f"expected one or two lines with a token each; found {len(tokens)}")
     return tokens
 
 
@@ -164,7 +166,7 @@ def _parsed(text: str) -> tuple[Mapping[Purpose, tuple[str, ...]], Role | None]:
     try:
         found = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise CredentialsUnusable(f"no document of credentials: {error}") from error
+        raise CredentialsUnusable(f"not a credentials document: {error}") from error
     secrets = {purpose: found.secrets.get(purpose, ()) for purpose in ROLES[found.role]}
     lacking = sorted(purpose for purpose, each in secrets.items() if not 1 <= len(each) <= MAX_TOKENS or "" in each)
     if lacking:

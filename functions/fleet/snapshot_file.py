@@ -89,7 +89,7 @@ class SnapshotFile:
                 chunks = frames.next_frame(file)
             except frames.Torn as error:
                 if content is None:
-                    raise SnapshotInvalid("it is torn") from error
+                    raise SnapshotInvalid("it is truncated") from error
                 sound = False
                 break
             if chunks is None:

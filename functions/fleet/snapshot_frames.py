@@ -39,7 +39,7 @@ def next_frame(file: BinaryIO) -> list[bytes] | None:
     try:
         frame = msgspec.json.decode(line, type=_Frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotInvalid(f"no stored snapshot: {error}") from error
+        raise SnapshotInvalid(f"not a stored snapshot: {error}") from error
     if not 0 < frame.bytes <= SNAPSHOT_MAX_BYTES:
         raise SnapshotInvalid(f"a document of {frame.bytes} bytes is over the limit")
     digest, chunks, left_bytes = hashlib.sha256(), [], frame.bytes

@@ -238,7 +238,7 @@ class SnapshotFollower:
         except OSError as error:
             # A full disk must not prevent a good snapshot from being served; only the next cold start is affected.
             self._unkept = True
-            self._report(f"the snapshot could not be kept at {self._cache.path}: {error}")
+            self._report(f"the snapshot could not be stored at {self._cache.path}: {error}")
 
     async def _keep_time(self) -> None:
         """Store the time of the last confirmation, at most once a minute, so that it survives a restart."""

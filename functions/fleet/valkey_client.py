@@ -99,7 +99,7 @@ def _address(text: str) -> tuple[str, int]:
     if not colon:
         host, port = port, str(_SENTINEL_PORT)
     if not host or not port.isdigit():
-        raise BusUrlInvalid(f"{text!r} is no host:port of a sentinel")
+        raise BusUrlInvalid(f"{text!r} is not the host:port of a sentinel")
     return host.strip("[]"), int(port)
 
 

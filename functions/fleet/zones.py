@@ -74,5 +74,5 @@ async def _ask(client: httpx.AsyncClient, url: str, token: Bearer, asked: tuple[
         )
         return msgspec.json.decode(answer.content, type=ZoneAnswer).zone if answer.status_code == 200 else ""
     except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _log.debug("the own zone is not known yet: %s", error)
+        _log.debug("this process's zone is not known yet: %s", error)
         return ""

@@ -47,7 +47,7 @@ class Refusal(NamedTuple):
 
 INVALID_HTTP = Refusal(400, "invalid_http", "This is not well-formed HTTP/1.1.")
 TOO_SLOW = Refusal(408, "request_timeout", "The request did not arrive in time. Send it again.")
-TURNED_AWAY = Refusal(503, "overloaded", "There is no connection left. Try again shortly.")
+TURNED_AWAY = Refusal(503, "overloaded", "The server has reached its connection limit. Try again shortly.")
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -29,7 +29,7 @@ _KEY = "shoal.client"
 
 
 def authenticated(scope: Mapping[str, Any], who: str | None = None) -> None:
-    """Record that the request of this ASGI scope has a valid credential of `who`. Its connection is then kept longer."""
+    """Record that the request of this ASGI scope has a valid credential of `who`. Its connection then stays longer."""
     client = client_of(scope)
     if client is not None:
         client.authenticated(who)

@@ -105,7 +105,9 @@ class TlsListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # for example no file descriptors left: other connections must end first
-                _log.warning("connections cannot be accepted: %s; tried again in %.0f s", error, _WITHOUT_DESCRIPTORS_S)
+                _log.warning(
+                    "connections cannot be accepted: %s; next attempt in %.0f s", error, _WITHOUT_DESCRIPTORS_S
+                )
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(_WITHOUT_DESCRIPTORS_S, self._accept_again)
                 return

@@ -120,20 +120,22 @@ class MultipartForm:
     def _headers_end(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         if self._headers.get(b"content-transfer-encoding", b"binary").lower() not in _IDENTITY:
-            raise MultipartInvalid("content-transfer-encoding is not taken; send the bytes as they are.")
+            raise MultipartInvalid("content-transfer-encoding is not supported; send the bytes unencoded.")
         name = text_of(options.get(b"name", b""))
         if name == "file" or b"filename" in options:
             self._file(name, options.get(b"filename", b""))
         elif self.files and self.fields_first:
             raise MultipartInvalid(f"The field {name[:80]!r} came after a file; send fields first.")
         elif not name or name in self.fields or len(self.fields) >= self.max_fields:
-            raise MultipartInvalid(f"The field {name[:80]!r} has no name, came twice, or is one too many.")
+            raise MultipartInvalid(
+                f"The field {name[:80]!r} has no name, is repeated, or exceeds the limit of {self.max_fields} fields."
+            )
         else:
             self._field = name
 
     def _file(self, name: str, filename: bytes) -> None:
         if name != "file":
-            raise MultipartInvalid(f"A file came as part {name[:80]!r}; files come as parts named file.")
+            raise MultipartInvalid(f"A file was sent as part {name[:80]!r}; send files as parts named file.")
         self.files += 1
         self.file_begins(filename)
 
@@ -168,4 +170,4 @@ def text_of(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise MultipartInvalid("Names and fields are UTF-8.") from error
+        raise MultipartInvalid("Names and fields must be UTF-8.") from error

@@ -46,7 +46,7 @@ def warn_if_over(parts: Iterable[Part], limit: int | None) -> None:
     if limit is not None and most > limit:
         largest = ", ".join(f"{part.what} {part.most_bytes // MIB}" for part in known[:4])
         _log.warning(
-            "by its settings this process may need %d MiB and has %d: it may be killed. Raise the limit, or lower what "
-            "is largest (MiB): %s",
+            "with its settings this process may need %d MiB, but its memory limit is %d MiB: it may be killed. Raise "
+            "the limit, or lower the largest parts (MiB): %s",
             most // MIB, limit // MIB, largest,
         )  # fmt: skip

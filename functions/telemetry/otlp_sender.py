@@ -145,7 +145,7 @@ class OtlpSender:
             self._is_away = True
             return False
         if self._is_away:
-            _log.info("spans and events go out again; %d were dropped so far", self.dropped_total)
+            _log.info("spans and events are delivered again; %d were dropped so far", self.dropped_total)
         self._is_away = False
         return True
 

@@ -116,7 +116,7 @@ class Shipping:
             self.is_away = True
             return min(_RETRY_MAX_S, max(_RETRY_S, 2 * waited_s))
         if self.is_away:
-            _log.info("request traces go out again (%s)", self._position_file.stem)
+            _log.info("request traces are delivered again (%s)", self._position_file.stem)
         self.is_away = False
         return _EVERY_S
 

@@ -104,8 +104,13 @@ INVALID: tuple[Invalid, ...] = (
     _case("unclosed quote", _tenant('  tier: "standard\n') + "▲", "not YAML"),
     _case("bad indentation", _tenant("  tier: standard\n ▲models: []\n"), "not YAML"),
     _case("colon in a value", _tenant("  tier: a▲: b\n"), "not YAML", "mapping values are not allowed here"),
-    _case("merge key", _tenant("  ▲<<: {tier: standard}\n"), 'merge keys ("<<") are not read; write the keys out'),
-    _case("tag", _tenant("  tier: ▲!!python/name:os.system x\n"), "the tag", "is not read; write the value without it"),
+    _case("merge key", _tenant("  ▲<<: {tier: standard}\n"), 'merge keys ("<<") are not supported; write the keys out'),
+    _case(
+        "tag",
+        _tenant("  tier: ▲!!python/name:os.system x\n"),
+        "the tag",
+        "is not supported; write the value without it",
+    ),
     _case("alias to nothing", _tenant("  tier: ▲*standard\n"), "the alias *standard has no anchor &standard before it"),
     _case("number as a key", _tenant("  tier: standard\n  ▲1: 2\n"), "a key must be text; found the number 1"),
     _case(
@@ -144,7 +149,7 @@ INVALID: tuple[Invalid, ...] = (
         "old boolean", _object("Model", "acme.x", f"{_LORA}  rollout: ▲true\n{_VERSIONS}"), "found true; allowed: text"
     ),
     _case("upper case name", _tenant("  tier: standard\n", "▲Initech"), "allowed: 1 to 63 of a-z 0-9"),
-    _case("empty list", _routing("  pools: ▲[]\n"), "at least 1 in it"),
+    _case("empty list", _routing("  pools: ▲[]\n"), "a list of at least 1"),
     # --- Tenants
     _case("short hash", _tenant("  tier: standard\n  keys: [{id: a, hmacSha256: ▲abc}]\n"), "64 hex digits"),
     _case(
@@ -188,7 +193,7 @@ INVALID: tuple[Invalid, ...] = (
     _case(
         "fallback to itself",
         _OTHER + _routing(f"{_FALLBACK}  fallback: [{{when: saturated, from: other, to: ▲other}}]\n"),
-        "which is where it comes from; allowed: another pool",
+        "which is also the source; allowed: another pool",
     ),
     _case(
         "fallback to nowhere",
@@ -208,7 +213,7 @@ INVALID: tuple[Invalid, ...] = (
             f"{_FALLBACK}  fallback:\n    - {{when: saturated, from: other, to: smollm2-135m}}\n"
             "    - {when: unavailable, from: smollm2-135m, to: ▲other}\n"
         ),
-        "leads back to where requests come from: other -> smollm2-135m -> other",
+        "closes a cycle of pools: other -> smollm2-135m -> other",
     ),
     _case(
         "circle through a cascade",
@@ -217,7 +222,7 @@ INVALID: tuple[Invalid, ...] = (
             f"{_FALLBACK}  cascade: [{{from: smollm2-135m, to: other}}]\n"
             "  fallback: [{when: saturated, from: other, to: ▲smollm2-135m}]\n"
         ),
-        "leads back to where requests come from",
+        "closes a cycle of pools",
     ),
     _case(
         "classifier to nowhere",
@@ -227,7 +232,7 @@ INVALID: tuple[Invalid, ...] = (
     _case(
         "classifier with a model's name",
         _routing("  pools: [a*]\n  classifier: {model: ▲smollm2-135m, otherwise: smollm2-135m}\n"),
-        "is a base model already; take a name that no pool has",
+        "is already the name of a base model; choose one that no pool has",
     ),
     _case(
         "a script that nobody writes",
@@ -269,7 +274,7 @@ INVALID: tuple[Invalid, ...] = (
     _case("certainty", _rollout_with("falseAlarmRate: ▲100%"), "above 0% and up to 50%"),
     _case("chance without its unit", _rollout_with("falseAlarmRate: ▲0.01"), "found the number 0.01; allowed: text"),
     _case("sticky to a user", _rollout_with("sticky: ▲user"), "allowed: session, tenant"),
-    _case("no stages", _object("RolloutPolicy", "careful", "  stages: ▲[]\n"), "at least 1 in it"),
+    _case("no stages", _object("RolloutPolicy", "careful", "  stages: ▲[]\n"), "a list of at least 1"),
     _case("no such metric", _halts('"▲error_rat > 2%"'), "there is no metric", 'did you mean "error_rate"?'),
     _case("scaling metric in a rollout", _halts('"▲kv_usage > 2%"'), "there is no metric"),
     _case("ratio without percent", _halts('"error_rate > ▲2"'), "allowed: a percentage such as 2%"),
@@ -285,14 +290,14 @@ INVALID: tuple[Invalid, ...] = (
     _case("scales no pool", _scales("", pool="▲othr"), 'did you mean "other"?'),
     _case("pool scaled twice", _scales("", pool="▲smollm2-135m"), "already has an AutoscalingPolicy"),
     _case("no step", _scales('  scaleUp: ["kv_usage > 85%▲"]\n'), "found the end", ": and a step such as +10% or -1"),
-    _case("wrong way", _scales('  scaleUp: [▲"kv_usage > 85%: -1"]\n'), "a step that adds, such as +10%"),
+    _case("wrong way", _scales('  scaleUp: [▲"kv_usage > 85%: -1"]\n'), "a step that adds replicas, such as +10%"),
     _case("step without sign", _scales('  scaleDown: ["utilization < 40%: ▲1"]\n'), "allowed here: + or -"),
     _case("hold without unit", _scales('  scaleUp: ["kv_usage > 85% for 3▲: +1"]\n'), "a unit (ms, s, m, h)"),
     _case("half a replica", _scales('  scaleUp: ["kv_usage > 85%: ▲+0.5"]\n'), "a whole number of replicas"),
     _case(
         "time without unit",
         _scales('  scaleUp: ["p99_ttft > ▲0.5: +1"]\n'),
-        "500ms or 2s, or a multiple of what is promised",
+        "500ms or 2s, or a multiple of the promised bound",
     ),
     # --- Models
     _case(
@@ -316,7 +321,7 @@ INVALID: tuple[Invalid, ...] = (
     _case(
         "reserved channel",
         _model(f"{_LORA}{_VERSIONS}  channels: {{incoming-2: ▲v1}}\n"),
-        "the name is kept for versions that are being loaded",
+        "the name is reserved for versions that are being loaded",
     ),
     _case(
         "version twice",

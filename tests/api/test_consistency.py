@@ -80,8 +80,7 @@ def test_there_and_back_for_one_tier_names_the_tier_and_the_way() -> None:
         with_fallbacks("from: smollm2-135m, to: b, tiers: [standard]", "from: b, to: smollm2-135m, tiers: []")
     )
     assert problem.message == (
-        "leads back to where requests come from for the tier standard: smollm2-135m -> b -> smollm2-135m; "
-        "take one of these steps away"
+        "closes a cycle of pools for the tier standard: smollm2-135m -> b -> smollm2-135m; remove one of these steps"
     )
     assert problem.key_path == "spec.fallback[1].to"
 

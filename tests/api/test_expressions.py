@@ -173,7 +173,7 @@ WRONG_RULES = [
     ("kv_usage > 85%: -101%", 16, "allowed: above 0% and up to 100%"),
     ("kv_usage > 85% for 3: +1", 20, "allowed here: a unit (ms, s, m, h)"),
     ("kv_usage > 2 * slo: +1", 11, "allowed: a percentage such as 2%"),
-    ("p99_ttft > 0.5: +1", 11, "or a multiple of what is promised such as 1.2 * slo"),
+    ("p99_ttft > 0.5: +1", 11, "or a multiple of the promised bound such as 1.2 * slo"),
     ("p99_ttft > 2x: +1", 11, 'cannot be compared with "2x"'),
     ("queue_seconds > 0.0001: +1", 16, "whole milliseconds"),
     ("error_rate > 2%: +1", 0, "there is no metric"),

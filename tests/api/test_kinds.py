@@ -111,7 +111,7 @@ def test_patterns_that_a_tenant_may_have(pattern: str) -> None:
     "pattern", ["", "/*", "*/bot", "a*b", "acme/**", "a/b/*", "Acme/*", "acme/bot?", "acme/bot:v1", "[a]*"]
 )
 def test_patterns_that_no_tenant_may_have(pattern: str) -> None:
-    with pytest.raises(ValueError, match="a model id, or the beginning of ids"):
+    with pytest.raises(ValueError, match="a model id, or a prefix of ids"):
         TenantSpec.model_validate_json(f'{{"tier": "t", "models": ["{pattern}"]}}')
 
 

@@ -51,7 +51,10 @@ NONSENSE = {
         files(service(annotations='shoal.dev/dedicated-to: "acne"')),
         'found "acne", and there is no such Tenant',
     ),
-    "nobody at all": (files(service(annotations='shoal.dev/dedicated-to: " , "')), "allowed: tenants, by commas"),
+    "nobody at all": (
+        files(service(annotations='shoal.dev/dedicated-to: " , "')),
+        "allowed: names of tenants, separated by commas",
+    ),
     "a tenant that shares": (files(service(annotations=OWN)), "the Tenant acme has isolation.pools: shared"),
     "dedicated without a pool": (files(service(), isolation="dedicated"), "no pool is dedicated to acme"),
     "a model without a pool of its": (
@@ -81,9 +84,9 @@ NONSENSE = {
     ),
     "a fallback to one of its pools": (
         files(service(), fallback="[{when: saturated, from: smollm2-135m, to: spot}]"),
-        "whichever of its pools serves",
+        "which stands for all its pools",
     ),
-    "an adapter of one of its pools": (files(service(), adapter_of="spot"), "whichever of its pools serves"),
+    "an adapter of one of its pools": (files(service(), adapter_of="spot"), "which stands for all its pools"),
     "a policy that does not govern the model": (
         files(
             service(),

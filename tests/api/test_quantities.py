@@ -58,7 +58,7 @@ def test_patterns_that_a_policy_may_have(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["", "**", "*b", "a*b", "-*", "Llama-*", "llama/*", "a|b", "[a]*", "a" * 64])
 def test_patterns_that_no_policy_may_have(pattern: str) -> None:
-    with pytest.raises(ValueError, match="a pool's name, or the beginning of names"):
+    with pytest.raises(ValueError, match="a pool's name, or a prefix of names"):
         RoutingPolicySpec.model_validate_json(f'{{"pools": ["{pattern}"]}}')
 
 

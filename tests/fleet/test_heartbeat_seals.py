@@ -134,7 +134,7 @@ def test_prompts_go_to_pods(host: str, on_a_cluster: bool, on_one_machine: bool)
         if believed:
             take(checker(loopback=loopback), line)
         else:
-            with pytest.raises(HeartbeatRefused, match="no pod's address"):
+            with pytest.raises(HeartbeatRefused, match="is not a pod address"):
                 take(checker(loopback=loopback), line)
 
 

@@ -87,7 +87,7 @@ def test_the_single_token_of_before_goes_on_and_is_told(tmp_path: Path, caplog: 
     file.write_text(f"{TOKEN}\n")
     with caplog.at_level(logging.WARNING):
         given = read_for("gateway", file)
-    assert "opens everything" in caplog.text and "shoal secrets" in caplog.text and TOKEN not in caplog.text
+    assert "grants every right" in caplog.text and "shoal secrets" in caplog.text and TOKEN not in caplog.text
     assert given.bearer("follow") == TOKEN, "a registry of version 0.1 knows no other"
     assert given.secret("load") == of("agent").accepted("load")[0], "it understands whoever has gone on already"
 

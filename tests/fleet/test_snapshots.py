@@ -208,7 +208,7 @@ async def test_a_full_disk_does_not_keep_a_good_snapshot_from_use(rig: Rig) -> N
     rig.serves(snapshot(epoch=4))
     assert await rig.follower.poll() is True
     assert [it.epoch for it in rig.swapped] == [4]
-    assert "could not be kept" in rig.follower.last_problem
+    assert "could not be stored" in rig.follower.last_problem
 
 
 async def test_the_age_is_the_time_since_the_registry_vouched(rig: Rig) -> None:

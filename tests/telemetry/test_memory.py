@@ -15,7 +15,7 @@ def test_too_little_is_said_with_what_to_lower(caplog: pytest.LogCaptureFixture,
     caplog.set_level(logging.WARNING)
     warn_if_over(PARTS, limit)
     said = "".join(record.getMessage() for record in caplog.records)
-    assert ("may need 400 MiB and has 399" in said) is bool(said) is says
+    assert ("may need 400 MiB, but its memory limit is 399 MiB" in said) is bool(said) is says
     assert ("connections 300, the process 100" in said) is says
 
 

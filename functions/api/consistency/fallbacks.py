@@ -97,9 +97,7 @@ def _problem(circle: list[Hop], closing: Hop, tier: str) -> Problem:
     around = [*circle[index + 1 :], *circle[: index + 1]]
     pools = " -> ".join([around[0].source, *(hop.target for hop in around)][:20])
     who = f" for the tier {tier}" if tier else ""
-    return closing.policy.problem(
-        closing.path, f"leads back to where requests come from{who}: {pools}; take one of these steps away"
-    )
+    return closing.policy.problem(closing.path, f"closes a cycle of pools{who}: {pools}; remove one of these steps")
 
 
 def _hops(policy: Declared[RoutingPolicy]) -> Iterator[Hop]:

@@ -60,7 +60,7 @@ def _is_beside(service: InferenceService) -> bool:
 def _name_the_model(service: InferenceService) -> str:
     return (
         f"found {shown(service.pool or '')}, a pool of the model {service.model_name}; allowed: {service.model_name}, "
-        "whichever of its pools serves"
+        "which stands for all its pools"
     )
 
 
@@ -79,7 +79,7 @@ def _model_of(service: Declared[InferenceService], pools: Pools, declared: set[s
     elif value.pool not in declared and name in declared and _weights(value) != _weights(model.value):
         message = (
             f"found other weights than those of {name}; declare them as a Model of type base with the id {value.pool}, "
-            "so that x-shoal-digest can tell them"
+            "so that x-shoal-digest distinguishes them"
         )
         yield service.problem(("spec", "predictor", "model", "storageUri"), message)
 
@@ -97,8 +97,8 @@ def _reads_for(service: Declared[InferenceService], pools: Pools) -> Iterator[Pr
     ]
     if not alike:
         message = (
-            f"no pool of {value.model_name} is quantized alike and for the same tenants, so that this one would read "
-            "for nobody"
+            f"no other pool of {value.model_name} has the same quantization and tenants, so this prefill pool would "
+            "have no pool to compute prompts for"
         )
         yield service.problem(("metadata", "labels", ROLE_LABEL), message)
 
@@ -125,7 +125,7 @@ def _own_pools(tenant: Declared[Tenant], everything: Everything, pools: Pools) -
     own = {service.value.model_name for service in everything.services if name in service.value.dedicated_to}
     if not own:
         message = (
-            f"no pool is dedicated to {name}, which could call nothing: annotate one with {DEDICATED_TO_ANNOTATION}"
+            f"no pool is dedicated to {name}, so it could call no model: annotate a pool with {DEDICATED_TO_ANNOTATION}"
         )
         yield tenant.problem(["spec", "isolation", "pools"], message)
         return
@@ -155,7 +155,7 @@ def _rules(
             yield policy.problem((*path, "to"), no_such_pool(rule.to, pools))
             continue
         if target.value.role:
-            message = f"found {shown(rule.to)}, which computes prompts and answers nothing; allowed: another pool"
+            message = f"found {shown(rule.to)}, a prefill pool, which answers no requests; allowed: another pool"
             yield policy.problem((*path, "to"), message)
             continue
         model = target.value.model_name or ""

@@ -76,7 +76,9 @@ def _classifier(policy: Declared[RoutingPolicy], pools: Collection[str]) -> Iter
     if classifier is None:
         return
     if classifier.model in pools:  # a pool's base model has its name; adapters' ids have a slash
-        message = f"{shown(classifier.model)} is a base model already; take a name that no pool has, such as auto"
+        message = (
+            f"{shown(classifier.model)} is already the name of a base model; choose one that no pool has, such as auto"
+        )
         yield policy.problem(["spec", "classifier", "model"], message)
     ends: list[tuple[tuple[str | int, ...], str]] = [(("otherwise",), classifier.otherwise)]
     ends += [(("rules", index, "to"), rule.to) for index, rule in enumerate(classifier.rules)]

@@ -51,7 +51,7 @@ class Metric:
 # Metrics of the new version in the running stage. A threshold may also be a multiple of the control group's value,
 # such as 2x.
 HALT_METRICS = (
-    Metric("error_rate", Dimension.RATIO, "requests that failed, of all"),
+    Metric("error_rate", Dimension.RATIO, "share of requests that failed"),
     Metric("p50_latency", Dimension.SECONDS, "median time from request to last byte"),
     Metric("p95_latency", Dimension.SECONDS, "95th percentile of the time from request to last byte"),
     Metric("p99_latency", Dimension.SECONDS, "99th percentile of the time from request to last byte"),
@@ -70,8 +70,8 @@ SCALE_METRICS = (
     Metric("p95_inter_token", Dimension.SECONDS, "95th percentile of the time between two tokens"),
     Metric("p99_inter_token", Dimension.SECONDS, "99th percentile of the time between two tokens"),
     Metric("queue_seconds", Dimension.PLAIN_SECONDS, "time that a request waits in the gateway's queue"),
-    Metric("kv_usage", Dimension.RATIO, "KV blocks in use, of all, in the fullest replica"),
-    Metric("utilization", Dimension.RATIO, "work in progress, of what the pool can take"),
+    Metric("kv_usage", Dimension.RATIO, "share of KV blocks in use in the fullest replica"),
+    Metric("utilization", Dimension.RATIO, "work in progress as a share of the pool's capacity"),
 )
 
 
@@ -80,7 +80,7 @@ _REPLICAS_MAX = 1000
 _PERCENT_MAX = 1000
 _FACTOR_MAX = 1000
 _OF_CONTROL = "a multiple of the control group's such as 2x"
-_OF_SLO = "a multiple of what is promised such as 1.2 * slo"
+_OF_SLO = "a multiple of the promised bound such as 1.2 * slo"
 
 _Tree = Tree[Token]
 

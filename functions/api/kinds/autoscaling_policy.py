@@ -77,5 +77,9 @@ class AutoscalingPolicy(ShoalObject):
 def _direction(key: str, rules: tuple[str, ...], *, upwards: bool) -> Iterator[Finding]:
     for index, text in enumerate(rules):
         if (parse_scale_rule(text).step.amount > 0) != upwards:
-            allowed = "a step that adds, such as +10% or +1" if upwards else "a step that takes away, such as -1"
+            allowed = (
+                "a step that adds replicas, such as +10% or +1"
+                if upwards
+                else "a step that removes replicas, such as -1"
+            )
             yield Finding(("spec", key, index), f"found {shown(text)}; allowed in {key}: {allowed}")

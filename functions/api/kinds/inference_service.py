@@ -253,7 +253,8 @@ class InferenceService(Foreign):
             yield Finding(("metadata", "labels", MODEL_LABEL), message)
         owners = self.dedicated_to
         if DEDICATED_TO_ANNOTATION in self.metadata.annotations and not all(map(is_name, owners or ("",))):
-            message = f"found {shown(self.metadata.annotations[DEDICATED_TO_ANNOTATION])}; allowed: tenants, by commas"
+            found = shown(self.metadata.annotations[DEDICATED_TO_ANNOTATION])
+            message = f"found {found}; allowed: names of tenants, separated by commas"
             yield Finding(("metadata", "annotations", DEDICATED_TO_ANNOTATION), message)
 
 

@@ -92,7 +92,7 @@ def _versions_and_channels(spec: ModelSpec) -> Iterator[Finding]:
     for channel, target in spec.channels.items():
         if is_incoming(channel):
             message = (
-                f"the name is kept for versions that are being loaded; allowed: any but {INCOMING}, {INCOMING}-2, …"
+                f"the name is reserved for versions that are being loaded; allowed: any but {INCOMING}, {INCOMING}-2, …"
             )
             yield Finding(("spec", "channels", channel), message)
         if target not in names:

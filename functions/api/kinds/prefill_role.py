@@ -54,7 +54,7 @@ def findings(labels: Mapping[str, str], annotations: Mapping[str, str], *, is_be
     if said is not None and said != "prefill":
         yield Finding(path, f"found {shown(said)}; allowed: prefill, or no such label")
     elif said is not None and not is_beside:
-        yield Finding(path, "allowed with the label shoal.dev/model: the pool whose prompts it computes")
+        yield Finding(path, "requires the label shoal.dev/model, which names the pool whose prompts it computes")
     needed = said == "prefill"
     for name, value, allowed in (
         (KV_BYTES_ANNOTATION, kv_bytes_per_token(annotations), f"a whole number from 1 to {MAX_KV_BYTES}"),

@@ -29,7 +29,7 @@ _DURATION_ALLOWED = "a whole number and ms, s, m or h, such as 500ms or 5m, up t
 _CHANCE = re.compile(CHANCE_PATTERN)
 _CHANCE_ALLOWED = "a percentage above 0% and up to 50%, such as 1% or 0.5%"
 _POOL_PATTERN = re.compile(POOL_PATTERN)
-_POOL_PATTERN_ALLOWED = "a pool's name, or the beginning of names and one * at the end, such as llama-*"
+_POOL_PATTERN_ALLOWED = "a pool's name, or a prefix of names and one * at the end, such as llama-*"
 
 
 def duration_ms(text: str) -> int:

@@ -212,5 +212,5 @@ class RoutingPolicy(ShoalObject):
         for key, steps in hops:
             for index, step in enumerate(steps):
                 if step.from_ == step.to:
-                    message = f"found {shown(step.to)}, which is where it comes from; allowed: another pool"
+                    message = f"found {shown(step.to)}, which is also the source; allowed: another pool"
                     yield Finding(("spec", key, index, "to"), message)

@@ -38,7 +38,7 @@ def _checked_key_id(text: str) -> str:
 
 def _checked_model_pattern(text: str) -> str:
     if len(text) > _MODEL_PATTERN_MAX_CHARS or _MODEL_PATTERN.fullmatch(text) is None:
-        raise ValueError("a model id, or the beginning of ids and one * at the end, such as acme/*")
+        raise ValueError("a model id, or a prefix of ids and one * at the end, such as acme/*")
     return text
 
 

@@ -58,8 +58,8 @@ _COUNT = {"type": "integer", "format": "int64"}
 _STATUS_FIELDS: dict[str, dict[str, dict[str, str]]] = {
     "RolloutPolicy": {"stages": {"type": "string", "description": "The stages' percentages, in their order."}},
     "AutoscalingPolicy": {
-        "wantedReplicas": {**_COUNT, "description": "Replicas that should serve, as the autoscaler has it."},
-        "liveReplicas": {**_COUNT, "description": "Replicas that serve, as they say themselves."},
+        "wantedReplicas": {**_COUNT, "description": "Replicas that should serve, as the autoscaler decided."},
+        "liveReplicas": {**_COUNT, "description": "Replicas that serve, as their heartbeats report."},
     },
 }
 
@@ -210,7 +210,7 @@ def _status(fields: Mapping[str, Schema]) -> Schema:
         },
     }
     return {
-        "description": "What the controller makes of the object; written by it alone.",
+        "description": "State of the object as the controller reports it; only the controller writes it.",
         "type": "object",
         "properties": {
             "observedGeneration": {"type": "integer", "format": "int64"},

@@ -87,7 +87,7 @@ def editor_schema() -> Schema:
     return {
         "$schema": DRAFT,
         "title": "shoal",
-        "description": f"The kinds of {API_VERSION}, and KServe's InferenceService as far as shoal reads it.",
+        "description": f"The kinds of {API_VERSION}, and the parts of KServe's InferenceService that shoal reads.",
         "type": "object",
         "properties": {
             "apiVersion": {"type": "string", "examples": sorted({version for version, _ in KINDS})},

@@ -40,15 +40,15 @@ class Session(Protocol):
 class LocalStoreSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHOAL_TRACE_STORE_", frozen=True, extra="ignore")
 
-    host: str = Field("127.0.0.1", description="Where it is reached; it speaks plain HTTP.")
-    port: int = Field(8451, ge=1, le=65535, description="As ClickHouse's HTTP interface.")
-    directory: Path = Field(description="Where its data lies; one process at a time has it.")
-    user: str = Field("shoal", description="Who may ask.")
-    password_file: Path = Field(description="The user's password.")
+    host: str = Field("127.0.0.1", description="Address that it listens on (plain HTTP).")
+    port: int = Field(8451, ge=1, le=65535, description="Port of its ClickHouse HTTP interface.")
+    directory: Path = Field(description="Folder of its data; only one process at a time may open it.")
+    user: str = Field("shoal", description="User that may run statements.")
+    password_file: Path = Field(description="File with the user's password.")
     statement_max_bytes: int = Field(
-        1024 * 1024 * 1024, ge=64 * 1024 * 1024, description="Memory that one statement may take."
+        1024 * 1024 * 1024, ge=64 * 1024 * 1024, description="Largest memory of one statement."
     )
-    threads: int = Field(2, ge=1, le=64, description="Of one statement: the machine has other work.")
+    threads: int = Field(2, ge=1, le=64, description="Threads of one statement.")
 
 
 class LocalStore:
