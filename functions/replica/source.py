@@ -40,7 +40,7 @@ class _Queue:
 
 
 class LoadScheduler(Generic[Key]):
-    """Two bounded queues for urgent fetches and fetches ahead of need. Owned by one event loop."""
+    """Two queues with limited concurrency: urgent fetches, and fetches ahead of need. Owned by one event loop."""
 
     def __init__(self, *, urgent: int, ahead: int) -> None:
         self._urgent, self._ahead = _Queue(urgent), _Queue(ahead)
