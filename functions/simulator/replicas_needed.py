@@ -5,8 +5,8 @@
                 are within theirs, with at least 99 of 100 requests served
 
 Beyond 16 replicas, a slice of the load for sixteen replicas is simulated and the answer scaled up. That is on the
-safe side, because larger fleets even out more. Each try has two minutes of requests,
-but at least 1,500 and at most 20,000. Shoal's own router is used without an admission queue: waiting in the gateway is waiting all the same.
+safe side, because larger fleets even out more. Each try has two minutes of requests, but at least 1,500 and at most
+20,000. Shoal's own router is used without an admission queue: waiting in the gateway is waiting all the same.
 `prefill_sizing` does the same for two pools, one of which reads prompts.
 """
 
