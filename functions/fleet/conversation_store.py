@@ -59,10 +59,10 @@ REPLACE = (
     _SHELF
     + """
 -- KEYS  1 the value  2 the shelf's order  3 the shelf's sizes
--- ARGV  1 prefix of values  2 name  3 sha1 of the value that must be there, '' for none  4 the new value
---       5 seconds to keep it  6 the most bytes of a shelf  7 bytes that a value costs besides its own
---       8 percent of the server's memory up to which values may be kept
--- gives 1 where it was replaced, 0 where another value is there, 2 where there is no room on the server
+-- ARGV  1 prefix of values  2 name  3 sha1 of the expected value, '' for none  4 the new value
+--       5 seconds to store it  6 limit of a shelf in bytes  7 cost of a value in bytes besides its length
+--       8 percent of the server's memory up to which values may be stored
+-- returns 1 if the value was replaced, 0 if another value is there, 2 if the server has no room
 local there = redis.call('GET', value_key)
 if (there and redis.sha1hex(there) or '') ~= ARGV[3] then return 0 end
 local now = tonumber(redis.call('TIME')[1])
@@ -75,7 +75,7 @@ local memory = redis.call('INFO', 'memory')
 local used = tonumber(string.match(memory, '\\nused_memory:(%d+)'))
 local bound = tonumber(string.match(memory, '\\nmaxmemory:(%d+)'))  -- 0: none
 if bound > 0 then
-  local free = bound * tonumber(ARGV[8]) / 100 - used + #ARGV[4]  -- what it came in goes with this call
+  local free = bound * tonumber(ARGV[8]) / 100 - used + #ARGV[4]  -- the request buffer is freed after this call
   if size > own + free then return 2 end
   most = math.min(most, own + free, math.max(own, (own + free) / 2))
 end
@@ -101,7 +101,7 @@ return 1
 DELETE = (
     _SHELF
     + """
--- KEYS and ARGV 1 and 2 as above; gives 1 where there was a value
+-- KEYS and ARGV 1 and 2 as above; returns 1 if there was a value
 take_off(name)
 return redis.call('DEL', value_key)
 """

@@ -31,10 +31,10 @@ KEY_PREFIX = "shoal:replica:"
 HELD_KEY, PACE_KEY = "shoal:heartbeats-held", "shoal:heartbeats-pace"
 
 GATHER = """
--- KEYS  1 the replica's last whole heartbeat  2 lines that are held  3 "second, heartbeats in it, when published last"
--- ARGV  1 line  2 whether it is whole: 1 or 0  3 whether to publish at once  4 seconds to keep a whole one
---       5 channel of many  6 channel of single ones
--- gives 1 where a whole heartbeat of the replica is known, and how many listen to single ones
+-- KEYS  1 the replica's last whole heartbeat  2 held lines  3 "second, heartbeats in it, time of the last publication"
+-- ARGV  1 line  2 1 if it is whole, else 0  3 1 to publish immediately  4 seconds to store a whole one
+--       5 channel of gathered lines  6 channel of single heartbeats
+-- returns 1 if a whole heartbeat of the replica is known, and the number of listeners to single ones
 local PER_SECOND, GATHER_US, MOST_LINES, HELD_BYTES = 100, 20000, 128, 8192
 redis.set_repl(redis.REPL_NONE)
 local known = 1

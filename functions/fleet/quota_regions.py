@@ -31,10 +31,10 @@ _COUNTED_S = 600  # a region without registries continues to count for this long
 _FORGOTTEN_S = 600  # an account untouched for this long is forgotten: its buckets are empty
 
 READ = """
--- KEYS 1 accounts in use  2 when this server began  3 there where other regions share the limits
--- ARGV 1 touched after (us)  2 how many accounts at most  3 seconds to go on counting  4 seconds to remember an account
--- gives [began, up to where, whether there are more, [[account, counted since, places, [[dimension, granted, limit,
---        period_s], ...]], ...]]
+-- KEYS 1 accounts in use  2 time of the first call on this server  3 exists if other regions share the limits
+-- ARGV 1 touched after (us)  2 most accounts  3 seconds to continue counting  4 seconds to remember an account
+-- returns [began, position for the next read, 1 if there are more,
+--          [[account, counted since, places, [[dimension, granted, limit, period_s], ...]], ...]]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local function whole(number) return string.format('%.0f', number) end
@@ -44,7 +44,7 @@ local born = redis.call('GET', KEYS[2]) or '0'
 local most = tonumber(ARGV[2])
 local found = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, most)
 local upto, more = now, 0
-if #found == 2 * most then  -- one call touches several at one moment: who has some of them reads all of them again
+if #found == 2 * most then  -- one call may touch several accounts: read all of them again if some were cut off
   upto, more = tonumber(found[#found]) - 1, 1
 end
 local accounts = {}
@@ -69,11 +69,11 @@ return {born, whole(upto), more, accounts}
 """
 
 CHARGE = """
--- KEYS 1 gateways  2 what is known of the other region: when its bus began
--- ARGV JSON {r: region, b: when its bus began, w: whether all accounts are read, not those touched since, l: whether
+-- KEYS 1 gateways  2 start time of the other region's bus, if known
+-- ARGV JSON {r: region, b: start time of its bus, w: true if all accounts are read, not only recent ones, l: true if
 --       this is the last page, s: seconds of silence, a: [[account, counted since, places, [[dimension, granted, limit,
 --       period_s], ...]], ...]}; whole numbers as text
--- gives {how much was charged, of all} or {}: it was not heard for long, all accounts are needed, nothing was done
+-- returns {amount charged in all} or {}: the region was silent for too long, all accounts are needed, nothing changed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local said = cjson.decode(ARGV[1])
@@ -111,7 +111,7 @@ for _, account in ipairs(said.a) do
   end
   if #fields > 0 then
     redis.call('HSET', key, unpack(fields))
-    redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), longest_s * 4000))  -- longer than the other's own
+    redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), longest_s * 4000))  -- longer than in the quota script
   end
 end
 if known or said.l then

@@ -1,20 +1,20 @@
 """Lua script that the bus runs for `quota_leases`: one call answers all requests of a gateway."""
 
 SCRIPT = """
--- Shares out accounts' limits among gateways. One call: who asks is alive, and its asks are answered in their order.
+-- Share accounts' limits among gateways. A call marks its gateway as alive and answers its requests in their order.
 --
--- KEYS  1 gateways (sorted set, last heard of)  2 when this server first saw a gateway  3 there where other regions
---       share the limits  4 accounts in use (sorted set, last touched), kept for them  5.. the accounts asked about
+-- KEYS  1 gateways (sorted set by last call)  2 time of the first call on this server  3 exists if other regions share
+--       the limits  4 accounts in use (sorted set by last use), for those regions  5.. the requested accounts
 -- ARGV  JSON {g: gateway, q: [[all_or_none, [[key, places_limit, places_held, places_wanted,
 --                                         [[dimension, limit, burst, period_s, wanted, request], ...]], ...]], ...]}
---       amounts in millionths; a limit of -1 places is none; what is wanted below zero is given back; where a round
---       gets a part, it is whole requests: parts of one, at each of many gateways, would serve nobody
--- gives [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
+--       amounts in millionths; a places_limit of -1 means no limit; a negative wanted is returned; a partial grant is
+--       in whole requests: parts of a request, at each of many gateways, would be useless
+-- returns [gateways, learning, [[granted, wait_us, [[places, [granted, ...], [left, ...]], ...]], ...]]
 --
 -- An account is a hash: <dimension> "level since", s:<gateway> "places until" of each gateway. With other regions also
--- u "since when it is counted", u:<dimension> "granted limit period", all that was ever granted here (`quota_regions`).
--- The server's clock may be set: forwards, limits refill by so much once; back, nothing is used up by that, and what a
--- dead gateway held comes back in its usual time.
+-- u "start of counting", u:<dimension> "granted limit period", the sum of all grants here (`quota_regions`).
+-- If the server's clock is set forwards, limits refill by that much once. If it is set back, nothing is used up by it,
+-- and the places of a dead gateway expire in their usual time.
 local PLACES_TTL_US, GATEWAY_TTL_US, LEARNING_US = 10000000, 10000000, 1000000
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -44,7 +44,7 @@ local function account_of(key)
     local field, value = kept[i], kept[i + 1]
     if string.sub(field, 1, 2) == 's:' then
       local places, expires = string.match(value, '^(%d+) (%d+)$')
-      if tonumber(expires) > now + PLACES_TTL_US then  -- the clock was set back: from now on it is as old as it may be
+      if tonumber(expires) > now + PLACES_TTL_US then  -- the clock was set back: cap the expiry
         redis.call('HSET', key, field, places .. ' ' .. whole(now + PLACES_TTL_US))
       end
       if tonumber(expires) <= now then
@@ -62,7 +62,7 @@ local function account_of(key)
   return found
 end
 
--- The level now; what nobody has asked about yet is empty. A server that has just begun is told what gateways spent.
+-- Return the current level; an unused limit is at 0. Gateways report what they spent to a new server.
 local function level_of(account, rate)
   local name, limit, burst, period_s = tostring(rate[1]), rate[2], rate[3], rate[4]
   local level = account.levels[name]
@@ -71,7 +71,7 @@ local function level_of(account, rate)
     if account.kept[name] then
       local kept, since = string.match(account.kept[name], '^(%d+) (%d+)$')
       level = math.min(tonumber(kept), burst + limit * 1000000)
-      local elapsed = math.max(0, now - tonumber(since))  -- a clock that was set back must not add to it
+      local elapsed = math.max(0, now - tonumber(since))  -- a clock that was set back must not raise the level
       level = math.max(0, level - math.floor(elapsed * limit / period_s))
     else
       level = 0
@@ -81,7 +81,7 @@ local function level_of(account, rate)
   return level
 end
 
--- What keeps a group from being granted as a whole: how long to wait; 0 where nothing does.
+-- Return how long to wait until a group can be granted as a whole; 0 if it can be now.
 local function wait_of(group)
   local longest = 0
   for _, request in ipairs(group) do
@@ -105,7 +105,7 @@ local function grant(request, all)
   if request[2] >= 0 then
     local free = math.max(0, request[2] - account.others - places)
     places = math.max(0, places + math.min(request[4], free))
-    if all then  -- urgent asks of one gateway may cross on their way: the smaller one takes nothing back
+    if all then  -- urgent requests of one gateway may arrive out of order: the smaller one returns nothing
       places = math.max(places, account.places[ask.g] or account.mine)
     end
     account.places[ask.g] = places
