@@ -33,11 +33,8 @@ class Declared(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Accepted(Declared[Value]):
-    """The last accepted form of an object that is wrong now.
-
-    `entries` are what it was compiled to then, and go into the snapshot unchanged. `value` has only its name and
-    references.
-    """
+    """The last accepted form of an object that is wrong now. `entries` are what it was compiled to then, and go into
+    the snapshot unchanged. `value` has only its name and references."""
 
     entries: tuple[AnyEntry, ...] = ()
 

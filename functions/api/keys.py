@@ -34,10 +34,8 @@ class ParsedKey:
 
 
 def mint(env: str, key_id: str, entropy: bytes) -> str:
-    """Return a whole key from at least 32 random bytes.
-
-    Raises ValueError, which says what an environment and a key id may be.
-    """
+    """Return a whole key from at least 32 random bytes. Raises ValueError, which says what an environment and a key
+    id may be."""
     if len(entropy) < 32:
         raise ValueError("a key needs 32 random bytes")
     if re.fullmatch(_ENV_PATTERN, env) is None:

@@ -50,10 +50,8 @@ class ConfigInvalid(Exception):
 
 
 def near_miss(found: object, allowed: Sequence[str]) -> str:
-    """Return `; did you mean "x"?` if one of the allowed names is close to `found`, else an empty text.
-
-    If there are more than _COMPARED_NAMES, they must be sorted, and only the nearest in that order are compared.
-    """
+    """Return `; did you mean "x"?` if one of the allowed names is close to `found`, else an empty text. If there are
+    more than _COMPARED_NAMES, they must be sorted, and only the nearest in that order are compared."""
     if not isinstance(found, str) or len(found) > _FOUND_MAX_CHARS:
         return ""
     if len(allowed) > _COMPARED_NAMES:

@@ -44,10 +44,8 @@ class RolloutBus(Protocol):
         """Send one PinBatch and store it for `ttl_s`; BusUnavailable if that fails."""
 
     def pins(self) -> AsyncIterator[list[bytes]]:
-        """Yield the stored PinBatches, then others as they arrive, undecoded; one may be yielded twice.
-
-        The first list has all stored batches and may be empty. Ends with BusUnavailable when the connection is lost.
-        """
+        """Yield the stored PinBatches, then others as they arrive, undecoded; one may be yielded twice. The first
+        list has all stored batches and may be empty. Ends with BusUnavailable when the connection is lost."""
 
 
 class SessionBus(Protocol):
@@ -57,10 +55,8 @@ class SessionBus(Protocol):
         """Send one HomeBatch and store it for `ttl_s`; BusUnavailable if that fails."""
 
     def homes(self) -> AsyncIterator[list[bytes]]:
-        """Yield the stored HomeBatches, then others as they arrive, undecoded; one may be yielded twice.
-
-        The first list has all stored batches and may be empty. Ends with BusUnavailable when the connection is lost.
-        """
+        """Yield the stored HomeBatches, then others as they arrive, undecoded; one may be yielded twice. The first
+        list has all stored batches and may be empty. Ends with BusUnavailable when the connection is lost."""
 
 
 class PoolBus(Protocol):

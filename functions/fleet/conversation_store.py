@@ -126,10 +126,8 @@ class ConversationStore(Protocol):
         """Return the value stored under a name."""
 
     async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
-        """Store `new` for `ttl_s` if `old` is still there (None: no value); return False if it is not.
-
-        Raises BusUnavailable if there is no room.
-        """
+        """Store `new` for `ttl_s` if `old` is still there (None: no value); return False if it is not. Raises
+        BusUnavailable if there is no room."""
 
     async def delete(self, shelf: str, name: str) -> bool:
         """Delete the value; return False if there was none. A request that has read it can no longer replace it."""

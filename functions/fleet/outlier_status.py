@@ -96,9 +96,7 @@ class OutlierTracker:
 
     def judge(self, ready: Iterable[tuple[PoolName, int]], now_s: float) -> list[ReplicaId]:
         """Eject the outliers of each pool, at most once per interval, and forget replicas that recovered long ago.
-
-        Return the ejected replicas.
-        """
+        Return the ejected replicas."""
         if now_s - self._judged_s < INTERVAL_S:
             return []
         self._judged_s = now_s

@@ -1,9 +1,8 @@
 """Leases of limits from the bus: what gateways request, what is granted, and the client of the script that decides.
 
 One script call carries all requests of a gateway in a round. It runs on the server by the server's clock, so gateways
-need not agree on the time. The script stores one level for each limit of each account. Grants raise it and time
-lowers it: the same bucket as `functions.decisions.quota.token_bucket`. Amounts are in millionths of a token or
-second.
+need not agree on the time. The script stores one level for each limit of each account. Grants raise it and time lowers
+it: the same bucket as `functions.decisions.quota.token_bucket`. Amounts are in millionths of a token or second.
 
     a round's request     each limit by itself, at most half of what is left, in whole requests; negative: returned
     an urgent request     several limits of one request, perhaps of two accounts: all or none, and when to retry

@@ -137,10 +137,8 @@ class SnapshotFollower:
         return max(0.0, self._wall_clock() - self.confirmed_unix_s)
 
     def heard(self, notice: SnapshotNotice) -> None:
-        """Restart the poll soon if the notice is for this process and a later epoch.
-
-        Not immediately: the response to the poll in flight is usually on its way.
-        """
+        """Restart the poll soon if the notice is for this process and a later epoch. It waits NEWS_GRACE_S, because the
+        response to the poll in flight is usually on its way."""
         concerns_us = self._pool is None or ALL_POOLS in notice.pools or self._pool in notice.pools
         waiting = self._waiting
         if (

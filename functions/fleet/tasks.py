@@ -23,11 +23,8 @@ class Supervised:
     def forever(
         self, name: str, run: Callable[[], Awaitable[None]], *, expected: tuple[type[Exception], ...] = ()
     ) -> None:
-        """Run `run` until closed; if it returns or raises, restart it after the pause.
-
-        `expected` are the errors of a source that may be unavailable: they are logged as one line each, without a
-        trace.
-        """
+        """Run `run` until closed; if it returns or raises, restart it after the pause. `expected` are the errors of a
+        source that may be unavailable: they are logged as one line each, without a trace."""
         self._spawn(self._keep(name, run, expected), name)
 
     def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -169,9 +169,7 @@ class ValkeyBus:
         self, channel: str, key_prefix: str, pattern: str = "", silent_after_s: float = inf
     ) -> AsyncGenerator[list[bytes], None]:
         """Yield all values stored under a key prefix, then messages as they are published; none is lost in between.
-
-        Ends if there is no message for `silent_after_s`.
-        """
+        Ends if there is no message for `silent_after_s`."""
         async with self._subscribed(channel, pattern) as subscription:
             yield [message async for message in self._kept(key_prefix)]
             async for message in _heard(subscription, silent_after_s):

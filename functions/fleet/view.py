@@ -107,9 +107,7 @@ class FleetView:
 
     def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
         """Fold one heartbeat. Return False if it is older than the known one, or the fleet exceeds MAX_REPLICAS.
-
-        `its_view`: the result of `to_view` for the same heartbeat, if the caller already has it.
-        """
+        `its_view`: the result of `to_view` for the same heartbeat, if the caller already has it."""
         if now_s - self._heard_s > _PAUSE_S:
             self._listening_since_s = now_s
         self._heard_s = now_s
@@ -153,11 +151,8 @@ class FleetView:
     def expire(
         self, now_s: float, spoke_s: Callable[[ReplicaId], float] = lambda _: float("-inf")
     ) -> dict[ReplicaId, ReplicaPhase]:
-        """Forget replicas that are silent by themselves. Return them with the last phase that each reported.
-
-        `expiry` then has the other silent replicas. `spoke_s`: time of the last bytes from a replica's engine on any
-        request.
-        """
+        """Forget replicas that are silent by themselves. Return them with the last phase that each reported. `expiry`
+        then has the other silent replicas. `spoke_s`: time of the last bytes from a replica's engine on any request."""
         limit_s = now_s - SILENCE_LIMIT_S
         silent = {
             id_: known
@@ -275,11 +270,8 @@ class FleetView:
             self._put(known.view)
 
     def take_adapter_slot(self, replica_id: ReplicaId) -> None:
-        """Reserve room for one adapter load until the replica's next heartbeat, which has the true number.
-
-        Otherwise all requests within a second would go to one replica with room, and wait there for an adapter to be
-        drained.
-        """
+        """Reserve room for one adapter load until the replica's next heartbeat, which has the true number. Otherwise
+        all requests within a second would go to one replica with room, and wait there for an adapter to be drained."""
         known = self._known.get(replica_id)
         if known is not None and known.view.adapter_room:
             known.view = replace(known.view, adapter_room=known.view.adapter_room - 1)
@@ -312,11 +304,8 @@ class FleetView:
         return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & ready.keys()))
 
     def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
-        """Return replicas that are out on passive evidence, or suspected.
-
-        If most of the ready replicas would be out, none is out. Suspected ones are left out if no other ready replica
-        remains.
-        """
+        """Return replicas that are out on passive evidence, or suspected. If most of the ready replicas would be out,
+        none is out. Suspected ones are left out if no other ready replica remains."""
         status = self.outlier_status(pool, now_s)
         both = status.out | status.suspected
         return both if len(both) < len(self.index(pool).ready) else status.out

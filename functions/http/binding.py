@@ -5,8 +5,7 @@
     ::                              all addresses of both families, so that manifests do not depend on the cluster's
                                     IP family; IPv4 only if the kernel has no IPv6
 
-On `::`, an IPv4 peer appears as ::ffff:10.0.0.7. Code that checks peer addresses must check the embedded IPv4
-address.
+On `::`, an IPv4 peer appears as ::ffff:10.0.0.7. Code that checks peer addresses must check the embedded IPv4 address.
 """
 
 import socket
@@ -16,9 +15,7 @@ EVERY = "::"
 
 def bound(host: str, port: int, *options: tuple[int, int, int]) -> socket.socket:
     """Return a bound socket that does not listen yet. `options` are `setsockopt` arguments, set before the bind.
-
-    Raises OSError if the address cannot be bound.
-    """
+    Raises OSError if the address cannot be bound."""
     every = host == EVERY
     if every and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"

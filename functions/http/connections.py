@@ -108,10 +108,8 @@ class Connections:
             self._strangers.move_to_end(connection)
 
     def sweep(self, now_s: float) -> None:
-        """Check all connections that are due. Call a few times a second, but skip late rounds (`own_stalls`).
-
-        Closing a connection that has an unread request resets it.
-        """
+        """Check all connections that are due. Call a few times a second, but skip late rounds (`own_stalls`). Closing
+        a connection that has an unread request resets it."""
         self._may_look = True
         for connection in [each for each in self._addresses if now_s >= each.due_s]:
             connection.check(now_s)

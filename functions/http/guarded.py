@@ -41,11 +41,8 @@ def client_of(scope: Mapping[str, Any]) -> "GuardedHttp | None":
 
 
 def head_without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    """Return the head without its upgrade header, for another parser.
-
-    llhttp treats everything after a head with an upgrade as another protocol's bytes. That includes a body, which
-    would then be parsed as a request.
-    """
+    """Return the head without its upgrade header, for another parser. llhttp treats everything after a head with an
+    upgrade as another protocol's bytes. That includes a body, which would then be parsed as a request."""
     lines = [b"%b %b HTTP/%b\r\n" % (method, url, version.encode())]
     lines += [b"%b: %b\r\n" % header for header in headers if header[0].lower() != b"upgrade"]
     return b"".join(lines) + b"\r\n"
@@ -307,10 +304,8 @@ class GuardedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _may_answer(self) -> bool:
-        """Return True if an answer may be sent now.
-
-        A second answer to one request, or one inside another, would be read as the answer to a different request.
-        """
+        """Return True if an answer may be sent now. A second answer to one request, or one inside another, would be
+        read as the answer to a different request."""
         cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is None:
             return True

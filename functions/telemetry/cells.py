@@ -1,9 +1,8 @@
 """Counters and histograms for hot paths: the text format of prometheus_client at a fifth of its cost.
 
-One thread (the event loop) owns a cell, which holds plain numbers, so that counting takes no lock. An increment
-takes 0.05 us instead of 0.23, an observation 0.15 instead of 0.54, and a request needs eight of them. The scraping
-thread reads the numbers one by one; a histogram's sum may be one observation ahead of its buckets, as with any
-scrape.
+One thread (the event loop) owns a cell, which holds plain numbers, so that counting takes no lock. An increment takes
+0.05 us instead of 0.23, an observation 0.15 instead of 0.54, and a request needs eight of them. The scraping thread
+reads the numbers one by one; a histogram's sum may be one observation ahead of its buckets, as with any scrape.
 
 `Counter` and `Histogram` have prometheus_client's interface (`labels(…).inc()`) and are registered as collectors of
 the same registry. Gauges, which are set once a scrape, use the library.

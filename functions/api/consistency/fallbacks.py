@@ -1,5 +1,4 @@
-"""Fallbacks and cascades of all routing policies together: requests must never return to a pool that they came
-from.
+"""Fallbacks and cascades of all routing policies together: requests must never return to a pool that they came from.
 
 Fallbacks and cascades are edges between pools, each for some tiers or for all. A request belongs to one tier, so a
 cycle counts only if one tier can complete it: 70b -> 8b for free and 8b -> 70b for enterprise is none.
@@ -118,10 +117,8 @@ def doubles(everything: Everything) -> Iterator[Problem]:
 
 
 def best_match(pool: str, patterns: Iterable[str]) -> str | None:
-    """Return the pattern that fits a pool best: its exact name, else the longest prefix; None if none fits.
-
-    Of `*`, `llama-*` and `llama-3-8b`, llama-3-8b matches the last, llama-3-70b the second, bge-m3 the first.
-    """
+    """Return the pattern that fits a pool best: its exact name, else the longest prefix; None if none fits. Of `*`,
+    `llama-*` and `llama-3-8b`, llama-3-8b matches the last, llama-3-70b the second, bge-m3 the first."""
     fitting = [it for it in patterns if it == pool or (it.endswith("*") and pool.startswith(it[:-1]))]
     return max(fitting, key=lambda it: (it == pool, len(it)), default=None)
 
@@ -165,10 +162,8 @@ def scaling_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _bounds(policy: Declared[AutoscalingPolicy], service: Declared[InferenceService]) -> Iterator[Problem]:
-    """Check that the pool starts with the service's declared minReplicas, and never exceeds its maxReplicas.
-
-    Values that the autoscaler wrote there are not declarations.
-    """
+    """Check that the pool starts with the service's declared minReplicas, and never exceeds its maxReplicas. Values
+    that the autoscaler wrote there are not declarations."""
     replicas = policy.value.spec.replicas
     start, most = service.value.bounds_under(replicas.min)
     if replicas.max > most:

@@ -1,5 +1,4 @@
-"""Pools of one model, and pools dedicated to tenants: references to missing objects, and declarations without
-effect.
+"""Pools of one model, and pools dedicated to tenants: references to missing objects, and declarations without effect.
 
 pool       its model belongs to another pool and has the same task; its tenants exist and use it prefill    a pool
 that it can compute prompts for exists weights    weights that differ from the model's are declared as a Model with

@@ -22,10 +22,8 @@ _DIGEST = re.compile(DIGEST_PATTERN)
 
 
 class Strict(BaseModel):
-    """A model that rejects unknown keys, converts nothing, and is immutable.
-
-    The docstring below a field is its description for editors and `kubectl explain` (`functions.api.schema`).
-    """
+    """A model that rejects unknown keys, converts nothing, and is immutable. The docstring below a field is its
+    description for editors and `kubectl explain` (`functions.api.schema`)."""
 
     model_config = ConfigDict(
         extra="forbid",

@@ -1,5 +1,4 @@
-"""Dashboards in Grafana's import format, built from `dashboards.yaml`: rows of panels, three a line, one query
-each.
+"""Dashboards in Grafana's import format, built from `dashboards.yaml`: rows of panels, three a line, one query each.
 
 The data source is a variable, so that the files need no edits; panels of a failure mode name its runbook.
 """

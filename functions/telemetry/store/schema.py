@@ -1,8 +1,7 @@
 """Tables of the trace store, and the statements that upgrade an older store.
 
-`shoal.requests` has the columns of `TraceRow` in their order. A column that is added there is added here by the
-next gateway that starts. Statements that change more than columns are in `MIGRATIONS`, numbered; each may run
-twice.
+`shoal.requests` has the columns of `TraceRow` in their order. A column that is added there is added here by the next
+gateway that starts. Statements that change more than columns are in `MIGRATIONS`, numbered; each may run twice.
 
 Rows are deduplicated in three ways. A repeated piece has a token that the table knows (its last
 DEDUPLICATED_PIECES). Rows with an equal sorting key are merged. Queries use FINAL, so the time of the merge does
