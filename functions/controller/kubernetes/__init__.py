@@ -1,5 +1,5 @@
-"""The Kubernetes target: desired objects become server-side applies, in waves, behind one guard.
+"""Kubernetes target of the controller: desired objects become server-side applies, in waves, behind one write guard.
 
-Pure parts decide (`render`, `webhook_rules`, `handover`, `compare`, `conflicts`, `pruning`, `health`); `api` is the
-only file that talks to the API server, `applier` the only one that orders the talk. `run/` is the process around it.
+Pure modules decide: `render`, `webhook_rules`, `ownership`, `pruning`, `health`. `api` sends the requests; `applier`
+decides their order. `run/` is the process around them.
 """

@@ -1,4 +1,4 @@
-"""`python -m functions.controller.kubernetes`: the controller on Kubernetes, configured by SHOAL_CONTROLLER_*."""
+"""Run the controller on Kubernetes (`python -m functions.controller.kubernetes`); SHOAL_CONTROLLER_* configure it."""
 
 import asyncio
 import logging

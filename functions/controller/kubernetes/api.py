@@ -1,11 +1,13 @@
-"""Client of the API server: the only file of the target that sends anything.
+"""Client of the Kubernetes API server for reads and guarded writes.
 
-Law: before each write, and right before it, the guard says whether this process may still write; a write's time limit
-ends before its right does, on the server's side too. Everything else is read. Every request has a limit, every
-failure is one of `errors`, and nothing is retried here.
+Before each write, the guard checks that this process still leads. The write's timeout, also on the server, ends
+before the term does. Reads and dry runs need no term. Every request has a timeout, every failure is one of `errors`,
+none is retried.
 
-Kinds are found by asking their group and version once; a kind that is missing is asked for again each time, so a CRD
-that is installed later is found. Blocks; safe to call from several threads.
+A kind is found by listing its group and version once. A missing kind is looked up again on each request, so that a
+CRD installed later is found. Calls block and are safe from several threads.
+
+Other clients: `run.lease` writes the Lease, `run.watch_client` lists and watches.
 """
 
 import threading
@@ -30,8 +32,8 @@ from functions.controller.kubernetes.objects import FIELD_MANAGER, Body, Kind, k
 
 CONNECT_TIMEOUT_S = 5.0
 PAGE_ITEMS = 500
-LIST_MAX_ITEMS = 200_000  # over that, something else is wrong
-_WRITE_LEAST_S = 0.5  # with less of the lease left, a write is not begun
+LIST_MAX_ITEMS = 200_000  # a longer list is an error
+_WRITE_LEAST_S = 0.5  # with less of the term left, no write is started
 
 
 _APPLY = "application/apply-patch+yaml"
@@ -39,22 +41,22 @@ _MERGE = "application/merge-patch+json"
 
 
 class WriteGuard(Protocol):
-    """Whether this process may write. Leader election gives the real one."""
+    """The right of this process to write. Leader election provides the implementation."""
 
     @property
     def token(self) -> int:
-        """The fencing token: grows with each leader."""
+        """Fencing token, which grows with each leader."""
 
     def check(self) -> None:
-        """LeadershipLost unless this process leads now."""
+        """Raise LeadershipLost unless this process leads now."""
 
     def remaining_s(self) -> float:
-        """Seconds for which it leads at least, if nothing is renewed."""
+        """Return the seconds for which this process leads at least, if nothing is renewed."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Requests sent, whether answered or not. Dry runs change nothing and are no writes."""
+    """Number of requests sent, answered or not. Dry runs change nothing, so they are not writes."""
 
     reads: int = 0
     dry_runs: int = 0
@@ -64,7 +66,7 @@ class Counts:
 @dataclass(frozen=True, slots=True)
 class Listing:
     items: tuple[Body, ...]
-    resource_version: str  # where a watch may begin
+    resource_version: str  # start of a watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class KubeApi:
 
     @property
     def counts(self) -> Counts:
-        """What was sent until now."""
+        """Requests sent so far."""
         with self._lock:
             return Counts(self._counts.reads, self._counts.dry_runs, self._counts.writes)
 
@@ -103,7 +105,7 @@ class KubeApi:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def serves(self, kind: Kind) -> bool:
-        """Whether the API server knows the kind now."""
+        """Return True if the API server knows the kind now."""
         try:
             self._find(kind)
         except KindMissing:
@@ -111,7 +113,7 @@ class KubeApi:
         return True
 
     def path(self, kind: Kind, namespace: str | None, name: str | None = None) -> str:
-        """The URL path of a collection or an object, for whoever watches; KindMissing."""
+        """Return the URL path of a collection or an object, or raise KindMissing."""
         return self._find(kind).path(namespace, name)
 
     def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
@@ -120,7 +122,7 @@ class KubeApi:
         return answer
 
     def list(self, kind: Kind, namespace: str | None = None, *, label_selector: str | None = None) -> Listing:
-        """All objects of a kind, in pages. Items carry apiVersion and kind, which the server leaves out of lists."""
+        """Return all objects of a kind, read in pages. Items get apiVersion and kind, which lists leave out."""
         items: list[Body] = []
         version = ""
         for page in self._pages(kind, namespace, label_selector):
@@ -145,8 +147,8 @@ class KubeApi:
     def server_side_apply(
         self, body: Body, *, manager: str = FIELD_MANAGER, dry_run: bool = False, force: bool = False
     ) -> Body:
-        """The object as it is (dry run: would be) afterwards. With uid and resourceVersion in the body, Stale where the
-        object is another one by now."""
+        """Apply the object and return it as it is (dry run: would be) afterwards. If the body has uid and
+        resourceVersion and the live object has others, raise Stale."""
         ref = ref_of(body)
         kind = kind_of(body)
         return self._write(
@@ -163,7 +165,7 @@ class KubeApi:
         )
 
     def create(self, body: Body, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Body:
-        """Stale where an object of the name exists."""
+        """Create the object, or raise Stale if one of that name exists."""
         ref, kind = ref_of(body), kind_of(body)
         asked = f"create {kind.kind} {ref.namespace}/{ref.name}"
         path = self._find(kind).path(ref.namespace)
@@ -172,7 +174,7 @@ class KubeApi:
     def patch_status(
         self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], *, resource_version: str = ""
     ) -> Body:
-        """Merge into the status subresource; Stale where the object has another resourceVersion than the one given."""
+        """Merge into the status subresource. Raise Stale if the object no longer has the given resourceVersion."""
         metadata = {"resourceVersion": resource_version} if resource_version else {}
         return self._write(
             "patch",
@@ -185,7 +187,7 @@ class KubeApi:
         )
 
     def scale(self, kind: Kind, namespace: str, name: str, replicas: int, *, manager: str) -> Body:
-        """Set the number of replicas by the scale subresource."""
+        """Set the number of replicas through the scale subresource."""
         return self._write(
             "patch",
             self._find(kind).path(namespace, name, "scale"),
@@ -197,13 +199,13 @@ class KubeApi:
         )
 
     def merge_patch(self, kind: Kind, namespace: str, name: str, patch: Body) -> Body:
-        """For finalizers and annotations of our own CRs, and a node's taint; never for what we apply."""
+        """Merge-patch objects that are not applied: finalizers, annotations, node taints, Events."""
         path = self._find(kind).path(namespace, name)
         asked = f"patch {kind.kind} {namespace}/{name}"
         return self._write("patch", path, asked, kind, body=patch, content_type=_MERGE, field_manager=FIELD_MANAGER)
 
     def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, resource_version: str = "") -> None:
-        """In the foreground: dependents first. Only the object with this uid, unchanged where a version is given."""
+        """Delete in the foreground, dependents first: only with this uid and, if given, resourceVersion."""
         preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         options = {
             "apiVersion": "v1",
@@ -269,11 +271,11 @@ class KubeApi:
             raise Retryable(f"{asked}: {type(error).__name__}: {error}") from error
 
     def _refused(self, error: ApiException, asked: str, kind: Kind, *, none_for_404: bool) -> None:
-        status, body = error.status or 503, error.body or ""  # 0: the library's word for a TLS that failed
+        status, body = error.status or 503, error.body or ""  # 0: the library's status for a failed TLS handshake
         if status != 404:
             raise _as_kube_error(error, status, body, asked) from error
         if is_unknown_kind(body):
-            self._served.pop(kind, None)  # the CRD is gone, or not there yet
+            self._served.pop(kind, None)  # the CRD is gone or not installed yet
         elif not none_for_404:
             raise Terminal(f"{asked}: {from_status(404, body, {}, '')}") from error
         if not none_for_404:

@@ -1,12 +1,12 @@
-"""One reconcile: from the live state to the desired one, or a reason why not. Level-triggered, without state.
+"""Reconcile once: bring the live state to the desired one, or report why not. Level-triggered.
 
-In order: 1. what is remembered, 2. what is there, 3. try everything; one refusal and nothing is applied, 4. list in
-the inventory what will be created, 5. apply, wave by wave, each when those before it are healthy, 6. delete what is
-no longer desired, 7. remember.
+Order of a pass: 1. read the record, 2. list the live objects, 3. dry-run every object; one refusal stops the pass, 4.
+list the objects in the inventory before they are created, 5. apply wave by wave, each after the earlier ones are
+healthy, 6. delete what is no longer desired, 7. write the record.
 
-It never waits: where a wave is not healthy yet, the reconcile ends with `waiting`, and the next one finds the same
-place by looking. So a new revision cancels a wait by being there, and a controller killed at any request leaves
-nothing that the next one does not find. A fleet that has converged costs no write.
+A pass never waits. If a wave is not healthy yet, the pass ends with `waiting`, and the next pass resumes from the
+live state. A new revision therefore replaces one that waits. A controller killed at any request leaves nothing that
+the next pass does not find. A converged fleet costs no write.
 """
 
 import time
@@ -48,13 +48,13 @@ from functions.controller.kubernetes.render import Desired, DesiredObject
 
 @dataclass(frozen=True, slots=True)
 class ApplierSettings:
-    models_namespace: str = "shoal-models"  # looked at even when nothing is desired there
+    models_namespace: str = "shoal-models"  # listed even if nothing is desired there
     conflicts: Policy = "report"
-    gate_timeout_s: float = 1800.0  # how long a wave may take to become healthy before a person is called
+    gate_timeout_s: float = 1800.0  # time for a wave to become healthy
 
 
 class Applier:
-    """Belongs to one thread. One for a term of leadership: it remembers what it had to repair."""
+    """Applier of one term, used by one thread. It remembers forced repairs from pass to pass."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Applier:
         may_prune: Callable[[], bool] = lambda: True,
         unpublished: Callable[[], str] = lambda: "",
     ) -> None:
-        """`may_prune` says whether what is no longer desired may go yet: not before nobody routes to it. `unpublished`
-        says why the revision is not in force although all of its objects are written; empty where it is."""
+        """`may_prune` returns True once nothing routes to undesired objects. `unpublished` returns why a revision is
+        not in force although all of its objects are written, or an empty text."""
         self._may_prune = may_prune
         self._unpublished = unpublished
         self._api = api
@@ -78,7 +78,7 @@ class Applier:
         self._dry_runs = DryRuns(api, settings.conflicts, Repairs(), monotonic_s)
 
     def reconcile(self, desired: Desired) -> ApplyOutcome:
-        """One pass. Retryable, Stale: again, later or now. LeadershipLost: stop. Terminal: the record is at fault."""
+        """Run one pass. Raises Retryable (later), Stale (now), LeadershipLost (stop), Terminal (a bad record)."""
         work = _Pass(self._api, self._store, self._settings, self._dry_runs, desired, self._unix_s)
         work.look()
         tried, refusals = try_all(self._dry_runs, desired.objects, work.live)
@@ -87,7 +87,7 @@ class Applier:
         work.list_before_creating(tried)
         try:
             gate = work.apply_waves(tried)
-        except (Terminal, KindMissing) as error:  # the dry run passed and the write did not: rare, partial, and told
+        except (Terminal, KindMissing) as error:  # rare: the dry run passed and the write failed
             return work.refused([ObjectRefusal(work.applying.ref, work.applying.source, error)])
         if gate is not None:
             return work.waiting(gate)
@@ -99,7 +99,7 @@ class Applier:
 
 @dataclass(slots=True)
 class _Pass:
-    """What one reconcile has learnt and done so far."""
+    """State and results of one pass."""
 
     api: KubeApi
     store: RecordStore
@@ -115,10 +115,10 @@ class _Pass:
     pruned: list[ObjectRef] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     prune_refused: str = ""
-    _record: InventoryRecord = field(default_factory=InventoryRecord)  # as it should be
-    _stored: InventoryRecord = field(default_factory=InventoryRecord)  # as it is on the cluster
+    _record: InventoryRecord = field(default_factory=InventoryRecord)  # to be written
+    _stored: InventoryRecord = field(default_factory=InventoryRecord)  # as stored on the cluster
 
-    # -- 1, 2: looking -----------------------------------------------------------------------------------------------
+    # -- 1, 2: observing ---------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         self.began_unix_s = self.unix_s()
@@ -131,11 +131,11 @@ class _Pass:
     # -- 4, 5: applying ----------------------------------------------------------------------------------------------
 
     def list_before_creating(self, tried: list[DryRun]) -> None:
-        """The inventory has every desired object from here on, whether it exists or not."""
+        """Put every desired object into the inventory, whether it exists or not."""
         entries = self._record.by_ref
         for dry_run in tried:
             ref, wanted, found = dry_run.ref, dry_run.wanted, self.live.get(dry_run.ref)
-            uid = uid_of(found) if found is not None else ""  # without: what will be created may be deleted again
+            uid = uid_of(found) if found is not None else ""  # empty: pruning accepts the object that will be created
             known = entries.get(ref)
             new, outdated = (known.new, known.outdated) if known is not None else (True, "")
             entries[ref] = InventoryEntry(
@@ -155,7 +155,7 @@ class _Pass:
             self._remember()
 
     def _mark_outdated(self, tried: list[DryRun], entries: dict[ObjectRef, InventoryEntry]) -> bool:
-        """Remember the arguments of children that could be mistaken for what is about to be written."""
+        """Record children's arguments that could pass for the new ones. Return True if a service is shortened."""
         shortened = [
             dry_run
             for dry_run in tried
@@ -170,7 +170,7 @@ class _Pass:
         return True
 
     def apply_waves(self, tried: list[DryRun]) -> WaveGate | None:
-        """The gate at which it stopped; None where everything is written."""
+        """Write wave by wave. Return the gate that stopped the pass, or None if everything is written."""
         last = max((dry_run.wanted.wave for dry_run in tried if dry_run.writes), default=None)
         for wave, dry_runs in groupby(tried, key=lambda dry_run: dry_run.wanted.wave):
             for dry_run in dry_runs:
@@ -186,7 +186,7 @@ class _Pass:
         return None
 
     def _apply(self, dry_run: DryRun) -> None:
-        """Bring one object about; each request leaves a state from which the next pass goes on (see `handover`)."""
+        """Write one object. After each request the next pass can continue (see the handover in `ownership`)."""
         live, wanted = dry_run.live, dry_run.wanted
         self.applying = wanted
         try:
@@ -197,7 +197,7 @@ class _Pass:
                 live = self.api.server_side_apply(seed, manager=AUTOSCALER_MANAGER)
             if seed is not None or dry_run.live is not None:
                 live = self.api.server_side_apply(body_for(wanted, live), force=dry_run.force)
-        except Conflict as conflict:  # the dry run saw none: somebody wrote since
+        except Conflict as conflict:  # not in the dry run: another manager wrote since
             raise Stale(str(conflict)) from conflict
         self.dry_runs.note_applied(dry_run)
         if dry_run.live is None or at(dry_run.live, "metadata", "generation") != at(live, "metadata", "generation"):
@@ -220,7 +220,7 @@ class _Pass:
         self.notes += plan.notes
         self.prune_refused = plan.refused
         if plan.delete:
-            self._remember()  # what is deleted is deleted under a record that is ours
+            self._remember()  # the record must carry our token before a deletion
         for ref, found in plan.delete:
             self._delete(ref, found)
         entries = {ref: entry for ref, entry in self._record.by_ref.items() if ref not in plan.forget}
@@ -233,13 +233,13 @@ class _Pass:
         try:
             self.api.delete(kind, ref.namespace, ref.name, uid=uid_of(found), resource_version=version_of(found))
             self.pruned.append(ref)
-        except (Terminal, KindMissing) as error:  # it stays in the inventory and is tried again
+        except (Terminal, KindMissing) as error:  # the object stays in the inventory; the next pass retries
             self.prune_refused = str(error)
 
     def _kind_of(self, ref: ObjectRef) -> Kind:
         return next(kind for kind in self.desired.kinds if (kind.group, kind.kind) == (ref.group, ref.kind))
 
-    # -- 7: remembering ----------------------------------------------------------------------------------------------
+    # -- 7: recording ------------------------------------------------------------------------------------------------
 
     def refused(self, refusals: list[ObjectRefusal]) -> ApplyOutcome:
         return self._end("refused", refusals=tuple(refusals), message="; ".join(str(each) for each in refusals))
@@ -287,14 +287,14 @@ class _Pass:
         self._record = self._record.with_entries(entries)
 
     def _remember(self) -> None:
-        """Write the record where it differs from what is there, or was written by an earlier leader."""
+        """Write the record if it differs from the stored one, or if an earlier leader wrote that."""
         wanted = replace(self._record, token=self.api.token)
         same = replace(wanted, resource_version="", uid="") == replace(self._stored, resource_version="", uid="")
         if not same:
             self._record = self._stored = self.store.write(wanted)
 
     def _strangers(self) -> list[Note]:
-        """Objects that carry our name and are in no inventory: what a lost record, or an overtaken leader, leaves."""
+        """Return notes on objects that we apply but that are neither desired nor in the inventory."""
         known = {entry.ref for entry in self._record.entries} | {each.ref for each in self.desired.objects}
         message = "is applied by us, but neither desired nor in the inventory; delete it if nobody needs it"
         return [

@@ -1,8 +1,7 @@
-"""Dry run of every desired object before any of them is written.
+"""Dry-run every desired object before any of them is written.
 
-A dry run says whether there is something to write, and whether by force; a refusal why an object cannot be applied.
-All are tried, so that a person sees every refusal at once. What may pass by itself (`Retryable`) is no refusal: it ends
-the whole reconcile, and the next one begins anew.
+A dry run shows whether an object must be written, whether force is needed, or why the object is refused. All objects
+are tried, so that users see every refusal together. A `Retryable` error is no refusal: it ends the whole reconcile.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +16,11 @@ from functions.controller.kubernetes.ownership import Policy, Repairs, body_for,
 from functions.controller.kubernetes.render import DesiredObject
 from functions.controller.kubernetes.webhook_rules import mode_change
 
-# Comparison of a dry run's result with the live object: whether there is anything to write.
+# Comparison of a dry run's result with the live object: is there anything to write?
 #
-# Comparing our body with the live object would see every default that the server adds as drift; comparing the dry run's
-# result does not. Equal means: the same content but for what each write changes by itself, and the same set of fields
-# under our name, so that fields which we no longer declare are let go even where somebody else keeps their value.
+# Comparing our body with the live object would report every default that the server adds as drift. The dry run's
+# result has those defaults. Both are equal if they have the same content, except for what every write changes, and
+# the same fields under our manager. The latter releases fields that we no longer declare, whatever their value.
 
 
 _MOVES_BY_ITSELF = frozenset({"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink"})
@@ -29,16 +28,16 @@ _LISTED = 5
 
 
 def is_converged(live: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    """Whether applying would change nothing."""
+    """Return True if applying would change nothing."""
     same_fields = fields_applied_by(live, FIELD_MANAGER) == fields_applied_by(result, FIELD_MANAGER)
     return same_fields and _content(live) == _content(result)
 
 
 def dropped(body: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
-    """Key paths that were sent and are not in the result: fields that the server does not know and passed over.
+    """Return up to 5 key paths that were sent but are missing in the result: fields that the server does not know.
 
-    A server before 1.25 has no strict field validation, and forgets what it does not know without a word. What is empty
-    may go: KServe's webhook writes objects anew, without empty texts, zeros and lists.
+    A server before 1.25 has no strict field validation and drops unknown fields silently. Empty values may be
+    missing: KServe's webhook rewrites objects without empty texts, zeros and lists.
     """
     return [path for path, _ in zip(_missing(body, result, ""), range(_LISTED), strict=False)]
 
@@ -66,8 +65,8 @@ def _missing(sent: Any, got: Any, path: str) -> Iterator[str]:
 class DryRun:
     wanted: DesiredObject
     live: Body | None
-    writes: bool = False  # something would change
-    force: bool = False  # fields are taken from a manager that only updated them
+    writes: bool = False  # applying would change something
+    force: bool = False  # take fields from a manager that only updated them
 
     @property
     def ref(self) -> ObjectRef:
@@ -76,7 +75,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class DryRuns:
-    """Owned by one applier, which outlives reconciles: `repairs` remembers what was taken by force."""
+    """Dry runs of one applier. They outlive a reconcile, because `repairs` remembers what was taken by force."""
 
     api: KubeApi
     policy: Policy
@@ -84,9 +83,9 @@ class DryRuns:
     monotonic_s: Callable[[], float]
 
     def of(self, wanted: DesiredObject, live: Body | None) -> DryRun | ObjectRefusal:
-        """One object's dry run; Retryable, LeadershipLost."""
+        """Dry-run one object. Raises Retryable and LeadershipLost."""
         if live is not None and is_being_deleted(live):
-            return DryRun(wanted, live)  # nothing to do until it is gone; health says so
+            return DryRun(wanted, live)  # nothing to write until it is gone; its health reports that
         try:
             return self._tried(wanted, live)
         except (Conflict, Terminal, KindMissing) as error:
@@ -127,7 +126,7 @@ class DryRuns:
 def try_all(
     dry_runs: DryRuns, objects: tuple[DesiredObject, ...], live: Mapping[ObjectRef, Body]
 ) -> tuple[list[DryRun], list[ObjectRefusal]]:
-    """Every object's dry run, or its refusal."""
+    """Return the dry runs, and the refusals of the other objects."""
     tried: list[DryRun] = []
     refused: list[ObjectRefusal] = []
     for wanted in objects:

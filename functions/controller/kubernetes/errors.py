@@ -1,16 +1,16 @@
-"""Errors of the API server, named by what the caller does about them.
+"""Errors of the API server, named by how the caller reacts.
 
-    Retryable      later, the same again (429, 5xx, no connection); `after_s` where the server said when
-    Stale          now, after reading again: somebody wrote in between, or made what we wanted to make
-    Conflict       ask a person, or take the fields by force: another field manager declares them too
-    Terminal       change the input: the object is invalid, or the controller lacks a right
+    Retryable      repeat later (429, 5xx, no connection); `after_s` if the server sent Retry-After
+    Stale          read again and repeat: another writer changed or created the object in between
+    Conflict       another field manager declares the fields: report it, or take them by force
+    Terminal       change the input: the object is invalid, or the controller lacks a permission
     KindMissing    wait for the CRD: the API server does not serve this kind
     Gone           list again: the resourceVersion of a watch or a page is too old
     LeadershipLost stop writing: another controller leads
 
-Worked example: 409 with causes of reason FieldManagerConflict is Conflict, 409 without is Stale, since the server uses
-one status for both (test_a_409_is_told_apart_by_its_causes). And an apply that does not go with the schema is Terminal
-although newer servers (seen on 1.34) say 500 to it.
+Worked example: the server answers 409 for two errors. With causes of reason FieldManagerConflict it is Conflict,
+without them Stale (test_a_409_is_told_apart_by_its_causes). An apply that does not match the schema is Terminal,
+although newer servers (seen on 1.34) answer 500.
 """
 
 import json
@@ -25,16 +25,16 @@ _CAUSES_MAX = 20
 _AGAINST_THE_SCHEMA = "failed to create typed patch object"
 _QUOTED = re.compile(r'conflict with "([^"]{0,253})"')
 _FORBIDDEN = re.compile(r'cannot (?P<verb>[a-z]+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"')
-# An apply to an object that does not exist is a patch that also creates; without that right the server gives no reason.
+# Applying a missing object also needs the verb create; without it the server's message ends without a reason.
 _FORBIDDEN_TO_MAKE = re.compile(r'^(?P<resource>[a-z]+)(?:\.(?P<group>[a-z0-9.-]+))? "[^"]*" is forbidden: ?$')
 
 
 class KubeError(Exception):
-    """Any refusal; the text says what was asked for and what the server said."""
+    """Base of all errors. The text has the request and the server's message."""
 
 
 class Retryable(KubeError):
-    """It may work later without a change."""
+    """A failure that may pass without a change."""
 
     def __init__(self, message: str, after_s: float | None = None) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class Retryable(KubeError):
 
 
 class Stale(Retryable):
-    """What was read is not what is there any more; read again."""
+    """The object changed after it was read; read it again."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,7 +63,7 @@ class Conflict(KubeError):
 
 
 class Terminal(KubeError):
-    """Trying again changes nothing until the input, or the controller's rights, change."""
+    """A failure that repeats until the input or the controller's permissions change."""
 
 
 class KindMissing(KubeError):
@@ -79,7 +79,7 @@ class LeadershipLost(KubeError):
 
 
 def from_status(status: int, body: bytes | str, headers: Mapping[str, str], asked: str) -> KubeError:
-    """The error for an HTTP answer outside 2xx. `asked` says what was tried, for people: `apply Service a/b`."""
+    """Return the error for an HTTP status outside 2xx. `asked` describes the request, such as `apply Service a/b`."""
     answer = _parsed(body)
     said = str(answer.get("message") or "")[:_MESSAGE_MAX_CHARS] or f"status {status}"
     message = f"{asked}: {said}"
@@ -98,12 +98,12 @@ def from_status(status: int, body: bytes | str, headers: Mapping[str, str], aske
 
 
 def is_unknown_kind(body: bytes | str) -> bool:
-    """Of a 404: the path is not served at all, in contrast to an object that does not exist."""
+    """Return True if a 404 means that the path is not served at all, not that the object does not exist."""
     return not _parsed(body)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """What the server asks for, bounded; None where it says nothing that can be read."""
+    """Return the server's Retry-After, bounded, or None if it sent none or no number."""
     text = next((value for name, value in headers.items() if name.lower() == "retry-after"), "")
     return min(float(text), RETRY_AFTER_MAX_S) if text.isascii() and text.isdigit() else None
 

@@ -1,15 +1,15 @@
 """Health of an object: Current, InProgress or Failed, with the reason. Pure.
 
-KServe's own word is not enough. After a change of the spec, Ready can stay True from before; `observedGeneration` is
-copied from the child, not observed (kserve #6081); Ready can be True while pods crash (#1859). So the children are
-asked: the predictor's Deployment (or, in Knative mode, the Knative Service) must have seen its own latest generation,
-carry the arguments, image, environment and storage URI that are wanted, and have all replicas updated and available.
-Only then do `Ready` and `modelStatus.transitionStatus` count.
+KServe's own conditions are not enough. After a change of the spec, Ready can stay True from before.
+`observedGeneration` is copied from the child, not observed (kserve #6081). Ready can be True while pods crash
+(#1859). So the predictor's Deployment (in Knative mode, the Knative Service) is checked first. It must have observed
+its latest generation, carry the wanted arguments, image, environment and storage URI, and have all replicas updated
+and available. Only then do `Ready` and `modelStatus.transitionStatus` count.
 
-Argument lists are compared by their end: KServe puts the runtime's arguments first and ours after them. One change
-cannot be seen that way, ours shortened at the front: the old list ends with the new one. Before such a change is
-written, the child's arguments are therefore remembered in the inventory by their `fingerprint`, and a child that still
-has them is not believed. A service just written is never Current in the same pass.
+Argument lists are compared by their end: KServe puts the runtime's arguments before ours. If our list is shortened at
+the front, the old list still ends with the new one. Before such a change is written, the inventory stores a
+`fingerprint` of the child's arguments. A child that still matches it is not Current. A service just written is not
+Current.
 """
 
 import hashlib
@@ -56,36 +56,36 @@ JUST_WRITTEN = Health("InProgress", "JustWritten", "written a moment ago; nobody
 
 
 def child_name(service: Mapping[str, Any]) -> str:
-    """What KServe calls the predictor's Deployment or Knative Service."""
+    """Return KServe's name of the predictor's Deployment or Knative Service."""
     name, predictor = service["metadata"]["name"], at(service, "spec", "predictor", "name")
     return f"{name}-{predictor}-predictor" if predictor else f"{name}-predictor"
 
 
 def is_shortened(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether the change takes arguments away at the front, and nowhere else."""
+    """Return True if the change removes arguments at the front, and nothing else."""
     old, new = _wanted_args(live), _wanted_args(wanted)
     return len(new) < len(old) and _ends_with(old, new)
 
 
 def carries_arguments(child: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether the child has what the service asks for (or more, at the front)."""
+    """Return True if the child has the service's arguments (it may have more at the front)."""
     return _ends_with(_child_args(child), _wanted_args(live))
 
 
 def fingerprint(child: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Names the child's arguments as those that a service which wants these must not have."""
+    """Return a fingerprint of the child's arguments. A service with the `wanted` arguments must not have them."""
     text = json.dumps([_child_args(child), _wanted_args(wanted)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 def judge(live: Mapping[str, Any], child: Body | None, outdated: str = "") -> Health:
-    """`child` is the Deployment or Knative Service named by `child_name`; None where there is none. With the
-    fingerprint `outdated` it is from before our last change."""
+    """Return the health of a live object. `child` is the Deployment or Knative Service named by `child_name`, or
+    None. A child with the fingerprint `outdated` is from before our last change."""
     if is_being_deleted(live):
         finalizers = ", ".join(map(str, list_at(live, "metadata", "finalizers"))) or "none"
         return Health("InProgress", "BeingDeleted", f"its finalizers: {finalizers}")
     if live.get("kind") != INFERENCE_SERVICE.kind:
-        return CURRENT  # a budget has nothing to get ready
+        return CURRENT  # budgets have no readiness
     if _is_true(condition(live, "Stopped")) and _annotation(live, STOP_ANNOTATION).lower() == "true":
         return Health("Current", "Stopped", "stopped on purpose by serving.kserve.io/stop")
     if child is None:
@@ -97,7 +97,7 @@ def judge(live: Mapping[str, Any], child: Body | None, outdated: str = "") -> He
 
 
 def _deployment(live: Mapping[str, Any], deployment: Body) -> Health | None:
-    """Why the Deployment is not Current; None where it is."""
+    """Return why the Deployment is not Current, or None if it is."""
     if _int(deployment, "status", "observedGeneration") < _int(deployment, "metadata", "generation"):
         return Health("InProgress", "NotObserved", "the Deployment's latest change is not acted on yet")
     if different := _template_difference(live, mapping_at(deployment, "spec", "template")):
@@ -143,7 +143,7 @@ def _knative(live: Mapping[str, Any], service: Body) -> Health | None:
 
 
 def _own_word(live: Mapping[str, Any]) -> Health | None:
-    """What the service says of itself, worth hearing once its children are right."""
+    """Return why the service itself reports that it is not Current, or None."""
     if failed := _failed_model(live):
         return failed
     transition = at(live, "status", "modelStatus", "transitionStatus")
@@ -164,7 +164,7 @@ def _failed_model(live: Mapping[str, Any]) -> Health | None:
 
 
 def _template_difference(live: Mapping[str, Any], template: Mapping[str, Any]) -> str:
-    """Where the pod template is not (yet) what the service asks for; empty where nothing says so."""
+    """Return how the pod template differs from what the service declares, or an empty text."""
     model = mapping_at(live, "spec", "predictor", "model")
     main = _main_container(template)
     if main is None:
@@ -203,7 +203,7 @@ def _annotation(live: Mapping[str, Any], name: str) -> str:
 
 
 def _ends_with(args: list[Any], wanted: list[Any]) -> bool:
-    """Ours come last. What KServe fills in (`{{.Name}}`) may have become anything."""
+    """Return True if `args` ends with `wanted`. KServe fills in `{{.Name}}`, so that matches anything."""
     if len(args) < len(wanted):
         return False
     pairs = zip(args[len(args) - len(wanted) :], wanted, strict=True)

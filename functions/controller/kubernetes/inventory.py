@@ -1,13 +1,13 @@
-"""Inventory on the cluster: what this controller applied, how far it came, and who wrote last; kept in one ConfigMap.
+"""Inventory on the cluster, in one ConfigMap: applied objects, the revision's progress, the last writer's token.
 
-The inventory is what may be pruned: an object is listed before it is created, so that a controller killed in between
-leaves a name that is found again, never an orphan. The fencing token is that of the leader who wrote last; a leader
-with a smaller one has been succeeded and must not write. One key each, so that people can read it.
+Only objects in the inventory may be pruned. An object is listed before it is created, so that a controller killed in
+between leaves an entry and never an orphan. The fencing token is that of the leader that wrote last. A leader with a
+smaller token has been replaced and must not write. Each part has its own key, so that people can read it.
 
-A record that cannot be read is refused whole (`Terminal`): with half an inventory, prune would guess.
+A record that cannot be read is rejected as a whole (`Terminal`): with half an inventory, pruning would guess.
 
-Every write carries the uid and resourceVersion that were read, so that of two controllers one gets `Stale`. The first
-write creates the ConfigMap empty and then applies to it: created with content, it would belong to an update of ours,
+Every write carries the uid and resourceVersion that were read, so that one of two controllers gets `Stale`. The first
+write creates an empty ConfigMap and then applies to it. Content set at creation would belong to an update of ours,
 with which our own applies would conflict.
 """
 
@@ -46,8 +46,8 @@ class InventoryEntry(msgspec.Struct, frozen=True, order=True):
     uid: str = ""
     wave: int = 0
     keep: bool = False  # opted out of pruning, in git
-    new: bool = False  # listed since something was last left to prune; counts for nothing in the guard against that
-    outdated: str = ""  # arguments of its child that are from before our last change, see `health.fingerprint`
+    new: bool = False  # added since the last pass with nothing to prune; not counted by the guard of large prunes
+    outdated: str = ""  # fingerprint of the child's arguments before our last change, see `health.fingerprint`
 
     @property
     def ref(self) -> ObjectRef:
@@ -55,7 +55,7 @@ class InventoryEntry(msgspec.Struct, frozen=True, order=True):
 
 
 class ReconcileAttempt(msgspec.Struct, frozen=True):
-    """One revision's fate. `ended_unix_s` is when the result was first reached, not when it was last confirmed."""
+    """Result of one revision. `ended_unix_s` is when the result was first reached, not when it was last confirmed."""
 
     revision: str
     result: Result
@@ -65,7 +65,7 @@ class ReconcileAttempt(msgspec.Struct, frozen=True):
 
 
 class WaitingWave(msgspec.Struct, frozen=True):
-    """The health gate that a revision stands before."""
+    """Wave that a revision waits for."""
 
     revision: str
     wave: int
@@ -80,14 +80,15 @@ class InventoryRecord:
     last_applied: str = ""
     history: tuple[ReconcileAttempt, ...] = ()  # newest first
     waiting: WaitingWave | None = None
-    last_handled_reconcile_at: str = ""  # the value of the annotation that asked for a reconcile now
-    consent: str = ""  # the revision whose large prune a person has allowed, by annotation; never written by us
-    uid: str = ""  # of the ConfigMap; empty where there is none yet
+    last_handled_reconcile_at: str = ""  # value of the annotation that requested a reconcile
+    consent: str = ""  # revision whose large prune an annotation allows; never written by us
+    uid: str = ""  # uid of the ConfigMap, or empty if there is none yet
     resource_version: str = ""
 
     def with_attempt(self, attempt: ReconcileAttempt) -> "InventoryRecord":
-        """One line of history for each revision: its latest fate. The same fate again changes nothing; nor does that of
-        the one that stays in force while a later one is refused."""
+        """Return the record with the attempt in its history, one line for each revision. Nothing changes if the
+        newest line says the same. The same holds for the line of the revision that stays in force while a later one
+        is refused."""
         attempt = msgspec.structs.replace(attempt, message=attempt.message[:MESSAGE_MAX_CHARS])
         older = self.history
         if older and older[0].revision == attempt.revision:
@@ -99,7 +100,7 @@ class InventoryRecord:
         return replace(self, last_attempted=attempt.revision, history=(attempt, *older)[:HISTORY_MAX])
 
     def repairs(self, revision: str) -> bool:
-        """Whether that is what stays in force while a later revision is refused: only drift from it is mended."""
+        """Return True if `revision` stays in force while a later one is refused;only its drift is repaired."""
         newest = self.history[:2]
         return len(newest) > 1 and newest[0].result == "refused" and newest[1].revision == revision
 
@@ -118,7 +119,7 @@ def _same_fate(one: ReconcileAttempt, other: ReconcileAttempt) -> bool:
 
 
 def encode(record: InventoryRecord) -> dict[str, str]:
-    """The ConfigMap's data; equal records give equal data."""
+    """Return the ConfigMap's data. Equal records give equal data."""
     return {
         "fencingToken": str(record.token),
         "lastAttemptedRevision": record.last_attempted,
@@ -131,7 +132,7 @@ def encode(record: InventoryRecord) -> dict[str, str]:
 
 
 def decode(data: Mapping[str, str]) -> InventoryRecord:
-    """Terminal where any part cannot be read; an empty ConfigMap is an empty record."""
+    """Return the record; an empty ConfigMap is an empty record. Raises Terminal if any part cannot be read."""
     try:
         return InventoryRecord(
             token=int(data.get("fencingToken") or 0),
@@ -149,7 +150,6 @@ def decode(data: Mapping[str, str]) -> InventoryRecord:
 
 
 def _lines(items: tuple[InventoryEntry, ...] | tuple[ReconcileAttempt, ...]) -> str:
-    """A JSON array with a line per item."""
     return "[" + ",\n ".join(msgspec.json.encode(item).decode() for item in items) + "]"
 
 
@@ -163,7 +163,7 @@ class RecordStore:
         self._name = name
 
     def read(self) -> InventoryRecord:
-        """What is remembered; LeadershipLost where a later leader wrote it."""
+        """Return the record, or raise LeadershipLost if a later leader wrote it."""
         found = self._api.get(CONFIG_MAP, self._namespace, self._name)
         if found is None:
             return InventoryRecord()
@@ -175,7 +175,7 @@ class RecordStore:
         return replace(record, consent=consent, uid=uid_of(found), resource_version=version_of(found))
 
     def write(self, record: InventoryRecord) -> InventoryRecord:
-        """The record as it is now, under our token; Stale where somebody else wrote since it was read."""
+        """Write the record under our token and return it. Raises Stale if another process wrote since it was read."""
         record = replace(record, token=self._api.token)
         head: Body = {
             "apiVersion": CONFIG_MAP.api_version,
@@ -187,5 +187,5 @@ class RecordStore:
             record = replace(record, uid=uid_of(created), resource_version=version_of(created))
         lock = {"uid": record.uid, "resourceVersion": record.resource_version}
         body = {**head, "metadata": {**head["metadata"], **lock}, "data": encode(record)}
-        written = self._api.server_side_apply(body, force=True)  # by force: nobody else may keep our record
+        written = self._api.server_side_apply(body, force=True)  # by force: no other manager may own the record
         return replace(record, resource_version=version_of(written))

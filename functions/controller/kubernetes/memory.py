@@ -1,6 +1,6 @@
-"""Memory of a controller on Kubernetes with the largest configuration that there may be.
+"""Memory of a controller on Kubernetes with the largest supported configuration.
 
-Its informers keep each object as the API server says it. What a pass needs of them besides is let go of with the pass.
+Its informers hold each object as the API server sends it. Memory that a pass needs in addition is released after it.
 """
 
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
@@ -8,9 +8,9 @@ from functions.controller.gitops.git import OUTPUT_MAX_BYTES
 from functions.controller.kubernetes.run.webhook import BODIES_MAX_BYTES
 from functions.telemetry.memory import MIB, SNAPSHOT_FACTOR, Part
 
-_BASE_BYTES = 100 * MIB  # measured of one that has imported all: 88
-_OBJECT_BYTES = 7_400  # measured, of a Model with three versions and its conditions (1.4 kB of JSON)
-OBJECTS = 60_000  # of the largest snapshot
+_BASE_BYTES = 100 * MIB  # measured after all imports: 88
+_OBJECT_BYTES = 7_400  # measured: a Model with three versions and its conditions (1.4 kB of JSON)
+OBJECTS = 60_000  # objects of the largest snapshot
 
 
 def most(snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:

@@ -1,34 +1,34 @@
-"""Names of Kubernetes objects and of the controller, and the fields that everyone reads.
+"""Identity of Kubernetes objects, names of the controller on a cluster, and access to fields of objects.
 
-An object's identity leaves its version out: a PodDisruptionBudget seen as policy/v1beta1 and as policy/v1 is one
-object, so that an upgrade of the cluster neither prunes nor creates anything.
+An object's identity leaves its API version out: a PodDisruptionBudget seen as policy/v1beta1 and as policy/v1 is one
+object. So an upgrade of the cluster neither prunes nor creates anything.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Names of the controller on a cluster, and annotations by which people give it orders.
+# Names of the controller on a cluster, and annotations that control it.
 
 
 FIELD_MANAGER = "shoal-controller"
 AUTOSCALER_MANAGER = "shoal-autoscaler"  # owns minReplicas of pools with an AutoscalingPolicy
 
-# In the YAML of an InferenceService; read and never sent. PRUNE is heeded on live objects too.
+# Annotations in an InferenceService's YAML; read, never sent. PRUNE_ANNOTATION also works on live objects.
 WAVE_ANNOTATION = "shoal.dev/wave"
 PRUNE_ANNOTATION = "shoal.dev/prune"
 PRUNE_DISABLED = "disabled"
 
-# On the record: the revision whose large prune a person allows.
+# Annotation of the record: the revision whose large prune a person allows.
 CONSENT_ANNOTATION = "shoal.dev/allow-prune"
 
 
-Body = dict[str, Any]  # an object as JSON has it
+Body = dict[str, Any]  # an object as decoded JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    api_version: str  # `group/version`; of the core group only `version`
+    api_version: str  # `group/version`, or `version` in the core group
     kind: str
 
     @property
@@ -72,7 +72,7 @@ def uid_of(body: Mapping[str, Any]) -> str:
 
 
 def version_of(body: Mapping[str, Any]) -> str:
-    """The resourceVersion, which is opaque text."""
+    """Return the resourceVersion, which is opaque text."""
     return str(body["metadata"].get("resourceVersion", ""))
 
 
@@ -81,7 +81,7 @@ def is_being_deleted(body: Mapping[str, Any]) -> bool:
 
 
 def at(body: Mapping[str, Any], *path: str) -> Any:
-    """The value below nested mappings; None where any of them is missing or is no mapping."""
+    """Return the value below nested mappings, or None if any of them is missing or no mapping."""
     node: Any = body
     for part in path:
         node = node.get(part) if isinstance(node, dict) else None
@@ -99,6 +99,6 @@ def list_at(body: Mapping[str, Any], *path: str) -> list[Any]:
 
 
 def condition(body: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
-    """The status condition of that type."""
+    """Return the status condition of that type, or None."""
     conditions = [each for each in list_at(body, "status", "conditions") if isinstance(each, dict)]
     return next((each for each in conditions if each.get("type") == type_), None)

@@ -1,7 +1,7 @@
-"""Live state of a cluster: every object of the kinds and namespaces that we touch, and services' children.
+"""Live state of a cluster: all objects of the managed kinds and namespaces, and services' children.
 
-Lists instead of single reads: one request for each kind and namespace, however many pools there are, and objects that
-carry our name without being in the inventory are seen too.
+Objects are listed, not read one by one: one list for each kind and namespace, however many pools there are. Lists
+also show objects that carry our field manager without being in the inventory.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ ObservedKind = tuple[Kind, str]  # a kind in a namespace
 
 
 def observe(api: KubeApi, places: Iterable[ObservedKind]) -> dict[ObjectRef, Body]:
-    """All objects at these places; a kind that is not served has none."""
+    """Return all objects of these kinds and namespaces; a kind that is not served has none."""
     found: dict[ObjectRef, Body] = {}
     for kind, namespace in sorted(set(places), key=str):
         found.update((ref_of(item), item) for item in _items(api, kind, namespace))
@@ -41,13 +41,13 @@ def observe(api: KubeApi, places: Iterable[ObservedKind]) -> dict[ObjectRef, Bod
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """What KServe made for the services, by namespace and name."""
+    """Deployments and Knative Services that KServe made for the services, by namespace and name."""
 
     of_deployments: dict[tuple[str, str], Body]
     of_knative: dict[tuple[str, str], Body]
 
     def health_of(self, live: Body | None, outdated: str = "") -> Health:
-        """`outdated` is the fingerprint of arguments that are from before our last change."""
+        """Return the object's health. `outdated` is the fingerprint of arguments from before our last change."""
         if live is None:
             return Health("InProgress", "Missing", "does not exist yet")
         if live.get("kind") != INFERENCE_SERVICE.kind:
@@ -55,7 +55,7 @@ class Children:
         return judge(live, self._child_of(live), outdated)
 
     def outdated_by(self, live: Body | None, wanted: Body) -> str | None:
-        """The fingerprint of the child as it is, where it is what `live` asks for and not yet what `wanted` does."""
+        """Return the fingerprint of the child if it has the arguments of `live`; else None."""
         child = self._child_of(live) if live is not None else None
         if live is None or child is None or not carries_arguments(child, live):
             return None
@@ -67,7 +67,7 @@ class Children:
 
 
 def observe_children(api: KubeApi, services: Iterable[Body]) -> Children:
-    """Two requests for each namespace at most: one for each mode that is used there."""
+    """Return the services' children, with at most two lists for each namespace: one for each deployment mode."""
     wanted = {(_child_kind(service), service["metadata"]["namespace"]) for service in services}
     found: dict[Kind, dict[tuple[str, str], Body]] = {DEPLOYMENT: {}, KNATIVE_SERVICE: {}}
     for kind, namespace in sorted(wanted, key=str):

@@ -1,15 +1,15 @@
-"""Outcomes of one reconcile: what the applier did, the result of the whole pass, and the wait before the next. Pure.
+"""Outcomes of one reconcile: the applier's result, the result of the whole pass, and the delay before the next. Pure.
 
-    done        nothing to do                       again after `resync_s`: drift, moved pointers
-    refused     what is new is wrong, and what      the same: only its change can mend it, and drift from what was
-                was good is kept                    good is still repaired
+    done        nothing to do                       next pass after `resync_s`, for drift and moved pointers
+    refused     the new input is invalid; the last  the same: only a new input helps, and drift from the last good
+                good one stays in force             one is still repaired
     waiting     something is under way              doubling from `poll_s` to `slowest_poll_s`
     passing     what failed may work later          doubling from `backoff.base_s` to its cap, with jitter; not before
-                                                    the server said
-    contested   another field manager's field       again after `contested_s`: people may be sorting it out
-    stalled     it cannot work as it is             the same: a right may have been granted, a kind installed
+                                                    the server's Retry-After
+    contested   another manager owns the field      after `contested_s`: people may be resolving it
+    stalled     it cannot work as it is             after `resync_s`: a permission may be granted, a kind installed
 
-Any change of the input, and any order, ends the wait: a new revision never waits for an old one.
+Any change of the input and any operator order ends the delay: a new revision never waits for an old one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,15 +26,15 @@ from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 @dataclass(frozen=True, slots=True)
 class ObjectRefusal:
-    """Why an object cannot be applied; with one of these, nothing was."""
+    """Reason why an object cannot be applied. A refusal in the dry run stops the pass before anything is applied."""
 
     ref: ObjectRef
-    source: str  # where it was declared
+    source: str  # place of its declaration
     error: KubeError
 
     @property
     def may_pass(self) -> bool:
-        """Somebody else may mend it: install the CRD, let go of a field. Worth trying again without a new revision."""
+        """True if the cause may go away without a new revision, such as a missing CRD."""
         return isinstance(self.error, (KindMissing, Conflict))
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class ObjectRefusal:
 
 @dataclass(frozen=True, slots=True)
 class WaveGate:
-    """The wave whose health the next one waits for."""
+    """Wave that must become healthy before the next one is applied."""
 
     wave: int
     unhealthy: tuple[tuple[ObjectRef, Health], ...]
@@ -63,19 +63,19 @@ class ApplyOutcome:
     refusals: tuple[ObjectRefusal, ...] = ()
     gate: WaveGate | None = None
     written: tuple[ObjectRef, ...] = ()
-    pruned: tuple[ObjectRef, ...] = ()  # asked to go; gone when a later reconcile no longer sees them
+    pruned: tuple[ObjectRef, ...] = ()  # deletion requested; a later pass no longer sees them
     prune_refused: str = ""
     notes: tuple[Note, ...] = ()
     health: Mapping[ObjectRef, Health] = field(default_factory=dict)
 
     @property
     def is_healthy(self) -> bool:
-        """Everything desired is applied and Current."""
+        """True if everything desired is applied and Current."""
         return self.result == "applied" and all(each.is_current for each in self.health.values())
 
     @property
     def stalled(self) -> str:
-        """What a person has to mend; empty where time will."""
+        """Problem that a person has to fix, or empty if time may solve it."""
         if self.refusals:
             return "; ".join(str(refusal) for refusal in self.refusals)
         if self.gate is not None and self.gate.timed_out:
@@ -91,7 +91,7 @@ _WORST_LAST: tuple[Kind, ...] = ("done", "refused", "waiting", "contested", "sta
 class PassResult:
     kind: Kind
     message: str = ""
-    after_s: float | None = None  # the server's own word on when to try again
+    after_s: float | None = None  # the server's Retry-After
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Pace:
 
 
 def next_look_s(result: PassResult, repeats: int, pace: Pace, unit: float) -> float:
-    """Seconds to wait. `repeats`: how often in a row it ended like this; `unit` in 0..1.
+    """Return the seconds until the next pass. `repeats` counts passes in a row that ended like this; `unit`: 0..1.
 
     Worked example (test_failures_double_and_spread): the third failure waits 4 s, less up to half of that.
     """
@@ -121,8 +121,8 @@ def next_look_s(result: PassResult, repeats: int, pace: Pace, unit: float) -> fl
 
 
 def together(results: Iterable[PassResult]) -> PassResult:
-    """Of several parts of one reconcile, the one that decides when to look again: what may pass is tried again, also
-    beside something that is stalled."""
+    """Combine the results of several parts of one pass. The last kind in `_WORST_LAST` decides the delay: a failure
+    that may pass is retried even if another part is stalled."""
     parts = list(results)
     worst = max(parts, key=lambda part: _WORST_LAST.index(part.kind))
     told = [part.message for part in parts if part.message and (part.kind != "done" or worst.kind == "done")]

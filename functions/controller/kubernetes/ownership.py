@@ -1,13 +1,13 @@
-"""Field ownership of a live object by `metadata.managedFields`: handover of a field, and conflicts with other managers.
+"""Field ownership by `metadata.managedFields`: handover of a field, and conflicts with other managers.
 
 An owner is a manager's name and its operation: `Apply` declares fields for as long as it applies, `Update` set them
-once. Entries of subresources (a controller writing status) own nothing that we would want.
+once. Entries of subresources (a controller writing status) own no field that matters here.
 
-Conflicts: against git, an update (kubectl edit, a script) is drift, and repaired by force. A manager that applies
-(Flux, Argo CD, a person's server-side apply) declares its fields as we do; two declarations that differ need a person,
-so it is reported and nothing is written. A manager whose updates come back again and again is a controller, not a
-person: after `REPAIRS_MAX` repairs of one object within `REPAIR_WINDOW_S` it is reported too, since two writers that
-overwrite each other restart the pods each time.
+Conflicts: an update (kubectl edit, a script) that differs from git is drift and is repaired by force. A manager that
+applies (Flux, Argo CD, a person's server-side apply) declares its fields as we do. Two declarations that differ need
+a person, so the conflict is reported and nothing is written. A manager whose updates come back again and again is a
+controller. After `REPAIRS_MAX` repairs of one object within `REPAIR_WINDOW_S` it is reported too, since two writers
+that overwrite each other restart the pods each time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,17 +31,17 @@ Owner = tuple[str, str]  # manager, operation
 
 
 def owners(live: Mapping[str, Any], *path: str) -> set[Owner]:
-    """Who owns the field at the path of keys."""
+    """Return the owners of the field at the path of keys."""
     return {(manager, operation) for manager, operation, fields in _entries(live) if _has(fields, path)}
 
 
 def fields_applied_by(live: Mapping[str, Any], manager: str) -> Mapping[str, Any] | None:
-    """The set of fields that the manager applies, in the server's own notation; None where it applies nothing."""
+    """Return the set of fields that the manager applies, in the server's own notation, or None."""
     return next((fields for name, operation, fields in _entries(live) if (name, operation) == (manager, "Apply")), None)
 
 
 def declares(live: Mapping[str, Any], manager: str) -> bool:
-    """Whether the manager applies (rather than once updated) anything of the object."""
+    """Return True if the manager applies (not just once updated) any field of the object."""
     return fields_applied_by(live, manager) is not None
 
 
@@ -65,27 +65,26 @@ def _has(fields: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     return True
 
 
-# Handover of `minReplicas`, a field with two possible owners, without the pool ever shrinking.
+# Handover of `minReplicas` between its two possible owners, without shrinking the pool.
 #
 # With server-side apply, a field that its only owner stops declaring is removed, and KServe takes a missing
-# `minReplicas` as 1: a pool of eight would lose seven replicas for as long as it takes to say eight again. So the new
-# owner takes the field before the old one lets go, and each step leaves the number as it was:
+# `minReplicas` as 1: a pool of eight would lose seven replicas until the number is set again. So the new owner
+# applies the field before the old one releases it, and no step changes the number:
 #
 #     created under a policy    we apply with the seed     then as below
 #     a policy is added         the autoscaler applies the live number (both own it); we apply without it
-#     a policy is removed       we apply with our number, taking the field by force; a single step
+#     a policy is removed       we apply with our number, by force; a single step
 #
-# Every point in between is a state that the next reconcile recognises by the owners alone, so a controller may die at
-# any of them (test_dies_at_every_write_of_a_handover). A pool whose YAML never had the field keeps what the autoscaler
-# said last.
+# The next reconcile recognises every intermediate state by the owners alone, so a controller may die at any of them
+# (test_dies_at_every_write_of_a_handover). A pool whose YAML never had the field keeps the autoscaler's last number.
 
 
 FIELD = ("spec", "predictor", "minReplicas")
-FIELD_TEXT = ".spec.predictor.minReplicas"  # as the server names it in a conflict
+FIELD_TEXT = ".spec.predictor.minReplicas"  # the server's name for it in a conflict
 
 
 def body_for(wanted: DesiredObject, live: Mapping[str, Any] | None) -> Body:
-    """What to apply: the body, bound to the live object as it was read; with the seed where there is none yet."""
+    """Return the body to apply, bound to the live object's uid and resourceVersion. A new one gets the seed."""
     if live is not None:
         lock = {"uid": uid_of(live), "resourceVersion": version_of(live)}
         return {**wanted.body, "metadata": {**wanted.body["metadata"], **lock}}
@@ -96,7 +95,8 @@ def body_for(wanted: DesiredObject, live: Mapping[str, Any] | None) -> Body:
 
 
 def seed_body(wanted: DesiredObject, live: Mapping[str, Any]) -> Body | None:
-    """What the autoscaler must apply before we may let go of the field; None where somebody else holds it already."""
+    """Return what the autoscaler must apply before we may release the field. None if the pool is not autoscaled or
+    another manager owns the field already."""
     others = {manager for manager, _ in owners(live, *FIELD)} - {FIELD_MANAGER}
     if wanted.autoscaled is None or others:
         return None
@@ -115,13 +115,13 @@ def seed_body(wanted: DesiredObject, live: Mapping[str, Any]) -> Body | None:
 
 
 def declared_by_autoscaler_alone(live: Mapping[str, Any]) -> bool:
-    """Whether the live number is what our autoscaler wrote, and nobody else's declaration."""
+    """Return True if our autoscaler is the only manager that declares the live number."""
     declaring = {manager for manager, operation in owners(live, *FIELD) if operation == "Apply"}
     return declaring == {AUTOSCALER_MANAGER}
 
 
 def is_ours_to_take(wanted: DesiredObject, conflict: FieldConflict) -> bool:
-    """The field of a pool that is no longer autoscaled, still held by the autoscaler."""
+    """Return True if the autoscaler still owns the field of a pool that is no longer autoscaled."""
     return wanted.autoscaled is None and conflict == FieldConflict(AUTOSCALER_MANAGER, FIELD_TEXT)
 
 
@@ -132,7 +132,7 @@ REPAIR_WINDOW_S = 600.0
 
 @dataclass(slots=True)
 class Repairs:
-    """When each object was last repaired by force; bounded by the objects that exist and `REPAIRS_MAX` each."""
+    """Times of each object's last repairs by force, at most `REPAIRS_MAX` each."""
 
     _at_s: dict[ObjectRef, list[float]] = field(default_factory=dict)
 
@@ -152,13 +152,13 @@ class Repairs:
 def not_ours(
     conflict: Conflict, wanted: DesiredObject, live: Mapping[str, Any] | None, policy: Policy, *, repaired_often: bool
 ) -> tuple[FieldConflict, ...]:
-    """The fields that may not be taken by force; none of them: force is right."""
+    """Return the fields that may not be taken by force. If there are none, force is right."""
     if policy == "force" or live is None:
         return ()
     return tuple(
         each
         for each in conflict.conflicts
-        if each.manager != FIELD_MANAGER  # what a webhook made of an apply of ours is an update in our name
+        if each.manager != FIELD_MANAGER  # a webhook's change to our apply counts as our own update
         and not is_ours_to_take(wanted, each)
         and (declares(live, each.manager) or repaired_often)
     )

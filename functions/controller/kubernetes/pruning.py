@@ -1,11 +1,11 @@
-"""Pruning: objects in the inventory, not desired any more, and provably ours. Pure.
+"""Pruning of objects that are in the inventory, no longer desired, and provably ours. Pure.
 
-An object is ours to delete when it carries our field manager and the uid that the inventory knows. It is kept when
-git or its own annotation opted out. Deleting everything, or more than half of the services at once, is what a broken
-checkout or a wrong branch looks like; that needs a person's consent for this very revision (the record's annotation).
+An object may be deleted if our field manager applies it and it has the uid in the inventory. It stays if git or its
+own annotation opts out. Deleting everything, or more than half of the services in one pass, is what a broken checkout
+or a wrong branch looks like. That needs a person's consent for this very revision (the record's annotation).
 
-Worked example (test_half_of_the_services_may_go_at_once): of 4 services, 2 may go; 3 wait for consent; so does 1 of 1,
-since nothing would be left. Services that come with the same change count for nothing: a wrong branch may have as many.
+Worked example (test_half_of_the_services_may_go_at_once): of 4 services, 2 may be deleted; 3 wait for consent; so
+does 1 of 1, since nothing would be left. Services added by the same change are not counted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ from functions.controller.kubernetes.render import Desired
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that a person may want to look at."""
+    """Fact about an object that a person may want to check."""
 
     ref: ObjectRef
     message: str
@@ -42,10 +42,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
-    delete: tuple[tuple[ObjectRef, Body], ...] = ()  # in the reverse order of their application
-    forget: tuple[ObjectRef, ...] = ()  # not there any more, or not ours: out of the inventory
+    delete: tuple[tuple[ObjectRef, Body], ...] = ()  # reverse order of application
+    forget: tuple[ObjectRef, ...] = ()  # gone or not ours: removed from the inventory
     notes: tuple[Note, ...] = ()
-    refused: str = ""  # why nothing is deleted although something should be
+    refused: str = ""  # why nothing is deleted although something is due
 
 
 def plan_prune(record: InventoryRecord, desired: Desired, live: Mapping[ObjectRef, Body]) -> PrunePlan:
@@ -97,7 +97,7 @@ def _stays(entry: InventoryEntry, found: Body) -> str:
 
 def _too_much(record: InventoryRecord, desired: Desired, doomed: list[InventoryEntry]) -> str:
     if not any(entry.kind == INFERENCE_SERVICE.kind for entry in doomed) or record.consent == desired.revision:
-        return ""  # budgets alone guard nothing any more
+        return ""  # budgets without their services protect nothing
     consent = f"to allow it, annotate the ConfigMap with {CONSENT_ANNOTATION}={desired.revision}"
     if not desired.objects:
         return f"nothing is desired any more, and {len(doomed)} objects would be deleted; {consent}"

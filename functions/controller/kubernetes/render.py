@@ -1,15 +1,16 @@
-"""Desired objects of a cluster, rendered from the loaded configuration: pure, and the same for the same content.
+"""Render the desired objects of a cluster from the loaded configuration. Pure and deterministic.
 
-A body is what we own and nothing else. An InferenceService goes as it is written, with three exceptions. It gets our
-namespace where it names none. What the server owns (status, uid …) is left out, should somebody have pasted an export.
-And annotations that speak to this controller (`shoal.dev/wave`, `shoal.dev/prune`) are read and not sent: KServe copies
-annotations into the pod template, so a change of one would restart every replica of the pool
+A body contains only what we own. An InferenceService is sent as written, with three exceptions. It gets our namespace
+if it names none. Fields that the server owns (status, uid …) are left out, in case of a pasted export. Annotations
+for this controller (`shoal.dev/wave`, `shoal.dev/prune`) are read and not sent: KServe copies annotations into the
+pod template, so a change of one would restart every replica of the pool
 (test_controller_annotations_never_reach_the_cluster).
 
-Where an AutoscalingPolicy covers the pool, `minReplicas` is the autoscaler's and not in the body. Every pool has a
-PodDisruptionBudget of one replica at a time; for a pool of one that permits everything, and is right when it grows.
-Waves are applied in ascending order, each when the ones before it are healthy: budgets first, since they only protect,
-then services by the number that their YAML gives them.
+If an AutoscalingPolicy covers the pool, the autoscaler owns `minReplicas` and the body omits it. Every pool has a
+PodDisruptionBudget of one replica at a time. For a pool of one it permits everything.
+
+Waves are applied in ascending order, each after the earlier ones are healthy: budgets first, since they only protect,
+then services by the number in their YAML.
 """
 
 from collections.abc import Iterable
@@ -38,10 +39,10 @@ BUDGETS_WAVE = -1
 
 @dataclass(frozen=True, slots=True)
 class Autoscaled:
-    """The number of replicas is the autoscaler's; `seed` is where it begins: what the service says itself, else the
-    policy's `min`.
+    """Mark of a pool whose number of replicas the autoscaler owns. `seed` is the first number.
 
-    The loader has checked that the policy's bounds hold it."""
+    It is the service's own number, else the policy's `min`. The loader has checked it against the policy's bounds.
+    """
 
     seed: int
 
@@ -50,9 +51,9 @@ class Autoscaled:
 class DesiredObject:
     body: Body
     wave: int
-    source: str  # where it was declared: `inferenceservices/a.yaml:12`
+    source: str  # place of its declaration: `inferenceservices/a.yaml:12`
     keep: bool = False  # stays on the cluster when it is no longer desired
-    autoscaled: Autoscaled | None = None  # then the body has no minReplicas
+    autoscaled: Autoscaled | None = None  # if set, the body has no minReplicas
 
     @property
     def ref(self) -> ObjectRef:
@@ -61,7 +62,7 @@ class DesiredObject:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`kinds` is the scope: objects of other kinds are neither applied nor pruned, whatever the inventory says."""
+    """Desired objects of one revision. `kinds` is the scope: other kinds are neither applied nor pruned."""
 
     revision: str
     kinds: tuple[Kind, ...]
@@ -69,7 +70,7 @@ class Desired:
 
 
 def in_order(objects: "list[DesiredObject]") -> tuple[DesiredObject, ...]:
-    """By wave, then by name, whatever order the files had."""
+    """Sort objects by wave, then by name, independent of the order of files."""
     return tuple(sorted(objects, key=lambda each: (each.wave, each.ref)))
 
 
@@ -84,11 +85,11 @@ _OURS = (WAVE_ANNOTATION, PRUNE_ANNOTATION)
 @dataclass(frozen=True, slots=True)
 class Rendered:
     desired: Desired
-    problems: tuple[Problem, ...]  # what KServe would refuse; with any of them nothing may be applied
+    problems: tuple[Problem, ...]  # objects that KServe would refuse; if there are any, nothing is applied
 
 
 def render(loaded: Loaded, revision: str, *, namespace: str = MODELS_NAMESPACE, budget_kind: Kind = BUDGET) -> Rendered:
-    """Everything that the git source puts on the cluster: each pool's service and its budget."""
+    """Return everything that the git source applies: each pool's service and its budget."""
     scaled = policy_minima(loaded.objects)
     objects: list[DesiredObject] = []
     problems: list[Problem] = []
@@ -109,8 +110,8 @@ def render_budgets(
     budget_kind: Kind = BUDGET,
     left_out: Iterable[Body] = (),
 ) -> Desired:
-    """What the Kubernetes source puts there: budgets only, since the services are delivered by others. `left_out` are
-    pools on the cluster that shoal cannot use as they are: their pods are protected like all others."""
+    """Return what the Kubernetes source applies: budgets only, since other tools deliver the services. `left_out` are
+    pools on the cluster that shoal cannot use as they are; their pods are protected too."""
     budgets = []
     for service in _pools(services):
         written = service.document.tree().plain()
@@ -163,7 +164,7 @@ def _budget(service: Declared[InferenceService], namespace: str, kind: Kind) -> 
 
 def budget_body(name: str, pool: str, namespace: str, kind: Kind) -> Body:
     spec: Body = {"maxUnavailable": 1, "selector": {"matchLabels": {SERVICE_LABEL: name}}}
-    if kind == BUDGET:  # engines that crash or load serve nobody, and must not hold up a node's drain for ever
+    if kind == BUDGET:  # pods that crash or load must not block a node's drain for ever
         spec["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
     return {
         "apiVersion": kind.api_version,

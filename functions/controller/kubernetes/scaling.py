@@ -1,19 +1,20 @@
-"""Place of a pool's replica count on a cluster: by deployment mode, and never a template.
+"""Write a pool's replica count on a cluster. The deployment mode decides the field; a pod template is never changed.
 
     mode, autoscalerClass    written                                              effect
     Standard, none           apply InferenceService spec.predictor.minReplicas    Deployment.replicas, no restart
-    Standard, hpa or keda    the same: the least of KServe's HPA or ScaledObject  theirs decides above it
-    Standard, external       patch deployments/<predictor>/scale                  KServe leaves replicas alone
+    Standard, hpa or keda    the same: the minimum of KServe's HPA, ScaledObject  their autoscaler decides above it
+    Standard, external       patch deployments/<predictor>/scale                  KServe does not change replicas
     Knative                  apply min-scale of the revisions that take traffic   no new revision, no new pods
 
 In Knative mode minReplicas would become an annotation of the pod template: a new revision, and a second set of
 accelerators. A revision's own annotations reach its PodAutoscaler (Knative 1.21 and later).
 
-The field manager is `shoal-autoscaler`. Another manager that *applies* the field to something else (Flux, Argo CD)
-declares it for as long as it does: then the number that is live is applied, so that both own it, and nothing moves when
-the other lets go; until then it is reported, and nothing else is written. Who merely *updated* it once is overruled.
-The uid goes along each time: nothing that was deleted comes back.
-Source: KServe 0.20 and Knative 1.21, see the handover of the field in `handover`.
+The field manager is `shoal-autoscaler`. If another manager *applies* a different number (Flux, Argo CD), the live
+number is applied, so that both own the field and nothing moves when the other manager releases it. Until then the
+conflict is reported and nothing else is written. A manager that merely *updated* the field is overruled. Every apply
+carries the uid, so that a deleted object is not created again.
+
+Source: KServe 0.20 and Knative 1.21; `ownership` describes the handover of the field.
 """
 
 from collections.abc import Mapping
@@ -50,21 +51,21 @@ Way = Literal["minReplicas", "scale", "revision"]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    replicas: int  # that the cluster is asked for now
+    replicas: int  # requested from the cluster now
     changed: bool = False
-    contested: str = ""  # why it is not what was wanted, and what to do
-    pending: str = ""  # why it cannot be written yet, which passes
+    contested: str = ""  # why the wanted number is not written, and what to do
+    pending: str = ""  # why it cannot be written yet (temporary)
 
 
 def way_of(live: Mapping[str, Any]) -> Way:
-    """How this service's number is written."""
+    """Return how this service's number is written."""
     if mode_of(live) == KNATIVE:
         return "revision"
     return "scale" if _class_of(live) == "external" else "minReplicas"
 
 
 def bounded(live: Mapping[str, Any], replicas: int) -> int:
-    """Within what KServe's webhooks take: at most maxReplicas, and an HPA has one at least."""
+    """Limit the number to what KServe's webhooks accept: at most maxReplicas, and at least one with an HPA."""
     most = at(live, "spec", "predictor", "maxReplicas")
     if isinstance(most, int) and most > 0:
         replicas = min(replicas, most)
@@ -73,12 +74,12 @@ def bounded(live: Mapping[str, Any], replicas: int) -> int:
 
 
 def kept_from_zero(live: Mapping[str, Any], replicas: int) -> str:
-    """Why a service that is to have none keeps one, and what to do; empty where it does not."""
+    """Return why a service that should have no replica keeps one, and what to do; otherwise an empty text."""
     return _NEVER_ZERO if bounded(live, replicas) > replicas == 0 else ""
 
 
 def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
-    """What the cluster is asked for now; None where nothing says so. KServe takes a missing minReplicas for 1."""
+    """Return the number that the cluster is asked for, or None. KServe takes a missing minReplicas as 1."""
     way = way_of(live)
     if way == "minReplicas":
         number = at(live, *FIELD)
@@ -95,8 +96,8 @@ def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
 def write(
     api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy, *, over: frozenset[str] = frozenset()
 ) -> Written:
-    """Ask for so many. Blocks; Retryable, Terminal, LeadershipLost as `api` has them. `over`: managers that give the
-    number up, though they still declare it."""
+    """Write the number of replicas. Blocks; raises Retryable, Terminal and LeadershipLost like `api`. `over` are
+    managers that may be overruled although they still declare the number."""
     wanted = bounded(live, replicas)
     match way_of(live):
         case "minReplicas":
@@ -123,7 +124,7 @@ def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Pol
 
 
 def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> Written:
-    """Own it together with who declares it, at the number that is live: when they let go, nothing moves."""
+    """Own the field, at its live number, with the managers that declare it: when they release it, nothing moves."""
     number = at(live, *FIELD)
     if not _owns_field(live):
         api.server_side_apply(_field_body(live, number), manager=AUTOSCALER_MANAGER)
@@ -133,7 +134,7 @@ def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> 
 
 
 def _owns_field(live: Mapping[str, Any]) -> bool:
-    """Whoever took the field by force may have left us the entry, without it."""
+    """Return True if the autoscaler applies the field. A manager that forces the field removes it from our entry."""
     return (AUTOSCALER_MANAGER, "Apply") in owners(live, *FIELD)
 
 
@@ -165,12 +166,12 @@ def _write_floors(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written
     for revision in outdated:
         metadata = {**_named(revision), "annotations": {MIN_SCALE: str(wanted)}}
         body = {"apiVersion": REVISION.api_version, "kind": REVISION.kind, "metadata": metadata}
-        api.server_side_apply(body, manager=AUTOSCALER_MANAGER, force=True)  # Knative set it once, when it was made
+        api.server_side_apply(body, manager=AUTOSCALER_MANAGER, force=True)  # Knative set it at the revision's creation
     return Written(wanted, changed=bool(outdated))
 
 
 def _revisions(api: KubeApi, live: Mapping[str, Any]) -> list[Body]:
-    """Those that take traffic; before there is any, the latest that is ready."""
+    """Return the revisions that receive traffic, or before any does, the latest ready one."""
     predictor = mapping_at(live, "status", "components", "predictor")
     routed = [each for each in list_at(predictor, "traffic") if isinstance(each, dict) and each.get("percent")]
     names = {str(each["revisionName"]) for each in routed if each.get("revisionName")}

@@ -1,8 +1,8 @@
-"""Rules of KServe's webhooks beyond its CRD, so that mistakes are found with file and line, offline.
+"""Rules of KServe's webhooks beyond its CRD, so that mistakes are found offline, with file and line.
 
 Source: KServe 0.20, pkg/apis/serving/v1beta1 (validation of InferenceServices). Rules that depend on the cluster's
-configuration (Knative's maximal revision timeout, which pod fields its features allow) are the server's to check, in
-the dry run. Each rule is one function over the body: it yields key paths and messages, and never stops another.
+configuration (Knative's maximal revision timeout, which pod fields its features allow) are left to the server's dry
+run. Each rule is one function of the body that yields key paths and messages; all rules always run.
 """
 
 import re
@@ -34,19 +34,19 @@ _MULTI_NODE_ENV = ("PIPELINE_PARALLEL_SIZE", "TENSOR_PARALLEL_SIZE")
 
 
 def findings(body: Mapping[str, Any]) -> list[Finding]:
-    """All that the webhooks would refuse in this InferenceService."""
+    """Return everything that the webhooks would refuse in this InferenceService."""
     rules = (_name, _mode, _autoscaler, _implementations, _environment, _scaling, _bounds, _multi_node, _canaries)
     return [finding for rule in rules for finding in rule(body)]
 
 
 def mode_of(body: Mapping[str, Any]) -> str | None:
-    """`Standard` or `Knative`: what the status says, else what the annotation asks for; None where neither does."""
+    """Return the deployment mode (`Standard`, `Knative`) of the status, else of the annotation, else None."""
     mode = at(body, "status", "deploymentMode") or _annotation(body, MODE_ANNOTATION)
     return _ALIASES.get(str(mode), str(mode)) if mode else None
 
 
 def mode_change(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
-    """Why this body may not replace the live object; empty where it may."""
+    """Return why this body may not replace the live object, or an empty text."""
     wanted, is_ = mode_of(body), mode_of(live) if at(live, "status", "deploymentMode") else None
     if wanted is None or is_ is None or wanted == is_:
         return ""

@@ -1,6 +1,6 @@
-"""What the leading controller says to the registry of what it follows: git's branch, or the cluster's own objects.
+"""Report to the registry what the leading controller follows: git's branch, or the cluster's own objects.
 
-For the console (`functions.controller.branch_word`); `shoal status --context` reads the same from the record.
+The console shows the report (`functions.controller.branch_word`); `shoal status --context` reads the record.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from functions.fleet.branch_report import HISTORY_MAX, PROBLEMS_MAX, BranchRepor
 
 
 class BranchReporter:
-    """One for a term; owned by one event loop."""
+    """Reporter of one term, owned by one event loop."""
 
     def __init__(
         self,
@@ -26,14 +26,13 @@ class BranchReporter:
         is_suspended: Callable[[], bool],
         announce: Callable[[BranchReport], None] = lambda report: None,
     ) -> None:
-        """`announce` is given each report, told or not."""
+        """`announce` receives each report, sent to the registry or not."""
         self._client = registry
         self._announce = announce
         self._report = report
         self._is_suspended = is_suspended
 
     async def run(self) -> None:
-        """Until it is cancelled, with its term."""
         word = BranchWord(self._registry)
         while True:
             report = self._report()
@@ -46,7 +45,7 @@ class BranchReporter:
 
 
 def of_git(branch: str, observed: Observed | None, desired: str, trouble: str, record: InventoryRecord) -> BranchReport:
-    """`desired`: the revision that is wanted, empty where none is; `trouble`: why the branch cannot be read."""
+    """Build the report of a branch. `desired` is the wanted revision or empty; `trouble` is why it cannot be read."""
     problems = tuple(str(problem) for problem in observed.problems) if observed is not None else ()
     applied = next((each for each in record.history if each.revision == record.last_applied), None)
     return BranchReport(
@@ -70,7 +69,7 @@ def of_git(branch: str, observed: Observed | None, desired: str, trouble: str, r
 
 
 def of_objects(looked: Looked | None, published: str) -> BranchReport:
-    """`published`: the revision that is in force."""
+    """Build the report of the cluster's objects. `published` is the revision in force."""
     problems = looked.problems if looked is not None else ()
     waiting = "; ".join(looked.waiting) if looked is not None else "the cluster's objects were not read yet"
     return BranchReport(

@@ -1,8 +1,8 @@
-"""Kubernetes client for the controller: no retries of its own, no discovery, nothing on disk.
+"""Kubernetes client for the controller: no retries, no discovery, nothing on disk.
 
-The library's defaults would send a failed request again by themselves, behind the back of the write guard, and keep
-what they discovered in a file of the machine's shared temporary folder, which anybody may have written. Both are off
-here: `reconcile` retries as a whole, and `api` discovers.
+By default the library retries failed requests without the write guard. It also caches its discovery in a file of the
+machine's shared temporary folder, which any user may have written. Both are off: `reconcile` retries as a whole, and
+`api` discovers kinds.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from functions.controller.kubernetes.run.settings import KubernetesSettings, Sta
 
 
 class _NoDiscovery:
-    """Stands where the library puts its discoverer, which would ask and cache at once."""
+    """Replacement for the library's discoverer, which would send requests and cache the answers on creation."""
 
     def __init__(self, client: Any, cache_file: str | None) -> None:
         self.client = client
@@ -23,14 +23,14 @@ class _NoDiscovery:
 
 
 def connect(configuration: Configuration) -> DynamicClient:
-    """The client; nothing is sent yet. The configuration's `retries` are set to none."""
+    """Return the client; nothing is sent yet. The configuration's `retries` are set to none."""
     configuration.retries = False
     client: DynamicClient = DynamicClient(ApiClient(configuration), discoverer=_NoDiscovery)  # type: ignore[no-untyped-call]
     return client
 
 
 def load_configuration(settings: KubernetesSettings) -> Configuration:
-    """How to reach the API server; StartFailed where nobody says."""
+    """Load how to reach the API server. Raises StartFailed if that is not configured."""
     configuration = Configuration()
     try:
         if settings.kubeconfig is not None:

@@ -1,15 +1,15 @@
 """Status conditions of custom resources: Ready, Reconciling, Stalled, as kstatus and `kubectl wait` read them.
 
-    Ready=True                        what is written is in the published snapshot
-    Ready=Unknown, Reconciling=True   it will be; something that passes is in the way
-    Ready=False, Stalled=True         it cannot be as written; the message says what to change
-    Obeyed=False                      it is in force, and something else keeps it from being done
-                                      (`functions.controller.unobeyed`); since its last transition. True once that is
-                                      mended, and of an AutoscalingPolicy while the number of replicas is its own
+    Ready=True                        the object as written is in the published snapshot
+    Ready=Unknown, Reconciling=True   it will be; a temporary obstacle delays it
+    Ready=False, Stalled=True         it cannot be published as written; the message says what to change
+    Obeyed=False                      it is in force, and something else prevents its effect since the last transition
+                                      (`functions.controller.unobeyed`). True once that is fixed; True for an
+                                      AutoscalingPolicy while the autoscaler owns the number of replicas
 
-Reconciling and Stalled are there only while they are true. Times change only with the status; and a status that would
-say the same again is not written (`None`), so that a fleet at rest costs no write. Messages must not hold what changes
-by itself (an epoch, a count of others), or every publication would write every object.
+Reconciling and Stalled exist only while they are true. Times change only with the status. An unchanged status is not
+written (`None`), so that an idle fleet costs no write. Messages must not contain what changes by itself (an epoch, a
+count of other objects), or every publication would write every object.
 
 An object that was published before stays Ready while a later publication is delayed: the data plane has it.
 """
@@ -23,7 +23,7 @@ from functions.controller.unobeyed.findings import Unobeyed
 
 MESSAGE_MAX_CHARS = 1024
 _OURS = ("Ready", "Reconciling", "Stalled")
-_FIELDS = ("stages", "wantedReplicas", "liveReplicas")  # a new leader that knows nothing yet leaves them as they are
+_FIELDS = ("stages", "wantedReplicas", "liveReplicas")  # a new leader leaves them unchanged until it knows better
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -38,18 +38,16 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStatus:
-    """The status of an object of a generation."""
+    """Status of one generation of an object."""
 
     conditions: tuple[Condition, ...]
-    fields: Mapping[str, int | str] = field(default_factory=dict)  # of the status beside its conditions
+    fields: Mapping[str, int | str] = field(default_factory=dict)  # status fields besides the conditions
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingStatus:
-    """What becomes of an AutoscalingPolicy."""
-
     wanted: int  # replicas that should serve
-    live: int  # that do
+    live: int  # replicas that serve
     contested: str = ""  # why the number is not written, and what to do
 
 
@@ -59,30 +57,30 @@ PUBLISHED = ObjectStatus(
 
 
 def waiting(reason: str, message: str) -> ObjectStatus:
-    """It will be in force once something has passed."""
+    """Return the status of an object that will be in force after a temporary obstacle."""
     text = _bounded(message)
     return ObjectStatus((Condition("Ready", "Unknown", reason, text), Condition("Reconciling", "True", reason, text)))
 
 
 def refused(problems: Iterable[str], *, stands_in: bool) -> ObjectStatus:
-    """It is wrong as written; `stands_in` says whether its last good version is in force."""
+    """Return the status of an invalid object. `stands_in`: its last good version is in force."""
     meanwhile = "its last good version stays in force" if stands_in else "it is left out"
     reason = "InvalidKeepsLastGood" if stands_in else "Invalid"
     return _stalled(reason, f"{'; '.join(problems)} (until that is changed, {meanwhile})")
 
 
 def versions_do_not_change(message: str) -> ObjectStatus:
-    """It would give a version that is served another content; what is served stays until it is changed."""
+    """Return the status of an object that would change the content of a served version. The served one stays."""
     return _stalled("VersionsDoNotChange", message)
 
 
 def rolling_out(message: str) -> ObjectStatus:
-    """Gateways have it, and a channel of it is on its way."""
+    """Return the status of a published object with a rollout under way."""
     return waiting("RollingOut", message)
 
 
 def scaled(object_status: ObjectStatus, scaling: ScalingStatus) -> ObjectStatus:
-    """The status of an AutoscalingPolicy, with what becomes of it."""
+    """Return the status of an AutoscalingPolicy, with its replica counts and the Obeyed condition."""
     obeyed = Condition("Obeyed", "True", "Scaled", "the number of replicas is the autoscaler's")
     if scaling.contested:
         obeyed = Condition("Obeyed", "False", "ReplicasContested", _bounded(scaling.contested))
@@ -93,7 +91,7 @@ def scaled(object_status: ObjectStatus, scaling: ScalingStatus) -> ObjectStatus:
 
 
 def not_obeyed(object_status: ObjectStatus, findings: Sequence[Unobeyed]) -> ObjectStatus:
-    """In force, and not done: the first reason, and all there is to do."""
+    """Return the status of an object in force that is not obeyed: the first reason, and all messages."""
     text = "; ".join(dict.fromkeys(map(str, findings)))
     return _with_obeyed(object_status, Condition("Obeyed", "False", findings[0].reason, _bounded(text)))
 
@@ -110,19 +108,19 @@ def _with_obeyed(object_status: ObjectStatus, condition: Condition) -> ObjectSta
 
 
 def halted(message: str) -> ObjectStatus:
-    """A channel was taken back: it is not where it is written to be, until that is changed or somebody resumes it."""
+    """Return the status of an object whose channel was rolled back, until it changes or the rollout resumes."""
     return _stalled("RolloutHalted", message)
 
 
 def held(message: str) -> ObjectStatus:
-    """It is to be deleted, and others still need it."""
+    """Return the status of an object that waits for its deletion because others still reference it."""
     return ObjectStatus((Condition("Ready", "True", "DeletionWaits", _bounded(message)),))
 
 
 def status_of(
     object_status: ObjectStatus, generation: int, known: Mapping[str, Any], now: str
 ) -> dict[str, Any] | None:
-    """The status to write, or None where `known` says the same. `now` as Kubernetes writes times."""
+    """Return the status to write, or None if `known` says the same. `now` is in Kubernetes' time format."""
     before = {str(each.get("type")): each for each in known.get("conditions") or [] if isinstance(each, Mapping)}
     ours = [
         _written(condition, generation, before.get(condition.type, {}), now) for condition in object_status.conditions
@@ -135,7 +133,7 @@ def status_of(
 
 
 def is_published(status: Mapping[str, Any], generation: int) -> bool:
-    """Whether this generation was in force when its status was written."""
+    """Return True if this generation was in force when its status was written."""
     ready = objects.condition({"status": status}, "Ready") or {}
     return (
         status.get("observedGeneration") == generation

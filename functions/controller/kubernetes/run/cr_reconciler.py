@@ -1,8 +1,8 @@
-"""The Kubernetes source's reconcile: what the watches show becomes the published snapshot, budgets, and statuses.
+"""Reconcile the Kubernetes source: what the watches show becomes the published snapshot, budgets, and statuses.
 
-In order: 1. look, 2. publish what is right, 3. a budget for each pool, 4. statuses and finalizers, at leisure. The
-InferenceServices are others' to deliver and are never written. A publication that fails leaves the data plane as it is;
-objects that it would have brought say so.
+Order of a pass: 1. read the watches, 2. publish the valid objects, 3. write a budget for each pool, 4. submit
+statuses and finalizers, which a writer sends at a limited rate. Other tools deliver the InferenceServices, so they
+are never written. If a publication fails, the data plane stays as it is, and affected objects' statuses say so.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def watched_kinds(settings: KubernetesSettings) -> tuple[WatchedKind, ...]:
 
 
 class CustomResourceReconciler:
-    """Owned by one event loop; `informers` run in threads of their own."""
+    """Reconciler of the Kubernetes source, owned by one event loop. Its `informers` run in their own threads."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class CustomResourceReconciler:
         judgement: Callable[[], Judgement] = Judgement,
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:
-        """`scaling` tells what becomes of each AutoscalingPolicy, by its name; `judgement` which policies are not
-        obeyed. `on_notes` is told what statuses say that they did not say before."""
+        """`scaling` returns each AutoscalingPolicy's status by name, `judgement` the policies that are not obeyed.
+        `on_notes` receives Events for new statements of statuses."""
         self.informers: Sequence[Informer] = [
             Informer(client, watched, on_change) for watched in watched_kinds(settings)
         ]
@@ -80,16 +80,16 @@ class CustomResourceReconciler:
         self._source = CustomResources(self.informers)
         self._by_plural = {informer.watched.plural: informer for informer in self.informers}
         self._appliers: tuple[KubeApi, Applier] | None = None
-        self._unpublished = ""  # why what was looked at is not in force
-        self._remembered_for = 0  # the token of the term for which the past was read
+        self._unpublished = ""  # why the observed objects are not in force
+        self._remembered_for = 0  # token of the term whose snapshot in force was read
 
     def word(self) -> BranchReport:
-        """For whoever has the console open."""
+        """Return the report for the console."""
         published = self._publishing.published
         return of_objects(self.looked, published[0] if published is not None else "")
 
     def not_ready_reason(self) -> str:
-        """Why the view of the cluster is not complete; empty where it is."""
+        """Return why the view of the cluster is incomplete, or an empty text."""
         return "; ".join(informer.problem for informer in self.informers if not informer.store.synced)
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
@@ -113,13 +113,13 @@ class CustomResourceReconciler:
         return together([*results, *_refusals(looked)])
 
     def _is_in_force(self, outcome: PublishOutcome, looked: Looked) -> bool:
-        """The same revision is looked at again every few minutes, also while the registry is away."""
+        """Return True if the revision is published. An earlier pass counts while the registry is away."""
         known = self._publishing.published
         return outcome.kind in ("published", "unchanged") or (known is not None and known[0] == looked.revision)
 
     async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:
-        """Once a term: what is in force, for objects that were wrong before this term saw them right. An outcome where
-        it cannot be read: publishing without it would take the last good versions out of force."""
+        """Load the snapshot in force once per term, for objects that were invalid before this term. Return an outcome
+        if it cannot be read: publishing without it would take last good versions out of force."""
         if self._remembered_for == guard.token:
             return None
         try:
@@ -129,7 +129,7 @@ class CustomResourceReconciler:
         except RegistryRefused as error:
             return PublishOutcome("refused", f"what is in force cannot be read: {error}")
         rows = self._publishing.rows
-        await rows.look()  # after what is in force: a key that was minted just before must not pass for a Tenant's own
+        await rows.look()  # after the snapshot: a key minted just before must not pass for a Tenant's own
         if not rows.book.is_known:
             return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {rows.trouble}")
         if in_force is not None:
@@ -158,7 +158,6 @@ class CustomResourceReconciler:
         return self._applier(api).reconcile(desired)
 
     def _applier(self, api: KubeApi) -> Applier:
-        """One for a term: the API object is the term's."""
         if self._appliers is None or self._appliers[0] is not api:
             settings = ApplierSettings(
                 self._settings.models_namespace, self._settings.conflicts, self._settings.gate_timeout_s
@@ -168,7 +167,7 @@ class CustomResourceReconciler:
         return self._appliers[1]
 
     def current(self, key: str) -> StoredObject | None:
-        """An object as the watch shows it now."""
+        """Return an object as the watch shows it now."""
         plural, _, name = key.partition("/")
         informer = self._by_plural.get(plural)
         return informer.store.get(name) if informer is not None else None
@@ -186,7 +185,7 @@ def result_of_apply(outcome: ApplyOutcome) -> PassResult:
 
 
 def _left_out(looked: Looked) -> list[Body]:
-    """Services that are wrong for shoal and run all the same: nobody takes their budgets away."""
+    """Return services that are invalid for shoal but still run; they keep their budgets."""
     in_force = {service.document.file for service in looked.loaded.of(InferenceService)}
     return [
         orjson.loads(one.stored.document)
@@ -213,7 +212,7 @@ def _by_key(problems: Sequence[str]) -> dict[str, str]:
 
 
 def _refusals(looked: Looked) -> list[PassResult]:
-    """Objects that are wrong stall nobody else; that they are is told, and only their change can mend it."""
+    """Return a result for invalid objects. They stall no others, and only their change helps."""
     first = next(iter(looked.problems), "")
     return (
         [PassResult("refused", f"{len(looked.refusals)} object(s) refused; the first: {first}")]

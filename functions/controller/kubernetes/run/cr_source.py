@@ -1,11 +1,12 @@
-"""Custom resources as configuration: what the watches show, as the one `Loaded` that every source gives.
+"""Custom resources as configuration: the watched objects as one `Loaded`, the form that every source provides.
 
-Flux, Argo CD or kubectl deliver the objects; this only looks. An object is judged again when its author changed it;
-one that is wrong is left out alone (`selection`), and its last good version stands in: remembered from when it was in
-force, or taken from the snapshot that is (`last_good`), which also outlives this process.
+Flux, Argo CD or kubectl deliver the objects; this module only reads. An object is validated again when its author
+changed it. An invalid object is left out alone (`selection`), and its last good version stands in. That is the
+version remembered from when it was in force, or the one in the published snapshot (`last_good`), which outlives this
+process.
 
-Laws: nothing is said to be known before every kind was listed (a kind whose definition is missing is not a kind without
-objects), and an object that is being deleted stays in force while another one points at it (`finalizers`).
+Laws: nothing counts as known before every kind was listed (a kind without its definition is not a kind without
+objects). An object that is being deleted stays in force while another one references it (`finalizers`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,11 +34,11 @@ from functions.controller.kubernetes.run.selection import Candidate, Judged, Ref
 class SeenObject:
     watched: WatchedKind
     stored: StoredObject
-    held_by: tuple[str, ...] = ()  # it is being deleted, and these still point at it
+    held_by: tuple[str, ...] = ()  # objects that still reference it while it is being deleted
 
     @property
     def pool(self) -> str:
-        """The pool that an InferenceService is labelled with, valid or not; empty for all else."""
+        """Pool label of an InferenceService, valid or not; empty for other kinds."""
         if self.watched.kind != INFERENCE_SERVICE.kind:
             return ""
         return str(mapping_at(orjson.loads(self.stored.document), "metadata", "labels").get(POOL_LABEL, ""))
@@ -49,7 +50,7 @@ class Looked:
     revision: str
     seen: Mapping[str, SeenObject]  # by key
     refusals: Mapping[str, Refusal]
-    waiting: tuple[str, ...] = ()  # why this is not the whole truth: publish nothing
+    waiting: tuple[str, ...] = ()  # why the view is incomplete; then nothing is published
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ class _Known:
 
 
 class CustomResources:
-    """`look` is called by one thread at a time."""
+    """Source over all informers. Only one thread at a time may call `look`."""
 
     def __init__(self, informers: Sequence[Informer]) -> None:
         self._informers = tuple(informers)
@@ -72,8 +73,8 @@ class CustomResources:
         self._last_good: LastGood | None = None
 
     def remember(self, snapshot: Snapshot) -> None:
-        """What is in force now; asked for what was not seen since. It is newer than what was good before: another
-        controller may have led in between."""
+        """Use this snapshot in force for objects not seen valid since. It is newer than the good versions known so
+        far, since another controller may have led in between."""
         self._last_good, self._good = LastGood(snapshot), {}
 
     def look(self) -> Looked:
@@ -93,7 +94,7 @@ class CustomResources:
         return Looked(Loaded(chosen.objects), revision, {**seen, **held}, chosen.refusals)
 
     def _version(self) -> str:
-        """That of the newest news. Versions are opaque by contract; this one is only told to people."""
+        """Return the version of the newest change. Versions are opaque; this one is only shown to people."""
         versions = [informer.store.news_version for informer in self._informers]
         return str(max((int(version) for version in versions if version.isdigit()), default=0))
 
@@ -121,7 +122,7 @@ class CustomResources:
         return Candidate(judged, None if unchanged else good, accepted)
 
     def _last_accepted(self, key: str, seen: Mapping[str, SeenObject]) -> Declared[AnyObject] | None:
-        """From the snapshot that was in force as the term began."""
+        """Return the object's version in the snapshot that was in force when the term began."""
         if self._last_good is None:
             return None
         if seen[key].watched.kind != INFERENCE_SERVICE.kind:
@@ -132,8 +133,8 @@ class CustomResources:
         return self._last_good.of_service(key, pool, seen[key].stored.document)
 
     def _choose(self, seen: Mapping[str, SeenObject]) -> tuple[Selection, dict[str, SeenObject]]:
-        """What is in force, and what of it is being deleted under those who point at it, as written or by a last good
-        version that stands in."""
+        """Select what is in force. Also return the objects that are being deleted while others reference them, as
+        written or by a last good version that stands in."""
         staying = {key: one for key, one in seen.items() if not one.stored.deleting}
         deleting = {key: one for key, one in seen.items() if one.stored.deleting and one.stored.finalizers}
         chosen = self._select({**staying, **deleting})
@@ -157,7 +158,7 @@ class CustomResources:
 
 
 def referrers(objects: Iterable[Declared[AnyObject]]) -> dict[str, list[str]]:
-    """For each object that is pointed at, the keys of those that do."""
+    """Return, for each referenced object, the keys of the objects that reference it."""
     found: dict[str, list[str]] = {}
     for declared in objects:
         for target in dict.fromkeys(_targets(declared.value)):

@@ -1,19 +1,18 @@
-"""Leader election over one Lease: a pure function of what was seen and of the local clock.
+"""Leader election over one Lease: a pure function of what was observed and of the local clock.
 
-The law: at no instant do two processes hold a valid term, as long as their clocks run at nearly the same rate; what
-the clocks show does not matter, because nobody reads another's timestamps. A candidate starts its own stopwatch when it
-first sees a record, and takes over once that record has stood unchanged for `lease_s`. A leader counts from the
-moment *before* its last successful renewal was sent, and stops after `renew_deadline_s`.
+The law: at no instant do two processes hold a valid term, as long as their clocks run at nearly the same rate.
+Absolute times do not matter, because no process reads another's timestamps. A candidate starts its own stopwatch when
+it first sees a record, and takes over once that record has not changed for `lease_s`. A leader counts from the moment
+*before* its last successful renewal was sent, and stops after `renew_deadline_s`.
 
 Worked example (test_the_old_term_ends_before_the_next_begins), lease 15 s, deadline 10 s: the leader sends its last
-renewal at 0 s, which arrives at 1 s and is seen by a candidate at 2 s. The leader's term ends at 10 s; the candidate
-takes over at 17 s at the earliest. Between the two lie the time for which a request may still be under way, and 20 % of
-error in the clocks' rates.
+renewal at 0 s. It arrives at 1 s, and a candidate sees it at 2 s. The leader's term ends at 10 s; the candidate takes
+over at 17 s at the earliest. The gap covers a request under way, and 20 % of error in the clocks' rates.
 
-Each term has a token above every earlier one (the Lease's `leaseTransitions`, plus one): also a leader that lost its
-term and takes it again counts as a new one. Writes carry the token, and those who keep state refuse a lower one.
+Each term has a token above every earlier one (the Lease's `leaseTransitions`, plus one). A leader that lost its term
+and takes it again also gets a new token. Writes carry the token, and the stores of state refuse a lower one.
 
-Neighbours: `lease` is the record's form on the wire, `elector` the shell that looks and acts.
+Neighbours: `lease` has the record's wire format; `elector` reads and writes it.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """The values of Kubernetes' own controllers. `retry_s` is how often a leader renews and a candidate looks."""
+    """Times with the defaults of Kubernetes' own controllers. `retry_s`: between renewals, or between reads."""
 
     lease_s: float = 15.0
     renew_deadline_s: float = 10.0
@@ -34,9 +33,9 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What the Lease says. `renewed` is the holder's clock: compared for being the same, never as a time."""
+    """Content of the Lease. `renewed` is the holder's clock, compared only for equality, never as a time."""
 
-    holder: str  # empty: given back
+    holder: str  # empty: released
     transitions: int
     renewed: str
     resource_version: str = ""
@@ -45,7 +44,7 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaseObservation:
-    """A record, and since when, on the local clock, it has looked like this."""
+    """A record, and since when, on the local clock, it has not changed."""
 
     record: LeaseRecord | None
     since_s: float
@@ -67,26 +66,26 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """There is no Lease: make one that we hold."""
+    """No Lease exists: create one that we hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Write our name over `record`, on condition that it is still the same."""
+    """Write our name over `record` if it has not changed."""
 
     record: LeaseRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Write the record again with a new `renewed`, on condition that it is still the same."""
+    """Write `record` again with a new `renewed` if it has not changed."""
 
     record: LeaseRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody else leads."""
+    """Another process leads."""
 
     holder: str
 
@@ -95,7 +94,7 @@ Action = Create | Take | Renew | Wait
 
 
 def observe(seen: LeaseObservation | None, record: LeaseRecord | None, now_s: float) -> LeaseObservation:
-    """The stopwatch starts again whenever the record has changed in any way."""
+    """Return the observation. Its stopwatch starts again whenever the record has changed in any way."""
     if seen is not None and seen.record == record:
         return seen
     return LeaseObservation(record, now_s)
@@ -107,7 +106,7 @@ def decide(me: str, seen: LeaseObservation, term: Term | None, now_s: float, tim
         return Create()
     if term is not None and term.holds(now_s) and record.holder == me and token_of(record) == term.token:
         return Renew(record)
-    if record.holder in {"", me}:  # given back, or a term of ours that has run out: nobody else can be writing
+    if record.holder in {"", me}:  # released, or our own expired term: no other process can be writing
         return Take(record)
     if now_s - seen.since_s >= timing.lease_s:
         return Take(record)
@@ -115,10 +114,10 @@ def decide(me: str, seen: LeaseObservation, term: Term | None, now_s: float, tim
 
 
 def token_of(record: LeaseRecord) -> int:
-    """The fencing token of the term that this record stands for; never 0, which is no token."""
+    """Return the fencing token of the record's term. It is never 0, which means no token."""
     return record.transitions + 1
 
 
 def term_after(record: LeaseRecord, sent_s: float, timing: LeaseTiming) -> Term:
-    """The term that a write which succeeded gives, counted from before it was sent."""
+    """Return the term that a successful write grants, counted from before it was sent."""
     return Term(token_of(record), sent_s + timing.renew_deadline_s)

@@ -1,9 +1,9 @@
-"""Elector: a thread that runs for leader, and the guard that every write of a term passes.
+"""Elector: a thread that competes for leadership, and the guard that every write of a term passes.
 
 The thread does nothing else, so that no reconcile, however long, delays a renewal. A term ends by itself when no
-renewal succeeded in time; nothing has to notice that first, because `TermGuard.check` reads the clock.
+renewal succeeded in time, because `TermGuard.check` reads the clock.
 
-Laws: a request to the Lease never waits beyond the term that it would prolong; a process that was stopped for longer
+Laws: a request to the Lease never waits beyond the term that it would prolong. A process that was stopped for longer
 than its term (SIGSTOP, a suspended machine) writes nothing when it wakes, since the clock went on.
 """
 
@@ -38,30 +38,30 @@ _log = logging.getLogger(__name__)
 
 
 def boot_clock() -> float:
-    """Seconds that go on while the machine sleeps, which Linux's monotonic clock does not."""
+    """Return seconds on a clock that runs while the machine sleeps, which Linux's monotonic clock does not."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class TermGuard:
-    """One term's right to write. Any thread may ask."""
+    """One term's right to write, for any thread."""
 
     token: int
     _elector: "Elector"
 
     def check(self) -> None:
-        """Raises LeadershipLost once the term is over, also if a later one of the same process began."""
+        """Raise LeadershipLost once the term is over, even if a later one of the same process has begun."""
         if self.remaining_s() <= 0:
             raise LeadershipLost(f"term {self.token} is over; another controller may be writing now")
 
     def remaining_s(self) -> float:
-        """How long a request may take that begins now; 0 or less: none may begin."""
+        """Return how long a request that begins now may take. If that is 0 or less, none may begin."""
         term = self._elector.term
         return term.until_s - self._elector.now_s() if term is not None and term.token == self.token else 0.0
 
 
 class Elector:
-    """`run` belongs to one thread; `term`, `guard`, `outranked` and `stop` to any."""
+    """Election thread. `run` belongs to that thread; any thread may use `term`, `guard`, `outranked` and `stop`."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Elector:
         clock: Callable[[], float] = boot_clock,
         rng: random.Random | None = None,
     ) -> None:
-        """`lowest_token` is the highest token known from elsewhere: a Lease that was deleted begins above it. It raises
-        LeaseUnreachable where that cannot be told now: a term that began below it could write nothing, for ever."""
+        """`lowest_token` returns the highest token known from elsewhere: a Lease that was deleted begins above it. It
+        raises LeaseUnreachable if that is unknown now: a term below that token could never write."""
         self.me = me
         self.problem = ""
         self.leader = ""
@@ -88,21 +88,21 @@ class Elector:
         self._seen: LeaseObservation | None = None
         self._term: Term | None = None
         self._stopped = threading.Event()
-        self._ended = threading.Event()  # `run` is over
+        self._ended = threading.Event()  # set when `run` is over
 
     @property
     def term(self) -> Term | None:
-        """The current term; None where there is none, or where it ran out."""
+        """Current term, or None if there is none or it ran out."""
         term = self._term
         return term if term is not None and term.holds(self.now_s()) else None
 
     def guard(self) -> TermGuard | None:
-        """The right to write during the current term, or None."""
+        """Return the right to write during the current term, or None."""
         term = self.term
         return TermGuard(term.token, self) if term is not None else None
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Compete for leadership until `stop`."""
         while not self._stopped.is_set():
             self.step()
             self._stopped.wait(self._timing.retry_s * self._rng.uniform(1 - _JITTER_RATIO, 1.0))
@@ -110,10 +110,10 @@ class Elector:
         self._ended.set()
 
     def outranked(self, token: int) -> None:
-        """Whoever keeps state has seen this token and refuses ours: our term is over, and the next one begins above it.
+        """End our term because a store of state has seen this token and refuses ours. The next term begins above it.
 
-        So a Lease that begins anew beside a database that was kept (an installation made again) does not stay below
-        for ever. Whoever has lost the Lease wins nothing by it: only its holder takes a term.
+        So a new Lease beside a database that was kept (a reinstallation) does not stay below it for ever. A process
+        that has lost the Lease gains nothing: only its holder takes a term.
         """
         term = self._term
         if term is not None and term.token < token:
@@ -122,12 +122,12 @@ class Elector:
             self._term = None
 
     def stop(self) -> None:
-        """End the term; from here on no guard lets a write pass. The Lease stays ours until it runs out."""
+        """End the term; no guard permits a write any more. The Lease stays ours until it runs out."""
         self._stopped.set()
         self._term = None
 
     def give_back(self) -> None:
-        """After `stop`, and only when no write of ours can still be under way: the next leader need not wait."""
+        """Release the Lease, so that the next leader need not wait. Call after `stop`, with no write under way."""
         self._ended.wait(2 * _REQUEST_TIMEOUT_S)
         record = self._seen.record if self._seen is not None else None
         if record is None or record.holder != self.me:
@@ -139,7 +139,7 @@ class Elector:
             _log.warning("the Lease could not be given back; the next leader waits for its end: %s", error)
 
     def step(self) -> None:
-        """One look, and one write where it is due. Raises nothing that may pass."""
+        """Read the Lease, and write it if due. Temporary errors are logged, not raised."""
         before = self.term
         try:
             self._act()

@@ -1,22 +1,22 @@
-"""What happened to an object, as Kubernetes Events say it: from the status that was there to the one that is written.
+"""Kubernetes Events about an object, derived from its previous status and the one that is written.
 
-Statuses are the memory: a status is written when it says something new, so an Event is told once, by whoever leads, and
-a new leader repeats nothing.
+A status is written only when it changes. So an Event is recorded once, and a new leader repeats nothing.
 
     Accepted            a generation is in force                   Normal
-    Refused             it is wrong as written                     Warning
+    Refused             the object is invalid as written           Warning
     ArtifactMissing     it waits for a version's artifact          Warning
-    DeletionWaits       others still point at it                   Normal
-    RolloutStage        a channel goes on: loading, a stage        Normal
-    RolloutTakenBack    and back                                   Warning
-    RolloutCompleted    it is where it is written to be            Normal
+    DeletionWaits       others still reference it                  Normal
+    RolloutStage        a rollout is loading or in a new stage     Normal
+    RolloutTakenBack    a rollout was rolled back                  Warning
+    RolloutCompleted    a channel is where it is written to be     Normal
     NotObeyed           `functions.controller.unobeyed`            Warning
-    ObeyedAgain                                                    Normal
+    ObeyedAgain         the cause of NotObeyed is gone             Normal
     Scaled              another number of replicas is wanted       Normal
-    RevisionApplied     of git, on the controller's record         Normal
+    RevisionApplied     git's revision, on the controller's record Normal
     RevisionRefused     the same                                   Warning
+    RevisionWaits       the same                                   Normal
 
-Neighbours: `event_recorder` sends them; `scaling_reconciler` tells of numbers that were written.
+Neighbours: `event_recorder` sends them; `scaling_reconciler` adds one for each number that it writes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from functions.controller.unobeyed.findings import Unobeyed
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
 
-NOTE_MAX_CHARS = 1000  # the API server takes 1024 bytes, which `event_recorder` sees to
+NOTE_MAX_CHARS = 1000  # `event_recorder` enforces the API server's 1024 bytes
 
 Type = Literal["Normal", "Warning"]
 
@@ -59,13 +59,13 @@ class Regarding:
 class EventNote:
     regarding: Regarding
     type: Type
-    reason: str  # in CamelCase, one of few
-    action: str  # what the controller did, or failed to do, in CamelCase
+    reason: str  # in CamelCase, from a short list
+    action: str  # action that the controller did, or failed to do, in CamelCase
     note: str
 
 
 def notes_of(regarding: Regarding, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[EventNote]:
-    """What the status `after` says that `before` did not."""
+    """Yield Events for what the status `after` says and `before` did not."""
     for type_, told in (("Ready", _ready), ("Obeyed", _obeyed)):
         was = condition({"status": dict(before)}, type_) or {}
         is_ = condition({"status": dict(after)}, type_)
@@ -113,7 +113,7 @@ def _obeyed(regarding: Regarding, was: Mapping[str, Any], is_: Mapping[str, Any]
 def notes_of_history(
     regarding: Regarding, before: Sequence[ReconcileAttempt], after: Sequence[ReconcileAttempt]
 ) -> Iterator[EventNote]:
-    """What the record's history says of the newest revision that it did not say `before`; newest first, both."""
+    """Yield an Event if the newest revision's result is new. Both histories are newest first."""
     newest = after[0] if after else None
     if newest is None or (before and (before[0].revision, before[0].result) == (newest.revision, newest.result)):
         return
@@ -128,7 +128,7 @@ def notes_of_history(
 def notes_of_rollouts(
     regarding: Regarding, before: Mapping[RolloutId, Rollout], after: Mapping[RolloutId, Rollout]
 ) -> Iterator[EventNote]:
-    """Which have gone on since `before`; where models are no objects, on the controller's record."""
+    """Yield Events for rollouts that moved since `before`. With git they are about the record."""
     for rollout_id, row in sorted(after.items()):
         was = before.get(rollout_id)
         if was is not None and (was.state, was.stage) == (row.state, row.stage):
@@ -143,5 +143,5 @@ def notes_of_rollouts(
 
 
 def note_of_finding(regarding: Regarding, finding: Unobeyed) -> EventNote:
-    """On something else than the object itself, which has a status for it."""
+    """Return the Event of a finding, for objects whose status shoal does not write."""
     return EventNote(regarding, "Warning", "NotObeyed", "Obey", f"{finding.key}: {finding.reason}: {finding}")

@@ -1,11 +1,11 @@
-"""Recorder of Kubernetes Events (events.k8s.io/v1): bounded, aggregated, and never in anybody's way.
+"""Recorder of Kubernetes Events (events.k8s.io/v1): bounded, aggregated, and never blocking other work.
 
-An Event's name is made of what it says of which object. So the same word said again is the same Event with a higher
-count (`series`), whoever said it first, also after a restart; and the API server forgets it an hour after.
+An Event's name is made of its text and its object. So a repeated statement is the same Event with a higher count
+(`series`), from any process, also after a restart. The API server deletes it an hour later.
 
-Laws: at most `per_second` are sent; the same one at most each REPEAT_S, with the count of what came meanwhile; of what
-waits, at most MAX_PENDING are kept, warnings before the rest. What cannot be sent is dropped and counted: an Event is
-news, the condition is the state. No Event is sent outside the term (`KubeApi` asks the guard).
+Laws: at most `per_second` Events are sent. The same one is sent at most each REPEAT_S, with the count of what came in
+between. At most MAX_PENDING wait, warnings before the rest. An Event that cannot be sent is dropped and counted: the
+state is in the condition. No Event is sent outside the term (`KubeApi` checks the guard).
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class _Pending:
 
 
 class EventRecorder:
-    """Owned by one event loop; the requests run in worker threads."""
+    """Queue of Events, owned by one event loop; the requests run in worker threads."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class EventRecorder:
         return len(self._pending)
 
     def record(self, notes: Iterable[EventNote]) -> None:
-        """To be sent as soon as may be."""
+        """Queue Events, to be sent as soon as possible."""
         for note in notes:
             bounded = replace(note, note=_bounded(note.note))
             name = event_name(bounded)
@@ -87,11 +87,11 @@ class EventRecorder:
         self._wake.set()
 
     def forget(self) -> None:
-        """The term is over: what was not sent is another's to say."""
+        """Drop unsent Events at the end of the term."""
         self._pending.clear()
 
     async def run(self, api: KubeApi) -> None:
-        """Until cancelled; LeadershipLost at the end of the term."""
+        """Send Events until cancelled; raises LeadershipLost at the end of the term."""
         while True:
             name, wait_s = self._next()
             if name is None:
@@ -108,7 +108,7 @@ class EventRecorder:
     # inside
 
     def _next(self) -> tuple[str | None, float | None]:
-        """The one that is due, a warning first; else how long until one is."""
+        """Return the name of a due Event, warnings first, or else the seconds until one is due."""
         now_s = self._clock()
         due = [name for name, each in self._pending.items() if each.due_s <= now_s]
         if due:
@@ -153,7 +153,7 @@ class EventRecorder:
         self._on_outcome("failed")
 
     def _send(self, api: KubeApi, name: str, pending: _Pending) -> None:
-        """Blocks. Somebody said it already: one more of the same."""
+        """Create the Event, or raise its count if it exists. Blocks."""
         now = self._wall_clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         namespace = pending.note.regarding.namespace
         try:
@@ -161,7 +161,7 @@ class EventRecorder:
         except Stale:
             known = api.get(EVENT, namespace, name)
             if known is None:
-                raise  # forgotten in between: the next attempt makes it
+                raise  # deleted in between: the next attempt creates it
             count = at(known, "series", "count")
             series = {"count": (count if isinstance(count, int) else 1) + pending.count, "lastObservedTime": now}
             api.merge_patch(EVENT, namespace, name, {"series": series})
@@ -193,14 +193,14 @@ class EventRecorder:
 
 
 def event_name(note: EventNote) -> str:
-    """The same for the same word on the same object."""
+    """Return the same name for the same statement about the same object."""
     said = "\0".join((note.regarding.uid, note.type, note.reason, note.note))
     name = note.regarding.name[:_NAME_MAX_CHARS].rstrip(".-")
     return f"{name}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
 
 def _bounded(text: str) -> str:
-    """As much as the API server takes, which counts bytes."""
+    """Cut the text to the API server's limit, which counts bytes."""
     cut = text if len(text) <= NOTE_MAX_CHARS else text[: NOTE_MAX_CHARS - 1] + "…"
     encoded = cut.encode()
     return cut if len(encoded) <= _NOTE_MAX_BYTES else encoded[: _NOTE_MAX_BYTES - 3].decode(errors="ignore") + "…"

@@ -1,11 +1,11 @@
-"""The git source's reconcile: a branch's tip becomes InferenceServices, budgets and the published snapshot.
+"""Reconcile the git source: a branch's tip becomes InferenceServices, budgets and the published snapshot.
 
-In order: 1. fetch and look, 2. apply (which tries everything first, and changes nothing where one object is refused),
-3. publish, 4. prune. So what the API server would refuse is never published, quotas do not wait for models to load, and
-no pool is deleted before the snapshot that no longer routes to it is out.
+Order of a pass: 1. read the fetched tip, 2. apply (after a dry run of everything; one refused object stops it), 3.
+publish, 4. prune. So nothing is published that the API server would refuse, and quotas do not wait for models to
+load. No pool is deleted before the snapshot that no longer routes to it is published.
 
-A tip that does not validate, or that the API server refuses, changes nothing: the revision that was good last stays in
-force, and drift from it is repaired. A remote that is away costs freshness only.
+A tip that does not validate, or that the API server refuses, changes nothing: the last good revision stays in force,
+and drift from it is repaired. An unavailable remote costs only freshness.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ from functions.fleet.branch_report import BranchReport
 
 _NAMED_MAX = 3
 _NOT_YET = "its objects are written, and it is not published yet"
-_FETCH_APART_S = 1.0  # at least, however many pushes are told
+_FETCH_APART_S = 1.0  # at least, however many pushes are announced
 
 _log = logging.getLogger(__name__)
 
 
 class GitReconciler:
-    """Owned by one event loop."""
+    """Reconciler of the git source, owned by one event loop."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class GitReconciler:
         *,
         versions: VersionReconciler | None = None,
     ) -> None:
-        """`on_notes` is told what became of a revision. `versions` has the pools whose base is in several."""
+        """`on_notes` receives Events about revisions and rollouts. `versions` moves bases with several versions."""
         self._versions = versions
         self._on_notes = on_notes
-        self.record: Regarding | None = None  # the controller's, where there is one: Events are about it
-        self._record = InventoryRecord()  # as of the last pass
-        self._history: tuple[ReconcileAttempt, ...] = ()  # as of the last pass, or as the term began
+        self.record: Regarding | None = None  # the controller's record, once it exists: Events are about it
+        self._record = InventoryRecord()  # from the last pass
+        self._history: tuple[ReconcileAttempt, ...] = ()  # from the last pass, or from the start of the term
         self._rollouts: dict[RolloutId, Rollout] = {}  # the same
         self._settings = settings
         self._publishing = publishing
@@ -82,18 +82,18 @@ class GitReconciler:
         source = GitSource(settings.git_dir, settings.git_branch)
         self._branch = Branch(source, fetch=partial(remote.fetch, settings.git_dir))
         self._branch.trouble = "the branch was not read yet"
-        self._looked_for = 0  # the token of the term for which the tip is known to be no older than what was applied
-        self.refused = 0  # objects, or files of a commit, that are not in force because they are wrong
+        self._looked_for = 0  # token of the term in which the tip was found not to be older than what was applied
+        self.refused = 0  # invalid objects, or invalid files of a commit
         self._wanted: Revision | None = None
-        self._good: Revision | None = None  # what the API server took last
+        self._good: Revision | None = None  # the last one that the API server accepted
         self._applying = ""  # the revision
-        self._published = ""  # the revision, by this term
-        self._in_force = ""  # the revision that an earlier term has told of as applied
-        self._why_unpublished = ""  # of the revision that is applied now
+        self._published = ""  # revision that this term published
+        self._in_force = ""  # revision that an earlier term recorded as applied
+        self._why_unpublished = ""  # why `_applying` is not in force
         self._appliers: tuple[KubeApi, Applier] | None = None
 
     def word(self) -> BranchReport:
-        """For whoever has the console open."""
+        """Return the report for the console."""
         branch, desired = self._branch, self._wanted.name if self._wanted is not None else ""
         return of_git(branch.name, branch.tip, desired, branch.trouble, self._record)
 
@@ -101,17 +101,17 @@ class GitReconciler:
         return self._branch.trouble if self._branch.tip is None else ""
 
     async def follow(self) -> None:
-        """Until cancelled: fetch, look, and tell when there is another tip."""
+        """Fetch the branch until cancelled, and call `on_change` when its tip changes."""
         every_s = self._settings.git_poll_s
         await self._look_and_tell()
         await self._branch.watch(self._look_and_tell, every_s, min(_FETCH_APART_S, every_s))
 
     def fetch_soon(self) -> None:
-        """Somebody tells of a push: `follow` looks as soon as it may, once for all that were told meanwhile."""
+        """Request a fetch after a push. `follow` fetches as soon as it may, once for all requests in between."""
         self._branch.wake()
 
     async def look(self) -> None:
-        """Fetch, and look at the tip; where that fails, what was seen before stays."""
+        """Fetch and read the tip; if that fails, the previous one stays."""
         with contextlib.suppress(GitFailed):  # kept in the branch's `trouble`
             await self._branch.look()
 
@@ -124,7 +124,7 @@ class GitReconciler:
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         store = RecordStore(api, self._settings.namespace)
-        if guard.token != self._looked_for:  # what an earlier leader has told of
+        if guard.token != self._looked_for:  # start of a term: an earlier leader's state
             told = await asyncio.to_thread(store.read)
             self._history, self._in_force, self._rollouts = told.history, told.last_applied, self._known_rollouts()
         result = await self._reconcile(guard, api)
@@ -135,7 +135,7 @@ class GitReconciler:
         return result
 
     def _tell(self, record: InventoryRecord) -> None:
-        """What is new in the record, and of rollouts, as Events about the record."""
+        """Record Events for what is new in the record and in rollouts."""
         self._record = record
         if record.uid:
             about = self.record = Regarding(CONFIG_MAP, self._settings.namespace, RECORD_NAME, record.uid)
@@ -175,7 +175,7 @@ class GitReconciler:
         return together([result, *kept])
 
     async def _release(self, api: KubeApi) -> None:
-        """Custom resources are no source here, and may go; tried again with the next term where that fails."""
+        """Remove our finalizers from custom resources, which are no source here. The next term retries a failure."""
         try:
             released = await asyncio.to_thread(release_finalizers, api, self._settings.namespace)
         except LeadershipLost:
@@ -187,7 +187,7 @@ class GitReconciler:
             _log.info("%d custom resources from before the git source may be deleted", released)
 
     def _adopt(self, tip: Observed) -> PassResult | None:
-        """Take the tip as wanted where it is good; why not, otherwise."""
+        """Make a valid tip the wanted revision; otherwise return why it is not."""
         revision = self._branch.judge(tip)
         if revision is None:
             problems = self._branch.refused
@@ -203,7 +203,7 @@ class GitReconciler:
         await asyncio.to_thread(self._record_attempt, api, attempt)
 
     def _record_attempt(self, api: KubeApi, attempt: ReconcileAttempt) -> None:
-        """Blocks. In the record, where everybody looks for what became of a push; written once."""
+        """Write the attempt into the record once, for people that look for the result of a push. Blocks."""
         store = RecordStore(api, self._settings.namespace)
         record = store.read()
         told = replace(record.with_attempt(attempt), last_attempted=attempt.revision)
@@ -211,8 +211,8 @@ class GitReconciler:
             store.write(told)
 
     async def _overtaken(self, api: KubeApi) -> str:
-        """At the beginning of a term: why what this process knows may be older than what an earlier leader applied. A
-        standby that could not fetch for a week must not take the fleet back by a week."""
+        """Return, at the start of a term, why the local tip may be older than the applied revision; else an empty
+        text. A standby that could not fetch for a week must not set the fleet back by a week."""
         await self.look()
         if not self._branch.trouble or self._branch.tip is None:
             return ""
@@ -222,13 +222,13 @@ class GitReconciler:
         return f"{record.last_applied} was applied and is newer than what was fetched here: {self._branch.trouble}"
 
     async def _fall_back(self, api: KubeApi) -> None:
-        """To what was applied last, by an earlier leader, where the clone still has it."""
+        """Want the revision that an earlier leader applied last, if the clone still has it."""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
         if record.last_applied:
             self._wanted = await self._branch.recall(record.last_applied)
 
     async def _converge(self, guard: TermGuard, api: KubeApi, wanted: Revision) -> tuple[PassResult, bool]:
-        """How it ended, and whether the API server took it."""
+        """Apply and publish the revision. Return the result, and True if the API server accepted the objects."""
         if self._applying != wanted.name:
             self._applying, self._why_unpublished = wanted.name, _NOT_YET
         rendered = await asyncio.to_thread(self._render, api, wanted)
@@ -247,7 +247,7 @@ class GitReconciler:
         is_published = publication.kind in ("published", "unchanged")
         if is_published and self._published != wanted.name:
             self._published, self._in_force = wanted.name, ""
-            outcome = await self._apply_in_turn(api, wanted, rendered.desired)  # now it may prune
+            outcome = await self._apply_in_turn(api, wanted, rendered.desired)  # now pruning is allowed
         elif not is_published and self._unpublished():
             self._why_unpublished = f"its objects are written, and it is not published: {publication.message}"
             attempt = ReconcileAttempt(wanted.name, "waiting", time.time(), message=self._why_unpublished)
@@ -259,7 +259,7 @@ class GitReconciler:
         return render(wanted.loaded, wanted.name, namespace=self._settings.models_namespace, budget_kind=kind)
 
     async def _apply_in_turn(self, api: KubeApi, wanted: Revision, desired: Desired) -> ApplyOutcome:
-        """Pools whose base is in several versions have a second writer, with whom this takes turns."""
+        """Apply in turn with `versions`, the second writer of pools whose base has several versions."""
         if self._versions is None:
             return await asyncio.to_thread(self._apply, api, desired)
         async with self._versions.turn:
@@ -275,7 +275,6 @@ class GitReconciler:
         return outcome
 
     def _applier(self, api: KubeApi) -> Applier:
-        """One for a term: the API object is the term's."""
         if self._appliers is None or self._appliers[0] is not api:
             names = self._settings
             settings = ApplierSettings(names.models_namespace, names.conflicts, names.gate_timeout_s)
@@ -290,5 +289,5 @@ class GitReconciler:
         return self._published == self._applying
 
     def _unpublished(self) -> str:
-        """Why what is applied is not in force, as far as it is known; empty where it is, or was before this term."""
+        """Return why the applied revision is not in force, if known; empty if it is, or was before this term."""
         return "" if self._applying in (self._published, self._in_force) else self._why_unpublished

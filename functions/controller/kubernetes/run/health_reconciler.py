@@ -1,20 +1,20 @@
-"""Health of one term on a cluster: slow pods are replaced, nodes with failed accelerators are tainted, nodes are told.
+"""Health of one term on a cluster: replace slow pods, taint nodes with failed accelerators, report nodes.
 
-One pass, every few seconds while this process leads, and at once when a node becomes NotReady or is so no longer:
+A pass runs every few seconds while this process leads, and immediately when a node's state changes:
 
-    1  which nodes with replicas are not ready ─► the registry, and by it every gateway
-    2  a replica whose accelerator has failed  ─► a taint `shoal.dev/accelerator-error:NoSchedule` on its node, the
-       error as an annotation; then its pod is deleted, so that another node gets it
-    3  a tainted node that somebody has annotated with `shoal.dev/accelerator-cleared` ─► the taint is taken off
-    4  a replica that is slow by itself        ─► its pod is deleted
+    1  report nodes with replicas that are not ready to the registry, and by it to every gateway
+    2  taint the node of a replica with a failed accelerator: `shoal.dev/accelerator-error:NoSchedule`, the error as an
+       annotation; then delete its pod, so that another node gets it
+    3  remove the taint from a node that somebody has annotated with `shoal.dev/accelerator-cleared`
+    4  delete the pod of a replica that is slow by itself
 
-A pod that is deleted drains first: the engine's preStop hook asks the agent, which tells the fleet and waits until no
-request is left. Nodes are tainted up to a quarter of those with replicas (`may_taint`): an error that many tell at once
-is more likely the driver's than the devices'. Whoever has the agents' secret can tell it in any replica's name, so it
-counts only of the node on which the API server has that pod, and of a pool one pod goes at a time for it. What was done
-is said as an Event on the pool's InferenceService. Suspended, nothing is written; nodes are told all the same.
+A deleted pod drains first: the engine's preStop hook calls the agent, which notifies the fleet and waits until no
+request is left. At most a quarter of the nodes with replicas is tainted (`may_taint`): an error on many nodes is more
+likely the driver's than the devices'. A holder of the agents' secret can report it for any replica. So a report
+counts only if the API server has that pod on that node, and one pod of a pool at a time is deleted for it. Each
+action is recorded as an Event on the pool's InferenceService. While suspended, nodes are only reported.
 
-Neighbours: `functions.controller.health.watch` decides, `node_watch` knows the nodes.
+Neighbours: `functions.controller.health.watch` decides, `node_watch` has the nodes.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class HealthReconciler:
-    """One for a term; owned by one event loop."""
+    """Health reconciler of one term, owned by one event loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class HealthReconciler:
         is_suspended: Callable[[], bool],
         on_notes: Callable[[Iterable[EventNote]], None],
     ) -> None:
-        """`changed` is set when a node is something else than before."""
+        """`changed` is set when a node's state changes."""
         self._namespace = models_namespace
         self._registry = registry
         self._health = health
@@ -76,25 +76,24 @@ class HealthReconciler:
         self._is_suspended = is_suspended
         self._on_notes = on_notes
         self._notifier = VerdictNotifier()
-        self._going: dict[str, tuple[str, str]] = {}  # of a pool, the pod that went last for its accelerator, by uid
-        self._said: dict[str, str] = {}  # the last trouble of each subject: told once
+        self._going: dict[str, tuple[str, str]] = {}  # by pool: the pod deleted last for its accelerator
+        self._said: dict[str, str] = {}  # the last trouble of each subject, logged once
 
     async def run(self, api: KubeApi) -> None:
-        """Until the term ends: LeadershipLost."""
+        """Run passes until the term ends with LeadershipLost."""
         while True:
             self._changed.clear()
             try:
                 await self.step(api)
             except LeadershipLost:
                 raise
-            except Exception:  # it must not end the term for all others
+            except Exception:  # a failure here must not end the term
                 _log.exception("a look at the fleet's health failed in a way that nobody foresaw")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._changed.wait()
 
     async def step(self, api: KubeApi) -> None:
-        """One pass."""
         report, nodes = self._report(), self._nodes()
         used = {each.node for each in report.replicas if each.node} if report is not None else set()
         judged = self._health.step(report)
@@ -138,7 +137,7 @@ class HealthReconciler:
             await self._do(f"pod {each.replica_id}", self._delete_alone, api, each)
 
     async def _is_on_its_node(self, api: KubeApi, told: FaultyReplica, subject: str) -> bool:
-        """Whether the API server has a pod of that name and pool on the node that was told."""
+        """Return True if the API server has a pod of that name and pool on the reported node."""
         try:
             pod = await asyncio.to_thread(api.get, POD, self._namespace, told.replica_id)
         except _KUBE_ERRORS as error:
@@ -155,7 +154,7 @@ class HealthReconciler:
             await self._note(api, slow.pool, "SlowReplica", "Restart", f"{slow.replica_id} is replaced: {slow.why}")
 
     def _delete(self, api: KubeApi, pool: str, name: str) -> str:
-        """Blocks; gives its uid. The pod drains; one of another pool, or that goes already, is left alone."""
+        """Delete the pod (it drains) unless it is of another pool or already being deleted. Return its uid. Blocks."""
         pod = api.get(POD, self._namespace, name)
         if pod is None or _pool_of(pod) != pool:
             return ""
@@ -165,7 +164,7 @@ class HealthReconciler:
         return uid_of(pod)
 
     def _delete_alone(self, api: KubeApi, told: FaultyReplica) -> None:
-        """Blocks. Not while another of its pool goes for its accelerator: then with a later pass."""
+        """Delete the pod unless another one of its pool is still being deleted for its accelerator. Blocks."""
         name, uid = self._going.get(told.pool, ("", ""))
         pod = api.get(POD, self._namespace, name) if name else None
         if pod is None or uid_of(pod) != uid:
@@ -181,7 +180,7 @@ class HealthReconciler:
                 self._on_notes([EventNote(regarding, "Warning", reason, action, words)])
 
     async def _do(self, subject: str, act: Callable[..., object], *arguments: object) -> bool:
-        """Whether it was done; else why not is said once, and it is tried again with the next pass."""
+        """Return True if the action succeeded. A failure is logged once and retried by the next pass."""
         try:
             await asyncio.to_thread(act, *arguments)
         except _KUBE_ERRORS as error:
@@ -204,7 +203,7 @@ def _pool_of(pod: Body) -> object:
 
 
 def _taint(api: KubeApi, name: str, fault: str) -> None:
-    """Blocks. Where it is not there yet."""
+    """Taint the node, unless it is tainted. Blocks."""
     node = api.get(NODE, "", name)
     if node is None or any(each.get("key") == TAINT for each in taints_of(node)):
         return
@@ -214,7 +213,6 @@ def _taint(api: KubeApi, name: str, fault: str) -> None:
 
 
 def _clear(api: KubeApi, name: str) -> None:
-    """Blocks."""
     node = api.get(NODE, "", name)
     if node is None:
         return
@@ -224,7 +222,7 @@ def _clear(api: KubeApi, name: str) -> None:
 
 
 def _patch(api: KubeApi, node: Body, taints: list[dict[str, object]], annotations: Mapping[str, str | None]) -> None:
-    """Of the node as it was read: a merge replaces all taints, so that nobody else's may come in between."""
+    """Patch the node as it was read. A merge replaces all taints, so the version guards taints of others."""
     head = {"resourceVersion": version_of(node), "annotations": dict(annotations)}
     patch: Body = {"metadata": head, "spec": {"taints": taints or None}}
     api.merge_patch(NODE, "", node["metadata"]["name"], patch)

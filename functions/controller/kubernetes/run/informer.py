@@ -1,13 +1,13 @@
 """Informer of one kind: list, then watch, for ever; keeps an `ObjectStore` equal to the API server's objects.
 
-A list is read in pages, all of one version. A watch begins at that version, and bookmarks move it along, so that a new
-connection begins where the last one ended. Lists are read again when the version has expired (410, as a status or
-inside the stream), and every `relist_s`, since even a server may lose an event. A watch is ended by the server after
-`watch_s`, and by us after `silence_s` without a byte: newer servers send a bookmark every minute, so two were missed.
+A list is read in pages, all of one version. A watch begins at that version, and bookmarks advance it, so that a new
+connection begins where the last one ended. Objects are listed again when the version has expired (410, as a status or
+inside the stream), and every `relist_s`, since even a server may lose an event. The server ends a watch after
+`watch_s`, and the informer after `silence_s` without a byte: newer servers send a bookmark every minute.
 
-A kind that the server does not know is waited for and told in `problem`; it is no error of the process.
+A kind that the server does not know is waited for and reported in `problem`; it is no error of the process.
 
-Neighbours: `watch_client` reads, `object_store` remembers, `loop` is woken through `on_change`.
+Neighbours: `watch_client` reads, `object_store` stores, `on_change` wakes `loop`.
 """
 
 import logging
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind:
-    """One kind in one namespace, or of none (empty); the selectors as Kubernetes writes them."""
+    """One kind in one namespace, or without one (empty), with selectors as Kubernetes writes them."""
 
     api_version: str
     kind: str
@@ -52,18 +52,18 @@ class WatchedKind:
 
 @dataclass(frozen=True, slots=True)
 class InformerTiming:
-    page_objects: int = 500  # what Kubernetes' own clients ask for at a time
+    page_objects: int = 500  # page size of Kubernetes' own clients
     page_timeout_s: float = 60.0
     watch_s: float = 300.0
     silence_s: float = 130.0
     shortest_watch_s: float = 1.0
     relist_s: float = 3600.0
-    missing_kind_s: float = 5.0  # between two looks for a kind that is not installed
+    missing_kind_s: float = 5.0  # between two lists of a kind that is not installed
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=0.5, cap_s=30.0))
 
 
 class Informer:
-    """`run` belongs to one thread; `problem`, `store` and `stop` to any."""
+    """List and watch of one kind. `run` belongs to one thread; any thread may use `problem`, `store` and `stop`."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class Informer:
         self._on_change = on_change
         self._timing = timing or InformerTiming()
         self._rng = rng or random.Random()  # noqa: S311 - spreads connections; guards nothing
-        self._version = ""  # where the next watch begins; empty: list first
+        self._version = ""  # start of the next watch; empty: list first
         self._listed_at_s = 0.0
         self._failures = 0
         self._stopped = threading.Event()
         self._cut: Cut | None = None  # ends the watch under way
 
     def run(self) -> None:
-        """Until `stop`. Raises nothing that may pass."""
+        """List and watch until `stop`. Temporary errors are logged, not raised."""
         while not self._stopped.is_set():
             self._stopped.wait(self._once())
 
@@ -96,18 +96,18 @@ class Informer:
         self._stopped.set()
         cut = self._cut
         if cut is not None:
-            with suppress(OSError, RuntimeError, ValueError):  # it has ended meanwhile
+            with suppress(OSError, RuntimeError, ValueError):  # the watch has ended meanwhile
                 cut()
 
     def _once(self) -> float:
-        """One list where one is due, one watch; seconds to wait before the next."""
+        """List if due, and watch once. Return the seconds to wait before the next call."""
         try:
             if not self._version or time.monotonic() - self._listed_at_s > self._timing.relist_s:
                 self._list()
             began_s = time.monotonic()
             self._watch()
             if time.monotonic() - began_s < self._timing.shortest_watch_s:
-                return self._timing.shortest_watch_s  # a server that ends watches at once is not hammered
+                return self._timing.shortest_watch_s  # spare a server that ends watches immediately
         except Gone as error:
             _log.info("%s; listing again", error)
             self._version = ""
@@ -138,7 +138,7 @@ class Informer:
             self._on_change()
 
     def _watch(self) -> None:
-        watch_s = self._timing.watch_s * self._rng.uniform(0.8, 1.2)  # so that not all watches end at once
+        watch_s = self._timing.watch_s * self._rng.uniform(0.8, 1.2)  # so that watches do not end together
         query = {
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
@@ -164,7 +164,7 @@ class Informer:
                 is_change = self.store.put(self._stored(item))
             case "DELETED":
                 is_change = self.store.remove(item["metadata"]["name"], item["metadata"]["resourceVersion"])
-        self._version = item["metadata"]["resourceVersion"]  # a bookmark has nothing else
+        self._version = item["metadata"]["resourceVersion"]  # a bookmark has only a version
         if is_change:
             self._on_change()
 
@@ -180,7 +180,7 @@ class Informer:
         return self._timing.missing_kind_s
 
     def _try_again(self, reason: str) -> float:
-        """The version is kept: the next watch begins where this one ended."""
+        """Return the delay after a failure. The version is kept: the next watch begins where this one ended."""
         self._failures += 1
         if self.problem != reason and not self._stopped.is_set():
             _log.warning("%s", reason)

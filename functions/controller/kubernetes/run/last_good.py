@@ -1,11 +1,11 @@
-"""Entries last accepted of each object: those of the snapshot in force, by the custom resource they came from.
+"""Last accepted version of each object: its entries in the snapshot in force, by the custom resource they came from.
 
-A controller that starts while an object is wrong has never seen its good version. The snapshot in force has what that
-version became; its entries stand in for the object and go into the next snapshot as they are, so that no field can be
-lost on the way (tests/controller/test_every_field.py). Only references are written as an object's again (`_outline`):
-they are what is compared with other objects.
+A controller that starts while an object is invalid has never seen its good version. The snapshot in force has the
+entries of that version. They stand in for the object and go into the next snapshot unchanged, so that no field can be
+lost (tests/controller/test_every_field.py). Only references are rebuilt as an object (`_outline`), because they are
+compared with other objects.
 
-Neighbours: `selection` lets them stand in, `functions.controller.snapshot.compile` takes the entries.
+Neighbours: `selection` uses the versions, `functions.controller.snapshot.compile` copies the entries.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,7 +67,7 @@ Made = TypeVar("Made", bound=BaseModel)
 
 
 class LastGood:
-    """Of one snapshot. Made once, read seldom."""
+    """Last good versions in one snapshot. Built once, read rarely."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         keys: dict[str, list[KeyEntry]] = {}
@@ -85,18 +85,18 @@ class LastGood:
         self._pools: Mapping[str, PoolEntry] = {entry.name: entry for entry in snapshot.pools}
 
     def of(self, key: str) -> Accepted[AnyObject] | None:
-        """What the object `plural/name` was; None where the snapshot has none of that key."""
+        """Return the accepted version of the object `plural/name`, or None if the snapshot has none of that key."""
         entries = self._entries.get(key)
         return _accepted(key, entries) if entries is not None else None
 
     def of_service(self, key: str, pool: str, document: bytes) -> Accepted[AnyObject] | None:
-        """What the InferenceService of that pool was; its document is what the cluster has now."""
+        """Return the accepted version of that pool's InferenceService; its document is the cluster's current one."""
         entry = self._pools.get(pool)
         return _accepted(key, (entry,), document.decode()) if entry is not None else None
 
 
 def object_name(model_id: str) -> str:
-    """As `consistency` wants it."""
+    """Return the object name that `consistency` requires for the model id."""
     return model_id.replace("/", ".").replace("_", "-")
 
 
@@ -105,7 +105,7 @@ def _by_name(plural: str, entries: Iterable[Any]) -> dict[str, tuple[AnyEntry, .
 
 
 def _as_declared(entry: ModelEntry) -> ModelEntry:
-    """Without what the controller itself adds: where a rollout is under way, its target is what was declared."""
+    """Remove what the controller adds: during a rollout, the declared version of a channel is the rollout's target."""
     targets = {split.channel: split.candidate for split in entry.splits}
     channels = {name: version for name, version in {**entry.channels, **targets}.items() if not is_incoming(name)}
     return replace(entry, channels=channels, splits=())
@@ -116,8 +116,8 @@ def _accepted(key: str, entries: tuple[AnyEntry, ...], text: str = "{}") -> Acce
 
 
 def _outline(name: str, entries: tuple[AnyEntry, ...]) -> AnyObject:
-    """The object's name and what it refers to. It was valid when it was accepted, and is not validated again: a
-    later version of shoal may be stricter, and what runs goes on."""
+    """Return the object's name and what it refers to. It was valid when accepted and is not validated again: a later
+    version of shoal may be stricter, and what is in force must stay so."""
     kind: type[OurObject]
     spec: object = None
     match entries[0]:
@@ -193,7 +193,7 @@ def _hop(step: FallbackEntry | CascadeEntry) -> dict[str, Any]:
 
 
 def _admission(entry: AdmissionEntry) -> AdmissionPolicySpec:
-    """Scaling rules may speak of the interactive band's promise."""
+    """Rebuild the bands, because scaling rules may refer to the interactive band's SLO."""
     promised = {band.name: band.ttft_slo_ms for band in entry.bands}
     slo_ms = promised.get("interactive")
     interactive = _unchecked(Band, ttft_slo=None if slo_ms is None else f"{slo_ms}ms")

@@ -1,7 +1,7 @@
-"""Lease client: reads it, makes it, and writes over it only if nobody else did.
+"""Lease client: reads the Lease, creates it, and replaces it only if no other process did.
 
-These are the only writes that no guard protects, since they are where the right to write comes from; what protects them
-is the server: creating an object twice fails, and a replacement names the version that it replaces.
+No guard protects these writes, since the right to write comes from them. The server protects them: creating an object
+twice fails, and a replacement names the version that it replaces.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ _TRANSITIONS_MAX = 2**31 - 2  # the field is an int32
 
 
 class LeaseUnreachable(Exception):
-    """The API server gave no usable answer; whether a write has arrived is unknown. Look again."""
+    """The API server gave no usable answer; a write may have arrived or not. Read again."""
 
 
 class LeaseTaken(Exception):
-    """Somebody else wrote first; look again."""
+    """Another process wrote first; read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseClient:
-    """One Lease object. Blocks; any thread may call."""
+    """Client of one Lease object. Blocks; any thread may call."""
 
     api: k8s.ApiClient
     namespace: str
@@ -36,7 +36,7 @@ class LeaseClient:
     timing: LeaseTiming
 
     def read(self, timeout_s: float) -> LeaseRecord | None:
-        """The record, or None where there is no Lease."""
+        """Return the record, or None if there is no Lease."""
         status, body = self._call("GET", self._path, None, timeout_s)
         return None if status == 404 else _record(body)
 
@@ -94,7 +94,7 @@ class LeaseClient:
 
 
 def _record(lease: Any) -> LeaseRecord:
-    """Hostile or half-written content is a record like another: it is waited out, then written over."""
+    """Return the Lease's record. Hostile or incomplete content is treated like any other: waited out, then replaced."""
     spec = lease.get("spec") or {}
     transitions = spec.get("leaseTransitions")
     return LeaseRecord(
@@ -107,5 +107,5 @@ def _record(lease: Any) -> LeaseRecord:
 
 
 def _now_text() -> str:
-    """For people; no decision reads it."""
+    """Return the time for people; no decision reads it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

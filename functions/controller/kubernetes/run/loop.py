@@ -1,9 +1,9 @@
 """Reconcile loop of one term: observe, act, wait. Level-triggered; events and operator orders only wake it.
 
-However many things happen during a pass, there is one more pass afterwards, and it looks at everything. One that ended
-badly is repeated at the pace of its error (`pace`); whatever changes ends the wait.
+However much changes during a pass, one more pass follows and reads everything. A failed pass is repeated after the
+delay of its result (`outcome.next_look_s`); any change ends the wait.
 
-Laws: no pass while suspended, except on request; LeadershipLost ends the term's loop at once.
+Laws: no pass while suspended, except on request; LeadershipLost ends the loop immediately.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from functions.controller.kubernetes.run.metrics import ControllerMetrics
 #
 #     kubectl -n shoal annotate configmap shoal-controller shoal.dev/suspend=true           # and =false, or remove it
 #     kubectl -n shoal annotate configmap shoal-controller --overwrite \
-#         shoal.dev/reconcile-requested-at="$(date -Is)"                                    # now, whatever the wait
+#         shoal.dev/reconcile-requested-at="$(date -Is)"                                    # without waiting
 #
-# Suspended, nothing that is declared is published and nothing written, drift correction included; what runs goes on. A
-# rollout that is taken back still is, and published. A request is handled once: its text is then
+# While suspended, nothing declared is published and nothing is written, not even drift correction; what runs stays.
+# A rollback still happens and is published. A request is handled once: its text is then
 # `lastHandledReconcileAt` in the record.
 
 
@@ -51,7 +51,7 @@ class OperatorOrders:
 
 
 def read_orders(api: KubeApi, namespace: str) -> OperatorOrders:
-    """Blocks. No record yet is no order."""
+    """Return the orders in the record; without a record there are none. Blocks."""
     found = api.get(CONFIG_MAP, namespace, RECORD_NAME)
     if found is None:
         return OperatorOrders()
@@ -64,13 +64,13 @@ def read_orders(api: KubeApi, namespace: str) -> OperatorOrders:
 
 
 def request_reconcile(api: KubeApi, namespace: str, at: str) -> None:
-    """Blocks. As anybody may who has the right to annotate the record; what is suspended stays so. `at` says when."""
+    """Annotate the record to request a reconcile, unless suspended. `at` is the time of the request. Blocks."""
     if not read_orders(api, namespace).suspended:
         api.merge_patch(CONFIG_MAP, namespace, RECORD_NAME, {"metadata": {"annotations": {REQUESTED_AT: at}}})
 
 
 def mark_handled(api: KubeApi, namespace: str, orders: OperatorOrders) -> None:
-    """Blocks; Stale where the record was written meanwhile."""
+    """Record the request as handled. Blocks; raises Stale if the record was written in between."""
     store = RecordStore(api, namespace)
     store.write(replace(store.read(), last_handled_reconcile_at=orders.requested_at))
 
@@ -83,11 +83,11 @@ Reconcile = Callable[[TermGuard, KubeApi], Awaitable[PassResult]]
 
 
 async def _nothing() -> None:
-    """Where a pass looks at all there is by itself."""
+    """Do nothing, for passes that fetch nothing."""
 
 
 class Loop:
-    """Owned by one event loop; `wake_soon` is for other threads."""
+    """Reconcile loop, owned by one event loop."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Loop:
         on_suspended: Callable[[], None] = lambda: None,
         on_request: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        """`on_suspended` is told when nothing more may be written until somebody resumes or asks. `on_request` ends
-        before the pass that somebody asked for: what it fetches is what the pass looks at."""
+        """`on_suspended` is called when nothing more may be written until a resumption or a request. `on_request`
+        ends before the requested pass, which reads what it fetched."""
         self.last = PassResult("waiting", "no reconcile yet")
         self.suspended = False
         self._reconcile = reconcile
@@ -117,15 +117,15 @@ class Loop:
         self._rng = rng or random.Random()  # noqa: S311 - spreads retries; guards nothing
         self._changed = asyncio.Event()
         self._repeats = 0
-        self._said: tuple[str, frozenset[str]] | None = None  # what was logged last
+        self._said: tuple[str, frozenset[str]] | None = None  # last logged result
         self._said_s = 0.0
 
     def wake(self) -> None:
-        """Something that is wanted or there has changed."""
+        """End the wait: the desired or the live state has changed."""
         self._changed.set()
 
     async def lead(self, guard: TermGuard, api: KubeApi) -> None:
-        """For the length of a term; ends with LeadershipLost."""
+        """Reconcile for the length of a term; ends with LeadershipLost."""
         self._repeats = 0
         orders = await self._first_orders(guard, api)
         while True:
@@ -152,8 +152,8 @@ class Loop:
         return next_look_s(result, self._repeats, self._pace, self._rng.random())
 
     def _log_result(self, result: PassResult, now_s: float) -> None:
-        """When it says something else than before; of what stays wrong, once in a while again. In which order things
-        are named, and as which epoch unchanged content is held, is nothing else."""
+        """Log a result that says something new, and a lasting problem again every REPEAT_LOG_S. The order of its
+        parts and the epoch of unchanged content do not count as new."""
         said = (
             result.kind,
             frozenset(part for part in result.message.split("; ") if not part.startswith("unchanged:")),
@@ -165,7 +165,7 @@ class Loop:
                 _log.info("%s: %s", result.kind, result.message)
 
     async def _attempt(self, guard: TermGuard, api: KubeApi) -> PassResult:
-        """Errors by what to do about them; one that nobody foresaw is told with its trace, and may pass."""
+        """Run a pass and turn its errors into results. An unexpected error is logged with its traceback and retried."""
         try:
             return await self._reconcile(guard, api)
         except LeadershipLost:
@@ -187,7 +187,7 @@ class Loop:
     async def _wait(
         self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: OperatorOrders
     ) -> OperatorOrders:
-        """Until it is time, or there is news or another order; the orders as they are then."""
+        """Wait for the deadline, a change or another order. Return the current orders."""
         deadline_s = time.monotonic() + wait_s if wait_s is not None else float("inf")
         while True:
             guard.check()
@@ -206,7 +206,7 @@ class Loop:
             self._changed.clear()
 
     async def _first_orders(self, guard: TermGuard, api: KubeApi) -> OperatorOrders:
-        """Waits until they can be read: an earlier leader may have been told to wait."""
+        """Wait until the orders can be read: they may have suspended an earlier leader."""
         while True:
             guard.check()
             try:
@@ -219,7 +219,7 @@ class Loop:
             await asyncio.sleep(self._control_poll_s)
 
     async def _orders(self, api: KubeApi, before: OperatorOrders) -> OperatorOrders:
-        """As they are now; as they were where they cannot be read."""
+        """Return the current orders, or `before` if they cannot be read."""
         try:
             return await asyncio.to_thread(read_orders, api, self._namespace)
         except (Retryable, Terminal, KindMissing, Gone) as error:

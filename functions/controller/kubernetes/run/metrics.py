@@ -1,4 +1,4 @@
-"""Prometheus metrics of the controller (prefix `shoal_controller_`); labels from short fixed lists, and models."""
+"""Prometheus metrics of the controller. Labels come from short fixed lists, or are models and pools."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class ControllerMetrics:
-    """One registry of a process's own, so that two in one test do not meet."""
+    """Metrics in a registry of their own, so that two controllers in one test do not collide."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -74,7 +74,7 @@ class ControllerMetrics:
         self._errors.labels(**{"class": error_class}).inc()
 
     def leads(self, token: int | None, now_unix_s: float = math.nan) -> None:
-        """A standby applies nothing, and no alert is to fire for that: nothing compares with not a number."""
+        """Set leadership. On a standby the last-applied time is NaN, for which no alert fires."""
         self._leader.set(token is not None)
         self._token.set(token or 0)
         self._applied.set(now_unix_s)
@@ -97,7 +97,7 @@ class ControllerMetrics:
         self._events.labels(outcome=outcome).inc()
 
     def disobeyed(self, objects: Mapping[tuple[str, str], int]) -> None:
-        """By kind and reason; the others have none."""
+        """Set the number of objects by kind and reason; all others are cleared."""
         self._disobeyed.clear()
         for (kind, reason), count in objects.items():
             self._disobeyed.labels(kind=kind, reason=reason).set(count)
@@ -106,13 +106,13 @@ class ControllerMetrics:
         self._epoch.set(epoch)
 
     def rolls_out(self, stages: Mapping[str, int]) -> None:
-        """By model; the others have none. Bounded: what is under way at a time."""
+        """Set the stage by model, for at most ROLLOUTS_MAX rollouts under way; all others are cleared."""
         self._rollouts.clear()
         for model, stage in sorted(stages.items())[:ROLLOUTS_MAX]:
             self._rollouts.labels(model=model).set(stage)
 
     def desires(self, pools: Mapping[str, tuple[str, int]]) -> None:
-        """The cause and the number, by pool."""
+        """Set the cause and the number by pool; all others are cleared."""
         self._desired.clear()
         for pool, (cause, replicas) in pools.items():
             self._desired.labels(pool=pool, reason=cause).set(replicas)

@@ -1,7 +1,7 @@
-"""Nodes as the API server tells of them, kept up to date by a watch: ready or not, tainted, cleared by somebody.
+"""Nodes as a watch on the API server shows them: ready or not, tainted, cleared by an operator.
 
-Of a Node only these facts are kept, so that what its kubelet writes every few minutes is no news, and thousands of them
-take no memory. Without the right to watch nodes nothing is known of them, and nothing else changes.
+Only these facts of a Node are stored. So a kubelet's periodic status is no change, and thousands of nodes need little
+memory. Without the permission to watch nodes, nothing is known of them, and nothing else changes.
 
 Neighbours: `informer` lists and watches; `health_reconciler` acts.
 """
@@ -18,20 +18,20 @@ from functions.controller.kubernetes.run.watch_client import WatchClient
 from functions.decisions.health.failure_domains import NodeTrouble
 
 NODE = Kind("v1", "Node")
-TAINT = "shoal.dev/accelerator-error"  # also the annotation that says which error
+TAINT = "shoal.dev/accelerator-error"  # also the annotation that has the error
 CLEARED_ANNOTATION = "shoal.dev/accelerator-cleared"
 _TROUBLES: Mapping[str, NodeTrouble] = {"False": "down", "Unknown": "unknown"}
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
     trouble: NodeTrouble | None = None  # None: ready
-    is_tainted: bool = False  # by us
-    is_cleared: bool = False  # somebody says that its accelerators were looked after
+    is_tainted: bool = False  # tainted by the controller
+    is_cleared: bool = False  # an operator confirms that its accelerators were repaired
 
 
 def facts_of(body: Body) -> NodeFacts:
     ready = condition(body, "Ready")
-    status = str(ready.get("status")) if ready is not None else "True"  # one that has just joined says nothing yet
+    status = str(ready.get("status")) if ready is not None else "True"  # a new node has no condition yet
     is_tainted = any(each.get("key") == TAINT for each in taints_of(body))
     return NodeFacts(
         _TROUBLES.get(status), is_tainted, CLEARED_ANNOTATION in mapping_at(body, "metadata", "annotations")
@@ -44,7 +44,7 @@ def taints_of(body: Body) -> list[dict[str, Any]]:
 
 
 class NodeInformer(Informer):
-    """`run` belongs to one thread; the rest to any."""
+    """Informer of nodes. `run` belongs to one thread; any thread may use the rest."""
 
     def __init__(
         self, client: WatchClient, on_change: Callable[[], None], timing: InformerTiming | None = None
@@ -52,7 +52,7 @@ class NodeInformer(Informer):
         super().__init__(client, WatchedKind("v1", "Node", "nodes", namespace=""), on_change, timing)
 
     def nodes(self) -> dict[str, NodeFacts]:
-        """By name; none before they were listed."""
+        """Return the nodes by name; none before they were listed."""
         return {each.name: msgspec.json.decode(each.document, type=NodeFacts) for each in self.store.objects()}
 
     def _stored(self, item: dict[str, Any]) -> StoredObject:

@@ -1,14 +1,14 @@
-"""Watch over policies that are not obeyed: which are, as of the last look at the fleet, and for how long they were not.
+"""Watch over policies that are not obeyed: which ones, as of the last fleet report, and for how long.
 
-What gateways and agents say counts once it has lasted (`LASTING_S`): a gateway that begins, or a replica that has just
-answered its first request, is no finding. What nobody says any more is gone at once; while the bus is away, what was
-heard last stays.
+Reports of gateways and agents count once they have lasted (`LASTING_S`): a gateway that starts, or a replica that has
+just answered its first request, is no finding. A finding that is no longer reported ends immediately. If the bus is
+away, the last report stays.
 
     BaseStagesNotObeyed    stages of a base that has several versions: its channel moves as a whole
     StorageUriElsewhere    a pool's service names another version than its base's channel
 
-Neighbours: `functions.controller.unobeyed` finds the rest, `kubernetes.versions.staged` these two, `writes` puts it on
-the objects.
+Neighbours: `functions.controller.unobeyed` finds the rest, `kubernetes.versions.staged` these two, `writes` uses
+them.
 """
 
 import logging
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Judgement:
     findings: Mapping[str, tuple[Unobeyed, ...]] = field(default_factory=dict)  # by object
-    has_looked: bool = False  # since this process leads
-    has_heard: bool = False  # gateways and replicas, since this process leads
+    has_looked: bool = False  # policies were checked since this process leads
+    has_heard: bool = False  # a fleet report has arrived since this process leads
 
     def may_clear(self, reason: str) -> bool:
-        """Whether it is known that this is no longer so: a new leader has looked at nothing, and heard nobody yet."""
+        """Return True if a finding of this reason is known to be over. A new leader knows nothing yet."""
         return self.has_looked and (self.has_heard or reason not in OBSERVED)
 
 
@@ -41,23 +41,23 @@ NOTHING_KNOWN = Judgement()
 
 
 class Obedience:
-    """Owned by one event loop. Times are monotonic seconds, arguments."""
+    """Current findings, owned by one event loop. Times are arguments, in monotonic seconds."""
 
     def __init__(
         self, metrics: ControllerMetrics, on_change: Callable[[Sequence[Unobeyed]], None], *, delivers: bool = False
     ) -> None:
-        """`on_change` is told that the judgement is another, and what has come. `delivers`: the InferenceServices are
-        this controller's to write."""
+        """`on_change` receives the new findings when the judgement changes. `delivers`: this controller writes the
+        services."""
         self._delivers = delivers
         self.judgement = NOTHING_KNOWN
         self._metrics = metrics
         self._on_change = on_change
-        self._heard: PoolReport | None = None  # the last that anybody told of
+        self._heard: PoolReport | None = None  # the last known report
         self._since: dict[Unobeyed, float] = {}
-        self._declared: tuple[str, tuple[Unobeyed, ...]] = ("", ())  # of the last revision
+        self._declared: tuple[str, tuple[Unobeyed, ...]] = ("", ())  # findings of the last revision
 
     def forget(self) -> None:
-        """The term is over: another leader looks."""
+        """Reset at the end of a term: another leader takes over."""
         self.judgement, self._heard, self._since = NOTHING_KNOWN, None, {}
         self._metrics.disobeyed({})
 

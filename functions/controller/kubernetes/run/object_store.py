@@ -1,12 +1,12 @@
 """Store of one kind's objects as the API server last sent them, small enough for tens of thousands.
 
-An object is kept as the bytes of what its author wrote (head, labels, spec) and, apart from them, what we ourselves
-write (status, finalizers). So our own writes, which come back as events like everybody's, are told from news: only a
-change of the first kind counts as one. The number of replicas that our autoscaler wrote is no part of it either, as
-long as nobody else declares one. Annotations and managed fields are dropped; nothing of ours reads them.
+An object is stored as the bytes of what its author wrote (head, labels, spec) and, separately, what the controller
+writes (status, finalizers). Only a change of the author's part counts as a change. So our own writes, which come back
+as events, do not. Nor does the number of replicas that only our autoscaler declares. Annotations and managed fields
+are dropped.
 
-Laws: a relist replaces everything, so that a deletion that no event told is seen all the same; what is in hand stays
-while the server is away. Any thread may call.
+Laws: a relist replaces everything, so that a deletion without an event is noticed. Objects stay while the server is
+unavailable. Any thread may call.
 """
 
 import threading
@@ -19,11 +19,11 @@ import orjson
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE
 from functions.controller.kubernetes.ownership import declared_by_autoscaler_alone
 
-MAX_OBJECTS = 200_000  # of one kind; past it the process says so instead of growing
+MAX_OBJECTS = 200_000  # per kind; past it an error is reported instead of growing
 
 
 class TooManyObjects(Exception):
-    """More objects of one kind than may be held; delete some, or raise the bound with the memory."""
+    """More objects of one kind than may be stored; delete some, or raise the bound together with the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class StoredObject:
     status: Mapping[str, Any] = field(default_factory=dict)
 
     def says_the_same(self, other: "StoredObject") -> bool:
-        """Whether the author's part is equal: another status or version is no news."""
+        """Return True if the author's part is equal; another status or version does not count."""
         mine, others = (replace(one, resource_version="", status={}, finalizers=()) for one in (self, other))
         return mine == others
 
 
 def stored(item: Mapping[str, Any], api_version: str, kind: str) -> StoredObject:
-    """`item` as the API server sends it; in a list, items carry no head of their own."""
+    """Return the object to store. `item` is as the API server sends it; items of lists have no apiVersion and kind."""
     metadata = item["metadata"]
     kept = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
     written = {key: value for key, value in item.items() if key not in {"apiVersion", "kind", "metadata", "status"}}
@@ -80,13 +80,13 @@ class ObjectStore:
 
     @property
     def synced(self) -> bool:
-        """Whether the objects were listed, and their kind was not found missing since."""
+        """True if the objects were listed and their kind was not found missing since."""
         with self._lock:
             return self._synced
 
     @property
     def news_version(self) -> str:
-        """The resourceVersion of the newest change that an author made; of the list, where none was seen since."""
+        """resourceVersion of the newest change by an author, or of the list if there was none since."""
         with self._lock:
             return self._changed_version
 
@@ -96,7 +96,7 @@ class ObjectStore:
             return len(self._objects)
 
     def objects(self) -> list[StoredObject]:
-        """All of them as of now, by name."""
+        """Return all objects, sorted by namespace and name."""
         with self._lock:
             return sorted(self._objects.values(), key=lambda one: (one.namespace, one.name))
 
@@ -105,7 +105,7 @@ class ObjectStore:
             return self._objects.get(name)
 
     def replace_all(self, listed: Iterable[StoredObject], version: str = "") -> bool:
-        """A whole list of that version was read. True: it holds news."""
+        """Store a complete list of that version. Return True if it has a change by an author."""
         objects = {one.name: one for one in listed}
         self._check(len(objects))
         with self._lock:
@@ -118,7 +118,7 @@ class ObjectStore:
             return is_change
 
     def put(self, one: StoredObject) -> bool:
-        """An object was added or changed. True: that is news."""
+        """Store an added or changed object. Return True if its author changed it."""
         with self._lock:
             known = self._objects.get(one.name)
             if known is None:
@@ -135,7 +135,7 @@ class ObjectStore:
             return is_change
 
     def kind_is_missing(self) -> None:
-        """The server does not know the kind: what there is of it is unknown, rather than nothing."""
+        """Mark the objects as unknown, rather than none: the server does not know the kind."""
         with self._lock:
             self._synced = False
 

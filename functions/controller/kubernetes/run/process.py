@@ -1,10 +1,10 @@
-"""The Kubernetes controller process: puts the parts together, leads when it is its turn, stops in order.
+"""The Kubernetes controller process: builds the parts, leads when elected, stops in order.
 
 Threads: one for the Lease, one for each watch; everything else is on the event loop, with requests in worker threads.
-A standby watches too, so that it knows everything when it takes over.
+A standby watches too, so that it has the full state when it takes over.
 
-Stopping, in order: 1. no new pass, 2. the term ends (from here on the guard lets nothing pass), 3. what is under way
-ends or is refused, 4. only then the Lease is given back: the next leader begins when nothing of ours can still arrive.
+Order of stopping: 1. no new pass, 2. the term ends (the guard permits no more writes), 3. what is under way ends or
+is refused, 4. only then the Lease is released. So the next leader begins when no write of ours can still arrive.
 """
 
 import asyncio
@@ -70,14 +70,14 @@ from functions.telemetry.memory import limit_bytes, warn_if_over
 from functions.telemetry.otlp_sender import OtlpSender, sender_of
 
 LEASE_NAME = "shoal-controller"
-_WORKERS = 8  # a reconcile, a status, the store's addresses
+_WORKERS = 8  # a reconcile, a status, artifact look-ups
 _STOP_S = 25.0  # for requests under way; each is bounded by its own timeout
 
 _log = logging.getLogger(__name__)
 
 
 class NoTerm:
-    """The guard of an API object that only reads."""
+    """Guard of an API object that only reads."""
 
     token = 0
 
@@ -89,7 +89,7 @@ class NoTerm:
 
 
 class KubernetesController:
-    """Owned by one event loop."""
+    """Controller process, owned by one event loop."""
 
     def __init__(self, settings: KubernetesSettings, configuration: Configuration) -> None:
         self._settings = settings
@@ -100,14 +100,14 @@ class KubernetesController:
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="worker")
         self._loop.set_default_executor(self._workers)
-        self._turn = asyncio.Event()  # the term may have changed
+        self._turn = asyncio.Event()  # set when the term may have changed
         self._rows_moved = asyncio.Event()
         self._tasks = Supervised()
         self._threads: list[threading.Thread] = []
         self._stopped = asyncio.Event()
-        self._api: KubeApi | None = None  # the term's
-        self._scaled: Mapping[str, ScalingStatus] = {}  # by policy
-        self._report: PoolReport | None = None  # what the registry has heard of the fleet
+        self._api: KubeApi | None = None  # API object of the current term
+        self._scaled: Mapping[str, ScalingStatus] = {}  # by AutoscalingPolicy
+        self._report: PoolReport | None = None  # the registry's last fleet report
         self._events = EventRecorder(self._name, self._metrics.event)
         is_git = settings.source == "git"
         self._obedience = Obedience(self._metrics, self._judged_anew, delivers=is_git)
@@ -144,7 +144,7 @@ class KubernetesController:
         self._reconciler: CustomResourceReconciler | GitReconciler = self._make_reconciler()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Run until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopped.set)
         warn_if_over(memory.most(), limit_bytes())
@@ -210,13 +210,13 @@ class KubernetesController:
         )
 
     def _recorded_token(self) -> int:
-        """The token in the record: what a Lease that was deleted must begin above."""
+        """Return the token in the record. A Lease that was deleted must begin above it."""
         try:
             found = KubeApi(self._client, NoTerm()).get(CONFIG_MAP, self._settings.namespace, RECORD_NAME)
             return inventory.decode(mapping_at(found, "data")).token if found is not None else 0
         except (Retryable, Gone) as error:
             raise LeaseUnreachable(f"the record's token is not known: {error}") from error
-        except KubeError as error:  # unreadable until somebody mends it, which its reconcile will say
+        except KubeError as error:  # unreadable until repaired; the reconcile reports that
             _log.warning("the record cannot be read: %s", error)
             return 0
 
@@ -246,7 +246,7 @@ class KubernetesController:
     # -- leading ------------------------------------------------------------------------------------------------------
 
     async def _lead(self) -> None:
-        """Wait for a term, and use it up; LeadershipLost at its end."""
+        """Wait for a term and run its tasks; raises LeadershipLost at its end."""
         guard = await self._next_term()
         api = self._api = KubeApi(self._client, guard)
         self._metrics.leads(guard.token, time.time())
@@ -290,7 +290,7 @@ class KubernetesController:
     def _branch(self) -> BranchReporter:
         if self._otlp is None:
             return BranchReporter(self._publishing.registry, self._reconciler.word, lambda: self._pacer.suspended)
-        announcer, rows = Announcer(self._otlp), self._publishing.rows  # a term's
+        announcer, rows = Announcer(self._otlp), self._publishing.rows  # one per term
 
         def announce(report: BranchReport) -> None:
             announcer.look(report, rows.book, time.time())
@@ -311,7 +311,6 @@ class KubernetesController:
         )
 
     def _scaling_changed(self, statuses: Mapping[str, ScalingStatus]) -> None:
-        """The statuses of AutoscalingPolicies are others."""
         self._scaled = statuses
         self._judge()
         self._wake_source()
@@ -321,14 +320,14 @@ class KubernetesController:
         self._judge()
 
     def _judge(self) -> None:
-        """Which policies of what is published are not obeyed."""
+        """Check which policies of the published revision are not obeyed."""
         published = self._publishing.published
         if published is not None:
             contested = {name: each.contested for name, each in self._scaled.items() if each.contested}
             self._obedience.look(*published, FleetWord(self._report, contested), time.monotonic())
 
     def _judged_anew(self, new: Sequence[Unobeyed]) -> None:
-        """Our objects say so in their statuses; of what has none, Events do."""
+        """Report new findings: in the statuses of our objects, and as Events for objects without such a status."""
         self._wake_source()
         for finding in new:
             regarding = self._without_status(finding)
@@ -336,14 +335,14 @@ class KubernetesController:
                 self._events.record([note_of_finding(regarding, finding)])
 
     def _without_status(self, finding: Unobeyed) -> Regarding | None:
-        """What an Event is about: git's objects are on no cluster, and an InferenceService's status is KServe's."""
+        """Return the object of an Event. Git's objects are on no cluster, and KServe writes a service's status."""
         if isinstance(self._reconciler, GitReconciler):
             return self._reconciler.record
         stored = self._reconciler.current(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
         return Regarding.stored(INFERENCE_SERVICE, stored) if stored is not None else None
 
     def _wake_source(self) -> None:
-        """Statuses may be others; with git as the source there are none."""
+        """Start a pass, because statuses may have changed; with git as the source there are none."""
         if isinstance(self._reconciler, CustomResourceReconciler):
             self._pacer.wake()
 
@@ -360,8 +359,8 @@ class KubernetesController:
         return result
 
     async def _follow_rows(self) -> None:
-        """Channels go where their rollouts are, whatever a pass waits for: told to wait, an API server that refuses, an
-        object that is wrong. Until the term ends."""
+        """Publish channels at their rollouts' stages until the term ends, whatever a pass waits for: a suspension, an
+        API server that refuses, an invalid object."""
         self._rows_moved.set()
         while True:
             await self._rows_moved.wait()
@@ -374,17 +373,17 @@ class KubernetesController:
                 self._rows_moved.set()
 
     def _rows_changed(self) -> None:
-        """The registry's rows are others: what is published may be, too."""
+        """Publish again: the registry's rows have changed."""
         self._rows_moved.set()
         self._pacer.wake()
 
     async def _fetch_now(self) -> None:
-        """Somebody asked for a pass: for what the remote has now, not for what the last poll has seen."""
+        """Fetch for a requested pass: it is about the remote's current tip, not the one of the last poll."""
         if isinstance(self._reconciler, GitReconciler):
             await self._reconciler.look()
 
     def _forget_pending(self) -> None:
-        """Suspended: statuses that are still to write are not written; the pass after the resumption says them anew."""
+        """Drop pending statuses when suspended; the pass after the resumption submits them again."""
         if isinstance(self._reconciler, CustomResourceReconciler):
             self._reconciler.writer.submit(())
 
@@ -424,7 +423,7 @@ class KubernetesController:
         return server
 
     def _not_alive_reason(self) -> str:
-        """The loop answers, or this would not be asked; the threads must run, too."""
+        """Return the threads that have ended. The event loop runs, or this would not be called."""
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         return f"ended: {', '.join(dead)}" if dead else ""
 

@@ -1,7 +1,7 @@
-"""Publisher whose writes are fenced by the term: the registry and the artifact store of this process.
+"""Publisher whose writes are fenced by the term, with the registry client and the artifact store of this process.
 
-A publication outside a term is refused here, before anything is sent; one that is under way when the term ends is
-refused by the registry, which has seen the next leader's token by then.
+A publication outside a term is refused here, before anything is sent. The registry refuses one that is under way when
+the term ends, because it has seen the next leader's token by then.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ _NAMED_MAX = 3
 
 
 class Publishing:
-    """Owned by one event loop. Made once; artifacts that were resolved are remembered over terms."""
+    """Publisher of the process, owned by one event loop. Resolved artifacts are remembered over terms."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class Publishing:
         staged: StagedOf | None = None,
     ) -> None:
         """Blocks: reads the token, the credentials, the certificate authority and the copy of the registry's rows.
-        `on_rows` is told when these are others, `outranked` of the registry's highest token where ours is below it.
-        `staged` tells which bases go by stages; without it none does."""
+        `on_rows` is called when the rows change, `outranked` with the registry's highest token if ours is below it.
+        `staged` returns the bases that move in stages; without it none does."""
         self._client = registry_http(settings.registry_ca_file)
         self._guard = guard
         token = partial(credentials_of(settings).bearer, "publish")
@@ -46,11 +46,11 @@ class Publishing:
             self._client, settings.registry_url, token, fence=self._fence, outranked=outranked
         )
         self.last_epoch = 0
-        self.published: tuple[str, Loaded] | None = None  # the revision that is in force, as far as this process knows
+        self.published: tuple[str, Loaded] | None = None  # revision in force, to this process's knowledge
         self.rows = RowsFollower(self.rollout_client, settings.registry_rows_file, on_rows)
         self.rows.load()
-        self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # of bases' rollouts, as their replicas bear them
-        self._published_by = 0  # the token of the term in which that was
+        self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # percent that a base's replicas can serve
+        self._published_by = 0  # token of the term of that publication
         resolver = Resolver(DigestReader(_store(settings), settings.models_root))
         shares = self._shares_now if staged is not None else None
         self._publisher = Publisher(
@@ -59,12 +59,12 @@ class Publishing:
 
     @property
     def in_force(self) -> Snapshot | None:
-        """What the registry holds, where this term has published: before that, another leader may have since."""
+        """Snapshot that the registry holds, if this term has published; before that, another leader may have since."""
         guard = self._guard()
         return self._publisher.held if guard is not None and guard.token == self._published_by else None
 
     async def publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
-        """As `Publisher.publish`."""
+        """Publish (see `Publisher.publish`), and remember the revision if it is in force."""
         guard = self._guard()
         outcome = await self._publisher.publish(loaded, revision)
         if outcome.kind in ("published", "unchanged"):
@@ -74,7 +74,7 @@ class Publishing:
         return outcome
 
     async def follow_rows(self) -> PublishOutcome:
-        """As `Publisher.follow_rows`."""
+        """Publish changes of the rows (see `Publisher.follow_rows`)."""
         outcome = await self._publisher.follow_rows()
         self.last_epoch = outcome.epoch or self.last_epoch
         return outcome
@@ -103,7 +103,7 @@ def _store(settings: KubernetesSettings) -> S3Store | None:
 
 
 def result_of(outcome: PublishOutcome) -> PassResult:
-    """A publication as a part of a reconcile. What the API declares is not what this waits for."""
+    """Return a publication as a part of a reconcile. Objects declared through the API are not waited for."""
     match outcome.kind:
         case "unavailable":
             return PassResult("passing", outcome.message)

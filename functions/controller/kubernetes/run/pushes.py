@@ -1,7 +1,7 @@
-"""Pushes that git servers tell of, until the leader fetches: this process at once, another one by the record.
+"""Pushes that git servers announce: this process fetches, and the leader, if it is another one, through the record.
 
-A Service hands a delivery to any controller. Who leads fetches; who does not asks for a reconcile by the annotation
-`shoal.dev/reconcile-requested-at`, as an operator would, unless everything is suspended.
+A Service routes a delivery to any controller. One that does not lead also requests a reconcile by the annotation
+`shoal.dev/reconcile-requested-at`, as an operator would, unless the controller is suspended.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class AnyTime:
-    """The guard of an API object that gives orders in the record: whoever has the right may, in no term too."""
+    """Guard of an API object that writes orders into the record. Anybody with the right may, also outside a term."""
 
     token = 0
 
@@ -38,7 +38,7 @@ class AnyTime:
 
 
 class Pushes:
-    """Owned by one event loop."""
+    """Receiver of pushes, owned by one event loop."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Pushes:
         self._leads = leads
         self._metrics = metrics
         self._tasks = tasks
-        self._asking = False  # the leader is being told
+        self._asking = False  # a request to the leader is under way
 
     async def listen(self, port: int) -> asyncio.Server:
-        """StartFailed where there is no secret, or the port is taken."""
+        """Start listening. Raises StartFailed if there is no secret, or the port is taken."""
         settings, file = self._settings, self._settings.webhook_secret_file
         secret = file.read_text().strip() if file is not None else ""
         if len(secret) < SECRET_MIN_CHARS:

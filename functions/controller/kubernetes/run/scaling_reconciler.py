@@ -1,17 +1,17 @@
 """Autoscaler of one term on a cluster: signals from the registry, sizes to the API server, roles to agents.
 
-One pass, every few seconds while this process leads and nobody has told it to wait:
-    1  what the registry has heard
-    2  the services as they are, by the label of their pool
-    3  how many each should have, within what all of them may have (`SHOAL_CONTROLLER_MAX_ACCELERATORS`)
-    4  the number, warm ones included, is written where the deployment mode has it (`kubernetes.scaling`)
-    5  agents are told which replicas serve and which are warm, so that as many serve as should
+A pass runs every few seconds while this process leads and is not suspended:
+    1  read the registry's fleet report
+    2  list the services, by the label of their pool
+    3  decide each pool's number, within the total for all (`SHOAL_CONTROLLER_MAX_ACCELERATORS`)
+    4  write the number, warm replicas included, where the deployment mode has it (`kubernetes.scaling`)
+    5  send agents their roles, serving or warm, so that as many serve as decided
 
-While versions of a pool's base follow one another, its number is written by `version_reconciler` alone: what is wanted
-here is what that has to keep up in all, and all of its replicas serve.
+While a pool moves between versions of its base, only `version_reconciler` writes its number. The number decided here
+is then the pool's total, and all of its replicas serve.
 
-Which pod is warm is said by nothing but its agent's heartbeats: a pod that is started again comes back serving, and
-one of them is told to be warm. Which pod a smaller Deployment ends is Kubernetes' choice; it is drained first.
+Only an agent's heartbeats show that a replica is warm. A pod that is started again comes back serving, and one
+replica is made warm again. Kubernetes chooses which pod a smaller Deployment ends; it is drained first.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Totals(Protocol):
-    """Who writes the numbers of pools whose base is in several versions."""
+    """Writer of the numbers of pools whose base has several versions."""
 
     turn: asyncio.Lock
 
@@ -69,14 +69,14 @@ class Totals(Protocol):
 
 
 class NoTotals:
-    """Where there are no such pools."""
+    """Implementation without such pools."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.surges: Mapping[str, int] = MappingProxyType({})
 
     def learn(self, api: KubeApi) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def total(self, pool: str) -> int | None:
         return None
@@ -86,7 +86,7 @@ class NoTotals:
 
 
 class ScalingReconciler:
-    """One for a term; owned by one event loop."""
+    """Autoscaler of one term, owned by one event loop."""
 
     def __init__(
         self,
@@ -101,9 +101,8 @@ class ScalingReconciler:
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
         totals: Totals | None = None,
     ) -> None:
-        """`wanted` gives the revision that is published, and what it says. `on_status` is told what becomes of each
-        policy, by its name, when that is something else than before; `on_report` what the registry has heard, each
-        time; `on_notes` which numbers were written."""
+        """`wanted` returns the published revision and its objects. `on_status` receives the policies' statuses by
+        name when they change, `on_report` each fleet report, `on_notes` the Events of written numbers."""
         self._settings = settings
         self._pools = PoolsClient(registry)
         self._metrics = metrics
@@ -116,10 +115,10 @@ class ScalingReconciler:
         self._statuses: dict[str, ScalingStatus] = {}
         self._scaler = Scaler("cold")
         self._policies = Policies()
-        self._said: dict[str, str] = {}  # the last trouble of each pool: told once
+        self._said: dict[str, str] = {}  # the last trouble of each pool, logged once
 
     async def run(self, api: KubeApi) -> None:
-        """Until the term ends: LeadershipLost."""
+        """Run passes until the term ends with LeadershipLost."""
         credentials = await asyncio.to_thread(credentials_of, self._settings)
         former = partial(credentials.secret, "operate") if credentials.is_token else ""
         async with agents_http() as client:
@@ -130,7 +129,7 @@ class ScalingReconciler:
                 await asyncio.sleep(self._settings.scaling_interval_s)
 
     async def _attempt(self, api: KubeApi, notifier: RoleNotifier) -> None:
-        """What nobody foresaw is told with its trace, and must not end the term for all others."""
+        """Run a pass. An unexpected error is logged with its traceback and must not end the term."""
         try:
             await self.step(api, notifier)
         except LeadershipLost:
@@ -139,7 +138,6 @@ class ScalingReconciler:
             _log.exception("a pass of the autoscaler failed in a way that nobody foresaw")
 
     async def step(self, api: KubeApi, notifier: RoleNotifier) -> None:
-        """One pass."""
         revision = self._wanted()
         if revision is None:
             return
@@ -155,7 +153,7 @@ class ScalingReconciler:
     # inside
 
     async def _resize(self, api: KubeApi, report: PoolReport | None) -> dict[str, SlotDemand] | None:
-        """What each pool may have, and has been given; None where the cluster does not say what there is."""
+        """Write the pools' numbers. Return what each pool may have, or None if the services cannot be read."""
         try:
             services, sizes = await asyncio.to_thread(self._services, api, report)
         except _KUBE_ERRORS as error:
@@ -186,7 +184,7 @@ class ScalingReconciler:
             return None
 
     def _services(self, api: KubeApi, report: PoolReport | None) -> tuple[dict[str, Body], dict[str, int]]:
-        """Blocks. Those whose pools are scaled, and how many of each are asked for without the warm ones."""
+        """Return the services of scaled pools, and the number that each asks for without its warm replicas. Blocks."""
         self._totals.learn(api)
         entries = {str(entry.pool): entry for entry in self._policies.scaling}
         listing = api.list(INFERENCE_SERVICE, self._settings.models_namespace, label_selector=POOL_SERVICES)
@@ -207,7 +205,7 @@ class ScalingReconciler:
     def _allowed(
         self, wanted: dict[str, DesiredSize], sizes: dict[str, int], costs: dict[str, int]
     ) -> dict[str, SlotDemand]:
-        """`costs`: accelerators a replica; one on CPU counts as one."""
+        """Return what each pool may have. `costs` are accelerators per replica; a replica on CPU counts as one."""
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
         warm = {pool: 0 if self._is_on_its_way(pool) else each.warm for pool, each in wanted.items()}
         demands = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
@@ -235,7 +233,7 @@ class ScalingReconciler:
             self._on_status(statuses)
 
     def _write(self, api: KubeApi, pool: str, live: Body, allotment: SlotDemand) -> Written:
-        """Blocks. What became of it; nothing is contested where it may pass."""
+        """Write one pool's number. Only errors that do not pass by themselves are contested. Blocks."""
         replicas = allotment.serving + allotment.warm
         if self._is_on_its_way(pool):
             return self._totals.ask(pool, scaling.bounded(live, replicas))
@@ -256,14 +254,14 @@ class ScalingReconciler:
         self._say("agents", "; ".join(troubles[:3]))
 
     def _orders(self, report: PoolReport, pool: str, allotment: SlotDemand) -> list[RoleOrder]:
-        """A pool whose base is in several versions has none that is warm: it might be the only one of its version."""
+        """Return the pool's role orders. A pool between versions has no warm replica."""
         replicas = replicas_of(report, pool)
         if self._is_on_its_way(pool):
             return orders_for_counts(replicas, len(replicas), 0)
         return orders_for_counts(replicas, allotment.serving, allotment.warm)
 
     def _is_on_its_way(self, pool: str) -> bool:
-        """From one version of its base to another."""
+        """Return True if the pool moves from one version of its base to another."""
         return self._totals.total(pool) is not None
 
     def _say(self, about: str, trouble: str) -> None:
@@ -283,15 +281,16 @@ def _serving(report: PoolReport | None, pool: str) -> int:
 
 
 def _warm_of(report: PoolReport | None, pool: str) -> int:
-    """How many say that they are warm; without a report, none."""
+    """Return how many replicas report that they are warm; without a report, 0."""
     return sum(each.phase == "warm" for each in replicas_of(report, pool)) if report is not None else 0
 
 
 def _size(number: int | None, entry: AutoscalingEntry, warm: int) -> int | None:
-    """What an earlier leader asked for, as far as the cluster tells: within the policy, whatever is warm of it.
+    """Return what an earlier leader asked for, to judge by the cluster: within the policy, without warm replicas.
 
     Worked example (test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away): 10 are asked for, and the
-    policy wants 4 warm ones besides. While none is warm, all 10 serve, and 4 more are asked for."""
+    policy wants 4 warm ones besides. While none is warm, all 10 serve, and 4 more are asked for.
+    """
     if number is None:
         return None
     return max(entry.min_replicas, min(entry.max_replicas, number - min(entry.warm, warm)))

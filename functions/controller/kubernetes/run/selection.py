@@ -1,16 +1,17 @@
-"""Selection of the configuration from objects that come one by one, some of them wrong. Pure.
+"""Select the configuration from objects that are delivered one by one, some of them invalid. Pure.
 
-From git, a configuration is all or nothing. Custom resources have no such unit: each is delivered by itself, by
-several hands, in any order; if one bad object stopped everything, every tenant could stop all others. So an object that
-is wrong is left out alone, and its last good version, where there is one, stands in for it. That goes for what is wrong
-in itself and for what contradicts others (a key id that another tenant has, a tier that nobody declares).
+From git, a configuration is all or nothing. Custom resources have no such unit: several authors deliver them
+separately, in any order. If one bad object stopped everything, every tenant could stop all others. So an invalid
+object is left out alone, and its last good version, if there is one, stands in. That covers objects that are invalid
+in themselves, and objects that contradict others (a key id of another tenant, a tier that is not declared).
 
-Whom to blame for a contradiction is decided by seniority: objects that were accepted as they are come first, so
-that a newcomer who claims what is taken is refused, never the one who has it.
+Seniority decides which object a contradiction is blamed on. Objects that were accepted as they are come first, so
+that a newcomer that claims what is taken is refused, never the present owner.
 
-Laws: the result has no contradictions; every object that was refused is told why; and where nothing is wrong, the
-result is everything (test_what_is_not_blamed_is_taken).
-Neighbours: `judging` judges single objects, `cr_source` remembers what was good.
+Laws: the result has no contradictions; every refused object has its reasons; and if nothing is wrong, the result is
+everything (test_what_is_not_blamed_is_taken).
+
+Neighbours: `cr_source` remembers the last good versions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +28,10 @@ from functions.api.problems import MAX_PROBLEMS, Problem, SourceLocation
 from functions.api.validation import validate
 from functions.api.yaml_documents import Document, Written
 
-# Validation of one object of the cluster by the loader's own rules, without its detour over text.
+# Validation of one object of the cluster by the loader's own rules.
 #
-# What the API server sends is JSON already, so it is validated as it is; only where something is wrong is it parsed as
-# text, for the key path. Places name the object as kubectl would: `tenants/acme`.
+# The API server sends JSON, which is validated directly. Only if something is wrong is it parsed as text, for the
+# key path. Places name the object as kubectl would: `tenants/acme`.
 
 
 class ClusterDocument(Document):
@@ -42,14 +43,14 @@ class ClusterDocument(Document):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The object, where it can be used; else what is wrong with it by itself."""
+    """A valid object, or the problems that it has by itself."""
 
     declared: Declared[AnyObject] | None
     problems: tuple[str, ...] = ()
 
 
 def judge(key: str, document: bytes) -> Judged:
-    """`key` is `plural/name`; `document` the object as JSON."""
+    """Validate an object. `key` is `plural/name`; `document` is the object as JSON."""
     written = Written(orjson.loads(document), ClusterDocument(key, 0, 0, 1, document.decode()))
     head = read_head(written)
     match head:
@@ -65,22 +66,22 @@ def judge(key: str, document: bytes) -> Judged:
 
 
 def words(problem: Problem) -> str:
-    """Key path and message: lines and columns mean nothing here, and whose status it is says which object."""
+    """Return key path and message. Lines and columns mean nothing here, and the status is on the object itself."""
     return f"{problem.key_path}: {problem.message}" if problem.key_path else problem.message
 
 
-MAX_ROUNDS = 16  # tier -> tenant -> model, each once by its new and once by its last good version, and some more
+MAX_ROUNDS = 16  # tier -> tenant -> model, each by its new and by its last good version, and a margin
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     judged: Judged
     last_good: Declared[AnyObject] | None = None
-    accepted: bool = False  # what it says now was good before
+    accepted: bool = False  # its current content was in force before
 
     @property
     def ladder(self) -> tuple[Declared[AnyObject], ...]:
-        """What may stand for the object, the best first."""
+        """Versions that may stand for the object, the best first."""
         steps = (self.judged.declared, self.last_good)
         known = [step for step in steps if step is not None]
         return tuple(known[:1]) if len(known) == 2 and known[0].value == known[1].value else tuple(known)
@@ -95,11 +96,11 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Selection:
     objects: tuple[Declared[AnyObject], ...]
-    refusals: Mapping[str, Refusal]  # by key; who is not here is in force as written
+    refusals: Mapping[str, Refusal]  # by key; all other objects are in force as written
 
 
 def select(candidates: Mapping[str, Candidate]) -> Selection:
-    """`candidates` by key (`plural/name`), which is also the file that their places name."""
+    """Return a consistent selection. `candidates` are by key (`plural/name`), as in their problems."""
     rungs = {key: 0 for key, candidate in candidates.items() if candidate.ladder}
     told = {key: list(candidate.judged.problems) for key, candidate in candidates.items() if candidate.judged.problems}
     for _ in range(MAX_ROUNDS):
@@ -116,7 +117,7 @@ def select(candidates: Mapping[str, Candidate]) -> Selection:
 
 
 def _in_force(candidates: Mapping[str, Candidate], rungs: Mapping[str, int]) -> list[Declared[AnyObject]]:
-    """Seniority first, then by name: the order in which contradictions are blamed."""
+    """Return the selected versions by seniority, then by name: the order in which contradictions are blamed."""
 
     def seniority(key: str) -> tuple[bool, str]:
         candidate = candidates[key]

@@ -1,4 +1,4 @@
-"""The Kubernetes controller's configuration, from the environment (prefix SHOAL_CONTROLLER_)."""
+"""Configuration of the Kubernetes controller, from the environment (prefix SHOAL_CONTROLLER_)."""
 
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ class StartFailed(Exception):
 
 
 def credentials_of(settings: "KubernetesSettings") -> RoleCredentials:
-    """The controller's own. Blocks; raises StartFailed."""
+    """Return the controller's credentials. Blocks; raises StartFailed."""
     try:
         return read_for("controller", settings.internal_token_file)
     except CredentialsUnusable as error:

@@ -1,11 +1,11 @@
-"""Writer of statuses and finalizers: at a bounded rate, each only when it says something new.
+"""Write statuses and finalizers at a bounded rate, each only when it changes something.
 
-`submit` replaces what was pending for an object, so that only the latest word is written, and the queue is never longer
-than there are objects. A write carries the version that was looked at: where somebody wrote meanwhile it is refused,
-and looked at again. What the watch has not shown yet of our own last write is not written twice.
+`submit` replaces what was pending for an object, so only the latest status is written and the queue stays bounded. A
+write carries the observed resourceVersion. If another writer changed the object, the write is refused, and the object
+is checked again. A write of ours that the watch has not shown yet is not repeated.
 
-Laws: one write at a time, at most `per_second`; no write outside the term (`KubeApi` asks the guard); a failed status
-write never holds up a publication.
+Laws: one write at a time, at most `per_second`; no write outside the term (`KubeApi` checks the guard); a failed
+status write never holds up a publication.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from functions.controller.kubernetes.run.writes import FINALIZER, PROTECTED, Sta
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 PER_SECOND = 50.0
-_SHOWN_AGAIN_AFTER_S = 0.05  # for the watch to bring our own write back
+_SHOWN_AGAIN_AFTER_S = 0.05  # time for the watch to show our own write
 _BACKOFF = BackoffPolicy(base_s=0.5, cap_s=30.0)
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ Current = Callable[[str], StoredObject | None]
 
 
 class StatusWriter:
-    """Owned by one event loop; the requests run in worker threads."""
+    """Queue of statuses, owned by one event loop; the requests run in worker threads."""
 
     def __init__(
         self,
@@ -44,8 +44,7 @@ class StatusWriter:
         wall_clock: Callable[[], datetime] | None = None,
         on_written: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:
-        """`current` gives an object as the watch shows it now, by key. `on_written` is told what a status said that was
-        not said before, once it is written."""
+        """`current` returns an object by key as the watch shows it now. `on_written` receives their Events."""
         self.problem = ""
         self.writes_total = 0
         self.failures_total = 0
@@ -54,23 +53,23 @@ class StatusWriter:
         self._pause_s = 1.0 / per_second
         self._wall_clock = wall_clock or (lambda: datetime.now(UTC))
         self._pending: dict[tuple[str, str], StatusWrite] = {}
-        self._against: dict[str, str] = {}  # by key: the version over which we wrote last
+        self._against: dict[str, str] = {}  # by key: the version that our last write replaced
         self._wake = asyncio.Event()
         self._failures = 0
         self._under_way = 0
 
     @property
     def pending(self) -> int:
-        """What is still to write, the one under way included."""
+        """Number of pending writes, including the one under way."""
         return len(self._pending) + self._under_way
 
     def submit(self, writes: Iterable[StatusWrite]) -> None:
-        """What is due after the newest look; what was due after an older one is forgotten."""
+        """Replace the pending writes by those of the newest observation."""
         self._pending = {(write.key, write.what): write for write in writes if self._due(write) != "said"}
         self._wake.set()
 
     async def run(self, api: KubeApi) -> None:
-        """Until cancelled; LeadershipLost at the end of the term."""
+        """Write until cancelled; raises LeadershipLost at the end of the term."""
         while True:
             if not self._pending:
                 self._wake.clear()
@@ -88,7 +87,7 @@ class StatusWriter:
             self._under_way = 0
 
     async def _attempt(self, api: KubeApi, slot: tuple[str, str], write: StatusWrite) -> float:
-        """One write; seconds to wait before the next."""
+        """Try one write. Return the seconds to wait before the next."""
         try:
             due = self._due(write)
             if due == "now":
@@ -116,13 +115,13 @@ class StatusWriter:
     def _again(self, slot: tuple[str, str], write: StatusWrite) -> float:
         self._failures += 1
         self.failures_total += 1
-        self._pending.setdefault(slot, write)  # a newer word has come meanwhile: that one counts
+        self._pending.setdefault(slot, write)  # a newer status that was submitted meanwhile wins
         return delay_s(self._failures, _BACKOFF)
 
     def _due(self, write: StatusWrite) -> Literal["now", "later", "said"]:
         stored = self._current(write.key)
         if stored is None or stored.uid != write.stored.uid or stored.generation != write.stored.generation:
-            return "said"  # it is gone or changed; the next look will have its own word
+            return "said"  # gone or changed; the next observation submits anew
         if self._against.get(write.key) == stored.resource_version:
             return "later"  # our own write is not shown yet
         self._against.pop(write.key, None)
@@ -140,7 +139,7 @@ class StatusWriter:
         stored = self._current(write.key)
         status = self._status(write, stored) if stored is not None else None
         if stored is None or (write.what == "status" and status is None):
-            return []  # gone, or said meanwhile
+            return []  # gone, or written meanwhile
         version, address = stored.resource_version, (write.kind, stored.namespace, stored.name)
         if status is None:
             metadata = {"finalizers": list(write.finalizers), "resourceVersion": version}
@@ -154,17 +153,16 @@ class StatusWriter:
         return list(notes_of(Regarding.stored(write.kind, stored), stored.status, status))
 
     def keep_only(self, keys: Iterable[str]) -> None:
-        """Forget objects that are gone."""
         present = set(keys)
         self._against = {key: version for key, version in self._against.items() if key in present}
 
 
 def release_finalizers(api: KubeApi, namespace: str) -> int:
-    """Take ours off objects that this controller does not look at, or nobody could delete them; how many there were.
+    """Remove our finalizers from objects that this controller does not watch. Return how many it removed.
 
-    With the git source, custom resources from before stay in the cluster and are in force no more: what `writes` has
-    put on them protects nothing. Done once a term; the Kubernetes source puts it on again where it is the source again.
-    Blocks; KubeError as `api` has them, and where one fails the rest waits.
+    With the git source, custom resources from before stay in the cluster but are no longer in force, so the
+    finalizers protect nothing. This runs once a term; the Kubernetes source adds them again when it is the source.
+    Blocks; raises KubeError like `api`, and an error leaves the rest for later.
     """
     released = 0
     for kind in (Kind(API_VERSION, name) for name in sorted(PROTECTED)):

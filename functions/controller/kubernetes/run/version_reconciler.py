@@ -1,13 +1,13 @@
-"""Versions of bases on a cluster, for the git source: replicas of each, step by step, by what rollouts have come to.
+"""Versions of bases on a cluster, for the git source: replicas of each version move step by step with the rollouts.
 
-One pass, every two seconds while something is on its way, this process leads and nobody has told it to wait:
-    1  the services of pools whose base has versions, and their Deployments
-    2  how many replicas each version should have, and each service now (`versions.plan`)
-    3  what is wanted in all is kept (`versions.counts_store`), before anything is done by it
-    4  services that give replicas up, then those that get some; then those that nobody needs any more are removed
+A pass runs every two seconds while something moves, this process leads and is not suspended:
+    1  list the services of pools whose base has versions, and their Deployments
+    2  decide the replicas of each version, and of each service now (`versions.plan`)
+    3  store the wanted totals (`versions.counts_store`) before acting on them
+    4  write services that lose replicas, then those that gain some; then remove services that are no longer needed
 
-From its first step to its last the pool's number is written here alone: the autoscaler's becomes the total (`ask`), and
-git's is left to us (`applicable`). `turn` keeps the three that write a pool's service from each other.
+From the first step to the last, the pool's number is written here alone: the autoscaler sets the total (`ask`), and
+git's number is left out (`applicable`). `turn` serialises the three writers of a pool's service.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from functions.decisions.capacity.service import accelerators_of
 from functions.decisions.rollout.replica_shares import VersionShares, wanted_shares
 
 LOOK_EVERY_S = 2.0
-REST_S = 10.0  # while nothing is on its way: what a commit changes is a rollout by then, or can wait for so long
+REST_S = 10.0  # while nothing moves: a commit's change is a rollout by then, or can wait so long
 _KUBE_ERRORS = (Retryable, Conflict, Terminal, KindMissing, Gone)  # not LeadershipLost: that ends the term
 
 _log = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Declarations:
-    """Of one revision: what of it says how many replicas a pool has."""
+    """The parts of one revision that determine how many replicas a pool has."""
 
     revision: str
     staged: Mapping[str, StagedBase]
-    replicas: Mapping[str, int]  # by pool, as its service says
+    replicas: Mapping[str, int]  # by pool, as its service declares
     scaled: Collection[str]  # pools with an AutoscalingPolicy
 
     @classmethod
@@ -61,7 +61,7 @@ class _Declarations:
 
 
 class VersionReconciler:
-    """Owned by one event loop. One for all terms; what it knows of a term is read anew."""
+    """Reconciler for all terms, owned by one event loop. The state of a term is read anew."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class VersionReconciler:
         is_suspended: Callable[[], bool],
         wake: Callable[[], None],
     ) -> None:
-        """`wanted` gives the revision in force and what it says, `published` what the registry holds. `wake` is called
-        where the pool's own service may be written again as git has it."""
+        """`wanted` returns the revision in force and its objects, `published` the registry's snapshot. `wake` is
+        called when git's version of a pool's own service may be written again."""
         self.turn = asyncio.Lock()
         self._settings = settings
         self._rows = rows
@@ -84,42 +84,42 @@ class VersionReconciler:
         self._driver = driver
         self._is_suspended = is_suspended
         self._wake = wake
-        self._counts: dict[str, PoolCount] = {}  # of the pools that move; as kept on the cluster
-        self._asked: dict[str, int] = {}  # of these, what the autoscaler wants now
+        self._counts: dict[str, PoolCount] = {}  # by moving pool, as stored on the cluster
+        self._asked: dict[str, int] = {}  # by moving pool, the autoscaler's current number
         self._declared: dict[str, Body] = {}  # the pools' own services as git has them
         self._declarations = _Declarations("", {}, {}, ())
-        self._writer: PoolWriter | None = None  # the term's
-        self._store: CountsStore | None = None  # the term's
-        self._woken: dict[str, str] = {}  # by pool, for which weights
+        self._writer: PoolWriter | None = None  # for the current term
+        self._store: CountsStore | None = None  # for the current term
+        self._woken: dict[str, str] = {}  # by pool, the weights for which `wake` was called
         self._said: dict[str, str] = {}
 
-    # -- for those who write the same services ------------------------------------------------------------------------
+    # -- for the other writers of these services -----------------------------------------------------------------------
 
     def learn(self, api: KubeApi) -> None:
-        """Blocks. At the beginning of a term: which pools are on their way, and how many replicas they should have."""
+        """Read at the start of a term which pools move, and their totals. Blocks."""
         if self._writer is None or self._writer.api is not api:
             store = CountsStore(api, self._settings.namespace)
             self._counts, self._asked, self._woken = store.read(), {}, {}
             self._store, self._writer = store, PoolWriter(api, self._settings.conflicts, set())
 
     def total(self, pool: str) -> int | None:
-        """What is wanted of a pool that is on its way; None of any other, whose number is its service's."""
+        """Return the wanted total of a moving pool; None for any other, whose service has its number."""
         count = self._counts.get(pool)
         return None if count is None else self._asked.get(pool, count.total)
 
     def ask(self, pool: str, total: int) -> Written:
-        """Of a pool that is on its way: so many in all, from the next pass on."""
+        """Set the wanted total of a moving pool, from the next pass on."""
         changed = self.total(pool) != total
         self._asked[pool] = total
         return Written(total, changed=changed)
 
     @property
     def surges(self) -> Mapping[str, int]:
-        """Replicas that pools may have beyond what is wanted of them."""
+        """Replicas that pools may have beyond their wanted totals."""
         return {pool: count.surge for pool, count in self._counts.items() if count.surge}
 
     def applicable(self, api: KubeApi, loaded: Loaded, desired: Desired) -> Desired:
-        """Blocks. Of what git says, what may be applied now."""
+        """Return git's desired objects as they may be applied now. Blocks."""
         self.learn(api)
         staged = staged_bases(loaded.objects)
         services = [each for each in desired.objects if each.ref.kind == INFERENCE_SERVICE.kind]
@@ -147,7 +147,7 @@ class VersionReconciler:
         return applied if total is None else without_number(applied, total)
 
     def _uris_of(self, pool: str, staged: StagedBase, live: str) -> set[str]:
-        """Weights that the base has, or is published with; before that is known, what is live may be."""
+        """Return the weights that the base declares or is published with. Before that is known, the live ones count."""
         snapshot = self._published()
         base = _base(snapshot, pool)
         published = _uris(base).values() if base is not None else [live] if snapshot is None else []
@@ -156,7 +156,7 @@ class VersionReconciler:
     # -- passes -------------------------------------------------------------------------------------------------------
 
     async def run(self, api: KubeApi) -> None:
-        """Until the term ends: LeadershipLost."""
+        """Run passes until the term ends with LeadershipLost."""
         rested_s = REST_S
         while True:
             is_due = bool(self._counts) or bool(self._rows.book.active) or rested_s >= REST_S
@@ -167,7 +167,7 @@ class VersionReconciler:
             rested_s += LOOK_EVERY_S
 
     async def _attempt(self, api: KubeApi) -> None:
-        """What nobody foresaw is told with its trace, and must not end the term for all others."""
+        """Run a pass. An unexpected error is logged with its traceback and must not end the term."""
         try:
             await self.look(api)
             self._say("the cluster", "")
@@ -179,14 +179,14 @@ class VersionReconciler:
             _log.exception("a pass over the versions of bases failed in a way that nobody foresaw")
 
     async def look(self, api: KubeApi) -> None:
-        """One pass."""
+        """Run one pass, and wake the source if git's objects may be applied."""
         async with self.turn:
             may_be_applied = await asyncio.to_thread(self._look, api)
         if may_be_applied:
             self._wake()
 
     def _look(self, api: KubeApi) -> bool:
-        """Blocks. Whether git's own word may be applied where it could not before."""
+        """Run one pass. Return True if git's objects may be applied that could not be before. Blocks."""
         self.learn(api)
         revision, snapshot = self._wanted(), self._published()
         if revision is None or snapshot is None or not self._rows.book.is_known:
@@ -206,7 +206,7 @@ class VersionReconciler:
         return self._may_be_applied(former.keys() - self._counts.keys(), seen)
 
     def _step(self, pool: str, seen: Mapping[str, SeenPool], snapshot: Snapshot) -> tuple[PoolCount, PoolStep] | None:
-        """What is wanted of the pool in all, and its next step; None while nothing can be said."""
+        """Return the pool's wanted total and its next step, or None while they are unknown."""
         there, base = seen[pool], _base(snapshot, pool)
         if not _has_versions(there):
             return None
@@ -227,7 +227,7 @@ class VersionReconciler:
         return self._declarations.replicas.get(pool, there.found.own.asked)
 
     def _decided(self, base: ModelEntry | None, there: SeenPool, total: int, surge: int) -> PoolStep | None:
-        """Where the base is declared no longer, all go back to the pool's own service as it is."""
+        """Return the pool's step. If the base is no longer declared, all replicas return to the pool's own service."""
         if base is None:
             return pool_step(there.found, total, surge, VersionShares(there.found.own.uri, {}), {}, by_version=False)
         driver, active = self._driver(), self._rows.book.active
@@ -238,7 +238,7 @@ class VersionReconciler:
         return pool_step(there.found, total, surge, shares, _uris(base), by_version=len(base.versions) > 1)
 
     def _may_surge(self, pool: str, there: SeenPool, seen: Mapping[str, SeenPool]) -> bool:
-        """By what its service says of a change, and by the accelerators that all scaled pools may have together."""
+        """Return True if the service and the accelerator limit of all scaled pools allow one more replica."""
         staged, most = self._declarations.staged.get(pool), self._settings.max_accelerators
         if staged is None or not staged.may_surge:
             return False
@@ -248,8 +248,8 @@ class VersionReconciler:
         return used + (accelerators_of(there.own) or 1) <= most
 
     def _keep(self, seen: Mapping[str, SeenPool], steps: Mapping[str, tuple[PoolCount, PoolStep]]) -> None:
-        """Blocks. Before anything is done by it; a pool whose service is gone, or names other weights by now, is
-        forgotten; one of which nothing can be said yet is kept."""
+        """Store the totals before anything is done by them. A pool whose service is gone or names no `shoal://`
+        weights any more is forgotten; a pool whose step is unknown stays. Blocks."""
         unsaid = {pool for pool in self._counts.keys() & seen.keys() - steps.keys() if _has_versions(seen[pool])}
         counts = {pool: self._counts[pool] for pool in unsaid}
         for pool, (count, step) in steps.items():
@@ -262,7 +262,7 @@ class VersionReconciler:
         self._asked = {pool: asked for pool, asked in self._asked.items() if pool in counts}
 
     def _may_be_applied(self, over: Iterable[str], seen: Mapping[str, SeenPool]) -> bool:
-        """A number that is git's again, or a service that has no replica to lose: once for each."""
+        """Return True, once for each, if a number is git's again or a service has no replica to lose."""
         emptied = {
             pool: uri_of(self._declared[pool])
             for pool, there in seen.items()
@@ -275,7 +275,6 @@ class VersionReconciler:
         return is_due
 
     def _say(self, about: str, trouble: str, level: int = logging.WARNING) -> None:
-        """Once, not with each look."""
         if trouble and self._said.get(about) != trouble:
             _log.log(level, "%s", trouble)
         self._said[about] = trouble
@@ -286,13 +285,12 @@ def _has_versions(seen: SeenPool) -> bool:
 
 
 def _base(snapshot: Snapshot | None, pool: str) -> ModelEntry | None:
-    """The base that bears the pool's name."""
+    """Return the base that bears the pool's name."""
     models = snapshot.models if snapshot is not None else ()
     return next((each for each in models if each.type == "base" and each.id == pool == PoolName(each.pool)), None)
 
 
 def _uris(base: ModelEntry) -> dict[str, str]:
-    """By version."""
     return {version.name: uri for version in base.versions if (uri := weights_uri(version.artifact_uri))}
 
 

@@ -1,8 +1,8 @@
-"""List and watch client of the API server: pages, and lines of a watch. Foreign exceptions end here.
+"""List and watch client of the API server: pages, and lines of a watch. The library's exceptions end here.
 
-Two ends need telling apart: `Gone` (the version that was asked for is compacted away: list again) and `KindMissing`
-(the kind's definition is not installed: wait for it); everything else is `Retryable`. They come as statuses of the
-answer or, in a watch that had begun well, as a line of type ERROR.
+Two errors are distinguished: `Gone` (the requested version was compacted: list again) and `KindMissing` (the kind's
+definition is not installed: wait for it). Everything else is `Retryable`. Errors come as statuses of the answer or,
+in a watch that had begun well, as a line of type ERROR.
 
 The kubernetes client's own informer is not used: docs/decisions/0022 compares them.
 """
@@ -27,13 +27,12 @@ Cut = Callable[[], None]
 
 
 class WatchClient:
-    """Any thread may call. One `ApiClient` serves several threads: its pool is safe, and nothing else is shared."""
+    """Client for any thread. One `ApiClient` serves several threads: its pool is safe, nothing else is shared."""
 
     def __init__(self, api_client: k8s.ApiClient) -> None:
         self._api = api_client
 
     def page(self, path: str, query: dict[str, str], timeout_s: float) -> dict[str, Any]:
-        """One page of a list."""
         with self._answer(path, query, timeout_s) as response:
             content = response.read(PAGE_MAX_BYTES + 1)
         if len(content) > PAGE_MAX_BYTES:
@@ -43,12 +42,10 @@ class WatchClient:
     def events(
         self, path: str, query: dict[str, str], silence_s: float, opened: Callable[[Cut], None]
     ) -> Iterator[dict[str, Any]]:
-        """The events of a watch until the server ends it, or until `silence_s` pass without a byte.
+        """Yield the events of a watch until the server ends it, or until `silence_s` pass without a byte.
 
-        Silence is no error: where nothing happens there is nothing to say; and a connection that died without a word is
-        replaced all the same.
-
-        `opened` is given what ends it from another thread, as if the connection had broken.
+        Silence is no error: without changes there are no events, and a connection that died silently is replaced all
+        the same. `opened` receives a function that ends the watch from another thread,as a broken connection does.
         """
         with self._answer(path, {**query, "watch": "true"}, silence_s) as response:
             opened(response.shutdown)
@@ -100,7 +97,7 @@ def _object(path: str, content: bytes) -> dict[str, Any]:
 
 
 def _status(response: urllib3.HTTPResponse) -> dict[str, Any]:
-    """The Status object of a refusal, or what stands in for one that is not."""
+    """Return the Status object of an error, or a substitute with the text if it is none."""
     content = response.read(LINE_MAX_BYTES)
     try:
         value = orjson.loads(content)

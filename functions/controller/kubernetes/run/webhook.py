@@ -1,22 +1,23 @@
-"""Webhook for git servers: a push is told, and the branch is fetched at once instead of at the next poll.
+"""Webhook for git servers: after a push, the branch is fetched immediately instead of at the next poll.
 
-    POST /hooks/git        GitHub, Gitea, Forgejo, Gogs, GitLab; their `push`
-    202                    fetched as soon as may be
+    POST /hooks/git        `push` deliveries of GitHub, Gitea, Forgejo, Gogs, GitLab
+    202                    the branch is fetched as soon as possible
     200                    nothing to do: another branch, another event, a ping
     401                    no signature, or not by our secret
     404 405 413 429        another path; another method; a body over BODY_MAX_BYTES; too many requests, or bodies
-    400 408 431            no request; one that does not come in time; a head that is too large
+    400 408 431            no valid request; a request that is too slow; a head that is too large
 
-What is told is never believed: the body says only which branch may have moved, and what it is now is read from the
-remote. So a delivery that is played again fetches once more, and nothing else.
+The content of a delivery is never trusted. The body only says which branch may have moved; its tip is read from the
+remote. So a replayed delivery causes one more fetch, and nothing else.
 
-Of what has no signature, another path or another method no body is kept. Bodies of all deliveries together are
-BODIES_MAX_BYTES at most; another one is told 429 then.
+Bodies without a signature, or for another path or method, are not stored. The bodies of all deliveries together are
+at most BODIES_MAX_BYTES; beyond that, a delivery gets 429.
 
-Bounds: CONNECTIONS_MAX at a time, of which the longest silent one gives way, each READ_WITHIN_S for its head and as
-long for its body (`functions.http`), PER_MINUTE requests in all, whoever they are from; whoever floods it delays pushes
-to the next poll. Signatures are compared in constant time, after the whole body was read. Neighbours: `git_reconciler`
-fetches; `process` tells the leader, where another process was told.
+Bounds: CONNECTIONS_MAX at a time, of which the longest silent one is closed for a new one. Each has READ_WITHIN_S for
+its head and as long for its body (`functions.http`). PER_MINUTE requests are accepted in all, from any sender; a
+flood only delays pushes to the next poll. Signatures are compared in constant time, after the whole body was read.
+
+Neighbours: `git_reconciler` fetches; `pushes` notifies the leader if another process received the push.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ PER_MINUTE, BURST = 300, 60
 SECRET_MIN_CHARS = 16
 BOUNDS = Bounds(head_s=READ_WITHIN_S, body_s=READ_WITHIN_S, keep_alive_s=READ_WITHIN_S, write_stall_s=READ_WITHIN_S)
 
-# by header: what comes before the hex digits of HMAC-SHA256(secret, body)
+# by header: prefix of the hex digits of HMAC-SHA256(secret, body)
 _SIGNATURES = {
     b"x-hub-signature-256": b"sha256=",  # GitHub; Gitea and Forgejo send it too
     b"x-gitea-signature": b"",
@@ -55,7 +56,7 @@ _TOKEN = b"x-gitlab-token"  # GitLab sends the secret itself
 _EVENTS = (b"x-github-event", b"x-gitea-event", b"x-forgejo-event", b"x-gogs-event", b"x-gitlab-event")
 _PUSHES = frozenset({b"push", b"Push Hook"})
 
-Headers = Mapping[bytes, bytes]  # names in small letters
+Headers = Mapping[bytes, bytes]  # names in lower case
 Result = Literal["taken", "passed_over", "unsigned", "malformed", "limited"]
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Reply(NamedTuple):
 
 
 def is_signed(headers: Headers, body: bytes, secret: bytes) -> bool:
-    """Whether one of the signatures that came is ours."""
+    """Return True if one of the delivery's signatures is ours."""
     expected = hmac.digest(secret, body, hashlib.sha256).hex().encode()
     for name, prefix in _SIGNATURES.items():
         if name in headers and hmac.compare_digest(headers[name], prefix + expected):
@@ -77,7 +78,7 @@ def is_signed(headers: Headers, body: bytes, secret: bytes) -> bool:
 
 
 def moves(headers: Headers, body: bytes, branch: str) -> bool:
-    """Whether it tells that the branch may have moved; who names no event or no branch may mean it."""
+    """Return True if the branch may have moved, also if the delivery names no event or no branch."""
     event = next((headers[name] for name in _EVENTS if name in headers), b"push")
     if event not in _PUSHES:
         return False
@@ -90,7 +91,7 @@ def moves(headers: Headers, body: bytes, branch: str) -> bool:
 
 
 class Webhook:
-    """Owned by one event loop."""
+    """ASGI application, owned by one event loop."""
 
     def __init__(
         self,
@@ -107,16 +108,15 @@ class Webhook:
         self._clock = clock
         self._bucket = TokenBucket(PER_MINUTE, BURST, 60, self._now_us())
         self._bounds = bounds
-        self._held_bytes = 0  # of bodies that are being read
+        self._held_bytes = 0  # size of the bodies that are being read
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
-        """OSError where that cannot be."""
+        """Start listening, or raise OSError."""
         connections = Connections(CONNECTIONS_MAX, on_closed=lambda reason: self._on_result("limited"))
         guard = Guard(self._bounds, connections, on_refused=lambda status: self._on_result("malformed"))
         return await serve(self, bound(host, port), guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
         headers = dict(scope["headers"])
         reply = self._limited()
         if reply is None:
@@ -132,7 +132,7 @@ class Webhook:
         await send({"type": "http.response.body", "body": content})
 
     def reply(self, headers: Headers, body: bytes) -> Reply:
-        """What to say to a whole delivery, and whether to fetch."""
+        """Return the answer to a complete delivery, and request a fetch if it is for the branch."""
         if not is_signed(headers, body, self._secret):
             return _UNSIGNED
         if not moves(headers, body, self._branch):
@@ -154,7 +154,7 @@ class Webhook:
         return int(self._clock() * US_PER_S)
 
     def _refused_by_head(self, method: str, path: str, headers: Headers) -> Reply | None:
-        """What no body can mend."""
+        """Return the refusal that no body can change, or None."""
         if path != PATH:
             return Reply(404, f"git servers tell of pushes at {PATH}", "malformed")
         if method != "POST":
@@ -163,7 +163,7 @@ class Webhook:
         return None if may_be_signed else _UNSIGNED
 
     async def _read(self, receive: Receive, refused: Reply | None) -> bytes | Reply:
-        """The body, or why not; it is read to its end all the same, or the answer would get lost."""
+        """Return the body, or a refusal. The body is read to its end in both cases, or the answer would get lost."""
         body, size_bytes = bytearray(), 0
         try:
             while True:

@@ -1,13 +1,13 @@
-"""Status and finalizer writes that one observation calls for, decided without I/O.
+"""Decide which statuses and finalizers to write after one observation, without I/O.
 
-A finalizer is put where it protects something, and nowhere else, since each costs a write:
+A finalizer is added only where it protects something, since each costs a write:
 
-    QuotaPolicy, RolloutPolicy   while a tenant, model or routing policy in force points at it, it stays in force
-    Model                        its deletion ends only when the snapshot without it is published: whoever then
-                                 removes its artifacts takes nothing from under a request that is routed by us
+    QuotaPolicy, RolloutPolicy   while a tenant, model or routing policy in force references it, it stays in force
+    Model                        its deletion ends only when the snapshot without it is published; artifacts that are
+                                 removed afterwards serve no request that is still routed
 
-Tenants have none: nothing is left to clean, keys end with the snapshot whether or not somebody waits, and 50,000 of
-them would cost as many writes. InferenceServices are not ours to write on.
+Tenants have none: nothing has to be cleaned up, their keys end with the snapshot in any case, and 50,000 of them
+would cost as many writes. InferenceServices belong to others and are not written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class PublicationState:
-    """What became of the look: whether its objects are in force now, and if not, why not yet."""
+    """Result of publishing an observation: are its objects in force, and if not, why not yet."""
 
     in_force: bool
     reason: str = ""
@@ -45,7 +45,7 @@ class PublicationState:
 
 @dataclass(frozen=True, slots=True)
 class StatusWrite:
-    """One write on one object: a status, or its finalizers as they should be."""
+    """One write to one object: a status, or its complete list of finalizers."""
 
     key: str
     kind: Kind
@@ -63,8 +63,8 @@ def writes_after(
     scaling: Mapping[str, ScalingStatus] = MappingProxyType({}),
     judgement: Judgement = NOTHING_KNOWN,
 ) -> Iterator[StatusWrite]:
-    """Those that may be due; the writer leaves out what is written already. `scaling`: by AutoscalingPolicy's name.
-    `judgement`: which policies are not obeyed."""
+    """Yield the writes that may be due; the writer skips those already done. `scaling` is by AutoscalingPolicy's
+    name. `judgement` has the policies that are not obeyed."""
     for key, seen in looked.seen.items():
         if seen.watched.kind == "InferenceService":
             continue
@@ -106,12 +106,12 @@ def _object_status(
     if publication.in_force:
         return _in_force(publication.rollouts.get(key))
     if conditions.is_published(seen.stored.status, seen.stored.generation):
-        return None  # it is in force already; that a later publication is late says nothing about it
+        return None  # already in force; a late publication does not change that
     return conditions.waiting(publication.reason, publication.message)
 
 
 def _told_more(object_status: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStatus]) -> ObjectStatus:
-    """With what `kubectl get` shows beside the conditions."""
+    """Add the fields that `kubectl get` shows besides the conditions."""
     if seen.watched.kind == "AutoscalingPolicy" and seen.stored.name in scaling:
         return conditions.scaled(object_status, scaling[seen.stored.name])
     if seen.watched.kind == "RolloutPolicy":
@@ -122,7 +122,7 @@ def _told_more(object_status: ObjectStatus, seen: SeenObject, scaling: Mapping[s
 
 
 def _judged(key: str, object_status: ObjectStatus, seen: SeenObject, judgement: Judgement) -> ObjectStatus:
-    """With whether it is obeyed, where it is not, or was not."""
+    """Add the Obeyed condition if the object is not obeyed, or was not."""
     if findings := judgement.findings.get(key):
         return conditions.not_obeyed(object_status, findings)
     before = condition({"status": dict(seen.stored.status)}, "Obeyed") or {}
@@ -133,7 +133,7 @@ def _judged(key: str, object_status: ObjectStatus, seen: SeenObject, judgement: 
 
 
 def _refused(key: str, looked: Looked, publication: PublicationState) -> ObjectStatus | None:
-    """It is wrong by itself or beside other objects, or beside what the registry's API serves."""
+    """Return the status of an object that is invalid, or contradicts others or the registry's API."""
     if key in looked.refusals:
         refusal = looked.refusals[key]
         return conditions.refused(refusal.problems, stands_in=refusal.stands_in)

@@ -1,9 +1,9 @@
-"""Zones for gateways and agents: read from Node labels by the leading controller, told to the registry.
+"""Zones for gateways and agents: the leading controller reads them from Node labels and sends them to the registry.
 
-Only names, labels and node names are used of what is read. The right to list nodes is the one that reaches beyond our
-namespaces; where an installation does not give it, this says so once and zones stay unknown.
+Only names, labels and node names are used of what is read. Listing nodes needs a permission beyond our namespaces.
+Without it, that is logged once and zones stay unknown.
 
-Neighbours: `functions.fleet.zones` has the table and those who ask for it.
+Neighbours: `functions.fleet.zones` has the table and its readers.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ POD = Kind("v1", "Pod")
 ZONE_LABEL = "topology.kubernetes.io/zone"
 GATEWAYS = "app.kubernetes.io/name=gateway,app.kubernetes.io/part-of=shoal"
 _HOSTNAME_MAX_CHARS = 63
-TELL_AGAIN_S = 60.0  # a registry that was started anew knows nothing
+TELL_AGAIN_S = 60.0  # a restarted registry has no zones
 
 _log = logging.getLogger(__name__)
 
 
 class ZoneReporter:
-    """One for a term; owned by one event loop."""
+    """Zone reporter of one term, owned by one event loop."""
 
     def __init__(self, namespace: str, registry: RegistryClient, interval_s: float) -> None:
         self._namespace = namespace
@@ -44,7 +44,6 @@ class ZoneReporter:
         self._said = ""
 
     async def run(self, api: KubeApi) -> None:
-        """Until it is cancelled, with its term."""
         while True:
             try:
                 await self.step(api, asyncio.get_running_loop().time())
@@ -53,7 +52,7 @@ class ZoneReporter:
             await asyncio.sleep(self._interval_s)
 
     async def step(self, api: KubeApi, now_s: float) -> None:
-        """One look; told where something is new, or was told too long ago."""
+        """Read the zones, and send them if they changed or were sent too long ago."""
         try:
             table = await asyncio.to_thread(self._read, api)
             if table != self._told or now_s - self._told_s >= TELL_AGAIN_S:
@@ -84,12 +83,11 @@ class ZoneReporter:
         await self._registry.send("PUT", ZONES_PATH, content=content)
 
     def _say(self, trouble: str) -> None:
-        """Once, not with each look."""
         if trouble and trouble != self._said:
             _log.warning("%s", trouble)
         self._said = trouble
 
 
 def _hostname(pod: str) -> str:
-    """What a pod of that name is told as its host's name, which is all that it knows."""
+    """Return the host name of a pod of that name, which is all that the gateway in it knows."""
     return pod[:_HOSTNAME_MAX_CHARS].rstrip("-.")

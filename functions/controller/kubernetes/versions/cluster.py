@@ -1,7 +1,7 @@
-"""A pool's services as the API server has them, and a step of them carried out. Blocks.
+"""Read a pool's services from the API server, and carry out a step of them. Blocks.
 
-Of a step, what gives replicas up is written first, so that never more are asked for than may be there. A second
-service's budget is there before the service; both are gone with it.
+Services that lose replicas are written first, so that never more are asked for than allowed. A second service's
+budget is written before the service; both are removed together.
 """
 
 import logging
@@ -41,13 +41,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeenPool:
-    own: Body  # its own service, live
+    own: Body  # the pool's own service, live
     seconds: Mapping[str, Body]  # by name
     found: FoundPool
 
 
 def see_pools(api: KubeApi, namespace: str, pools: Collection[str]) -> dict[str, SeenPool]:
-    """By pool; nothing of one whose own service is not there, or is being deleted."""
+    """Return the pools by name. A pool whose own service is missing or being deleted is left out."""
     services = [
         each
         for each in api.list(INFERENCE_SERVICE, namespace).items
@@ -69,7 +69,7 @@ def see_pools(api: KubeApi, namespace: str, pools: Collection[str]) -> dict[str,
 def _found(service: Body, deployment: Body | None) -> FoundService:
     by_scale = scaling.way_of(service) == "scale"
     asked = at(deployment or {}, "spec", "replicas") if by_scale else at(service, *FIELD)
-    missing = 0 if by_scale else 1  # KServe's word for a number that nobody gives
+    missing = 0 if by_scale else 1  # KServe's default for a missing number
     return FoundService(
         uri_of(service),
         asked if isinstance(asked, int) else missing,
@@ -85,14 +85,14 @@ def _status(deployment: Body | None, name: str) -> int:
 
 @dataclass(slots=True)
 class PoolWriter:
-    """One for a term."""
+    """Writer for one term."""
 
     api: KubeApi
     conflicts: Policy
     budgeted: set[str]  # second services whose budgets were written in this term
 
     def carry_out(self, seen: SeenPool, step: PoolStep, declared: Body | None) -> str:
-        """Why it cannot be done, and what to do; empty where it is. `declared`: the own service as git has it."""
+        """Carry out a step. Return why not and what to do, or an empty text. `declared` is git's own service."""
         before = {OWN: seen.found.own.asked} | {name: each.asked for name, each in seen.found.seconds.items()}
         for name, count in sorted(step.counts.items(), key=lambda each: each[1] - before.get(each[0], 0)):
             if name == OWN:

@@ -1,8 +1,8 @@
-"""Numbers of replicas of pools whose base is in several versions, kept on the cluster: what is wanted in all.
+"""Wanted total of replicas of pools whose base has several versions, stored on the cluster.
 
-While versions move, a pool's `minReplicas` is a part of its replicas and says no longer how many there should be. So
-what people or the autoscaler want is kept in the controller's ConfigMap, under a key and a field manager of its own; it
-is written before anything is done by it, so that the next leader goes on from where this one was.
+While versions move, a pool's `minReplicas` is only a part of its replicas and no longer says how many there should
+be. So the total that people or the autoscaler want is stored in the controller's ConfigMap, under its own key and
+field manager. It is written before anything is done by it, so that the next leader can continue.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,8 @@ KEY = "versions"
 
 
 class PoolCount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one pool."""
-
     total: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
-    surge: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0  # replicas beyond that, for as long as versions move
+    surge: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0  # replicas beyond the total while versions move
 
 
 Counts = Mapping[str, PoolCount]  # by pool
@@ -35,7 +33,7 @@ class CountsStore:
         self._namespace = namespace
 
     def read(self) -> dict[str, PoolCount]:
-        """Blocks. Terminal where it cannot be understood: guessing would end replicas."""
+        """Return the totals. Raises Terminal if they cannot be decoded: guessing would end replicas. Blocks."""
         found = self._api.get(CONFIG_MAP, self._namespace, RECORD_NAME)
         text = mapping_at(found or {}, "data").get(KEY) or "{}"
         try:
@@ -47,7 +45,6 @@ class CountsStore:
             ) from error
 
     def write(self, counts: Counts) -> None:
-        """Blocks."""
         body = {
             "apiVersion": CONFIG_MAP.api_version,
             "kind": CONFIG_MAP.kind,

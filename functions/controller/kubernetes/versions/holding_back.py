@@ -1,10 +1,12 @@
-"""What git says of a pool's own service, for as long as versions of its base move. Pure.
+"""Hold back git's changes of a pool's own service while versions of its base move. Pure.
 
-A changed storageUri would roll every replica that serves the old version. So the model (weights, and the arguments,
-environment and resources that were changed with them) stays as it is live while the service has replicas; its version
-gets a second service meanwhile. Once the own one has none left, the change is applied, and starts nothing.
+A changed storageUri would restart every replica that serves the old version. So the model (weights, and the
+arguments, environment and resources changed with them) stays as it is live while the service has replicas. Its new
+version gets a second service meanwhile. Once the own service has no replica left, the change is applied and starts
+nothing.
 
-The number of replicas is the autoscaler's field meanwhile, as it is under an AutoscalingPolicy: the same handover.
+The autoscaler's field manager owns the number of replicas meanwhile, with the same handover as under an
+AutoscalingPolicy.
 """
 
 from collections.abc import Collection
@@ -16,21 +18,22 @@ from functions.controller.kubernetes.versions.second_service import uri_of
 
 
 def is_held_back(wanted: DesiredObject, live: Body, versions: Collection[str], replicas: int) -> bool:
-    """`versions` are the weights that the base has or had; `replicas` what the live service is asked for or has."""
+    """Return True if the change must wait. `versions` are the weights that the base has or had; `replicas` is how
+    many the live service is asked for or has."""
     if wanted.ref.kind != INFERENCE_SERVICE.kind or not replicas:
         return False
     return uri_of(wanted.body) != uri_of(live) and uri_of(live) in versions
 
 
 def held_back(wanted: DesiredObject, live: Body) -> DesiredObject:
-    """With the model as it is live, of the keys that are declared."""
+    """Return the object with the live model, limited to the declared keys."""
     predictor, there = wanted.body["spec"]["predictor"], mapping_at(live, "spec", "predictor", "model")
     model = {key: there[key] for key in mapping_at(predictor, "model") if key in there}
     return _with_predictor(wanted, {**predictor, "model": model})
 
 
 def without_number(wanted: DesiredObject, total: int) -> DesiredObject:
-    """The number left to the field manager that has it while versions move."""
+    """Return the object without its number, which another field manager owns while versions move."""
     if wanted.autoscaled is not None or at(wanted.body, "spec", "predictor") is None:
         return wanted
     predictor = {key: value for key, value in wanted.body["spec"]["predictor"].items() if key != "minReplicas"}

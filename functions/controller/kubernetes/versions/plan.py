@@ -1,7 +1,7 @@
-"""One pool's next step: how many replicas each of its services should have now, and which second ones come or go. Pure.
+"""One pool's next step: the replicas of each of its services now, and the second services to add or remove. Pure.
 
-Neighbours: `functions.decisions.rollout.replica_shares` says how many of each version, `service_counts` how to come
-there; here services are known by the weights that they name.
+Neighbours: `functions.decisions.rollout.replica_shares` decides the replicas of each version, `service_counts` the
+way there. Services are identified by their weights here.
 """
 
 from collections.abc import Mapping
@@ -20,25 +20,25 @@ from functions.decisions.rollout.service_counts import (
 
 @dataclass(frozen=True, slots=True)
 class FoundService:
-    """As the API server shows it, and its Deployment."""
+    """A service and its Deployment, as the API server shows them."""
 
-    uri: str  # of its weights; empty where they do not travel
+    uri: str  # its `shoal://` weights, or empty
     asked: int
     ready: int
-    pods: int  # all that are not being ended
+    pods: int  # all pods that are not terminating
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStep:
-    counts: Mapping[str, int]  # by service; of the pool's own under `OWN`
-    makes: Mapping[str, str]  # second services that are not there yet, with their weights
-    removes: tuple[str, ...]  # second services that nobody needs, and that have no pod left
+    counts: Mapping[str, int]  # by service; the pool's own one under `OWN`
+    makes: Mapping[str, str]  # second services to add, with their weights
+    removes: tuple[str, ...]  # second services that are not needed and have no pod left
     is_settled: bool  # nothing moves, and the pool's own service has its main version
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPool:
-    service: str  # the name of its own one
+    service: str  # name of the pool's own service
     own: FoundService
     seconds: Mapping[str, FoundService]  # by name
 
@@ -46,7 +46,7 @@ class FoundPool:
 def pool_step(
     pool: FoundPool, total: int, surge: int, shares: VersionShares, uris: Mapping[str, str], *, by_version: bool = True
 ) -> PoolStep:
-    """`uris` are the weights of the base's versions, by their names. `by_version` as `next_counts` has it."""
+    """Decide the next step. `uris` are the weights of the base's versions by name; `by_version`: see `next_counts`."""
     versions = {uri: name for name, uri in uris.items()}
     found = {OWN: pool.own, **pool.seconds}
     services = {name: ServiceReplicas(_version(each, versions), each.asked, each.ready) for name, each in found.items()}
@@ -72,5 +72,5 @@ def pool_step(
 
 
 def _version(found: FoundService, versions: Mapping[str, str]) -> str | None:
-    """Weights that the base declares no longer are a version that nobody wants."""
+    """Return the service's version. Weights that the base no longer declares are a version that is not wanted."""
     return versions.get(found.uri, found.uri) or None

@@ -1,11 +1,12 @@
 """Second services of a pool: an InferenceService for a version that the pool's own one does not have, and its budget.
 
-A second service is the pool's own one with another storageUri and a number of its own: the same labels, so that all
-that finds a pool's pods finds these, and one more, by which whoever lists pools leaves it out. It belongs to the pool's
-service, and is gone with it. Nobody declares it: it is applied under a field manager of its own, and in no inventory.
+A second service is a copy of the pool's own one with another storageUri and its own number. It has the same labels,
+so that whatever selects the pool's pods selects these too, and one more, by which lists of pools leave it out. The
+pool's service owns it, so it is deleted with it. It is not declared anywhere: it is applied under its own field
+manager and is in no inventory.
 
-Where the pool's service is declared with these very weights (a commit that changes storageUri, and arguments with it,
-is held back while the old version serves), the second one has what is declared; else what is live.
+If the pool's service is declared with these very weights, the second one copies the declaration, else the live
+service. The declaration has them while a commit that changes storageUri is held back.
 """
 
 import hashlib
@@ -35,14 +36,14 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 def service_name(own: str, version: str, uri: str) -> str:
-    """`<service>-<version>-<hash>`, the same for everybody who wants this version of this service."""
+    """Return `<service>-<version>-<hash>`, the same for every caller."""
     digest = hashlib.blake2b(f"{own}\n{version}\n{uri}".encode(), digest_size=8).hexdigest()[:_HASH_CHARS]
     words = _NOT_IN_NAMES.sub("-", f"{own}-{version}".lower())[: NAME_MAX_CHARS - _HASH_CHARS - 1]
     return f"{words.strip('-')}-{digest}"
 
 
 def uri_of(service: Mapping[str, Any]) -> str:
-    """Of the weights that it names; empty where they do not travel."""
+    """Return the `shoal://` weights that the service names, or an empty text."""
     return served_uri(str(at(service, "spec", "predictor", "model", "storageUri") or ""))
 
 
@@ -55,7 +56,7 @@ def pool_of(service: Mapping[str, Any]) -> str:
 
 
 def second_service(own: Body, declared: Body | None, name: str, uri: str, replicas: int) -> Body:
-    """`own` is the pool's service as it is live; `declared` as git has it, where that is known."""
+    """Build the second service. `own` is the pool's live service; `declared` is it in git, if known."""
     template = declared if declared is not None and uri_of(declared) == uri else own
     predictor = {key: value for key, value in template["spec"]["predictor"].items() if key not in _OWN_NUMBERS}
     model = {**mapping_at(predictor, "model"), "storageUri": uri}
@@ -82,7 +83,7 @@ def second_budget(own: Body, name: str, kind: Kind) -> Body:
 
 
 def is_as_wanted(wanted: Any, live: Any) -> bool:
-    """Whether all that is wanted is there; what the server and KServe added is no difference."""
+    """Return True if everything wanted is there; what the server and KServe added is no difference."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(is_as_wanted(value, live.get(key)) for key, value in wanted.items())
     if isinstance(wanted, list):

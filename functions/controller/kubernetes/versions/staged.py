@@ -1,7 +1,7 @@
-"""Bases whose versions have replicas of their own on a cluster, and why another base's have not. Pure.
+"""Bases whose versions have replicas of their own on a cluster, and why other bases' have not. Pure.
 
-Needed of the pool's InferenceService: Standard mode and a number of replicas that is ours to write, weights that travel
-(`shoal://`), since only of those a replica tells which it has loaded, and a storageUri that is one of the versions.
+The pool's InferenceService needs Standard mode, a number of replicas that is ours to write, `shoal://` weights, and a
+storageUri that is one of the versions. A replica reports which weights it has loaded only for `shoal://`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,12 +24,12 @@ _NUMBER_IS_OURS = f"annotate the InferenceService with {AUTOSCALER_ANNOTATION}: 
 
 @dataclass(frozen=True, slots=True)
 class StagedBase:
-    """By its pool's name, which is the base's id as well."""
+    """A base whose versions have replicas of their own. Its id is also its pool's name."""
 
     model: Declared[Model]
     service: Declared[InferenceService]
-    uris: Mapping[str, str]  # of its versions, by their names: what storageUri says for each
-    is_scaled: bool  # an AutoscalingPolicy has its number
+    uris: Mapping[str, str]  # storageUri of each version, by its name
+    is_scaled: bool  # an AutoscalingPolicy sets its number
 
     @property
     def may_surge(self) -> bool:
@@ -41,18 +41,18 @@ class StagedBase:
 
 
 def weights_uri(uri: str) -> str:
-    """`shoal://NAME@VERSION` for a storageUri or a version's artifact that names such weights; else empty."""
+    """Return `shoal://NAME@VERSION` for a storageUri or an artifact that names such weights; else an empty text."""
     weights = weights_at(uri)
     return weights.uri if weights is not None else ""
 
 
 def served_uri(storage_uri: str | None) -> str:
-    """The same of a storageUri alone: KServe itself fetches `s3://`, and then no replica tells what it has loaded."""
+    """Return the same for a storageUri only: KServe itself fetches `s3://`, then no replica reports what it loaded."""
     return weights_uri(storage_uri) if storage_uri is not None and storage_uri.startswith(WEIGHTS_SCHEME) else ""
 
 
 def staged_bases(objects: Iterable[Declared[AnyObject]]) -> dict[str, StagedBase]:
-    """By pool."""
+    """Return the staged bases by pool."""
     everything = _written(objects)
     return {
         pool: _staged(model, service, everything)
@@ -62,13 +62,13 @@ def staged_bases(objects: Iterable[Declared[AnyObject]]) -> dict[str, StagedBase
 
 
 def staged_ids(objects: Iterable[Declared[AnyObject]]) -> frozenset[ModelId]:
-    """The ids of those models."""
+    """Return the ids of the staged bases."""
     return frozenset(map(ModelId, staged_bases(objects)))
 
 
 def stage_findings(objects: Iterable[Declared[AnyObject]], *, delivers: bool) -> Iterator[Unobeyed]:
-    """Stages that are not taken, and a storageUri that the pool's channel has left. `delivers`: the controller writes
-    the InferenceServices, so that a storageUri can wait for its turn."""
+    """Yield stages that are not applied, and a storageUri that differs from the pool's channel. `delivers`: the
+    controller writes the InferenceServices, so that a storageUri can wait for its turn."""
     everything = _written(objects)
     for pool, model, service in _bases(everything):
         if delivers:
@@ -99,7 +99,7 @@ def _written(objects: Iterable[Declared[AnyObject]]) -> Everything:
 
 
 def _bases(everything: Everything) -> Iterator[tuple[str, Declared[Model], Declared[InferenceService]]]:
-    """Those that bear their pool's name: a tenant's own base has no stages anywhere."""
+    """Yield the bases that bear their pool's name: a tenant's own base never has stages."""
     pools = everything.pools()
     for model in everything.models:
         pool = model.value.spec.id
@@ -117,7 +117,7 @@ def _staged(model: Declared[Model], service: Declared[InferenceService], everyth
 
 
 def _obstacle(model: Model, service: InferenceService, *, is_scaled: bool) -> str:
-    """Why not, and what to do."""
+    """Return why the base has no stages, and what to do; otherwise an empty text."""
     annotations, predictor = service.metadata.annotations, service.spec.predictor
     mode = mode_of({"metadata": {"annotations": annotations}})
     if mode != STANDARD:
@@ -148,7 +148,7 @@ def _unknown_uri(model: Model, uri: str | None) -> str:
 
 
 def _elsewhere(model: Model, service: InferenceService) -> str:
-    """Where storageUri names what its main channel does not point at."""
+    """Return how storageUri differs from the main channel's version, or an empty text."""
     channels = model.spec.channels
     main = channels.get("stable") or next((channels[name] for name in sorted(channels)), None)
     served = service.spec.predictor.model
