@@ -115,5 +115,5 @@ def test_what_answers_say_can_be_read_by_pages() -> None:
     "text", ["app.example.com", "https://", "https://a b", "https://a/path", "ftp://a", "https://a\r\nx"]
 )
 def test_what_is_no_origin_is_refused_at_start(text: str) -> None:
-    with pytest.raises(ValueError, match="no origin"):
+    with pytest.raises(ValueError, match="not an origin"):
         Origins.of(text)

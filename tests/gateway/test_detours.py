@@ -297,7 +297,7 @@ async def test_a_prompt_that_failed_two_replicas_is_refused(play: Playing) -> No
     (await p.connects()).dies()
     await p.settle()
     assert p.client.status == 502 and not p.dials, "no third replica is risked"
-    assert "refused for 600 s" in p.client.error["message"], p.client.body
+    assert "rejected for 600 s" in p.client.error["message"], p.client.body
     with pytest.raises(AssertionError, match="prompt_quarantined"):
         p.ask()
     assert p.client.status == 400 and figure(p, "shoal_prompts_quarantined_total") == 1

@@ -165,7 +165,7 @@ async def test_the_room_is_bounded_in_requests_and_bytes(bound: dict[str, int]) 
     for _ in range(4):
         pool.p.ask()
     assert (pool.p.client.status, pool.p.client.error["code"]) == (503, "model_not_ready")
-    assert "as many requests" in pool.p.client.error["message"] and pool.p.gateway.services.pool_wakes.waiting < 4
+    assert "Too many requests wait" in pool.p.client.error["message"] and pool.p.gateway.services.pool_wakes.waiting < 4
     await pool.p.close()
 
 

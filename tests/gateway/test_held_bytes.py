@@ -100,7 +100,7 @@ def test_the_refusal_says_when_to_come_again_and_what_is_taken_now() -> None:
     answer = refused.value.answer
     assert (answer.status, answer.code) == (503, "overloaded")
     assert answer.retry_after_s in (2, 3)
-    assert f"Send it again in {answer.retry_after_s} s" in answer.message and "64 KiB" in answer.message
+    assert f"Send the request again in {answer.retry_after_s} s" in answer.message and "64 KiB" in answer.message
 
 
 @settings(max_examples=40)

@@ -60,7 +60,7 @@ async def test_as_many_at_a_time_as_the_tier_allows(play: Playing, lane: str) ->
     answer = second.answer
     assert (answer.status, answer.code) == (429, "rate_limit_exceeded")
     assert int(answer.headers["retry-after"]) >= 1
-    assert "enterprise" in answer.error["message"] and "1 requests at a time" in answer.error["message"]
+    assert "enterprise" in answer.error["message"] and "1 concurrent requests" in answer.error["message"]
     assert rejections(p, "concurrent_requests") == 1
     assert p.gateway.services.quotas.in_flight(ACME) == 1
     engine.begins_stream()

@@ -46,10 +46,16 @@ class QueuesCollector(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        waits = HistogramMetricFamily("shoal_queue_seconds", "Time in the admission queue", labels=["pool", "class"])
+        waits = HistogramMetricFamily(
+            "shoal_queue_seconds", "Seconds that requests spent in the admission queue", labels=["pool", "class"]
+        )
         depth = GaugeMetricFamily("shoal_queue_depth_tokens", "Tokens in the queue", labels=["pool", "band"])
         requests = GaugeMetricFamily("shoal_queue_requests", "Requests in the queue", labels=["pool", "band"])
-        overloaded = GaugeMetricFamily("shoal_pool_overloaded", "1 while the newest go first", labels=["pool"])
+        overloaded = GaugeMetricFamily(
+            "shoal_pool_overloaded",
+            "1 while the pool is overloaded and serves the newest requests first",
+            labels=["pool"],
+        )
         for pool, admission, times in self._figures():
             overloaded.add_metric([pool], float(admission.is_overloaded))
             for band, name in enumerate(BANDS):
@@ -68,10 +74,13 @@ class LadderCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         labels = ["pool", "rung"]
-        on = GaugeMetricFamily("shoal_overload_rung", "1 while the rung is in force", labels=labels)
+        on = GaugeMetricFamily(
+            "shoal_overload_rung", "1 while the step of the overload ladder is active", labels=labels
+        )
         strength = GaugeMetricFamily(
             "shoal_overload_strength",
-            "What the rung carries: shed, of the band that gives most; shift, of all that comes",
+            "Share of requests that the active overload step rejects (shed: of the band that loses most) or sends to "
+            "other pools (shift: of all)",
             labels=labels,
         )
         for pool, rungs in self._ladders().items():

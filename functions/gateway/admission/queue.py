@@ -313,12 +313,12 @@ def _request_of(ticket: Ticket) -> QueuedRequest:
 
 
 _MESSAGES = {
-    "saturated": "The pool {pool} is full: a request that came now would wait for too long.",
-    "queue_full": "As much waits for the pool {pool} as may wait.",
-    "tenant_queue_full": "As many of your requests wait for the pool {pool} as may wait.",
+    "saturated": "The pool {pool} is full, and a new request would wait too long.",
+    "queue_full": "The queue of the pool {pool} is full.",
+    "tenant_queue_full": "Your share of the queue of the pool {pool} is full.",
     "low_tier": "The pool {pool} is nearly full, and higher tiers go first.",
     "low_band": "The pool {pool} is overloaded, and more urgent classes go first.",
-    "queue_timeout": "The pool {pool} is full: the request has waited for as long as may be.",
+    "queue_timeout": "The pool {pool} is full, and the request has waited for the longest time allowed.",
 }
 
 

@@ -43,7 +43,7 @@ class Origins:
             raise ValueError(f"{len(names)} origins; at most {ORIGINS_MAX}")
         for name in names:
             if name != "*" and _ORIGIN.fullmatch(name) is None:
-                raise ValueError(f"{name[:100]!r} is no origin: write https://host, with a port where it has one, or *")
+                raise ValueError(f"{name[:100]!r} is not an origin: write https://host, https://host:port or *")
         return cls(frozenset(name.encode() for name in names if name != "*"), "*" in names)
 
     def __bool__(self) -> bool:

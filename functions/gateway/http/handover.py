@@ -70,7 +70,7 @@ class Handover:
                 _log.info("a successor serves the listeners; draining")
                 self._drain()
         except (OSError, TimeoutError) as error:
-            _log.warning("a successor asked for the listeners and failed: %s", error)
+            _log.warning("a successor requested the listeners and failed: %s", error)
 
 
 class Inheritance:
@@ -85,7 +85,7 @@ class Inheritance:
             try:
                 self._channel.sendall(_SERVING)
             except OSError as error:
-                _log.warning("the predecessor is gone already: %s", error)
+                _log.warning("the predecessor has already exited: %s", error)
 
 
 def inherit(path: Path, expected: int) -> Inheritance | None:
@@ -101,7 +101,11 @@ def inherit(path: Path, expected: int) -> Inheritance | None:
         return None
     listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     if len(listeners) != expected:
-        _log.error("the running gateway has %d listeners, this one needs %d: stop it first", len(listeners), expected)
+        _log.error(
+            "the running gateway has %d listeners, this one needs %d: stop the running one first",
+            len(listeners),
+            expected,
+        )
         for listener in listeners:
             listener.close()
         channel.close()

@@ -148,7 +148,7 @@ def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, 
             continue
         if name in _ONCE:
             if name in seen:
-                raise bad_request(f"The header {name.decode()} may be given once.", code="duplicate_header")
+                raise bad_request(f"The header {name.decode()} may occur only once.", code="duplicate_header")
             seen.add(name)
         checked.append((name, value))
     if b"host" not in seen:
@@ -159,7 +159,7 @@ def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, 
 def _name(raw_name: bytes) -> bytes:
     name = raw_name.lower()
     if _HEADER_NAME.fullmatch(name) is None:
-        raise bad_request("A header's name has characters that are not allowed (letters, digits, '-' and '_' are).")
+        raise bad_request("A header name has invalid characters; use letters, digits, '-' and '_'.")
     return name
 
 
@@ -172,7 +172,11 @@ def check_json_body(headers: RawHeaders) -> None:
         elif (
             len(name) == 16 and name.lower() == b"content-encoding" and value.strip().lower() not in (b"", b"identity")
         ):
-            raise Refused(errors.unsupported_media_type("Encoded bodies are not taken; send the JSON as it is."))
+            raise Refused(
+                errors.unsupported_media_type(
+                    "Encoded bodies are not accepted; send plain JSON without Content-Encoding."
+                )
+            )
     if content_type != b"application/json":
         raise Refused(errors.unsupported_media_type("Send the body with 'Content-Type: application/json'."))
 
@@ -193,7 +197,7 @@ def announced_bytes(headers: RawHeaders) -> int | None:
 def _service_class(value: bytes) -> ServiceClass:
     text = value.decode("latin-1").strip().lower()
     if text not in _CLASSES:
-        raise bad_request(f"X-Shoal-Class is one of {', '.join(_CLASSES)}.", param="X-Shoal-Class")
+        raise bad_request(f"X-Shoal-Class must be one of {', '.join(_CLASSES)}.", param="X-Shoal-Class")
     return cast(ServiceClass, text)
 
 
@@ -208,12 +212,14 @@ def _session(value: bytes, limits: Limits) -> str | None:
     except UnicodeDecodeError:
         session = value.decode("latin-1")
     if len(session) > limits.session_chars:
-        raise bad_request(f"X-Session-ID is over {limits.session_chars} characters.", param="X-Session-ID")
+        raise bad_request(f"X-Session-ID is longer than {limits.session_chars} characters.", param="X-Session-ID")
     return session or None
 
 
 def _deadline_ms(value: bytes) -> int:
     text = value.decode("latin-1").strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= _MAX_DEADLINE_MS):
-        raise bad_request(f"X-Shoal-Deadline-Ms is 1 to {_MAX_DEADLINE_MS}.", param="X-Shoal-Deadline-Ms")
+        raise bad_request(
+            f"X-Shoal-Deadline-Ms must be an integer from 1 to {_MAX_DEADLINE_MS}.", param="X-Shoal-Deadline-Ms"
+        )
     return int(text)

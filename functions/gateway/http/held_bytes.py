@@ -207,7 +207,7 @@ class HeldBytes:
         unread = self._unread[reader]
         waited_s = self._clock() - unread.since_s
         _log.warning(
-            "a client of %s is closed: it has read %d of %d bytes in %.0f s, and others need the memory",
+            "slow client of %s disconnected: it read %d of %d bytes in %.0f s, and other requests need the memory",
             unread.tenant, unread.at_first_bytes - unread.held_bytes, unread.at_first_bytes, waited_s,
         )  # fmt: skip
         self.gone(reader)
@@ -218,7 +218,7 @@ class HeldBytes:
 def _no_room_for_body(request_id: str) -> ErrorAnswer:
     after_s = retry_after_s(_AFTER_S, request_id)
     message = (
-        f"The gateway holds as much in large bodies and answers as it has room for. Send it again in {after_s} s; "
-        f"bodies of up to {FREE_BYTES // 1024} KiB are taken now."
+        f"The gateway's buffer for large bodies and answers is full. Send the request again in {after_s} s; "
+        f"bodies of up to {FREE_BYTES // 1024} KiB are accepted now."
     )
     return unavailable(message, "overloaded", after_s)

@@ -96,7 +96,9 @@ class LaneProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES)
         if not self._is_counted():
             self._close_after, self._phase = True, "busy"
-            answer = errors.unavailable("The gateway has no connection left. Try again shortly.", "overloaded", 1)
+            answer = errors.unavailable(
+                "The gateway's limit on connections is reached. Try again shortly.", "overloaded", 1
+            )
             self._gateway.refuse(self, request_id_of([]), answer)
             return
         self._close_after = self._services.state.draining

@@ -125,7 +125,7 @@ class ExactPrefixes:
             self.view.fold(decode(message), self._clock())
         except (PrefixUpdateInvalid, ValueError) as error:
             self.refused_total += 1
-            _log.warning("dropped news of prefixes: %s", error)
+            _log.warning("dropped an invalid prefix message: %s", error)
 
     def asks(self, catalogue: Catalogue) -> list[PrefixRequest]:
         """Return the update requests to publish now, so that replicas continue to send updates."""

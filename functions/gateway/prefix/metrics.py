@@ -44,16 +44,19 @@ class PrefixStats:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._predicted = Counter(
-            "shoal_prefix_predicted_tokens", "Prompt tokens foreseen in a cache", ["pool"], registry=registry
+            "shoal_prefix_predicted_tokens", "Prompt tokens predicted to be cached", ["pool"], registry=registry
         )
         self._misjudged = Counter(
             "shoal_prefix_misjudged_tokens",
-            "Foreseen and not cached (over), or cached and not foreseen (under)",
+            "Prompt tokens predicted but not cached (over), or cached but not predicted (under)",
             ["pool", "direction"],
             registry=registry,
         )
         self._ratio = Gauge(
-            "shoal_prefix_hit_ratio", "Cached of all prompt tokens in the last minute", ["pool"], registry=registry
+            "shoal_prefix_hit_ratio",
+            "Cached share of all prompt tokens in the last minute",
+            ["pool"],
+            registry=registry,
         )
         self._pools: dict[PoolName, _Pool] = {}
 
@@ -92,7 +95,7 @@ class ExactPrefixStats(Collector):
     def collect(self) -> Iterator[Metric]:
         exact = self._exact
         answers = CounterMetricFamily(
-            "shoal_prefix_answers", "Prompts looked up in what replicas tell of their caches.", labels=["answer"]
+            "shoal_prefix_answers", "Prompts looked up in the cache reports of replicas.", labels=["answer"]
         )
         answers.add_metric(["known"], exact.known_total)
         answers.add_metric(["unknown"], exact.unknown_total)
@@ -104,14 +107,14 @@ class ExactPrefixStats(Collector):
             known.add_metric(labels, replicas)
         yield known
         blocks = GaugeMetricFamily(
-            "shoal_prefix_blocks_known", "Their cached blocks together.", labels=["pool", "source"]
+            "shoal_prefix_blocks_known", "Known cached blocks of all replicas.", labels=["pool", "source"]
         )
         for labels, number in exact.view.known_blocks().items():
             blocks.add_metric(labels, number)
         yield blocks
         ready = GaugeMetricFamily(
             "shoal_prefix_tokenizer_ready",
-            "Whether the tokenizer of a pool's base came from the store; 0: its prompts are known by what was sent.",
+            "1 if the tokenizer of the pool's base model was fetched from the store, else 0 (estimate by sent text).",
             labels=["pool"],
         )
         for pool, is_ready in exact.tokenizers.ready().items():
@@ -123,17 +126,17 @@ class ExactPrefixStats(Collector):
         for outcome, number in exact.tokenizers.outcomes.items():
             fetches.add_metric([outcome], number)
         yield fetches
-        yield CounterMetricFamily("shoal_prefix_lessons", "Prompts tokenised.", exact.learnt_total)
+        yield CounterMetricFamily("shoal_prefix_lessons", "Prompts tokenized.", exact.learnt_total)
         yield CounterMetricFamily(
             "shoal_prefix_gaps",
-            "Times that a replica's blocks became unknown: lost events.",
+            "Times that a replica's cached blocks became unknown because events were lost.",
             exact.view.gaps_total,
         )
         yield CounterMetricFamily(
-            "shoal_prefix_news_refused", "Messages from the bus that were no valid prefix events.", exact.refused_total
+            "shoal_prefix_news_refused", "Messages from the bus that were not valid prefix events.", exact.refused_total
         )
         yield CounterMetricFamily(
             "shoal_prefix_lessons_left_out",
-            "Prompts not tokenised: too many at a time.",
+            "Prompts not tokenized because the queue was full.",
             exact.learner.left_out_total,
         )

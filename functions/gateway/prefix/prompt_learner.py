@@ -93,7 +93,7 @@ class PromptModels:
             model = load_model(directory)
         except (OSError, ValueError) as error:
             if missing_at != directory:
-                _log.warning("prompts of %s are not known exactly: %s", pool, error)
+                _log.warning("prefixes of pool %s are estimated by text: no tokenizer: %s", pool, error)
             self._missing[pool] = directory, self._clock()
             return None
         self._models[pool] = directory, model
@@ -182,7 +182,7 @@ class PromptLearner:
             try:
                 learnt = self.learn(job)
             except Exception:  # an error in one body or template must not stop the thread
-                _log.exception("a prompt of %s could not be learnt", job.engine_name)
+                _log.exception("a prompt of %s could not be tokenized", job.engine_name)
                 continue
             if learnt is not None:
                 tell(job, learnt)
@@ -199,7 +199,7 @@ def _tokens(body: dict[str, Any], text: bytes, model: PromptModel, job: PromptJo
         try:
             prompt = model.template.render(messages)
         except TemplateFailed as error:
-            _log.info("the chat template of %s: %s", job.pool, error)
+            _log.info("the chat template of pool %s failed: %s", job.pool, error)
             return nothing
         tokens = model.tokenizer.tokens(prompt[:MAX_LEARNT_CHARS], add_special_tokens=False)
         contents = [message["content"] for message in messages]

@@ -111,12 +111,14 @@ class TokenizerSource:
             self.outcomes[outcome_of(error)] += 1
             self._failed[digest] = self._next_try(failed, str(error))
             if failed is None or failed.why != str(error):
-                _log.warning("prompts of %s are not known exactly: the tokenizer of %s: %s", pool, digest, error)
+                _log.warning(
+                    "prefixes of pool %s are estimated by text: the tokenizer of %s is missing: %s", pool, digest, error
+                )
             return
         self.outcomes["fetched"] += 1
         self._failed.pop(digest, None)
         self._fetched[pool] = digest, directory
-        _log.info("the tokenizer of %s is there: %s", pool, digest)
+        _log.info("the tokenizer of pool %s was fetched: %s", pool, digest)
 
     def _next_try(self, failed: "_Failed | None", why: str) -> "_Failed":
         times = 1 + (failed.times if failed is not None else 0)

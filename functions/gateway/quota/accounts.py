@@ -38,8 +38,8 @@ ALONE = Regime("share", 1)
 Charged = tuple[int, int, int]  # tokens of an answer: prompt, cached part of the prompt, completion
 _BATCH_BACK_S = 60
 _LIMITS_UNKNOWN = (
-    "How much your limits leave is not known while the gateways have lost touch, and what is left goes to urgent "
-    "requests. Send batch requests again later."
+    "Remaining quota is unknown: gateways cannot reach the bus. Only urgent requests are admitted; send batch "
+    "requests later."
 )
 
 
@@ -244,7 +244,7 @@ class TenantQuotas:
     def ask(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
         """Request what `reserve` lacked. `done` is called once, later, with the refusal or None."""
         if self.leasing is None:
-            raise ValueError("limits are not shared: there is nobody to ask")
+            raise ValueError("limits are not shared between gateways: there is no lease to request")
         self.leasing.ask(entry, _LeaseReply(entry, now, done))
 
     def occupy(self, tenant: TenantId) -> Callable[[], None]:

@@ -42,7 +42,7 @@ async def keep(leases: QuotaLeases, file: Path) -> None:
             try:
                 await asyncio.to_thread(_write, file, kept)
             except OSError as error:
-                _log.warning("the number of gateways could not be kept at %s: %s", file, error)
+                _log.warning("the number of gateways could not be stored at %s: %s", file, error)
         await asyncio.sleep(_KEEP_INTERVAL_S)
 
 

@@ -295,4 +295,4 @@ class _Pending:
         try:
             self._done(over)
         except Exception:
-            _log.exception("a request failed as its limits were answered")
+            _log.exception("a request failed while its lease answer was delivered")

@@ -54,9 +54,17 @@ class QuotaCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         regime = self._quotas.regime
         tokens = CounterMetricFamily("shoal_quota_settled_tokens", "Tokens charged to accounts", labels=["kind", "by"])
-        requests = CounterMetricFamily("shoal_quota_settled_requests", "Whose accounts were charged", labels=["by"])
-        held = CounterMetricFamily("shoal_quota_settled_kv_token_seconds", "Charged in all", labels=["by"])
-        worked = CounterMetricFamily("shoal_quota_settled_gpu_seconds", "Charged in all", labels=["by"])
+        requests = CounterMetricFamily(
+            "shoal_quota_settled_requests",
+            "Requests charged, by source of the token count: the engine's usage or the gateway's own count",
+            labels=["by"],
+        )
+        held = CounterMetricFamily(
+            "shoal_quota_settled_kv_token_seconds", "KV-token-seconds charged to accounts", labels=["by"]
+        )
+        worked = CounterMetricFamily(
+            "shoal_quota_settled_gpu_seconds", "GPU-seconds charged to accounts", labels=["by"]
+        )
         for by, settled in (("engine", self._quotas.settled_by_engine), ("count", self._quotas.settled_by_count)):
             tokens.add_metric(["input", by], settled.input_tokens)
             tokens.add_metric(["cached", by], settled.cached_tokens)
@@ -64,14 +72,16 @@ class QuotaCollector(Collector):
             requests.add_metric([by], settled.requests)
             held.add_metric([by], settled.kv_token_s)
             worked.add_metric([by], settled.gpu_s)
-        steps = GaugeMetricFamily("shoal_quota_step", "1 for how limits are kept now", labels=["step"])
+        steps = GaugeMetricFamily("shoal_quota_step", "1 for the current way of enforcing limits", labels=["step"])
         for step in get_args(Step):
             steps.add_metric([step], float(regime.step == step))
         gateways = GaugeMetricFamily("shoal_quota_gateways", "Gateways that share the limits")
         gateways.add_metric([], self._quotas.leasing.gateways if self._quotas.leasing is not None else 1)
-        accounts = GaugeMetricFamily("shoal_quota_accounts", "Tenants and keys that are counted here")
+        accounts = GaugeMetricFamily("shoal_quota_accounts", "Quota accounts of tenants and keys at this gateway")
         accounts.add_metric([], len(self._quotas))
-        asks = CounterMetricFamily("shoal_quota_asks", "Requests that had to ask the bus", labels=["outcome"])
+        asks = CounterMetricFamily(
+            "shoal_quota_asks", "Requests that needed a lease from the bus, by outcome", labels=["outcome"]
+        )
         leasing = self._quotas.leasing
         for outcome, count in leasing.asks.items() if leasing is not None else ():
             asks.add_metric([outcome], count)

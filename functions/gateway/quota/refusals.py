@@ -34,13 +34,13 @@ def over_quota(over: OverLimit, whose: str, draw: float, headers: MoreHeaders = 
     seconds = max(1, ceil(over.retry_after_s))
     if over.dimension == "concurrent_requests":
         message = (
-            f"{whose} allows {over.limit} requests at a time, and that many are under way. "
-            "Wait for one to end, or ask for more."
+            f"{whose} allows {over.limit} concurrent requests, and that many are running. "
+            "Wait for one to end, or ask the operator for a higher limit."
         )
     else:
         message = (
             f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and they are used up. "
-            f"Try again in {seconds} s, or ask for more."
+            f"Try again in {seconds} s, or ask the operator for a higher limit."
         )
     kind = _TYPES.get(over.dimension, "tokens")
     answer = ErrorAnswer(
@@ -52,8 +52,8 @@ def over_quota(over: OverLimit, whose: str, draw: float, headers: MoreHeaders = 
 def larger_than_all(over: OverLimit, whose: str) -> OverQuota:
     """Return the 400 for a request that no waiting would make possible."""
     message = (
-        f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and the request needs more than that, so that it could "
-        "never come. Send a shorter prompt, ask for less output, or ask for a higher limit."
+        f"{whose} allows {over.limit} {_WORDS[over.dimension]}, and this request alone needs more, so waiting does "
+        "not help. Send a shorter prompt, request less output, or ask the operator for a higher limit."
     )
     answer = ErrorAnswer(400, "invalid_request_error", "request_over_quota", message)
     return OverQuota(answer, over.dimension)

@@ -125,7 +125,7 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
         try:
             listener(ended)
         except Exception:
-            _log.exception("request %s is not accounted for by %r", exchange.admitted.request_id, listener)
+            _log.exception("request %s: end listener %r failed", exchange.admitted.request_id, listener)
     if status >= 500:
         why = ",".join(failure.value for failure in ended.failures) or code
         _log.warning("request %s ended with %d (%s)", exchange.admitted.request_id, status, why)

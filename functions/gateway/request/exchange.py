@@ -293,7 +293,7 @@ class Exchange:
         limits = self.services.limits
         if now_s >= self.deadline_s:
             ending.settle_cascade(self)
-            ending.stop(self, errors.deadline_exceeded("The deadline passed before the answer was whole."))
+            ending.stop(self, errors.deadline_exceeded("The deadline passed before the answer was complete."))
         elif self._paused_at_s is not None:
             self.due_s = min(self.deadline_s, self._paused_at_s + limits.write_stall_s)
             if now_s - self._paused_at_s > limits.write_stall_s:
@@ -327,7 +327,7 @@ class Exchange:
         try:
             self.cut_short(errors.internal_error())
         except Exception:
-            _log.exception("request %s cannot be told so", self.admitted.request_id)
+            _log.exception("request %s: the error could not be sent; the connection is cut", self.admitted.request_id)
             self.cut_off()
 
     # calls of the client's connection: the exchange is an Answering

@@ -75,8 +75,8 @@ class PromptQuarantine:
         if held_s <= 0.0:
             return None
         return errors.bad_gateway(
-            "Replicas failed one after the other while they worked on this very request, so it is tried nowhere else, "
-            f"and refused for {ceil(held_s)} s. Change the request, or report its x-request-id to the operator."
+            "Replicas failed while processing this request, so it is not retried, and identical requests are "
+            f"rejected for {ceil(held_s)} s. Change the request, or report its x-request-id to the operator."
         )
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class PromptQuarantine:
 
 def _held(held_s: float) -> ErrorAnswer:
     message = (
-        "Replicas failed one after the other while they worked on this very request, so it is refused for another "
+        "Replicas failed while processing an identical request, so this request is rejected for another "
         f"{ceil(held_s)} s. Change the request, or report its x-request-id to the operator."
     )
     return ErrorAnswer(400, "invalid_request_error", "prompt_quarantined", message)

@@ -146,23 +146,23 @@ def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
     model, retry_after_s = admitted.model.served_as, _retry_after_s(admitted)
     if failed.outcome == "refused":
         why = f": {failed.reason}" if failed.reason else ""
-        message = f"{model} cannot be loaded{why}. Ask for another version, or have this one's owner publish a new one."
+        message = f"{model} cannot be loaded{why}. Use another version, or publish a corrected one."
         return errors.unavailable(message, "model_unavailable", None)
     if failed.outcome == "no_room":
-        message = f"Every replica's adapters are in use, so that there is no room for {model} now. Try again shortly."
+        message = f"{model} is not loaded: the adapter slots of all replicas are in use. Try again shortly."
         return errors.unavailable(message, "overloaded", retry_after_s)
     if failed.outcome == "too_many":
-        message = f"{model} is being loaded, and as many requests as may wait for it do. Try again shortly."
+        message = f"{model} is being loaded, and the limit on requests that wait for it is reached. Try again shortly."
         return errors.unavailable(message, "overloaded", retry_after_s)
     if failed.outcome == "held_back":
         message = (
-            f"{model} is not loaded, and its pool is overloaded: adapters are loaded there one at a time meanwhile. "
+            f"{model} is not loaded. Its pool {admitted.model.pool} is overloaded and loads one adapter at a time. "
             "Try again shortly."
         )
         return errors.unavailable(message, "overloaded", retry_after_s)
     if failed.outcome == "slow":
         return errors.unavailable(f"{model} is being loaded. Try again shortly.", "model_not_ready", retry_after_s)
-    message = f"{model} is not loaded on any replica, and none could load it. Try again shortly."
+    message = f"{model} is not loaded on any replica, and no replica could load it. Try again shortly."
     return errors.unavailable(message, "model_not_ready", retry_after_s)
 
 
@@ -173,9 +173,11 @@ def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer 
         if _COMMAND_LINE_OPTION.search(message):
             return _not_set_up(message, param)
         code = "context_length_exceeded" if "context length" in message else "invalid_request"
-        return ErrorAnswer(400, "invalid_request_error", code, message or "The engine refused the request.", param)
+        return ErrorAnswer(
+            400, "invalid_request_error", code, message or "The engine rejected the request without a reason.", param
+        )
     if status in (404, 405, 501) and _lacks_route(status, body):
-        message = "The engines of this model do not offer this route. Use /v1/chat/completions, or ask the operator."
+        message = "This model does not support this route. Use /v1/chat/completions, or ask the operator to enable it."
         return ErrorAnswer(400, "invalid_request_error", "route_not_offered", message)
     if status == 404:
         return Failure.ADAPTER_MISSING
@@ -188,13 +190,14 @@ def _not_set_up(message: str, param: str | None) -> ErrorAnswer:
     """Return an error without the command-line options that the engine's message suggests to its operator."""
     if "tool choice" in message or "tool_choice" in message:
         text = (
-            "This model calls no tools. Leave `tools` out, send `tool_choice: none`, or ask the operator for a model "
-            "that does."
+            "This model does not support tool calls. Omit `tools`, send `tool_choice: none`, or ask the "
+            "operator for a model that supports them."
         )
         return ErrorAnswer(400, "invalid_request_error", "tools_not_offered", text, "tools")
     named = f" (`{param}`)" if param else ""
     text = (
-        f"This model's engines are not set up for what the request asks for{named}. Leave it out, or ask the operator."
+        f"The request uses a feature that is not enabled for this model{named}. "
+        "Omit it, or ask the operator to enable it."
     )
     return ErrorAnswer(400, "invalid_request_error", "not_offered", text, param)
 

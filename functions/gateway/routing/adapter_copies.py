@@ -57,8 +57,8 @@ class AdapterCopies:
             answer = await loader.load(replica, name, _WAIT_S)
             if answer.state == "loaded":
                 self._fleet.note_adapter(replica_id, name, self._clock())
-                _log.info("adapter %s is on %s too: its other replicas were busy", name, replica_id)
+                _log.info("adapter %s also loaded on %s: its other replicas were busy", name, replica_id)
             else:
-                _log.info("no copy of adapter %s on %s: %s %s", name, replica_id, answer.state, answer.reason)
+                _log.info("adapter %s not copied to %s: %s %s", name, replica_id, answer.state, answer.reason)
         finally:
             self.under_way -= 1

@@ -126,8 +126,8 @@ def _refusal(refused: NotAwake, admitted: Admitted) -> ErrorAnswer:
     about = f", which takes about {told_s(after_s)} s more" if after_s is not None else ""
     again_s = retry_after_s(after_s if after_s is not None else _FEW_S, admitted.request_id)
     why = {
-        "too_late": f"The pool {pool} was at zero and is being started{about}: longer than this request may wait.",
-        "too_many": f"The pool {pool} was at zero and is being started{about}; as many requests as may wait for it do.",
-        "not_started": f"The pool {pool} was at zero, and no replica of it came to serve while the request waited.",
+        "too_late": f"The pool {pool} has no replica and is being started{about}: longer than this request may wait.",
+        "too_many": f"The pool {pool} has no replica and is being started{about}. Too many requests wait for it.",
+        "not_started": f"The pool {pool} had no replica, and none became ready while the request waited.",
     }[refused.why]
     return errors.unavailable(f"{why} Try again in {again_s} s.", "model_not_ready", again_s)
