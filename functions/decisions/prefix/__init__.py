@@ -1,1 +1,1 @@
-"""Knowledge of cached prefixes: names of blocks, who holds them, what was sent where."""
+"""Knowledge of cached prefixes: names of blocks, their holders, and the prompts sent to each replica."""

@@ -1,17 +1,18 @@
 """Token blocks of a replica in at most 64 KiB: a Bloom filter of words, sent whole every few seconds.
 
-The filter for fleets where every block's coming and going is too much to tell: 64 KiB instead of eight bytes a block,
-and no order of messages to keep. Another than `bloom` (digests on a disk, in a heartbeat): a request asks it once per
-replica and per step of a search, so one name has all its bits in one 64-bit word, and the words of all replicas at one
-place lie side by side. One question is then one look-up for the whole fleet.
+It serves fleets in which reporting every block's arrival and eviction would be too much: 64 KiB instead of eight bytes
+a block, and no order of messages to preserve. It differs from `distribution.bloom` (digests on a disk, in a heartbeat),
+because each request queries it once per replica and search step. So one name has all its bits in one 64-bit word, and
+the words of all replicas at one index are adjacent. One query of all replicas is then one look-up.
 
     word = name mod words          bits = four of its 64, from the name's upper half
 
-Words are a power of two, so a small filter is a large one repeated: filters of different sizes are asked alike.
-Measured false "yes" (test_false_answers_are_as_rare_as_promised): 1 % at 40,000 names in 64 KiB. Where few replicas are
-left, a search asks for a block and its parent together, so that a wrong step there is as rare as the square of that.
+The number of words is a power of two, so a small filter can be repeated to the full size: filters of different sizes
+are queried alike. Measured false positives (test_false_answers_are_as_rare_as_promised): 1 % at 40,000 names in 64 KiB.
+If few replicas are left, a search checks a block and its parent together, so that a wrong step is as rare as the square
+of that.
 
-Worked example (test_size_follows_the_number_of_names): 1,000 names take 256 words = 2 KiB; 100,000 would take 32,768
+Worked example (test_size_follows_the_number_of_names): 1,000 names use 256 words = 2 KiB; 100,000 would use 32,768
 words and get 8,192, the limit.
 """
 
@@ -26,15 +27,15 @@ MAX_WORDS = 8192
 MAX_BYTES = MAX_WORDS * 8
 _MIN_WORDS = 16
 _NAMES_PER_WORD = 5
-_WORD = MAX_WORDS - 1  # the bits of a name that choose its word
+_WORD = MAX_WORDS - 1  # mask for the bits of a name that select its word
 _FIRST_COLUMNS = 8
-_FEW = 8  # columns that are sooner asked one by one
+_FEW = 8  # up to so many columns are searched one by one
 
 Words = npt.NDArray[np.uint64]
 
 
 def build(names: Iterable[int]) -> bytes:
-    """The filter of these names, little-endian words."""
+    """Return the filter of these names as little-endian words."""
     keys = np.fromiter(names, dtype=np.uint64)
     words = _MIN_WORDS
     while words < MAX_WORDS and words * _NAMES_PER_WORD < len(keys):
@@ -45,16 +46,16 @@ def build(names: Iterable[int]) -> bytes:
 
 
 class BloomTable:
-    """The filters of one pool's replicas, a column each. Owned by one event loop."""
+    """Filters of one pool's replicas, one column each. Owned by one event loop."""
 
     def __init__(self) -> None:
         self._table: Words = np.zeros((MAX_WORDS, _FIRST_COLUMNS), dtype=np.uint64)
-        self._cells = self._table.data  # numbers of Python's own: a third of the cost of numpy's, one by one
+        self._cells = self._table.data  # reads Python integers at a third of numpy's cost for single cells
         self._free: list[int] = list(range(_FIRST_COLUMNS - 1, -1, -1))
 
     @classmethod
     def like(cls, other: "BloomTable") -> "BloomTable":
-        """The same filters in the same columns; which of them are in use, the other goes on to say."""
+        """Copy the filters of `other` into the same columns. The copy does not know which columns are in use."""
         copy = cls()
         copy._table = other._table.copy()
         copy._cells = copy._table.data
@@ -62,20 +63,20 @@ class BloomTable:
 
     @staticmethod
     def check(content: bytes) -> None:
-        """ValueError where this is no filter."""
+        """Raise ValueError if `content` has no valid size for a filter."""
         words = len(content) // 8
         if len(content) % 8 or not _MIN_WORDS <= words <= MAX_WORDS or words & (words - 1):
             raise ValueError(f"a filter of {len(content)} bytes: not a power of two of words")
 
     def begin(self) -> int:
-        """A fresh column that holds nothing."""
+        """Reserve an empty column and return its number."""
         if not self._free:
             width = self._widen()
             self._free = list(range(2 * width - 1, width - 1, -1))
         return self._free.pop()
 
     def put(self, column: int, content: bytes) -> None:
-        """The replica's newest filter; ValueError where this is none."""
+        """Replace the filter of a replica's column. Raise ValueError if `content` is not a filter."""
         self.check(content)
         while column >= self._table.shape[1]:
             self._widen()
@@ -90,29 +91,30 @@ class BloomTable:
             self._table[:, column] = 0
 
     def _widen(self) -> int:
-        """Twice the columns; how many there were."""
+        """Double the columns and return their former number."""
         width: int = self._table.shape[1]
         self._table = np.hstack([self._table, np.zeros_like(self._table)])
         self._cells = self._table.data
         return width
 
     def depths(self, names: Sequence[int], live: int) -> dict[int, int]:
-        """Column to the number of leading blocks that it seems to hold, of the columns in `live`."""
+        """Return the number of leading blocks that each column in `live` seems to hold."""
         candidates = self._holders(names[0]) & live if names else 0
         if candidates.bit_count() > _FEW:
             return depths(names, candidates, self._holders)
         return {column: self._depth(column, names) for column in slots_of(candidates)}
 
     def _holders(self, name: int, nobody: int = 0) -> int:
-        """One comparison for the fleet: 5 us, whether it has 9 replicas or 500."""
+        """Return the columns that seem to hold a block, as bits. One comparison for all columns: 5 us for 9 or 500
+        replicas."""
         wanted = np.uint64(_bits_of(name))
         held = (self._table[name & _WORD] & wanted) == wanted
         return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")
 
     def _depth(self, column: int, names: Sequence[int]) -> int:
-        """Of a replica that holds the first block: 0.5 us a step of the search."""
-        low, high = 0, len(names)  # block `low` is held, block `high` is not, or is none
-        middle = high - 1  # most that hold a beginning hold all of it
+        """Return the depth of a replica that holds the first block. A search step costs 0.5 us."""
+        low, high = 0, len(names)  # block `low` is held; block `high` is not held or does not exist
+        middle = high - 1  # test the last block first: most holders of the first block hold all
         while high - low > 1:
             if self._has_pair(column, names[middle], names[middle - 1]):
                 low = middle

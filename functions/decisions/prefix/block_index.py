@@ -1,34 +1,34 @@
-"""Index of token blocks: a name to the set of its holders, as the bits of one integer.
+"""Index of token blocks: maps a name to the set of its holders, as the bits of one integer.
 
-A holder is a slot, a bit number that is given out by `begin` and taken back by `retire`. Retiring costs nothing: the
-bit no longer counts, and is wiped from the entries a few at a time (`sweep`) before it is given out again. So a replica
-that starts anew gets a new slot and is filled again while the old one still answers, or at once does not.
+A holder is a slot: a bit number that `begin` reserves and `retire` releases. Retiring costs nothing: the bit no longer
+counts, and `sweep` wipes it from a few entries at a time before it is reused. So a restarted replica gets a new slot
+and fills it, whether its old slot still answers meanwhile or not.
 
-Memory is bounded: beyond `max_entries` distinct names nothing new is remembered, which makes the answer smaller and
-never wrong. Measured: 75 bytes a name, 110 where many share it; 1,000,000 names are about 100 MB.
+Memory is bounded: beyond `max_entries` distinct names no new one is stored. Results then become smaller, never wrong.
+Measured: 75 bytes a name, 110 if many replicas share it; 1,000,000 names are about 100 MB.
 
-What a holder keeps in host memory alone, it must fetch before it is of use (`add_to_host`): the same slots, in a second
-table. A chain is held `anywhere` as far as each of its blocks is in one table or the other.
+Blocks that a holder has in host memory only must be reloaded before use. They are in a second table with the same slots
+(`add_to_host`). A chain is held `anywhere` up to the first block that is in neither table.
 
-Which replicas hold how much of a chain is a search, not a walk. A block is stored after its parent and engines evict
-the ends of chains first, so holding block i means, nearly always, holding all before it; where an engine has kept an
-end without its beginning, the prediction is too good by that much, and nothing else.
+A search, not a walk, finds the number of blocks that each replica holds of a chain. A block is stored after its parent,
+and engines evict the ends of chains first. So a holder of block i nearly always holds all before it. If an engine has
+kept an end without its beginning, the prediction is too good by that much, and nothing else happens.
 
     cost = number of different depths x log2(blocks) look-ups of 0.1 us
 
 Worked example (test_depths_of_three_replicas): of a chain of 8 blocks, A holds 8, B the first 3, C none:
-{A: 8, B: 3}. Where more than `MAX_NAMED` replicas share a depth, they are not named one by one, and the depths of the
-others count from theirs: a prefix that everybody has distinguishes nobody (test_what_a_crowd_holds_counts_for_nobody).
+{A: 8, B: 3}. If more than `MAX_NAMED` replicas share a depth, they are not listed, and the depths of the others count
+from theirs: a prefix that all replicas have distinguishes none (test_what_a_crowd_holds_counts_for_nobody).
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
-MAX_NAMED = 64  # replicas of one answer
-MAX_SLOTS = 40_000  # twice the replicas of a fleet view: each may be filled anew while its old slot is wiped
+MAX_NAMED = 64  # replicas in one result
+MAX_SLOTS = 40_000  # twice the replicas of a fleet view: each may fill a new slot while its old one is wiped
 
 
 class BlockIndex:
-    """Owned by one event loop."""
+    """Index from block names to holders. Owned by one event loop."""
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
@@ -36,8 +36,8 @@ class BlockIndex:
         self._in_host: dict[int, int] = {}
         self._free: list[int] = []
         self._slots = 0
-        self._retired = 0  # bits that no longer count, but are in entries still
-        self._wiping = 0  # of those, what the sweep under way takes out
+        self._retired = 0  # retired bits that are still in entries
+        self._wiping = 0  # retired bits that the current sweep wipes
         self._to_wipe: list[int] = []
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class BlockIndex:
         return not self._retired and not self._wiping
 
     def begin(self) -> int | None:
-        """A fresh slot that holds nothing; None where there are too many."""
+        """Reserve an empty slot. Return None if there are too many."""
         if self._free:
             return self._free.pop()
         if self._slots >= MAX_SLOTS:
@@ -61,11 +61,11 @@ class BlockIndex:
         return self._slots - 1
 
     def add(self, slot: int, names: Iterable[int]) -> int:
-        """The slot holds these too; how many could not be remembered."""
+        """Add blocks to the slot and return how many could not be stored."""
         return self._add(self._holders, slot, names)
 
     def add_to_host(self, slot: int, names: Iterable[int]) -> int:
-        """The slot holds these in host memory alone."""
+        """Add blocks that the slot holds in host memory only; return how many could not be stored."""
         return self._add(self._in_host, slot, names)
 
     def _add(self, holders: dict[int, int], slot: int, names: Iterable[int]) -> int:
@@ -106,11 +106,11 @@ class BlockIndex:
             self._wiping = 0
 
     def depths(self, names: Sequence[int], live: int) -> dict[int, int]:
-        """Slot to the number of leading blocks that it holds, of the slots in `live`."""
+        """Return the number of leading blocks that each slot in `live` holds."""
         return depths(names, live, self._holders.get)
 
     def depths_anywhere(self, names: Sequence[int], live: int) -> dict[int, int]:
-        """The same of the blocks on the accelerator and in host memory together."""
+        """Return the number of leading blocks that each slot holds on the accelerator or in host memory."""
         holders, in_host = self._holders, self._in_host
         return depths(names, live, lambda name, nobody: holders.get(name, nobody) | in_host.get(name, nobody))
 
@@ -128,18 +128,21 @@ def _wipe(holders: dict[int, int], names: Iterable[int], keep: int) -> None:
 
 
 def depths(names: Sequence[int], live: int, holders: Callable[[int, int], int]) -> dict[int, int]:
-    """The search of the prologue; `holders(name, 0)` are the slots that hold a block, as bits, 0 where none does."""
+    """Search the depth of each slot in `live`, as the module docstring describes.
+
+    `holders(name, 0)` returns the slots that hold a block, as bits.
+    """
     groups: list[tuple[int, int]] = []  # (depth, slots), deeper ones later
     last = len(names) - 1
     at = 0
     candidates = holders(names[0], 0) & live if names else 0
     while candidates:
-        low, high = at, last  # at `low` all candidates hold
+        low, high = at, last  # all candidates hold block `low`
         left = holders(names[last], 0) & candidates
         if left == candidates:
             groups.append((last + 1, candidates))
             break
-        while high - low > 1:  # at `high` not all do
+        while high - low > 1:  # not all hold block `high`
             middle = (low + high) >> 1
             held = holders(names[middle], 0) & candidates
             if held == candidates:

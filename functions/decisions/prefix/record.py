@@ -1,29 +1,29 @@
-"""Prefixes by what one gateway sent: the replicas of a pool that have had a prompt's text, and how far.
+"""Prefixes by this gateway's own requests: the replicas of a pool that received a prompt's text, and how much of it.
 
-Each hash of a chain (`block_names`) is kept with the set of replicas that it went to, as the bits of an integer. In
-two parts, young and old: what is sent goes into the young part; when that is full, it becomes the old one, and what was
-the old one is forgotten. So what was used in the younger half of what fits is kept, and the rest is forgotten whole, at
-no cost per block. Full is whichever comes first:
+Each hash of a chain (`block_names`) is stored with the set of replicas that it was sent to, as the bits of an integer.
+There are two parts, young and old. New blocks enter the young part. When it is full, it becomes the old part, and the
+former old part is forgotten. So blocks used in the younger half of the capacity are kept, and the rest is forgotten as
+a whole, without cost per block. The young part is full at the first of these limits:
 
     blocks:  half of `max_blocks`                     the gateway's memory: 110 bytes a block, measured
-    bytes:   what a replica's cache can hold, for the replica that was sent most: it must have evicted what was old
+    bytes:   the size of a replica's cache, for the replica that was sent most: it must have evicted older blocks
     seconds: half of `ttl_s`
 
 Worked example (test_worked_example_of_the_prologue): a replica holds 1,000 tokens at 4 bytes each, 4,000 bytes. It is
 sent texts of four and of five blocks: 4,608 bytes, so both are old. Then four again (which are young now) and another
-five: 4,608 bytes, which are old now; the first five are known no more.
+five: 4,608 bytes, which are old now; the first five are forgotten.
 
-Why all of the cache and not half: what is sent again is counted again, though it takes no room again. Against a true
-LRU cache of that size, over chats of 400 sessions: with half, nothing is wrongly taken for cached and 8.8 % of the
-prompt wrongly for not; with all, 2.8 % and 4.9 %; with twice as much, 10.8 % and 2.2 %.
+The limit is the whole cache, not half of it: blocks sent again are counted again, though they need no more room.
+Compared with a true LRU cache of that size, over chats of 400 sessions: with half, nothing is wrongly predicted as
+cached and 8.8 % of the prompt wrongly as not cached; with all, 2.8 % and 4.9 %; with twice as much, 10.8 % and 2.2 %.
 
 Laws: a replica that has block i of a chain has all before it, since a chain is entered from its first block up to the
-last in one step, and no part is forgotten within a step; hence how far a chain is known is found by bisection
-(test_agrees_with_a_list_of_everything_that_was_sent, against an oracle that walks). A replica is never taken for having
-more than its cache holds twice, and two prompts (test_no_replica_is_taken_for_having_much_more_than_it_can_hold).
+last in one step, and no part is forgotten within a step. So the depth of a chain is found by bisection
+(test_agrees_with_a_list_of_everything_that_was_sent, against an oracle that walks). A replica is never predicted to
+have more than twice its cache and two prompts (test_no_replica_is_taken_for_having_much_more_than_it_can_hold).
 
-Measured: a match in a chain of 2 / 16 / 400 blocks takes 0.7 / 0.9 / 1.5 us, and entering 0.3 us for each new block.
-Neighbours: `functions.gateway.prefix.index` has one for each pool.
+Measured: a match in a chain of 2 / 16 / 400 blocks needs 0.7 / 0.9 / 1.5 us, and entering 0.3 us for each new block.
+Neighbours: `functions.gateway.prefix.index` has one record for each pool.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ from types import MappingProxyType
 from functions.api.ids import ReplicaId
 
 NOTHING: Mapping[ReplicaId, int] = MappingProxyType({})
-MOST_NAMED = 32  # replicas in one answer: a prompt that everybody has is not worth a walk over everybody
-_MOST_DEPTHS = 4  # different ones in one answer, the deepest first
-_FREED_A_STEP = 4  # forgotten blocks given back to memory for each new one: a whole part at once stalls the loop
+MOST_NAMED = 32  # replicas in one result: a prompt that all have is not worth a walk over all
+_MOST_DEPTHS = 4  # different depths in one result, deepest first
+_FREED_A_STEP = 4  # forgotten blocks freed for each new one: freeing a whole part stalls the loop
 
 
 class PrefixRecord:
-    """Of one pool. Owned by one event loop; times are monotonic seconds."""
+    """Prefixes sent to the replicas of one pool. Owned by one event loop; times are monotonic seconds."""
 
     __slots__ = (
         "_alive",
@@ -63,19 +63,22 @@ class PrefixRecord:
         self._young: dict[int, int] = {}
         self._old: dict[int, int] = {}
         self._forgotten: list[dict[int, int]] = []
-        self._members: dict[ReplicaId, int] = {}  # each one's bit, as an integer with that bit alone
-        self._replica_of: dict[int, ReplicaId] = {}  # the other way round
-        self._alive = 0  # the bits of all members
-        self._sent_bytes: dict[int, int] = {}  # by bit: what went into the young part
+        self._members: dict[ReplicaId, int] = {}  # bit of each replica, as an integer with one bit set
+        self._replica_of: dict[int, ReplicaId] = {}  # inverse of `_members`
+        self._alive = 0  # bits of all members
+        self._sent_bytes: dict[int, int] = {}  # by bit: bytes in the young part
         self._capacity_bytes: dict[ReplicaId, int] = {}
         self._free_bits: list[int] = []
-        self._retired: tuple[list[int], list[int]] = ([], [])  # forgotten in the time of this young part, of the old
-        self._rotate_at_s = inf  # while nothing was entered yet
+        self._retired: tuple[list[int], list[int]] = (
+            [],
+            [],
+        )  # bits retired during the young part, and during the old one
+        self._rotate_at_s = inf  # until the first entry
 
     def match(self, blocks: Sequence[int], now_s: float) -> Mapping[ReplicaId, int]:
-        """How many blocks of a chain each replica has, from the first on; absent: none.
+        """Return how many blocks of a chain each replica has, from the first on. An absent replica has none.
 
-        Where more than MOST_NAMED have equally many, some are named, chosen by the chain.
+        If more than MOST_NAMED have equally many, the chain's hash selects some of them.
         """
         if now_s >= self._rotate_at_s:
             self._turn_by_time(now_s)
@@ -95,7 +98,7 @@ class PrefixRecord:
         return found
 
     def enter(self, blocks: Sequence[int], replica: ReplicaId, text_bytes: int, block_bytes: int, now_s: float) -> None:
-        """A prompt went to a replica: `text_bytes` long, which is at least what its blocks cover."""
+        """Record a prompt sent to a replica. `text_bytes` is its length, at least what its blocks cover."""
         if now_s >= self._rotate_at_s:
             self._turn_by_time(now_s)
         elif self._rotate_at_s == inf:
@@ -106,7 +109,7 @@ class PrefixRecord:
         for block in reversed(blocks):
             having = young.get(block, 0)
             if having & bit:
-                break  # and all before it
+                break  # all earlier blocks are entered, too
             young[block] = having | bit if having else bit
             new += 1
         if self._forgotten:
@@ -118,11 +121,11 @@ class PrefixRecord:
             self._turn(now_s)
 
     def holds_at_most(self, replica: ReplicaId, capacity_bytes: int) -> None:
-        """What the replica's cache can hold, as bytes of text; 0: not known, and not bounded by that."""
+        """Set the size of the replica's cache in bytes of text; 0: unknown, no limit."""
         self._capacity_bytes[replica] = capacity_bytes
 
     def forget(self, replica: ReplicaId) -> None:
-        """The replica's cache is gone. O(1): its bit means nobody until both parts that know it are forgotten."""
+        """Forget a replica whose cache is gone. O(1): its bit is reused only after both parts are forgotten."""
         self._capacity_bytes.pop(replica, None)
         bit = self._members.pop(replica, 0)
         if bit:
@@ -131,19 +134,19 @@ class PrefixRecord:
             self._retired[0].append(bit)
 
     def __len__(self) -> int:
-        """Blocks in memory, some twice."""
+        """Return the number of blocks in memory, some counted twice."""
         return len(self._young) + len(self._old) + sum(map(len, self._forgotten))
 
     def _deepest(self, blocks: Sequence[int], most: int, sought: int) -> tuple[int, int]:
-        """The last of the first `most` blocks that one of `sought` has, counted from 1, and who has it.
+        """Return the last of the first `most` blocks that one of `sought` has, counted from 1, and its holders.
 
-        All of `sought` have the first.
+        All of `sought` must have the first block.
         """
         young, old = self._young, self._old
         having = (young.get(blocks[most - 1], 0) | old.get(blocks[most - 1], 0)) & sought
         if having:
             return most, having
-        low, high = 0, most - 1  # somebody has `low`, nobody `high`
+        low, high = 0, most - 1  # at least one has block `low`, none has block `high`
         having = sought
         while high - low > 1:
             middle = (low + high) >> 1
@@ -155,7 +158,7 @@ class PrefixRecord:
         return low + 1, having
 
     def _name(self, found: dict[ReplicaId, int], having: int, depth: int, choice: int) -> None:
-        """Add who is in `having`, or as many as there is room for, beginning where `choice` says."""
+        """Add the replicas in `having`, or as many as there is room for, starting at a bit derived from `choice`."""
         room = MOST_NAMED - len(found)
         if having.bit_count() > room:
             turn = choice % having.bit_length()
@@ -185,10 +188,10 @@ class PrefixRecord:
         due_s = self._rotate_at_s
         self._turn(due_s)
         if now_s >= due_s + self._ttl_s / 2:
-            self._turn(now_s)  # what was young is too old as well
+            self._turn(now_s)  # the young part is too old as well
 
     def _turn(self, now_s: float) -> None:
-        """The young part becomes the old one; what was old is forgotten."""
+        """Make the young part the old one, and forget the former old part."""
         if self._old:
             self._forgotten.append(self._old)
         self._old, self._young = self._young, {}
