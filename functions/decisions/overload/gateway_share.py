@@ -1,15 +1,15 @@
-"""One gateway's part of the overload ladder for one pool: its report, and what it then sheds and shifts.
+"""One gateway's part of the overload ladder for one pool: its signals, and what it sheds and shifts.
 
     look(admission, now_s, shiftable_ratio) -> Rungs       about twice a second
 
-Shed is done here (`Admission.kept_ratios`); whoever routes asks for `shift_ratio`. Signals are the gateway's own:
-what came to it and what it was seen to work off, so that G gateways each refuse their part without talking. No clock,
-no I/O: the gateway and the simulator drive the same object.
+Shedding happens here (`Admission.kept_ratios`); the router reads `shift_ratio`. The signals are the gateway's own:
+what arrived and what was dispatched. So G gateways each reject their part without talking to each other. No clock, no
+I/O: the gateway and the simulator drive the same object.
 
-What a replica does is measured while somebody waits (`admission.drain_rate`). Rungs in force end the waiting, and what
-passes then is what they let through: to believe that would keep them in force for good. So while the pool has room and
-refuses nobody, the rate is taken for 5 % more at each look (test_a_rate_that_was_too_low_is_found_out). Whether
-somebody waits is no matter: batch may wait for minutes beside free room
+A replica's rate is measured while requests wait (`admission.drain_rate`). Rungs in force end the waiting, and the
+dispatch rate is then what the rungs let through: using it would keep them in force for good. So while the pool has
+room and rejects none, the assumed rate is raised by 5 % at each look (test_a_rate_that_was_too_low_is_found_out).
+Waiting requests do not prevent this: batch may wait for minutes beside free room
 (test_batch_that_waits_does_not_keep_the_rate_low).
 
 Neighbours: `ladder` decides; `functions.gateway.admission.queue` has one of these for each pool.
@@ -25,15 +25,15 @@ from functions.decisions.overload.ladder import OFF, REFUSED_RATIO, LadderState,
 from functions.decisions.overload.ladder_formulas import target_headroom_ratio
 
 LOOK_S = 0.5
-_FOLLOW = 0.2  # of each new mix of bands
-_PROBE = 1.05  # a look, while there is room
-_ENOUGH = 1.5  # of what is offered: more need not be known
-_LEAST_RATIO = 0.02  # that is worth a detour
+_FOLLOW = 0.2  # weight of each new sample
+_PROBE = 1.05  # factor per look while there is room
+_ENOUGH = 1.5  # the rate is raised up to this factor of the offered load
+_LEAST_RATIO = 0.02  # smaller shiftable shares count as 0
 _INTERACTIVE = 0
 
 
 class QueueLadder:
-    """Owned by one event loop. Times are monotonic seconds."""
+    """Overload ladder of one pool in one gateway. Owned by one event loop. Times are monotonic seconds."""
 
     __slots__ = (
         "_asked", "_bands", "_costs", "_counts", "_looked_s", "_mix", "_rate_per_s", "_refused", "_shiftable_ratio",
@@ -44,16 +44,16 @@ class QueueLadder:
         self.rungs: Rungs = OFF
         self.state = LadderState()
         self._looked_s: float | None = None
-        self._costs = [0] * len(BANDS)  # that had come by the last look
+        self._costs = [0] * len(BANDS)  # total arrived cost by band at the last look
         self._bands: tuple[float, ...] = (1.0, 0.0, 0.0)
         self._mix = [0.0] * len(BANDS)
-        self._counts = (0, 0)  # interactive ones that came and were refused by then
-        self._asked = self._refused = 0.0  # lately
-        self._rate_per_s: float | None = None  # of a replica
+        self._counts = (0, 0)  # interactive requests arrived and rejected by the last look
+        self._asked = self._refused = 0.0  # smoothed, per look
+        self._rate_per_s: float | None = None  # rate of one replica
         self._shiftable_ratio = 0.0
 
     def look(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
-        """The rungs from now on; the room obeys them already."""
+        """Update the rungs, apply the shed to `admission`, and return them."""
         if self._looked_s is None:
             self._begin(admission, now_s)
             return self.rungs
@@ -75,12 +75,12 @@ class QueueLadder:
         return self.rungs
 
     def shift_ratio(self, admission: Admission) -> float:
-        """Of those that come at this moment, the share that goes elsewhere: nobody, while there is room here."""
+        """Return the share of arriving requests to shift to other pools; 0 while this pool has room."""
         ratio = self.rungs.shift_ratio
         return ratio if ratio and admission.used_ratio >= KEPT_BELOW_RATIO else 0.0
 
     def _rate(self, admission: Admission) -> float | None:
-        """What a replica does while it is full; see the prologue."""
+        """Return the rate of a full replica; see the module docstring."""
         drain, known = admission.drain, self._rate_per_s
         measured = drain.per_replica if drain.has_been_full and drain.per_replica else None
         if not self.state.level or known is None:
@@ -115,12 +115,13 @@ class QueueLadder:
 
 
 def _shares(admission: Admission) -> tuple[float, ...]:
-    """What each band is left of the pool in overload."""
+    """Return each band's share of the pool in overload."""
     return tuple(
         BATCH_FLOOR_RATIO if band == BATCH else rule.share_ratio for band, rule in enumerate(admission.rules)
     )  # fmt: skip
 
 
 def shiftable_ratio(use_ratios: Sequence[float]) -> float:
-    """Of what comes here, what the pools would take that it would go to (`fallback.shift_targets`), each so full."""
+    """Return the share of the arriving requests that the target pools (`fallback.shift_targets`) would accept, given
+    the use of each."""
     return min(map(target_headroom_ratio, use_ratios), default=0.0)

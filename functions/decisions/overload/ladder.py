@@ -1,35 +1,35 @@
 """The overload ladder: shed, shift, borrow, provision; cheapest first, undone in the reverse order.
 
-    shed        lower bands give way, light tenants wait less: at once, and somebody is refused
-    shift       other models answer, or other pools: at once, and the answers are not the ones that were asked for
-    borrow      warm replicas take traffic: within a second, and the warm pool is smaller
+    shed        lower bands are rejected first, light tenants wait less: immediate, but requests are rejected
+    shift       other models or other pools answer: immediate, but clients may get another model than they requested
+    borrow      warm replicas receive traffic: within a second, but the warm pool is smaller
     provision   new replicas are started: minutes, and accelerators
 
-`step` is asked about once a second, by each gateway for its own part (shed and shift) and by the controller for the
-pool (borrow and provision). It is strained where the next interactive request would wait for half of what it may, or
-is refused for want of room; calm where what is offered (refused and shifted requests count as well) is at most nine
-tenths of what the ready replicas do and the wait below a quarter. Between the two, nothing moves.
+`step` is called about once a second, by each gateway for its own part (shed and shift) and by the controller for the
+pool (borrow and provision). The pool is strained if the next interactive request would wait for half of its maximum
+wait, or is rejected for lack of room. It is calm if the offered load (including rejected and shifted requests) is at
+most nine tenths of what the ready replicas do, and the wait is below a quarter. Between the two, nothing changes.
 
-    up      one rung after CLIMB_S of strain while those in force do not carry the excess (`ladder_formulas`), or after
-            SETTLE_S although they do: nobody is refused for long while something else is there. A rung without means
-            (no fallback, nothing warm) is passed over.
-    early   what helps only in minutes is begun as soon as shed is in force and it is foreseeable that shift and borrow
-            will not be enough until then: more replicas are wanted, for what they leave, than serve, start or are warm.
-            So many are started as all that comes wants: what is shifted now is to come home then.
+    up      one rung after CLIMB_S of strain while the rungs in force do not carry the excess (`ladder_formulas`), or
+            after SETTLE_S although they do: no request is rejected for long while another means exists. A rung without
+            means (no fallback, nothing warm) is skipped.
+    early   provisioning helps only after minutes. It starts early, while shed is in force, if shift and borrow will
+            foreseeably not be enough until then: if the load that they leave needs more replicas than are ready,
+            starting or warm. The number started is enough for the whole load, since shifted requests should return.
     down    one rung after its own quiet time of calm, provision 60 s, borrow 30 s, shift 10 s, shed 5 s; twice as
-            long, up to eight times, where the ladder was needed again within RELAPSE_S.
+            long, up to eight times, if the ladder was needed again within RELAPSE_S.
 
-Worked example (test_worked_example_of_the_ladder): 4 replicas do 5,000 tokens a second each, 100,000 come; two are
-warm, a fallback takes half, a start takes 300 s. Strained from 10 s on: shed is in force at 11 s, shift at 12 s, borrow
-(both) at 13 s, and provision at 14 s, foreseen since 12 s: the half that stays wants 13 replicas, and 6 are there. All
-that comes wants 25: 19 are started.
+Worked example (test_worked_example_of_the_ladder): 4 replicas do 5,000 tokens a second each, 100,000 arrive; two are
+warm, a fallback accepts half, a start takes 300 s. Strained from 10 s on: shed is in force at 11 s, shift at 12 s,
+borrow (both) at 13 s, and provision at 14 s, foreseen since 12 s: the half that stays needs 13 replicas, and 6 are
+there. The whole load needs 25: 19 are started.
 
-So each rung goes on at most once in its quiet time, whatever the signals do: nothing flaps. What is not known (None)
-moves nothing and asks for nothing new. What a rung is to carry follows from figures at every step: a rung in force with
-nothing to carry does nothing.
+So each rung turns on at most once in its quiet time, whatever the signals do: nothing flaps. An unknown signal (None)
+changes nothing and requests nothing new. The load of each rung follows from the figures at every step: a rung in force
+with nothing to carry does nothing.
 
-Neighbours: `ladder_formulas` has the formulas, `gateway_share` asks for a gateway's pool, the controller for all of
-them.
+Neighbours: `ladder_formulas` has the formulas; `gateway_share` calls `step` for a gateway's pool, the controller for
+whole pools.
 """
 
 from dataclasses import dataclass, replace
@@ -42,65 +42,65 @@ from functions.decisions.overload.ladder_formulas import excess_ratio, floor_rat
 
 RungName = Literal["shed", "shift", "borrow", "provision"]
 RUNGS: tuple[RungName, ...] = ("shed", "shift", "borrow", "provision")
-QUIET_S = (5.0, 10.0, 30.0, 60.0)  # of calm, until the rung is left
+QUIET_S = (5.0, 10.0, 30.0, 60.0)  # calm time after which the rung is left
 CLIMB_S = 1.0
 SETTLE_S = 5.0
 FORESEE_S = 2.0
 RELAPSE_S = 300.0
 MAX_PATIENCE = 8
-_BUSY_RATIO = 0.6  # of what replicas can do: a pool that refuses at this use shows what it does
-_STRAINED_RATIO, _CALM_RATIO = 0.5, 0.25  # of the wait that is allowed
+_BUSY_RATIO = 0.6  # a pool that rejects at this utilization shows its real rate
+_STRAINED_RATIO, _CALM_RATIO = 0.5, 0.25  # shares of the maximum wait
 _CALM_LOAD_RATIO = 0.9
-REFUSED_RATIO = 0.01  # of what comes: less is chance
-_RISE_S, _FALL_S = 2.0, 10.0  # how fast the offered load is believed
+REFUSED_RATIO = 0.01  # smaller shares of rejected requests are chance
+_RISE_S, _FALL_S = 2.0, 10.0  # time constants for smoothing the offered load
 _SHED, _SHIFT, _BORROW, _PROVISION = range(4)
 _NO_BANDS = (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What there is to do something with, in one pool."""
+    """Means of one pool against overload, and its limits."""
 
-    wait_s: float  # how long an interactive request may wait for room
-    replica_tokens_per_s: float | None = None  # what a ready one does while it is full, in the unit of the signals
-    band_ratios: tuple[float, ...] = _NO_BANDS  # of what comes, by band
-    share_ratios: tuple[float, ...] = (0.6, 0.3, BATCH_FLOOR_RATIO)  # of the pool, to each band even in overload
-    shiftable_ratio: float = 0.0  # of what comes: what other pools would take as things stand
+    wait_s: float  # maximum wait of an interactive request for room
+    replica_tokens_per_s: float | None = None  # rate of a full ready replica, in the unit of the signals
+    band_ratios: tuple[float, ...] = _NO_BANDS  # share of each band in the arriving load
+    share_ratios: tuple[float, ...] = (0.6, 0.3, BATCH_FLOOR_RATIO)  # share of the pool per band, even in overload
+    shiftable_ratio: float = 0.0  # share of the arriving load that other pools would accept now
     startable: int = 0  # replicas that may still be started
-    start_s: float = 300.0  # until a started one helps
-    expected_tokens_per_s: float | None = None  # by then, where somebody has foretold it
+    start_s: float = 300.0  # time until a started replica helps
+    expected_tokens_per_s: float | None = None  # forecast load at that time; None: no forecast
 
 
 @dataclass(frozen=True, slots=True)
 class LadderState:
-    """Of one pool, as one observer knows it. Times are monotonic seconds."""
+    """State of one pool's ladder, as one observer knows it. Times are monotonic seconds."""
 
-    level: int = 0  # rungs in force, from the cheapest on
+    level: int = 0  # number of rungs in force, from the cheapest on
     early: bool = False  # provision is in force before its turn
-    since_s: float = 0.0  # the level
-    strained_s: float | None = None  # since when
+    since_s: float = 0.0  # start of the level
+    strained_s: float | None = None  # start of the strain; None: not strained
     calm_s: float | None = None
     foreseen_s: float | None = None
     seen_s: float | None = None
-    tokens_per_s: float = 0.0  # offered, smoothed
-    patience: int = 1  # by how much quiet times are longer
-    left_s: float | None = None  # when the ladder was last left altogether
+    tokens_per_s: float = 0.0  # offered load, smoothed
+    patience: int = 1  # factor of the quiet times
+    left_s: float | None = None  # time at which the last rung was last left
 
 
 @dataclass(frozen=True, slots=True)
 class Rungs:
-    """What to do now."""
+    """Rungs in force, and what each should do now."""
 
     on: tuple[RungName, ...] = ()
-    kept_ratios: tuple[float, ...] = (1.0, 1.0, 1.0)  # shed: of each band's requests, those to let in
-    shift_ratio: float = 0.0  # of all that come, to other pools
+    kept_ratios: tuple[float, ...] = (1.0, 1.0, 1.0)  # shed: share of each band's requests to admit
+    shift_ratio: float = 0.0  # share of all arriving requests to send to other pools
     borrow: int = 0  # warm replicas to promote now
-    provision: int = 0  # replicas that should be starting, those that are included
-    excess_ratio: float = 0.0  # what the ready replicas cannot do in time
+    provision: int = 0  # replicas that should be starting, including those that already are
+    excess_ratio: float = 0.0  # share of the load that the ready replicas cannot do in time
     why: str = ""
 
     def strength(self, rung: RungName) -> float:
-        """How much the rung carries: shares of what comes, or replicas."""
+        """Return how much the rung carries: a share of the requests, or a number of replicas."""
         if rung == "shed":
             return 1.0 - min(self.kept_ratios)
         if rung == "shift":
@@ -113,7 +113,7 @@ OFF = Rungs()
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """How the excess is spread over the rungs, were all of them in force."""
+    """Distribution of the excess over the rungs, as if all of them were in force."""
 
     excess: float
     kept: tuple[float, ...]
@@ -122,11 +122,11 @@ class _Carried:
     after_shift: float
     borrow: int
     provision: int
-    not_enough: bool  # shift and borrow, for as long as it takes until started replicas help
+    not_enough: bool  # shift and borrow do not carry the load until started replicas help
 
 
 def step(state: LadderState, signals: PoolSignals, means: Means, now_s: float) -> tuple[LadderState, Rungs]:
-    """One look: where on the ladder the pool is from now on, and what that means."""
+    """Advance the ladder by one observation, and return the new state and rungs."""
     if signals.queue_seconds is None or signals.arriving_tokens_per_s is None:
         state = replace(state, strained_s=None, calm_s=None, foreseen_s=None)
         return state, Rungs(_in_force(state, _has_means(signals, means)), why="unknown: not heard of lately")
@@ -140,7 +140,7 @@ def step(state: LadderState, signals: PoolSignals, means: Means, now_s: float) -
 
 
 def _offered(state: LadderState, tokens_per_s: float, now_s: float) -> LadderState:
-    """What comes, smoothed: a rise is believed sooner than a fall."""
+    """Smooth the offered load. It follows a rise faster than a fall."""
     if state.seen_s is None:
         return replace(state, tokens_per_s=tokens_per_s, seen_s=now_s, since_s=now_s)
     over_s = _RISE_S if tokens_per_s > state.tokens_per_s else _FALL_S
@@ -150,7 +150,7 @@ def _offered(state: LadderState, tokens_per_s: float, now_s: float) -> LadderSta
 
 def _carry(state: LadderState, signals: PoolSignals, means: Means) -> _Carried:
     rate, offered = _rate(signals, means), state.tokens_per_s
-    if not rate:  # only that it is too much is known, not by how much
+    if not rate:  # the size of the excess is unknown
         return _Carried(
             0.0, (1.0,) * len(means.band_ratios), 0.0, 0.0, 0.0, min(1, signals.warm), signals.starting, False
         )
@@ -171,13 +171,14 @@ def _carry(state: LadderState, signals: PoolSignals, means: Means) -> _Carried:
 
 
 def _rate(signals: PoolSignals, means: Means) -> float | None:
-    """What a replica does: as was learnt, if it was; and not more than a full pool is seen to do while it refuses some.
+    """Return the learnt rate of a replica, but not more than a full pool that rejects requests shows.
 
-    Full: used for three fifths and more, or somebody waits; shed and shift keep the use of a full pool below what it
-    can do (test_a_spike_under_shed_is_provided_for). An idle pool that refuses does not show what it could do.
+    A pool is full if its utilization is three fifths or more, or requests wait. Shed and shift keep a full pool's use
+    below what it can do (test_a_spike_under_shed_is_provided_for). An idle pool that rejects does not show its rate.
 
-    Worked example (test_a_pool_that_refuses_shows_what_it_does): of 90 requests a second, 54,000 tokens, 27 are refused
-    and 15 shifted. 4 replicas do 54,000 x 48 / 90 / 4 = 7,200 each, though 10,000 were learnt when they were half idle.
+    Worked example (test_a_pool_that_refuses_shows_what_it_does): of 90 requests a second, 54,000 tokens, 27 are
+    rejected and 15 shifted. 4 replicas do 54,000 x 48 / 90 / 4 = 7,200 each, though 10,000 were learnt when they were
+    half idle.
     """
     rate, arrivals = means.replica_tokens_per_s, signals.arrivals_per_s or 0.0
     is_full = (signals.utilization_ratio or 0.0) >= _BUSY_RATIO or _waits(signals, means)
@@ -194,7 +195,7 @@ def _waits(signals: PoolSignals, means: Means) -> bool:
 
 
 def _refuses(signals: PoolSignals) -> bool:
-    """For want of room, and more than by chance."""
+    """Return True if the pool rejects requests for lack of room, and more than by chance."""
     return (signals.overflow_per_s or 0.0) > REFUSED_RATIO * (signals.arrivals_per_s or 0.0)
 
 
@@ -244,7 +245,7 @@ def _climb(state: LadderState, carried: _Carried, usable: tuple[bool, ...], now_
 
 
 def _left_over(level: int, carried: _Carried) -> float:
-    """What the rungs that are in force leave of the excess; of an unknown one, something."""
+    """Return the excess that the rungs in force do not carry; 1 if the excess is 0 or unknown."""
     if not carried.excess:
         return 1.0
     return carried.after_shed if level == _SHED + 1 else carried.after_shift
