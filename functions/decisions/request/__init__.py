@@ -1,1 +1,1 @@
-"""One request before it runs: who sends it, how large it is, what it will cost."""
+"""One request before it runs: caller, size and expected cost."""

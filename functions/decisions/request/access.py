@@ -1,7 +1,7 @@
 """Authentication of a caller: an `Authorization` header against the snapshot's keys.
 
-Every refusal looks and costs the same: an unknown key is compared with a hash that nothing matches, so that neither
-the text of the answer nor its time tells which part was wrong.
+Every refusal looks and costs the same. An unknown key is compared with a hash that nothing matches, so that neither the
+text nor the time of the response reveals which part was wrong.
 """
 
 import hmac
@@ -25,7 +25,7 @@ class Caller:
 
 
 def authenticate(catalogue: Catalogue, authorization: str | None, pepper: bytes, now_unix_s: float) -> Caller | None:
-    """The caller that the header proves, or None: no header, malformed, unknown, revoked or expired."""
+    """Return the caller of a valid header. Return None if it is missing, malformed, unknown, revoked or expired."""
     key = _bearer_key(authorization)
     if key is None:
         return None
@@ -38,7 +38,7 @@ def authenticate(catalogue: Catalogue, authorization: str | None, pepper: bytes,
 
 
 def caller_of(catalogue: Catalogue, tenant: TenantId, key_id: KeyId, now_unix_s: float) -> Caller | None:
-    """The caller that a key makes which was proven before, or None: revoked, expired or another tenant's by now."""
+    """Return the caller of a key that was verified before, or None if it is now revoked, expired or reassigned."""
     entry = catalogue.keys.get(key_id)
     if entry is None or entry.tenant != tenant or _expired(entry, now_unix_s):
         return None

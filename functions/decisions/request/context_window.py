@@ -1,18 +1,18 @@
 """Truncation of a conversation to the context window: which turns stay.
 
-    turn      a user's message and all that follows it up to the next user's: the answer, tool calls, their results
-    kept      the leading system messages, and of the turns the latest that fit together; always the last one whole
+    turn      a user's message and all messages up to the next one: the answer, tool calls, their results
+    kept      the leading system messages, and the latest turns that fit together; the last turn always stays whole
 
-So a tool's result never loses the call that it answers, and an answer never its question. Turns go whole and from the
-old end, never from the middle: what stays is what was said last, without gaps.
+So a tool's result is never separated from its call, nor an answer from its question. Whole turns are dropped, oldest
+first and never from the middle, so the rest of the conversation has no gaps.
 
     room = window - output - system
     worked example (test_worked_example): window 100, output 20, system 10, turns of 30, 40 and 25 tokens: 70 are left
     for turns, 25 + 40 fit and 30 more do not, so the first turn is dropped
 
-Where even the last turn does not fit, nothing is dropped: the engine refuses, and says by how much.
+If even the last turn does not fit, nothing is dropped: the engine rejects the request and reports the excess.
 
-Neighbours: `functions.gateway.intake.context_overflow` counts tokens and acts on what is decided here.
+Neighbours: `functions.gateway.intake.context_overflow` counts tokens and applies the decision.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,15 @@ _SYSTEM = frozenset({"system", "developer"})
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message of a conversation."""
+    """Role and length of one message of a conversation."""
 
     role: str
     tokens: int
 
 
 def dropped(messages: Sequence[Said], room_tokens: int) -> range:
-    """The indices of messages that go, so that the rest is at most `room_tokens`; empty where that cannot be, or is."""
+    """Return the indices of the messages to drop, so that the rest fits `room_tokens`. Empty if everything fits or not
+    even the last turn does."""
     first = _first_turn(messages)
     left = room_tokens - sum(said.tokens for said in messages[:first])
     starts = [index for index in range(first, len(messages)) if index == first or messages[index].role == "user"]
@@ -44,12 +45,12 @@ def dropped(messages: Sequence[Said], room_tokens: int) -> range:
 
 
 def turns_in(messages: Sequence[Said]) -> int:
-    """How many turns these are, for people."""
+    """Return the number of turns, for messages to people."""
     return sum(said.role == "user" for said in messages) or int(bool(messages))
 
 
 def _first_turn(messages: Sequence[Said]) -> int:
-    """Where the leading system messages end."""
+    """Return the index after the leading system messages."""
     for index, said in enumerate(messages):
         if said.role not in _SYSTEM:
             return index

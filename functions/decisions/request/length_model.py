@@ -1,26 +1,27 @@
-"""Length model of prompts and answers, from engines' counts: bytes a token, 95th percentile of answers.
+"""Length model of prompts and answers, from engines' counts: bytes per token, 95th percentile of answers.
 
-Bytes a token, per (base model, tenant), weighted by tokens, so that many short prompts do not outvote a long one:
+Bytes per token, per (base model, tenant), are weighted by tokens, so that many short prompts do not outvote a long one:
 
     bytes_per_token = B / T,     B <- 0.95 B + bytes of a prompt,     T <- 0.95 T + its tokens
 
-beginning with 4,000 bytes and 1,000 tokens: English under a 50k-word vocabulary. A prompt is then taken for
-`ceil(1.1 x bytes / bytes_per_token)` tokens, on the side of too many, since quotas reserve by it.
+The start is 4,000 bytes and 1,000 tokens: English with a vocabulary of 50k. A prompt then counts as
+`ceil(1.1 x bytes / bytes_per_token)` tokens, rather too many, since quotas reserve by it.
 Worked example (test_bytes_a_token_follow_what_was_counted): one prompt of 3,000 bytes and 1,500 tokens makes
 (0.95 x 4,000 + 3,000) / (0.95 x 1,000 + 1,500) = 2.78; a prompt of 1,000 bytes then counts as 397 tokens.
 
-Answers, per (model, tenant): buckets that grow by 5 %, from 64 to 4,096 tokens, so that a quantile is never too small
-and at most 5 % too large; all counts are halved at 512 answers, so that the past fades. Fewer than 14 answers do not
-say that answers are short: of 14, the longest is more likely than not (1 - 0.95^14 = 51 %) at or above the true one.
-Until then it is 256, one step of those by which a stream's reservation grows, or the longest so far if that is more: a
-tenant's first streams may begin side by side, and what they take beyond it is known after the first of them.
+Answers, per (model, tenant), are counted in buckets that grow by 5 %, from 64 to 4,096 tokens. So a quantile is never
+too small and at most 5 % too large. All counts are halved at 512 answers, so that old ones fade. Fewer than 14 answers
+do not show that answers are short: of 14, the longest is more likely than not (1 - 0.95^14 = 51 %) at or above the true
+percentile. Until then the expectation is 256 tokens, the step by which a stream's reservation grows, or the longest so
+far if that is more: a tenant's first streams may start concurrently, and their real use is known only after the first.
 Worked example (test_the_percentile_of_answers): 95 answers of 100 tokens and five of 2,000: the bucket of 100 ends at
 104, and 104 are expected; with one more answer of 2,000, 2,044.
 
-An answer that was cut by its own limit says only that it would have been longer, so it is learnt only where it is
-longer than what is expected already (test_answers_cut_short_do_not_teach_that_answers_are_short).
+An answer that was cut by its own limit shows only that it would have been longer. So it is learnt only if it is longer
+than the current expectation (test_answers_cut_short_do_not_teach_that_answers_are_short).
 
-Both maps are bounded, and forget what has learnt nothing for longest. Neighbours: `functions.gateway.intake.features`.
+Both maps are bounded and evict the entry that learnt least recently. Neighbours:
+`functions.gateway.intake.features`.
 """
 
 from array import array
@@ -31,14 +32,14 @@ from typing import Generic, TypeVar
 
 START_BYTES_PER_TOKEN = 4.0
 SAFETY_RATIO = 1.1
-UNKNOWN_OUTPUT_TOKENS = 256  # per choice, where nothing was learnt
+UNKNOWN_OUTPUT_TOKENS = 256  # per choice, until enough is learnt
 LEAST_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS = 64, 4096
-MAX_ENTRIES = 20_000  # of each kind: 8 MB together
+MAX_ENTRIES = 20_000  # per map; 8 MB for both
 
-_KEPT_RATIO = 0.95  # of what was learnt before, with each prompt
+_KEPT_RATIO = 0.95  # weight of earlier prompts at each new one
 _START_TOKENS = 1000.0
-_MAX_SAMPLE_TOKENS = 8192  # one prompt's weight
-_BYTES_PER_TOKEN_RANGE = (1.0, 16.0)  # byte-level vocabularies have no token below a byte; indentation has long ones
+_MAX_SAMPLE_TOKENS = 8192  # largest weight of one prompt
+_BYTES_PER_TOKEN_RANGE = (1.0, 16.0)  # a token has at least one byte; tokens of indentation are long
 
 _GROWTH = 1.05
 _LOG_GROWTH = log(_GROWTH)
@@ -49,7 +50,7 @@ _HALVED_AT = 512
 
 
 class BytesPerToken:
-    """Of one tenant's prompts for one base model."""
+    """Bytes per token of one tenant's prompts for one base model."""
 
     __slots__ = ("_bytes", "_tokens", "ratio")
 
@@ -58,7 +59,7 @@ class BytesPerToken:
         self.ratio = START_BYTES_PER_TOKEN
 
     def learn(self, prompt_bytes: int, prompt_tokens: int) -> None:
-        """One prompt of text; what cannot be is pulled to what can."""
+        """Learn from one text prompt. A ratio outside the possible range is clamped."""
         if prompt_bytes <= 0 or prompt_tokens <= 0:
             return
         least, most = _BYTES_PER_TOKEN_RANGE
@@ -69,19 +70,19 @@ class BytesPerToken:
 
 
 class AnswerLengths:
-    """The 95th percentile of one tenant's answers from one model, kept up to date as they come: O(1) on average."""
+    """Running 95th percentile of the lengths of one tenant's answers from one model: O(1) on average."""
 
     __slots__ = ("_above", "_at", "_count", "_counts", "expected_tokens")
 
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 * _BUCKETS))
         self._count = 0
-        self._at = 0  # the bucket of the quantile: the smallest beyond which lie at most 5 in 100
-        self._above = 0  # answers in buckets beyond it
+        self._at = 0  # bucket of the quantile: the smallest with at most 5 in 100 answers above it
+        self._above = 0  # answers in buckets above it
         self.expected_tokens = UNKNOWN_OUTPUT_TOKENS
 
     def learn(self, tokens: int, cut: bool) -> None:
-        """One answer's length; `cut` where its own limit ended it."""
+        """Learn the length of one answer. `cut` means that its own limit ended it."""
         if cut and tokens < self.expected_tokens:
             return
         bucket = _BUCKET_OF[min(tokens, MOST_OUTPUT_TOKENS)] if tokens > 0 else 0
@@ -116,7 +117,7 @@ def _upper_edge(bucket: int) -> int:
     return min(MOST_OUTPUT_TOKENS, floor(LEAST_OUTPUT_TOKENS * _GROWTH**bucket + 1e-6))
 
 
-# Each answer asks for both: looked up, they take a tenth of a logarithm and a power.
+# Each answer needs both; a table look-up costs a tenth of a logarithm and a power.
 _BUCKET_OF = bytes(_bucket_of(tokens) for tokens in range(MOST_OUTPUT_TOKENS + 1))
 _UPPER_EDGE = tuple(_upper_edge(bucket) for bucket in range(_BUCKETS))
 
@@ -125,7 +126,7 @@ Learnt = TypeVar("Learnt")
 
 
 class _Entries(Generic[Learnt]):
-    """By two names; those that learnt least recently go first. Reading moves nothing."""
+    """Bounded map by two names. It evicts the entry that learnt least recently; reading does not count."""
 
     __slots__ = ("_entries", "_make", "_max_entries", "find")
 
@@ -150,7 +151,7 @@ class _Entries(Generic[Learnt]):
 
 
 class LengthModel:
-    """Owned by one event loop."""
+    """Learnt lengths of prompts and answers. Owned by one event loop."""
 
     __slots__ = ("_answers", "_prompts")
 
@@ -159,7 +160,7 @@ class LengthModel:
         self._answers: _Entries[AnswerLengths] = _Entries(AnswerLengths, max_entries)
 
     def prompt_tokens(self, base: str, tenant: str, prompt_bytes: int) -> int:
-        """About how many tokens a text is, rather too many."""
+        """Return the estimated number of tokens of a text, rather too many."""
         learnt = self._prompts.find((base, tenant))
         return ceil(SAFETY_RATIO * prompt_bytes / (learnt.ratio if learnt is not None else START_BYTES_PER_TOKEN))
 
@@ -168,7 +169,7 @@ class LengthModel:
         return learnt.ratio if learnt is not None else START_BYTES_PER_TOKEN
 
     def output_tokens(self, model: str, tenant: str) -> int:
-        """How long one answer will be at most, 95 times in 100; not knowing its limit."""
+        """Return the 95th percentile of answer lengths, regardless of the request's own limit."""
         learnt = self._answers.find((model, tenant))
         return learnt.expected_tokens if learnt is not None else UNKNOWN_OUTPUT_TOKENS
 
@@ -179,5 +180,5 @@ class LengthModel:
         self._answers.to_teach((model, tenant)).learn(tokens, cut)
 
     def __len__(self) -> int:
-        """Entries of both kinds."""
+        """Return the number of entries in both maps."""
         return len(self._prompts) + len(self._answers)
