@@ -1,1 +1,1 @@
-"""What regions take over from one another."""
+"""Merge of facts (models, channels, keys) between regions."""

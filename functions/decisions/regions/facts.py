@@ -1,7 +1,7 @@
-"""Facts that regions tell each other: models of the API with their versions and channels, and keys.
+"""Facts that regions send each other: models of the API with their versions and channels, and keys.
 
-Each carries since when it is so, by the clock of the registry where it became so. What is gone is told as well, for as
-long as its name is kept: a version for ever, a channel until `registry.sql.region_facts` forgets it.
+Each fact has the time since which it holds, by the clock of the registry where it was created. Deletions are sent as
+well, for as long as the name is stored: a version for ever, a channel until `registry.sql.region_facts` forgets it.
 """
 
 from typing import Annotated
@@ -25,7 +25,7 @@ class VersionFact(msgspec.Struct, frozen=True):
 
 class ChannelFact(msgspec.Struct, frozen=True):
     name: Name
-    version: Name | None  # None: taken away
+    version: Name | None  # None: deleted
     since_unix_s: UnixS
 
 
@@ -36,7 +36,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     deleted: bool
     versions: tuple[VersionFact, ...]
     channels: tuple[ChannelFact, ...]
-    rollout_since_unix_s: UnixS = 0.0  # 0: since before this was kept, and no later than anything
+    rollout_since_unix_s: UnixS = 0.0  # 0: unknown (set before times were stored), earlier than any other
 
     @property
     def tenant(self) -> str:
@@ -53,12 +53,12 @@ class KeyFact(msgspec.Struct, frozen=True):
     revoked: bool
     limits: dict[str, int] | None
 
-    def __repr__(self) -> str:  # a hash is no secret, and no reading matter either
+    def __repr__(self) -> str:  # the hash is left out: it is not secret, but useless in logs
         return f"KeyFact(id={self.id!r}, tenant={self.tenant!r}, revoked={self.revoked})"
 
 
 class FactsPage(msgspec.Struct, frozen=True):
-    """What writes above some number have touched, up to `change`; `lineage` names the database."""
+    """Facts changed by writes after some number, up to `change`. `lineage` names the database."""
 
     region: str
     lineage: str

@@ -1,19 +1,20 @@
-"""Taking over what another region knows: which of its facts are later than ours, and which contradict them.
+"""Merge of another region's facts: find those that are later than ours, and those that contradict ours.
 
-    a version     made, deleted or made again: the later holds; of the same moment, that it is deleted
-    a channel     moved or taken away: the later holds; of the same moment, the name that sorts later
+    a version     created, deleted or created again: the later fact wins; at equal times, the deletion
+    a channel     moved or deleted: the later fact wins; at equal times, the name that sorts later
     a policy      named as the model's RolloutPolicy: likewise
-    a key         new: taken; revoked: for good
+    a key         new: added; revoked: for good
 
-A version that a channel here names does not go: it is there anew from now on, and is told so (`kept`).
+A version that a channel here names is not deleted. It counts as created anew, so that other regions restore it
+(`kept`).
 
-Whoever takes a fact over keeps its time, so all regions end alike in whatever order they hear
-(test_regions_end_alike_in_whatever_order_they_hear). What contradicts is held and changes nothing: a version never
-comes to mean other content, nor a key another secret. Order: what is there before what names it, and that before what
-goes.
+A region that adopts a fact keeps the fact's time, so all regions converge whatever the order of messages
+(test_regions_end_alike_in_whatever_order_they_hear). A contradiction is held and changes nothing: a version never
+gets other content, nor a key another secret. The order of steps: a version before the channel that names it, and both
+before deletions.
 
-Worked example (test_worked_example): we have v1 on stable since 10, they v1 and v2, stable on v2 since 20: v2 is taken,
-then stable is moved. Had we moved stable since 25, only v2 were taken.
+Worked example (test_worked_example): we have v1 on stable since 10, they v1 and v2, stable on v2 since 20: v2 is added,
+then stable is moved. Had we moved stable at 25, only v2 would be added.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,7 @@ from functions.decisions.regions.facts import ChannelFact, KeyFact, ModelFacts, 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A fact that contradicts ours; a person has to say which of them is meant."""
+    """A fact that contradicts ours; a person has to decide which one is right."""
 
     subject: str
     code: str
@@ -33,13 +34,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Steps in their order. `model_ends`: nothing of the model is left, there nor here."""
+    """Steps of a merge, in order. `model_ends`: nothing of the model is left here or there."""
 
-    versions: tuple[VersionFact, ...] = ()  # made there, to be made here
+    versions: tuple[VersionFact, ...] = ()  # created there, to be created here
     channels: tuple[ChannelFact, ...] = ()
     gone: tuple[VersionFact, ...] = ()
-    kept: tuple[VersionFact, ...] = ()  # deleted there, in use here: ours, to be there anew
-    policy: bool = False  # theirs is the model's from now on, before channels move by it
+    kept: tuple[VersionFact, ...] = ()  # deleted there, in use here: created there anew
+    policy: bool = False  # use their policy from now on, set before channels move by it
     model_ends: bool = False
     held: tuple[Held, ...] = ()
 
@@ -73,14 +74,14 @@ def merge(ours: ModelFacts | None, theirs: ModelFacts) -> Taken:
 
 
 def is_later_policy(ours: ModelFacts, theirs: ModelFacts) -> bool:
-    """Whether theirs holds. What was named before such times were kept stays what it is in each region."""
+    """Return True if their policy wins. A policy set before times were stored stays as it is in each region."""
     if not theirs.rollout_since_unix_s:
         return False
     return (theirs.rollout_since_unix_s, theirs.rollout) > (ours.rollout_since_unix_s, ours.rollout)
 
 
 def merge_key(ours: KeyFact | None, theirs: KeyFact) -> KeyFact | Held | None:
-    """The key to have from now on; None where nothing changes."""
+    """Return the key to store, the contradiction, or None if nothing changes."""
     if ours is None:
         return theirs
     if (ours.tenant, ours.hmac_sha256) != (theirs.tenant, theirs.hmac_sha256):
@@ -90,7 +91,8 @@ def merge_key(ours: KeyFact | None, theirs: KeyFact) -> KeyFact | Held | None:
 
 
 def _channels(ours: ModelFacts | None, theirs: ModelFacts, there: frozenset[str]) -> tuple[ChannelFact, ...]:
-    """Those that theirs moved later. One that names what is not here waits: the fact comes again with what it names."""
+    """Return the channels that they moved later. A channel whose version is not here waits: the fact is sent again with
+    the version."""
     known = {channel.name: channel for channel in ours.channels} if ours is not None else {}
     later = []
     for fact in sorted(theirs.channels, key=lambda fact: fact.name):
@@ -108,7 +110,7 @@ def _alive(versions: Mapping[str, VersionFact], held: Iterable[Held]) -> frozens
 
 
 def _named(ours: ModelFacts | None, moved: tuple[ChannelFact, ...]) -> set[str]:
-    """Versions that channels name once these have moved."""
+    """Return the versions that channels name after these moves."""
     known = {channel.name: channel for channel in ours.channels} if ours is not None else {}
     after = known | {channel.name: channel for channel in moved}
     return {channel.version for channel in after.values() if channel.version is not None}

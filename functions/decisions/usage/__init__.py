@@ -1,1 +1,1 @@
-"""Money: what use of a pool cost, what its idle capacity did, and what a million tokens must bring."""
+"""Money: cost of a pool's use, cost of its idle capacity, and the break-even price of a million tokens."""

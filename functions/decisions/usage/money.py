@@ -1,12 +1,13 @@
-"""Money of a pool over some time: what was paid, used, lost and idle, and the price of tokens at which it breaks even.
+"""Money of a pool over a period: paid, used, lost and idle cost, and the break-even price of its tokens.
 
     idle accelerator-seconds   = paid - used by tenants - lost by the platform (failed and lost attempts)
-    idle cost                  = what was paid - cost of what was used - cost of what was lost
-    cost of 1 M tokens         = cost of what was used / tokens x 1 M         if every accelerator were always busy
-    break-even price of 1 M    = what was paid / tokens x 1 M                 pays for the idle ones, too
+    idle cost                  = paid cost - used cost - lost cost
+    cost of 1 M tokens         = used cost / tokens x 1 M         if every accelerator were always busy
+    break-even price of 1 M    = paid cost / tokens x 1 M         pays for the idle ones, too
 
-Tokens are counted as endpoints charge: prompt and output together, cached ones included. Money is the operator's: what
-one accelerator costs an hour, by the annotation `shoal.dev/accelerator-price-per-hour`; without it all costs are 0.
+Tokens are counted as endpoints charge: prompt and output together, including cached ones. Money is in the operator's
+currency: the price of one accelerator-hour is the annotation `shoal.dev/accelerator-price-per-hour`; without it all
+costs are 0.
 
 Worked example (test_a_pool_that_is_a_quarter_used): a replica of four accelerators at 2.50 each, one hour: 14,400
 accelerator-seconds and 10.00 were paid. Tenants used 3,600 (2.50) for 5 M tokens, 360 (0.25) were lost: 10,440 and 7.25
@@ -20,9 +21,9 @@ from functions.decisions.capacity.cost import MILLION
 
 @dataclass(frozen=True, slots=True)
 class PoolCapacity:
-    """What a pool had, as far as it was seen."""
+    """Capacity of a pool in the minutes in which it was observed."""
 
-    minutes: int = 0  # that were seen
+    minutes: int = 0  # observed
     replica_seconds: float = 0.0
     accelerator_seconds: float = 0.0
     cost: float = 0.0
@@ -43,7 +44,7 @@ class PoolMoney:
     used_accelerator_seconds: float
     lost_accelerator_seconds: float
     idle_accelerator_seconds: float
-    used_ratio: float | None  # None: nothing was paid, as far as was seen
+    used_ratio: float | None  # None: no capacity was observed
     paid_cost: float
     used_cost: float
     lost_cost: float
@@ -53,7 +54,7 @@ class PoolMoney:
 
 
 def pool_money(capacity: PoolCapacity, use: PoolUse) -> PoolMoney:
-    """Idle is never below 0: minutes in which nobody saw the fleet were used and not paid, as far as is known."""
+    """Return the money of a pool. Idle values are at least 0: use in unobserved minutes has no observed capacity."""
     paid_s = capacity.accelerator_seconds
     return PoolMoney(
         paid_accelerator_seconds=paid_s,
@@ -71,5 +72,5 @@ def pool_money(capacity: PoolCapacity, use: PoolUse) -> PoolMoney:
 
 
 def per_million(cost: float, tokens: int) -> float | None:
-    """Of a million tokens; None where there were none."""
+    """Return the cost of a million tokens, or None if there were no tokens."""
     return cost / tokens * MILLION if tokens > 0 else None
