@@ -1,14 +1,14 @@
 """Digests on a node's disk in a few bytes: a Bloom filter, sent once a second in every heartbeat.
 
-Law: no false "no", a bounded share of false "yes". A false yes costs one fetch that was hoped to be spared, a false no
-would cost it every time. Keyed by the first 16 hex digits of a digest, which is what an engine's name for an adapter
-carries too (`functions.api.ids`); they are sha256 bits, so they are used as hashes as they are.
+Law: no false "no", a bounded share of false "yes". A false yes costs one fetch that the filter should have saved; a
+false no would cost it every time. Keys are the first 16 hex digits of a digest, which are also in an engine's name for
+an adapter (`functions.api.ids`). They are sha256 bits, so they serve as hashes directly.
 
     bits = ceil(n x -ln(p) / ln(2)^2)     hashes = round(bits / n x ln(2))
 
 Worked example (test_worked_example_from_the_prologue): 2,000 digests at p = 1 % take 19,171 bits = 2,397 bytes and 7
 hashes. At the limit of 16 KiB (`MAX_BYTES`) 13,673 digests still have p = 1 %; 27,000 have 10 %, and so on: the filter
-says less, the heartbeat stays as small.
+becomes less exact, and the heartbeat does not grow.
 """
 
 import base64
@@ -20,7 +20,7 @@ from math import ceil, log
 from functions.api.ids import ENGINE_NAME_HEX_DIGITS, Digest, EngineName
 
 FALSE_POSITIVE_RATIO = 0.01
-MAX_BYTES = 16 * 1024  # of the encoded filter before base64: one byte for the number of hashes, the rest bits
+MAX_BYTES = 16 * 1024  # size of the encoded filter before base64: one byte for the number of hashes, the rest bits
 MAX_HASHES = 16
 MAX_TEXT_CHARS = 4 * ceil(MAX_BYTES / 3)
 _HALF_BITS = 32
@@ -28,17 +28,17 @@ _HALF_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Bloom:
-    """`bits` is never empty: of nothing at all there is no filter (`build` answers None)."""
+    """Bloom filter of digests. `bits` is never empty: without digests there is no filter (`build` returns None)."""
 
     bits: bytes
     hashes: int
 
     def holds(self, digest: Digest) -> bool:
-        """False is certain."""
+        """Return True if the digest is probably on the disk. False is certain."""
         return self._has(_key(digest))
 
     def holds_adapter(self, name: EngineName) -> bool:
-        """The same by the engine's name for an adapter, `id@sha256:<16 hex>`; False for any other name."""
+        """Call `holds` by the engine's name for an adapter, `id@sha256:<16 hex>`. Return False for any other name."""
         key = _key(name.rpartition("@")[2])
         return key is not None and self._has(key)
 
@@ -53,7 +53,7 @@ class Bloom:
 
 
 def build(digests: Collection[Digest], ratio: float = FALSE_POSITIVE_RATIO) -> Bloom | None:
-    """The filter of `digests`; None where there are none."""
+    """Return the filter of `digests`, or None if there are none."""
     keys = {key for digest in digests if (key := _key(digest)) is not None}
     if not keys:
         return None
@@ -67,7 +67,7 @@ def build(digests: Collection[Digest], ratio: float = FALSE_POSITIVE_RATIO) -> B
 
 
 def decode(text: str) -> Bloom | None:
-    """The filter that `text` spells, or None: an empty or malformed one says nothing of the disk."""
+    """Return the filter encoded in `text`, or None (nothing is known of the disk) if it is empty or malformed."""
     if not text or len(text) > MAX_TEXT_CHARS:
         return None
     try:
@@ -90,6 +90,6 @@ def _key(digest: str) -> int | None:
 
 
 def _positions(key: int, hashes: int, size: int) -> list[int]:
-    """Two independent halves make as many hashes as are needed (Kirsch and Mitzenmacher, 2006)."""
+    """Return the bit positions of a key, computed from its two independent halves (Kirsch and Mitzenmacher, 2006)."""
     first, step = key >> _HALF_BITS, (key & ((1 << _HALF_BITS) - 1)) | 1
     return [(first + turn * step) % size for turn in range(hashes)]

@@ -1,9 +1,9 @@
 """Chunk sets as the bits of one int: bit i is chunk i of `Manifest.distinct_chunks()`.
 
-Python's ints are the fastest bitmaps that the standard library has: to intersect two of 4,000 bits takes well under a
-microsecond. On the wire a bitmap is base64 of its little-endian bytes. `Rarity` keeps, for every chunk, how many peers
-hold it, as one bitmap per count, so that "the rarest that this peer has and I want" is a few intersections.
-Neighbours: swarm_peers, swarm, swarm_board.
+Python's ints are the fastest bitmaps in the standard library: to intersect two of 4,000 bits needs well under a
+microsecond. On the wire a bitmap is base64 of its little-endian bytes. `Rarity` stores how many peers hold each chunk,
+as one bitmap per count. So "the rarest chunk that this peer has and I want" is a few intersections.
+Neighbours: `peers`, `swarm`, `tracker`.
 """
 
 import base64
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Rng(Protocol):
-    """What these decisions ask of chance; `random.Random` has it."""
+    """Random source for these decisions; `random.Random` implements it."""
 
     def randrange(self, stop: int, /) -> int: ...
     def choice(self, seq: Sequence[T], /) -> T: ...
@@ -26,12 +26,12 @@ class Rng(Protocol):
 
 
 def full(count: int) -> int:
-    """All of `count` chunks."""
+    """Return the set of all `count` chunks."""
     return (1 << count) - 1
 
 
 def indexes(bits: int) -> Iterator[int]:
-    """The chunks in it, ascending."""
+    """Yield the chunks in `bits`, ascending."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
@@ -39,9 +39,9 @@ def indexes(bits: int) -> Iterator[int]:
 
 
 def pick(bits: int, count: int, rng: Rng) -> int:
-    """One of the chunks in `bits`, which is not empty: the first from a random place on, around the end.
+    """Return a chunk of `bits`, which is not empty: the first one after a random index, with wrap-around.
 
-    Not quite uniform (a chunk behind a gap is likelier), which spreads nodes as well and costs no list.
+    The choice is not uniform (a chunk after a gap is likelier), but it spreads nodes as well and needs no list.
     """
     start = rng.randrange(count)
     after = bits >> start
@@ -55,7 +55,7 @@ def encode(bits: int, count: int) -> str:
 
 
 def decode(text: str, count: int) -> int:
-    """The bitmap of `count` chunks in `text`; ValueError where it is none."""
+    """Return the bitmap of `count` chunks in `text`. Raise ValueError if it is not one."""
     size_bytes = (count + 7) // 8
     if not 0 <= count <= MAX_CHUNKS or len(text) != (size_bytes + 2) // 3 * 4:
         raise ValueError(f"a bitmap of {count} chunks is {size_bytes} bytes in base64, not {len(text)} characters")
@@ -70,27 +70,27 @@ def decode(text: str, count: int) -> int:
 
 
 class Rarity:
-    """How many of at most `max_holders` peers hold each chunk."""
+    """Number of peers that hold each chunk, up to `max_holders`."""
 
     def __init__(self, count: int, max_holders: int) -> None:
         self._levels = [full(count)] + [0] * max_holders
 
     def gain(self, bits: int) -> None:
-        """One more peer holds these."""
+        """Count one more peer for each of these chunks."""
         for level in range(len(self._levels) - 2, -1, -1):
             if moved := self._levels[level] & bits:
                 self._levels[level] ^= moved
                 self._levels[level + 1] |= moved
 
     def lose(self, bits: int) -> None:
-        """One peer less holds these."""
+        """Count one peer less for each of these chunks."""
         for level in range(1, len(self._levels)):
             if moved := self._levels[level] & bits:
                 self._levels[level] ^= moved
                 self._levels[level - 1] |= moved
 
     def rarest(self, bits: int) -> int:
-        """Those of `bits` that the fewest peers hold; empty only where `bits` is."""
+        """Return the chunks of `bits` that the fewest peers hold; empty only if `bits` is."""
         for held in self._levels:
             if held & bits:
                 return held & bits

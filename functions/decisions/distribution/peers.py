@@ -1,12 +1,13 @@
-"""Peers of a node for one artifact: their chunks, and which may be asked now.
+"""Peers of a node for one artifact: their chunks, and which of them may be used now.
 
-Law: a peer is asked again after each kind of failure, but later each time. Busy: after the time it said (doubling that
-made nodes slower in the simulator, and hardly any requests fewer); one that says nothing else for two minutes is of no
-use, or what it alone claims to have would never be read elsewhere. Broken, slow, or without the chunk that it was said
-to have: doubling from 0.5 s to 30 s. A sender of bytes that do not hash to their name: not for ten minutes, with the
-evidence kept, since either its disk or its word is bad. Peers are known by the address that they listen on. The book
-is bounded: the least recently heard of goes first. Times are monotonic seconds, given as arguments.
-Neighbours: swarm (which chunk from whom), swarm_board (the tracker that names peers).
+Law: after each kind of failure a peer is used again, but later each time.
+Busy: after the time that it requested (doubling that made nodes slower in the simulator and saved hardly any requests).
+If it returns nothing but busy for two minutes, it is useless: chunks that it alone claims would otherwise never be read
+from another source. Broken, slow, or without a chunk that it should have: doubling from 0.5 s to 30 s. Sender of bytes
+that do not hash to their name: not for ten minutes, and the evidence is stored, since either its disk or its claim is
+bad. Peers are identified by the address that they listen on. The book is bounded: the peer that was reported least
+recently is dropped first. Times are monotonic seconds, passed as arguments.
+Neighbours: `swarm` (which chunk from which peer), `tracker` (names peers).
 """
 
 from collections import OrderedDict
@@ -18,23 +19,23 @@ from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 MAX_BANS = 256
 _USELESS_AFTER = 3
-_REFUSED_FOR_S = 120.0  # an honest one has given its rarest chunks to others by then: nothing is read twice for it
+_REFUSED_FOR_S = 120.0  # by then, an honest peer has sent its rarest chunks to others, so none is read twice
 PEER_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=30.0)
 
 
 class Failure(Enum):
-    """How a request to a peer ended without its chunk."""
+    """Reason why a request to a peer ended without its chunk."""
 
-    BUSY = "busy"  # it serves as many as it may
-    LACKS = "lacks"  # it does not have the chunk after all
-    SLOW = "slow"  # it drips
+    BUSY = "busy"  # the peer serves as many requests as it may
+    LACKS = "lacks"  # the peer does not have the chunk after all
+    SLOW = "slow"  # the peer sends too slowly
     BROKEN = "broken"  # refused, reset, silent, no HTTP
-    CORRUPT = "corrupt"  # the bytes are others than the chunk's name says
+    CORRUPT = "corrupt"  # the bytes do not hash to the chunk's name
 
 
 @dataclass(frozen=True, slots=True)
 class PeerFacts:
-    """A peer as the tracker or the peer itself tells of it."""
+    """Facts about a peer, reported by the tracker or by the peer itself."""
 
     address: str  # host:port
     zone: str
@@ -43,11 +44,11 @@ class PeerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Ban:
-    """Why a peer is not asked, and until when."""
+    """Ban of a peer: the evidence, and the end of the ban."""
 
     address: str
     chunk: int
-    found: str  # what came instead, in words
+    found: str  # description of the bytes that came instead
     until_s: float
 
 
@@ -57,15 +58,15 @@ class Peer:
     zone: str
     have: int = 0
     in_flight: int = 0
-    failures: int = 0  # in a row
-    lacked: int = 0  # chunks that it said to have and had not
+    failures: int = 0  # consecutive
+    lacked: int = 0  # chunks that it claimed to have and lacked
     not_before_s: float = 0.0
-    refused_since_s: float | None = None  # busy ever since it last gave something
+    refused_since_s: float | None = None  # first busy response since its last chunk
     refuses: bool = False
 
     @property
     def is_useless(self) -> bool:
-        """It fails again and again, does not have what it says, or is never free."""
+        """True if the peer fails repeatedly, lacks chunks that it claims, or is always busy."""
         return self.refuses or max(self.failures, self.lacked) >= _USELESS_AFTER
 
 
@@ -80,7 +81,7 @@ class PeerBook:
     _peers: OrderedDict[str, Peer] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        self.rarity = Rarity(self.count, self.max_peers + 1)  # one too many for the moment before one is forgotten
+        self.rarity = Rarity(self.count, self.max_peers + 1)  # one more, for the moment before a peer is dropped
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -92,7 +93,7 @@ class PeerBook:
         return list(self._peers.values())
 
     def learn(self, facts: PeerFacts, now_s: float) -> None:
-        """Someone has told of this peer; what it has only grows, unless it turned out to lack something."""
+        """Add or refresh a peer. Its set of chunks only grows, except when it turns out to lack one."""
         if facts.address == self.me or self.is_banned(facts.address, now_s):
             return
         peer = self._peers.get(facts.address)
@@ -105,12 +106,12 @@ class PeerBook:
             self._forget(next(idle, next(iter(self._peers))))
 
     def gossip(self, address: str, have: int) -> None:
-        """The peer itself says what it has."""
+        """Add chunks that the peer itself claims to have."""
         if (peer := self._peers.get(address)) is not None:
             self._gain(peer, have)
 
     def usable(self, max_per_peer: int, now_s: float) -> list[Peer]:
-        """Who may be asked for one more chunk now."""
+        """Return the peers that may serve one more chunk now."""
         return [peer for peer in self._peers.values() if peer.in_flight < max_per_peer and peer.not_before_s <= now_s]
 
     def succeeded(self, address: str) -> None:
@@ -118,7 +119,7 @@ class PeerBook:
             peer.failures, peer.refused_since_s, peer.refuses = 0, None, False
 
     def failed(self, address: str, chunk: int, failure: Failure, now_s: float, *, after_s: float, found: str) -> None:
-        """Ask it again later, or not for this chunk, or not at all."""
+        """Record a failure: the peer is used later, not for this chunk, or not at all."""
         peer = self._peers.get(address)
         if failure is Failure.CORRUPT:
             self._ban(Ban(address, chunk, found, now_s + self.ban_s), now_s)

@@ -1,21 +1,20 @@
 """One node's part in a swarm: the next chunk, and the peer to fetch it from. No I/O.
 
-    1 origin   what the tracker granted this node is read from the store (S3): everybody else waits for it
-    2 peers    among what peers that may be asked have: own zone before others, rarest first, ties by chance; of its
-               holders the one that we ask least
-    3 the end  of the last few chunks, one that is long on its way is asked once more of another peer
+    1 origin   chunks that the tracker granted to this node are read from the store (S3): all other nodes wait for them
+    2 peers    chunks that usable peers have: own zone before others, rarest first, ties at random; among the holders,
+               the one with the fewest requests from us
+    3 the end  one of the last few chunks that has been in flight for long is requested from a second peer
 
 Without a tracker (`tracker_silent_s`), chunks that no known peer has get a reader by rendezvous hash over the peers
-that are of use; the n-th of the order reads once it has made no progress for n * `takeover_s`. Without peers, that
-is everything at once: the store alone. A tracker that never answered is given up sooner, but not for one lost answer:
-an overloaded one loses many, and each node that goes by itself reads the whole from the store.
+that are of use. The n-th node of that order reads if it has made no progress for n * `takeover_s`. Without peers, the
+node reads everything from the store immediately. A tracker that never answered is given up sooner, but not after one
+lost answer: an overloaded tracker loses many, and each node without a tracker reads the whole artifact from the store.
 
-Worked example (test_worked_example): 4 chunks, peer A has 0 and 1, peer B has 1. Chunk 0 is rarer, so it is asked of A
-first; then 1 of B, since A is asked for something already. 2 and 3 wait for a grant.
+Worked example (test_worked_example): 4 chunks, peer A has 0 and 1, peer B has 1. Chunk 0 is rarer, so it is requested
+from A first; then 1 from B, since A has a request in flight already. 2 and 3 wait for a grant.
 
-The shell (artifacts/swarm, or the simulator) calls `next` whenever something ended or a tick passed, does what the
-requests say, and reports how each ended. A `PeerRequest` that was handed out is in flight until then. Times are
-monotonic seconds.
+The shell (artifacts/swarm, or the simulator) calls `next` after each end of a request and each tick, executes the
+requests, and reports how each ended. A returned `PeerRequest` is in flight until then. Times are monotonic seconds.
 """
 
 import hashlib
@@ -26,21 +25,19 @@ from functions.decisions.distribution.chunk_bits import Rng, full, indexes, pick
 from functions.decisions.distribution.peers import Failure, Peer, PeerBook, PeerFacts
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
-ORIGIN_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=8.0)  # a store's bad ten seconds cost at most eight more
+ORIGIN_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=8.0)  # a store failure of ten seconds costs at most eight more
 _DESIGNATE_AT_ONCE = 256  # chunks; with 48 peers 9 ms of hashing, at most once a second
 _DESIGNATE_EVERY_S = 1.0
-_TRACKER_TRIES = 3  # of one that never answered: 4 s where it refuses, `tracker_silent_s` where it says nothing
+_TRACKER_TRIES = 3  # failures of a tracker that never answered: 4 s if it refuses, `tracker_silent_s` if it is silent
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmPolicy:
-    max_requests: int = (
-        4  # chunks on their way from peers; as many as a node uploads at once, or peers are asked in vain
-    )
-    max_per_peer: int = 2  # a peer's next chunk is asked while the last one is on its way
+    max_requests: int = 4  # chunks in flight from peers; more than a node uploads concurrently would be refused
+    max_per_peer: int = 2  # the next chunk of a peer is requested while the last one is in flight
     origin_requests: int = 2
-    max_peers: int = 48  # known at once; random graphs of far lower degree are connected
-    endgame_chunks: int = 4  # so many, at most, travel twice
+    max_peers: int = 48  # known peers; random graphs of far lower degree are connected
+    endgame_chunks: int = 4  # at most so many chunks are requested twice
     endgame_after_s: float = 2.0
     ban_s: float = 600.0
     tracker_silent_s: float = 15.0
@@ -49,7 +46,8 @@ class SwarmPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """Ask `peer` for `chunk`; no peer: read it from the store. `number` tells two asks for one chunk apart."""
+    """Request of `chunk` from `peer`, or from the store if it is None. `number` distinguishes two requests for one
+    chunk."""
 
     chunk: int
     peer: str | None
@@ -58,7 +56,7 @@ class PeerRequest:
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswer:
-    """What the tracker says: peers (a sample), and which chunks this node shall read from the store."""
+    """Answer of the tracker: a sample of peers, and the chunks that this node should read from the store."""
 
     peers: tuple[PeerFacts, ...]
     grants: int
@@ -78,7 +76,7 @@ class Swarm:
     peers: PeerBook = field(init=False)
     _asks: dict[int, dict[int, tuple[PeerRequest, float]]] = field(
         default_factory=dict
-    )  # by chunk, by number: since when
+    )  # requests in flight by chunk and number, with their start
     _flying: int = 0
     _from_peers: int = 0
     _from_origin: int = 0
@@ -102,7 +100,7 @@ class Swarm:
 
     @property
     def waits(self) -> int:
-        """Missing and not on its way."""
+        """Chunks that are missing and not in flight."""
         return self.missing & ~self._flying
 
     @property
@@ -110,33 +108,34 @@ class Swarm:
         return self._from_peers + self._from_origin
 
     def is_alone(self, now_s: float) -> bool:
-        """Whether the tracker has been silent for so long that this node goes by itself."""
+        """Return True if the tracker has been silent for so long that this node continues without it."""
         return now_s - self._tracker_heard_s >= self.policy.tracker_silent_s
 
     def avoided(self, now_s: float) -> tuple[str, ...]:
-        """Peers that are of no use to this node: banned, failing, lying. The tracker plans without them."""
+        """Return the peers that are useless to this node: banned, failing, or claiming chunks that they lack. The
+        tracker plans without them."""
         banned = [address for address in self.peers.bans if self.peers.is_banned(address, now_s)]
         return (*banned, *(peer.address for peer in self.peers.all() if peer.is_useless))
 
     def heard(self, answer: PeerAnswer, now_s: float) -> None:
-        """The tracker has answered; its grants replace the earlier ones."""
+        """Apply an answer of the tracker. Its grants replace the earlier ones."""
         self._tracker_heard_s, self._tracker_answered, self._without_tracker = now_s, True, False
         self.grants = answer.grants & self.missing
         for facts in answer.peers:
             self.peers.learn(facts, now_s)
 
     def tracker_failed(self) -> None:
-        """It answers nothing. One that never has is not waited for long."""
+        """Record a failed announcement. A tracker that never answered is given up after a few."""
         self._tracker_failures += 1
         if not self._tracker_answered and self._tracker_failures >= _TRACKER_TRIES:
             self._without_tracker = True
 
     def has_no_tracker(self) -> None:
-        """There is none to wait for."""
+        """Continue without a tracker, because there is none."""
         self._without_tracker = True
 
     def next(self, now_s: float, rng: Rng) -> list[PeerRequest]:
-        """What to ask now; each is in flight from here on."""
+        """Return the requests to make now. Each is in flight from here on."""
         if self.is_alone(now_s) or self._without_tracker:
             self._designate(now_s, rng)
         asks: list[PeerRequest] = []
@@ -145,7 +144,7 @@ class Swarm:
         return asks
 
     def arrived(self, ask: PeerRequest, now_s: float) -> list[PeerRequest]:
-        """The chunk is here and verified; returns other asks for it, which are of no use any more."""
+        """Record a verified chunk. Return other requests for it, which are now useless."""
         self._end(ask)
         self.have |= 1 << ask.chunk
         self.grants &= self.have ^ full(self.count)
@@ -159,7 +158,7 @@ class Swarm:
     def failed(
         self, ask: PeerRequest, failure: Failure, now_s: float, *, after_s: float = 0.0, found: str = ""
     ) -> None:
-        """It did not come; for BUSY, the peer may be asked again in `after_s`."""
+        """Record a failed request. After BUSY, the peer may be used again in `after_s`."""
         self._end(ask)
         if ask.peer is not None:
             self.peers.failed(ask.peer, ask.chunk, failure, now_s, after_s=after_s, found=found)
@@ -168,7 +167,7 @@ class Swarm:
         self._origin_not_before_s = now_s + delay_s(self._origin_failures, ORIGIN_BACKOFF)
 
     def dropped(self, ask: PeerRequest) -> None:
-        """It was given up on our own account: nobody's fault."""
+        """Record that this node itself cancelled the request, which is no failure of the peer."""
         self._end(ask)
 
     def _from_store(self, now_s: float, rng: Rng) -> PeerRequest | None:
@@ -192,7 +191,7 @@ class Swarm:
         return None
 
     def _again(self, now_s: float) -> PeerRequest | None:
-        """The end: everything is on its way, and one of the last few chunks has been for long."""
+        """Request a chunk from a second peer if only a few are left, all are in flight, and it has been for long."""
         if self.waits or not 0 < len(self._asks) <= self.policy.endgame_chunks:
             return None
         usable = self.peers.usable(self.policy.max_per_peer, now_s)
@@ -206,7 +205,7 @@ class Swarm:
         return None
 
     def _designate(self, now_s: float, rng: Rng) -> None:
-        """Grant ourselves what nobody has and we are next to read."""
+        """Grant this node chunks that no peer has and that it is the next to read."""
         if now_s - self._designated_s < _DESIGNATE_EVERY_S:
             return
         self._designated_s = now_s
@@ -237,7 +236,7 @@ class Swarm:
         return ask
 
     def _end(self, ask: PeerRequest) -> None:
-        asks = self._asks[ask.chunk]  # an ask that is not in flight is the shell's mistake: KeyError
+        asks = self._asks[ask.chunk]  # KeyError: the shell reported a request that is not in flight
         del asks[ask.number]
         if not asks:
             del self._asks[ask.chunk]
@@ -247,15 +246,15 @@ class Swarm:
             return
         self._from_peers -= 1
         if (peer := self.peers.get(ask.peer)) is not None:
-            peer.in_flight = max(0, peer.in_flight - 1)  # it may have been forgotten and learned again meanwhile
+            peer.in_flight = max(0, peer.in_flight - 1)  # the peer may have been dropped and added again meanwhile
 
 
 def reader_rank(me: str, others: list[str], chunk: int) -> int:
-    """This node's place (0: first) among those who shall read a chunk from the store, by rendezvous hash.
+    """Return this node's rank (0: first) among the nodes that may read a chunk from the store, by rendezvous hash.
 
-    Nodes that know of the same peers agree on the order, whatever order they know them in; a node that is not known to
-    all shifts only its own chunks. Worked example (test_every_chunk_has_one_first_reader): of 3 nodes exactly one has
-    rank 0 for each chunk, and each has it for about a third of them.
+    Nodes that know the same peers agree on the order. A node that is not known to all shifts only its own chunks.
+    Worked example (test_every_chunk_has_one_first_reader): of 3 nodes exactly one has rank 0 for each chunk, and each
+    has it for about a third of them.
     """
     mine = _weight(me, chunk)
     return sum(_weight(other, chunk) > mine for other in others)

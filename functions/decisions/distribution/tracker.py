@@ -1,18 +1,19 @@
-"""Tracker of one artifact's swarm: members, the peers that each is named, and who reads from the store.
+"""Tracker of one artifact's swarm: members, the peers named to each, and grants to read from the store.
 
-Law: a chunk is read from the store by one node at a time. A node is granted chunks that nobody of use to it has and
-nobody is reading; a grant ends when its node or another of use to it has the chunk, when it falls silent, when several
-have no use for it, or after `lease_s` (then another may read it too: a stuck reader must not stop the swarm). Time in
-which nobody at all was heard is nobody's silence: then it was the tracker that stood still. How many at once:
+Law: a chunk is read from the store by one node at a time. A node is granted chunks that no node useful to it has, and
+that no node is reading. A grant ends in one of these cases: its node, or another node useful to it, has the chunk; its
+node falls silent; several nodes report it useless; or after `lease_s` (then another node may read it as well: a stuck
+reader must not stop the swarm). Time in which no node at all was heard does not count as silence: then the tracker
+itself was stalled. The number of grants is
 
     granted = max(room, ceil(free / (4 * nodes)))     # guided self-scheduling: large shares first, small ones last
 
-Worked example (test_worked_example): 1,000 free chunks, 10 nodes: the first to ask gets 25. A sole node gets a quarter
-of what is left each time. With all of it granted, a newcomer gets nothing and waits for the others' chunks.
+Worked example (test_worked_example): 1,000 free chunks, 10 nodes: the first to announce itself gets 25. A sole node
+gets a quarter of the rest each time. If all is granted, a new node gets nothing and waits for the others' chunks.
 
-Peers are a random sample, own zone first but never all of one zone where there are others, or zones would drift apart.
-Nodes announce themselves every `again_after_s = nodes / 200`, at least 1 s and at most 10: 200 announcements a second
-however many they are, until 2,000. Everything is bounded: nodes, sample, grants.
+Peers are a random sample, own zone first. If there are other zones, some peers are of those, or zones would drift
+apart. Nodes announce themselves every `again_after_s = nodes / 200`, at least 1 s and at most 10. That limits the load
+to 200 announcements a second, up to 2,000 nodes. Everything is bounded: nodes, sample, grants.
 """
 
 from dataclasses import dataclass, field
@@ -21,17 +22,17 @@ from functions.decisions.distribution.chunk_bits import Rng, full, pick
 from functions.decisions.distribution.peers import PeerFacts
 from functions.decisions.distribution.swarm import PeerAnswer
 
-_ACCUSERS = 2  # one alone may be the bad one
-_FAR_SHARE = 4  # one in so many of a sample is of another zone
+_ACCUSERS = 2  # a single accuser may itself be at fault
+_FAR_SHARE = 4  # one peer in so many of a sample is of another zone
 
 
 @dataclass(frozen=True, slots=True)
 class BoardPolicy:
     max_nodes: int = 4096
     sample: int = 32
-    max_grants: int = 256  # held by one node at once
-    expire_after_s: float = 15.0  # of silence, at least; three announcements where those are further apart. One that
-    # is lost costs a node 8 s (1 until it is due, 5 without an answer, 2 until the next): its grants must outlive that
+    max_grants: int = 256  # per node
+    expire_after_s: float = 15.0  # silence after which a node expires, at least three announcements. A lost one
+    # costs a node 8 s (1 until it is due, 5 without an answer, 2 until the next): its grants must outlive that
     lease_s: float = 60.0  # one chunk of 64 MiB at 1 MB/s
     announcements_per_s: float = 200.0
     again_min_s: float = 1.0
@@ -43,8 +44,8 @@ class Announcement:
     address: str
     zone: str
     have: int
-    room: int = 0  # how many chunks more it would read from the store
-    avoid: tuple[str, ...] = ()  # peers that are of no use to it
+    room: int = 0  # number of further chunks that it would read from the store
+    avoid: tuple[str, ...] = ()  # peers that are useless to it
 
 
 @dataclass(slots=True)
@@ -54,11 +55,11 @@ class _Member:
     have: int
     heard_s: float
     avoid: tuple[str, ...] = ()
-    grants: dict[int, float] = field(default_factory=dict)  # chunk: since when
+    grants: dict[int, float] = field(default_factory=dict)  # chunk to time of the grant
 
 
 class BoardFull(Exception):
-    """As many nodes take part as may: fetch from the store, or ask again later."""
+    """The swarm has its maximum of nodes: fetch from the store, or retry later."""
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class Board:
         return min(self.policy.again_max_s, max(self.policy.again_min_s, wanted_s))
 
     def announce(self, announcement: Announcement, now_s: float, rng: Rng) -> PeerAnswer:
-        """Take a node's news, and tell it what it needs; BoardFull for a newcomer too many."""
+        """Update a node and return its peers and grants. Raise BoardFull for a new node beyond the maximum."""
         self._excuse(now_s)
         self.heard_s = now_s
         self.expire(now_s)
@@ -116,13 +117,13 @@ class Board:
         return PeerAnswer(self._sample(member, announcement, rng), grants, self.again_after_s, len(self._members))
 
     def leave(self, address: str) -> None:
-        """The node says that it goes; what it was granted is free again."""
+        """Remove a node and free its grants."""
         member = self._members.pop(address, None)
         if member is not None:
             self._release(member, list(member.grants))
 
     def expire(self, now_s: float) -> None:
-        """Forget who is silent while others are not."""
+        """Remove nodes that are silent while others are not."""
         after_s = self._silent_after_s
         if now_s - self.heard_s > after_s / 2:
             return
@@ -134,14 +135,14 @@ class Board:
         return max(self.policy.expire_after_s, 3 * self.again_after_s)
 
     def _excuse(self, now_s: float) -> None:
-        """Nobody was heard for long: that does not count as silence, or all would be forgotten with what they have."""
+        """Discount a long time in which no node was heard. Otherwise all nodes would expire with their chunks."""
         silent_s = now_s - self.heard_s
         if silent_s > self._silent_after_s / 2:
             for member in self._members.values():
                 member.heard_s += silent_s
 
     def _settle(self, member: _Member, held: int, now_s: float) -> None:
-        """Grants end that are done, that another has got meanwhile, or that were held for too long."""
+        """End grants whose chunk is in `held`, and grants older than `lease_s`."""
         since_s = now_s - self.policy.lease_s
         self._release(member, [chunk for chunk, at_s in member.grants.items() if held >> chunk & 1 or at_s < since_s])
 
@@ -151,7 +152,7 @@ class Board:
             self._leased &= ~(1 << chunk)
 
     def _held_for(self, member: _Member) -> int:
-        """What it has itself or can have from those who are of use to it."""
+        """Return the chunks that a node has or can get from nodes useful to it."""
         held = member.have
         for other in self._members.values():
             if other.address not in member.avoid:
@@ -172,11 +173,12 @@ class Board:
             member.grants[chunk] = now_s
 
     def _is_accused(self, member: _Member) -> bool:
-        """Whether several have no use for it: what it read from the store, others would have to read again."""
+        """Return True if several nodes report this one useless. Other nodes would have to read its chunks again."""
         return sum(member.address in one.avoid for one in self._members.values()) >= _ACCUSERS
 
     def _sample(self, member: _Member, announcement: Announcement, rng: Rng) -> tuple[PeerFacts, ...]:
-        """Who has something for it, near ones and some far ones; then anybody, to be known when the tracker is away."""
+        """Return a sample of nodes with useful chunks, from the own zone and some from others. Fill it with further
+        nodes, so that the node knows them if the tracker fails."""
         wanted = full(self.count) & ~member.have
         avoid = {member.address, *announcement.avoid}
         others = [one for one in self._members.values() if one.address not in avoid]
