@@ -47,7 +47,7 @@ def test_comments_of_tools_are_no_prose(tmp_path: Path) -> None:
 def test_person_words_are_found_in_prose_test_names_yaml_and_pages(tmp_path: Path) -> None:
     assert findings(tmp_path, "tests/api/test_a.py", "def test_nobody_waits():\n    pass\n") == [("person", 1)]
     assert findings(tmp_path, "manifests/base/a.yaml", "a: 1  # whoever reads\n") == [("person", 1)]
-    assert findings(tmp_path, "docs/a.md", "# A\n\n`who` runs, he said.\n```sh\nwho\n```\n") == [("person", 3)]
+    assert findings(tmp_path, "docs/contributing.md", "# A\n\n`who` runs, he said.\n```sh\nwho\n```\n") == [("person", 3)]
 
 
 def test_help_of_options_and_metrics_is_prose(tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ def test_a_risen_count_fails_the_check_and_names_the_line(
     counts = tmp_path / "counts.json"
     monkeypatch.setattr(prose, "COUNTS", counts)
     monkeypatch.setattr(prose, "ROOT", tmp_path)
-    page = tmp_path / "docs" / "a.md"
+    page = tmp_path / "docs" / "contributing.md"
     page.parent.mkdir()
     page.write_text("Nobody waits.\n")
     monkeypatch.setattr(prose, "tracked_files", lambda: [page])
     monkeypatch.setattr(prose, "findings_in", partial(prose.findings_in, root=tmp_path))
     counts.write_text(json.dumps({}))
     assert prose.main(["--update"]) == 1
-    assert "docs/a.md:1: person: Nobody waits." in capsys.readouterr().out
+    assert "docs/contributing.md:1: person: Nobody waits." in capsys.readouterr().out
     assert json.loads(counts.read_text()) == {}
     counts.write_text(json.dumps({"docs": {"person": 2}}))
     assert prose.main(["--update"]) == 0
