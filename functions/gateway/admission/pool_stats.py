@@ -61,8 +61,7 @@ class PoolActivity:
         self._sequence = 0
 
     def arrived(self, pool: PoolName, tokens: int, *, deferrable: bool = False, requests: int = 1) -> None:
-        """Count arrived requests. `deferrable` requests are batch and may wait for minutes. Negative numbers undo a
-        count."""
+        """Count arrivals. `deferrable` requests are batch and may wait for minutes. Negative numbers undo a count."""
         slot = self._slot(pool)
         slot.arrivals += requests
         slot.arriving_tokens += tokens
@@ -90,8 +89,7 @@ class PoolActivity:
     # prefill pools, which are used only by `request.split`
 
     def prompt_came(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
-        """Count a prompt for a prefill pool. `wait_s` is its predicted wait; without `is_read` the other pool
-        computes it."""
+        """Count a prompt for a prefill pool and its predicted wait. Without `is_read`, the other pool computes it."""
         pool, is_batch = asking.model.pool, asking.service_class == "batch"
         self.arrived(pool, asking.features.prompt_tokens, deferrable=is_batch)
         if not is_batch:

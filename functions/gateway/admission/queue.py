@@ -149,8 +149,8 @@ class AdmissionQueues:
         self.pools.ended(ended)
 
     def released(self, exchange: QueuedRequest, cost: int | None) -> None:
-        """Release the ticket of a request that leaves this pool. `cost` is its cost in `cost_tokens`; None is the
-        expected cost."""
+        """Release the ticket of a request that leaves this pool. `cost` is in `cost_tokens`; None is the expected
+        cost."""
         ticket, exchange.ticket = exchange.ticket, None
         if ticket is not None:
             self._release(ticket, exchange.usage, cost)
@@ -168,8 +168,7 @@ class AdmissionQueues:
             self._serve_soon(pool_queue)
 
     def sweep(self, now_s: float) -> None:
-        """Reject requests that have waited too long and apply capacity changes from heartbeats. Called a few times a
-        second."""
+        """Reject requests that waited too long and apply capacity changes. Called a few times a second."""
         for pool, pool_queue in list(self._pool_queues.items()):
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             pool_queue.admission.look(ready, now_s)

@@ -1,7 +1,7 @@
 """ASGI application: all routes off the fast lane, and the engine routes for connections that cannot use it.
 
-`Envelope` is the outermost layer, in pure ASGI. It ensures that every answer (also after a handler's exception or for
-an unknown path) has a request id, well-formed headers and errors in the shape of the route's API. Optional parts add
+`Envelope` is the outermost layer, in pure ASGI. It checks headers and paths, adds the request id to every answer, and
+writes errors in the shape of the route's API, also for an unknown path or a handler's exception. Optional parts add
 their routes with a `RouteProvider`.
 """
 
@@ -145,8 +145,7 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
-        """Report ready if there is a snapshot (named in the answer) and a ready replica, and the gateway does not
-        drain."""
+        """Report ready if there is a snapshot (named in the answer), a ready replica, and no drain in progress."""
         reason = gateway.not_ready_reason()
         content: dict[str, Any] = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
         catalogue = gateway.services.state.catalogue

@@ -50,8 +50,7 @@ class Origins:
         return self.every or bool(self.named)
 
     def answer_headers(self, request: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """Return the CORS headers of an answer. `vary` is always present, because a cache must know that answers
-        depend on the origin."""
+        """Return the CORS headers of an answer. `vary` is always set, because caches must separate origins."""
         if not self:
             return []
         origin = _value(request, b"origin")
@@ -59,8 +58,7 @@ class Origins:
         return [(b"vary", b"origin"), *([*allowed, (b"access-control-expose-headers", _EXPOSED)] if allowed else [])]
 
     def preflight(self, method: str, request: Headers) -> Headers | None:
-        """Return the headers of the answer to a preflight, or None if this is not a preflight or the origin is not
-        allowed."""
+        """Return the headers for a preflight, or None if this is not a preflight or the origin is not allowed."""
         if method != "OPTIONS" or not self or _value(request, b"access-control-request-method") is None:
             return None
         allowed = self._allowed(_value(request, b"origin"))

@@ -48,8 +48,7 @@ class Handover:
                 await self._give(successor)
 
     def close(self) -> None:
-        """Close the socket and our copies of the listeners: while one is open, the kernel accepts connections
-        for it."""
+        """Close the socket and our listeners: while a copy is open, the kernel accepts connections for it."""
         door, self._door = self._door, None
         if door is not None:
             door.close()

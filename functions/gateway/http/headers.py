@@ -136,8 +136,7 @@ def _trace(parent: re.Match[bytes] | None, request_id: str, sampled: int) -> Tra
 
 
 def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, bytes]]:
-    """Return the headers with lower-case names. Raise Refused if there are too many, or if one is malformed or
-    duplicated."""
+    """Return the headers with lower-case names. Raise Refused for too many, malformed or duplicated headers."""
     if len(headers) > limits.header_count:
         raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
     seen: set[bytes] = set()

@@ -67,8 +67,7 @@ class Hold:
         self.end()
 
     def came(self, size_bytes: int) -> None:
-        """Reserve memory for `size_bytes`, which is more than `bound_bytes`. Raise Refused (503) if there is no
-        room."""
+        """Reserve memory for `size_bytes`, more than `bound_bytes`. Raise Refused (503) if there is no room."""
         taken_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
         self._held.take(self.tenant, taken_bytes - self.held_bytes, self._refusal)
         self.held_bytes = self.bound_bytes = taken_bytes
@@ -103,8 +102,7 @@ class HeldBytes:
         on_cut: Callable[[], None],
         occupy: Callable[[TenantId], Callable[[], None]],
     ) -> None:
-        """Start empty. `on_refused` receives a metric label; `occupy` takes a slot among a tenant's requests and
-        returns its release."""
+        """Start empty. `on_refused` receives a metric label; `occupy` returns the release of a tenant's slot."""
         self._limit_bytes = limits.uploads_bytes
         self._least_bytes_per_s = limits.slow_reader_bytes_per_s
         self._clock = clock
@@ -155,8 +153,7 @@ class HeldBytes:
     # readers
 
     def waits(self, reader: Reader, tenant: TenantId) -> None:
-        """Count what is written and waits for this reader until `gone`. Repeated calls and small amounts are
-        ignored."""
+        """Count what waits for this reader until `gone`. Repeated calls and small amounts are ignored."""
         size_bytes = reader.unread_bytes
         if size_bytes <= FREE_BYTES or reader in self._unread:
             return

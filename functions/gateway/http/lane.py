@@ -314,8 +314,7 @@ class LaneProtocol(asyncio.Protocol):
         self.data_received(head + rest)
 
     def _interrupted(self, data: bytes) -> None:
-        """Ignore data that follows while an answer streams, and close after the answer: the client must send it
-        again."""
+        """Ignore a request that arrives while an answer streams, and close after the answer."""
         if data.strip(b"\r\n"):  # empty lines before a request are ignored
             self._close_after = self._refused = True
 

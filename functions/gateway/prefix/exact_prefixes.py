@@ -11,8 +11,8 @@ result covers at least what an earlier turn settled. It may be less than a repli
 answer between the two turns is missing. The order of replicas does not change, because only one replica gave that
 answer.
 
-The result is None, and the gateway's own record is used, if the pool's tokenizer is missing, no replica has reported,
-or the prompt cannot be known exactly (tools, pictures, other routes than chat and completions).
+The result is None if the pool's tokenizer is missing, no replica has reported, or the prompt cannot be known exactly
+(tools, pictures, other routes than chat and completions). The gateway's own record is then used.
 
 `functions.gateway.feeds` carries updates and requests between this module and the bus; `index` queries it.
 """
@@ -114,8 +114,7 @@ class ExactPrefixes:
             self._chains.put(learnt)
 
     async def refresh_tokenizers(self, catalogue: Catalogue) -> None:
-        """Fetch the tokenizers that the catalogue's pools need, and forget learned prompts if a tokenizer has
-        changed."""
+        """Fetch the tokenizers that pools need, and forget learned prompts if a tokenizer has changed."""
         if await self.tokenizers.refresh(catalogue):
             self._chains = PromptChains()
 

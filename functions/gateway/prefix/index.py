@@ -74,8 +74,7 @@ class Prefixes:
         record.enter(features.text_blocks, replica_id, text_bytes, features.text_block_bytes, now_s)
 
     def receive_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Apply the cache size of a replica, and forget its cache if its engine has restarted or moved to another
-        pool."""
+        """Apply a replica's cache size. Forget its cache if its engine has restarted or it moved to another pool."""
         replica_id, pool = ReplicaId(heartbeat.replica_id), PoolName(heartbeat.pool)
         if heartbeat.phase in ("starting", "dead") or self._pool_of.get(replica_id, pool) != pool:
             self.forget(replica_id)

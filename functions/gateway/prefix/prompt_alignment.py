@@ -31,8 +31,7 @@ class Span:
 
 
 def spans(contents: Iterable[str], text: bytes, prompt: str) -> list[Span]:
-    """Return the positions of the contents, up to the first that is not found in order: a template may change its
-    input."""
+    """Return the positions of the contents up to the first not found in order: a template may change them."""
     found: list[Span] = []
     text_at = prompt_at = 0
     for content in contents:
@@ -65,8 +64,7 @@ def settled_tokens(boundaries: Iterable[int], where: list[Span], prompt: str, to
 
 
 def two_words_back(prompt: str, end: int) -> int:
-    """Return where the space before the second word before `end` begins. A word has at most FARTHEST_CHARS
-    characters."""
+    """Return where the space before the second word before `end` begins. A word has at most FARTHEST_CHARS."""
     least = max(0, end - FARTHEST_CHARS)
     for _ in range(2):
         while end > least and prompt[end - 1].isspace():

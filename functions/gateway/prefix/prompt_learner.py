@@ -1,9 +1,9 @@
 """Tokenize prompts on a thread beside the event loop: render, tokenize, name the blocks, align.
 
-No request waits for it. A request with a new prompt is routed by what is known (a former turn, or the gateway's own
-record) and learned meanwhile, so that its next turn finds it. Waiting for the tokenizer would cost each first turn
-its time (40 ms for 20 KB) and gain almost nothing, because no replica holds what no replica has seen. It would help
-only with a prompt that another gateway has sent, which is found one request later anyway.
+No request waits for it. A request with a new prompt is routed by what is known: a former turn, or the gateway's own
+record. The prompt is learned meanwhile, so that the next turn finds it. Waiting for the tokenizer would delay each
+first turn (40 ms for 20 KB) for almost no gain: no replica holds what no replica has seen. It would help only with a
+prompt that another gateway has sent, which is found one request later anyway.
 
 The queue is short and fair (`tokenize_queue`), and prompts that do not fit are skipped. Rendering holds the
 interpreter's lock, tokenizing does not. Only the first MAX_LEARNT_CHARS of a very long prompt are learned. Replicas
@@ -73,8 +73,7 @@ class SimulatedTokenizer:
 
 
 class PromptModels:
-    """Tokenizer and template of each pool, from the last requested directory. Owned by one thread; pools are a
-    snapshot's."""
+    """Tokenizer and template of each pool, from the last requested directory. Owned by one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -129,8 +128,7 @@ class PromptJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptLearner:
-    """Learner of prompts. `learn` is pure but for its cache of pieces and models; `start` and `close` run it on a
-    thread."""
+    """Learner of prompts. `learn` is pure except for its caches; `start` and `close` run it on a thread."""
 
     def __init__(self) -> None:
         self._models = PromptModels()

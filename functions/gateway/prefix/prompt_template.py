@@ -40,8 +40,7 @@ class TemplateFailed(Exception):
 
 
 class _Generation(Extension):
-    """The tag `{% generation %}`, which marks the model's own text for training. Here its content is rendered as it
-    is."""
+    """The tag `{% generation %}`, which marks the model's own text for training. Its content is rendered as is."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)

@@ -162,8 +162,7 @@ def _completion(prompt: Any, suffix: str | None) -> PromptText:
 
 
 def _prompts(prompt: list[Any]) -> PromptText:
-    """Return several prompts or token ids as one text. The engine computes each prompt separately; the first has the
-    prefix."""
+    """Return several prompts or token ids as one text. The engine separates prompts; the first has the prefix."""
     if type(prompt[0]) is int:
         return PromptText(_packed(prompt), len(prompt))
     if type(prompt[0]) is str:

@@ -184,8 +184,7 @@ class RequestQuota:
         return worst
 
     def _short(self, costs: Costs, now_us: int) -> OverLimit | None:
-        """Return the exceeded lease with the longest wait, or None. A wait of 0 s means that the bus may still have
-        some."""
+        """Return the exceeded lease with the longest wait. A wait of 0 s means that the bus may still have some."""
         worst: OverLimit | None = None
         for account in self.accounts:
             over = account.lease.short(account, costs, now_us) if account.lease is not None else None

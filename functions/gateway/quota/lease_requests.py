@@ -22,8 +22,7 @@ _BACK_S = 1.0  # retry time if none is known
 
 
 def request_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
-    """Return an account's request for a round. Returned units are deducted immediately, so that they are not spent
-    meanwhile."""
+    """Return an account's request for a round. Returned units are deducted immediately, so that they are not spent."""
     lease = _lease_of(account)
     idle = lease.is_idle(now_us)
     rates = []
@@ -75,8 +74,7 @@ def places_of(entry: RequestQuota) -> tuple[int, ...]:
 
 
 def missing(entry: RequestQuota, taken: tuple[int, ...], active: Mapping[str, QuotaAccount]) -> Iterator[LeaseRequest]:
-    """Yield what each account still lacks; nothing if enough has arrived meanwhile. `taken` is `places_of` the
-    entry."""
+    """Yield what each account still lacks, or nothing if enough has arrived. `taken` is `places_of` the entry."""
     for place, (key, account) in zip(taken, entry.keyed_accounts(), strict=True):
         if account.lease is None or active.get(key) is not account:
             continue
@@ -151,8 +149,7 @@ def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Grante
 
 
 def judged_here(entry: RequestQuota, gateways: int) -> OverLimit | None:
-    """Decide without an answer of the bus whether the request, already reserved, may run on credit. Return the
-    exceeded limit."""
+    """Return the limit for which a reserved request may not run on credit, if the bus has not answered."""
     for _, account in entry.keyed_accounts():
         for index, bucket in account.limited:
             owed = -bucket.headroom

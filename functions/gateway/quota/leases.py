@@ -139,8 +139,7 @@ class QuotaLeases:
             self._lost(str(error) or "no answer in time")
 
     def _requests(self, now_us: int) -> Iterator[LeaseRequest]:
-        """Yield the requests of active accounts, each computed just before its call. Most rarely used accounts want
-        nothing."""
+        """Yield the requests of active accounts, each computed just before its call."""
         for key in tuple(self._active):
             account = self._active.get(key)
             if account is not None:
@@ -173,8 +172,7 @@ class QuotaLeases:
             self._calls -= 1
 
     async def _ask_for(self, batch: list["_Pending"]) -> None:
-        """Request what these entries lack. Units that arrive too late for their request still belong to this
-        gateway."""
+        """Request what these entries lack. Units that arrive too late for a request still belong to this gateway."""
         if self.regime.step != "leased":
             for pending in batch:
                 self._judge(pending)
@@ -248,8 +246,8 @@ class QuotaLeases:
         self._switch(Regime("share", 1) if alone else regime_of(None, self.gateways))
 
     def _has_just_come_back(self) -> bool:
-        """Return True if the bus was found again recently. It forgets gateways in ten seconds, and others may not
-        have called yet."""
+        """Return True if the bus was found again recently. It forgets silent gateways, so others may still be
+        missing."""
         return self._found_again_s is not None and self._clock() - self._found_again_s < _OTHERS_FOLLOW_S
 
     def _lost(self, why: str) -> None:

@@ -28,8 +28,7 @@ _JITTER_RATIO = 0.1
 
 
 def over_quota(over: OverLimit, whose: str, draw: float, headers: MoreHeaders = ()) -> OverQuota:
-    """Return the 429. `whose` names the owner of the limit. `draw` in 0..1 delays retries by up to 10 % to spread
-    them."""
+    """Return the 429. `whose` is the owner of the limit; `draw` in 0..1 delays retries by up to 10 %."""
     wait_s = over.retry_after_s * (1.0 + _JITTER_RATIO * draw)
     seconds = max(1, ceil(over.retry_after_s))
     if over.dimension == "concurrent_requests":
@@ -121,6 +120,5 @@ def duration(us: int) -> bytes:
 
 
 def _spread(over: OverLimit, draw: float) -> float:
-    """Return the delay for `retry-after`, 0 for waits below ten seconds: a whole second would be far more than a
-    tenth."""
+    """Return the delay for `retry-after`. It is 0 for waits below ten seconds, where 1 s is over a tenth."""
     return over.retry_after_s * _JITTER_RATIO * draw if over.retry_after_s >= 1.0 / _JITTER_RATIO else 0.0

@@ -104,8 +104,7 @@ def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client
 
 
 def prefill_spend(exchange: Served, split: Split, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
-    """Return a prefill replica's work for the answer, or for a client that left before it. The platform bears other
-    work."""
+    """Return a prefill's cost if it led to the answer or the client left before it. The platform bears others."""
     if not split.is_at_work() or (answer is NOTHING_SPENT and not client_left):
         return None
     return split.spend(exchange.timeline.ended_s)

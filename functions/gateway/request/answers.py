@@ -16,21 +16,16 @@ _RENAMINGS = 4096
 
 
 class BadAnswer(Exception):
-    """The engine's answer is malformed. The request may be retried on another replica if nothing was sent to the
-    client."""
+    """Malformed answer of an engine. The request may be retried elsewhere if the client has received nothing."""
 
 
 class AnswerTooLarge(BadAnswer):
-    """The answer is well-formed and exceeds the size limit. Another replica's answer would be as large, so no retry
-    helps."""
+    """Well-formed answer over the size limit. A retry would not help, because another replica's would be as large."""
 
 
 def outgrown(is_event: bool, bound_bytes: int) -> BadAnswer:
-    """Return the error for an unfinished event over the bound.
-
-    `is_event` is True if the bytes start like an event. Otherwise they are not an answer at all, and the error is a
-    plain `BadAnswer`.
-    """
+    """Return the error for an unfinished event over the bound. Without `is_event` the bytes are not an answer
+    at all."""
     why = f"an event of over {bound_bytes} bytes"
     return AnswerTooLarge(why) if is_event else BadAnswer(why)
 
@@ -48,7 +43,7 @@ class _WithUsage(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    """A large answer, decoded without objects for its contents, which would need eight times its size and block the
+    """Large answer, decoded without objects for its contents. These would need eight times its size and block the
     loop."""
 
     usage: Any = None

@@ -53,8 +53,7 @@ class Owner(Protocol):
         """Receive the error answer for a request that the engine rejects as invalid."""
 
     def attempt_failed(self, attempt: "Attempt", failure: Failure, detail: str) -> None:
-        """Note that the attempt failed before any of its answer was passed on, so that the request may be retried
-        elsewhere."""
+        """Note that the attempt failed before any answer was passed on. The request may be retried elsewhere."""
 
     def attempt_broke(self, attempt: "Attempt", answer: ErrorAnswer, failure: Failure, detail: str) -> None:
         """Note that a stream that had begun cannot continue. `answer` is for the client."""
@@ -142,8 +141,7 @@ class Attempt:
 
     @property
     def last(self) -> tuple[bytes, ...]:
-        """Tails of the last two pieces of the engine's output, which contain the finish reason. Pieces may be large;
-        tails are not."""
+        """Tails of the last two pieces of the engine's output, which contain the finish reason."""
         return (self._before_last[-_SAYS_WHY_BYTES:], self._last[-_SAYS_WHY_BYTES:])
 
     def pause(self) -> None:
@@ -160,16 +158,14 @@ class Attempt:
             self._services.router.silence.speaks(self._slot, self.waiting_since_s)
 
     def fail(self, failure: Failure, detail: str) -> None:
-        """Fail an attempt that has not begun to answer: it failed by itself, by a timeout or by a report of the
+        """Fail an attempt that has not begun to answer, because of its own error, a timeout or a report of the
         fleet."""
         self.drop()
         self._owner.attempt_failed(self, failure, detail)
 
     def break_off(self, failure: Failure, detail: str) -> None:
-        """End an attempt that has begun to answer and cannot continue.
-
-        The client keeps what was passed on and gets no more. If the answer was complete, it counts as finished.
-        """
+        """End an attempt that has begun to answer and cannot continue. It counts as finished if the answer was
+        complete."""
         self._break_off(errors.upstream_lost(), failure, detail)
 
     # sending to the engine
@@ -346,8 +342,7 @@ class Attempt:
             self.fail(Failure.BAD_ANSWER, detail)
 
     def _too_large(self, detail: str) -> None:
-        """End the attempt with an error that tells the client to request less: no other replica's answer would be
-        smaller."""
+        """End the attempt with an error that advises a smaller request: other replicas' answers would be as large."""
         answer = errors.answer_too_large(detail)
         if self.begun:
             self._break_off(answer, Failure.TOO_LARGE, detail)

@@ -74,8 +74,7 @@ def lose(exchange: Ending, attempt: Attempt, answer: ErrorAnswer) -> None:
 
 
 def give_up(exchange: Ending, answer: ErrorAnswer) -> None:
-    """End a request before the engine's first byte, with a whole error or, if wake comments were sent, an error
-    event."""
+    """End a request before the engine's first byte: a whole error, or an error event if wake comments were sent."""
     admitted = exchange.admitted
     if exchange.wake is not None and exchange.wake.told:
         exchange.sink.end(admitted.route.dialect.error_event(answer, admitted.request_id, 0))

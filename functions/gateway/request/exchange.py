@@ -167,8 +167,7 @@ class Exchange:
             self.tries.begin(judge or self, self.admitted, decision, self.renaming)
 
     def _split(self, decision: Prediction) -> None:
-        """Start the prefill in the prefill pool if that pays; `split_over` continues the request. Otherwise start the
-        attempt."""
+        """Start the prefill if that pays; `split_over` then continues the request. Otherwise start the attempt."""
         split = self.split = Split(self.services, self, self.catalogue)
         if split.begin(self.admitted, decision):
             self.services.admission.defer(self)  # the request does not use its pool's prefill capacity meanwhile
@@ -176,8 +175,7 @@ class Exchange:
             self.tries.begin(self, self.admitted, decision, self.renaming)
 
     def _decode(self, split: Split, judge: CascadeJudge | None, decision: Prediction) -> None:
-        """Start the attempt that generates the answer, with the KV blocks of the prefill replica if they can be
-        used."""
+        """Start the attempt that generates the answer, with the prefill replica's KV blocks if they can be used."""
         handed = split.handed_to(self.admitted, decision) if judge is None else None
         if handed is None:
             self.tries.begin(judge or self, self.admitted, decision, self.renaming)
@@ -288,8 +286,7 @@ class Exchange:
     # calls of the sweep, the fleet and the snapshots: the exchange is an OpenRequest
 
     def check(self, now_s: float) -> None:
-        """End or hedge whatever has waited too long: deadline, paused client, silent engine, late attempt, slow
-        prefill."""
+        """End or hedge what has waited too long: deadline, paused client, silent engine, late attempt, slow prefill."""
         limits = self.services.limits
         if now_s >= self.deadline_s:
             ending.settle_cascade(self)

@@ -29,8 +29,7 @@ class SentAttempt(Protocol):
 
 
 class RetryBudgets:
-    """Retry budgets of the snapshot's pools: retries are limited to a share of the incoming requests
-    (`retry.RetryBudget`)."""
+    """Retry budgets of the snapshot's pools: retries are a limited share of the requests (`retry.RetryBudget`)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,15 +46,13 @@ class RetryBudgets:
             budget.on_request(admitted.routing.retry_budget_ratio, now_s)
 
     def try_spend(self, admitted: Admitted, now_s: float) -> bool:
-        """Spend one retry from the pool's budget and return True if it was available. A pool that is gone has no
-        budget."""
+        """Return True if one retry was spent from the pool's budget. A pool that is gone has no budget."""
         budget = self._pools.get(admitted.model.pool) or RetryBudget(tokens=0.0, updated_s=now_s)
         return budget.try_spend(admitted.routing.retry_budget_ratio, now_s)
 
 
 class Hedging:
-    """Late first attempts, judged by the pool's recent times to first token. Owned by one event loop; times are
-    monotonic seconds."""
+    """Judge which first attempts are late. Owned by one event loop; times are monotonic seconds."""
 
     def __init__(self, silence: Silence) -> None:
         self.begun_total = self.won_total = 0

@@ -12,8 +12,8 @@ once and then compared, which is one memcmp instead of three searches. An event 
 
 The engine counts tokens, because one event may have any number of them (`stream_interval`, speculation, a busy
 engine). Each event reports the usage of its choice so far. The relay removes that usage unless the caller requested
-it. It reads the usage only every few events and at the end, so that an interrupted answer is charged for what was
-generated (`event_counts`, also for engines that report no usage).
+it. It reads the usage every few events and at the end. An interrupted answer is thus charged
+for what was generated (`event_counts`, also for engines that report no usage).
 """
 
 from typing import Literal

@@ -26,8 +26,7 @@ _COMMAND_LINE_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float) -> bytes:
-    """Return the bytes of the engine's request, with headers of the gateway only. The lowest priority value runs
-    first."""
+    """Return the engine's request, with headers of the gateway only. The lowest priority value runs first."""
     return (
         b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
         b"traceparent: %b\r\n"
@@ -47,8 +46,7 @@ def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float
 def headers(
     admitted: Admitted, replica: ReplicaView | None, timeline: Timeline, content_type: bytes, more: MoreHeaders = ()
 ) -> Headers:
-    """Return the headers of an answer. Every value is the gateway's own or was validated; none comes from the
-    engine."""
+    """Return the headers of an answer. Every value is the gateway's own or was validated, none is the engine's."""
     model = admitted.model
     served_as, digest = model.served_as, model.digest
     weights = replica.weights if replica is not None else None
@@ -68,8 +66,7 @@ def headers(
 
 
 def more_headers(admitted: Admitted, quota: MoreHeaders) -> MoreHeaders:
-    """Return further headers of every answer to an admitted request: trace, dropped turns and fields, rollout and
-    quota."""
+    """Return more headers of an admitted request's answer: trace, dropped turns and fields, rollout, quota."""
     quota = ((b"traceresponse", admitted.trace.traceparent), *quota)
     if admitted.slid_turns:
         quota = ((b"x-shoal-context", b"slid=%d" % admitted.slid_turns), *quota)
@@ -203,8 +200,7 @@ def _not_set_up(message: str, param: str | None) -> ErrorAnswer:
 
 
 def _lacks_route(status: int, body: bytes) -> bool:
-    """Return True if the engine lacks the route, or the route for its model. Unknown models get 404 too, with a
-    message."""
+    """Return True if the engine or its model lacks the route. An unknown model gets 404 too, with a message."""
     return status != 404 or engine_error(body)[0] == "Not Found" or body == b'{"detail":"Not Found"}'
 
 

@@ -55,8 +55,7 @@ class Admitted(msgspec.Struct, frozen=True):
     ignored_fields: tuple[str, ...] = ()  # unknown fields of the body, which were not sent to the engine
 
     def let_go_of_body(self) -> None:
-        """Drop the body once it will not be sent again. This is the only mutation: a copy would leave the body with
-        other holders."""
+        """Drop the body once it will not be sent again. It is mutated in place, because other holders share it."""
         msgspec.structs.force_setattr(self, "upstream_body", b"")
 
     def route_request(self) -> RouteRequest:
@@ -86,8 +85,7 @@ class Timeline:
     wake_s: float = 0.0  # part of the time to routing: wait for the first replica of a pool at zero
 
     def server_timing(self) -> bytes:
-        """Return the `server-timing` header in milliseconds, with `load` and `wake` if the request waited for an
-        adapter or a pool."""
+        """Return the `server-timing` header in milliseconds, with `load` and `wake` if the request waited for them."""
         auth_s = self.admitted_s - self.received_s
         route_s = self.routed_s - self.wake_s - self.load_s - self.queued_s - self.admitted_s
         connect_s = self.connected_s - self.routed_s

@@ -12,8 +12,8 @@ counts as lost work. The handed-over blocks are used once, because later they be
 cannot reach the other one waits for up to half a minute before it computes the prompt itself (measured, vLLM 0.32). A
 stream that does not begin within the policy's `giveUpAfter` is therefore started again without a split.
 
-The tenant pays for the prompt once, as the decoding engine counts it (vLLM passes on what the prefill had cached),
-and for the accelerator time of both replicas, each at its pool's price (`spend`).
+The tenant pays for the prompt once, as the decoding engine counts it (vLLM passes on what the prefill had cached). It
+pays for the accelerator time of both replicas, each at its pool's price (`spend`).
 
 The prefill pool has no admission queue and no request names it. Prompts that arrive, wait or are rejected there are
 counted here for autoscaling (`admission.pool_stats`).
@@ -298,11 +298,8 @@ class Split:
     def _counts_there(
         self, asking: Admitted, found: Prediction | NoReplica, weighed: Weighed, *, is_read: bool
     ) -> None:  # fmt: skip
-        """Count the prompt as demand of the prefill pool, and start that pool if it is at zero.
-
-        The pool's size follows from this demand only. No request waits for its first replica: one engine does all
-        meanwhile.
-        """
+        """Count the prompt as demand of the prefill pool, and start that pool if it is at zero, without waiting for
+        it."""
         services = self._services
         services.admission.pools.prompt_came(asking, weighed.wait_ms / 1000, is_read=is_read)
         if isinstance(found, NoReplica) and found.reason in NOBODY_SERVES:
@@ -345,8 +342,7 @@ class Split:
 
 
 def _model_of(admitted: Admitted) -> tuple[PoolName, EngineName]:
-    """Return the pool and the engine's model name: KV blocks of one model are useless to another, even with the same
-    base."""
+    """Return pool and engine model name. KV blocks of one model are useless to another, even with the same base."""
     return admitted.model.pool, admitted.model.engine_name
 
 

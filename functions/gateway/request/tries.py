@@ -100,8 +100,7 @@ class Tries(msgspec.Struct, eq=False):
         )
 
     def disregard(self, attempt: Attempt, failure: Failure) -> None:
-        """Forget a failure caused by what the gateway added to the request, so that the replica may be tried without
-        it."""
+        """Forget a failure caused by what the gateway added, so that the replica may be tried without it."""
         self.failures = self.failures[:-1]
         if failure not in EVIDENCE and failure is not Failure.REPLICA_LOST:
             self.tried.pop(attempt.replica.id, None)

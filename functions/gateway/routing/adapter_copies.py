@@ -1,8 +1,8 @@
 """Second copies of hot adapters, loaded in the background without any request waiting.
 
 Routing decides where a copy would pay (`functions.decisions.routing.choice`), and this module requests it from the
-replica's agent. There is one request per adapter at a time, at most MAX_AT_ONCE in all, and none for the same adapter
-within PAUSE_S of the last, whatever its result. By then heartbeats report the copy and the load has had time to move.
+replica's agent. At most MAX_AT_ONCE requests run at a time. An adapter is requested at most once per PAUSE_S,
+independent of the result. By then heartbeats report the copy and the load has had time to move.
 
 `router` reports the demand; `adapter_loads` sends the loads that requests wait for.
 """

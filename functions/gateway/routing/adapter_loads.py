@@ -158,8 +158,7 @@ class ColdLoads:
     # internals
 
     def _is_full(self, load: _AdapterLoad | None, name: EngineName) -> bool:
-        """Return True if no further request may wait for this adapter. `load` is its load in progress, if there is
-        one."""
+        """Return True if no further request may wait for this adapter. `load` is its load in progress, if any."""
         limits = self._limits
         if self.waiting >= limits.cold_waiting or (load is None and len(self._loads) >= limits.cold_loads):
             return True

@@ -5,9 +5,9 @@ stay the same and the answer is no worse, so only `x-shoal-replica` shows the mo
 differently the answer differs, and the move is reported as degraded.
 
 The policy's fallbacks come next, to the target's base model. A target must meet three conditions, else the policy's
-next step is tried. The tenant must be allowed to call the base model (which has the pool's name), its engines must do
-the same task, and prompt and output must fit its context window. The client's answer keeps the requested name.
-`x-shoal-model` reports the model used, and `x-shoal-degraded` the reason.
+next step is tried. The tenant may call the base model, which has the pool's name. The target's engines do the same
+task. Prompt and output fit its context window. The client's answer keeps the requested name. `x-shoal-model` reports
+the model used, and `x-shoal-degraded` the reason.
 
 `functions.decisions.routing.fallback` orders the pools; `exchange` moves the request.
 """

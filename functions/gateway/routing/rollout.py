@@ -154,8 +154,7 @@ class RolloutEvidence:
         token_gaps: GapCounts = (),
         attempted: Attempted | None = None,
     ) -> None:
-        """Count an exchange that its caller did not end. `answer` is its status and code, for a stream those of its
-        end."""
+        """Count an exchange that its caller did not end. `answer` is its final status and code."""
         verdict = judge(*answer, use.group)
         if verdict is None:
             return

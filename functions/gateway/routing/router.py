@@ -3,8 +3,8 @@
     decide -> sent -> started -> left
 
 `decide` collects what the fleet, the prefix sources and the sessions know, and a pure function chooses. An attempt
-calls `sent` when it begins, `started` with its first token, and `left` when it is over, each exactly once, so that
-the counted load is the real load.
+calls `sent` when it begins, `started` with its first token, and `left` when it is over. Each is called exactly once,
+so that the counted load is the real load.
 
 With an `OtherChoice` another algorithm chooses, for comparison, from the same candidates and with the same
 accounting. It also chooses the replica that loads a missing adapter.
@@ -106,8 +106,7 @@ class Router:
     def _beside_the_probe(
         self, admitted: Admitted, index: PoolIndex, status: OutlierStatus, now_s: float
     ) -> Prediction | NoReplica:
-        """Use a replica that is being probed, because no other replica can serve and waiting would reject every
-        request."""
+        """Use a replica that is being probed, because no other can serve and waiting would reject every request."""
         excluded = (status.out - status.probed).union(status.resting_s)
         decision = self._decide(admitted, index, status, excluded, now_s)
         return decision if isinstance(decision, NoReplica) else msgspec.structs.replace(decision, reason="panic")
@@ -156,8 +155,7 @@ class Router:
         return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
     def _may_rest(self, decision: NoReplica, status: OutlierStatus, admitted: Admitted) -> NoReplica:
-        """Return "told_to_wait" if replicas could serve the request but have asked for a pause, else the given
-        decision."""
+        """Return "told_to_wait" if only resting replicas could serve the request, else the given decision."""
         resting_s, model = status.resting_s, admitted.model
         if resting_s and model.is_adapter:
             holders = {row[0] for row in self._fleet.index(model.pool).rows_of(model.engine_name)}
@@ -229,8 +227,7 @@ class Router:
         return self._fleet.judge(now_s)
 
     def _settle(self, now_s: float) -> None:
-        """Publish homes that a newly ready replica would otherwise be assumed to have, before it gets its share of
-        homes."""
+        """Let a newly ready replica have its share of the homes only after existing homes have been published."""
         for pool, index in self._fleet.indexes():
             if index.changed:
                 self.homes.recheck(pool, index.changed)
@@ -247,8 +244,7 @@ class Router:
         return assumed_home(conversation.hex(), index, name, is_adapter=name != EVERY, settled=False)
 
     def _assume_started(self, now_s: float) -> None:
-        """Assume at the predicted time that the prompt of an unstreamed answer is computed: the answer does not show
-        it."""
+        """Assume at the predicted time that the prompt of an unstreamed answer is computed."""
         unseen = self._unseen
         while unseen and unseen[0][0] <= now_s:
             slot = heappop(unseen)[2]
@@ -285,8 +281,7 @@ class Router:
         )
 
     def _home(self, admitted: Admitted, index: PoolIndex, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
-        """Return the conversation's replica, whether its cache is surely empty, and whether this gateway sent it
-        there."""
+        """Return the conversation's replica, True if its cache must be empty, and True if this gateway chose it."""
         model = admitted.model
         home = self.homes.home_of(model.pool, conversation)
         if home is None:

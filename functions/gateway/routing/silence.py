@@ -1,8 +1,8 @@
 """Silence of replicas: how long a replica with requests of this gateway has sent nothing at all.
 
 A slow replica still sends data, because its streams continue. A replica that is stopped, cut off or stuck sends
-nothing, and its agent needs seconds to detect that. To avoid waiting for that long, a request without a first byte
-gets a second attempt (`functions.gateway.request.hedging`) once its replica has been silent
+nothing, and its agent needs seconds to detect that. A request without a first byte therefore gets a second attempt
+(`functions.gateway.request.hedging`) if its replica has been silent
 
     for MUTE_AFTER_S, and longer than 19 of 20 such requests took to their first token     a stream
     for WHOLE_MUTE_AFTER_S, if it has streams that should be sending                       a whole answer

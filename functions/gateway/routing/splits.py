@@ -5,10 +5,10 @@ If a channel is split, `functions.decisions.rollout.split` places the request by
 candidate, a request whose session has had no candidate answer goes to control. After a rollback every request goes to
 control.
 
-If a model has no split, the module only remembers which version serves an adapter's session, so that a new rollout
-does not change the version in the middle of a session. Worked example
-(test_a_rollout_that_begins_takes_no_session_away): a session sends a request at 0 s, and a rollout to 99 % begins.
-With a session time of 300 s, its request at 299 s goes to control.
+If a model has no split, the module only remembers which version serves an adapter's session. A new rollout then does
+not change the version in the middle of a session. Worked example (test_a_rollout_that_begins_takes_no_session_away):
+a session sends a request at 0 s, and a rollout to 99 % begins. With a session time of 300 s, its request at 299 s
+goes to control.
 
 `intake` requests the version, `exchange` uses it and reports, and `evidence` counts.
 """
@@ -112,7 +112,7 @@ class Splits:
             self._hold(use, use.group)
 
     def may_fall_back(self, use: SplitUse | None) -> bool:
-        """Return True if control may answer instead. A session that had a candidate answer moves back only by a
+        """Return True if control may answer instead. A session with a candidate answer moves back only by a
         rollback."""
         return use is not None and use.group == "candidate" and not use.held and self._pinned(use) != "candidate"
 
