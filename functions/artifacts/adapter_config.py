@@ -99,7 +99,7 @@ def _problems(config: PeftConfig, max_rank: int) -> Iterator[str]:
     found = {
         f"peft_type {config.peft_type[:40]!r} is not LORA": config.peft_type != "LORA",
         f"rank {min(config.ranks)} is not positive": min(config.ranks) < 1,
-        f"rank {rank} is over the engine's max_lora_rank {max_rank}: train with r <= {max_rank}": rank > max_rank,
+        f"rank {rank} is over the limit of {max_rank}: train with r <= {max_rank}": rank > max_rank,
         f"bias {config.bias[:40]!r} is not supported: train with bias='none'": config.bias != "none",
         "DoRA (use_dora) is not supported: train a plain LoRA": config.use_dora,
         "lora_bias is not supported: train without it": config.lora_bias,
@@ -111,9 +111,7 @@ def _problems(config: PeftConfig, max_rank: int) -> Iterator[str]:
         "layer_replication is not supported": bool(config.layer_replication),
         "block-diagonal LoRA (use_bdlora) is not supported": bool(config.use_bdlora),
         "QALoRA (use_qalora) is not supported": config.use_qalora,
-        "auto_map and trust_remote_code ask for code to be run: remove them": bool(
-            config.auto_map or config.trust_remote_code
-        ),
+        "auto_map and trust_remote_code would run code: remove them": bool(config.auto_map or config.trust_remote_code),
         "target_modules names no module": not config.modules,
         "target_modules, rank_pattern and alpha_pattern must be plain module names, not expressions": not all(
             _PLAIN_MODULE.fullmatch(name) for name in (*config.modules, *patterns)
@@ -127,13 +125,13 @@ def _problems_with(base: BaseFacts, config: PeftConfig) -> list[str]:
     trained_on = config.base_model_name_or_path
     if trained_on and not base.goes_by(trained_on):
         problems.append(
-            f"base_model_name_or_path {trained_on[:200]!r} is another model than {_shown(base.names)}: register the "
-            "adapter under the base that it was trained on, or set the name right if it is the same"
+            f"base_model_name_or_path {trained_on[:200]!r} is not the base model {_shown(base.names)}: register the "
+            "adapter under the base that it was trained on, or correct the name if it is the same model"
         )
     absent = [name for name in config.modules if name != _ALL_LINEAR and not base.has_target(name)]
     if absent:
         problems.append(
-            f"target_modules {_shown(absent)} are no modules of the base, which has {_shown(base.targets(), 16)}: "
+            f"target_modules {_shown(absent)} are not modules of the base, which has {_shown(base.targets(), 16)}: "
             "train on this base"
         )
     return problems

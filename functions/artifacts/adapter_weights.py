@@ -167,7 +167,7 @@ def _better(error: ArtifactRefused, start: bytes) -> ArtifactRefused:
     """
     for magic, what in _FOREIGN.items():
         if start.startswith(magic):
-            return ArtifactRefused(f"it begins like {what}: save it as safetensors ({error})")
+            return ArtifactRefused(f"it starts like {what}: save it as safetensors ({error})")
     return error
 
 
@@ -184,7 +184,7 @@ def _check_pairs(halves: list[_Half]) -> None:
     for (module, kind, side), half in found.items():
         twin = found.get((module, kind, "B" if side == "A" else "A"))
         if twin is None:
-            raise _refused(half, f"has no lora_{'B' if side == 'A' else 'A'} beside it")
+            raise _refused(half, f"has no matching lora_{'B' if side == 'A' else 'A'}")
         if half.rank != twin.rank:
             raise _refused(half, f"has rank {half.rank}, and {twin.tensor.name} has {twin.rank}")
 
@@ -213,7 +213,7 @@ def _absent(base: BaseFacts, module: str) -> str:
     layer = _LAYER.search(module)
     if layer is not None and int(layer[1]) >= base.layers:
         return f"layer {layer[1]}; the base has {base.layers}, numbered from 0"
-    return f"the module {module}, which the base has not"
+    return f"the module {module}, which the base does not have"
 
 
 def _refused(half: _Half, what: str) -> ArtifactRefused:

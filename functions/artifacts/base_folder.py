@@ -61,7 +61,7 @@ def copy_plain(source: Path, target: Path) -> None:
     `target` must be new.
     """
     if target.exists():
-        raise ArtifactRefused(f"{target} is there already: name a folder that is not")
+        raise ArtifactRefused(f"{target} exists already: name a new folder")
     shutil.copytree(source, target, symlinks=False, ignore=shutil.ignore_patterns(*LEFTOVERS, MANIFEST_NAME))
 
 
@@ -71,7 +71,7 @@ def check_leftovers(directory: Path, *, clean: bool) -> None:
         if not (path.is_symlink() or path.exists()):
             continue
         if not clean:
-            raise ArtifactRefused(f"{path.name} is no part of a model: delete it, or say --clean")
+            raise ArtifactRefused(f"{path.name} is not part of a model: delete it, or pass --clean")
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
             failed += 1
             sys.stdout.write(f"{folder.name}: {error}\n")
             continue
-        how = "its manifest was there" if made.was_there else "its manifest is written"
+        how = "manifest existed" if made.was_there else "manifest written"
         size = f"{made.files} files, {made.total_bytes / 1e9:.2f} GB"
         sys.stdout.write(f"{folder.name}: {made.architecture}, {made.layers} layers, {size}; {how}\n")
         sys.stdout.write(f"    {made.version_line()}\n")

@@ -33,7 +33,7 @@ def try_bucket(store: S3Store, name: Callable[[], str] = lambda: secrets.token_h
         store.ensure_bucket()
         return Tried(store.bucket, lacking(store, name))
     except ArtifactError as error:
-        return Tried(store.bucket, f"{error}: make the bucket, or give these credentials all rights on it")
+        return Tried(store.bucket, f"{error}: create the bucket, or grant these credentials all rights on it")
 
 
 def lacking(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> str:
@@ -49,15 +49,15 @@ def lacking(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(
         return f"{error}: use a store that does"
     store.delete([key])
     if not problem and store.size_of(key) is not None:
-        return "an object is there after its deletion: is versioning of the bucket on? Turn it off"
+        return "a deleted object still exists: turn off versioning of the bucket"
     return problem
 
 
 def _try_object(store: S3Store, key: str) -> str:
     if not store.put_new(key, _BODY):
-        return "a conditional write (If-None-Match: *) is refused where nothing is: use a store that knows them"
+        return "a conditional write (If-None-Match: *) of a new object is refused: use a store that supports it"
     if store.put_new(key, _OTHER) or store.read_small(key, len(_OTHER)) != _BODY:
-        return "a conditional write (If-None-Match: *) overwrites what is there: use a store that honours them"
+        return "a conditional write (If-None-Match: *) overwrites an existing object: use a store that supports it"
     if [found.key for found in store.list(key)] != [key]:
         return "a listing does not show what was written: use a store with consistent listings"
     return ""
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
             tried = try_bucket(store)
             store.close()
         failed += bool(tried.problem)
-        told = tried.problem or "is there, and does conditional writes"
+        told = tried.problem or "exists and supports conditional writes"
         sys.stdout.write(f"{tried.bucket} at {endpoint_url}: {told}\n")
     return 1 if failed else 0
 

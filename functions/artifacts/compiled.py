@@ -74,7 +74,7 @@ def pack(cache_root: Path, folder: Path) -> tuple[str, ...]:
     if not paths:
         raise ArtifactMissing(f"{compiled} holds nothing: was the engine started with --enforce-eager?")
     if len(paths) > MAX_FILES or sum((compiled / path).stat().st_size for path in paths) > MAX_BYTES:
-        raise ArtifactRefused(f"{compiled} is over {MAX_FILES} files or {MAX_BYTES} bytes: begin with an empty one")
+        raise ArtifactRefused(f"{compiled} is over {MAX_FILES} files or {MAX_BYTES} bytes: start with an empty one")
     try:
         with tarfile.open(folder / PACK_NAME, "w", format=tarfile.PAX_FORMAT) as packed:
             for path in paths:
@@ -117,7 +117,7 @@ def read_index(store: S3Store, weights: Digest) -> Index:
     except ArtifactMissing:
         return Index()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ArtifactCorrupt(f"the index of what was compiled for {weights} is none: {error}") from error
+        raise ArtifactCorrupt(f"the index of compile caches for {weights} is invalid: {error}") from error
 
 
 def lay_out(pack_file: Path, cache_root: Path) -> int:
@@ -131,7 +131,7 @@ def lay_out(pack_file: Path, cache_root: Path) -> int:
             members = list(_checked(packed))
             return sum(_write(packed, member, compiled / member.name) for member in members)
     except tarfile.TarError as error:
-        raise ArtifactRefused(f"{PACK_NAME} is no archive: {error}") from error
+        raise ArtifactRefused(f"{PACK_NAME} is not an archive: {error}") from error
     except OSError as error:
         raise CacheFailed(f"{compiled} cannot be written: {error.strerror or error}") from error
 
@@ -140,7 +140,7 @@ def _checked_word(word: str) -> None:
     try:
         msgspec.convert(word, type=_Word)
     except msgspec.ValidationError as error:
-        raise ArtifactRefused(f"{word[:100]!r} names no engine or accelerator: {error}") from error
+        raise ArtifactRefused(f"{word[:100]!r} is not a name of an engine or accelerator: {error}") from error
 
 
 def _checked(packed: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -151,7 +151,7 @@ def _checked(packed: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             raise ArtifactRefused(f"{PACK_NAME} is over {MAX_FILES} files or {MAX_BYTES} bytes")
         if not member.isreg() or not _is_safe(member.name):
             raise ArtifactRefused(
-                f"{PACK_NAME} holds {member.name[:200]!r}: only plain files by relative names are taken"
+                f"{PACK_NAME} holds {member.name[:200]!r}: only plain files with relative names are allowed"
             )
         yield member
 
@@ -195,7 +195,9 @@ def _plain_files(compiled: Path) -> Iterator[str]:
             if name.endswith(_PASSED_OVER):
                 continue
             if path.is_symlink() or not path.is_file() or not _is_safe(relative):
-                raise ArtifactRefused(f"{relative[:200]!r} is no plain file by a plain name: only those are packed")
+                raise ArtifactRefused(
+                    f"{relative[:200]!r} is not a plain file with a plain name: only those are packed"
+                )
             yield relative
 
 

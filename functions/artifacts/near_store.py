@@ -70,10 +70,10 @@ class NearStore:
             content = self._asked(f"{self._url}/objects/{kind}/{sha256}", max_bytes)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._away_until_s = self._clock() + AWAY_S
-            _log.warning("the region's cache does not answer, the store is read: %r", error)
+            _log.warning("the region's cache does not answer; reading from the store: %r", error)
             return None
         if content is not None and hashlib.sha256(content).hexdigest() != sha256:
-            _log.warning("the region's cache gave something else for %s, the store is read", key)
+            _log.warning("the region's cache returned other content for %s; reading from the store", key)
             return None
         return content
 

@@ -117,7 +117,7 @@ def _outlast_sweep(store: S3Store) -> None:
         if time.time() - begun_unix_s > _SWEEP_MAX_S:
             return
         time.sleep(_SWEEP_POLL_S)
-    raise StoreUnavailable("the store's garbage is just being collected; publish again in a few minutes")
+    raise StoreUnavailable("the store's garbage is being collected; publish again in a few minutes")
 
 
 def _put_chunk(store: S3Store, directory: Path, chunk: Chunk, *, reread: bool) -> None:

@@ -167,7 +167,7 @@ class S3Store:
             if code_of(error) in _ALREADY_THERE:
                 return False
             if code_of(error) in _CONDITION_UNKNOWN and self.settings.needs_conditions:
-                raise StoreUnfit(f"{self.bucket} knows no conditional writes (If-None-Match: *)") from error
+                raise StoreUnfit(f"{self.bucket} does not support conditional writes (If-None-Match: *)") from error
             if code_of(error) in _CONDITION_UNKNOWN:  # older store: check, then write; content is equal
                 return self._put_after_looking(key, body)
             raise not_written(key, error) from error

@@ -68,11 +68,11 @@ class LargeWriter:
                 if upload:
                     _abort(self.store, self.key, upload)
             except (ClientError, BotoCoreError) as error:
-                _log.warning("parts of %s stay for now: %s", self.key, error)
+                _log.warning("parts of %s could not be deleted yet: %s", self.key, error)
 
     def _check_open(self) -> None:
         if self._is_over:
-            raise StoreUnavailable(f"writing {self.key} is over: write it anew")
+            raise StoreUnavailable(f"the upload of {self.key} has ended: start a new one")
 
     def _complete(self) -> None:
         parts = [

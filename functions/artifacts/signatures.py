@@ -102,11 +102,11 @@ def verify_signed(directory: Path, tenant: TenantId | None, policy: SignaturePol
     document = _read_signature(directory)
     if document is None:
         if policy.required:
-            raise ArtifactRefused(f"there is no {SIGNATURE_NAME}, and only signed adapters are taken: sign it")
+            raise ArtifactRefused(f"there is no {SIGNATURE_NAME}, and only signed adapters are accepted: sign it")
         return "unsigned"
     if not keys:
         if policy.required:
-            raise ArtifactRefused("no public key of this tenant is known, and only signed adapters are taken")
+            raise ArtifactRefused("no public key of this tenant is known, and only signed adapters are accepted")
         return "unchecked"
     bundle, statement = _parse(document)
     _check_lists_everything(directory, statement)
@@ -195,7 +195,7 @@ def _verify(directory: Path, key: Path) -> None:
     except InvalidSignature as error:
         raise ArtifactRefused(f"{SIGNATURE_NAME} is not a signature by {key.name}: sign again") from error
     except (ValueError, TypeError, KeyError, OSError) as error:
-        raise ArtifactRefused(f"{SIGNATURE_NAME} does not hold: {error}") from error
+        raise ArtifactRefused(f"{SIGNATURE_NAME} is not valid: {error}") from error
 
 
 def _not_installed(error: ImportError) -> SigningUnavailable:

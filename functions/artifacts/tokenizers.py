@@ -99,7 +99,7 @@ class TokenizerCache:
             directories.write_durably(made / _MANIFEST, document)
             return self._put_in_place(made, digest)
         except OSError as error:
-            raise CacheFailed(f"{digest} cannot be kept on the disk: {error.strerror}") from error
+            raise CacheFailed(f"{digest} cannot be written to the disk: {error.strerror}") from error
 
     def _put_in_place(self, made: Path, digest: Digest) -> Path:
         """Rename over a damaged directory; if another process has installed a sound one, use that."""
@@ -127,7 +127,9 @@ class TokenizerCache:
                 shutil.rmtree(path)
                 free_bytes += used[path]
         if free_bytes < needed_bytes:
-            raise CacheFailed(f"{needed_bytes} bytes do not fit beside the tokenizers in use, of {self._max_bytes}")
+            raise CacheFailed(
+                f"{needed_bytes} bytes do not fit into {self._max_bytes} together with the tokenizers in use"
+            )
 
 
 def _entries(manifest: Manifest) -> list[FileEntry]:

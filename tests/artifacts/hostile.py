@@ -161,7 +161,7 @@ _CONFIGS = {
     "config in another encoding": Hostile(_with_file(CONFIG, _CONFIG_TEXT.encode("utf-16")), "does not begin with"),
     "rank as text": Hostile(_configured(r=4) and _document(json.dumps(config(r="4"))), "not a PEFT configuration"),
     "rank huge": Hostile(_document(json.dumps(config(r=10**30))), "not a PEFT configuration"),
-    "rank over the engine's": Hostile(_configured(r=32), "max_lora_rank 16: train with r <= 16"),
+    "rank over the engine's": Hostile(_configured(r=32), "rank 32 is over the limit of 16: train with r <= 16"),
     "rank zero": Hostile(_document(json.dumps(config(r=0))), "rank 0 is not positive"),
     "rank negative in a pattern": Hostile(_configured(rank_pattern={"q_proj": -1}), "rank -1 is not positive"),
     "rank over in a pattern": Hostile(_configured(rank_pattern={"q_proj": 64}), "rank 64 is over"),
@@ -176,13 +176,13 @@ _CONFIGS = {
     "no target": Hostile(_configured(target_modules=[]), "names no module"),
     "target that is a slow expression": Hostile(_configured(target_modules=r"(.*)*\.q_proj"), "not expressions"),
     "rank pattern that is a slow expression": Hostile(_configured(rank_pattern={"(a+)+$": 4}), "not expressions"),
-    "asks for code": Hostile(_configured(auto_map={"AutoModel": "evil.py--X"}), "ask for code to be run"),
-    "trusts code": Hostile(_configured(trust_remote_code=True), "ask for code to be run"),
+    "asks for code": Hostile(_configured(auto_map={"AutoModel": "evil.py--X"}), "would run code"),
+    "trusts code": Hostile(_configured(trust_remote_code=True), "would run code"),
 }
 _HEADERS = {
-    "pickle as weights": Hostile(_with_file(WEIGHTS, b"\x80\x04\x95" + bytes(40)), "it begins like a pickle"),
-    "zip as weights": Hostile(_with_file(WEIGHTS, b"PK\x03\x04" + bytes(40)), "it begins like a zip archive"),
-    "gguf as weights": Hostile(_with_file(WEIGHTS, b"GGUF\x03\0\0\0" + bytes(40)), "it begins like a GGUF file"),
+    "pickle as weights": Hostile(_with_file(WEIGHTS, b"\x80\x04\x95" + bytes(40)), "it starts like a pickle"),
+    "zip as weights": Hostile(_with_file(WEIGHTS, b"PK\x03\x04" + bytes(40)), "it starts like a zip archive"),
+    "gguf as weights": Hostile(_with_file(WEIGHTS, b"GGUF\x03\0\0\0" + bytes(40)), "it starts like a GGUF file"),
     "weights empty": Hostile(_with_file(WEIGHTS, b""), "shorter than 8 bytes"),
     "weights cut": Hostile(_with_file(WEIGHTS, _GOOD_WEIGHTS[:-1]), "the tensors cover 256 of 255"),
     "weights cut in the header": Hostile(_with_file(WEIGHTS, _GOOD_WEIGHTS[:60]), "header length"),
@@ -220,8 +220,8 @@ _PAIRS = {
     "name that the engine does not know": Hostile(
         _weights({f"{MODULE}.lora_A": ("F32", [4, 8], bytes(128))}), "is not a LoRA weight"
     ),
-    "A alone": Hostile(_weights({_A: ("F32", [4, 8], bytes(128))}), "has no lora_B beside it"),
-    "B alone": Hostile(_weights({_B: ("F32", [8, 4], bytes(128))}), "has no lora_A beside it"),
+    "A alone": Hostile(_weights({_A: ("F32", [4, 8], bytes(128))}), "has no matching lora_B"),
+    "B alone": Hostile(_weights({_B: ("F32", [8, 4], bytes(128))}), "has no matching lora_A"),
     "A and B of two ranks": Hostile(
         _weights({**tensors(rank=4), _B: ("F32", [8, 2], bytes(64))}, rank_pattern={"v_proj": 2}), "has rank"
     ),
@@ -231,16 +231,17 @@ HOSTILE = {**_FILES, **_CONFIGS, **_HEADERS, **_PAIRS}
 AGAINST_BASE = {
     "of another base": Hostile(
         _configured(base_model_name_or_path="meta-llama/Llama-3.1-8B"),
-        "is another model than smollm2-135m, .*: register the adapter under the base that it was trained on",
+        "is not the base model smollm2-135m, .*: register the adapter under the base that it was trained on",
     ),
     "target that the base has not": Hostile(
-        _configured(target_modules=["q_proj", "c_attn"]), r"target_modules c_attn are no modules of the base.*q_proj"
+        _configured(target_modules=["q_proj", "c_attn"]), r"target_modules c_attn are not modules of the base.*q_proj"
     ),
     "layer beyond the base": Hostile(
         _weights(pair("model.layers.30.self_attn.q_proj", 8, 8)), "is for layer 30; the base has 2, numbered from 0"
     ),
     "module that the base has not": Hostile(
-        _weights(pair("model.layers.0.attn.q_proj", 8, 8)), r"model\.layers\.0\.attn\.q_proj, which the base has not"
+        _weights(pair("model.layers.0.attn.q_proj", 8, 8)),
+        r"model\.layers\.0\.attn\.q_proj, which the base does not have",
     ),
     "other in features": Hostile(
         _weights(pair("model.layers.0.self_attn.q_proj", 16, 8)), "has 16 in features; .* has 8: train on this base"

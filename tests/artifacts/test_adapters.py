@@ -40,7 +40,7 @@ def test_refuses_the_configuration(tmp_path: Path, changes: dict[str, Any], word
 
 
 def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactRefused, match=r"max_lora_rank.*DoRA.*lora_bias"):
+    with pytest.raises(ArtifactRefused, match=r"over the limit of.*DoRA.*lora_bias"):
         check_adapter(make_adapter(tmp_path, r=64, use_dora=True, lora_bias=True))
 
 

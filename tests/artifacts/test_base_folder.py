@@ -64,7 +64,7 @@ def test_what_a_download_left_is_named_and_deleted_only_when_asked(tmp_path: Pat
         (folder / left).write_text("x")
     else:
         (folder / left / "download").mkdir(parents=True)
-    with pytest.raises(ArtifactRefused, match=f"{left} is no part of a model: delete it, or say --clean"):
+    with pytest.raises(ArtifactRefused, match=f"{left} is not part of a model: delete it, or pass --clean"):
         prepare(folder)
     assert prepare(folder, clean=True).digest == clean
     assert not (folder / left).exists()
@@ -78,7 +78,7 @@ def test_a_downloads_cache_of_links_is_copied_as_plain_files(tmp_path: Path) -> 
     made = prepare(tmp_path / "llama")
     assert made.files == 3
     directories.verify_directory(tmp_path / "llama", made.digest)
-    with pytest.raises(ArtifactRefused, match="is there already"):
+    with pytest.raises(ArtifactRefused, match="exists already"):
         copy_plain(snapshot, tmp_path / "llama")
 
 
@@ -108,10 +108,10 @@ def test_a_volume_is_prepared_whole_and_what_cannot_be_is_said(
     assert main([str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "one: LlamaForCausalLM, 1 layers, 3 files" in told
-    assert "two: .gitattributes is no part of a model" in told
+    assert "two: .gitattributes is not part of a model" in told
     assert main(["--clean", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "its manifest was there" in told and "its manifest is written" in told
+    assert "; manifest existed" in told and "; manifest written" in told
     assert f'digest: "{prepare(one).digest}"' in told
 
 

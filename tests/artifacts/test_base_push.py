@@ -177,7 +177,7 @@ def test_pushed_again_it_puts_what_is_missing_and_asked_to_what_has_rotted(tmp_p
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: [path.unlink() for path in folder.glob("*.safetensors")], "has no safetensors"),
-        (lambda folder: (folder / ".cache").mkdir(), "is no part of a model"),
+        (lambda folder: (folder / ".cache").mkdir(), "is not part of a model"),
         (lambda folder: (folder / "tokenizer.model").symlink_to("/etc/passwd"), "is a link"),
         (lambda folder: (folder / "-x.safetensors").write_bytes(b"x"), "is not allowed"),
     ],

@@ -32,7 +32,7 @@ class Kept:
 
     def put_new(self, key: str, body: bytes) -> bool:
         if self.wrong == "no conditions":
-            raise StoreUnfit("shoal-models knows no conditional writes (If-None-Match: *)")
+            raise StoreUnfit("shoal-models does not support conditional writes (If-None-Match: *)")
         if self.wrong == "condition unknown" or (key in self.objects and self.wrong != "condition ignored"):
             return False
         self.objects[key] = body
@@ -57,12 +57,12 @@ class Kept:
     ("wrong", "told"),
     [
         ("", ""),
-        ("bucket", "give these credentials all rights on it"),
-        ("no conditions", "knows no conditional writes (If-None-Match: *): use a store that does"),
-        ("condition unknown", "is refused where nothing is"),
-        ("condition ignored", "overwrites what is there"),
+        ("bucket", "grant these credentials all rights on it"),
+        ("no conditions", "does not support conditional writes (If-None-Match: *): use a store that does"),
+        ("condition unknown", "of a new object is refused"),
+        ("condition ignored", "overwrites an existing object"),
         ("listing", "a listing does not show what was written"),
-        ("versions", "is versioning of the bucket on?"),
+        ("versions", "turn off versioning of the bucket"),
     ],
 )
 def test_what_a_store_lacks_is_told(wrong: str, told: str) -> None:
@@ -110,8 +110,8 @@ def test_buckets_are_made_and_nothing_is_left_in_them(s3_settings: S3Settings, t
     )
     assert done.returncode == 1, done.stderr
     first, second = done.stdout.splitlines()
-    assert first.startswith("made-here at http://") and first.endswith("is there, and does conditional writes")
-    assert "give these credentials all rights on it" in second
+    assert first.startswith("made-here at http://") and first.endswith("exists and supports conditional writes")
+    assert "grant these credentials all rights on it" in second
     store = S3Store(replace(s3_settings, bucket="made-here"))
     assert list(store.list("")) == []
     store.close()

@@ -97,7 +97,7 @@ def test_an_abort_that_fails_is_left_to_who_clears_up(
     writer = LargeWriter(store, "large")
     writer.write(FIRST + LAST)
     writer.abort()
-    assert "stay for now" in caplog.text
+    assert "could not be deleted yet" in caplog.text
 
 
 def test_one_stale_upload_that_somebody_else_aborted_hinders_no_other(store: S3Store, stub: Stubber) -> None:
@@ -166,7 +166,7 @@ def test_an_abort_waits_for_what_is_under_way() -> None:
 def test_a_writer_that_was_given_up_begins_no_upload(store: S3Store, stub: Stubber) -> None:
     writer = LargeWriter(store, "large")
     writer.abort()
-    with pytest.raises(StoreUnavailable, match="is over"):
+    with pytest.raises(StoreUnavailable, match="has ended"):
         writer.write(FIRST + LAST)
-    with pytest.raises(StoreUnavailable, match="is over"):
+    with pytest.raises(StoreUnavailable, match="has ended"):
         writer.finish()

@@ -142,7 +142,7 @@ def test_what_is_in_use_stays(store: S3Store, tmp_path: Path, three: list[Digest
 def test_a_disk_that_refuses_is_told_as_such(store: S3Store, tmp_path: Path) -> None:
     digest = publish(store, base(tmp_path / "base"))
     (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.raises(CacheFailed, match="cannot be kept"):
+    with pytest.raises(CacheFailed, match="cannot be written"):
         TokenizerCache(tmp_path / "cache", ROOM).obtain(store, digest, ())
 
 

@@ -141,7 +141,7 @@ def test_in_a_clone_the_model_gets_its_line_and_the_push_deploys_it(fleet: Fleet
 
 
 REFUSED_HERE: dict[str, tuple[dict[str, Any], str]] = {
-    "rank": ({"r": 64}, "rank 64 is over the engine's max_lora_rank 16"),
+    "rank": ({"r": 64}, "rank 64 is over the limit of 16"),
     "dora": ({"use_dora": True}, "DoRA (use_dora) is not supported"),
     "bias": ({"bias": "all"}, "bias 'all' is not supported"),
     "kind": ({"peft_type": "IA3"}, "peft_type 'IA3' is not LORA"),

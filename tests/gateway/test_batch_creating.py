@@ -155,7 +155,7 @@ async def test_no_batch_is_run_by_a_store_that_would_let_two_gateways_claim_it()
     rig, objects = Rig(), UnfitStore()
     batches = batches_of(rig, objects)
     await shared_of(batches).log.open(record())
-    with pytest.raises(StoreUnfit, match="overwrites what is there"):
+    with pytest.raises(StoreUnfit, match="overwrites an existing object"):
         await batches._conduct()
     assert batches.conductor.running == 0 and not [key for key in objects.objects if "tried" in key]
     part = {"type": "http.request", "body": json.dumps(NEW_BATCH).encode()}

@@ -280,7 +280,7 @@ def test_a_peer_is_not_shown_the_installations_token(s3_settings: S3Settings, di
     ("settings", "said"),
     [
         ({"advertise_host": "node.example"}, "SHOAL_NODE_FETCH_ADVERTISE_HOST"),
-        ({"advertise_host": "169.254.169.254"}, "no address of a node"),
+        ({"advertise_host": "169.254.169.254"}, "not an address of a node"),
         ({"listen_host": "127.0.0.1", "internal_token_file": "/nowhere"}, "token"),
         ({"s3_credentials_file": "/nowhere"}, "S3 credentials"),
         ({"max_uploads": 0}, "max_uploads"),

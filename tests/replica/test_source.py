@@ -62,7 +62,7 @@ async def test_an_unsigned_adapter_is_refused_where_signatures_are_required(stor
 async def test_what_is_fetched_but_no_adapter_is_refused(store: S3Store, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "a", r=32)
     digest = publish_directory(store, source, "s3://shoal-models/acme/wide/v1", replace=True)
-    with pytest.raises(ArtifactRefused, match="max_lora_rank 16"):
+    with pytest.raises(ArtifactRefused, match="over the limit of 16"):
         await source_of(store, tmp_path).obtain(digest, TENANT)
     wider = StoreSource(store, ArtifactCache(tmp_path / "cache"), max_rank=32, timeout_s=60.0)
     assert (await wider.obtain(digest, TENANT)).path.is_dir()

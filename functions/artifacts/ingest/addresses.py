@@ -98,4 +98,4 @@ def _parse(text: str, host: str) -> Address:
     try:
         return ip_address(text)
     except ValueError as error:
-        raise ArtifactRefused(f"{host} resolves to {text[:60]!r}, which is no address") from error
+        raise ArtifactRefused(f"{host} resolves to {text[:60]!r}, which is not an IP address") from error

@@ -245,7 +245,7 @@ class Ingest:
                 raise ArtifactMissing(f"the store has no {digest}")
             for chunk in manifest.distinct_chunks():
                 if self.store.size_of(chunk_key(chunk.sha256)) != chunk.size_bytes:
-                    raise ArtifactMissing(f"the store has {digest} in part only; publish it again")
+                    raise ArtifactMissing(f"the store has only a part of {digest}; publish it again")
             yield HeldArtifact(digest, manifest.total_bytes, keys, session)
 
     def check(self, digest: Digest, expect: Expectation) -> None:
@@ -297,7 +297,7 @@ class Ingest:
             self.ledger.end_ingest(session)
             raise
         if not self.ledger.end_ingest(session):
-            raise StoreUnavailable(f"this took longer than {self.policy.session_s:.0f} s; try again")
+            raise StoreUnavailable(f"the ingest took longer than its limit of {self.policy.session_s:.0f} s; try again")
 
     def _rely_on(self, keys: Collection[str]) -> None:
         if self.ledger is None:
@@ -305,7 +305,7 @@ class Ingest:
         give_up_s = self.clock() + self.policy.deletion_wait_s
         while self.ledger.unmark(keys):
             if self.clock() >= give_up_s:
-                raise StoreUnavailable("parts of this artifact are just being deleted; try again in a minute")
+                raise StoreUnavailable("parts of this artifact are being deleted; try again in a minute")
             self.sleep(_DELETION_POLL_S)
 
 

@@ -53,7 +53,7 @@ def check_name(path: str) -> None:
     """Raise ArtifactRefused unless `path` may be a file of an adapter."""
     manifests.check_path(path)
     if "/" in path:
-        raise ArtifactRefused(f"{path} lies in a folder; an adapter's files lie side by side")
+        raise ArtifactRefused(f"{path} is in a folder; an adapter has no subfolders")
     if path not in _EXACT and not path.lower().endswith(_SUFFIXES):
         raise ArtifactRefused(
             f"{path} does not belong in an adapter: only {', '.join(_EXACT)} and plain {' '.join(_SUFFIXES)} files"

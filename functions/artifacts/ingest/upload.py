@@ -60,7 +60,7 @@ class StagingBudget:
         with self._lock:
             left_bytes = self._max_bytes - self._held.total() - size_bytes if self._max_bytes is not None else None
             if left_bytes is not None and self._held[tenant] + size_bytes > left_bytes:
-                raise CacheFailed("no room to receive this beside what is being received; send it again in a minute")
+                raise CacheFailed("no room to receive this: other uploads use the space; send it again in a minute")
             self._held[tenant] += size_bytes
 
 
@@ -165,7 +165,7 @@ class Upload:
     def finish(self, expect: Expectation) -> Ingested:
         """Check the received files and publish them; raise ArtifactRefused, with nothing stored, if a check fails."""
         if self._open:
-            raise ArtifactRefused(f"{min(self._open)} did not arrive whole")
+            raise ArtifactRefused(f"{min(self._open)} did not arrive completely")
         if not self._names:
             raise ArtifactRefused("no files arrived: an adapter is adapter_config.json and adapter_model.safetensors")
         return self._publish(self._directory, expect)

@@ -52,12 +52,12 @@ def check_address(address: str, *, loopback_allowed: bool) -> str:
     except ValueError as error:
         raise AddressRefused(f"{address}: {error}") from error
     if str(ip) != match["host"]:
-        raise AddressRefused(f"{address} is written {ip} in full; one address must not have two names")
+        raise AddressRefused(f"{address} is written as {ip}; one address must not have two names")
     if _in_any(ip, _LOOPBACK):
         if not loopback_allowed:
-            raise AddressRefused(f"{address} is loopback, and whoever gave it is not")
+            raise AddressRefused(f"{address} is loopback, but its sender is not")
     elif not can_be_a_node(ip):
-        raise AddressRefused(f"{address} is no address of a node")
+        raise AddressRefused(f"{address} is not an address of a node")
     return address
 
 

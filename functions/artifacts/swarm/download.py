@@ -130,8 +130,8 @@ class Download:
                 try:
                     return await on_disk(assembly.finish)
                 except ArtifactCorrupt as error:
-                    _log.warning("%s; what is bad is fetched again", error)
-            raise ArtifactCorrupt(f"{self.digest} does not stay on the disk as it was written: look at the disk")
+                    _log.warning("%s; the bad chunks are fetched again", error)
+            raise ArtifactCorrupt(f"{self.digest} is corrupted on the disk again and again: check the disk")
         finally:
             self.shelf.remove(self.digest)
 
@@ -171,7 +171,7 @@ class Download:
             except StoreUnavailable as error:
                 failures += 1
                 wait_s = delay_s(failures, _MANIFEST_BACKOFF) * (0.5 + self.rng.random())
-                _log.warning("%s; tried again in %.1f s", error, wait_s)
+                _log.warning("%s; retry in %.1f s", error, wait_s)
                 await asyncio.sleep(wait_s)
 
     def _tracker(self, registry: httpx.AsyncClient, count: int) -> TrackerClient:

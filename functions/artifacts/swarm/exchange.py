@@ -53,7 +53,7 @@ class Threads:
     def sleep(self, seconds: float) -> None:
         """Wait in a thread; raise FetchUnderway once the download is stopped."""
         if self._stopped.wait(seconds):
-            raise FetchUnderway("the fetch was given up while it waited")
+            raise FetchUnderway("the fetch was cancelled while it waited")
 
     def stop(self) -> None:
         """Cancel all work: running calls end at their next step, queued ones never start."""
@@ -219,7 +219,7 @@ class Exchange:
             except TrackerUnavailable as error:
                 self.swarm.tracker_failed()
                 if str(error) != said:
-                    _log.warning("%s; going on with %d peers and the store", error, len(self.swarm.peers))
+                    _log.warning("%s; continuing with %d peers and the store", error, len(self.swarm.peers))
                     said = str(error)
             else:
                 self.swarm.heard(answer, self.clock())

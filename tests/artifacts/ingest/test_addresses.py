@@ -140,7 +140,7 @@ def test_a_host_without_addresses_or_with_too_many(answer: list[str]) -> None:
 
 
 def test_a_resolver_that_answers_nonsense() -> None:
-    with pytest.raises(ArtifactRefused, match="which is no address"):
+    with pytest.raises(ArtifactRefused, match="which is not an IP address"):
         resolve("models.example.com", 443, lambda host, port: ["0x7f.1"], ())
 
 

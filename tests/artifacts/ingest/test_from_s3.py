@@ -121,7 +121,7 @@ def test_nothing_lies_there(ingest: Ingest, prefix: str) -> None:
     ("names", "words"),
     [
         (["adapter_config.json", ".hidden.json"], "is not allowed"),
-        (["adapter_config.json", "deep/er/adapter_model.safetensors"], "lies in a folder"),
+        (["adapter_config.json", "deep/er/adapter_model.safetensors"], "is in a folder"),
         (["adapter_config.json", "adapter_model.bin"], "does not belong"),
         (["adapter_config.json", "Adapter_Config.json"], "is named twice"),
         ([f"f{number}.json" for number in range(17)], "more than 16 objects below"),

@@ -39,7 +39,7 @@ def test_a_published_one_is_checked_like_any_other(ingest: Ingest, tmp_path: Pat
     source.mkdir()
     CORPUS[name].build(source)
     publish_directory(ingest.store, source, URI)
-    words = "lies in a folder" if name == "folder" else CORPUS[name].words
+    words = "is in a folder" if name == "folder" else CORPUS[name].words
     refused(ingest, f"{words}|does not belong in an adapter")
 
 
