@@ -44,7 +44,7 @@ class Events:
         """Run events until `until` is true; raise TimeoutError if that does not happen by `limit_s`."""
         while not until():
             if not self._waiting or self._waiting[0][0] > limit_s:
-                raise TimeoutError(f"nothing more happens, or not by {limit_s:.0f} s of virtual time")
+                raise TimeoutError(f"no event is left before {limit_s:.0f} s of virtual time")
             self._next()
 
     def run_until_stopped(self) -> None:
@@ -52,7 +52,7 @@ class Events:
         waiting, pop, happened = self._waiting, heapq.heappop, 0
         while not self.is_stopped:
             if not waiting:
-                raise TimeoutError("nothing more happens, and nobody has said stop")
+                raise TimeoutError("no event is left, and the run was not stopped")
             self.now_s, _, what = pop(waiting)
             happened += 1
             what()

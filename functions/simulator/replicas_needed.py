@@ -102,8 +102,8 @@ def fewest(keeps: Callable[[int], bool], guess: int) -> int:
         low, high = high, high * 2
         if high > guess * _MOST_TIMES:
             raise Unreachable(
-                f"not even {low} replicas keep the promise, where hardly two requests meet: promise a little "
-                f"more time, or take a faster replica"
+                f"not even {low} replicas keep the promise, although requests hardly ever overlap there: "
+                f"promise more time, or use a faster replica"
             )
     while high - low > max(1, high // 40):
         middle = (low + high) // 2
@@ -123,12 +123,12 @@ def check_one_request(profile: EngineProfile, load: Load) -> None:
         raise Unreachable(
             f"with a median of {load.prompt_tokens:,} prompt tokens one in a hundred has {longest_tokens:,}, for which "
             f"an idle replica takes {alone_ms:,.0f} ms to the first token; {load.ttft_slo_s * 1000:,.0f} are promised: "
-            f"more parallelism, a faster accelerator or a smaller model"
+            f"use more parallelism, a faster accelerator or a smaller model"
         )
     step_ms = profile.step_ms + profile.decode_ms_per_sequence + load.prompt_tokens * profile.decode_ms_per_kv_token
     if load.itl_slo_s is not None and step_ms > load.itl_slo_s * 1000:
         raise Unreachable(
-            f"an idle replica takes {step_ms:,.0f} ms a token, and {load.itl_slo_s * 1000:,.0f} are promised: more "
+            f"an idle replica takes {step_ms:,.0f} ms a token, and {load.itl_slo_s * 1000:,.0f} are promised: use more "
             f"parallelism, fewer bits a weight, or a smaller model"
         )
 

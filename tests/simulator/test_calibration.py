@@ -108,7 +108,7 @@ def test_the_simulated_engines_costs_are_found_by_its_address(tmp_path: Path) ->
 def test_what_is_no_engine_is_refused() -> None:
     result = CliRunner().invoke(app, ["simulate", "calibrate", "--url", f"http://127.0.0.1:{free_port()}"])
     assert result.exit_code == 1
-    assert "does not say what is served" in str(result.exception)
+    assert "does not list a model" in str(result.exception)
 
 
 def _until_listening(log: Path) -> None:

@@ -39,9 +39,9 @@ def test_nothing_happens_after_stop() -> None:
 
 
 def test_time_without_events_is_an_error_and_not_for_ever() -> None:
-    with pytest.raises(TimeoutError, match="nobody has said stop"):
+    with pytest.raises(TimeoutError, match="the run was not stopped"):
         Events().run_until_stopped()
-    with pytest.raises(TimeoutError, match="nothing more happens"):
+    with pytest.raises(TimeoutError, match="no event is left"):
         Events().run(lambda: False, 10.0)
 
 

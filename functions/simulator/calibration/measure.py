@@ -90,7 +90,7 @@ class Engine:
                 answer = await self._http.get(f"{self._url}/v1/models", headers=self._headers, timeout=10.0)
                 self._model = str(answer.json()["data"][0]["id"])
             except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-                raise EngineUnusable(f"{self._url}/v1/models does not say what is served: {error!r}") from error
+                raise EngineUnusable(f"{self._url}/v1/models does not list a model: {error!r}") from error
         return self._model
 
     async def ask(self, prompt_tokens: int, output_tokens: int) -> Answered:
@@ -107,7 +107,7 @@ class Engine:
             raise EngineUnusable(f"{self._url} did not answer: {error!r}") from error
         if len(times) < output_tokens * 0.9:
             raise EngineUnusable(
-                f"{self._url} sent {len(times)} pieces where {output_tokens} tokens were asked for: it must stream "
+                f"{self._url} sent {len(times)} pieces where {output_tokens} tokens were requested: it must stream "
                 "them one by one"
             )
         return Answered(begun_s, tuple(times))

@@ -26,7 +26,7 @@ class ReportedPrefixes:
             self._forget(former)
         slot = self._index.begin()
         if slot is None:
-            raise RuntimeError("too many replicas have started: give the policy prefix.source sent")
+            raise RuntimeError("too many replicas have started: set prefix.source of the policy to sent")
         self._replica_of[slot] = replica_id
         self._live |= 1 << slot
         return _Listener(self._index, slot)

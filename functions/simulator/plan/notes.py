@@ -19,13 +19,13 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
     before, after = played.before.fleet, played.after.fleet
     start_s = StartTimes().of(traffic.start)
     if windows == 1:
-        yield "one window has no interval: every difference counts that is large enough to matter"
+        yield "one window gives no interval: every difference counts that is large enough to matter"
     if windows == 2:
-        yield "two windows have very wide intervals: what they leave in doubt, three or more may tell"
+        yield "two windows give very wide intervals: three or more may decide what is in doubt"
     if traffic.kind != "recorded" and traffic.seconds < _CHATS_LAST_S:
         yield f"a window of {traffic.seconds:,.0f} s is shorter than most chats: more --requests make it longer"
     if traffic.kind != "recorded":
-        yield "the tenants' limits are not played: they say nothing of traffic that is not the fleet's own"
+        yield "the tenants' limits are not simulated: they do not apply to traffic that is not the fleet's own"
     scaled = [pool.name for pool in after.generating if pool.autoscaling is not None and pool.least < pool.most]
     if scaled and traffic.seconds < 2 * start_s:
         yield (
@@ -35,10 +35,10 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
     yield from _from_zero(after, traffic, start_s)
     silent = sorted(pool.name for pool in after.generating if not any(key.pool == pool.name for key in played.compared))
     if silent:
-        yield f"nobody asks for {', '.join(silent)} in this traffic, so nothing is said of it"
+        yield f"no request for {', '.join(silent)} in this traffic, so it has no figures"
     new = sorted(set(after.tenants) - set(before.tenants))
     if new:
-        yield f"{len(new):,} new tenants ({', '.join(new[:3])}) ask for nothing in this traffic"
+        yield f"{len(new):,} new tenants ({', '.join(new[:3])}) send no requests in this traffic"
     yield from _not_played(after)
     if not all(pool.engine.price_is_known for pool in after.generating):
         yield "costs are in accelerator-hours where shoal.dev/accelerator-price-per-hour is not set: one costs 1"
@@ -50,14 +50,14 @@ def notes_of(played: Played, traffic: PlanTraffic, windows: int) -> Iterator[str
         if former.promised_ms(band.name) != pool.promised_ms(band.name)
     ]
     if changed:
-        yield f"the promise itself changes ({', '.join(changed)}): each side is held against its own"
+        yield f"the promise itself changes ({', '.join(changed)}): each side is measured by its own"
 
 
 def _not_played(fleet: PlannedFleet) -> Iterator[str]:
     """Yield the parts of the fleet that are not simulated; figures are those of a fleet without them."""
     policies = {pool.routing.name: pool.routing for pool in fleet.generating}
     unplayed: dict[str, list[str]] = {
-        "pools that write no text": [pool.name for pool in fleet.pools if pool.task != "generate"],
+        "pools that generate no text": [pool.name for pool in fleet.pools if pool.task != "generate"],
         "KV caches in host memory, of pools": [pool.name for pool in fleet.generating if pool.entry.kv_host_bytes],
         "speculative decoding, of pools": [pool.name for pool in fleet.generating if pool.speculates],
         "accelerator-second limits, of tiers": [
@@ -68,10 +68,10 @@ def _not_played(fleet: PlannedFleet) -> Iterator[str]:
     }
     for what, names in unplayed.items():
         if names:
-            yield f"{what} {', '.join(sorted(set(names)))}: not played, on neither side"
+            yield f"{what} {', '.join(sorted(set(names)))}: not simulated on either side"
     blooms = sorted(name for name, policy in policies.items() if policy.prefix_source == "bloom")
     if blooms:
-        yield f"prefix.source bloom, of routing {', '.join(blooms)}: played as `sent`"
+        yield f"prefix.source bloom, of routing {', '.join(blooms)}: simulated as `sent`"
 
 
 def _from_zero(fleet: PlannedFleet, traffic: PlanTraffic, start_s: float) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _from_zero(fleet: PlannedFleet, traffic: PlanTraffic, start_s: float) -> Ite
     named = ", ".join(pool.name for pool in sleepers)
     yield (
         f"{named} may go to zero: a start takes {start_s:,.0f} s there (--start says from where), a request waits for "
-        f"{Limits().wake_wait_s:,.0f} s at most, and who is turned away does not come back"
+        f"{Limits().wake_wait_s:,.0f} s at most, and a rejected request is not sent again"
     )
     late = [pool for pool in sleepers if pool.autoscaling and pool.autoscaling.idle_after_s >= traffic.seconds]
     if late:

@@ -80,7 +80,7 @@ def _served(declaration: PoolDeclaration, *, is_named: bool) -> ServedPool | Non
 
 def _on_cpu(served: ServedPool | None) -> tuple[EngineProfile, str]:
     name = next(each for each in _CPU_PROFILES if each in PROFILES)
-    words = f"{name}, since it asks for no accelerator"
+    words = f"{name}, since it requests no accelerator"
     if served is None or not served.serving.cache_bytes:
         return PROFILES[name], words
     memory = plan_memory(served.shape, served.serving, accelerator(ASSUMED_PRODUCT))
@@ -106,7 +106,7 @@ def _computed(declaration: PoolDeclaration, shape: ModelShape, serving: Serving,
     if not memory.fits and shape.has_cache:
         raise EngineImpossible(
             f"pool {declaration.pool}: {shape.name} does not fit {serving.accelerators} x {device.name}: "
-            f"{-memory.cache / 2**30:.1f} GiB are missing on each; more accelerators, or fewer bits"
+            f"{-memory.cache / 2**30:.1f} GiB are missing on each; use more accelerators, or fewer bits"
         )
     return profile_from(speed_of(shape, serving, device), memory, serving)
 

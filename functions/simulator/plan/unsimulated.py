@@ -44,12 +44,12 @@ SIMULATED = MappingProxyType(
 )  # fmt: skip
 WHY = MappingProxyType(
     {
-        "keys": "who may call is not traffic",
+        "keys": "keys do not change the traffic",
         "tenants": "what a tenant may call, and its conversations and tools, do not change a recorded trace",
-        "models": "versions and channels of models: loading another artifact is not played",
+        "models": "versions and channels of models: loading another artifact is not simulated",
         "rollouts": "how a version is rolled out: no version changes during the trace",
         "routing": "the simulated gateway does not do this",
-        "pools": "the simulated engine writes text, whatever the pool is for",
+        "pools": "the simulated engine only generates text",
     }
 )
 SIMULATED_ARGS = frozenset({
@@ -101,7 +101,7 @@ def _entries(before: Snapshot, after: Snapshot) -> Iterator[Unsimulated]:
                     touched[field] += 1
                     example.setdefault(field, name)
         for field, count in touched.items():
-            yield Unsimulated(_words(section, field, example[field], count), WHY.get(section, "it is not played"))
+            yield Unsimulated(_words(section, field, example[field], count), WHY.get(section, "it is not simulated"))
 
 
 def _half_played(before: Snapshot, after: Snapshot) -> Iterator[Unsimulated]:
@@ -109,11 +109,11 @@ def _half_played(before: Snapshot, after: Snapshot) -> Iterator[Unsimulated]:
     sources = {entry.name: entry.prefix_source for entry in before.routing}
     for routing in after.routing:
         if routing.prefix_source == "bloom" != sources.get(routing.name):
-            yield Unsimulated(f"routing {routing.name}: prefix.source bloom", "it is played as `sent`")
+            yield Unsimulated(f"routing {routing.name}: prefix.source bloom", "it is simulated as `sent`")
     limits = {quota.name: quota.limits.gpu_seconds_per_hour for quota in before.quotas}
     for quota in after.quotas:
         if quota.limits.gpu_seconds_per_hour != limits.get(quota.name):
-            yield Unsimulated(f"quota {quota.name}: gpuSecondsPerHour", "nobody is charged accelerator seconds")
+            yield Unsimulated(f"quota {quota.name}: gpuSecondsPerHour", "the simulation charges no accelerator seconds")
 
 
 def _changed(old: Any, new: Any, *, whole: bool) -> Iterable[str]:
@@ -155,7 +155,7 @@ def _services(was: Sequence[PoolDeclaration], is_: Sequence[PoolDeclaration]) ->
                 yield Unsimulated(f"pool {pool}: env {name}", "the simulated engine has no environment")
         for path in _differing(dict(leaves(before.document)), dict(leaves(after.document))):
             if not any(path[: len(known)] == known for known in _SIMULATED_LEAVES):
-                yield Unsimulated(f"pool {pool}: {'.'.join(path)}", "how Kubernetes runs it is not played")
+                yield Unsimulated(f"pool {pool}: {'.'.join(path)}", "how Kubernetes runs it is not simulated")
 
 
 def _differing(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[Any]:

@@ -42,7 +42,7 @@ def test_what_changes_nothing_that_decides_changes_no_figure(tmp_path: Path) -> 
     assert found.compared[Key(CHAT, "interactive", IN_TIME)].before == 1.0
     assert {each.state for each in found.promises} == {"kept"}
     (note,) = [note for note in notes_of(found, traffic_for(found.before.fleet), 2) if "initech" in note]
-    assert "ask for nothing" in note
+    assert "send no requests" in note
 
 
 @pytest.mark.soak

@@ -196,6 +196,6 @@ spec: {pools: [other], cascade: [{from: other, to: m}], prefix: {source: bloom}}
     guessing = pool("guessing").replace("args: [", "args: ['--speculative-config={}', ")
     fleet = planned(*POOLS, guessing, policy)
     said = list(notes_of(played(fleet, fleet, requests=20, load_ratio=0.1), traffic_for(fleet, requests=20), 1))
-    assert "cascades, of routing other: not played, on neither side" in said
-    assert "speculative decoding, of pools guessing: not played, on neither side" in said
-    assert "prefix.source bloom, of routing other: played as `sent`" in said
+    assert "cascades, of routing other: not simulated on either side" in said
+    assert "speculative decoding, of pools guessing: not simulated on either side" in said
+    assert "prefix.source bloom, of routing other: simulated as `sent`" in said

@@ -74,7 +74,7 @@ def test_without_accelerators_it_is_the_profile_measured_on_cpu_with_the_environ
     usual = chosen(declared(text))
     env = 'env: [{name: VLLM_CPU_KVCACHE_SPACE, value: "1"}], modelFormat'
     given = chosen(declared(text.replace("modelFormat", env)))
-    assert "asks for no accelerator" in usual.words
+    assert "requests no accelerator" in usual.words
     assert 20_000 < given.profile.kv_tokens < 50_000  # 1 GiB of 30 layers x 3 heads x 64
 
 
