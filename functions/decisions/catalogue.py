@@ -1,7 +1,6 @@
 """Catalogue of a snapshot: indexes of tenants, keys, models and pools, built once and read on every request.
 
-`resolve` returns None both for a model that does not exist and for one that the caller may not use, so that callers
-cannot find out about other tenants' models.
+`resolve` returns None for a missing model and for one that the caller may not use, so other tenants' models are hidden.
 """
 
 from bisect import bisect_left
@@ -134,8 +133,7 @@ class Catalogue:
         return base_of(self.models, pool)
 
     def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
-        """Return the model in the pool that the placement rules choose for this request, preferring pools whose context
-        window fits the prompt."""
+        """Return the model in the pool that the placement rules choose. Pools that fit the prompt are preferred."""
         named = model_of(self.pools[model.pool])
         pools = fitting(self.usable(request.tenant, named), self.pools, request.prompt_tokens)
         rules = self.routing_for(named).placement

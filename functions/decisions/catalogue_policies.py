@@ -4,8 +4,6 @@ A pattern is a pool's exact name, or a prefix followed by `*`. An exact name bea
 a shorter one. Between equal patterns, the policy whose name sorts first wins.
 Worked example (test_the_most_specific_pattern_wins): for the pool `llama-8b`, `llama-8b` goes before `llama-*`, which
 goes before `*`.
-
-Neighbours: `catalogue` looks up each pool once and caches the result.
 """
 
 from collections.abc import Iterable

@@ -70,8 +70,7 @@ def _max_wait_s(band: BandEntry | None, index: int) -> float:
 
 
 def engine_priority(service_class: ServiceClass, now_unix_ms: int) -> int:
-    """Return the engine's sort key, least first: now plus the patience of the class. Older requests overtake newer ones
-    of a more urgent class in the end, so no class starves."""
+    """Return the engine's sort key, least first: now plus the patience of the class. So no class starves for good."""
     return now_unix_ms + _ENGINE_PATIENCE_MS[service_class]
 
 
@@ -94,8 +93,7 @@ def order(
     waiting: Sequence[bool], starved: Sequence[bool], use_ratios: Sequence[float], rules: Sequence[BandRules], *,
     total_ratio: float, overloaded: bool,
 ) -> list[int]:  # fmt: skip
-    """Return the waiting bands that may dispatch: starved ones, then entitled ones, then borrowers; each group in order
-    of urgency."""
+    """Return the waiting bands that may dispatch: starved, then entitled, then borrowing; each group by urgency."""
     ranked = []
     for band, has_work in enumerate(waiting):
         if not has_work:

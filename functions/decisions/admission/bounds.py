@@ -3,8 +3,6 @@
 size        tokens, requests and bytes that may wait, in all and per tenant; light tenants lose their headroom first
 overload    a band whose oldest request waits too long: the newest go first, batch falls back to its floor
 tolerance   the share of the allowed wait up to which a predicted wait is accepted
-
-Neighbours: `queue` checks these for each request that cannot be dispatched on arrival.
 """
 
 from collections.abc import Sequence
@@ -19,7 +17,7 @@ from functions.decisions.admission.ticket import Flow, Ticket
 #
 # A band becomes overloaded if its oldest request had waited more than a quarter of the TTFT SLO at every check for one
 # SLO. The overload ends after one SLO in which no check found that. While the interactive band is overloaded, its
-# newest requests go first: clients of the oldest have mostly given up, and serving them would make all requests late
+# newest requests go first: most clients of the oldest have left, and serving them would make all requests late
 # (`maxWait` limits their wait). Batch falls back to its floor (`bands`).
 # Worked example (test_worked_example_of_overload): the SLO is 500 ms. At 10.0 s, 10.25 s and 10.5 s the oldest request
 # has waited for more than 125 ms: overloaded from 10.5 s on.

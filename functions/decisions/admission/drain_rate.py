@@ -5,8 +5,7 @@
 
 While requests wait all the time, the dispatch rate is the pool's capacity, and the estimate follows it. Otherwise the
 dispatch rate is a lower bound, which can only raise the estimate. No wait is predicted from it until the pool has been
-full. If the pool was not full for ten seconds, it may have changed (slow replicas may have recovered), so it must be
-full again before a wait is predicted.
+full, and again after ten seconds without being full, since slow replicas may have recovered meanwhile.
 Worked example (test_worked_example_of_the_wait): 4 replicas at 5,000 tokens a second each, 60,000 tokens wait in the
 band, of them 6,000 of the caller's tenant, weight 1 of 4: ahead is min(60,000, 24,000), so 24,000 / 20,000 = 1.2 s.
 
@@ -119,8 +118,7 @@ class ReturnTimes:
         return True
 
     def put_back(self, request: int, wait_s: float, now_s: float) -> float:
-        """Give a request that came in its time and found no room a new place ahead of the others; return the seconds
-        until then."""
+        """Reserve a new place, ahead of others, for a request that came in time and found no room. Return its delay."""
         if wait_s >= MAX_RETRY_AFTER_S:
             return MAX_RETRY_AFTER_S
         if len(self._places) < _MAX_PLACES:
@@ -149,7 +147,6 @@ class ReturnTimes:
 
 
 def retry_after_s(after_s: float, request_id: str) -> int:
-    """Return whole seconds, at least one, with up to a quarter added. The jitter is a hash of the request id, so it is
-    the same for each call."""
+    """Return whole seconds, at least one, with up to a quarter added by a hash of the request id."""
     spread = 1.0 + _JITTER_RATIO * (crc32(request_id.encode()) % 1024) / 1024
     return max(1, -int(-after_s * spread // 1))

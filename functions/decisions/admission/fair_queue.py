@@ -6,8 +6,7 @@
 
 When a tenant without waiting requests returns, its counter is raised to the least counter among the waiting tenants, or
 to that of the last dispatched one: idle time is no credit (VTC, "Fairness in Serving Large Language Models", OSDI
-2024). If two tenants of equal weight both wait all the time, their service differs by at most two of the largest
-requests,
+2024). If two tenants of equal weight wait all the time, their service differs by at most two of the largest requests,
 
     |service_a - service_b| <= 2 x max(cost)        (test_backlogged_tenants_differ_by_two_requests_at_most)
 
@@ -17,8 +16,7 @@ Worked example (test_worked_example_of_counters): a (weight 2) and b (weight 1) 
 A tenant that holds more than its part of the running work is parked until some of it ends. Running requests are not
 preempted, so the room of other tenants must not be used in the first place.
 
-Every operation is O(log n). A waiting ticket is in two structures. Entries of tickets that left early are removed once
-they make up half of a structure.
+Every operation is O(log n). A waiting ticket is in two structures, which drop stale entries once they are half of it.
 """
 
 from collections.abc import Iterator

@@ -137,8 +137,7 @@ class Gate:
         return now_s - self._crowded_s > self._hold_s
 
     def has_its_part(self, flow: Flow, ticket: Ticket, part: float, now_s: float) -> bool:
-        """Return True if a tenant with this part of the pool holds so much that `ticket` must wait for another of its
-        requests to end."""
+        """Return True if a tenant with this part holds so much that `ticket` must wait for its other requests."""
         used = self.use_ratio(flow.running, flow.kv_tokens, flow.reading_tokens)
         reading_tokens = min(ticket.prompt_tokens, self.window.per_replica_tokens)
         one = self.use_ratio(1, ticket.kv_tokens, reading_tokens)

@@ -16,8 +16,7 @@ requests are not preempted, and a long prompt occupies its replica for seconds (
 
 A request is rejected on arrival in three cases: its predicted wait (`drain_rate`) exceeds the tolerated share of its
 remaining time (`bounds`); room is reserved for requests whose return time has come; or a bound on waiting tokens,
-requests or bytes would be exceeded, in all or per tenant, light tenants first (`bounds`). A dispatched request is never
-preempted.
+requests or bytes would be exceeded, in all or per tenant, light tenants first (`bounds`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -81,7 +80,6 @@ class Admission:
         self.obey(policy)
 
     def obey(self, policy: AdmissionEntry) -> None:
-        """Apply another policy from now on."""
         self.rules: tuple[BandRules, ...] = rules_of(policy)
         self.max_queued_tokens = policy.max_queued_tokens
 
@@ -177,8 +175,7 @@ class Admission:
             self.defer(ticket)
 
     def defer(self, ticket: Ticket) -> None:
-        """Release the ticket's prefill tokens: its prompt is read, or its engine does not read it while its adapter
-        loads."""
+        """Release the ticket's prefill tokens: its prompt is read, or waits until its adapter is loaded."""
         tokens = ticket.reading_tokens
         if not tokens or ticket.flow is None:
             return
@@ -253,8 +250,7 @@ class Admission:
         return self._strain.overloaded or (self.kept_ratios is not None and self.kept_ratios[bands.BATCH] < 1.0)
 
     def _gives_way(self, ticket: Ticket, kept_ratios: Sequence[float], now_s: float) -> bool:
-        """Return True if the overload ladder rejects the ticket: its band's queue is long enough, and the spread over
-        ticket numbers selects it."""
+        """Return True if the overload ladder rejects the ticket: its band's queue is long, and its number is drawn."""
         enough_s = AIM_RATIO * self.rules[ticket.band].max_wait_s
         return self.band_wait_s(ticket.band, now_s) > enough_s and gives_way(kept_ratios[ticket.band], ticket.number)
 

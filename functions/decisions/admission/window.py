@@ -11,8 +11,7 @@ at best: target max(0.125, 0.09) = 0.125 s, so 2,500 tokens per replica, and 20,
 
 A prompt counts for at most the window of one replica: a longer one occupies one replica, not two. The rate is the one
 that the agents measured, or the one seen here if that is higher. While the window is full, the rate seen here follows
-its samples. The least time (over a minute or so) prevents that a slow engine looks full with one request; BBR does the
-same.
+its samples. The least time (over a minute or so) prevents that a slow engine looks full with one request, as in BBR.
 
 The gateway does not see first tokens of answers that are not streamed. Such a prompt counts as read after the time that
 reading takes at the agents' rates.

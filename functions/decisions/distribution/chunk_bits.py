@@ -3,7 +3,6 @@
 Python's ints are the fastest bitmaps in the standard library: to intersect two of 4,000 bits needs well under a
 microsecond. On the wire a bitmap is base64 of its little-endian bytes. `Rarity` stores how many peers hold each chunk,
 as one bitmap per count. So "the rarest chunk that this peer has and I want" is a few intersections.
-Neighbours: `peers`, `swarm`, `tracker`.
 """
 
 import base64

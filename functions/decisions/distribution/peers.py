@@ -7,7 +7,6 @@ from another source. Broken, slow, or without a chunk that it should have: doubl
 that do not hash to their name: not for ten minutes, and the evidence is stored, since either its disk or its claim is
 bad. Peers are identified by the address that they listen on. The book is bounded: the peer that was reported least
 recently is dropped first. Times are monotonic seconds, passed as arguments.
-Neighbours: `swarm` (which chunk from which peer), `tracker` (names peers).
 """
 
 from collections import OrderedDict

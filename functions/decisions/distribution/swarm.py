@@ -46,8 +46,7 @@ class SwarmPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """Request of `chunk` from `peer`, or from the store if it is None. `number` distinguishes two requests for one
-    chunk."""
+    """Request of `chunk` from `peer` (None: the store). `number` distinguishes two requests for one chunk."""
 
     chunk: int
     peer: str | None
@@ -112,8 +111,7 @@ class Swarm:
         return now_s - self._tracker_heard_s >= self.policy.tracker_silent_s
 
     def avoided(self, now_s: float) -> tuple[str, ...]:
-        """Return the peers that are useless to this node: banned, failing, or claiming chunks that they lack. The
-        tracker plans without them."""
+        """Return the peers that are useless to this node (banned, failing, lying). The tracker plans without them."""
         banned = [address for address in self.peers.bans if self.peers.is_banned(address, now_s)]
         return (*banned, *(peer.address for peer in self.peers.all() if peer.is_useless))
 
@@ -131,7 +129,6 @@ class Swarm:
             self._without_tracker = True
 
     def has_no_tracker(self) -> None:
-        """Continue without a tracker, because there is none."""
         self._without_tracker = True
 
     def next(self, now_s: float, rng: Rng) -> list[PeerRequest]:

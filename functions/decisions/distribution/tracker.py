@@ -177,8 +177,7 @@ class Board:
         return sum(member.address in one.avoid for one in self._members.values()) >= _ACCUSERS
 
     def _sample(self, member: _Member, announcement: Announcement, rng: Rng) -> tuple[PeerFacts, ...]:
-        """Return a sample of nodes with useful chunks, from the own zone and some from others. Fill it with further
-        nodes, so that the node knows them if the tracker fails."""
+        """Return a sample of nodes with useful chunks, near and some far, filled up with others as a reserve."""
         wanted = full(self.count) & ~member.have
         avoid = {member.address, *announcement.avoid}
         others = [one for one in self._members.values() if one.address not in avoid]

@@ -9,7 +9,7 @@ I/O: the gateway and the simulator drive the same object.
 A replica's rate is measured while requests wait (`admission.drain_rate`). Rungs in force end the waiting, and the
 dispatch rate is then what the rungs let through: using it would keep them in force for good. So while the pool has
 room and rejects none, the assumed rate is raised by 5 % at each look (test_a_rate_that_was_too_low_is_found_out).
-Waiting requests do not prevent this: batch may wait for minutes beside free room
+Waiting requests do not prevent this: batch may wait for minutes although room is free
 (test_batch_that_waits_does_not_keep_the_rate_low).
 
 Neighbours: `ladder` decides; `functions.gateway.admission.queue` has one of these for each pool.
@@ -122,6 +122,5 @@ def _shares(admission: Admission) -> tuple[float, ...]:
 
 
 def shiftable_ratio(use_ratios: Sequence[float]) -> float:
-    """Return the share of the arriving requests that the target pools (`fallback.shift_targets`) would accept, given
-    the use of each."""
+    """Return the share of arrivals that the target pools (`fallback.shift_targets`) would accept at this use."""
     return min(map(target_headroom_ratio, use_ratios), default=0.0)

@@ -25,11 +25,9 @@ borrow (both) at 13 s, and provision at 14 s, foreseen since 12 s: the half that
 there. The whole load needs 25: 19 are started.
 
 So each rung turns on at most once in its quiet time, whatever the signals do: nothing flaps. An unknown signal (None)
-changes nothing and requests nothing new. The load of each rung follows from the figures at every step: a rung in force
-with nothing to carry does nothing.
+changes nothing and requests nothing new. At every step the figures determine the load of each rung, which may be zero.
 
-Neighbours: `ladder_formulas` has the formulas; `gateway_share` calls `step` for a gateway's pool, the controller for
-whole pools.
+Neighbours: `ladder_formulas`; `gateway_share` calls `step` for a gateway's pool, the controller for whole pools.
 """
 
 from dataclasses import dataclass, replace

@@ -7,8 +7,7 @@ has to shrink over the next `CORRECT_S`, and a shorter one may grow:
     excess        = clamp(1 - room / arriving, 0, 1)              the share of arrivals that has to go elsewhere
 
 Worked example (test_worked_example_of_the_excess): 4 replicas of 5,000 tokens a second, 100,000 arrive a second, 40,000
-wait, the maximum wait is 500 ms. Half of that is 5,000 tokens: the room is 20,000 - 35,000 / 5 = 13,000, the excess
-0.87.
+wait for at most 500 ms. Half of that is 5,000 tokens: the room is 20,000 - 35,000 / 5 = 13,000, the excess 0.87.
 
 The lowest band carries the excess first. Each band is guaranteed its share of the pool, and at least one in twenty of
 its requests, so none starves. Interactive requests are not shed: those in excess are rejected because of their own

@@ -9,8 +9,7 @@ the words of all replicas at one index are adjacent. One query of all replicas i
 
 The number of words is a power of two, so a small filter can be repeated to the full size: filters of different sizes
 are queried alike. Measured false positives (test_false_answers_are_as_rare_as_promised): 1 % at 40,000 names in 64 KiB.
-If few replicas are left, a search checks a block and its parent together, so that a wrong step is as rare as the square
-of that.
+If few replicas are left, a search checks a block and its parent together, so the error of a step is squared.
 
 Worked example (test_size_follows_the_number_of_names): 1,000 names use 256 words = 2 KiB; 100,000 would use 32,768
 words and get 8,192, the limit.
@@ -105,8 +104,7 @@ class BloomTable:
         return {column: self._depth(column, names) for column in slots_of(candidates)}
 
     def _holders(self, name: int, nobody: int = 0) -> int:
-        """Return the columns that seem to hold a block, as bits. One comparison for all columns: 5 us for 9 or 500
-        replicas."""
+        """Return the columns that seem to hold a block, as bits. One comparison: 5 us for 9 or 500 replicas."""
         wanted = np.uint64(_bits_of(name))
         held = (self._table[name & _WORD] & wanted) == wanted
         return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")

@@ -91,6 +91,5 @@ def chain(seed: int, tokens: "array[int]", block_tokens: int) -> "array[int]":
 
 
 def with_extra(parent: int, extra: Iterable[object]) -> int:
-    """Return the `parent` for a block that holds more than tokens (an image, an embedding), so that tokens alone do not
-    match it."""
+    """Return `parent` for a block with an image or embedding (`extra`), so that its tokens alone do not match it."""
     return xxh3_64_intdigest(repr(tuple(extra)).encode("utf-8", "replace"), parent)

@@ -63,7 +63,6 @@ def kv_token_seconds(prompt_tokens: int, output_tokens: int, prefill_s: float, d
 def gpu_seconds(
     uncached_tokens: int, prefill_ms_per_token: float, decode_s: float, batch: float, accelerators: int = 1
 ) -> float:
-    """Return the request's part of its replica's busy seconds, times `accelerators`. `batch` is the number of requests
-    that decoded together, including this one."""
+    """Return the request's part of its replica's busy seconds, times `accelerators`. `batch` includes this request."""
     busy_s = max(0, uncached_tokens) * prefill_ms_per_token / 1000.0 + max(0.0, decode_s) / max(1.0, batch)
     return accelerators * busy_s

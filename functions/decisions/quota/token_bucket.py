@@ -10,13 +10,11 @@ rounding. The bound for any t seconds, with q the largest single cost, is
 
 Bursts are 2 % of the period's limit (1.2 s of a minute), at least one request of the largest length that the tier
 allows. So any minute sees at most 1.02 x the limit, or the limit and one such request, unless a policy allows a larger
-burst (`tokenBurstSeconds`; its kind's default is 10, because concurrent requests reserve at the same time). The bucket
-of requests allows a whole minute's worth in one burst: requests cost nothing by themselves, and clients know this
-behaviour from other providers.
+burst (`tokenBurstSeconds`; its kind's default is 10, because concurrent requests reserve at the same time). Requests
+alone may burst by a whole minute's worth: they cost nothing by themselves, and clients know this from other providers.
 Worked example (test_worked_example_from_the_prologue): 60,000 tokens a minute, burst 1,200. 1,200 pass in one instant.
 600 more wait 0.6 s, since 1,000 empty in a second. 3,000 in one request wait 1.2 s, until the bucket is empty, and
-leave 1,800 of debt: for 1.8 s nothing may be spent, and 100 more wait for 1.9 s. In any minute at most 60,000 + 3,000
-pass.
+leave 1,800 of debt: for 1.8 s nothing passes, and 100 more wait for 1.9 s. In any minute at most 60,000 + 3,000 pass.
 
 A rejected cost adds nothing. If a cost turns out larger than what was reserved, the rest is added whatever the level
 (`add`). That is debt, and later requests wait for it. If a limit shrinks, the bucket is at most full.

@@ -5,13 +5,11 @@
     a policy      named as the model's RolloutPolicy: likewise
     a key         new: added; revoked: for good
 
-A version that a channel here names is not deleted. It counts as created anew, so that other regions restore it
-(`kept`).
+A version that a channel here names is not deleted, but counts as created anew, so other regions restore it (`kept`).
 
 A region that adopts a fact keeps the fact's time, so all regions converge whatever the order of messages
 (test_regions_end_alike_in_whatever_order_they_hear). A contradiction is held and changes nothing: a version never
-gets other content, nor a key another secret. The order of steps: a version before the channel that names it, and both
-before deletions.
+gets other content, nor a key another secret. A version comes before the channel that names it, deletions come last.
 
 Worked example (test_worked_example): we have v1 on stable since 10, they v1 and v2, stable on v2 since 20: v2 is added,
 then stable is moved. Had we moved stable at 25, only v2 would be added.
@@ -91,8 +89,7 @@ def merge_key(ours: KeyFact | None, theirs: KeyFact) -> KeyFact | Held | None:
 
 
 def _channels(ours: ModelFacts | None, theirs: ModelFacts, there: frozenset[str]) -> tuple[ChannelFact, ...]:
-    """Return the channels that they moved later. A channel whose version is not here waits: the fact is sent again with
-    the version."""
+    """Return the channels that they moved later. A channel waits until its version is here; its fact is sent again."""
     known = {channel.name: channel for channel in ours.channels} if ours is not None else {}
     later = []
     for fact in sorted(theirs.channels, key=lambda fact: fact.name):

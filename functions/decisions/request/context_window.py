@@ -30,8 +30,7 @@ class Said:
 
 
 def dropped(messages: Sequence[Said], room_tokens: int) -> range:
-    """Return the indices of the messages to drop, so that the rest fits `room_tokens`. Empty if everything fits or not
-    even the last turn does."""
+    """Return the messages to drop, so that the rest fits `room_tokens`; none if all fit or not even the last turn."""
     first = _first_turn(messages)
     left = room_tokens - sum(said.tokens for said in messages[:first])
     starts = [index for index in range(first, len(messages)) if index == first or messages[index].role == "user"]

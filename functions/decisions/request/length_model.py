@@ -20,8 +20,7 @@ Worked example (test_the_percentile_of_answers): 95 answers of 100 tokens and fi
 An answer that was cut by its own limit shows only that it would have been longer. So it is learnt only if it is longer
 than the current expectation (test_answers_cut_short_do_not_teach_that_answers_are_short).
 
-Both maps are bounded and evict the entry that learnt least recently. Neighbours:
-`functions.gateway.intake.features`.
+Both maps are bounded and evict the entry that learnt least recently.
 """
 
 from array import array

@@ -82,8 +82,7 @@ def draw(rows: list[Row], key: int, count: int = DRAWS) -> list[Row]:
 
 
 def heaviest(rows: Sequence[Row], tie_key: str) -> Row:
-    """Return the row with the highest hash weight for the key (rendezvous hashing). Replicas that join or leave do not
-    change the order of the others."""
+    """Return the row with the highest hash weight for the key (rendezvous hashing), stable as others join or leave."""
     if len(rows) == 1:
         return rows[0]
     key = xxh3_64_intdigest(tie_key.encode())

@@ -1,17 +1,15 @@
 """Confidence of a small model in its answer: the entropy of its tokens against a policy's threshold.
 
-The entropy of a token comes from the log probabilities of its likeliest alternatives; the remaining probability counts
-as one more:
+A token's entropy is computed from the log probabilities of its likeliest alternatives; the rest counts as one more:
 
     H = -sum(p x ln p) - rest x ln rest            nats; 0: a single possible continuation
 
 Worked example (test_worked_example_of_the_prologue): alternatives of 0.5 and 0.25 leave 0.25 over, so
 H = 0.5 x 0.693 + 0.25 x 1.386 + 0.25 x 1.386 = 1.04 nats.
 
-The value of an answer is the mean over its first tokens (as many as the policy samples), or the 90th percentile, which
-reacts more to one doubtful word among many sure ones. Above the threshold, the request goes on to the larger model.
-Thresholds are chosen from recorded values: `escalations` returns the share of past answers that each one would have
-escalated.
+The value of an answer is the mean over its first tokens (as many as the policy samples), or their 90th percentile. The
+percentile reacts more to one doubtful word. Above the threshold, the request goes on to the larger model.
+Thresholds are chosen from recorded values: `escalations` returns the share of past answers above each one.
 
 Neighbours: `functions.gateway.routing.cascade` reads the log probabilities and holds the answer; `shoal simulate
 cascade` prints the table.

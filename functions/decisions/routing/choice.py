@@ -15,8 +15,7 @@ Only replicas that hold the model's adapter are candidates: an engine answers 40
 If the holders are so busy that loading it elsewhere would be faster, the decision names the replica (`load_elsewhere`).
 Ties are broken by a hash of the request's key and the replica's id, never by the order in which replicas joined.
 
-Neighbours: `prediction` has the formula, `replicas` the rows, `candidates` selects the rows to score, `request` has the
-input and output types.
+Neighbours: `prediction` has the formula, `replicas` the rows, `candidates` selects them, `request` has the types.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -72,8 +72,7 @@ def _holds(rule: RuleEntry, sketch: Sketch, text: str) -> bool:
 
 
 def script_of(text: str) -> Script | None:
-    """Return the script of most letters at the start of the text. Any kana makes the text Japanese: han counts as
-    kana."""
+    """Return the script of most letters at the start of the text. If there is any kana, han counts as kana."""
     counts: dict[Script, int] = {}
     for char in text[:_SCRIPT_CHARS]:
         if char.isalpha():

@@ -27,9 +27,8 @@ If the pool has no usable replica, one is assumed that reads as fast as the deco
     alone  = own' x prefill_ms'  +  own x transfer_ms  +  HANDOVER_MS
     demand if  max(queue, alone) + GAIN_MS <= one
 
-Worked example (test_worked_example_of_demand): of the two above, both. With 6 streams the prompt stays because of the
-300 ms that are ahead at the prefill replica: alone = 800 + 84 + 10 = 894. With 1 stream it is no demand: one = 50 +
-800 + 40.
+Worked example (test_worked_example_of_demand): of the two above, both. With 6 streams the prompt stays because 300 ms
+are ahead at the prefill replica: alone = 800 + 84 + 10 = 894. With 1 stream it is no demand: one = 50 + 800 + 40.
 
 Short prompts, and prompts cached on the decoding replica, are not compared: most requests cost two comparisons here.
 Both replicas must have loaded the same weights, because KV blocks of other weights are useless.

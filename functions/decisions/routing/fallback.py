@@ -4,8 +4,7 @@ The steps are the RoutingPolicy's (`fallback`), in the order in which they are w
 `MAX_HOPS` of them and visits no pool twice, so that policies cannot lead it in a circle.
 
 As a pool fills, requests that lose least are shifted first. Pressure is the predicted wait in its replica's queue over
-the band's SLO for the time to first token. A request is indifferent if next to nothing of its prompt is cached in the
-pool:
+the band's TTFT SLO. A request is indifferent if next to nothing of its prompt is cached in the pool:
 
     shifted share of the indifferent = clamp((pressure - 0.5) / 0.5, 0, 1)
 
@@ -58,8 +57,7 @@ def shift_targets(
 
 
 def waiting_ms(here: Prediction) -> float:
-    """Return the part of the predicted queue that is waiting. Running requests slow a new one down, but it does not
-    wait for them."""
+    """Return the waiting part of the predicted queue, without the slowdown by running requests."""
     return here.queue_ms - here.outstanding / CROWD * here.replica.service_ms
 
 

@@ -5,9 +5,8 @@ replica, by a hash of the conversation and of the ready replicas (for an adapter
 tell each other the exceptions (`functions.gateway.routing.homes`).
 
     up to SCAN_MAX replicas:  rendezvous hashing, the heaviest of all
-    beyond:                   one ring of the replicas' hashes, with PROBES points on it per conversation; the replica
-                              that follows one of them most closely wins (multi-probe consistent hashing, Appleton and
-                              O'Reilly 2015)
+    beyond:                   one ring of the replicas' hashes, PROBES points on it per conversation; the hash that
+                              follows one most closely wins (multi-probe consistent hashing, Appleton and O'Reilly 2015)
 
 A replica that joins receives its share of the conversations, and one that leaves passes its share on to the others. No
 other conversation moves (test_a_replica_that_comes_takes_only_its_share). A new replica receives its share only some

@@ -24,8 +24,7 @@ home, where 1 runs and 3 wait, at 400 ms between two ends and 0.2 ms a token. It
 1,000 ms. The new replica reports 0.5 ms a token and has nothing: 750, and 1,000 is less than 1.5 x 750 + 50.
 With 20,000 tokens of ours ahead of it the home would need 4,080 + 920 ms, and the turn moves.
 
-Neighbours: `choice` calls this if the least score is another replica's; the trace records the comparison
-(`request.Moved`).
+Neighbours: `choice` calls this if the least score is another replica's; the trace records the result (`request.Moved`).
 """
 
 from collections.abc import Mapping, Sequence

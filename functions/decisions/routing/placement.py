@@ -69,8 +69,7 @@ def model_of(entry: PoolEntry) -> PoolName:
 
 
 def usable(pools: Iterable[PoolEntry], tenant: TenantEntry, *, is_own: bool = False) -> Usable:
-    """Return the tenant's pools of a model. No other code decides this. `is_own`: the model belongs to a tenant, this
-    one or another."""
+    """Return the tenant's pools of a model; no other code decides this. `is_own`: the model belongs to some tenant."""
     own: list[PoolName] = []
     shared: list[PoolName] = []
     for entry in sorted(pools, key=lambda entry: (entry.spot, bool(entry.model), entry.name)):

@@ -59,8 +59,7 @@ CROSS_ZONE_MS = 20.0  # a replica of another zone must be faster by more than th
 def predict(
     request: RouteRequest, replica: ReplicaView, load: OwnLoad, reason: RouteReason = "least_predicted_wait"
 ) -> Prediction:
-    """Predict the time to first token at one replica, without credits and penalties. `reason` is recorded in the
-    result."""
+    """Predict the time to first token at one replica, without credits and penalties. The result records `reason`."""
     own = load.in_flight.get(replica.id, 0)
     reported = replica.running + replica.waiting
     outstanding = max(reported, own)

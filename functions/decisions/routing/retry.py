@@ -3,8 +3,7 @@
 They are made only before anything was sent to the client, never twice on one replica, never after the deadline, and
 under a budget. Retries may add at most a fixed share to a pool's traffic, so that a failing pool is not overloaded by
 its own retries (Finagle's and Envoy's rule: 20 % of requests, with a small floor so that quiet gateways may retry at
-all). The RoutingPolicy's `retry` sets the number of attempts and the share. A share of 0 disables retries, floor
-included.
+all). The RoutingPolicy's `retry` sets the number of attempts and the share. A share of 0 disables retries.
 
 A full engine may request a pause (`Retry-After`). No request goes to it meanwhile, but for RETRY_AFTER_MAX_S at most:
 a heartbeat a second reports its load, and a wrong digit must not remove a replica for a day.

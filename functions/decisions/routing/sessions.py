@@ -1,7 +1,6 @@
 """Sessions as routing stores them: hashes, never ids, in a table in which tenants evict only their own entries.
 
-Neighbours: `functions.gateway.routing.homes` and `pins` store the replica or version of a session; `homes` computes the
-assumed one.
+Neighbours: `functions.gateway.routing.homes` and `pins` store homes and versions of sessions; `homes` assumes a home.
 """
 
 import hashlib
@@ -85,7 +84,6 @@ class SessionTable(Generic[Name, Value]):
                 del self._tenants[mark]
 
     def drop(self, names: Collection[Name]) -> None:
-        """Remove all entries with these names."""
         for sessions in self._tenants.values():
             for key in [key for key in sessions if key[0] in names]:
                 del sessions[key]

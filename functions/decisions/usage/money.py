@@ -5,9 +5,8 @@
     cost of 1 M tokens         = used cost / tokens x 1 M         if every accelerator were always busy
     break-even price of 1 M    = paid cost / tokens x 1 M         pays for the idle ones, too
 
-Tokens are counted as endpoints charge: prompt and output together, including cached ones. Money is in the operator's
-currency: the price of one accelerator-hour is the annotation `shoal.dev/accelerator-price-per-hour`; without it all
-costs are 0.
+Tokens are counted as endpoints charge: prompt and output together, including cached ones. The operator sets the price
+of an accelerator-hour by the annotation `shoal.dev/accelerator-price-per-hour`; without it all costs are 0.
 
 Worked example (test_a_pool_that_is_a_quarter_used): a replica of four accelerators at 2.50 each, one hour: 14,400
 accelerator-seconds and 10.00 were paid. Tenants used 3,600 (2.50) for 5 M tokens, 360 (0.25) were lost: 10,440 and 7.25
