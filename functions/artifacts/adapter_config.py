@@ -29,10 +29,8 @@ _Rank = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
 class PeftConfig(msgspec.Struct, frozen=True):
-    """Fields of adapter_config.json that the checks use.
-
-    Unknown fields are ignored: PEFT adds some with every release.
-    """
+    """Fields of adapter_config.json that the checks use. Unknown fields are ignored: PEFT adds some with every
+    release."""
 
     peft_type: str
     r: _Rank
@@ -64,10 +62,8 @@ class PeftConfig(msgspec.Struct, frozen=True):
 
 
 def read_config(directory: Path) -> PeftConfig:
-    """Read the configuration in `directory`.
-
-    Raise ArtifactRefused if it is missing, too large, ambiguous or invalid.
-    """
+    """Read the configuration in `directory`. Raise ArtifactRefused if it is missing, too large, ambiguous or
+    invalid."""
     try:
         with directories.open_plain(directory / CONFIG_NAME) as file:
             document = file.read(CONFIG_MAX_BYTES + 1)

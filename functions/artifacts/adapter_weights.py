@@ -160,11 +160,8 @@ def check_weights(
 
 
 def _better(error: ArtifactRefused, start: bytes) -> ArtifactRefused:
-    """Return a better error if the file starts like another format.
-
-    A pickle's first bytes can also be a valid safetensors length, so they only explain an error that was already
-    found.
-    """
+    """Return a better error if the file starts like another format. A pickle's first bytes can also be a valid
+    safetensors length, so they only explain an error that was already found."""
     for magic, what in _FOREIGN.items():
         if start.startswith(magic):
             return ArtifactRefused(f"it starts like {what}: save it as safetensors ({error})")

@@ -83,10 +83,8 @@ class Assembly:
         return [chunk for chunk, there in zip(self.chunks, self.have, strict=True) if not there]
 
     def put(self, chunk: Chunk, content: bytes) -> None:
-        """Write a chunk everywhere it belongs.
-
-        Raise ArtifactCorrupt, and write nothing, if `content` does not match.
-        """
+        """Write a chunk everywhere it belongs. Raise ArtifactCorrupt, and write nothing, if `content` does not
+        match."""
         position = self._index[chunk.sha256]
         found = hashlib.sha256(content).hexdigest()
         if found != chunk.sha256 or len(content) != chunk.size_bytes:
@@ -125,10 +123,8 @@ class Assembly:
         return content
 
     def finish(self) -> Path:
-        """Verify the files on the disk, make them durable and install them under the digest.
-
-        Raise ArtifactCorrupt if chunks are bad; they are then missing again.
-        """
+        """Verify the files on the disk, make them durable and install them under the digest. Raise ArtifactCorrupt if
+        chunks are bad; they are then missing again."""
         if not self.complete:
             raise ValueError(f"{self.digest} is not complete: {self._have.count(0)} chunks are missing")
         self._verify_files()
@@ -209,10 +205,8 @@ class Assembly:
             raise failures[0]
 
     def _find_bad_chunks(self, entry: FileEntry, error: ArtifactCorrupt) -> None:
-        """Mark the file's bad chunks as missing.
-
-        If all are good, the manifest contradicts itself: raise ArtifactRefused.
-        """
+        """Mark the file's bad chunks as missing. If all are good, the manifest contradicts itself: raise
+        ArtifactRefused."""
         bad = [chunk for chunk in self.manifest.chunks() if chunk.path == entry.path and not self._is_good(chunk)]
         if not bad:
             raise ArtifactRefused(f"{self.digest} contradicts itself: publish it again ({error})") from error

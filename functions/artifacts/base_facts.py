@@ -64,11 +64,8 @@ class BaseFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def facts_of(directory: Path, *, names: tuple[str, ...]) -> BaseFacts:
-    """Return the facts of the base model in `directory`; raise ArtifactRefused if they cannot be read.
-
-    `names` are further names of the base. A facts document in the directory is preferred to the weights. Blocks on
-    the disk.
-    """
+    """Return the facts of the base model in `directory`; raise ArtifactRefused if they cannot be read. `names` are
+    further names of the base. A facts document in the directory is preferred to the weights. Blocks on the disk."""
     try:
         with directories.open_plain(directory / FACTS_NAME) as file:
             shipped = decode(file.read(FACTS_MAX_BYTES + 1))

@@ -40,9 +40,7 @@ class PreparedBase:
 
 def prepare(directory: Path, *, clean: bool = False, again: bool = False) -> PreparedBase:
     """Write the folder's manifest unless a readable one exists; raise ArtifactRefused if the folder is not a model.
-
-    `clean` deletes leftovers of a download; `again` hashes the files even if a manifest exists. Blocks on the disk.
-    """
+    `clean` deletes leftovers of a download; `again` hashes the files even if a manifest exists. Blocks on the disk."""
     check_leftovers(directory, clean=clean)
     facts = facts_of(directory, names=())
     digest = None if again else _digest_there(directory)
@@ -56,10 +54,8 @@ def prepare(directory: Path, *, clean: bool = False, again: bool = False) -> Pre
 
 
 def copy_plain(source: Path, target: Path) -> None:
-    """Copy a folder of links, such as huggingface_hub's cache, as plain files without leftovers.
-
-    `target` must be new.
-    """
+    """Copy a folder of links, such as huggingface_hub's cache, as plain files without leftovers. `target` must be
+    new."""
     if target.exists():
         raise ArtifactRefused(f"{target} exists already: name a new folder")
     shutil.copytree(source, target, symlinks=False, ignore=shutil.ignore_patterns(*LEFTOVERS, MANIFEST_NAME))

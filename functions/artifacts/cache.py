@@ -62,10 +62,8 @@ class ArtifactCache:
         return (self.path_of(digest) / MANIFEST_NAME).is_file()
 
     def verified(self, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Path | None:
-        """Return the artifact's directory after hashing every byte, or None if it is not cached.
-
-        Raise ArtifactCorrupt if the disk no longer holds what was written: fetch again, and `install` replaces it.
-        """
+        """Return the artifact's directory after hashing every byte, or None if it is not cached. Raise ArtifactCorrupt
+        if the disk no longer holds what was written: fetch again, and `install` replaces it."""
         path = self.path_of(digest)
         try:
             directories.verify_directory(path, digest, limits)
@@ -131,10 +129,8 @@ class ArtifactCache:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[None]:
-        """Be the only process of this node that fetches the digest. Check `held` first inside the block.
-
-        Raise FetchUnderway if another process has not finished within `timeout_s`.
-        """
+        """Be the only process of this node that fetches the digest. Check `held` first inside the block. Raise
+        FetchUnderway if another process has not finished within `timeout_s`."""
         give_up_at_s = clock() + timeout_s
         while True:
             with self._try_lock(manifests.hex_of(digest)) as alone:
@@ -146,11 +142,8 @@ class ArtifactCache:
             sleep(_POLL_S)
 
     def install(self, staged: Path, digest: Digest) -> Path:
-        """Rename a whole, verified directory to its digest, replacing what was there.
-
-        An artifact is only assembled where there is none or a corrupt one. If another process installs it in between,
-        that one is used.
-        """
+        """Rename a whole, verified directory to its digest, replacing what was there. An artifact is only assembled
+        where there is none or a corrupt one. If another process installs it in between, that one is used."""
         target = self.path_of(digest)
         former: Path | None = None
         try:
@@ -236,10 +229,8 @@ class ArtifactCache:
         return evicted
 
     def _evict_one(self, digest: Digest, used_before_unix_s: float) -> bool:
-        """Evict one artifact unless it is used.
-
-        The time of use is read under the lock, so a use since the listing counts.
-        """
+        """Evict one artifact unless it is used. The time of use is read under the lock, so a use since the listing
+        counts."""
         path = self.path_of(digest)
         with try_lock_directory(path) as nobody_uses_it:
             used_since_s = path.stat().st_mtime - used_before_unix_s
@@ -249,10 +240,8 @@ class ArtifactCache:
             return True
 
     def _throw_away(self, path: Path) -> None:
-        """Move the directory to the trash by one rename, then delete it.
-
-        `clean_garbage` removes leftovers of a kill.
-        """
+        """Move the directory to the trash by one rename, then delete it. `clean_garbage` removes leftovers of a
+        kill."""
         shutil.rmtree(self._moved_aside(path), ignore_errors=True)
 
     def _moved_aside(self, path: Path) -> Path:

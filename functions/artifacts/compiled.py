@@ -66,9 +66,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def pack(cache_root: Path, folder: Path) -> tuple[str, ...]:
     """Pack an engine's compile cache into PACK_NAME in `folder` and return its keys. Equal files give equal bytes.
-
-    Raise ArtifactMissing if nothing was compiled, ArtifactRefused if the cache is too large or not only plain files.
-    """
+    Raise ArtifactMissing if nothing was compiled, ArtifactRefused if the cache is too large or not only plain files."""
     compiled = cache_root / CACHE_FOLDER
     paths = sorted(_plain_files(compiled))
     if not paths:
@@ -88,10 +86,8 @@ def pack(cache_root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def publish(store: S3Store, weights: Digest, folder: Path, *, engine: str, accelerator: str) -> Companion:
-    """Put the pack in `folder` into the store and into the weights' index.
-
-    Raise ArtifactRefused for an invalid name.
-    """
+    """Put the pack in `folder` into the store and into the weights' index. Raise ArtifactRefused for an invalid
+    name."""
     for word in (engine, accelerator):
         _checked_word(word)
     manifest = directories.build_manifest(folder, LIMITS)
@@ -121,10 +117,8 @@ def read_index(store: S3Store, weights: Digest) -> Index:
 
 
 def lay_out(pack_file: Path, cache_root: Path) -> int:
-    """Unpack into an engine's cache root, skipping files that exist. Return the number of files written.
-
-    Raise ArtifactRefused, and write nothing, if the pack holds an unsafe name, anything but plain files, or too much.
-    """
+    """Unpack into an engine's cache root, skipping files that exist. Return the number of files written. Raise
+    ArtifactRefused, and write nothing, if the pack holds an unsafe name, anything but plain files, or too much."""
     compiled = cache_root / CACHE_FOLDER
     try:
         with tarfile.open(pack_file, "r:") as packed:

@@ -84,10 +84,8 @@ def verify_directory(directory: Path, digest: Digest, limits: ManifestLimits = M
 
 
 def verify_file(directory: Path, entry: FileEntry) -> None:
-    """Raise ArtifactCorrupt unless the file below `directory` matches its entry in the manifest.
-
-    Raise CacheFailed if the file cannot be read now, because it may be sound.
-    """
+    """Raise ArtifactCorrupt unless the file below `directory` matches its entry in the manifest. Raise CacheFailed if
+    the file cannot be read now, because it may be sound."""
     try:
         with open_plain(directory / entry.path) as file:
             size_bytes = os.fstat(file.fileno()).st_size  # avoids reading a file that grew
@@ -101,10 +99,8 @@ def verify_file(directory: Path, entry: FileEntry) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a regular file for reading without following a link; raise ArtifactRefused for anything else.
-
-    Raise CacheFailed if the cause is not the file itself (see `_NOT_THE_FILES_FAULT`).
-    """
+    """Open a regular file for reading without following a link; raise ArtifactRefused for anything else. Raise
+    CacheFailed if the cause is not the file itself (see `_NOT_THE_FILES_FAULT`)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:

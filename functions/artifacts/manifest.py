@@ -102,10 +102,8 @@ class _Version(msgspec.Struct):
 
 
 def chunk_bytes_for(total_bytes: int) -> int:
-    """Return the chunk size: the smallest power of two, from the default on, that makes at most 8192 chunks.
-
-    Worked example (test_chunk_sizes): 2 GB are cut at 8 MiB, 140 GB at 32 MiB (4,173 chunks, 280 kB of manifest).
-    """
+    """Return the chunk size: the smallest power of two, from the default on, that makes at most 8192 chunks. Worked
+    example (test_chunk_sizes): 2 GB are cut at 8 MiB, 140 GB at 32 MiB (4,173 chunks, 280 kB of manifest)."""
     chunk_bytes = CHUNK_DEFAULT_BYTES
     while chunk_bytes < CHUNK_MAX_BYTES and total_bytes > chunk_bytes * CHUNKS_AIMED_AT:
         chunk_bytes *= 2

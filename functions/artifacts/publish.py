@@ -51,11 +51,8 @@ def publish_directory(
 
 
 def point(store: S3Store, location: ArtifactLocation, document: bytes, *, replace: bool = False) -> None:
-    """Point the URI at the manifest, then wait for the end of a sweep that may have started before.
-
-    The caller must put the content again, since the sweep may have deleted some. Raise VersionTaken if the URI points
-    at other content.
-    """
+    """Point the URI at the manifest, then wait for the end of a sweep that may have started before. The caller must put
+    the content again, since the sweep may have deleted some. Raise VersionTaken if the URI points at other content."""
     if replace or not (store.put_new(location.pointer_key, document) or _check_free(store, location, document)):
         store.put(location.pointer_key, document)
     _outlast_sweep(store)
@@ -68,9 +65,7 @@ def publish_content(store: S3Store, directory: Path, limits: ManifestLimits = AD
 
 def put_content(store: S3Store, directory: Path, manifest: Manifest, *, reread: bool = True) -> Digest:
     """Put the objects of `manifest` that the store lacks; the manifest comes last. Its files are in `directory`.
-
-    `reread` is False only if all content has just been put or read: then comparing sizes is enough.
-    """
+    `reread` is False only if all content has just been put or read: then comparing sizes is enough."""
     put = functools.partial(_put_chunk, store, directory, reread=reread)
     run_all(put, manifest.distinct_chunks(), parallel=PARALLEL_PUTS)
     return put_manifest(store, manifest)
@@ -95,10 +90,8 @@ def read_pointer(store: S3Store, artifact_uri: str) -> Digest:
 
 
 def _check_free(store: S3Store, location: ArtifactLocation, document: bytes) -> bool:
-    """Return True if the pointer already holds `document`; raise VersionTaken if it names other content.
-
-    A pointer that this build cannot read (an older format) may be replaced.
-    """
+    """Return True if the pointer already holds `document`; raise VersionTaken if it names other content. A pointer that
+    this build cannot read (an older format) may be replaced."""
     try:
         pointed = store.read_small(location.pointer_key, MANIFEST_MAX_BYTES)
         manifests.decode(pointed)
@@ -126,9 +119,7 @@ def _put_chunk(store: S3Store, directory: Path, chunk: Chunk, *, reread: bool) -
 
 def put_chunk(store: S3Store, chunk: Chunk, read: Callable[[], bytes], *, reread: bool) -> bool:
     """Put the chunk unless the store has it; return True if it was put. `read` returns its verified bytes on demand.
-
-    With `reread`, the stored bytes are compared, else only their number.
-    """
+    With `reread`, the stored bytes are compared, else only their number."""
     key = chunk_key(chunk.sha256)
     stored_bytes = store.size_of(key)
     if stored_bytes == chunk.size_bytes and (not reread or _holds(store, key, chunk.size_bytes, chunk.sha256)):

@@ -110,10 +110,8 @@ class LargeWriter:
 
 
 def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
-    """Read at most `length` bytes from `start`, none past the end.
-
-    Raise ArtifactMissing if the object does not exist.
-    """
+    """Read at most `length` bytes from `start`, none past the end. Raise ArtifactMissing if the object does not
+    exist."""
     try:
         wanted = f"bytes={start}-{start + length - 1}"
         with store.client.get_object(Bucket=store.bucket, Key=key, Range=wanted)["Body"] as body:

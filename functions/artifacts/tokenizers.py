@@ -79,10 +79,8 @@ class TokenizerCache:
         return directory
 
     def obtain(self, store: S3Store, digest: Digest, in_use: Collection[Digest]) -> Path:
-        """Return the base's directory, fetching it if needed; raise ArtifactError.
-
-        Bases not `in_use` may be deleted for it.
-        """
+        """Return the base's directory, fetching it if needed; raise ArtifactError. Bases not `in_use` may be deleted
+        for it."""
         found = self.held(digest)
         if found is not None:
             return found

@@ -139,10 +139,8 @@ def clean(root: Path) -> int:
 
 
 def _locked_directory(root: Path) -> tuple[Path, int]:
-    """Create a directory and lock it; retry if a cleaner removed it before it was locked.
-
-    Return it and its descriptor.
-    """
+    """Create a directory and lock it; retry if a cleaner removed it before it was locked. Return it and its
+    descriptor."""
     for _ in range(_LOCK_TRIES):
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
         with suppress(FileNotFoundError):
@@ -199,10 +197,8 @@ class Ingest:
             return self._publish(pointed, expect, directories.read_manifest(pointed, self.policy.limits)[1])
 
     def from_source(self, source: ObjectSource, digest: Digest, expect: Expectation) -> Ingested:
-        """Import the artifact of that digest from another store, with the same checks and errors as `from_uri`.
-
-        Chunks that were fetched and verified before a kill are not fetched again.
-        """
+        """Import the artifact of that digest from another store, with the same checks and errors as `from_uri`. Chunks
+        that were fetched and verified before a kill are not fetched again."""
         limits, timeout_s = self.policy.limits, self.policy.deadline_s
         cache = ArtifactCache(self.staging_root / "from-elsewhere")
         cache.root.mkdir(parents=True, exist_ok=True)
@@ -250,9 +246,7 @@ class Ingest:
 
     def check(self, digest: Digest, expect: Expectation) -> None:
         """Check a stored artifact again, against a base other than the one it was ingested for; nothing is changed.
-
-        Raise ArtifactRefused if it does not fit, ArtifactMissing if the store does not have it.
-        """
+        Raise ArtifactRefused if it does not fit, ArtifactMissing if the store does not have it."""
         document = self.store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
         manifest = manifests.decode_verified(document, digest, self.policy.limits)
         with self._staged(expect.tenant) as (directory, upload):

@@ -16,10 +16,8 @@ from functions.artifacts.ingest.policy import IngestPolicy
 
 
 class Watch:
-    """Time limits of one ingest's host.
-
-    Call `request()` when a request starts, `answered()` after the answer's headers.
-    """
+    """Time limits of one ingest's host. Call `request()` when a request starts, `answered()` after the answer's
+    headers."""
 
     def __init__(self, policy: IngestPolicy, clock: Callable[[], float]) -> None:
         self._policy, self._clock = policy, clock

@@ -86,10 +86,8 @@ class Download:
             self._threads.stop()
 
     async def seed(self, seconds: float, stopped: asyncio.Event) -> None:
-        """Announce this node as a seed for `seconds`, then announce its departure.
-
-        Chunks are served while the server runs, announced or not.
-        """
+        """Announce this node as a seed for `seconds`, then announce its departure. Chunks are served while the server
+        runs, announced or not."""
         if self.registry is None:
             return
         _, manifest = await asyncio.to_thread(self._read_cached_manifest)

@@ -127,10 +127,8 @@ class TrackerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrackerClient:
-    """Client of the tracker.
-
-    `http` has the registry's address and the token. `loopback_allowed`: this node is on loopback.
-    """
+    """Client of the tracker. `http` has the registry's address and the token. `loopback_allowed`: this node is on
+    loopback."""
 
     http: httpx.AsyncClient
     digest: Digest

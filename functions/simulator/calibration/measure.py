@@ -156,10 +156,8 @@ async def together(engine: Engine, plan: Plan, say: Callable[[str], None]) -> li
 
 
 def _gap_s(answers: Sequence[Answered]) -> float:
-    """Return the median of the streams' mean gaps while all of them ran.
-
-    A stream with fewer than 4 tokens in that time counts with its whole answer.
-    """
+    """Return the median of the streams' mean gaps while all of them ran. A stream with fewer than 4 tokens in that time
+    counts with its whole answer."""
     since_s = max(answer.token_s[0] for answer in answers)
     until_s = min(answer.token_s[-1] for answer in answers)
     means = []

@@ -51,8 +51,6 @@ class AdapterAgents:
             self._begin(replica, adapters, adapters.tick(self._events.now_s))
             self._refuse(replica, adapters)
 
-    # Internal methods.
-
     def _begin(self, replica: Replica, adapters: AdapterTiers, begun: Iterable[Loading]) -> None:
         for name, ready_s in begun:
             self._events.at(ready_s, partial(self._loaded, replica, replica.incarnation, adapters, name))

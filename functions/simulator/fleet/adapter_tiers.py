@@ -168,8 +168,6 @@ class AdapterTiers:
             self._bloom = found.encode() if found is not None else ""
         return self._bloom
 
-    # Internal methods.
-
     def _note_use(self, now_s: float) -> None:
         """Record the adapters that were used since the last plan; the plan itself sees only those busy now."""
         used = (self._used | self._busy.keys()) & self._loaded

@@ -106,8 +106,6 @@ class EngineDriver:
         replica.engine.advance(self._events.now_s)
         self.tell(replica)
 
-    # Internal methods.
-
     def _wake(self, replica: Replica) -> None:
         now_s = self._events.now_s
         if now_s < replica.wake_s:

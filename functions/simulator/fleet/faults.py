@@ -72,8 +72,6 @@ class Faults:
         self._set_pace(replica, replica.incarnation, factor)
         self._events.after(for_s, partial(self._set_pace, replica, replica.incarnation, 1.0))
 
-    # Internal methods.
-
     def _go_on(self, replica: Replica, incarnation: int) -> None:
         if replica.incarnation != incarnation or replica.life not in _WITH_PROCESS:
             return

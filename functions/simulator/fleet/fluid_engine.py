@@ -83,10 +83,8 @@ class Work:
 
 
 class FluidEngine:
-    """A simulated engine. Call `advance` at `next_s`; every call changes `next_s`.
-
-    `first` and `over` collect sequences with a first token and finished ones; the caller empties them.
-    """
+    """A simulated engine. Call `advance` at `next_s`; every call changes `next_s`. `first` and `over` collect sequences
+    with a first token and finished ones; the caller empties them."""
 
     __slots__ = (
         "_began_steps",
@@ -162,10 +160,8 @@ class FluidEngine:
             self._plan()
 
     def drop(self, work: Work, now_s: float) -> None:
-        """Remove a request that is no longer wanted; its slot and memory are free immediately.
-
-        Ignores a finished one.
-        """
+        """Remove a request that is no longer wanted; its slot and memory are free immediately. Ignores a finished
+        one."""
         self.advance(now_s)
         if work.is_over:
             return
@@ -228,10 +224,8 @@ class FluidEngine:
         return late + len(self._waiting)
 
     def first_token_s(self, tokens: float) -> float:
-        """Return the seconds to the first token of a prompt with `tokens` to compute, if it arrived now.
-
-        Requests ahead are served first, decoding continues meanwhile, and memory is assumed to suffice.
-        """
+        """Return the seconds to the first token of a prompt with `tokens` to compute, if it arrived now. Requests ahead
+        are served first, decoding continues meanwhile, and memory is assumed to suffice."""
         ahead_tokens = self.reading_tokens + sum(work.unread_tokens for _, work in self._waiting)
         return self.computing_s(ahead_tokens + tokens)
 

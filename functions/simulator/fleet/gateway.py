@@ -243,8 +243,6 @@ class SimulatedGateway:
             self._other.router.ended(client.key)
         self._context.over(client.request)
 
-    # Internal methods.
-
     def _clock(self) -> float:
         return self._events.now_s
 

@@ -165,8 +165,6 @@ class ReplicaLifecycle:
         for name in self.members:
             self._outcome.replica_seconds += self.accelerator_seconds(name)
 
-    # Internal methods.
-
     def _new(self, pool: PoolSetting) -> Replica:
         number = self._dealt.total()
         zones = pool.zones or tuple(self._zones)

@@ -198,9 +198,7 @@ class Replica:
 
     def reload_s(self, work: Work, now_s: float) -> float:
         """Return the seconds until the prompt's tokens in host memory are on the accelerator; 0 if there are none.
-
-        Reloads run one after the other. They exist only in pools without adapters.
-        """
+        Reloads run one after the other. They exist only in pools without adapters."""
         cache = self.engine.cache
         tokens = cache.to_reload(work.blocks) if cache is not None and self.adapters is None else 0
         if not tokens:
@@ -213,8 +211,6 @@ class Replica:
         """Return True if its agent gives up the engine, since it has hung for too long."""
         health = self._health
         return health is not None and health.phase == "hung" and now_s - health.since_s >= _HEALTH.condemn_hung_after_s
-
-    # Internal methods.
 
     def _begin(self) -> None:
         profile = self.profile

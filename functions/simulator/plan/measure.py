@@ -69,10 +69,8 @@ def _models(sides: Iterable[Sequence[PlannedPool]]) -> frozenset[PoolName]:
 
 
 class Meter:
-    """An actor that reads the pools' costs at the end of the window.
-
-    Later only requests in progress remain, and their duration would count as cost of a slower side.
-    """
+    """An actor that reads the pools' costs at the end of the window. Later only requests in progress remain, and their
+    duration would count as cost of a slower side."""
 
     def __init__(self) -> None:
         self.accelerator_s: dict[PoolName, float] = {}
