@@ -64,7 +64,7 @@ def decode(text: str, count: int) -> int:
         raise ValueError(f"a bitmap is not base64: {error}") from error
     bits = int.from_bytes(content, "little")
     if len(content) != size_bytes or bits > full(count):
-        raise ValueError(f"a bitmap of {count} chunks is {size_bytes} bytes and names none beyond")
+        raise ValueError(f"a bitmap of {count} chunks has {size_bytes} bytes and no bits for further chunks")
     return bits
 
 

@@ -98,7 +98,7 @@ class Board:
         member = self._members.get(announcement.address)
         if member is None:
             if len(self._members) >= self.policy.max_nodes:
-                raise BoardFull(f"{len(self._members)} nodes take part already")
+                raise BoardFull(f"the swarm has {len(self._members)} nodes, the maximum for one artifact")
             member = self._members[announcement.address] = _Member(
                 announcement.address, announcement.zone, announcement.have, now_s
             )

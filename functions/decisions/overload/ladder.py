@@ -127,7 +127,7 @@ def step(state: LadderState, signals: PoolSignals, means: Means, now_s: float) -
     """Advance the ladder by one observation, and return the new state and rungs."""
     if signals.queue_seconds is None or signals.arriving_tokens_per_s is None:
         state = replace(state, strained_s=None, calm_s=None, foreseen_s=None)
-        return state, Rungs(_in_force(state, _has_means(signals, means)), why="unknown: not heard of lately")
+        return state, Rungs(_in_force(state, _has_means(signals, means)), why="unknown: no recent load signals")
     state = _offered(state, signals.arriving_tokens_per_s, now_s)
     carried = _carry(state, signals, means)
     state = _timers(state, signals, means, carried, now_s)

@@ -65,7 +65,8 @@ class BloomTable:
         """Raise ValueError if `content` has no valid size for a filter."""
         words = len(content) // 8
         if len(content) % 8 or not _MIN_WORDS <= words <= MAX_WORDS or words & (words - 1):
-            raise ValueError(f"a filter of {len(content)} bytes: not a power of two of words")
+            allowed = f"a power of two of 8-byte words, from {_MIN_WORDS} to {MAX_WORDS}"
+            raise ValueError(f"a filter of {len(content)} bytes is invalid: it must hold {allowed}")
 
     def begin(self) -> int:
         """Reserve an empty column and return its number."""

@@ -49,7 +49,8 @@ class Taken:
 def merge(ours: ModelFacts | None, theirs: ModelFacts) -> Taken:
     known = {version.name: version for version in ours.versions} if ours is not None else {}
     if ours is not None and ours.base != theirs.base and any(not version.deleted for version in known.values()):
-        message = f"{theirs.id} is an adapter of {ours.base} here and of {theirs.base} there: delete one of them"
+        bases = f"{ours.base} here and of {theirs.base} in the other region"
+        message = f"{theirs.id} is an adapter of {bases}: delete the model in one region"
         return Taken(held=(Held(theirs.id, "base_differs", message),))
     held: list[Held] = []
     versions: list[VersionFact] = []
@@ -83,7 +84,7 @@ def merge_key(ours: KeyFact | None, theirs: KeyFact) -> KeyFact | Held | None:
     if ours is None:
         return theirs
     if (ours.tenant, ours.hmac_sha256) != (theirs.tenant, theirs.hmac_sha256):
-        message = f"the key {theirs.id} is another one there: revoke both, and make one with an id of its own"
+        message = f"the key {theirs.id} is a different key in the other region: revoke both and create a new key"
         return Held(theirs.id, "key_differs", message)
     return theirs if theirs.revoked and not ours.revoked else None
 
@@ -122,5 +123,5 @@ def _moved(fact: ChannelFact) -> tuple[float, str]:
 
 
 def _other_content(model: str, mine: VersionFact, theirs: VersionFact) -> Held:
-    message = f"{model}@{theirs.name} is {mine.digest} here and {theirs.digest} there: give one of them a new name"
-    return Held(f"{model}@{theirs.name}", "version_taken", message)
+    name, contents = f"{model}@{theirs.name}", f"{mine.digest} here and {theirs.digest} in the other region"
+    return Held(name, "version_taken", f"{name} is {contents}: push one of them under another name")
