@@ -4,8 +4,8 @@
     read_range    some bytes of an object, so that a reader that takes hours holds no connection meanwhile
     abort_stale   ends uploads whose writer was killed; the store would keep their parts for ever
 
-All calls block and share the client and exceptions of `s3`. Each part carries its sha256. The algorithm is
-announced when the upload starts and the checksums are listed when it ends, because Amazon S3 rejects the parts otherwise.
+All calls block and share the client and exceptions of `s3`. Each part carries its sha256. The algorithm is announced
+when the upload starts and the checksums are listed when it ends; Amazon S3 rejects the parts otherwise.
 """
 
 import base64
