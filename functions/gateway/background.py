@@ -149,4 +149,4 @@ class Background:
                 await feeds.publish_homes_once(self.gateway.services, self.bus)
                 await self.bus.close()
         except (BusUnavailable, TimeoutError) as error:
-            _log.warning("the last evidence, pins and session homes could not be told: %s", error)
+            _log.warning("the last evidence, pins and session homes could not be published: %s", error)

@@ -75,18 +75,18 @@ def model_not_found(requested: str) -> Refused:
 
 # Alternatives for paths that clients of vLLM and OpenAI know and that do not exist here.
 _INSTEAD = {
-    "/pooling": "Vectors are at /v1/embeddings, classes at /v1/classify, scores at /v1/score.",
-    "/v2/embed": "Vectors are at /v1/embeddings.",
-    "/v1/moderations": "No model here is a moderator by itself: ask a classifier of yours at /v1/classify.",
-    "/v1/uploads": "A file is sent whole, to /v1/files.",
-    "/v1/messages/batches": "Batches are at /v1/batches, whose lines may name /v1/chat/completions.",
-    "/v1/audio/transcriptions": "No model here is a transcriber by itself: a chat model that hears takes input_audio.",
-    "/v1/audio/translations": "No model here is a transcriber by itself: a chat model that hears takes input_audio.",
-    "/version": "Engines differ in theirs; GET /v1/models says what each model can do.",
+    "/pooling": "Use /v1/embeddings for vectors, /v1/classify for classes and /v1/score for scores.",
+    "/v2/embed": "Use /v1/embeddings.",
+    "/v1/moderations": "No moderation model is built in. Send texts to a classifier of your own at /v1/classify.",
+    "/v1/uploads": "Upload the complete file to /v1/files.",
+    "/v1/messages/batches": "Create batches at /v1/batches; their lines may use /v1/chat/completions.",
+    "/v1/audio/transcriptions": "Transcription is not built in. Send input_audio to a chat model that accepts audio.",
+    "/v1/audio/translations": "Transcription is not built in. Send input_audio to a chat model that accepts audio.",
+    "/version": "Engine versions differ between models; GET /v1/models describes each model.",
 }
 _STORED = {
-    "/v1/responses/": "Responses are not stored, so none can be read or cancelled: close the connection to end one.",
-    "/v1/chat/completions/": "Answers of chats are not stored.",
+    "/v1/responses/": "Responses are not stored, so they cannot be read or cancelled. Close the connection to end one.",
+    "/v1/chat/completions/": "Chat completions are not stored.",
     "/v1/uploads/": _INSTEAD["/v1/uploads"],
     "/v1/messages/batches/": _INSTEAD["/v1/messages/batches"],
 }
@@ -100,12 +100,12 @@ def not_found(method: str, path: str) -> ErrorAnswer:
 
 
 def method_not_allowed(method: str, path: str) -> ErrorAnswer:
-    message = f"{quote(path)} does not take {quote(method)}."
+    message = f"{quote(path)} does not accept the method {quote(method)}."
     return ErrorAnswer(405, "invalid_request_error", "method_not_allowed", message)
 
 
 def body_too_large(limit_bytes: int) -> ErrorAnswer:
-    message = f"The body is over {limit_bytes} bytes. Send a shorter prompt."
+    message = f"The request body is over the limit of {limit_bytes} bytes. Send less, for example a shorter prompt."
     return ErrorAnswer(413, "invalid_request_error", "body_too_large", message)
 
 
@@ -140,7 +140,7 @@ def deadline_exceeded(message: str) -> ErrorAnswer:
 
 def arrived_too_late() -> ErrorAnswer:
     return deadline_exceeded(
-        "The deadline passed before the request had arrived whole. Send it again with more time in X-Shoal-Deadline-Ms."
+        "The deadline passed before the whole request arrived. Send it again with a longer X-Shoal-Deadline-Ms."
     )
 
 
@@ -149,7 +149,7 @@ ANSWER_TOO_LARGE = "answer_too_large"
 
 def answer_too_large(detail: str) -> ErrorAnswer:
     message = (
-        f"What was asked for makes {detail}, which is more than is passed on. Ask for less at a time: fewer inputs, "
+        f"The request produces {detail}, which is too large to relay. Request less at a time: fewer inputs, "
         "choices, tokens or log probabilities; for embeddings, encoding_format 'base64' or fewer dimensions."
     )
     return ErrorAnswer(400, "invalid_request_error", ANSWER_TOO_LARGE, message)
@@ -161,24 +161,26 @@ MADE_IN_VAIN = frozenset((ANSWER_TOO_LARGE, NO_ROOM_FOR_ANSWER))  # the engine h
 
 def no_room_for_answer(after_s: int) -> ErrorAnswer:
     message = (
-        "The gateway holds as much in large answers as it has room for, of yours or of all. Read answers as they come, "
-        f"ask for less at a time (choices, log probabilities, inputs), and send it again in {after_s} s."
+        "The gateway's buffer for large answers is full (your share or all of it). Read answers as they arrive, "
+        f"request less at a time (choices, log probabilities, inputs), and try again in {after_s} s."
     )
     return unavailable(message, NO_ROOM_FOR_ANSWER, after_s)
 
 
 def upstream_lost() -> ErrorAnswer:
-    message = "The replica was lost while it answered; what came before is all there is. Send the request again."
+    message = "The replica was lost during the answer, so the answer is incomplete. Send the request again."
     return ErrorAnswer(502, "server_error", "upstream_lost", message)
 
 
 def engine_failed() -> ErrorAnswer:
-    message = "The engine reported an error while it answered; what came before is all there is. Send it again."
+    message = "The engine reported an error during the answer, so the answer is incomplete. Send the request again."
     return ErrorAnswer(502, "server_error", "upstream_failed", message)
 
 
 def restarting() -> ErrorAnswer:
-    message = "The gateway restarts and could wait no longer; what came before is all there is. Send it again."
+    message = (
+        "The gateway is restarting and ended this request; any answer so far is incomplete. Send the request again."
+    )
     return ErrorAnswer(503, "server_error", "restarting", message, retry_after_s=1)
 
 

@@ -62,7 +62,7 @@ async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = Non
         gateway.services.state.bus_down = True
         gateway.services.bus_link.set(False)
         gateway.services.metrics.bus_lost("heartbeats")
-        _log.warning("the bus is out of reach (%s); the last known view stays in use", error)
+        _log.warning("the bus is unreachable (%s); the last known view stays in use", error)
 
 
 async def publish_evidence(services: Services, bus: RolloutBus) -> None:
@@ -247,7 +247,7 @@ def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None
             seals.check(line, said)
     except HeartbeatRefused as error:
         if seals is not None and seals.has_to_be_told(gateway.services.clock()):
-            _log.warning("%d heartbeats from the bus are not believed; the last one: %s", seals.refused_total, error)
+            _log.warning("rejected %d heartbeats from the bus; the last one: %s", seals.refused_total, error)
         return
     except HeartbeatInvalid as error:
         _log.warning("dropped a heartbeat from the bus: %s", error)

@@ -35,12 +35,14 @@ from functions.gateway.unheard import UnheardReplicas
 
 _log = logging.getLogger(__name__)
 _TOO_OLD = errors.unavailable(
-    "The gateway has not heard from its registry for so long that it no longer knows whose keys are valid. "
-    "Try again later; operators: SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S.",
+    "The gateway cannot check API keys, because it has not reached its registry for too long. "
+    "Try again later. Operators: the limit is SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S.",
     "snapshot_too_old",
     30,
 )
-_NOT_READY = errors.unavailable("The gateway has no snapshot of the platform yet. Try again shortly.", "not_ready", 1)
+_NOT_READY = errors.unavailable(
+    "The gateway is starting and has not loaded models and keys yet. Try again shortly.", "not_ready", 1
+)
 
 
 class Interceptor(Protocol):
@@ -242,7 +244,9 @@ class Gateway:
         services.upstreams.sweep()
         services.quotas.forget_idle(now_s)
         for replica_id in services.router.sweep(now_s):
-            _log.warning("replica %s does much worse than its fellows and is out for a while", replica_id)
+            _log.warning(
+                "replica %s performs much worse than the rest of its pool and is ejected for a while", replica_id
+            )
         services.rollouts.sweep()
 
     def _expire(self, now_s: float) -> None:
@@ -259,11 +263,11 @@ class Gateway:
             services.bus_link.set(were_unheard)
             if not were_unheard:
                 services.metrics.bus_lost("heartbeats")
-                _log.warning("the bus answers and brings no heartbeats: replicas that take connections stay in use")
+                _log.warning("the bus answers but delivers no heartbeats: replicas that accept connections stay in use")
         self._unheard_replicas.sweep(services, now_s)
 
     def _is_out(self, replica_id: ReplicaId) -> None:
-        _log.warning("replica %s fell silent, takes no connections and is out", replica_id)
+        _log.warning("replica %s fell silent, accepts no connections and is out", replica_id)
         self.services.fleet.forget(replica_id)
         self._lost(replica_id)
 
@@ -277,7 +281,7 @@ class Gateway:
         for kind, name in sorted(lost):
             _log.warning("%s %s has fallen silent or is not ready: its replicas are avoided", kind, name)
         for kind, name in sorted(found):
-            _log.info("%s %s is heard again, or its replicas are gone", kind, name)
+            _log.info("%s %s sends heartbeats again, or its replicas are gone", kind, name)
 
     def _judge_snapshot(self) -> None:
         services, state = self.services, self.services.state
@@ -305,11 +309,11 @@ class Gateway:
         if state.catalogue is None:
             return "no snapshot yet"
         if state.snapshot_too_old:
-            return "the registry has not vouched for the snapshot for too long (SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S)"
+            return "the registry has not confirmed the snapshot for too long (SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S)"
         if not state.catalogue.may_sleep and not any(fleet.index(name).ready for name in state.catalogue.pools):
             return "no replica is ready yet"
         if state.unread and not state.bus_down and self.services.clock() < state.unread_until_s:
-            return f"the bus has kept more than is read yet: {', '.join(sorted(state.unread))}"
+            return f"messages retained by the bus are not all read yet: {', '.join(sorted(state.unread))}"
         return None
 
     def _abandon(self, replica_id: ReplicaId) -> None:

@@ -17,26 +17,28 @@ class StateGauges:
     def __init__(self, services: Services) -> None:
         self._services = services
         registry = services.metrics.registry
-        self._bus_up = Gauge("shoal_bus_up", "1 while heartbeats of replicas can come", registry=registry)
+        self._bus_up = Gauge("shoal_bus_up", "1 while the bus delivers heartbeats of replicas", registry=registry)
         self._bus_state_s = Gauge(
-            "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start", registry=registry
+            "shoal_bus_state_seconds", "Time since the bus was found or lost, or since the start", registry=registry
         )
-        self._unheard = Gauge(
-            "shoal_unheard_replicas", "Replicas in use whose heartbeats do not come", registry=registry
+        self._unheard = Gauge("shoal_unheard_replicas", "Replicas in use without current heartbeats", registry=registry)
+        self._hedges = Counter(
+            "shoal_hedges", "Second attempts started because the first one was slow", ["outcome"], registry=registry
         )
-        self._hedges = Counter("shoal_hedges", "Second attempts beside slow first ones", ["outcome"], registry=registry)
         self._hedges_before = (0, 0)
         self._quarantined = Counter(
             "shoal_prompts_quarantined",
-            "Requests refused, since two replicas failed on them",
+            "Requests rejected because replicas failed on their prompt",
             registry=registry,
         )
         self._quarantined_before = 0
         self._traces_dropped = Counter(
-            "shoal_traces_dropped", "Rows that could not be written in time", registry=registry
+            "shoal_traces_dropped", "Trace rows that could not be written in time", registry=registry
         )
         self._traces_dropped_before = 0
-        self._cold_waiting = Gauge("shoal_cold_load_waiting", "Requests that wait for an adapter", registry=registry)
+        self._cold_waiting = Gauge(
+            "shoal_cold_load_waiting", "Requests that wait for an adapter to load", registry=registry
+        )
         self._wake_waiting = Gauge(
             "shoal_wake_waiting", "Requests that wait for the first replica of a pool at zero", registry=registry
         )
@@ -54,7 +56,7 @@ class StateGauges:
         )
         self._home_totals = Counter(
             "shoal_session_homes_exchanged",
-            "Conversations that went elsewhere than every gateway assumes, by what became of the word",
+            "Session homes that other gateways cannot derive, by outcome of their exchange",
             ["outcome"],
             registry=registry,
         )
@@ -62,16 +64,16 @@ class StateGauges:
         self._open = Gauge("shoal_open_requests", "Requests under way", registry=registry)
         self._connections = Gauge("shoal_client_connections", "Client connections open", registry=registry)
         self._uploads = Gauge(
-            "shoal_upload_bytes", "Held for bodies and answers over 64 KiB until they are written", registry=registry
+            "shoal_upload_bytes",
+            "Bytes held for bodies and answers over 64 KiB until they are written",
+            registry=registry,
         )
-        self._unread = Gauge("shoal_unread_bytes", "Of these, what clients have not read of answers", registry=registry)
+        self._unread = Gauge("shoal_unread_bytes", "Bytes of answers that clients have not read yet", registry=registry)
         self._epoch = Gauge("shoal_snapshot_epoch", "Epoch of the snapshot in use", registry=registry)
         self._age = Gauge(
             "shoal_snapshot_age_seconds", "Time since the registry last vouched for the snapshot", registry=registry
         )
-        self._refused_snapshots = Counter(
-            "shoal_snapshot_refused", "Snapshots that could not be believed", registry=registry
-        )
+        self._refused_snapshots = Counter("shoal_snapshot_refused", "Snapshots rejected as invalid", registry=registry)
         self._refused_before = 0
         self._phase = Gauge(
             "shoal_replica_state", "1 for the phase that the replica is in", ["replica", "state"], registry=registry

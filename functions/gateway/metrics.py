@@ -65,7 +65,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "shoal_request_seconds",
-            "From arrival to the end of the answer",
+            "Time from a request's arrival to the end of its answer",
             by_pool,
             buckets=_REQUEST_BUCKETS,
             registry=self.registry,
@@ -92,26 +92,26 @@ class Metrics:
         )
         self._hedge_lost = Counter(
             "shoal_hedge_lost_tokens",
-            "Prompt tokens, as predicted, that the slower of two attempts had to compute: charged to no tenant",
+            "Predicted prompt tokens that the slower of two attempts computed; charged to no tenant",
             ["pool"],
             registry=self.registry,
         )
         self._cascade = Counter(
             "shoal_cascade",
-            "Answers of small models by what became of them",
+            "Answers of small models in cascades, by verdict",
             ["from", "to", "verdict"],
             registry=self.registry,
         )
         self._splits = Counter(
             "shoal_prefill_paths",
-            "Answers of pools that have a prefill pool, by whether that computed the prompt (pays) and why not else",
+            "Answers of pools with a prefill pool: `pays` if that pool computed the prompt, else the reason why not",
             ["pool", "why"],
             registry=self.registry,
         )
         self._closed = Counter(
             "shoal_connections_closed",
-            "Client connections closed or refused at a limit: crowded (idle, for another one), address (its "
-            "bound), no_room (all are busy), slow_reader (others need what it does not read)",
+            "Client connections closed or refused at a limit: crowded (idle, closed for a new one), address (limit per "
+            "address), no_room (all are busy), slow_reader (others need the memory of its unread answer)",
             ["reason"],
             registry=self.registry,
         )
@@ -120,7 +120,7 @@ class Metrics:
         )
         self._cold = Histogram(
             "shoal_cold_load_seconds",
-            "Adapters that no replica had loaded, from the first request for one to the end of its load",
+            "Time from the first request for an adapter that no replica has loaded to the end of its load",
             ["outcome"],
             buckets=_COLD_BUCKETS,
             registry=self.registry,
@@ -130,7 +130,7 @@ class Metrics:
         )
         self._rollout_failures = Counter(
             "shoal_rollout_failures",
-            "Of these, the ones that failed: 500 and above, but 503 for lack of capacity, which is no version's fault",
+            "Failed requests of channels in rollout: status 500 and above, except 503 for lack of capacity",
             ["model", "group"],
             registry=self.registry,
         )

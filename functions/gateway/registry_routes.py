@@ -157,11 +157,12 @@ def _too_many() -> Refused:
 
 def _too_many_uploads() -> Refused:
     message = (
-        f"{_UPLOADS_OF_TENANT} uploads of yours, or {_UPLOADS_AT_ONCE} in all, are under way. Wait for one to end."
+        f"Too many uploads are under way: the limit is {_UPLOADS_OF_TENANT} a tenant and {_UPLOADS_AT_ONCE} in all. "
+        "Wait for one to end."
     )
     return Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
 
 
 def _away() -> ErrorAnswer:
-    message = "The registry cannot be reached now: models are served as they are. Try again shortly."
+    message = "The registry is unreachable. Models are still served, but cannot be managed now. Try again shortly."
     return errors.unavailable(message, "registry_unavailable", 5)

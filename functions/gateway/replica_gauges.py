@@ -70,15 +70,17 @@ class ReplicaGauges(Collector):
         present, silent = self._present, tuple(self._silent.values())
         by_pool = Counts([*((each.pool, each.phase) for each in present), *((gone.pool, "silent") for gone in silent)])
         by_zone = Counts([*((each.zone, each.phase) for each in present), *((gone.zone, "silent") for gone in silent)])
-        pools = GaugeMetricFamily("shoal_pool_replicas", "Replicas by phase; silent: lost", labels=["pool", "state"])
-        zones = GaugeMetricFamily("shoal_zone_replicas", "The same by zone", labels=["zone", "state"])
+        pools = GaugeMetricFamily(
+            "shoal_pool_replicas", "Replicas by phase; silent: lost its heartbeats", labels=["pool", "state"]
+        )
+        zones = GaugeMetricFamily("shoal_zone_replicas", "Replicas by zone and phase", labels=["zone", "state"])
         for family, counts in ((pools, by_pool), (zones, by_zone)):
             for name in sorted({name for name, _ in counts}):
                 for phase in PHASES:
                     family.add_metric([name, phase], counts[name, phase])
         suspected = GaugeMetricFamily(
             "shoal_suspected_replicas",
-            "Replicas that are avoided, since their node or zone has fallen silent or is not ready",
+            "Replicas avoided because their node or zone fell silent or is not ready",
             labels=["kind", "name"],
         )
         for (kind, domain), count in sorted(self._suspected.items()):
@@ -89,7 +91,7 @@ class ReplicaGauges(Collector):
         kv = GaugeMetricFamily("shoal_pool_kv_usage_ratio", "KV cache in use in the fullest replica", labels=["pool"])
         service = GaugeMetricFamily(
             "shoal_replica_service_seconds",
-            "What one outstanding request adds to the next one's time",
+            "Time that one outstanding request adds to the next one",
             labels=["pool", "replica"],
         )
         fullest: dict[str, float] = {}

@@ -14,209 +14,257 @@ class GatewaySettings(BaseSettings):
     gateway_id: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
-        description="This gateway's name towards registry and other gateways; unique. Empty: the host's name and port.",
+        description="Unique name of this gateway for the registry and other gateways. Empty: the host's name and port.",
     )
     host: str = Field(
         "127.0.0.1",
-        description="Where clients reach it; loopback unless told otherwise. `::`: every address of IPv6 and IPv4.",
+        description="Address on which the gateway listens; loopback by default. `::`: all IPv6 and IPv4 addresses.",
     )
-    port: int = Field(8443, ge=1, le=65535, description="TLS where a certificate is given, plain HTTP otherwise.")
+    port: int = Field(8443, ge=1, le=65535, description="Main port: TLS if a certificate is set, otherwise plain HTTP.")
     plain_port: int = Field(
-        0, ge=0, le=65535, description="A second listener without TLS, for a mesh or a bench; 0: none."
+        0, ge=0, le=65535, description="Port of a second listener without TLS, for a mesh or a benchmark; 0: none."
     )
-    tls_cert_file: Path | None = Field(None, description="PEM chain.")
-    tls_key_file: Path | None = Field(None, description="PEM key of the certificate.")
+    tls_cert_file: Path | None = Field(None, description="Certificate chain (PEM).")
+    tls_key_file: Path | None = Field(None, description="Private key of the certificate (PEM).")
     reuse_port: bool = Field(
         False,
-        description="Several gateway processes on one host answer at one port, one a core; the kernel spreads the "
-        "connections. Each needs its own metrics port and handover socket. False: a taken port is said at the start.",
+        description="Allow several gateway processes on one host to share a port, one process a core; the "
+        "kernel spreads the connections. Each needs its own metrics port and handover socket. "
+        "False: a used port is an error at the start.",
     )
-    metrics_port: int = Field(8445, ge=0, le=65535, description="Prometheus, on the same host; 0: none.")
+    metrics_port: int = Field(
+        8445, ge=0, le=65535, description="Port of the Prometheus metrics, on the same address; 0: none."
+    )
     metrics_models: int = Field(
         50,
         ge=1,
         le=1000,
-        description="Models that have series of their own, the busiest ones; all others together are `other`.",
+        description="Number of the busiest models that have metric series of their own; all others together are "
+        "`other`.",
     )
-    registry_url: str = Field("https://127.0.0.1:8444", description="Where snapshots come from.")
-    registry_ca_file: Path | None = Field(None, description="Authority of the registry's certificate.")
+    registry_url: str = Field(
+        "https://127.0.0.1:8444", description="Address of the registry, which provides snapshots."
+    )
+    registry_ca_file: Path | None = Field(None, description="CA certificate for the registry's certificate.")
     internal_token_file: Path = Field(
-        description="The gateways' credentials, as `shoal secrets` makes them; the internal token for one version."
+        description="The gateways' credentials, as `shoal secrets` makes them; the internal token is accepted "
+        "for one version."
     )
-    pepper_file: Path = Field(description="The key of the keys' hashes; without it no key can be checked.")
+    pepper_file: Path = Field(
+        description="Secret key for the hashes of API keys; without it no API key can be checked."
+    )
     bus_url: str = Field(
         "valkey://127.0.0.1:8446/0",
-        description="Where heartbeats come from. Replicated: valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, the "
-        "sentinels' addresses and the primary's name there.",
+        description="Address of the bus (Valkey), which delivers heartbeats. Replicated: "
+        "valkey+sentinel://HOST:PORT,HOST:PORT/PRIMARY/0, with the sentinels' addresses and the "
+        "primary's name.",
     )
     bus_password_file: Path | None = Field(
-        None, description="Name and password of its user at the bus, as `shoal secrets` makes them."
+        None, description="Name and password of the gateway's user on the bus, as `shoal secrets` makes them."
     )
     sealed_heartbeats: bool = Field(
-        False, description="Believe no replica without a seal on what it says; agents of version 0.1 make none."
+        False, description="Reject heartbeats without a seal; agents of version 0.1 send none."
     )
     pod_cidrs: str = Field(
         PRIVATE_NETWORKS,
-        description="Networks, with commas, in which engines' addresses lie: an agent that names another is not "
-        "believed. The private ranges have nodes' and Services' too: name the pods' own, as pods with "
-        "public IPv6 addresses need.",
+        description="Comma-separated networks of engine addresses; heartbeats with another address are "
+        "rejected. The private ranges also contain nodes and Services: set the pods' own networks, "
+        "which is required for pods with public IPv6 addresses.",
     )
-    snapshot_cache_file: Path = Field(description="The last good snapshot, for a start without a registry.")
-    handover_socket: Path | None = Field(None, description="Where a successor asks for the listening sockets.")
+    snapshot_cache_file: Path = Field(
+        description="File for the last valid snapshot, used by a start without a registry."
+    )
+    handover_socket: Path | None = Field(
+        None, description="Unix socket over which a successor requests the listening sockets."
+    )
     tokenizers_dir: Path | None = Field(
         None,
-        description="Tokenizer and chat template of each pool's base model, at <dir>/<pool>/: what replicas tell of "
-        "their caches can then be compared with prompts. Unset: they come from the store, or not at all.",
+        description="Folder with tokenizer and chat template of each pool's base model, at <dir>/<pool>/, for "
+        "comparing prompts with the caches that replicas report. Unset: they come from the object "
+        "store, or are not used.",
     )
     tokenizers_cache_dir: Path | None = Field(
         None,
-        description="Where tokenizers are kept that come from the store, by the digests of base models; for a gateway "
-        "without TOKENIZERS_DIR. Neither set: prefixes are known by what was sent where.",
+        description="Folder for tokenizers from the object store, by the digests of base models; for a gateway "
+        "without TOKENIZERS_DIR. Neither set: prefixes are derived from the prompts that the "
+        "gateway sent.",
     )
     tokenizers_cache_max_bytes: int = Field(
-        512 * 1024 * 1024, ge=2**20, description="What they may take on the disk; one takes 1 to 40 MB."
+        512 * 1024 * 1024, ge=2**20, description="Disk space for TOKENIZERS_CACHE_DIR; one tokenizer takes 1 to 40 MB."
     )
     models_bucket: str = Field(
-        "shoal-models", description="Where base models' tokenizers lie, below tokenizers/: nothing else of it is read."
+        "shoal-models", description="Bucket with base models' tokenizers below tokenizers/; nothing else in it is read."
     )
-    drain_timeout_s: float = Field(600.0, gt=0, description="How long open streams may run after SIGTERM.")
+    drain_timeout_s: float = Field(600.0, gt=0, description="Time that open streams may run after SIGTERM.")
     handover_drain_timeout_s: float = Field(
-        600.0, gt=0, description="The same once a successor serves: nothing waits for this process to end."
+        600.0, gt=0, description="Time that open streams may run after a handover to a successor."
     )
     max_connections: int = Field(
-        9500, ge=1, description="Client connections; lowered to what the file descriptor limit bears."
+        9500,
+        ge=1,
+        description="Maximum number of client connections; lowered to what the file descriptor limit allows.",
     )
     max_connections_per_address: int = Field(
         0,
         ge=0,
-        description="Of one client's address (of IPv6, its /64). 0: no bound, since behind an ingress, a load balancer "
-        "or NAT all clients come from a few addresses; a gateway that clients reach directly does well with 256.",
+        description="Maximum number of connections of one client address (IPv6: its /64). 0: no limit, because "
+        "behind an ingress, a load balancer or NAT all clients come from a few addresses. Use 256 "
+        "if clients connect directly.",
     )
     uploads_bytes: int = Field(
         256 * 1024 * 1024,
         ge=8 * 1024 * 1024,
-        description="Bytes of bodies and answers over 64 KiB that this process may hold at a time, until they are "
-        "written; one tenant's at most half. Beside it, each connection may hold 64 KiB. Twice the largest body at "
-        "least, or that never comes; an answer may take 32 MiB.",
+        description="Bytes of bodies and answers over 64 KiB that this process may hold at a time, until they "
+        "are written; at most half for one tenant. In addition, each connection may hold 64 KiB. "
+        "Must be at least twice the largest body, or that is always rejected; an answer may take 32 "
+        "MiB.",
     )
     lookups_per_minute: int = Field(
         6000,
         ge=6,
-        description="Calls for models, rollouts, files and batches that one tenant may make here; a sixth at once. "
-        "No quota counts them, and each takes the loop or the store.",
+        description="Calls for models, rollouts, files and batches that one tenant may make a minute at this "
+        "gateway; a sixth of them in a burst. No quota counts them, and each uses the event loop or "
+        "the object store.",
     )
     cors_origins: str = Field(
         "",
-        description="Origins whose pages browsers let call the gateway, with commas between "
-        "(`https://app.example.com`); `*`: every page's. Unset: none, and preflights are refused. A page that calls "
-        "shows its key to its readers.",
+        description="Comma-separated origins whose pages may call the gateway from a browser "
+        "(`https://app.example.com`); `*`: all. Unset: none, and preflights are rejected. A page "
+        "that calls the gateway reveals its key to its readers.",
     )
     media_hosts: str = Field(
         "",
-        description="Hosts, with commas between, from which engines may be sent to fetch pictures and sounds by "
-        "https: (`images.example.com`). Unset: none, and callers send `data:` URLs. Names are resolved by the engine: "
-        "name only hosts whose addresses you trust.",
+        description="Comma-separated hosts from which engines may fetch images and audio by https: "
+        "(`images.example.com`). Unset: none, and callers send `data:` URLs. Engines resolve the "
+        "names: list only hosts whose addresses you trust.",
     )
     snapshot_max_age_s: float = Field(
         86_400.0,
         ge=0,
-        description="How long keys and policies hold that no registry vouches for; then requests are refused. "
-        "A key that is revoked while the registry is away works for no longer. 0: for ever.",
+        description="Maximum age of keys and policies that the registry has not confirmed; then requests are "
+        "rejected. A key that is revoked while the registry is unreachable works no longer than "
+        "this. 0: no limit.",
     )
-    first_byte_s: float = Field(60.0, gt=0, description="How long one replica may take to begin a stream.")
+    first_byte_s: float = Field(60.0, gt=0, description="Time that one replica may take to start a stream.")
     jit_wait_s: float = Field(
         15.0,
         gt=0,
         le=120,
-        description="How long a request may wait for an adapter that no replica has loaded; then 503, and it loads on.",
+        description="Time that a request may wait for an adapter that no replica has loaded; then 503, and the "
+        "load continues.",
     )
     wake_wait_s: float = Field(
         300.0,
         gt=0,
         le=600,
-        description="How long a request may wait for the first replica of a pool at zero; then 503, and it starts on.",
+        description="Time that a request may wait for the first replica of a pool at zero; then 503, and the "
+        "start continues.",
     )
     trace_dir: Path | None = Field(
         None,
-        description="Where request traces are written as NDJSON, bounded by TRACE_MAX_BYTES; unset: in memory only.",
+        description="Folder for request traces as NDJSON, limited by TRACE_MAX_BYTES; unset: in memory only.",
     )
     trace_max_bytes: int = Field(
         256 * 1024 * 1024,
         ge=8 * 1024 * 1024,
-        description="What trace files may take on the disk, and so what a store may miss: about 1 KB a request.",
+        description="Disk space for trace files, which limits how many rows wait for a store: about 1 KB a request.",
     )
     trace_sync_s: float = Field(
-        1.0, ge=0, description="What a power cut may cost of them; killing the process costs what is not written yet."
+        1.0,
+        ge=0,
+        description="Seconds of traces that a power cut may lose; killing the process loses only unwritten rows.",
     )
     trace_store_url: str | None = Field(
-        None, description="ClickHouse's HTTP interface, where traces go from TRACE_DIR. Unset: they stay there."
+        None, description="ClickHouse's HTTP interface, to which traces in TRACE_DIR are sent. Unset: they stay there."
     )
-    trace_store_user: str = Field("default", description="Who may insert into its database `shoal`, and make tables.")
-    trace_store_password_file: Path | None = Field(None, description="That user's password.")
-    trace_store_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
-    trace_retention_days: int = Field(30, ge=1, le=3650, description="How long the store keeps them.")
+    trace_store_user: str = Field(
+        "default", description="ClickHouse user that may create tables in the database `shoal` and insert into them."
+    )
+    trace_store_password_file: Path | None = Field(None, description="Password of TRACE_STORE_USER.")
+    trace_store_ca_file: Path | None = Field(
+        None, description="CA certificate for ClickHouse's certificate. Default: the system's."
+    )
+    trace_retention_days: int = Field(30, ge=1, le=3650, description="Days that the store retains traces.")
     otlp_endpoint: str | None = Field(
         None,
-        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; spans of requests go "
-        "there, from TRACE_DIR. Unset: none are made.",
+        description="OTLP over HTTP address of an OpenTelemetry collector, such as http://collector:4318, to "
+        "which spans of the requests in TRACE_DIR are sent. Unset: no spans.",
     )
     otlp_headers_file: Path | None = Field(
-        None, description="`name: value` lines that the collector wants to see, such as a token."
+        None, description="File with `name: value` lines of headers for the collector, such as a token."
     )
-    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    otlp_ca_file: Path | None = Field(
+        None, description="CA certificate for the collector's certificate. Default: the system's."
+    )
     otlp_sample_ratio: float = Field(
-        1.0, ge=0, le=1, description="Of the traces that begin here; of others' the caller's flag decides."
+        1.0,
+        ge=0,
+        le=1,
+        description="Sampled share of the traces that begin here; for other traces the caller's flag decides.",
     )
     quarantine_after_replicas: int = Field(
-        2, ge=0, le=10, description="A prompt on which so many replicas failed is refused for ten minutes; 0: never."
+        2,
+        ge=0,
+        le=10,
+        description="Number of replicas that must fail on a prompt before it is rejected for ten minutes; 0: never.",
     )
-    idle_s: float = Field(30.0, gt=0, description="The longest silence inside a stream.")
+    idle_s: float = Field(30.0, gt=0, description="Longest pause within a stream.")
     expected_gateways: int = Field(
         1,
         ge=1,
-        description="Gateways that share tenants' limits in equal parts, for a first start that reaches neither bus "
-        "nor registry: both say how many there are, and a gateway remembers it across restarts.",
+        description="Number of gateways that share tenants' limits equally, for a first start without bus and "
+        "registry. Both report the real number, which a gateway stores across restarts.",
     )
     tool_private_networks: str = Field(
-        "", description="Comma-separated networks that tenants' tools may lie in although they are private."
+        "", description="Comma-separated private networks in which tenants' tools may be."
     )
-    tool_ca_file: Path | None = Field(None, description="Authority of the tools' certificates. Default: the system's.")
+    tool_ca_file: Path | None = Field(
+        None, description="CA certificate for the tools' certificates. Default: the system's."
+    )
     tool_secrets_dir: Path | None = Field(
         None,
-        description="The tokens that tools are called with, at <dir>/<tenant>/<secret>; or at <dir>/<tenant>.<secret>, "
-        "as a mounted Kubernetes Secret has them, where the secret's name has no dot. Unset: none.",
+        description="Folder with tokens for tool calls, at <dir>/<tenant>/<secret>. A mounted Kubernetes Secret "
+        "may have them at <dir>/<tenant>.<secret>, if the secret's name has no dot. Unset: none.",
     )
     s3_endpoint_url: str | None = Field(
-        None, description="The object store of tenants' files and batches. Unset: there is no /v1/files."
+        None,
+        description="Object store for tenants' files and batches. Unset: /v1/files and /v1/batches are not available.",
     )
     s3_credentials_file: Path | None = Field(
-        None, description='{"access_key_id": …, "secret_access_key": …}, with all rights on that bucket.'
+        None, description='{"access_key_id": …, "secret_access_key": …}, with all rights on BATCHES_BUCKET.'
     )
     batches_bucket: str = Field(
-        "shoal-batches", description="A bucket of their own: the registry deletes what it does not know from its own."
+        "shoal-batches",
+        description="Bucket for files and batches; not the registry's, which deletes objects that it does not know.",
     )
-    file_max_bytes: int = Field(200 * 1024 * 1024, ge=1, description="Of one file.")
+    file_max_bytes: int = Field(200 * 1024 * 1024, ge=1, description="Maximum size of one file.")
     file_retention_days: float = Field(
-        30.0, ge=8, description="How long files and batches are kept: longer than any batch may run, which is a week."
+        30.0,
+        ge=8,
+        description="Days that files and batches are retained: longer than a batch may run, which is a week.",
     )
     batch_lines_in_flight: int = Field(
-        96, ge=1, description="Lines of batches that this gateway has under way at a time; half of them one tenant's."
+        96,
+        ge=1,
+        description="Maximum number of batch lines in flight at this gateway; at most half of them for one tenant.",
     )
     conversation_tenant_bytes: int = Field(
         32 * 1024 * 1024,
         ge=4 * 1024 * 1024,
-        description="What the bus keeps of one tenant's conversations; those not used for longest go first. The same "
-        "at all gateways. All tenants' together fill half of the bus's maxmemory at most: for many, give it more.",
+        description="Bytes of one tenant's conversations on the bus; the least recently used are deleted first. "
+        "Set it equally at all gateways. All tenants together use at most half of the bus's "
+        "maxmemory; raise that for many tenants.",
     )
     prefix_blocks: int = Field(
         500_000,
         ge=1_000,
         le=20_000_000,
-        description="Blocks of prompts (512 bytes) of which this gateway remembers where it sent them; 110 bytes each.",
+        description="Number of prompt blocks (512 bytes) whose replicas this gateway remembers; 110 bytes of "
+        "memory each.",
     )
     zone: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
-        description="Where this gateway runs: replicas of the same zone answer first. Empty: as the registry knows of "
-        "its pod, by the host's name; where nobody tells zones, no preference.",
+        description="Zone of this gateway: replicas of the same zone are preferred. Empty: the registry's zone "
+        "of the pod with this host name; without one, no preference.",
     )

@@ -31,9 +31,9 @@ from functions.gateway.errors import ErrorAnswer, Refused
 _PERIOD_S = 60
 _BURST_DIVISOR = 6
 _ADVICE = {
-    "models": "What is said of a model changes once a second at most.",
-    "files": "A file is what it was.",
-    "batches": "What is said of a batch changes every five seconds at most.",
+    "models": "The description of a model changes at most once a second.",
+    "files": "Files never change.",
+    "batches": "The description of a batch changes at most every five seconds.",
 }
 _SWEPT_AT = 1000  # number of buckets at which unused ones are dropped: a full bucket carries no information
 
@@ -172,8 +172,8 @@ class Lookups:
         wait_us = bucket.wait_us(bucket.unit)
         if wait_us:
             message = (
-                f"You ask for {what} too often: models, rollouts, files, batches and conversations together may be "
-                f"asked for {self._per_minute} times a minute here. Ask less often. {_ADVICE.get(what, '')}"
+                f"Too many calls for {what}: calls for models, rollouts, files, batches and conversations together are "
+                f"limited to {self._per_minute} a minute at this gateway. Call less often. {_ADVICE.get(what, '')}"
             )
             raise Refused(
                 ErrorAnswer(429, "requests", "too_many_lookups", message, retry_after_s=-(-wait_us // US_PER_S))

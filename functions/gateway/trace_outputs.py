@@ -63,10 +63,10 @@ class TraceOutputs(Collector):
         dropped.add_metric(["files", "memory"], self.sink.dropped_total)
         waiting = GaugeMetricFamily(
             "shoal_trace_spool_waiting_bytes",
-            "Of files, what a receiver has yet to get; 0 at a gateway whose files another process sends.",
+            "Bytes of trace files that a receiver has yet to get; 0 if another process sends this gateway's files.",
             labels=["receiver"],
         )
-        up = GaugeMetricFamily("shoal_trace_receiver_up", "0 while a receiver takes nothing.", labels=["receiver"])
+        up = GaugeMetricFamily("shoal_trace_receiver_up", "0 while the receiver accepts nothing.", labels=["receiver"])
         for receiver, shipping in self._shippings.items():
             written.add_metric([receiver], shipping.written_total)
             for reason, rows in shipping.dropped_total.items():
@@ -81,7 +81,9 @@ def _shippings(settings: GatewaySettings, gateway_id: str) -> dict[str, Shipping
     if settings.trace_store_url is None and settings.otlp_endpoint is None:
         return {}
     if settings.trace_dir is None:
-        raise StartFailed("TRACE_STORE_URL and OTLP_ENDPOINT need SHOAL_GATEWAY_TRACE_DIR: traces wait there")
+        raise StartFailed(
+            "TRACE_STORE_URL and OTLP_ENDPOINT need SHOAL_GATEWAY_TRACE_DIR, where traces wait to be sent"
+        )
     found = {}
     if settings.trace_store_url is not None:
         found["store"] = Shipping(settings.trace_dir, "store", _store(settings, settings.trace_store_url))

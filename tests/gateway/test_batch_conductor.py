@@ -103,7 +103,7 @@ async def test_a_marker_without_a_record_is_told_of_twice(
         for _ in range(150):
             await look(batches, rig, OLD_S)
     assert [first.id in line for line in caplog.messages] == [True, True]
-    assert "no record yet" in caplog.messages[0] and "is forgotten" in caplog.messages[1]
+    assert "no record yet" in caplog.messages[0] and "was dropped" in caplog.messages[1]
 
 
 async def test_who_makes_a_batch_slowly_marks_it_anew(batches: Batches, objects: RangedStore) -> None:

@@ -60,8 +60,8 @@ async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> No
     assert Counter(answer.status_code for answer in answers) == {200: 3, 429: 57}
     said = {answer.json()["error"]["message"] for answer in answers if answer.status_code == 429}
     assert said == {
-        "You have 50 batches that are not over. Wait for one, or cancel one.",
-        "50 batches of yours are being made. Wait for one to be made.",
+        "You have 50 open batches, which is the limit. Wait for one to end, or cancel one.",
+        "50 of your batches are being created, which is the limit. Wait for one to be created.",
     }
     assert len(await batches.log.all_open("acme")) == most and not len(batches.creations)
     batches.close_store()

@@ -19,7 +19,7 @@ EMBEDDING_POOL = (PoolEntry(POOL, context_window_tokens=2048, task="embed"),)
 
 def is_refused_for_its_size(p: Play) -> None:
     assert p.client.status == 400 and p.client.error["code"] == "answer_too_large"
-    assert "Ask for less" in p.client.error["message"]
+    assert "Request less" in p.client.error["message"]
 
 
 async def troubles_no_replica(p: Play) -> None:
@@ -84,7 +84,7 @@ async def test_a_named_event_over_the_bound_is_the_requests_doing(play: Playing,
     engine = await p.connects()
     engine.begins_stream()
     engine.streams(b'event: response.created\ndata: {"a":"' + b"9" * (8 * 4096))
-    assert p.client.status == 400 and b"Ask for less" in p.client.body
+    assert p.client.status == 400 and b"Request less" in p.client.body
     await troubles_no_replica(p)
 
 

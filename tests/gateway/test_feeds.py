@@ -166,7 +166,9 @@ async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:
         running(feeds.follow_pins, gateway.services, buses[1]),
         running(feeds.follow_homes, gateway.services, buses[2]),
     ):
-        assert gateway.not_ready_reason() == ("the bus has kept more than is read yet: heartbeats, pins, session homes")
+        assert gateway.not_ready_reason() == (
+            "messages retained by the bus are not all read yet: heartbeats, pins, session homes"
+        )
         for bus in buses:
             bus.coming.put_nowait(b"")
         await until(lambda: gateway.not_ready_reason() is None)

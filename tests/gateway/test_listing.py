@@ -168,7 +168,8 @@ def test_models_have_what_clients_of_vllm_read() -> None:
 def test_a_limit_that_is_none_is_refused_in_words(limit: str) -> None:
     with pytest.raises(Refused) as refused:
         page_of({"limit": limit})
-    assert refused.value.answer.message == "'limit' is 1 to 1000." and refused.value.answer.param == "limit"
+    assert refused.value.answer.message == "'limit' must be an integer from 1 to 1000."
+    assert refused.value.answer.param == "limit"
 
 
 def test_models_have_what_anthropics_sdk_reads() -> None:

@@ -35,8 +35,8 @@ def test_a_flood_of_lookups_is_refused() -> None:
         lookups.count(ACME, "batches")
     answer = refused.value.answer
     assert (answer.status, answer.code, answer.retry_after_s) == (429, "too_many_lookups", 1)
-    assert answer.message.startswith("You ask for batches too often")
-    assert answer.message.endswith("What is said of a batch changes every five seconds at most.")
+    assert answer.message.startswith("Too many calls for batches: ")
+    assert answer.message.endswith("The description of a batch changes at most every five seconds.")
     now_s += 2.0
     assert taken(lookups, ACME, 2000) == 200, "100 a second"
     assert taken(lookups, GLOBEX, 2000) == 1000, "each tenant's apart"

@@ -52,7 +52,7 @@ async def uploaded(
 async def test_who_sends_a_byte_now_and_then_is_refused(block_bytes: int, blocks: int) -> None:
     answer = await uploaded(Rig(), bytes(block_bytes), blocks, block_s=1.0)
     assert answer.status_code == 408
-    assert answer.json()["error"]["message"].startswith("The file comes at less than 32 KiB a second")
+    assert answer.json()["error"]["message"].startswith("The upload is slower than 32 KiB a second")
 
 
 @pytest.mark.parametrize(("block_bytes", "blocks"), [(1, 29), (33 * KIB, 100)])

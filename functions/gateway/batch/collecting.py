@@ -41,7 +41,7 @@ class Collecting:
         apart_s = now_unix_s - self._shared.services.wall_clock()
         if abs(apart_s) > _CLOCKS_APART_S:
             _log.warning(
-                "no old file or batch goes: the store's clock is %.0f s ahead of this gateway's; set both by NTP",
+                "no old file or batch is deleted: the store's clock is %.0f s ahead of this gateway's; set both by NTP",
                 apart_s,
             )
             return 0
@@ -57,7 +57,7 @@ class Collecting:
         gone += await self._delete("records/", now_unix_s - retention_s, read_ids)
         gone += await self._delete_unrecorded(now_unix_s - _DAY_S)
         gone += await self._store.call(abort_stale, self._store.raw, now_unix_s - _DAY_S)
-        _log.info("%d objects of old files and batches went", gone)
+        _log.info("deleted %d objects of old files and batches", gone)
         return gone
 
     async def _store_says_unix_s(self) -> float:

@@ -36,7 +36,7 @@ _EXPIRED = {
 }
 _LOST = {
     "code": "result_lost",
-    "message": "No result of this request could be kept. Send it again.",
+    "message": "The result of this request could not be stored. Send it again.",
 }
 
 
@@ -103,7 +103,7 @@ class Composing:
                 self._metrics.line("expired" if why is _EXPIRED else "failed")
                 told += 1
         except ArtifactMissing:
-            _log.warning("batch %s: its input file is gone, and with it the names of lines without result", record.id)
+            _log.warning("batch %s: its input file was deleted: lines without a result are not reported", record.id)
         if told:
             _log.warning("batch %s: %d lines have no result: %s", record.id, told, why["code"])
         return told

@@ -169,7 +169,7 @@ class Conductor:
         touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))
         if touched == found.touched and now_s - since_s >= _UNBEGUN_S:
             await self._shared.log.forget(found.tenant, found.id)
-            _log.warning("batch %s is forgotten: its marker had no record for %.0f s", found.id, _UNBEGUN_S)
+            _log.warning("batch %s was dropped: its marker had no record for %.0f s", found.id, _UNBEGUN_S)
             return
         if touched != found.touched:
             self._unbegun[found.id] = (found.touched, now_s)
@@ -178,7 +178,7 @@ class Conductor:
     def _pass_over(self, found: OpenBatch, why: str) -> None:
         if self._why_passed_over.get(found.id) != why:  # logged once; the batch is checked again while it is open
             self._why_passed_over[found.id] = why
-            _log.warning("batch %s is left, and looked at again every %.0f s: %s", found.id, _PASSED_OVER_S, why)
+            _log.warning("batch %s is skipped, and checked again every %.0f s: %s", found.id, _PASSED_OVER_S, why)
         self._passed_over[found.id] = self._shared.services.clock() + _PASSED_OVER_S
 
     def _begin(self, claim: BatchRecord, route: Route) -> None:

@@ -33,7 +33,7 @@ async def lines_of(store: FileStore, tenant: str, file_id: str, max_line_bytes: 
             is_whole = True
         except StoreUnavailable as error:
             if repeats.is_new(kind_of(error), asyncio.get_running_loop().time()):
-                _log.warning("file %s: the store is waited for: %s", file_id, error)
+                _log.warning("file %s: waiting for the store: %s", file_id, error)
             await asyncio.sleep(_AGAIN_S)
     for line in cutter.end():
         yield line

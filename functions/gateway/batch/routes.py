@@ -158,7 +158,7 @@ async def _created(batches: Batches, caller: Caller, asked: BatchForm) -> BatchR
     if len(await batches.log.all_open(tenant)) >= limits.open_per_tenant:
         raise _too_many_open(limits.open_per_tenant)
     if len(await batches.log.ids(tenant)) >= _KEPT_MAX:
-        raise _too_many(f"You have {_KEPT_MAX} batches. They go after their retention; send larger ones.")
+        raise _too_many(f"You have {_KEPT_MAX} batches, which is the limit. Old ones expire; send larger ones.")
     now_unix_s = batches.services.wall_clock()
     record = BatchRecord(
         id=names.new_id("batch", now_unix_s),
@@ -191,7 +191,7 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
     try:
         await batches.log.open(record, batches.limits.open_per_tenant)
     except OutcomeUnknown:
-        problem = LineProblem("not_created", "The store failed while the batch was made. Ask for it anew.")
+        problem = LineProblem("not_created", "The store failed while the batch was created. Create it again.")
         given_up = batch_moves.failed(record, (problem,), int(batches.services.wall_clock()))
         try:
             await batches.log.append(replace(given_up, number=record.number))
@@ -205,10 +205,10 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
 def _check(asked: BatchForm) -> int:
     """Check the form and return the seconds of its window; raises Refused (400)."""
     if asked.endpoint not in ENDPOINTS:
-        raise bad_request(f"'endpoint' is one of {', '.join(ENDPOINTS)}.", param="endpoint")
+        raise bad_request(f"'endpoint' must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
     seconds = window_s(asked.completion_window)
     if seconds is None:
-        message = "'completion_window' is 24h, or another number of minutes (m) or hours (h) up to 168h."
+        message = "'completion_window' must be 24h, or another number of minutes (m) or hours (h) up to 168h."
         raise bad_request(message, param="completion_window")
     expiry = asked.output_expires_after
     if expiry is not None:
@@ -218,8 +218,8 @@ def _check(asked: BatchForm) -> int:
         len(key) > _METADATA_KEY_CHARS or len(value) > _METADATA_VALUE_CHARS for key, value in pairs.items()
     ):
         message = (
-            f"'metadata' has at most {_METADATA_PAIRS} pairs, of {_METADATA_KEY_CHARS} and "
-            f"{_METADATA_VALUE_CHARS} characters."
+            f"'metadata' may have at most {_METADATA_PAIRS} pairs, with keys of at most {_METADATA_KEY_CHARS} and "
+            f"values of at most {_METADATA_VALUE_CHARS} characters."
         )
         raise bad_request(message, param="metadata")
     return seconds
@@ -277,7 +277,7 @@ async def _cancelled(batches: Batches, tenant: str, batch_id: str) -> BatchRecor
         else:
             batches.conductor.said(following)
             return following
-    raise Refused(errors.unavailable("The batch is being moved. Try again.", "overloaded", 1))
+    raise Refused(errors.unavailable("The batch is changing its status. Try again.", "overloaded", 1))
 
 
 async def _asked(request: Request) -> BatchForm:
@@ -295,11 +295,11 @@ async def _asked(request: Request) -> BatchForm:
     try:
         return msgspec.convert(parsed, BatchForm)
     except msgspec.ValidationError as error:
-        raise bad_request(f"The body cannot be used: {error}.") from error
+        raise bad_request(f"The body is not valid: {error}.") from error
 
 
 def _too_many_open(most: int) -> Refused:
-    return _too_many(f"You have {most} batches that are not over. Wait for one, or cancel one.")
+    return _too_many(f"You have {most} open batches, which is the limit. Wait for one to end, or cancel one.")
 
 
 def _too_many(message: str) -> Refused:

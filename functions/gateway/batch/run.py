@@ -83,7 +83,7 @@ class BatchRun:
             if self._record.is_over:  # the heartbeat has stopped, so the marker is not touched again
                 await self._patiently(self._close)
         except* (Overtaken, LogBroken) as overtaken:
-            _log.warning("batch %s goes on elsewhere: %s", self._record.id, overtaken.exceptions[0])
+            _log.warning("batch %s continues at another gateway: %s", self._record.id, overtaken.exceptions[0])
             if overtaken.subgroup(Overtaken) is not None:
                 await self._take_back()
 
@@ -133,7 +133,7 @@ class BatchRun:
         try:
             await forget_files(self._shared.store, record.tenant, [record.output_file_id, record.error_file_id])
         except StoreUnavailable as error:
-            _log.warning("batch %s: files that do not count stay: %s", record.id, error)
+            _log.warning("batch %s: unused output files could not be deleted: %s", record.id, error)
 
     async def _validate(self) -> None:
         validation = await self._patiently(self._validation)
@@ -279,13 +279,13 @@ class BatchRun:
             try:
                 return await work()
             except (StoreUnavailable, Refused) as error:
-                self._tell("it waits", error)
+                self._tell("waiting for the store", error)
                 await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
 
     def _tell(self, what: str, error: Exception) -> None:
         """Log each kind of error once, for the first batch that meets it."""
         if self._shared.repeats.is_new(f"{what} {kind_of(error)}", self._services.clock()):
-            _log.warning("batch %s: %s: %s; others that meet the same say nothing", self._record.id, what, error)
+            _log.warning("batch %s: %s: %s; not logged again for other batches", self._record.id, what, error)
 
     def _now(self) -> int:
         return int(self._services.wall_clock())

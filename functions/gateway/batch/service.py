@@ -94,7 +94,9 @@ class Batches:
     def check_store(self) -> None:
         """Raise Refused (503) if batches are not run here."""
         if self._unfit:
-            message = "Batches are not run here: their store cannot keep two gateways apart. Ask the operator."
+            message = (
+                "Batches are not available: the object store lacks an operation that they need. Contact the operator."
+            )
             raise Refused(unavailable(message, "batches_not_offered", None))
 
     async def _conduct(self) -> None:
@@ -107,11 +109,11 @@ class Batches:
 
 
 def _many(most: int) -> Refused:
-    message = f"{most} batches of yours are being made. Wait for one to be made."
+    message = f"{most} of your batches are being created, which is the limit. Wait for one to be created."
     return Refused(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=1))
 
 
 def _many_listings(most: int) -> Refused:
     """Return the error for too many listings of files or batches; each may read a thousand records."""
-    message = f"{most} listings of yours are under way. Wait for one to end."
+    message = f"You have {most} listings under way, which is the limit. Wait for one to end."
     return Refused(ErrorAnswer(429, "requests", "too_many_listings", message, retry_after_s=1))

@@ -22,15 +22,15 @@ from functions.telemetry.repeats import Repeats
 
 class BatchMetrics:
     def __init__(self, registry: CollectorRegistry, running: Callable[[], int], in_flight: Callable[[], int]) -> None:
-        self._ended = Counter("shoal_batches", "Batches by how they ended", ["status"], registry=registry)
-        self._lines = Counter("shoal_batch_lines", "Lines by their result", ["outcome"], registry=registry)
+        self._ended = Counter("shoal_batches", "Batches that are over, by final status", ["status"], registry=registry)
+        self._lines = Counter("shoal_batch_lines", "Lines of batches, by result", ["outcome"], registry=registry)
         self._again = Counter(
-            "shoal_batch_lines_asked_again", "Times that a line was told to wait, or failed and was retried",
+            "shoal_batch_lines_asked_again", "Lines of batches sent again after a rejection or a failure",
             registry=registry,
         )  # fmt: skip
-        self._taken = Counter("shoal_batch_claims", "Batches taken up by this gateway", registry=registry)
-        Gauge("shoal_batches_running", "Batches this gateway works on", registry=registry).set_function(running)
-        Gauge("shoal_batch_lines_in_flight", "Their lines under way", registry=registry).set_function(in_flight)
+        self._taken = Counter("shoal_batch_claims", "Batches claimed by this gateway", registry=registry)
+        Gauge("shoal_batches_running", "Batches that this gateway runs", registry=registry).set_function(running)
+        Gauge("shoal_batch_lines_in_flight", "Lines of batches in flight", registry=registry).set_function(in_flight)
 
     def ended(self, status: Status) -> None:
         self._ended.labels(status).inc()

@@ -33,7 +33,9 @@ class Validation:
     def __init__(self, services: Services, store: FileStore, record: BatchRecord, route: Route) -> None:
         """Raise Refused (503) if the gateway has no snapshot yet."""
         if services.state.catalogue is None:
-            raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
+            raise Refused(
+                errors.unavailable("The gateway is starting and has not loaded models and keys yet.", "not_ready", 1)
+            )
         self._services = services
         self._catalogue = services.state.catalogue
         tenant, key_id = TenantId(record.tenant), KeyId(record.key_id)

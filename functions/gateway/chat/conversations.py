@@ -131,7 +131,7 @@ class Conversations:
         now_s = self._clock()
         if self._warned_s is None or now_s - self._warned_s >= _WARN_EVERY_S:
             self._warned_s = now_s
-            _log.warning("conversations are not kept: %s", error)
+            _log.warning("conversations cannot be stored: %s", error)
 
     def _shelf(self, tenant: TenantId) -> str:
         return hmac.digest(self._name_key, b"shelf\0" + tenant.encode(), hashlib.sha256).hex()[:40]
@@ -145,7 +145,7 @@ class Conversations:
             document = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
             return msgspec.json.decode(document, type=tuple[Message, ...])
         except (InvalidTag, ValueError, msgspec.DecodeError):
-            _log.warning("a conversation could not be opened, and begins anew")
+            _log.warning("a stored conversation could not be decrypted and starts again")
             return None
 
 
@@ -179,5 +179,5 @@ def recall_slots(wait_s: float = _READ_WAIT_S) -> TenantSlots:
 
 
 def _many_are_read() -> Refused:
-    message = f"{READ_AT_ONCE} conversations of yours are being read, which is as many as may be. Try again shortly."
+    message = f"{READ_AT_ONCE} of your conversations are being read, which is the limit. Try again shortly."
     return Refused(unavailable(message, "conversation_unavailable", 1))

@@ -41,5 +41,9 @@ def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
 def _read(services: Services, request: Request) -> tuple[Catalogue, RequestHeaders]:
     catalogue = services.state.catalogue
     if catalogue is None:
-        raise Refused(errors.unavailable("The gateway has no snapshot of the platform yet.", "not_ready", 1))
+        raise Refused(
+            errors.unavailable(
+                "The gateway is starting and has not loaded models and keys yet. Try again shortly.", "not_ready", 1
+            )
+        )
     return catalogue, read_headers(request.scope["headers"], request.state.request_id, services.limits)

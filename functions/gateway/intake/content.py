@@ -97,7 +97,7 @@ def items(limit: int) -> Check:
 
 def _item_problem(item: dict[str, Any]) -> str | None:
     if item.get("type") == "item_reference":
-        return "may not refer to items by id, for none are stored: send them whole"
+        return "may not refer to items by id, because none are stored: send the items themselves"
     for name in ("content", "output"):
         problem = text_or_parts(item.get(name))
         if problem is not None:
@@ -133,7 +133,7 @@ def callers_tools(limit: int) -> Check:
     def check(value: Any) -> str | None:
         problem = shaped(value)
         if problem is None and any(tool.get("type") not in _CALLERS_TOOLS for tool in value):
-            return "may have tools of type function or custom, which you run: engines run none for callers"
+            return "may only have tools of type function or custom, which you run: built-in tools are not supported"
         return problem
 
     return check
@@ -145,7 +145,7 @@ def anthropic_tools(limit: int) -> Check:
     def check(value: Any) -> str | None:
         problem = shaped(value)
         if problem is None and any(tool.get("type", "custom") != "custom" for tool in value):
-            return "may have tools of your own (name, description, input_schema): no others are offered"
+            return "may only have tools of your own (name, description, input_schema): built-in tools are not supported"
         return problem
 
     return check

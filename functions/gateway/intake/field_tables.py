@@ -53,11 +53,11 @@ from functions.gateway.limits import Limits
 
 Rules = dict[str, Rule]
 
-_OURS = Refuse("is set by the platform; leave it out")
-_NOT_KEPT = "names nothing here, for {} are not stored: {}"
-_SAID_BEFORE = Refuse(_NOT_KEPT.format("responses", "send what was said before"))
-_NO_TEMPLATES = "a template is a program, and would run in an engine that tenants share"
-_NO_TUNING = Refuse("is not taken: it sets what an engine spends on pictures and sounds, for all of its tenants")
+_OURS = Refuse("is set by the platform: omit it")
+_NOT_KEPT = "is not supported, because {} are not stored: {}"
+_SAID_BEFORE = Refuse(_NOT_KEPT.format("responses", "send the earlier messages as input"))
+_NO_TEMPLATES = "a template is a program, and would run in an engine that several tenants share"
+_NO_TUNING = Refuse("is not supported: it would change how an engine processes images and audio for all of its tenants")
 
 # An upper limit for `stream_interval`. With fewer events a stream would look like a hung engine, and the last tokens
 # of an aborted stream could not be counted.
@@ -89,7 +89,7 @@ def _template(limits: Limits) -> Rules:
         "tools": objects(limits.tools, "tool"),
         "documents": objects(limits.messages, "document"),
         "chat_template_kwargs": without("chat_template", _NO_TEMPLATES),
-        "chat_template": Refuse(f"is not taken: {_NO_TEMPLATES}"),
+        "chat_template": Refuse(f"is not supported: {_NO_TEMPLATES}"),
         "add_generation_prompt": boolean,
         "continue_final_message": boolean,
         "add_special_tokens": boolean,
@@ -191,7 +191,7 @@ def completion_table(limits: Limits) -> FieldTable:
         | _anywhere(limits)
         | {
             "prompt": prompts(limits.prompts, "prompts", may_be_empty=True),
-            "prompt_embeds": Refuse("is not taken: send text or token ids"),
+            "prompt_embeds": Refuse("is not supported: send text or token ids"),
             "max_tokens": integer(0, INT32_MAX),
             "best_of": integer(1, limits.choices),
             "echo": boolean,
@@ -224,12 +224,12 @@ def responses_table(limits: Limits) -> FieldTable:
             "chat_template_kwargs": without("chat_template", _NO_TEMPLATES),
             "enable_response_messages": boolean,
             "store": never(
-                "keeps nothing here: leave it out or send false, and send what was said before as input",
+                "is not supported: omit it or send false, and send the earlier messages as input",
             ),
-            "background": never("is not offered: leave it out, and use /v1/batches for work that may wait"),
+            "background": never("is not supported: omit it, and use /v1/batches for work that may wait"),
             "previous_response_id": _SAID_BEFORE,
             "conversation": _SAID_BEFORE,
-            "previous_input_messages": Refuse("is the engine's own: send what was said before as input"),
+            "previous_input_messages": Refuse("is set by the engine: omit it, and send the earlier messages as input"),
             "prompt": Refuse(_NOT_KEPT.format("prompts", "send instructions and input")),
             # OpenAI's fields that vLLM ignores
             "stream_options": stream_options,
@@ -345,7 +345,7 @@ def _pooling(limits: Limits) -> Rules:
         "padding": one_of("max_length", "do_not_pad"),
         "add_special_tokens": boolean,
         "use_activation": boolean,
-        "stream": never("is not offered: an answer of numbers comes whole"),
+        "stream": never("is not supported on this route: omit it"),
     } | _anywhere(limits)
 
 

@@ -113,7 +113,7 @@ def _refuse_first(body: JsonObject, checks: dict[str, Check]) -> None:
 
 def _not_known(name: str, path: str) -> Exception:
     message = (
-        f"{quote(name)} is no field of {path} here: leave it out. "
-        "(The pool's RoutingPolicy says so: unknownFields is refuse.)"
+        f"{quote(name)} is not a known field of {path}: omit it. "
+        "(The RoutingPolicy of the pool rejects unknown fields: unknownFields is refuse.)"
     )
     return bad_request(message, param=name[:64], code="unknown_field")

@@ -222,7 +222,7 @@ def _service_class(read: RequestHeaders, parsed: JsonObject, caller: Caller) -> 
         return caller.max_class
     if _RANK[asked] < _RANK[caller.max_class]:
         raise forbidden(
-            f"This key may ask for the class {caller.max_class} or less urgent, not {asked}.", "class_not_allowed"
+            f"This key may request the class {caller.max_class} or a less urgent one, not {asked}.", "class_not_allowed"
         )
     return asked
 

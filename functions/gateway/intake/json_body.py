@@ -41,7 +41,9 @@ def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
     """
     openings = _openings(body) if len(body) <= max_values else _values_at_most(body)
     if openings > max_values and _values(body) > max_values:
-        raise bad_request(f"The body has over {max_values} objects, arrays and keys.", code="invalid_json")
+        raise bad_request(
+            f"The body has over {max_values} objects, arrays and keys in all. Send fewer.", code="invalid_json"
+        )
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -49,7 +51,7 @@ def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
     if type(parsed) is not dict:
         raise bad_request('The body must be a JSON object, like {"model": …}.', code="invalid_json")
     if openings > max_depth and _deeper_than(parsed, max_depth):
-        raise bad_request(f"The body is nested deeper than {max_depth} levels.", code="invalid_json")
+        raise bad_request(f"The body is nested deeper than the limit of {max_depth} levels.", code="invalid_json")
     compact = orjson.dumps(parsed)
     if compact != body and _lost_a_key(body, compact):
         _refuse_duplicate(body)

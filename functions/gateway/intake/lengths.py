@@ -134,7 +134,7 @@ def _over(over: OverCap, output_field: str, prompt_field: str, tier: str) -> Ove
         found = f"'{param}' is {over.found_tokens}"
     what = "output" if over.dimension == "max_output_tokens" else "context"
     message = (
-        f"{found}; the tier '{tier}' allows {over.cap_tokens} tokens of {what}. Ask for less, or for another tier."
+        f"{found}; the tier '{tier}' allows {over.cap_tokens} tokens of {what}. Request less, or ask for another tier."
     )
     code = "context_length_exceeded" if what == "context" else "output_length_exceeded"
     return OverQuota(ErrorAnswer(400, "invalid_request_error", code, message, param), over.dimension)

@@ -39,7 +39,7 @@ def page_of(query: Mapping[str, str]) -> Page | None:
         return None
     text = query["limit"]
     if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_ON_PAGE):
-        raise bad_request(f"'limit' is 1 to {MOST_ON_PAGE}.", param="limit")
+        raise bad_request(f"'limit' must be an integer from 1 to {MOST_ON_PAGE}.", param="limit")
     return Page(int(text), query.get("after_id", ""))
 
 

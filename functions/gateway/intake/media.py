@@ -78,7 +78,7 @@ def _id_problem(part: dict[str, Any]) -> str | None:
         return f"uuid must be a string of 1 to {_ID_MAX_CHARS} characters"
     named = [part[name] for name in _NAMED_BY_ID if name in part]
     if not named or not all(map(_is_there, named)):
-        return "a uuid must come with what it names: replicas do not share the pictures that they have seen"
+        return "a uuid must be sent with its media: replicas do not share the media that they have seen"
     return None
 
 
@@ -103,7 +103,7 @@ def url_problem(url: Any) -> str | None:
     # Some parsers decode a `%` in a host: 127.0.0.%31.
     if parts.scheme != "https" or not host or "@" in parts.netloc or "%" in parts.netloc or "\\" in url:
         return "must be an https: or data: URL, without user name or % in its host"
-    return None if _is_outside(host) else "points at an address that is not of the public internet"
+    return None if _is_outside(host) else "points at an address outside the public internet"
 
 
 def _is_outside(host: str) -> bool:
@@ -129,7 +129,7 @@ def host_problem(part: dict[str, Any], hosts: frozenset[str]) -> str | None:
         except ValueError:
             host = "nowhere"
         if host not in hosts:
-            return f"{name} points at {host}, from which engines here fetch nothing: send it as a data: URL"
+            return f"{name} points at {host}, which is not an allowed host: send the content as a data: URL"
     return None
 
 

@@ -26,8 +26,9 @@ PATH = "/openapi.json"
 _PART = re.compile(r"\{(\w+)\}")
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _ABOUT = (
-    "OpenAI's API for the models of a shoal fleet, and Anthropic's Messages. Fields that a body's schema does not name "
-    "pass to the engine as they are; null means absent. Every answer carries x-request-id."
+    "OpenAI's API for the models of a shoal fleet, and Anthropic's Messages. The pool's RoutingPolicy decides about "
+    "fields that a body's schema does not name; by default they are dropped. Null means absent. Every answer carries "
+    "x-request-id."
 )
 
 
@@ -55,9 +56,9 @@ _MEANINGS = {
     400: "Malformed, out of range, over a cap, or for another kind of model",
     401: "The key is missing, malformed, unknown, revoked or expired",
     403: "The key lacks the scope or the class",
-    404: "Unknown to this caller",
+    404: "Not found, or not visible to this key",
     408: "Head or body took too long to arrive",
-    409: "Not in this state",
+    409: "Not possible in the current state",
     412: "Changed since `if-match`",
     413: "The body is over the limit",
     415: "Not application/json, or an encoded body",
@@ -97,10 +98,10 @@ _BATCH = thing(
     output_expires_after=maybe(_EXPIRY),
 )
 _OTHERS: dict[tuple[str, str], Operation] = {
-    ("get", "/health"): Operation("Whether the process lives", ref("Alive"), keyed=False, refusals=()),
-    ("get", "/healthz"): Operation("Whether the process lives", ref("Alive"), keyed=False, refusals=()),
-    ("get", "/readyz"): Operation("Whether requests can be answered", ref("Readiness"), keyed=False, refusals=()),
-    ("get", "/v1/models"): Operation("List what this key may call", ref("Models")),
+    ("get", "/health"): Operation("Check that the process is alive", ref("Alive"), keyed=False, refusals=()),
+    ("get", "/healthz"): Operation("Check that the process is alive", ref("Alive"), keyed=False, refusals=()),
+    ("get", "/readyz"): Operation("Check that requests can be answered", ref("Readiness"), keyed=False, refusals=()),
+    ("get", "/v1/models"): Operation("List the models that this key may call", ref("Models")),
     ("get", "/v1/models/{model}"): Operation("Describe one model", ref("Model")),
     ("delete", "/v1/conversations"): Operation(
         "Delete the conversation that X-Session-ID names",
@@ -122,7 +123,7 @@ _OTHERS: dict[tuple[str, str], Operation] = {
     ),
     ("delete", "/v1/files/{file_id}"): Operation("Delete a file", ref("DeletedFile"), refusals=(*_STORE_REFUSALS, 409)),
     ("post", "/v1/batches"): Operation(
-        "Begin a batch", ref("Batch"), body=_BATCH, refusals=(*_STORE_REFUSALS, 408, 413, 415)
+        "Create a batch", ref("Batch"), body=_BATCH, refusals=(*_STORE_REFUSALS, 408, 413, 415)
     ),
     ("get", "/v1/batches"): Operation("List batches", ref("Batches"), refusals=_STORE_REFUSALS),
     ("get", "/v1/batches/{batch_id}"): Operation("Describe a batch", ref("Batch"), refusals=_STORE_REFUSALS),
@@ -228,7 +229,7 @@ def _written(method: str, path: str, operation: Operation, parameters: list[Sche
         content[_EVENTS] = {"schema": operation.event}
     named = (*headers.ALWAYS, *(headers.SERVED + headers.QUOTA if operation.is_served else ()))
     named += headers.FILE_CONTENT if path.endswith("/content") else ()
-    answered = {"description": "Answered", "headers": _refs(named)}
+    answered = {"description": "Successful answer", "headers": _refs(named)}
     answers: Schema = {
         str(status): answered | ({} if status == 204 else {"content": content}) for status in operation.statuses
     }

@@ -24,23 +24,23 @@ class Header:
 
 KEYS: tuple[Header, ...] = (
     Header("Authorization", "`Bearer <key>`: the tenant's key."),
-    Header("x-api-key", "The key, as Anthropic's SDK sends it; `Authorization` counts where both are given."),
+    Header("x-api-key", "The key, as Anthropic's SDK sends it; `Authorization` takes precedence."),
 )
 REQUEST_ID = Header(
     "X-Request-Id",
-    "Names the request in answers, logs and traces; echoed where it is well-formed, otherwise replaced.",
+    "Id of the request in answers, logs and traces; echoed if it is well-formed, otherwise replaced.",
     {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
 )
 SESSION = Header(
     "X-Session-ID",
     "Requests of one session prefer one replica and stay on one version. Also in the body, as `session_id` or "
-    "`prompt_cache_key`. Kept as a hash only.",
+    "`prompt_cache_key`. Stored as a hash only.",
     {"type": "string", "maxLength": 512},
 )
 BESIDE_THE_KEY: tuple[Header, ...] = (
     REQUEST_ID,
     SESSION,
-    Header("traceparent", "W3C trace context: the request's spans and its engine's become a part of that trace."),
+    Header("traceparent", "W3C trace context: the spans of the request and its engine become part of that trace."),
     Header(
         "X-Shoal-Class",
         "Service class; also `service_tier` in the body (`priority` is interactive, `flex` is batch).",
@@ -48,7 +48,7 @@ BESIDE_THE_KEY: tuple[Header, ...] = (
     ),
     Header(
         "X-Shoal-Deadline-Ms",
-        "How long the caller waits, from the end of the request's head; at most 600 s are waited.",
+        "Time that the caller waits, from the end of the request's head; at most 600 s.",
         {"type": "integer", "minimum": 1, "maximum": 3_600_000},
     ),
 )
@@ -56,7 +56,7 @@ REQUEST: tuple[Header, ...] = (*KEYS, *BESIDE_THE_KEY)
 
 ALWAYS: tuple[Header, ...] = (
     Header("x-request-id", "The request's id, on every answer."),
-    Header("request-id", "The same, on answers of `/v1/messages`, whose SDK looks for it there."),
+    Header("request-id", "The same on answers of `/v1/messages`, where its SDK expects it."),
 )
 SERVED: tuple[Header, ...] = (
     Header("x-shoal-model", "The model that answered, as `id@version`."),
@@ -72,11 +72,14 @@ SERVED: tuple[Header, ...] = (
     Header("x-shoal-prefill", "`path=split;replica=…` or `path=one;why=…`, of pools that have a prefill pool."),
     Header("x-shoal-wake", "`waited=N`, or `expected=N` on a stream's early head: seconds; the pool was at zero."),
     Header("x-shoal-rollout", "`<id>; stage=N; group=candidate|control`: the channel is in a rollout."),
-    Header("x-shoal-context", "`slid=N` or `summarised=N`: so many messages were dropped from the prompt."),
-    Header("x-shoal-ignored", "Fields of the body that are not known here, and that no engine was sent."),
-    Header("x-shoal-conversation", "`recalled=N`: messages put in front; `not-kept`: this answer was not stored."),
+    Header("x-shoal-context", "`slid=N` or `summarised=N`: number of turns dropped from the prompt."),
+    Header("x-shoal-ignored", "Unknown fields of the body, which were not sent to the engine."),
+    Header("x-shoal-conversation", "`recalled=N`: earlier messages added; `not-kept`: this answer was not stored."),
     Header("x-shoal-tools", "`calls=N;rounds=M`: calls of server tools, and requests to the model."),
-    Header("traceresponse", "`00-<trace id>-<span id>-<flags>`: the request's place in a trace, made if need be."),
+    Header(
+        "traceresponse",
+        "`00-<trace id>-<span id>-<flags>`: trace context of the request, created if the caller sent none.",
+    ),
     Header("cache-control", "`no-store`."),
 )
 QUOTA: tuple[Header, ...] = tuple(
@@ -84,8 +87,8 @@ QUOTA: tuple[Header, ...] = tuple(
     for of in ("requests", "tokens")
     for what, meaning, schema in (
         ("limit", "The tenant's limit a minute, in", _INTEGER),
-        ("remaining", "What may come at once, in", _INTEGER),
-        ("reset", "Time until all of the limit is there again (`20ms`, `8.6s`, `1m0s`), of", {"type": "string"}),
+        ("remaining", "What is available now, in", _INTEGER),
+        ("reset", "Time until the full limit is available again (`20ms`, `8.6s`, `1m0s`), of", {"type": "string"}),
     )
 )
 REFUSED: tuple[Header, ...] = (
@@ -94,7 +97,7 @@ REFUSED: tuple[Header, ...] = (
     Header("www-authenticate", "`Bearer`, with 401."),
 )
 FILE_CONTENT: tuple[Header, ...] = (
-    Header("content-disposition", "The name to save a file's content by."),
+    Header("content-disposition", "Name for saving a file's content."),
     Header("x-content-type-options", "`nosniff`, with a file's content."),
 )
 RESPONSE: tuple[Header, ...] = (*ALWAYS, *SERVED, *QUOTA, *REFUSED, *FILE_CONTENT)

@@ -70,7 +70,7 @@ class UsageDelivery:
         except OSError as error:
             self.sums.put_back(rows)
             if not self._failing:
-                _log.error("usage cannot be kept on disk, and is only in memory until it can: %s", error)
+                _log.error("usage cannot be written to disk, and stays in memory until it can: %s", error)
             self._failing = True
             return
         self._failing = False
@@ -148,16 +148,28 @@ class UsageCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         delivery = self._delivery
-        unspooled = GaugeMetricFamily("shoal_usage_unspooled_requests", "Lost if this gateway is killed now")
+        unspooled = GaugeMetricFamily(
+            "shoal_usage_unspooled_requests",
+            "Requests whose usage is in memory only, and lost if this gateway is killed now",
+        )
         unspooled.add_metric([], delivery.sums.requests)
-        waiting = GaugeMetricFamily("shoal_usage_waiting_bytes", "On disk, not counted by the registry yet")
+        waiting = GaugeMetricFamily(
+            "shoal_usage_waiting_bytes", "Bytes of usage on disk that the registry has not counted yet"
+        )
         waiting.add_metric([], delivery.spool.waiting_bytes())
         since_s = delivery.waiting_since_s
-        late = GaugeMetricFamily("shoal_usage_undelivered_seconds", "For how long the registry has taken none")
+        late = GaugeMetricFamily(
+            "shoal_usage_undelivered_seconds",
+            "Time since the first failed delivery of usage to the registry, 0 after a success",
+        )
         late.add_metric([], delivery.clock() - since_s if since_s is not None else 0.0)
-        reports = CounterMetricFamily("shoal_usage_reports", "To the registry", labels=["outcome"])
+        reports = CounterMetricFamily(
+            "shoal_usage_reports", "Reports of usage to the registry, by outcome", labels=["outcome"]
+        )
         for outcome, count in delivery.reports.items():
             reports.add_metric([outcome], count)
-        lost = CounterMetricFamily("shoal_usage_lost_requests", "In no bill: more waited than may")
+        lost = CounterMetricFamily(
+            "shoal_usage_lost_requests", "Requests whose usage was dropped because too many rows waited"
+        )
         lost.add_metric([], delivery.sums.lost_requests_total)
         yield from (unspooled, waiting, late, reports, lost)

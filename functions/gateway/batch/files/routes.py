@@ -149,10 +149,10 @@ def file_not_found(file_id: str) -> Refused:
 
 
 def too_many_files(most: int) -> Refused:
-    message = f"You have {most} files, and may not have more. Delete some."
+    message = f"You have {most} files, which is the limit. Delete files that you no longer need."
     return Refused(ErrorAnswer(429, "requests", "too_many_files", message))
 
 
 def in_use(batch_id: str) -> Refused:
-    message = f"The batch {batch_id} reads this file. Cancel it, or wait for its end."
+    message = f"The batch {batch_id} still reads this file. Cancel the batch, or wait for its end."
     return Refused(ErrorAnswer(409, "invalid_request_error", "file_in_use", message, "id"))

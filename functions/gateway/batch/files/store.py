@@ -89,7 +89,7 @@ class FileStore:
 
 
 def refused(error: Exception) -> Refused:
-    message = "The store of files and batches cannot be reached. Nothing is lost; try again shortly."
+    message = "The store of files and batches is unreachable. Nothing stored is lost; try again shortly."
     answer = errors.unavailable(message, "storage_unavailable", _RETRY_AFTER_S)
     found = Refused(answer)
     found.__cause__ = error

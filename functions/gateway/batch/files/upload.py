@@ -90,11 +90,11 @@ class UploadSlots(TenantShares):
     def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
         held = self.held_by(tenant)
         if held >= self._most_per_tenant:
-            message = f"Another {held} uploads of yours are under way. Wait for one to end."
+            message = f"You have {held} uploads under way, which is the limit. Wait for one to end."
             raise Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
         free = self._free()
         if free < 1 or (held and free - 1 <= held):
-            raise Refused(errors.unavailable("As many uploads as may be are under way. Try again.", "overloaded", 5))
+            raise Refused(errors.unavailable("All slots for uploads are in use. Try again in 5 s.", "overloaded", 5))
         with super().taken(tenant, amount):
             yield
 
@@ -133,9 +133,11 @@ async def receive(
 def check_fields(form: UploadForm) -> None:
     for name in form.fields:
         if name not in ("purpose", _ANCHOR, _SECONDS):
-            raise bad_request(f"{quote(name)} is not offered.", param=name[:64], code="unknown_parameter")
+            raise bad_request(
+                f"The form field {quote(name)} is not supported. Omit it.", param=name[:64], code="unknown_parameter"
+            )
     if form.fields.get("purpose") not in PURPOSES:
-        raise bad_request(f"'purpose' is {_quoted(PURPOSES)}: batches are all that reads files here.", param="purpose")
+        raise bad_request(f"'purpose' must be {_quoted(PURPOSES)}: only batches read files.", param="purpose")
 
     own_expiry_s(form)
 
@@ -152,7 +154,7 @@ def own_expiry_s(form: UploadForm) -> int | None:
 def checked_expiry_s(anchor: object, seconds: int | None, param: str) -> int:
     """Return the expiry within OpenAI's bounds; raises Refused (400)."""
     if anchor != "created_at" or seconds is None or not EXPIRY_MIN_S <= seconds <= EXPIRY_MAX_S:
-        message = f"'{param}' has the anchor created_at, and seconds from {EXPIRY_MIN_S} to {EXPIRY_MAX_S}."
+        message = f"'{param}' must have the anchor created_at and seconds from {EXPIRY_MIN_S} to {EXPIRY_MAX_S}."
         raise bad_request(message, param=param)
     return seconds
 
@@ -167,14 +169,14 @@ def filename_of(form: UploadForm) -> str:
 
 
 def too_large(max_bytes: int) -> Refused:
-    message = f"A file has at most {max_bytes} bytes. Send several."
+    message = f"The file is over the limit of {max_bytes} bytes. Split it into several files."
     return Refused(ErrorAnswer(413, "invalid_request_error", "file_too_large", message, "file"))
 
 
 def _too_slow() -> Refused:
     message = (
-        f"The file comes at less than {_LEAST_BYTES_PER_S // 1024} KiB a second, and others wait for its place. "
-        "Send it over a faster connection."
+        f"The upload is slower than {_LEAST_BYTES_PER_S // 1024} KiB a second, and other uploads need its slot. "
+        "Use a faster connection."
     )
     return Refused(ErrorAnswer(408, "invalid_request_error", "request_timeout", message, "file"))
 

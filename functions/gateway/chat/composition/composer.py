@@ -72,7 +72,9 @@ class Composer:
             _, caller = identify_lookup(services, request)
             session = read_headers(request.scope["headers"], request.state.request_id, services.limits).session
             if session is None:
-                raise bad_request("The header X-Session-ID says which conversation is to be deleted.", "X-Session-ID")
+                raise bad_request(
+                    "The header X-Session-ID is required: it names the conversation to delete.", "X-Session-ID"
+                )
             if self._shared.conversations is None:
                 raise Refused(errors.not_found(request.method, request.scope["path"]))
             deleted = await self._shared.conversations.forget(caller.tenant, session)

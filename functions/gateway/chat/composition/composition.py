@@ -90,7 +90,7 @@ class Composition:
     async def _compose(self) -> None:
         offered = tools.expand(self._body, self._asked.tenant.tools)
         if offered is not None and (self._body.get("n") or 1) > 1:
-            raise errors.bad_request("'n' must be 1 where server tools are named.", param="n")
+            raise errors.bad_request("'n' must be 1 if server tools are used.", param="n")
         await self._history.recall()
         await self._history.shorten(self._ask)
         if offered is not None:
@@ -242,4 +242,4 @@ class Composition:
 
 
 def _too_late() -> ErrorAnswer:
-    return errors.deadline_exceeded("The deadline passed before the answer was whole.")
+    return errors.deadline_exceeded("The deadline passed before the answer was complete.")

@@ -43,17 +43,20 @@ class CompositionMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._conversations = Counter(
-            "shoal_conversations", "Kept conversations by what became of them", ["outcome"], registry=registry
+            "shoal_conversations", "Operations on stored conversations, by outcome", ["outcome"], registry=registry
         )
         self._tool_calls = Counter("shoal_tool_calls", "Calls of server tools", ["outcome"], registry=registry)
         self._tool_seconds = Histogram(
             "shoal_tool_seconds",
-            "Of one call of a server tool, waiting for its place included",
+            "Time of one call of a server tool, including the wait for a slot",
             buckets=_SECONDS_BUCKETS,
             registry=registry,
         )
         self._rounds = Histogram(
-            "shoal_tool_rounds", "Models asked for one answer", buckets=_ROUNDS_BUCKETS, registry=registry
+            "shoal_tool_rounds",
+            "Requests to the model for one answer with server tools",
+            buckets=_ROUNDS_BUCKETS,
+            registry=registry,
         )
 
     def conversation(self, outcome: ConversationOutcome) -> None:

@@ -74,13 +74,15 @@ def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> Declared | None:
         entry = by_name.get(name) if type(name) is str else None
         if entry is None:
             known = ", ".join(by_name) or "none"
-            raise bad_request(f"There is no server tool {quote(str(name))}; declared are: {known}.", param="tools")
+            raise bad_request(
+                f"There is no server tool {quote(str(name))}; the declared ones are: {known}.", param="tools"
+            )
         used[entry.name] = entry
         functions.append(_function(entry))
     names = [_name_of(tool) for tool in functions]
     clash = next((name for name in used if names.count(name) > 1), None)
     if clash is not None:
-        raise bad_request(f"Two tools are called {quote(clash)}; each needs a name of its own.", param="tools")
+        raise bad_request(f"Two tools are named {quote(clash)}. Tool names must be unique.", param="tools")
     body["tools"] = functions
     return Declared(used)
 
