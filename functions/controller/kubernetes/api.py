@@ -129,7 +129,7 @@ class KubeApi:
             version = page["metadata"]["resourceVersion"]
             items += [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or []]
             if len(items) > LIST_MAX_ITEMS:
-                raise Terminal(f"list {kind}: more than {LIST_MAX_ITEMS} objects")
+                raise Terminal(f"list {kind}: over the limit of {LIST_MAX_ITEMS} objects")
         return Listing(tuple(items), version)
 
     def _pages(self, kind: Kind, namespace: str | None, label_selector: str | None) -> Iterator[Body]:
@@ -154,7 +154,7 @@ class KubeApi:
         return self._write(
             "patch",
             self._find(kind).path(ref.namespace, ref.name),
-            f"{'try' if dry_run else 'apply'} {kind.kind} {ref.namespace}/{ref.name}",
+            f"{'dry-run' if dry_run else 'apply'} {kind.kind} {ref.namespace}/{ref.name}",
             kind,
             dry_run=dry_run,
             body=body,
@@ -226,7 +226,7 @@ class KubeApi:
         self._guard.check()
         timeout_s = min(self._timeout_s, self._guard.remaining_s())
         if timeout_s < _WRITE_LEAST_S:
-            raise LeadershipLost(f"{asked}: not begun, the right to write ends in {timeout_s:.2f} s")
+            raise LeadershipLost(f"{asked}: not sent, since this controller's term ends in {timeout_s:.2f} s")
         query = [*parameters.pop("query_params", []), ("timeout", f"{timeout_s:.3f}s")]
         written: Body = self._send(
             method, path, asked, kind, counted="writes", timeout_s=timeout_s, query_params=query, **parameters
@@ -239,7 +239,7 @@ class KubeApi:
         served = self._served.get(kind)
         if served is None:
             prefix = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
-            listing = self._send("get", prefix, f"ask for {kind}", kind, none_for_404=True)
+            listing = self._send("get", prefix, f"look up {kind}", kind, none_for_404=True)
             resources = (listing or {}).get("resources") or []
             found = [each for each in resources if each.get("kind") == kind.kind and "/" not in each.get("name", "")]
             if not found:

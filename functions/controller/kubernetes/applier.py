@@ -296,7 +296,9 @@ class _Pass:
     def _strangers(self) -> list[Note]:
         """Return notes on objects that we apply but that are neither desired nor in the inventory."""
         known = {entry.ref for entry in self._record.entries} | {each.ref for each in self.desired.objects}
-        message = "is applied by us, but neither desired nor in the inventory; delete it if nobody needs it"
+        message = (
+            "is applied by the controller, but neither desired nor in the inventory; delete it if it is not needed"
+        )
         return [
             Note(ref, message)
             for ref, found in sorted(self.live.items())

@@ -115,8 +115,8 @@ class DryRuns:
         fields = not_ours(conflict, wanted, live, self.policy, repaired_often=often)
         if fields:
             whose = "; ".join(str(each) for each in fields)
-            again = " (set again and again; is it a controller?)" if often else ""
-            raise Conflict(f"other field managers want something else: {whose}{again}", fields)
+            again = " (overwritten after each repair, probably by a controller)" if often else ""
+            raise Conflict(f"other field managers declare other values: {whose}{again}", fields)
 
     def note_applied(self, dry_run: DryRun) -> None:
         if dry_run.force:

@@ -52,7 +52,7 @@ class Health:
 
 
 CURRENT = Health("Current", "Current")
-JUST_WRITTEN = Health("InProgress", "JustWritten", "written a moment ago; nobody has had time to act on it")
+JUST_WRITTEN = Health("InProgress", "JustWritten", "written a moment ago; KServe has not acted on it yet")
 
 
 def child_name(service: Mapping[str, Any]) -> str:

@@ -169,7 +169,7 @@ class RecordStore:
             return InventoryRecord()
         record = decode(mapping_at(found, "data"))
         if record.token > self._api.token:
-            message = f"the record was written under token {record.token}, ours is {self._api.token}"
+            message = f"a later leader wrote the record: its token is {record.token}, ours is {self._api.token}"
             raise LeadershipLost(message)
         consent = str(mapping_at(found, "metadata", "annotations").get(CONSENT_ANNOTATION, ""))
         return replace(record, consent=consent, uid=uid_of(found), resource_version=version_of(found))

@@ -79,7 +79,7 @@ def plan_prune(record: InventoryRecord, desired: Desired, live: Mapping[ObjectRe
 
 def _not_ours(entry: InventoryEntry, found: Body) -> str:
     if entry.uid and uid_of(found) != entry.uid:
-        return "somebody made another object of this name"
+        return "another object of this name was created"
     if not declares(found, FIELD_MANAGER):
         return f"the field manager {FIELD_MANAGER} applies nothing of it"
     return ""
@@ -89,7 +89,7 @@ def _stays(entry: InventoryEntry, found: Body) -> str:
     if is_being_deleted(found):
         finalizers = ", ".join(map(str, list_at(found, "metadata", "finalizers"))) or "none"
         since = found["metadata"]["deletionTimestamp"]
-        return f"is being deleted since {since}; whoever holds its finalizers must let go: {finalizers}"
+        return f"is being deleted since {since}; it waits for the removal of its finalizers: {finalizers}"
     if entry.keep or mapping_at(found, "metadata", "annotations").get(PRUNE_ANNOTATION) == PRUNE_DISABLED:
         return f"is not in git any more and stays: {PRUNE_ANNOTATION} is {PRUNE_DISABLED}"
     return ""

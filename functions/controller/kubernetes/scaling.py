@@ -42,7 +42,7 @@ REVISION = Kind("serving.knative.dev/v1", "Revision")
 MIN_SCALE = "autoscaling.knative.dev/min-scale"
 
 _NEVER_ZERO = (
-    f"an HPA has one replica at least: for a pool that goes to zero, annotate its InferenceService with "
+    f"an HPA keeps at least one replica; for a pool that scales to zero, annotate its InferenceService with "
     f"{AUTOSCALER_ANNOTATION}: none"
 )
 
@@ -129,7 +129,7 @@ def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> 
     if not _owns_field(live):
         api.server_side_apply(_field_body(live, number), manager=AUTOSCALER_MANAGER)
     name = live["metadata"]["name"]
-    why = f"{holders}: {wanted} replicas are wanted; leave minReplicas out of what delivers {name}"
+    why = f"{holders}, but {wanted} replicas are wanted; leave minReplicas out of what delivers {name}"
     return Written(number, contested=why)
 
 

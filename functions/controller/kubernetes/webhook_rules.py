@@ -50,7 +50,9 @@ def mode_change(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     wanted, is_ = mode_of(body), mode_of(live) if at(live, "status", "deploymentMode") else None
     if wanted is None or is_ is None or wanted == is_:
         return ""
-    return f"the deployment mode of a service cannot change from {is_} to {wanted}; give the new one another name"
+    return (
+        f"the deployment mode of a service cannot change from {is_} to {wanted}; use another name for the new service"
+    )
 
 
 def _annotation(body: Mapping[str, Any], name: str) -> str | None:
@@ -131,7 +133,7 @@ def _multi_node(body: Mapping[str, Any]) -> Iterator[Finding]:
     if mode_of(body) != STANDARD or _annotation(body, AUTOSCALER_ANNOTATION) != "none":
         yield (
             path,
-            f"a service over several nodes needs {MODE_ANNOTATION}: {STANDARD} and {AUTOSCALER_ANNOTATION}: none",
+            f"a service that spans several nodes needs {MODE_ANNOTATION}: {STANDARD} and {AUTOSCALER_ANNOTATION}: none",
         )
     uri = at(body, "spec", "predictor", "model", "storageUri")
     if uri is not None and not str(uri).startswith(("pvc://", "oci://")):

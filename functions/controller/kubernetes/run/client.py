@@ -39,7 +39,8 @@ def load_configuration(settings: KubernetesSettings) -> Configuration:
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except (ConfigException, OSError) as error:
         message = (
-            f"no way to the API server: {error}; run in a pod with a ServiceAccount, or set SHOAL_CONTROLLER_KUBECONFIG"
+            f"the API server's address is unknown: {error}; run in a pod with a ServiceAccount, or set "
+            "SHOAL_CONTROLLER_KUBECONFIG"
         )
         raise StartFailed(message) from error
     return configuration

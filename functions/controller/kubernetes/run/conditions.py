@@ -81,7 +81,7 @@ def rolling_out(message: str) -> ObjectStatus:
 
 def scaled(object_status: ObjectStatus, scaling: ScalingStatus) -> ObjectStatus:
     """Return the status of an AutoscalingPolicy, with its replica counts and the Obeyed condition."""
-    obeyed = Condition("Obeyed", "True", "Scaled", "the number of replicas is the autoscaler's")
+    obeyed = Condition("Obeyed", "True", "Scaled", "the autoscaler sets the number of replicas")
     if scaling.contested:
         obeyed = Condition("Obeyed", "False", "ReplicasContested", _bounded(scaling.contested))
     fields = {"wantedReplicas": scaling.wanted, "liveReplicas": scaling.live}
@@ -97,9 +97,7 @@ def not_obeyed(object_status: ObjectStatus, findings: Sequence[Unobeyed]) -> Obj
 
 
 def obeyed_again(object_status: ObjectStatus) -> ObjectStatus:
-    return _with_obeyed(
-        object_status, Condition("Obeyed", "True", "Obeyed", "nothing keeps it from being done any more")
-    )
+    return _with_obeyed(object_status, Condition("Obeyed", "True", "Obeyed", "the object takes full effect again"))
 
 
 def _with_obeyed(object_status: ObjectStatus, condition: Condition) -> ObjectStatus:

@@ -97,7 +97,7 @@ class CustomResourceReconciler:
         looked = self.looked = await asyncio.to_thread(self._source.look)
         if looked.waiting:
             return PassResult(
-                "waiting", f"nothing is published before everything is known: {'; '.join(looked.waiting)}"
+                "waiting", f"nothing is published before every kind is listed: {'; '.join(looked.waiting)}"
             )
         guard.check()
         outcome = unknown or await self._publishing.publish(looked.loaded, looked.revision)
@@ -125,9 +125,9 @@ class CustomResourceReconciler:
         try:
             in_force = await self._publishing.registry.current()
         except RegistryUnavailable as error:
-            return PublishOutcome("unavailable", f"what is in force cannot be read: {error}")
+            return PublishOutcome("unavailable", f"the snapshot in force cannot be read: {error}")
         except RegistryRefused as error:
-            return PublishOutcome("refused", f"what is in force cannot be read: {error}")
+            return PublishOutcome("refused", f"the snapshot in force cannot be read: {error}")
         rows = self._publishing.rows
         await rows.look()  # after the snapshot: a key minted just before must not pass for a Tenant's own
         if not rows.book.is_known:

@@ -117,7 +117,7 @@ class Elector:
         """
         term = self._term
         if term is not None and term.token < token:
-            _log.warning("term %d is below %d, which the registry has seen: leading anew", term.token, token)
+            _log.warning("term %d ends: the registry has seen term %d; the next one begins above it", term.token, token)
             self._outranked_by = max(self._outranked_by, token)
             self._term = None
 
@@ -134,9 +134,9 @@ class Elector:
             return
         try:
             self._client.replace("", record, record.transitions, _REQUEST_TIMEOUT_S)
-            _log.info("gave the Lease back after term %d", token_of(record))
+            _log.info("released the Lease after term %d", token_of(record))
         except (LeaseTaken, LeaseUnreachable) as error:
-            _log.warning("the Lease could not be given back; the next leader waits for its end: %s", error)
+            _log.warning("the Lease could not be released; the next leader waits until it expires: %s", error)
 
     def step(self) -> None:
         """Read the Lease, and write it if due. Temporary errors are logged, not raised."""
@@ -148,7 +148,7 @@ class Elector:
             _log.info("%s", error)
         except LeaseUnreachable as error:
             if str(error) != self.problem:
-                _log.warning("the Lease cannot be used: %s", error)
+                _log.warning("the Lease cannot be read or written: %s", error)
             self.problem = str(error)
         after = self.term
         if (before is None) != (after is None) or (before and after and before.token != after.token):

@@ -73,7 +73,7 @@ def notes_of(regarding: Regarding, before: Mapping[str, Any], after: Mapping[str
             yield from told(regarding, was, is_)
     was_wanted, wanted = before.get("wantedReplicas"), after.get("wantedReplicas")
     if was_wanted is not None and wanted is not None and was_wanted != wanted:
-        note = f"{wanted} replicas are to serve, before: {was_wanted}"
+        note = f"the number of serving replicas wanted changed from {was_wanted} to {wanted}"
         yield EventNote(regarding, "Normal", "Scaled", "Scale", note)
 
 
@@ -83,7 +83,7 @@ def _ready(regarding: Regarding, was: Mapping[str, Any], is_: Mapping[str, Any])
     generation = is_.get("observedGeneration")
     if reason == "Published":
         if was.get("reason") == "RollingOut" and was.get("observedGeneration") == generation:
-            note = "every channel is where it is written to be"
+            note = "every channel is at its declared version"
             yield EventNote(regarding, "Normal", "RolloutCompleted", "Roll", note)
         elif was.get("status") != "True" or was.get("observedGeneration") != generation:
             yield EventNote(regarding, "Normal", "Accepted", "Publish", f"generation {generation} is in force")

@@ -131,7 +131,7 @@ class GitReconciler:
         try:
             self._tell(await asyncio.to_thread(store.read))
         except (Retryable, Terminal) as error:
-            _log.debug("what became of the revision is told with the next pass: %s", error)
+            _log.debug("Events about the revision are recorded by the next pass: %s", error)
         return result
 
     def _tell(self, record: InventoryRecord) -> None:
@@ -181,7 +181,9 @@ class GitReconciler:
         except LeadershipLost:
             raise
         except KubeError as error:
-            _log.warning("custom resources keep the finalizer that the kubernetes source gave them: %s", error)
+            _log.warning(
+                "the finalizers of the kubernetes source could not be removed from custom resources: %s", error
+            )
             return
         if released:
             _log.info("%d custom resources from before the git source may be deleted", released)
@@ -234,7 +236,7 @@ class GitReconciler:
         rendered = await asyncio.to_thread(self._render, api, wanted)
         if rendered.problems:
             first = "; ".join(str(problem) for problem in rendered.problems[:_NAMED_MAX])
-            message = f"{wanted.name}: KServe would refuse {len(rendered.problems)} thing(s): {first}"
+            message = f"{wanted.name}: KServe would refuse it for {len(rendered.problems)} problem(s): {first}"
             self.refused += len({problem.place.file for problem in rendered.problems})
             await self._record_refusal(api, wanted.name, message)
             return PassResult("stalled", message), False

@@ -88,7 +88,7 @@ class HealthReconciler:
             except LeadershipLost:
                 raise
             except Exception:  # a failure here must not end the term
-                _log.exception("a look at the fleet's health failed in a way that nobody foresaw")
+                _log.exception("unexpected error in a pass over the fleet's health")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._changed.wait()
@@ -122,13 +122,14 @@ class HealthReconciler:
         for each in faulty:
             subject = f"{each.replica_id}'s node"
             if not each.node:
-                self._say(subject, f"{each.replica_id} does not tell its node: nothing can be tainted")
+                self._say(subject, f"{each.replica_id} reports no node, so no node can be tainted")
                 continue
             if not await self._is_on_its_node(api, each, subject):
                 continue
             if each.node not in tainted:
                 if not may_taint(len(used), len(tainted & used)):
-                    self._say(subject, f"{each.node} is not tainted: {len(tainted & used)} of {len(used)} nodes are")
+                    share = f"{len(tainted & used)} of {len(used)} nodes are tainted already, the limit"
+                    self._say(subject, f"{each.node} is not tainted: {share}")
                     continue
                 if not await self._do(f"node {each.node}", _taint, api, each.node, each.fault):
                     continue
@@ -144,7 +145,9 @@ class HealthReconciler:
             self._say(subject, f"pod {told.replica_id}: {error}")
             return False
         if pod is None or _pool_of(pod) != told.pool or mapping_at(pod, "spec").get("nodeName") != told.node:
-            self._say(subject, f"no pod {told.replica_id} of {told.pool} is on {told.node}: its word is not believed")
+            self._say(
+                subject, f"there is no pod {told.replica_id} of {told.pool} on {told.node}; its report is ignored"
+            )
             return False
         return True
 
@@ -160,7 +163,7 @@ class HealthReconciler:
             return ""
         if not is_being_deleted(pod):
             api.delete(POD, self._namespace, name, uid=uid_of(pod))
-            _log.warning("pod %s of %s is deleted: it drains, and another one takes its place", name, pool)
+            _log.warning("pod %s of %s is deleted; it drains and is replaced", name, pool)
         return uid_of(pod)
 
     def _delete_alone(self, api: KubeApi, told: FaultyReplica) -> None:
@@ -218,7 +221,7 @@ def _clear(api: KubeApi, name: str) -> None:
         return
     others = [each for each in taints_of(node) if each.get("key") != TAINT]
     _patch(api, node, others, {TAINT: None, CLEARED_ANNOTATION: None})
-    _log.warning("node %s: its accelerators were looked after, the taint is taken off", name)
+    _log.warning("node %s: its accelerators are marked as cleared, the taint is removed", name)
 
 
 def _patch(api: KubeApi, node: Body, taints: list[dict[str, object]], annotations: Mapping[str, str | None]) -> None:

@@ -181,7 +181,7 @@ class Loop:
             return PassResult("passing", str(error), getattr(error, "after_s", None))
         except Exception as error:
             self._metrics.failed("unforeseen")
-            _log.exception("a reconcile failed in a way that nobody foresaw")
+            _log.exception("unexpected error in a reconcile")
             return PassResult("passing", f"{type(error).__name__}: {error}")
 
     async def _wait(
@@ -212,7 +212,7 @@ class Loop:
             try:
                 return await asyncio.to_thread(read_orders, api, self._namespace)
             except (Retryable, Terminal, KindMissing, Gone) as error:
-                message = f"nothing is done before the orders in the record are known: {error}"
+                message = f"no reconcile before the orders in the record can be read: {error}"
                 if message != self.last.message:
                     _log.warning("%s", message)
                 self.last = PassResult("waiting", message)

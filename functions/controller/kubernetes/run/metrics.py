@@ -16,52 +16,54 @@ class ControllerMetrics:
         self.registry = CollectorRegistry()
         prefix, to = "shoal_controller_", self.registry
         self._reconcile_s = Histogram(
-            f"{prefix}reconcile_seconds", "Duration of a pass.", buckets=_SECONDS, registry=to
+            f"{prefix}reconcile_seconds", "Duration of a reconcile pass.", buckets=_SECONDS, registry=to
         )
-        self._reconciles = Counter(f"{prefix}reconciles_total", "Passes by how they ended.", ["result"], registry=to)
-        self._errors = Counter(f"{prefix}errors_total", "Errors by what is done about them.", ["class"], registry=to)
-        self._leader = Gauge(f"{prefix}leader", "1: this process leads.", registry=to)
-        self._token = Gauge(f"{prefix}term_token", "The fencing token of the term; 0: none.", registry=to)
-        self._writes = Gauge(f"{prefix}api_requests", "Requests sent in this term.", ["what"], registry=to)
-        self._objects = Gauge(f"{prefix}objects", "Objects that the watches show.", ["kind"], registry=to)
+        self._reconciles = Counter(f"{prefix}reconciles_total", "Reconcile passes by result.", ["result"], registry=to)
+        self._errors = Counter(f"{prefix}errors_total", "Errors of reconcile passes by class.", ["class"], registry=to)
+        self._leader = Gauge(f"{prefix}leader", "1 if this process leads, else 0.", registry=to)
+        self._token = Gauge(f"{prefix}term_token", "Fencing token of the term; 0 on a standby.", registry=to)
+        self._writes = Gauge(f"{prefix}api_requests", "Requests to the API server in this term.", ["what"], registry=to)
+        self._objects = Gauge(f"{prefix}objects", "Objects in the watches, by kind.", ["kind"], registry=to)
         self._refused = Gauge(
             f"{prefix}refused_objects",
-            "Objects that are wrong as written; of a commit that does not validate, the files that are.",
+            "Invalid objects; for a commit that does not validate, its invalid files.",
             registry=to,
         )
         self._disobeyed = Gauge(
             f"{prefix}policies_not_obeyed",
-            "Objects that are in force and cannot be obeyed, by why; their condition Obeyed says what to do.",
+            "Objects in force that are not obeyed, by kind and reason; their condition Obeyed says what to do.",
             ["kind", "reason"],
             registry=to,
         )
         self._events = Counter(
             f"{prefix}events_total",
-            "Kubernetes Events by what became of them: sent, dropped, failed.",
+            "Kubernetes Events by outcome: sent, dropped, failed.",
             ["outcome"],
             registry=to,
         )
         self._deliveries = Counter(
             f"{prefix}webhook_deliveries_total",
-            "Webhook deliveries of git servers: taken, passed_over, unsigned, malformed, limited.",
+            "Webhook deliveries by result: taken, passed_over, unsigned, malformed, limited.",
             ["result"],
             registry=to,
         )
-        self._pending = Gauge(f"{prefix}pending_status_writes", "Statuses still to write.", registry=to)
-        self._suspended = Gauge(f"{prefix}suspended", "1: suspended.", registry=to)
-        self._epoch = Gauge(f"{prefix}snapshot_epoch", "The epoch that the registry holds.", registry=to)
+        self._pending = Gauge(
+            f"{prefix}pending_status_writes", "Pending writes of statuses and finalizers.", registry=to
+        )
+        self._suspended = Gauge(f"{prefix}suspended", "1 if suspended, else 0.", registry=to)
+        self._epoch = Gauge(f"{prefix}snapshot_epoch", "Epoch of the registry's snapshot.", registry=to)
         self._rollouts = Gauge(
-            "shoal_rollout_stage", "Of a rollout under way: 0 loading, then its stage.", ["model"], registry=to
+            "shoal_rollout_stage", "Stage of a rollout under way; 0 while it loads.", ["model"], registry=to
         )
         self._desired = Gauge(
             "shoal_autoscaler_desired_replicas",
-            "Replicas that the autoscaler desires of a pool, and why.",
+            "Replicas that the autoscaler wants for a pool, by reason.",
             ["pool", "reason"],
             registry=to,
         )
         self._applied = Gauge(
             f"{prefix}last_applied_timestamp_seconds",
-            "When all that is wanted was last in force, or the term began; not a number on a standby.",
+            "Time at which everything wanted was last in force, or the term began; NaN on a standby.",
             registry=to,
         )
         self.leads(None)

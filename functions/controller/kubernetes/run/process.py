@@ -403,7 +403,7 @@ class KubernetesController:
             async with asyncio.timeout(_STOP_S):
                 await self._loop.run_in_executor(last, under_way)
         except TimeoutError:
-            _log.warning("requests are still under way; the Lease is kept until it runs out")
+            _log.warning("requests are still under way; the Lease is not released and expires by itself")
             return
         await self._loop.run_in_executor(last, self._elector.give_back)
 

@@ -63,7 +63,7 @@ class Pushes:
         settings, file = self._settings, self._settings.webhook_secret_file
         secret = file.read_text().strip() if file is not None else ""
         if len(secret) < SECRET_MIN_CHARS:
-            raise StartFailed(f"{file} holds no webhook secret: {SECRET_MIN_CHARS} characters at least")
+            raise StartFailed(f"{file} has no webhook secret of at least {SECRET_MIN_CHARS} characters")
         hook = Webhook(secret.encode(), settings.git_branch, self._pushed, self._metrics.delivered)
         try:
             server = await hook.listen(settings.host, port)
@@ -86,6 +86,6 @@ class Pushes:
             api = KubeApi(self._client, AnyTime())
             await asyncio.to_thread(request_reconcile, api, self._settings.namespace, f"{now} push")
         except KubeError as error:
-            _log.warning("the leader could not be told of a push, and fetches at its next poll: %s", error)
+            _log.warning("the leader could not be notified of a push, and fetches at its next poll: %s", error)
         finally:
             self._asking = False

@@ -135,7 +135,7 @@ class ScalingReconciler:
         except LeadershipLost:
             raise
         except Exception:
-            _log.exception("a pass of the autoscaler failed in a way that nobody foresaw")
+            _log.exception("unexpected error in a pass of the autoscaler")
 
     async def step(self, api: KubeApi, notifier: RoleNotifier) -> None:
         revision = self._wanted()
@@ -180,7 +180,7 @@ class ScalingReconciler:
         try:
             return await self._pools.report()
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
-            self._say("", f"the registry does not tell of the pools: {error}")
+            self._say("", f"the registry's report of the pools cannot be read: {error}")
             return None
 
     def _services(self, api: KubeApi, report: PoolReport | None) -> tuple[dict[str, Body], dict[str, int]]:
@@ -215,7 +215,10 @@ class ScalingReconciler:
         for pool, allotment in allowed.items():
             short = allotment != demands[pool]
             each = f" ({costs[pool]} each)" if costs.get(pool, 1) > 1 else ""
-            trouble = f"{most} accelerators for all pools together are allowed; {pool} wants more replicas{each}"
+            trouble = (
+                f"{pool} wants more replicas{each} than the limit of {most} accelerators for all pools allows; it is "
+                "set by SHOAL_CONTROLLER_MAX_ACCELERATORS"
+            )
             self._say(pool, trouble if short else "")
         return allowed
 

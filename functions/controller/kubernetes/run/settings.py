@@ -28,60 +28,66 @@ class KubernetesSettings(BaseSettings):
     )
 
     source: Literal["kubernetes", "git"] = Field(
-        "kubernetes", description="What is wanted: custom resources that others deliver, or a git branch."
+        "kubernetes", description="Source of the desired state: custom resources that others deliver, or a git branch."
     )
-    namespace: str = Field("shoal", description="Where the custom resources, the Lease and the record are.")
-    models_namespace: str = Field("shoal-models", description="Where the InferenceServices are.")
-    kubeconfig: Path | None = Field(
-        None, description="A kubeconfig file; without it, the pod's ServiceAccount is used."
+    namespace: str = Field(
+        "shoal", description="Namespace of the custom resources, the Lease and the controller's record."
     )
+    models_namespace: str = Field("shoal-models", description="Namespace of the InferenceServices.")
+    kubeconfig: Path | None = Field(None, description="A kubeconfig file; if unset, the pod's ServiceAccount is used.")
     host: str = Field(
         "::",
-        description="Where health and metrics listen: the kubelet and Prometheus ask there. `::`: every address of "
-        "IPv6 and IPv4.",
+        description="Listen address of health and metrics, for the kubelet and Prometheus. `::`: every address of IPv6 "
+        "and IPv4.",
     )
-    port: int = Field(8447, ge=0, le=65535, description="Their port; 0: any free one.")
-    registry_url: str = Field("https://127.0.0.1:8444", description="Who keeps and hands out the snapshot.")
-    registry_ca_file: Path | None = Field(
-        None, description="Authority of the registry's certificate; else the system's."
+    port: int = Field(8447, ge=0, le=65535, description="Port of health and metrics; 0: any free one.")
+    registry_url: str = Field(
+        "https://127.0.0.1:8444", description="URL of the registry, which stores and serves the snapshot."
     )
+    registry_ca_file: Path | None = Field(None, description="CA of the registry's certificate; if unset, the system's.")
     internal_token_file: Path = Field(
-        description="The controller's credentials, as `shoal secrets` makes them; the internal token for one version."
+        description="The controller's credentials, as `shoal secrets` makes them; for one version, the internal token."
     )
-    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="Where artifacts' addresses are looked up.")
-    s3_bucket: str = Field("shoal-models", description="The only bucket that is ever read.")
+    s3_endpoint_url: str = Field("http://127.0.0.1:8447", description="S3 endpoint at which artifacts are looked up.")
+    s3_bucket: str = Field("shoal-models", description="The only bucket that the controller reads.")
     s3_credentials_file: Path | None = Field(
-        None, description='JSON: {"access_key_id", "secret_access_key"}; without it, only pinned digests resolve.'
+        None, description='JSON file: {"access_key_id", "secret_access_key"}; if unset, only pinned digests resolve.'
     )
     models_root: Path = Field(
-        Path("/models"), description="Where `pvc://` model volumes are mounted; a missing one needs pinned digests."
+        Path("/models"),
+        description="Folder in which `pvc://` model volumes are mounted; models of a missing one need pinned digests.",
     )
-    git_url: str = Field("", description="The repository, https:// or ssh://; for the git source.")
-    git_branch: str = Field("main", description="The branch that is the fleet.")
-    git_poll_s: float = Field(30.0, gt=0, le=3600, description="Seconds between two looks at the remote.")
-    git_askpass_file: Path | None = Field(None, description="A program that prints the user name or token for https.")
+    git_url: str = Field("", description="URL of the git repository, https:// or ssh://; required by the git source.")
+    git_branch: str = Field("main", description="Branch that declares the fleet.")
+    git_poll_s: float = Field(30.0, gt=0, le=3600, description="Seconds between two fetches of the branch.")
+    git_askpass_file: Path | None = Field(None, description="Program that prints the user name or token for https.")
     git_ca_file: Path | None = Field(
-        None, description="Authority of the git server's certificate, where it is a private one; else the system's."
+        None, description="CA of the git server's certificate if it is a private one; if unset, the system's."
     )
-    git_ssh_command: str = Field("", description="Such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/hosts`.")
+    git_ssh_command: str = Field(
+        "", description="SSH command of git, such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/hosts`."
+    )
     webhook_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Where git servers tell of pushes, at /hooks/git; 0: any free one. Unset: no.",
+        description="Port of the webhook for pushes, at /hooks/git; 0: any free one; unset: no webhook.",
     )
     webhook_secret_file: Path | None = Field(
-        None, description="What they sign with: the same secret is set at the git server, 16 characters at least."
+        None,
+        description="File with the secret that signs deliveries, 16 characters or more; the git server has the same.",
     )
-    git_dir: Path = Field(Path("/var/lib/shoal/git"), description="A bare clone; lost with the pod, and fetched again.")
+    git_dir: Path = Field(
+        Path("/var/lib/shoal/git"), description="Folder of the bare clone; lost with the pod, and fetched again."
+    )
     settle_s: float = Field(
-        0.3, ge=0, le=30, description="After the first change, how long more are waited for: one apply is many events."
+        0.3, ge=0, le=30, description="Seconds to wait for more changes after the first: one apply is many events."
     )
     resync_s: float = Field(
         300.0,
         gt=0,
         le=86400,
-        description="Seconds between two reconciles of an unchanged fleet: drift, moved pointers.",
+        description="Seconds between two reconciles of an unchanged fleet, for drift and moved pointers.",
     )
     publish_retry_s: float = Field(
         5.0, gt=0, le=300, description="Seconds until the next try while an artifact or a load is still missing."
@@ -90,63 +96,78 @@ class KubernetesSettings(BaseSettings):
         2.0,
         gt=0,
         le=60,
-        description="Seconds between two looks at the annotations that suspend and ask for a reconcile.",
+        description="Seconds between two reads of the annotations that suspend or request a reconcile.",
     )
     status_writes_per_s: float = Field(
-        50.0, gt=0, le=1000, description="Statuses a second: 50,000 tenants take 17 minutes once, and spare the server."
+        50.0,
+        gt=0,
+        le=1000,
+        description="Status writes per second; at 50, those of 50,000 tenants take 17 minutes once.",
     )
     protect_deletion: bool = Field(
-        True, description="Finalizers on models and on policies that others name; needs `patch` on those three kinds."
+        True,
+        description="Put finalizers on models and on policies that others name; needs `patch` on those three kinds.",
     )
-    lease_s: float = Field(15.0, ge=2, le=120, description="After this long without a renewal another may lead.")
-    renew_deadline_s: float = Field(10.0, ge=1, le=100, description="After this long without a renewal we do not lead.")
-    lease_retry_s: float = Field(2.0, ge=0.1, le=60, description="Between two looks at the Lease.")
+    lease_s: float = Field(
+        15.0, ge=2, le=120, description="Seconds without a renewal after which another controller may lead."
+    )
+    renew_deadline_s: float = Field(
+        10.0, ge=1, le=100, description="Seconds without a renewal after which a leader stops."
+    )
+    lease_retry_s: float = Field(2.0, ge=0.1, le=60, description="Seconds between two reads of the Lease.")
     registry_rows_file: Path | None = Field(
-        None, description="A copy of the registry's models, keys and rollouts; without it, a new pod must ask first."
+        None,
+        description="Copy of the registry's models, keys and rollouts; if unset, a new pod fetches them first.",
     )
     rollout_fresh_s: float = Field(
-        45.0, gt=0, le=3600, description="Evidence of a rollout older than this is none: three whole reports."
+        45.0,
+        gt=0,
+        le=3600,
+        description="Seconds after which a rollout's evidence is ignored; three full reports of the gateways.",
     )
     rollout_load_deadline_s: float = Field(
         600.0,
         gt=0,
         le=86400,
-        description="How long a rollout waits for its new version to be loaded; for a base's that was lost, as long.",
+        description="Seconds that a rollout waits for its new version to be loaded, or for a base's lost version.",
     )
     rollout_load_patience_s: float = Field(
-        20.0, ge=0, le=3600, description="How long all replicas may say that they cannot load it: a store may be away."
+        20.0,
+        ge=0,
+        le=3600,
+        description="Seconds for which all replicas may report load failures: a store may be unavailable.",
     )
     scaling_interval_s: float = Field(
-        5.0, ge=1, le=60, description="Seconds between two looks at the pools' figures; a promotion waits for the next."
+        5.0, ge=1, le=60, description="Seconds between two passes of the autoscaler; a promotion waits for the next."
     )
     zones_interval_s: float = Field(
-        15.0, ge=1, le=600, description="Seconds between two looks at the nodes' zones and the gateways' nodes."
+        15.0, ge=1, le=600, description="Seconds between two reads of the nodes' zones and the gateways' nodes."
     )
     slow_after_s: float = Field(
         60.0,
         ge=0,
         le=3600,
-        description="A replica that is slow by itself for so long is replaced, one of a pool at a time; 0: not.",
+        description="Seconds after which a replica slow by itself is replaced, one of a pool at a time; 0: never.",
     )
     slow_backoff_s: float = Field(
         600.0,
         ge=1,
         le=86400,
-        description="Nobody is, for so long after any start in its pool; twice as long after each such restart.",
+        description="Seconds after any start in a pool without such a replacement; doubled after each one.",
     )
     max_accelerators: int | None = Field(
         None,
         ge=1,
-        description="Accelerators of all scaled pools together, warm replicas' too: what a replica's resources or its "
-        "workerSpec ask for, and one for a replica on CPU; unset: the policies' own.",
+        description="Limit of accelerators for all scaled pools together, warm replicas included: what a replica's "
+        "resources or its workerSpec ask for, and one for a replica on CPU; unset: only the policies' limits.",
     )
     conflicts: Literal["report", "force"] = Field(
-        "report", description="What to do where another field manager holds a field of ours."
+        "report", description="Action if another field manager declares a field of the controller."
     )
     gate_timeout_s: float = Field(
-        1800.0, gt=0, description="How long a wave may take to become healthy before it counts as stalled."
+        1800.0, gt=0, description="Seconds for a wave to become healthy before it counts as stalled."
     )
-    log_level: str = Field("INFO", description="Python's name of the level.")
+    log_level: str = Field("INFO", description="Log level, by Python's name.")
 
     @property
     def patience(self) -> RolloutTimeouts:
@@ -154,13 +175,13 @@ class KubernetesSettings(BaseSettings):
 
     otlp_endpoint: str | None = Field(
         None,
-        description="An OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318; pushes and rollouts "
-        "go there. Unset: none are made.",
+        description="URL of an OpenTelemetry collector's OTLP over HTTP, such as http://collector:4318, for events of "
+        "pushes and rollouts; unset: none are sent.",
     )
     otlp_headers_file: Path | None = Field(
-        None, description="`name: value` lines that the collector wants to see, such as a token."
+        None, description="File with `name: value` lines of headers for the collector, such as a token."
     )
-    otlp_ca_file: Path | None = Field(None, description="Authority of its certificate. Default: the system's.")
+    otlp_ca_file: Path | None = Field(None, description="CA of the collector's certificate; if unset, the system's.")
 
     @model_validator(mode="after")
     def _git_needs_an_address(self) -> "KubernetesSettings":

@@ -176,7 +176,7 @@ class VersionReconciler:
         except _KUBE_ERRORS as error:
             self._say("the cluster", f"versions of bases stay as they are: {error}")
         except Exception:
-            _log.exception("a pass over the versions of bases failed in a way that nobody foresaw")
+            _log.exception("unexpected error in a pass over the versions of bases")
 
     async def look(self, api: KubeApi) -> None:
         """Run one pass, and wake the source if git's objects may be applied."""

@@ -136,9 +136,9 @@ class Webhook:
         if not is_signed(headers, body, self._secret):
             return _UNSIGNED
         if not moves(headers, body, self._branch):
-            return Reply(200, f"nothing to do: {self._branch} is followed", "passed_over")
+            return Reply(200, f"nothing to do: only pushes to {self._branch} are fetched", "passed_over")
         self._on_push()
-        return Reply(202, f"{self._branch} is fetched", "taken")
+        return Reply(202, f"{self._branch} will be fetched", "taken")
 
     # inside
 
@@ -146,7 +146,7 @@ class Webhook:
         bucket = self._bucket
         bucket.advance(self._now_us())
         if bucket.wait_us(bucket.unit):
-            return Reply(429, "too many requests: the branch is polled besides", "limited")
+            return Reply(429, "too many requests; the push is found at the next poll", "limited")
         bucket.add(bucket.unit)
         return None
 
@@ -156,9 +156,9 @@ class Webhook:
     def _refused_by_head(self, method: str, path: str, headers: Headers) -> Reply | None:
         """Return the refusal that no body can change, or None."""
         if path != PATH:
-            return Reply(404, f"git servers tell of pushes at {PATH}", "malformed")
+            return Reply(404, f"not found; send push deliveries to {PATH}", "malformed")
         if method != "POST":
-            return Reply(405, "POST it", "malformed")
+            return Reply(405, "method not allowed; use POST", "malformed")
         may_be_signed = not _SIGNATURES.keys().isdisjoint(headers) or is_signed(headers, b"", self._secret)
         return None if may_be_signed else _UNSIGNED
 
@@ -188,6 +188,6 @@ class Webhook:
         return _TOO_MANY if self._held_bytes + more_bytes > BODIES_MAX_BYTES else None
 
 
-_TOO_LARGE = Reply(413, f"a body of at most {BODY_MAX_BYTES} bytes", "malformed")
-_TOO_MANY = Reply(429, "too many deliveries are on their way: the branch is polled besides", "limited")
+_TOO_LARGE = Reply(413, f"the body is over the limit of {BODY_MAX_BYTES} bytes", "malformed")
+_TOO_MANY = Reply(429, "too many deliveries at a time; the push is found at the next poll", "limited")
 _UNSIGNED = Reply(401, "not signed with this installation's webhook secret", "unsigned")

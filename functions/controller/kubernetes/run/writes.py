@@ -98,7 +98,7 @@ def _object_status(
     if seen.held_by:
         first = ", ".join(seen.held_by[:_NAMED_MAX])
         more = f" and {len(seen.held_by) - _NAMED_MAX} more" if len(seen.held_by) > _NAMED_MAX else ""
-        return conditions.held(f"deletion waits: {first}{more} still point at it; change or delete them first")
+        return conditions.held(f"deletion waits: {first}{more} still reference it; change or delete them first")
     if (refused := _refused(key, looked, publication)) is not None:
         return refused
     if left_out:

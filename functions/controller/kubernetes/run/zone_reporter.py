@@ -48,7 +48,7 @@ class ZoneReporter:
             try:
                 await self.step(api, asyncio.get_running_loop().time())
             except Exception:  # a preference must not end the term
-                _log.exception("a look at the zones failed in a way that nobody foresaw")
+                _log.exception("unexpected error in a pass over the zones")
             await asyncio.sleep(self._interval_s)
 
     async def step(self, api: KubeApi, now_s: float) -> None:
@@ -60,9 +60,9 @@ class ZoneReporter:
                 self._told, self._told_s = table, now_s
             self._say("")
         except (Retryable, Conflict, Terminal, KindMissing, Gone) as error:
-            self._say(f"zones are not known, so nobody prefers its own: {error}")
+            self._say(f"zones are unknown, so routing does not prefer replicas of the same zone: {error}")
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
-            self._say(f"zones cannot be told: {error}")
+            self._say(f"zones cannot be sent to the registry: {error}")
 
     def _read(self, api: KubeApi) -> ZoneTable:
         zones = {

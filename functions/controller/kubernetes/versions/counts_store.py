@@ -40,8 +40,8 @@ class CountsStore:
             return msgspec.json.decode(text, type=dict[str, PoolCount])
         except msgspec.DecodeError as error:
             raise Terminal(
-                f"{KEY} in the ConfigMap {self._namespace}/{RECORD_NAME} cannot be read: {error}; mend it, or take the "
-                "key away where no second InferenceService is left"
+                f"{KEY} in the ConfigMap {self._namespace}/{RECORD_NAME} cannot be read: {error}; repair it, or remove "
+                "the key if no second InferenceService is left"
             ) from error
 
     def write(self, counts: Counts) -> None:

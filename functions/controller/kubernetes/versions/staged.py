@@ -74,7 +74,9 @@ def stage_findings(objects: Iterable[Declared[AnyObject]], *, delivers: bool) ->
         if delivers:
             why = _obstacle(model.value, service.value, is_scaled=_is_scaled(pool, everything))
         else:
-            why = "whoever delivers the InferenceServices changes storageUri at once; with the git source it can wait"
+            why = (
+                "with the kubernetes source, storageUri changes when it is delivered; only the git source can delay it"
+            )
         if why:
             yield from _without_stages(model, everything, why)
         elif elsewhere := _elsewhere(model.value, service.value):
@@ -87,9 +89,9 @@ def _without_stages(model: Declared[Model], everything: Everything, why: str) ->
     policy = policies.get(spec.rollout)
     if len(spec.versions) > 1 and (policy is None or len(policy.spec.stages) > 1):
         message = (
-            f"found {spec.rollout}, whose stages this base does not take: {why}. Until then its channel moves as a "
+            f"found {spec.rollout}, whose stages do not apply to this base: {why}. Until then its channel moves as a "
             "whole once half of its replicas have loaded the new version, without a control group or autoHalt: change "
-            "storageUri in the same commit, watch it, and push the old version to go back"
+            "storageUri in the same commit, watch it, and push the old version to roll back"
         )
         yield unobeyed(model, ("spec", "rollout"), REASON, message)
 
@@ -122,21 +124,21 @@ def _obstacle(model: Model, service: InferenceService, *, is_scaled: bool) -> st
     mode = mode_of({"metadata": {"annotations": annotations}})
     if mode != STANDARD:
         return (
-            f"{service.metadata.name} is in the mode {mode or 'that the cluster sets'}, in which no number of replicas "
-            f"is kept; annotate it with {MODE_ANNOTATION}: {STANDARD}"
+            f"{service.metadata.name} is in the mode {mode or 'that the cluster sets'}, in which the number of "
+            f"replicas is not fixed; annotate it with {MODE_ANNOTATION}: {STANDARD}"
         )
     if predictor.worker_spec is not None:
-        return "its replicas are over several nodes (workerSpec), for which KServe takes weights from a volume alone"
+        return "its replicas span several nodes (workerSpec), for which KServe loads weights only from a volume"
     autoscaler = annotations.get(AUTOSCALER_ANNOTATION, "hpa")
     if autoscaler == "external" and not is_scaled:
-        return f"somebody else sets the number of replicas (external); write an AutoscalingPolicy, or {_NUMBER_IS_OURS}"
+        return f"another tool sets the number of replicas (external); write an AutoscalingPolicy, or {_NUMBER_IS_OURS}"
     if autoscaler not in {"none", "external"}:
         return f"KServe's own autoscaler ({autoscaler}) sets the number of replicas; {_NUMBER_IS_OURS}"
     for version in model.spec.versions:
         if not weights_uri(version.artifact):
             return (
-                f"version {version.name} lies at {shown(version.artifact)}, and only of weights that travel a replica "
-                "tells which it has loaded; push it by shoal base push, and name what that prints"
+                f"version {version.name} is at {shown(version.artifact)}, and replicas report a loaded version only of "
+                f"{WEIGHTS_SCHEME} weights; push it with `shoal base push` and use the address that it prints"
             )
     return _unknown_uri(model, predictor.model.storage_uri if predictor.model is not None else None)
 
@@ -144,7 +146,7 @@ def _obstacle(model: Model, service: InferenceService, *, is_scaled: bool) -> st
 def _unknown_uri(model: Model, uri: str | None) -> str:
     if served_uri(uri) in {weights_uri(version.artifact) for version in model.spec.versions}:
         return ""
-    return f"storageUri is {shown(uri or 'nothing')}; let it name one of its versions (shoal://NAME@VERSION)"
+    return f"storageUri is {shown(uri or 'nothing')}; set it to one of the base's versions (shoal://NAME@VERSION)"
 
 
 def _elsewhere(model: Model, service: InferenceService) -> str:
@@ -156,6 +158,6 @@ def _elsewhere(model: Model, service: InferenceService) -> str:
     if served is None or not wanted or served_uri(served.storage_uri) == wanted:
         return ""
     return (
-        f"found {served.storage_uri}, and {model.spec.id} is at {main}: its replicas are a second InferenceService's, "
-        f"and this one has none; let it name {wanted}"
+        f"found {served.storage_uri}, but {model.spec.id} is at {main}: a second InferenceService has its replicas "
+        f"and this one has none; set it to {wanted}"
     )

@@ -85,7 +85,7 @@ def test_another_number_of_replicas() -> None:
     two = written(conditions.scaled(PUBLISHED, ScalingStatus(2, 2)))
     three = written(conditions.scaled(PUBLISHED, ScalingStatus(3, 2)), known=two)
     (note,) = notes_of(TENANT, two, three)
-    assert (note.reason, note.note) == ("Scaled", "3 replicas are to serve, before: 2")
+    assert (note.reason, note.note) == ("Scaled", "the number of serving replicas wanted changed from 2 to 3")
     assert said(three, written(conditions.scaled(PUBLISHED, ScalingStatus(3, 3)), known=three)) == []
 
 

@@ -219,7 +219,7 @@ def test_a_webhook_without_a_secret_does_not_start(rig: Rig, repository: Reposit
     first_push(repository)
     (rig.folder / "short").write_text("short")
     for changes, said in (
-        ({"WEBHOOK_SECRET_FILE": str(rig.folder / "short")}, "holds no webhook secret: 16 characters at least"),
+        ({"WEBHOOK_SECRET_FILE": str(rig.folder / "short")}, "has no webhook secret of at least 16 characters"),
         ({"WEBHOOK_SECRET_FILE": ""}, "SHOAL_CONTROLLER_WEBHOOK_SECRET_FILE is required"),
     ):
         controller = start(rig, repository, WEBHOOK_PORT="0", **changes)

@@ -47,7 +47,7 @@ def test_kinds_that_come_late_and_one_that_goes(bare_rig: Rig) -> None:
     bare_rig.delete("Tenant", "t1")
     until(lambda: bare_rig.get("Tenant", "t1") is None)
     until(lambda: controller.metric("reconciles_total", result="waiting") > waited)
-    assert "nothing is published before everything is known" in controller.log
+    assert "nothing is published before every kind is listed" in controller.log
     assert bare_rig.tenants() == ["t0", "t1"], "what is not known is not taken for empty"
     create_crds(client, SHOAL_CRDS / "shoal.dev_routingpolicies.yaml")
     until(lambda: bare_rig.tenants() == ["t0"], "and it goes on when the kind is back")

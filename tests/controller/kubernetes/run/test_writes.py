@@ -54,7 +54,7 @@ def test_a_tenant_gets_a_status_and_no_finalizer() -> None:
     assert reasons(due(looked(seen("Tenant", "tenants", obj())), IN_FORCE)) == ["Published"]
 
 
-HOLDS = "kubectl holds .spec.predictor.minReplicas: 3 replicas are wanted; leave minReplicas out"
+HOLDS = "kubectl holds .spec.predictor.minReplicas, but 3 replicas are wanted; leave minReplicas out"
 
 
 @pytest.mark.parametrize(("contested", "said"), [("", ("True", "Scaled")), (HOLDS, ("False", "ReplicasContested"))])
@@ -131,7 +131,7 @@ def test_what_is_still_pointed_at_keeps_its_finalizer_and_says_by_whom() -> None
     held = seen("QuotaPolicy", "quotapolicies", obj(deleting=True, finalizers=(FINALIZER,)), *"abcde")
     (write,) = due(looked(held), IN_FORCE)
     assert write.object_status is not None
-    assert "a, b, c and 2 more still point at it" in write.object_status.conditions[0].message
+    assert "a, b, c and 2 more still reference it" in write.object_status.conditions[0].message
 
 
 def test_unprotected_our_finalizers_are_taken_off() -> None:

@@ -94,7 +94,7 @@ async def test_without_the_right_it_is_said_once_and_nothing_else_happens(
         for now_s in range(5):
             await reporter.step(cast(KubeApi, cluster), float(now_s))
         assert [record.message for record in caplog.records if "zones" in record.message] == [
-            "zones are not known, so nobody prefers its own: list v1 Node: forbidden"
+            "zones are unknown, so routing does not prefer replicas of the same zone: list v1 Node: forbidden"
         ]
     cluster.refusal = None
     await reporter.step(cast(KubeApi, cluster), 6.0)

@@ -36,10 +36,10 @@ def test_a_base_of_weights_that_travel_takes_stages() -> None:
         ((service(autoscaler="external"), TWO), "write an AutoscalingPolicy"),
         (
             (service(uri="pvc://models/a-v1"), base("v1", "v2", artifact="pvc://models/a-{}")),
-            'version v1 lies at "pvc://models/a-v1"',
+            'version v1 is at "pvc://models/a-v1"',
         ),
-        ((service(uri="s3://shoal-models/bases/a/v1"), TWO), 'storageUri is "s3://shoal-models/bases/a/v1"; let it'),
-        ((service(more="workerSpec: {pipelineParallelSize: 2}, "), TWO), "over several nodes"),
+        ((service(uri="s3://shoal-models/bases/a/v1"), TWO), 'storageUri is "s3://shoal-models/bases/a/v1"; set it'),
+        ((service(more="workerSpec: {pipelineParallelSize: 2}, "), TWO), "span several nodes"),
     ],
 )
 def test_what_cannot_take_them_says_why_and_the_way_out(documents: tuple[str, ...], why: str) -> None:
@@ -63,11 +63,11 @@ def test_nothing_is_said_where_there_are_no_stages_to_take() -> None:
 def test_where_others_deliver_the_services_no_base_takes_stages() -> None:
     ((reason, words),) = said(load(service(), TWO, CAREFUL), delivers=False)
     assert reason == "BaseStagesNotObeyed"
-    assert "with the git source it can wait" in words
+    assert "only the git source can delay it" in words
 
 
 def test_a_storage_uri_that_the_channel_has_left_is_said() -> None:
     ((reason, words),) = said(load(service(), base("v1", "v2", stable="v2"), CAREFUL))
     assert reason == "StorageUriElsewhere"
-    assert words.startswith("spec.predictor.model.storageUri: found shoal://a@v1, and a is at v2")
-    assert words.endswith("let it name shoal://a@v2")
+    assert words.startswith("spec.predictor.model.storageUri: found shoal://a@v1, but a is at v2")
+    assert words.endswith("set it to shoal://a@v2")
