@@ -181,7 +181,7 @@ def applied(base: Indexed, header: Snapshot, changes: Changes, breathe: Breathe 
         epoch=header.epoch,
         revision=header.revision,
         compiled_unix_s=header.compiled_unix_s,
-        **sections,  # by name, each of its own type
+        **sections,  # type: ignore[arg-type]  # by name, each of its own type
     )
     made = Indexed(snapshot, Tables(**tables), tree_of(branches))
     check_entries(made.tables, _to_check(made, changes, breathe), breathe)
