@@ -143,10 +143,7 @@ def make_services(
 def guard_of(
     limits: Limits, connections: Connections, clock: Callable[[], float], metrics: Metrics, held: HeldBytes
 ) -> Guard:
-    """Return the guard of connections off the fast lane.
-
-    Bodies are bounded and timed again where they are read (`http.plain`).
-    """
+    """Return the guard of connections off the fast lane. `http.plain` also bounds and times their bodies."""
     bounds = Bounds(
         head_bytes=limits.head_bytes,
         header_count=limits.header_count,

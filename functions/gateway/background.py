@@ -130,10 +130,7 @@ class Background:
             )
 
     async def _learn_zone(self) -> None:
-        """Fetch this pod's zone from the registry.
-
-        Knative passes no node name to the pod, so the pod is identified by its host name.
-        """
+        """Fetch the zone from the registry, by the pod's host name, because Knative passes no node name to the pod."""
         settings = self.settings
         token = functools.partial(self.credentials.bearer, "follow")
         pod: tuple[zones.ZoneSubject, str] = ("pod", socket.gethostname())

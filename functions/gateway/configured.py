@@ -70,9 +70,8 @@ def credentials(settings: GatewaySettings) -> RoleCredentials:
 
 
 def exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
-    """Return the exact prefix index if tokenizers are configured.
-
-    The import is deferred because it loads tokenizers, templates and numpy, and takes an eighth of a second.
+    """Import and return the exact prefix index if tokenizers are configured; the import takes an
+    eighth of a second.
     """
     if settings.tokenizers_dir is None and settings.tokenizers_cache_dir is None:
         return None

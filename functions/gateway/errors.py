@@ -40,10 +40,7 @@ class Refused(Exception):
 
 
 class OverQuota(Refused):
-    """A tenant's own limit is exceeded.
-
-    `dimension` is a metric label, one of QuotaLimits' names. `headers` report the remaining quota.
-    """
+    """A tenant's own limit is exceeded. `dimension` is a metric label, one of QuotaLimits' names."""
 
     def __init__(self, answer: ErrorAnswer, dimension: str, headers: MoreHeaders = ()) -> None:
         super().__init__(answer)

@@ -107,10 +107,9 @@ async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_homes(services: Services, bus: SessionBus) -> None:
-    """Publish, five times a second, which replicas conversations were sent to if other gateways would not assume them.
+    """Publish, five times a second, homes of conversations that other gateways would not assume.
 
-    Homes are sent when the turn is dispatched, so other gateways know them before most answers end and the next turn
-    can arrive. They stay queued while the bus is unreachable.
+    Homes are sent when the turn is dispatched, so other gateways know them before most answers end.
     """
     while True:
         await asyncio.sleep(_HOMES_INTERVAL_S)
@@ -165,9 +164,7 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
 
 
 async def publish_demand(services: Services, bus: PoolBus) -> None:
-    """Publish the demand for pools that may scale to zero: every second, and immediately when a request starts to
-    wait.
-    """
+    """Publish the demand for pools that may be at zero every second, and immediately when a request starts to wait."""
     incarnation, sequence, wakes = int(services.wall_clock() * 1000), 0, services.pool_wakes
     while True:
         with contextlib.suppress(TimeoutError):
@@ -188,9 +185,7 @@ async def publish_demand(services: Services, bus: PoolBus) -> None:
 async def publish_needs(
     services: Services, bus: PoolBus, tokenizers: "TokenizerSource | None", secrets_dir: Path | None
 ) -> None:
-    """Publish every ten seconds what the policies in force need and this gateway lacks; an empty list is published,
-    too.
-    """
+    """Publish every ten seconds what the policies in force need and this gateway lacks, even if nothing."""
     incarnation, sequence = int(services.wall_clock() * 1000), 0
     while True:
         catalogue = services.state.catalogue
@@ -259,9 +254,7 @@ def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None
 
 
 async def follow_nodes(services: Services, bus: NodeBus) -> None:
-    """Process the controller's notices of nodes that are not ready, which the registry publishes. Raises
-    BusUnavailable.
-    """
+    """Process notices of nodes that are not ready, from the controller by the registry. Raises BusUnavailable."""
     async for message in bus.nodes():
         take_nodes(services, message)
 

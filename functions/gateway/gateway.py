@@ -111,9 +111,7 @@ class Gateway:
         return exchange
 
     def begin(self, exchange: Exchange, sink: Sink, *, is_reserved: bool) -> None:
-        """Start an admitted request. If its quota is not reserved yet (`is_reserved`), request more from the bus
-        first.
-        """
+        """Start an admitted request. If its quota is not reserved yet (`is_reserved`), request the rest first."""
         if is_reserved:
             self._start(exchange)
         else:  # other gateways may have unused shares of the tenant's limits
@@ -149,9 +147,9 @@ class Gateway:
         return not self.services.state.drain_is_over and not any(replica.phase == "ready" for replica in replicas)
 
     def _start_heard(self, now_s: float) -> None:
-        """Start requests that waited for their pool's first heartbeat.
+        """Start requests that waited for their pool's first heartbeat, from the sweep.
 
-        The sweep calls this, not the heartbeat: the replica that reports first must not get all waiting requests.
+        A heartbeat must not start them: the first replica to report would get all of them.
         """
         waited, self._unheard = self._unheard, []
         for exchange in waited:
@@ -170,7 +168,6 @@ class Gateway:
         return services.held.body(caller.tenant, announced_bytes(headers), request_id_of(headers))
 
     def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer, dialect: Dialect = OPENAI) -> None:
-        """Reject a request that was not handled."""
         replies.refuse(self.services.metrics, sink, request_id, answer, dialect=dialect)
 
     def _turn_away(
@@ -217,18 +214,15 @@ class Gateway:
             self._abandon(ReplicaId(heartbeat.replica_id))
 
     def receive_pulse(self, pulse: Pulse) -> None:
-        """Process a pulse as the full heartbeat that it abbreviates.
-
-        A pulse of an unknown agent is ignored, because a full heartbeat follows.
+        """Process a pulse as the heartbeat that it abbreviates; ignore an unknown agent's, whose full heartbeat
+        follows.
         """
         completed = self.services.fleet.completed(pulse)
         if completed is not None:
             self.receive_heartbeat(*completed)
 
     def sweep(self) -> None:
-        """Check silence, deadlines and idle connections a few times a second. `feeds.sweep` skips a round that is
-        late.
-        """
+        """Check silence, deadlines and idle connections, a few times a second. `feeds.sweep` skips late rounds."""
         services = self.services
         now_s = services.clock()
         self._judge_snapshot()

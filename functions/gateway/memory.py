@@ -24,9 +24,7 @@ _FILE_BYTES = 20 * MIB  # a file during its upload to the store
 
 
 def most(settings: GatewaySettings, pools: int, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
-    """Return the parts of the maximum memory. `pools`: number of pools that generate; each has a tokenizer and known
-    caches.
-    """
+    """Return the parts of the maximum memory. `pools`: number of pools that generate, each with a tokenizer."""
     limits, batch = Limits(), BatchLimits()
     parts = [
         Part("the process", _BASE_BYTES),

@@ -57,9 +57,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 class RegistryForwarding:
-    """Forwards tenants' requests to the registry. Owned by one event loop. `client` has the registry's address and
-    trust.
-    """
+    """Forwards tenants' requests. Owned by one event loop. `client` has the registry's address and trust."""
 
     def __init__(self, services: Services, client: httpx.AsyncClient) -> None:
         self._services = services

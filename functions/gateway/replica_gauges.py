@@ -45,10 +45,8 @@ class ReplicaGauges(Collector):
         *,
         declared: Container[str] | None = None,
     ) -> None:
-        """Record the replicas at this scrape.
-
-        `suspected`: the suspected node or zone of each replica that is avoided. `declared`: declared pools; None if
-        unknown.
+        """Record the replicas at this scrape. `suspected`: the suspected node or zone of each replica that is avoided.
+        `declared`: declared pools; None if unknown.
         """
         self._suspected = Counts(suspected)
         former = {each.replica_id: each for each in self._present}

@@ -131,9 +131,7 @@ class _Server(uvicorn.Server):
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
 
     def _optional_parts(self) -> list[RouteProvider]:
-        """Create the parts that requests do not depend on (composed chats, files, batches); return their route
-        providers.
-        """
+        """Create the parts that requests do not depend on (composed chats, files, batches); return their routes."""
         settings, gateway = self._settings, self._gateway
         self._conversations = ValkeyConversations(
             settings.bus_url,
@@ -252,10 +250,10 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _drain(self) -> None:
-        """Drain after a successor has started to serve.
+        """Drain after a successor has started to serve: open streams and idle clients get the longer handover times.
 
-        Open streams get the longer handover timeout, and idle clients the time to notice the close. Closing a
-        connection just as its client sends would be an error there; a connection in use is told to close by a header.
+        A connection that closes just as its client sends is an error for the client; one in use is told to close by a
+        header.
         """
         self._services.http.lame_duck_s = self._services.limits.lame_duck_handover_s
         self._drain_timeout_s = self._settings.handover_drain_timeout_s

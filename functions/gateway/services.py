@@ -78,8 +78,6 @@ class SnapshotSource(Protocol):
 
 @dataclass(slots=True)
 class State:
-    """The changing state of the gateway."""
-
     catalogue: Catalogue | None = None  # a request under way continues with the one that it began with
     snapshot_source: SnapshotSource | None = None
     snapshot_too_old: bool = False  # the registry has not confirmed the snapshot for too long: valid keys are unknown
@@ -130,10 +128,7 @@ class Services:
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in order of arrival
 
     def requests_of(self, pools: Iterable[PoolName]) -> dict[PoolName, int]:
-        """Return the number of requests per pool.
-
-        A pool's requests are in its queue, dispatched, or at its replicas on behalf of another pool.
-        """
+        """Return the requests per pool: in its queue, dispatched, or at its replicas on behalf of another pool."""
         queued = {pool: admission.gate.running + admission.waiting for pool, admission, _ in self.admission.figures()}
         in_flight = self.router.load.in_flight
         return {

@@ -143,8 +143,6 @@ class TenantSlots:
 
 
 class _Slots:
-    """The slots of one tenant."""
-
     __slots__ = ("free", "users")
 
     def __init__(self, most: int) -> None:
@@ -161,9 +159,7 @@ class Lookups:
         self._buckets: dict[TenantId, TokenBucket] = {}
 
     def count(self, tenant: TenantId, what: str) -> None:
-        """Count one call of this tenant. A call over the limit raises Refused (429) and is not counted. `what`:
-        models, files and so on.
-        """
+        """Count one call of this tenant. A call over the limit raises Refused (429) and does not count."""
         now_us = int(self._clock() * US_PER_S)
         bucket = self._buckets.get(tenant)
         if bucket is None:

@@ -20,10 +20,7 @@ from functions.telemetry.trace_sink import TraceSink
 
 
 class TraceOutputs(Collector):
-    """Sink and receivers of traces, made before the first request and closed after the last.
-
-    Raises StartFailed if settings contradict each other.
-    """
+    """Sink and receivers of traces. Raises StartFailed if settings contradict each other."""
 
     def __init__(self, settings: GatewaySettings, gateway_id: str) -> None:
         self._shippings = _shippings(settings, gateway_id)

@@ -29,7 +29,6 @@ _WHY = re.compile(rb'"(?:finish|stop)_reason":"([a-z_]{1,32})"')
 
 
 def offer(traces: TraceSink, wall_clock: Callable[[], float], ended: Ended) -> None:
-    """Offer the trace of a request that has ended to the sink."""
     admitted = ended.admitted
     traces.offer(
         TracedRequest(

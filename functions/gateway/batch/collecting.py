@@ -30,7 +30,6 @@ class Collecting:
         self._store = shared.store
 
     async def run(self) -> None:
-        """Collect periodically until cancelled."""
         while True:
             await asyncio.sleep(self._shared.limits.collect_s * (0.5 + self._shared.uniform()))
             await self.collect()

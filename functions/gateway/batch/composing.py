@@ -62,9 +62,7 @@ class Composing:
         self._errors = shelf.begin(record.tenant, record.error_file_id)
 
     async def run(self, parts: ResultParts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
-        """Compose the files. `check_holder` raises if another gateway owns the batch. PartMissing: no file was
-        recorded.
-        """
+        """Compose the files. `check_holder` raises if another gateway owns the batch. PartMissing: no file exists."""
         done = Done()
         try:
             for key in parts.keys:

@@ -44,9 +44,7 @@ class Conductor:
         self._is_leaving = False
 
     async def run(self) -> None:
-        """Scan for batches until cancelled. Raises StoreUnavailable if the store cannot be read; then
-        it is restarted.
-        """
+        """Scan for batches until cancelled. Raises StoreUnavailable in an outage; then the task is restarted."""
         while not self._is_leaving:
             await self._look()
             with contextlib.suppress(TimeoutError):
@@ -149,10 +147,10 @@ class Conductor:
         self._begin(claim, route)
 
     async def _show_that_it_is_held(self, latest: BatchRecord) -> None:
-        """Touch the marker before the batch is claimed. Raises StoreUnavailable, and no claim is used up.
+        """Touch the marker before a claim. Raises StoreUnavailable, and no claim is used up.
 
-        If a store accepted records but no markers, each gateway would see the others' claims as abandoned
-        immediately, until the batch had no claims left.
+        If a store accepted records but no markers, gateways would claim the batch from each other until no claims are
+        left.
         """
         log = self._shared.log
         progress = None
@@ -161,9 +159,8 @@ class Conductor:
         await log.touch(latest, progress or BatchProgress(latest.input_file_id, latest.lines, latest.tally))
 
     async def _wait_for_its_record(self, found: OpenBatch) -> None:
-        """Skip a batch without a first record, which its creator may still be writing.
-
-        The marker is deleted after _UNBEGUN_S without a touch, by this gateway's clock.
+        """Skip a batch without a first record. Delete its marker after _UNBEGUN_S without a touch, by
+        the own clock.
         """
         now_s = self._shared.services.clock()
         touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))

@@ -30,10 +30,7 @@ class Stopped(Exception):
 
 
 class LineRound:
-    """One pass; call `run` once.
-
-    `check_time` raises Stopped. While `may_begin` returns False, lines under way may end, but no line starts.
-    """
+    """One pass; call `run` once. `check_time` raises Stopped; no line starts while `may_begin` returns False."""
 
     def __init__(
         self,
@@ -116,10 +113,7 @@ class LineRound:
 
 
 def _request(raw: RawLine, endpoint: str) -> LineRequest | None:
-    """Return the line to send, or None if it is unreadable, which is reported at the end.
-
-    The parsed object is dropped before the line waits, to save memory.
-    """
+    """Return the line to send without its parsed form, or None if it is unreadable, which is reported at the end."""
     try:
         line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
     except orjson.JSONDecodeError:

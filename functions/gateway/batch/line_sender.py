@@ -33,9 +33,7 @@ _HOST = b"batch.shoal.internal"  # requests need a host; this one is never resol
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """A waiting line. Its body is stored as bytes, because a parsed body of small numbers takes ten times as much
-    memory.
-    """
+    """A waiting line. The body is bytes, because a parsed body of small numbers takes ten times as much memory."""
 
     ordinal: int
     custom_id: str
@@ -44,8 +42,6 @@ class LineRequest:
 
 @dataclass(slots=True)
 class LineSender:
-    """Sender of one run's lines."""
-
     clock: Callable[[], float]
     handle: RequestHandler
     route: Route

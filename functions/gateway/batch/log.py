@@ -35,10 +35,7 @@ class Overtaken(Exception):
 
 
 class LogBroken(Exception):
-    """A record is missing although its number is taken, or this release cannot read it.
-
-    Try again later; other batches are not affected.
-    """
+    """A record is missing although its number is taken, or is unreadable for this release. Try again later."""
 
 
 class TooManyOpen(Exception):
@@ -51,8 +48,6 @@ class OutcomeUnknown(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """Content of a marker."""
-
     input_file_id: str
     lines: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -128,17 +123,14 @@ class BatchLog:
         return await self._read(names.marker_key(tenant, batch_id), BatchProgress)
 
     async def close(self, record: BatchRecord) -> None:
-        """Delete the marker of a batch that is over."""
         await self.forget(record.tenant, record.id)
 
     async def forget(self, tenant: str, batch_id: str) -> None:
         await self._store.delete([names.marker_key(tenant, batch_id)])
 
     async def all_open(self, tenant: str = "") -> list[OpenBatch]:
-        """Return all open batches.
-
-        A truncated list would leave batches without an owner, and files that they read would be deleted. The number
-        is limited by `BatchLimits.open_per_tenant`, and each call of the store lists a thousand.
+        """Return all open batches, however many: a batch missing here would get no owner, and its files would be
+        deleted.
         """
         batches: list[OpenBatch] = []
         async for page in self._store.pages(names.marker_key(tenant, "") if tenant else "open/"):
@@ -149,7 +141,6 @@ class BatchLog:
         return batches
 
     async def ids(self, tenant: str) -> list[str]:
-        """Return the ids of all of a tenant's batches, oldest first."""
         found = await self._store.found(names.log_prefix(tenant), LISTED_MAX)
         return list(dict.fromkeys(one.key.split("/")[2] for one in found))
 
@@ -168,6 +159,5 @@ class BatchLog:
 
 
 def _tenant_and_batch(key: str) -> tuple[str, str]:
-    """Return tenant and batch id of a marker's key."""
     _, tenant, batch_id = key.split("/", 2)
     return tenant, batch_id

@@ -31,8 +31,6 @@ _STAYS_RATIO = 0.98
 
 
 class LinePacer:
-    """Pacer of one run."""
-
     def __init__(
         self,
         services: Services,

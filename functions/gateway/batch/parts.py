@@ -61,7 +61,6 @@ class ResultParts:
                     pass
 
     async def read(self, key: str) -> list[LineResult]:
-        """Return the results of a part; raises PartMissing."""
         found = await self._store.read(key, PART_MAX_BYTES)
         if found is None:
             raise PartMissing(f"there is no {key}")
@@ -124,7 +123,6 @@ class ResultParts:
         self._writing -= len(results)
 
     def _next(self) -> list[LineResult]:
-        """Return as many results as fit a part, and at least one."""
         size_bytes, most = 0, self._waiting[: self._limits.part_lines]
         for index, one in enumerate(most):
             size_bytes += len(one.text)

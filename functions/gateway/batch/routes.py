@@ -91,8 +91,6 @@ class Expiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of a request to create a batch."""
-
     input_file_id: str
     endpoint: str
     completion_window: str
@@ -101,7 +99,6 @@ class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def add_routes(batches: Batches, app: FastAPI) -> None:
-    """Add the routes of batches and of files."""
     services = batches.services
     files.add_routes(batches, app)
 

@@ -88,9 +88,7 @@ class BatchRun:
                 await self._take_back()
 
     def leave(self) -> None:
-        """Stop within a few seconds because the process will end: lines in flight may end, and answers
-        become durable.
-        """
+        """Stop within a few seconds because the process will end; answers so far become durable."""
         if self._is_leaving:
             return
         self._is_leaving = True

@@ -20,11 +20,7 @@ from functions.gateway.tenant_limits import TenantShares, TenantSlots
 
 
 class Batches:
-    """Service of files and batches.
-
-    Clients' requests and running batches use the store with separate threads, so that listings never delay an owner
-    that must touch its markers.
-    """
+    """Service of files and batches. Running batches have store threads of their own, so listings never delay them."""
 
     def __init__(self, services: Services, handle: RequestHandler, store: S3Store, limits: BatchLimits) -> None:
         self.services = services
@@ -70,7 +66,6 @@ class Batches:
         await self.conductor.leave()
 
     async def reader_of(self, tenant: str, file_id: str) -> str | None:
-        """Return the open batch that reads this file."""
         for one in await self.log.all_open(tenant):
             try:
                 if await self._reads(tenant, one.id, file_id):
@@ -92,7 +87,6 @@ class Batches:
         self.store.close()
 
     def check_store(self) -> None:
-        """Raise Refused (503) if batches are not run here."""
         if self._unfit:
             message = (
                 "Batches are not available: the object store lacks an operation that they need. Contact the operator."

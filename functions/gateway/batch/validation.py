@@ -31,7 +31,6 @@ class Validation:
     """Validation of one batch; call `run` once."""
 
     def __init__(self, services: Services, store: FileStore, record: BatchRecord, route: Route) -> None:
-        """Raise Refused (503) if the gateway has no snapshot yet."""
         if services.state.catalogue is None:
             raise Refused(
                 errors.unavailable("The gateway is starting and has not loaded models and keys yet.", "not_ready", 1)

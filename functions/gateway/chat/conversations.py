@@ -51,8 +51,6 @@ Saved = Literal["kept", "conflict", "too_long", "not_saved"]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation as it was when it was read."""
-
     shelf: str  # the tenant's shelf
     name: str
     sealed: bytes | None  # None: not stored yet
@@ -161,7 +159,6 @@ def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
 
 
 def _system_messages(messages: list[Message]) -> int:
-    """Return the number of leading system messages."""
     return next((index for index, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
 
 

@@ -65,9 +65,7 @@ def conversation_of(
 
 
 def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:
-    """Return the key of a chat without a session. Plain text contents need no function call, because every chat is
-    hashed.
-    """
+    """Return the key of a chat without a session. Plain texts need no call here: every chat is hashed."""
     texts: list[str] = [str(parsed.get("model"))]
     system = parsed.get("system")
     if system is not None:

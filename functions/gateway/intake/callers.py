@@ -19,10 +19,7 @@ def identify_lookup(services: Services, request: Request) -> tuple[Catalogue, Ca
 
 
 def identify_manager(services: Services, request: Request) -> tuple[Catalogue, Caller, str]:
-    """Authenticate the caller of a registry route and count the call. Also return the authorization header.
-
-    All of a tenant's keys are accepted; the registry checks what the key may do.
-    """
+    """Authenticate the caller of a registry route and count the call. The registry checks what the key may do."""
     catalogue, read = _read(services, request)
     caller = services.intake.authenticate(catalogue, read, services.wall_clock())
     authenticated(request.scope, caller.tenant)

@@ -15,7 +15,6 @@ _CALLERS_TOOLS = ("function", "custom")  # the caller runs these; an engine woul
 
 
 def messages(limit: int) -> Check:
-    """Check OpenAI's chat messages."""
     return _each_message(limit, _message)
 
 

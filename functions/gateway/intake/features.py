@@ -38,9 +38,7 @@ _DOCUMENTS = ("documents", "items", "text_2", "data_2")
 
 
 def read_again_bytes(parsed: JsonObject) -> int:
-    """Return the bytes that a scoring model reads in addition to the request's text. The request's fields were
-    checked.
-    """
+    """Return the bytes that a scoring model reads in addition to the text of the (checked) request."""
     queries, documents = _first(parsed, _QUERIES), _first(parsed, _DOCUMENTS)
     if _how_many(queries) != 1:
         return 0
@@ -61,7 +59,7 @@ _MAX_SEEDS = 20_000  # (tenant's salt, engine's name): 5 MB
 
 
 class Features:
-    """Owned by one event loop."""
+    """Features of requests, from learnt lengths. Owned by one event loop."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self.lengths = LengthModel(max_entries)

@@ -97,7 +97,6 @@ def _template(limits: Limits) -> Rules:
 
 
 def _sampling(limits: Limits) -> Rules:
-    """Return the rules of sampling and stop conditions."""
     return {
         "stream": boolean,
         "stop": texts(limits.stop_strings),
@@ -128,7 +127,6 @@ def _sampling(limits: Limits) -> Rules:
 
 
 def _generation(limits: Limits) -> Rules:
-    """Return the rules that chat and completions share."""
     return _sampling(limits) | {
         "stream_options": stream_options,
         "stream_interval": integer(1, MOST_TOKENS_AN_EVENT),

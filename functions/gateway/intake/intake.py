@@ -50,8 +50,6 @@ _SERVICE_TIERS: dict[str, ServiceClass] = {"priority": "interactive", "flex": "b
 
 
 class RawRequest(msgspec.Struct, frozen=True):
-    """A request to an engine route, as received."""
-
     request_id: str
     headers: RawHeaders
     body: bytes

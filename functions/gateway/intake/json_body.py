@@ -36,9 +36,7 @@ class _Duplicate(ValueError):
 
 
 def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
-    """Return the object in `body`; raises Refused (400) with a remedy. `max_values` bounds containers and keys
-    together.
-    """
+    """Return the object in `body`; raises Refused (400). `max_values` bounds containers and keys together."""
     openings = _openings(body) if len(body) <= max_values else _values_at_most(body)
     if openings > max_values and _values(body) > max_values:
         raise bad_request(

@@ -43,9 +43,7 @@ class OutputFields:
 def hold_to_caps(
     parsed: JsonObject, output: OutputFields, field: str, quota: QuotaEntry, body_bytes: int, *, window_tokens: int
 ) -> None:
-    """Limit the output length in `field`, the one in force; raises OverQuota (400) if the request exceeds the tier's
-    caps.
-    """
+    """Limit the output length in `field`, the one in force; raises OverQuota (400) over the tier's caps."""
     caps = quota.limits
     if caps.max_output_tokens is None and caps.max_context_tokens is None:
         return

@@ -85,7 +85,6 @@ class Listing:
         self._written: dict[ModelId, _Written] = {}  # by model of the snapshot
 
     def models(self, catalogue: Catalogue, fleet: FleetView, tenant: TenantId) -> Listed:
-        """Return all models that the tenant may call."""
         self._forget_gone(catalogue)
         quota = catalogue.quota_of(tenant)
         # the tenant's pools of a model, and its tenant-specific JSON

@@ -35,9 +35,7 @@ def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes
 
 
 def wrong_task(model: ResolvedModel, route: Route) -> Refused:
-    """Return the error for a route that does not fit the model; an engine would answer 404 as if the model did not
-    exist.
-    """
+    """Return the error for a route that the model does not answer; an engine would answer a misleading 404."""
     usable = ", ".join(routes_for(model.task))
     message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
     return bad_request(message, param="model", code="wrong_model_type")
@@ -58,9 +56,7 @@ def as_control(admitted: Admitted, splits: Splits) -> Admitted:
 def _classified(
     catalogue: Catalogue, tenant: TenantId, requested: str, parsed: JsonObject, body_bytes: int
 ) -> ResolvedModel | None:
-    """Return the base model that a classifier chooses, or None if there is no such classifier or no pool may be
-    called.
-    """
+    """Return the base model that a classifier chooses, or None without such a classifier or a callable pool."""
     entry = catalogue.classifiers.get(requested)
     if entry is None:
         return None

@@ -26,8 +26,6 @@ _ANY: frozenset[Task] = frozenset({"generate", "embed", "classify", "score"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One engine route that the gateway offers."""
-
     path: str
     upstream_path: bytes
     table: Callable[[Limits], FieldTable]

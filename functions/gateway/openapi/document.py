@@ -34,8 +34,6 @@ _ABOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Description of one method of one path."""
-
     summary: str
     answer: Schema
     media: str = _JSON

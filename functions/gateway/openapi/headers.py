@@ -18,7 +18,6 @@ class Header:
 
     @property
     def component(self) -> str:
-        """Return the header's name in the document's components."""
         return self.name.lower()
 
 

@@ -34,9 +34,7 @@ _NUMBER = r"-?[\d.e+-]+"
 
 
 def body_schema(route: Route, limits: Limits) -> Schema:
-    """Return the schema of a route's body: its table's fields by their checks. The pool's policy
-    decides about others.
-    """
+    """Return the schema of a route's body from its table's checks. The pool's policy decides about other fields."""
     must = ["model", *(group[0] for group in route.required if len(group) == 1)]
     properties = {"model": {**_STRING, "description": "`base`, or `tenant/name`, then `:channel` or `@version`."}}
     for name, rule in route.table(limits).rules.items():

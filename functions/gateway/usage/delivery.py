@@ -76,7 +76,6 @@ class UsageDelivery:
         self._failing = False
 
     async def deliver_often(self) -> None:
-        """Deliver periodically; raises NotDelivered."""
         while True:
             await asyncio.sleep(DELIVER_EVERY_S)
             await asyncio.to_thread(self.deliver)

@@ -123,7 +123,6 @@ class UsageSpool:
                     _remove(directory)
 
     def waiting_bytes(self) -> int:
-        """Return the bytes of this process's files."""
         return sum(path.stat().st_size for path in self._own.glob(f"*{_SUFFIX}"))
 
     def close(self) -> None:

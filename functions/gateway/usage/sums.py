@@ -96,10 +96,7 @@ class UsageSums:
             self._left_at_work(ended)
 
     def lost_attempt(self, attempt: LostAttempt, now_s: float) -> None:
-        """Count the engine's work for an attempt that failed or was slower than another one.
-
-        The engine has read up to all of the prompt and generated the tokens that were seen.
-        """
+        """Count the engine's work (prompt and tokens seen) for an attempt that failed or lost against a faster one."""
         admitted = attempt.admitted
         if attempt.connected_s and admitted.route.is_read:
             self._lose(admitted, attempt.prediction, now_s - attempt.connected_s, attempt.usage, attempt.tokens)
@@ -122,7 +119,6 @@ class UsageSums:
         merge(self._rows, rows)
 
     def _begun(self, key: UsageKey) -> UsageRow:
-        """Create the row of a key."""
         if len(self._rows) >= self._rows_max:
             hour, tenant, _, _, pool, service_class = key
             key = (hour, tenant, "", "", pool, service_class)

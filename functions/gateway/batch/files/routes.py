@@ -112,9 +112,7 @@ async def _found(batches: Batches, tenant: str, file_id: str) -> FileRecord:
 
 
 async def _content(batches: Batches, tenant: str, record: FileRecord) -> Response:
-    """Return a file's content. The first block is read before the head, so that a lost store is
-    reported as an error.
-    """
+    """Return a file's content. The first block is read before the head, so that an outage is an error."""
     blocks = batches.shelf.content(tenant, record.id)
     try:
         first = await anext(blocks, b"")

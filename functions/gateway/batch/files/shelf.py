@@ -30,7 +30,6 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     purpose: str  # one of KEPT_PURPOSES
 
     def shown(self) -> dict[str, Any]:
-        """Return the file as OpenAI's API shows it."""
         return {
             "id": self.id,
             "object": "file",
@@ -63,9 +62,7 @@ class Shelf:
         now_unix_s: float,
         expiry_s: int | None = None,
     ) -> FileRecord:
-        """Record a file whose bytes are written: it exists from now on, until the retention or the owner's shorter
-        expiry.
-        """
+        """Record a file whose bytes are written. It expires by the retention, or by its owner's shorter expiry."""
         now_s, kept_s = int(now_unix_s), int(self._retention_s)
         expires_s = now_s + (kept_s if expiry_s is None else min(kept_s, expiry_s))
         record = FileRecord(file_id, size_bytes, now_s, expires_s, filename, purpose)
@@ -73,9 +70,8 @@ class Shelf:
         return record
 
     async def find(self, tenant: str, file_id: str) -> FileRecord | None:
-        """Return a file's record, or None if it is missing or expired.
-
-        An expired file's bytes are deleted by the first collection after the retention of all files.
+        """Return a file's record, or None if it is missing or expired. An expired file's bytes remain until the
+        retention.
         """
         if not names.is_id("file", file_id):
             return None

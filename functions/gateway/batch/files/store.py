@@ -25,9 +25,7 @@ _Got = TypeVar("_Got")
 
 
 class FileStore:
-    """Asynchronous calls to the store. They raise StoreUnavailable if it cannot be reached; `refused` makes a 503 of
-    it.
-    """
+    """Asynchronous calls to the store. They raise StoreUnavailable in an outage; `refused` makes a 503 of it."""
 
     def __init__(self, store: S3Store) -> None:
         self._store = store
@@ -60,11 +58,9 @@ class FileStore:
         await self.call(self._store.delete, keys)
 
     async def found(self, prefix: str, most: int) -> list[StoredObject]:
-        """Return the first `most` objects below the prefix."""
         return await self.call(lambda: list(islice(self._store.list(prefix), most)))
 
     async def pages(self, prefix: str, page: int = 1000) -> AsyncIterator[list[StoredObject]]:
-        """Yield all objects below the prefix in pages."""
         found: Iterator[StoredObject] = self._store.list(prefix)
         while some := await self.call(lambda: list(islice(found, page))):
             yield some

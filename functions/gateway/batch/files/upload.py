@@ -34,9 +34,8 @@ _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
 
 class UploadForm(MultipartForm):
-    """Form with a batch's file: one part "file" whose bytes are passed on, and a few small fields.
-
-    Call `feed` with blocks; it returns bytes of the file. Then call `end`.
+    """Form with a batch's file: part "file" and a few fields. `feed` returns bytes of the file; `end`
+    checks the form.
     """
 
     def __init__(self, content_type: str) -> None:
@@ -108,9 +107,7 @@ async def receive(
     places: UploadSlots,
     clock: Callable[[], float],
 ) -> UploadForm:
-    """Write the form's file to the store and return the form with checked fields. No file is recorded
-    if this raises.
-    """
+    """Write the form's file to the store; return the checked form. No file is recorded if this raises."""
     if (announced_bytes(request.scope["headers"]) or 0) > max_bytes + _FORM_BYTES:
         raise too_large(max_bytes)
     try:

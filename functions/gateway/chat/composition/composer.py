@@ -42,10 +42,9 @@ class Composer:
     def take(
         self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
-        """Start a composition for a chat, or handle it as an ordinary request if it needs none.
+        """Start a composition for a chat, or handle it as an ordinary request if it needs none or is invalid.
 
-        An invalid body is also handled as an ordinary request, which counts and rejects it. Raises OverQuota (429) if
-        the tenant's quota is used up; then nothing is read or recalled.
+        Raises OverQuota (429) if the tenant's quota is used up; then nothing is read or recalled.
         """
         self._shared.check_quota(known)
         try:
@@ -63,10 +62,9 @@ class Composer:
     def add_routes(self, app: FastAPI) -> None:
         @app.delete("/v1/conversations")
         async def forget(request: Request) -> dict[str, Any]:
-            """Delete the conversation of a session of the caller's tenant; `deleted` is False if there was none.
+            """Delete the conversation of a session; `deleted` is False if there was none.
 
-            The header names the session, as in chats, because a session id may have characters that a path cannot
-            have.
+            The header names the session, because its id may have characters that a path cannot have.
             """
             services = self._shared.services
             _, caller = identify_lookup(services, request)

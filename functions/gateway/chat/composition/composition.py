@@ -141,9 +141,7 @@ class Composition:
         return await self._hand_in(body, Gathered())
 
     async def _hand_in(self, body: JsonObject, sink: Gathered) -> Gathered:
-        """Run one round to its end. The first round counts from the client's request, each later one from its own
-        start.
-        """
+        """Run one round to its end. The first counts from the client's request, each later one from its start."""
         self._rounds += 1
         clock = self._shared.services.clock
         received_s = self._asked.received_s if self._rounds == 1 else clock()
@@ -169,9 +167,7 @@ class Composition:
         return [header for header in raw.headers if header[0].lower() not in changed] + list(changed.items())
 
     def _left_s(self) -> float:
-        """Return the seconds until the deadline, which covers all rounds and calls; raises Refused (504) if it has
-        passed.
-        """
+        """Return the seconds until the deadline of all rounds and calls; raises Refused (504) if it has passed."""
         services, asked_ms = self._shared.services, self._asked.known.read.deadline_ms
         most_s = services.limits.answer_s
         allowed_s = most_s if asked_ms is None else min(asked_ms / 1000, most_s)

@@ -79,9 +79,8 @@ class Passing(Gathered):
         self._ended.set()
 
     def _heard(self, data: bytes) -> bytes:
-        """Record events, and return them without `[DONE]`.
-
-        `[DONE]` is held back until the conversation is stored, because a client may send the next turn after it.
+        """Record events; hold back `[DONE]` until the conversation is stored, because the client may
+        then continue it.
         """
         self.listener.hear(data)
         if not data.endswith(_DONE):

@@ -93,10 +93,7 @@ class History:
         return len(forgotten)
 
     async def shorten(self, ask: Ask) -> None:
-        """Replace the oldest turns by a summary, if the tenant summarises overlong chats and a model makes one.
-
-        Otherwise admission drops the turns, as with `slide`.
-        """
+        """Replace the oldest turns by a summary, if the tenant's policy says so; else admission may slide the chat."""
         asked, shared, messages = self._asked, self._shared, self._body["messages"]
         if asked.tenant.context_overflow != "summarise" or not shared.overflow(asked, self._body):
             return

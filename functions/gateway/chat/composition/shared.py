@@ -39,8 +39,6 @@ ConversationOutcome = Recalled | Saved | Literal["not_wished", "deleted"]
 
 
 class CompositionMetrics:
-    """Metrics of compositions. Owned by one event loop."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._conversations = Counter(
             "shoal_conversations", "Operations on stored conversations, by outcome", ["outcome"], registry=registry

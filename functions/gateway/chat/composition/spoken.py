@@ -60,11 +60,7 @@ def as_events(answer: JsonObject, include_usage: bool) -> bytes:
 
 @dataclass(slots=True)
 class Listener:
-    """Reassembles a streamed answer. The relay passes on complete events only.
-
-    The relay does not parse events. If one cannot be parsed here, the client still gets it, but the answer is not
-    stored.
-    """
+    """Reassembles a streamed answer from complete events. An answer with an unreadable event is not stored."""
 
     finished: bool = False
     _garbled: bool = False

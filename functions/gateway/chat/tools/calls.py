@@ -140,8 +140,7 @@ class ToolCaller:
 def secret_file(folder: Path, tenant: str, name: str) -> Path:
     """Return the secret's file. Neither name can contain a slash or consist of dots alone.
 
-    A mounted Kubernetes Secret has no folders, so `<tenant>.<name>` is also accepted. If the name has no dot, no
-    other tenant can have the same file.
+    A mounted Kubernetes Secret has `<tenant>.<name>` instead of folders; it is unambiguous if the name has no dot.
     """
     flat = folder / f"{tenant}.{name}"
     return flat if "." not in name and flat.is_file() else folder / tenant / name

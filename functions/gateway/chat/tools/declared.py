@@ -88,7 +88,6 @@ def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> Declared | None:
 
 
 def result(call: ToolCall, content: str) -> JsonObject:
-    """Return the message with a call's result for the model."""
     return {"role": "tool", "tool_call_id": call.call_id, "content": content}
 
 
