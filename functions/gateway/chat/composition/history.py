@@ -93,7 +93,7 @@ class History:
         return len(forgotten)
 
     async def shorten(self, ask: Ask) -> None:
-        """Replace the oldest turns by a summary, if the tenant's policy says so; else admission may slide the chat."""
+        """Replace the oldest turns by a summary, if the tenant wants it; without one, admission drops them."""
         asked, shared, messages = self._asked, self._shared, self._body["messages"]
         if asked.tenant.context_overflow != "summarise" or not shared.overflow(asked, self._body):
             return
