@@ -1,5 +1,5 @@
-"""The registry: what the fleet should be (the snapshot) and what it is (the view from heartbeats), over HTTP.
+"""The registry: serves the fleet's desired state (the snapshot) and its observed state (from heartbeats) over HTTP.
 
-The data plane follows it and never depends on it: a registry that is away costs news, not service.
-May import what lies below roles; no other role.
+The data plane follows the registry but does not depend on it: without the registry, requests are served and changes
+wait. This package may import the layers below the roles, but no other role.
 """

@@ -1,6 +1,6 @@
 """`python -m functions.registry [migrate]`: the registry process, configured by SHOAL_REGISTRY_* (settings.py).
 
-`migrate` only brings the database's schema up to date, which the process also does when it starts.
+`migrate` only upgrades the database schema and exits; the process also does this when it starts.
 """
 
 import logging
@@ -16,7 +16,7 @@ from functions.registry.settings import RegistrySettings
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     struct_types.prepare()
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # regions ask each other every second
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # requests to other regions, one a second, would fill the log
     try:
         settings = RegistrySettings()
         if sys.argv[1:] == ["migrate"]:

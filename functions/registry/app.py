@@ -1,12 +1,12 @@
-"""The registry's HTTP application: routes and what surrounds them. No sockets, no files, no globals.
+"""HTTP application of the registry: routes, error handlers and request ids. No sockets, no files, no globals.
 
-GET  /healthz /readyz /metrics /openapi.json /console          for everyone who can reach it
-GET|HEAD|PUT /v1/snapshot, /v1/fleet…, /internal/v1/…          for gateways, agents, the controller: each its own
-/v1/models /v1/rollouts /v1/artifacts /v1/usage                for tenants, each its own, and for the operator
-/v1/tenants/…/keys /v1/audit /v1/usage/pools                   for the operator
-GET /regions/v1/…                                              for registries of other regions, with their token
+GET  /healthz /readyz /metrics /openapi.json /console          without a credential
+GET|HEAD|PUT /v1/snapshot, /v1/fleet…, /internal/v1/…          gateways, agents, the controller, by credential
+/v1/models /v1/rollouts /v1/artifacts /v1/usage                tenants (their own data only) and the operator
+/v1/tenants/…/keys /v1/audit /v1/usage/pools                   the operator
+GET /regions/v1/…                                              registries of other regions, with their token
 
-The snapshot's routes touch no database: what serves depends on nothing that only changes what is served.
+The snapshot's routes use no database, since serving must not depend on the part that only makes changes.
 """
 
 import logging
@@ -61,7 +61,7 @@ from functions.registry.tracker import Tracker, tracker_routes
 from functions.registry.usage_routes import usage_routes
 from functions.registry.version_routes import version_routes
 
-# The one edge where refusals of the database and of the artifact store become answers.
+# HTTP answers for errors of the catalogue, its database and the artifact store.
 
 
 _STATUS: dict[Kind, int] = {
@@ -74,7 +74,7 @@ _STATUS: dict[Kind, int] = {
 }
 _RETRY_AFTER = {"retry-after": "5"}
 
-# By what the caller does: send something else, wait, or choose another name.
+# Status and code by what the caller has to do: send something else, wait, or choose another name.
 _ARTIFACTS: dict[type[ArtifactError], tuple[int, str]] = {
     ArtifactRefused: (422, "artifact_refused"),
     ArtifactCorrupt: (422, "artifact_corrupt"),
@@ -96,7 +96,7 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
     status = _STATUS[error.kind]
     body = error_body(status, error.code, error.message, error.subject)
     if error.code == "rollout_active":
-        body["rollout"] = error.subject  # for programs: which one to watch, or to take back
+        body["rollout"] = error.subject  # lets programs watch the active rollout or roll it back
     return JSONResponse(body, status)
 
 
@@ -110,13 +110,13 @@ async def _artifact(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse(error_body(status, code, str(error)), status, headers=headers)
 
 
-# Around every request: its id, its count, and the log of what nobody foresaw.
-# Pure ASGI, outermost, so that errors of the framework carry the id as well.
+# Request ids, request counts and the log of unexpected errors. Pure ASGI and outermost, so that error answers of the
+# framework carry the id as well.
 
 
 _log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_UNROUTED = "(none)"  # one label for all paths that are no route: a scanner must not make series
+_UNROUTED = "(none)"  # one label for all unknown paths, so that a scanner creates no series
 
 
 class Envelope:
@@ -129,7 +129,7 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(Headers(scope=scope).get("x-request-id"))
-        scope["shoal_request_id"] = request_id  # the audit names it
+        scope["shoal_request_id"] = request_id  # recorded in the audit log
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -142,7 +142,8 @@ class Envelope:
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            _log.exception("request %s failed", request_id)  # the framework has answered, and raised again for us
+            # the framework has already answered, and raised the error again
+            _log.exception("request %s failed", request_id)
         finally:
             route = getattr(scope.get("route"), "path", _UNROUTED)
             self._metrics.requests.labels(route=route, method=_method(scope), code=status).inc()
@@ -171,7 +172,8 @@ def make_app(
     store_watch: StoreWatch | None = None,
     console: ConsoleSources | None = None,
 ) -> ASGIApp:
-    """Without a `services` there are the snapshot, the fleet and what was published of the models, read-only."""
+    """Make the app. Without `services` it serves the snapshot, the fleet, the tracker and the published models
+    (read-only)."""
     metrics = Metrics()
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
@@ -202,12 +204,13 @@ def make_app(
 
     @app.get("/healthz")
     async def alive() -> dict[str, str]:
-        """The process lives."""
+        """Report that the process runs."""
         return {"status": "ok"}
 
     @app.get("/readyz")
     async def ready() -> dict[str, Any]:
-        """Ready without a snapshot too: somebody must be able to bring the first one. Without a database as well."""
+        """Report readiness. Neither a snapshot nor a database is required: the first snapshot is published to a ready
+        registry."""
         if store.closing:
             raise ApiError(503, "closing", "the registry is shutting down")
         database = {"database_ready": services.database.ready} if services is not None else {}
@@ -216,7 +219,8 @@ def make_app(
 
     @app.get("/metrics", response_class=Response)
     async def exposition(request: Request) -> Response:
-        """With the internal token also `shoal_rollout_stage{model}`: models' names are for nobody else."""
+        """Metrics for Prometheus. `shoal_rollout_stage{model}` is only shown with the internal token: it names
+        tenants' models."""
         stages = await active_stages(services, request, operators) if services is not None else {}
         others = regions.follower.statuses() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []

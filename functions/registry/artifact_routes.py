@@ -1,7 +1,7 @@
-"""`/v1/artifacts`: content comes in, as an upload or from an address, and is known by its digest from then on.
+"""`/v1/artifacts`: store adapters, sent as an upload or fetched from an address, under the digest of their content.
 
-An upload is never held in memory: what arrives goes to the staging disk a megabyte at a time, is checked there, and
-published only when all of it is sound. Who leaves half way leaves nothing.
+An upload is never held in memory. Its data goes to the staging disk one megabyte at a time, is checked there, and is
+published only if all of it is valid. An interrupted upload leaves nothing.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from functions.registry.version_content import no_store
 
 UPLOAD_DEADLINE_S = 1800.0
 READ_TIMEOUT_S = 30.0  # between two pieces of a body
-RATE_GRACE_S = 30.0  # of waiting for pieces, before their average rate counts
+RATE_GRACE_S = 30.0  # waiting time before the average rate is checked
 _BLOCK_BYTES = 1024 * 1024
 _FIELDS = frozenset({"tenant", "base_model", "adapter_type"})
 
@@ -77,7 +77,8 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
 
     @router.post("/v1/artifacts", status_code=201, openapi_extra=_TAKES)
     async def bring(request: Request, who: Annotated[Principal, Depends(authenticator.writer)]) -> Response:
-        """Upload an adapter's files, or name where they lie. 201 when the content is new to the tenant, else 200."""
+        """Upload an adapter's files, or name the address to fetch them from. 201 if the content is new to the tenant,
+        else 200."""
         ingesting = services.ingesting
         if ingesting is None:
             raise no_store()
@@ -98,7 +99,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
 
     @router.get("/v1/artifacts/{digest}")
     async def one(digest: DigestName, who: Annotated[Principal, Depends(authenticator.reader)]) -> dict[str, Any]:
-        """An artifact that the caller brought in, or the operator."""
+        """An artifact that the caller or the operator stored."""
         found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, who.tenant)))
         if found is None:
             message = f"there is no artifact {digest} of yours; POST /v1/artifacts brings one in"
@@ -111,7 +112,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
 async def _received(
     services: RegistryServices, ingesting: Ingesting, request: Request, who: Principal
 ) -> tuple[TenantId | None, Ingested, bool]:
-    """A multipart body, from the wire to the store."""
+    """Receive a multipart body and store its adapter."""
     try:
         boundary = boundary_of(request.headers.get("content-type", ""))
         manager = ingesting.ingest.upload(who.tenant)
@@ -139,10 +140,11 @@ async def _received(
 
 
 async def _blocks(request: Request, policy: IngestPolicy) -> AsyncIterator[bytes]:
-    """The body in pieces of about a megabyte, bounded in size and time, and not slower than `min_bytes_per_s`.
+    """Yield the body in pieces of about a megabyte, limited in size and time and at least `min_bytes_per_s` fast.
 
-    No timeout is open while a piece is out: it would interrupt whoever writes it to a disk instead of being told here.
-    Nor does that time count against the sender's rate. Who drips would hold one of the few places for half an hour.
+    No timeout runs while the caller processes a piece: it would interrupt the caller's disk write instead of this
+    wait. That time does not count against the sender's rate either. The minimum rate exists because a very slow
+    sender would occupy one of the few upload places for half an hour.
     """
     clock = asyncio.get_running_loop().time
     ends_s = clock() + UPLOAD_DEADLINE_S
@@ -164,7 +166,7 @@ async def _blocks(request: Request, policy: IngestPolicy) -> AsyncIterator[bytes
             gathered.append(piece)
             size_bytes += len(piece)
             total_bytes += len(piece)
-            if total_bytes > max_bytes + _BLOCK_BYTES:  # the form's own lines are little beside the files
+            if total_bytes > max_bytes + _BLOCK_BYTES:  # allows for the form's own lines
                 raise ApiError(413, "body_too_large", f"an adapter may have {max_bytes} bytes in all")
             if waited_s > RATE_GRACE_S and total_bytes < policy.min_bytes_per_s * waited_s:
                 raise _too_slow(f"the upload came with {total_bytes / waited_s:.0f} bytes/s", policy)
@@ -197,7 +199,8 @@ def _named(services: RegistryServices, who: Principal, fields: dict[str, str]) -
 
 
 def _tenant(services: RegistryServices, who: Principal, named: str | None) -> TenantId | None:
-    """Whose the content will be: a tenant's own; whose the operator says, or the operator's."""
+    """Return the owner of the content: the caller's own tenant, or for an operator the named tenant or None (the
+    operator)."""
     if who.tenant is not None:
         if named not in (None, who.tenant):
             raise ApiError(404, "tenant_not_found", f"there is no tenant {named!r}", "tenant")
@@ -238,13 +241,13 @@ class FileWriter(Protocol):
 
 
 class AdapterForm(MultipartForm):
-    """Form of an adapter's upload: fields first, then files, each file's bytes written at once.
+    """Parser of an adapter's upload form: fields first, then files, whose bytes are written as they arrive.
 
         part "tenant", "base_model", …     fields
         part "file"; filename="a/b"        a file of the adapter
 
-    `open_file` is asked for a writer when a file begins. Names, sizes and numbers are judged by the upload that a file
-    is written to. Blocks on that upload's disk.
+    `open_file` returns the writer for each file. The upload behind the writer checks names, sizes and the number of
+    files. Blocks on that upload's disk.
     """
 
     max_parts: ClassVar[int] = 1024

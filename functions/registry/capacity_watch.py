@@ -1,10 +1,10 @@
-"""Watch of the capacity that is paid: once a minute, how many replicas each pool has, and what they cost.
+"""Record the paid capacity: once a minute, the number of replicas of each pool and their cost.
 
-Who is paid is who is there: every replica that the fleet has heard of lately, ready or not. A minute in which the bus
-was out of reach is not counted, and `minutes_seen` says how many were. Several registries of one database watch alike;
-each minute counts once.
+Every replica with a recent heartbeat counts as paid, ready or not. A minute without the bus is not counted;
+`minutes_seen` is the number of counted minutes. If several registries share a database, each minute still counts
+once.
 
-What is older than `usage_days` is forgotten here, too.
+This task also deletes usage and capacity older than `usage_days`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _DAY_S = 86_400
 
 
 class CapacityWatch:
-    """Owned by one event loop."""
+    """Task that counts the capacity of each minute. Owned by one event loop."""
 
     def __init__(
         self,
@@ -41,13 +41,13 @@ class CapacityWatch:
         self._forgot_day = -1
 
     async def run(self) -> None:
-        """For ever, a little after each minute's beginning: DatabaseUnavailable."""
+        """Count every minute, a little after its beginning, until cancelled. Raises DatabaseUnavailable."""
         while True:
             await asyncio.sleep(_MINUTE_S - self._wall_clock() % _MINUTE_S + 1.0)
             await self.look()
 
     async def look(self) -> None:
-        """Count the present minute."""
+        """Count the present minute, and once a day delete old rows."""
         now_unix_s = self._wall_clock()
         if self._fleet.bus_connected:
             count = functools.partial(usage.take_minute, minute=int(now_unix_s) // _MINUTE_S, pools=self._pools())
@@ -58,7 +58,7 @@ class CapacityWatch:
             self._forgot_day = int(now_unix_s) // _DAY_S
 
     def _pools(self) -> list[MinuteOfPool]:
-        """Those of the snapshot, also where they have nothing."""
+        """Return the present minute for each pool of the snapshot, including pools without replicas."""
         there = Counter(seen.heartbeat.pool for seen in self._fleet.replicas())
         return [
             MinuteOfPool(

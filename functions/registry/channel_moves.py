@@ -1,11 +1,11 @@
-"""Where a channel goes: at once when there is nothing to compare, else in the steps of the model's policy.
+"""Move a channel: immediately if there is nothing to compare, otherwise in the stages of the model's policy.
 
-                     no channel yet            → it points there
-POST …/channels/c    the same version          → nothing
-   {version}         a rollout there already   → that rollout
-                     a rollout elsewhere       → conflict, which names it
-                     one stage, or same bytes  → it points there; the controller holds the flip until it is loaded
-                     more stages               → a rollout begins, and moves the channel when it completes
+                     no channel yet            → the channel is created and points to the version
+POST …/channels/c    the same version          → nothing changes
+   {version}         a rollout to it runs      → that rollout is returned
+                     another rollout runs      → conflict, which names it
+                     one stage, or same bytes  → the channel moves; the controller publishes it once it is loaded
+                     more stages               → a rollout starts, and moves the channel when it completes
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ PolicyOf = Callable[[str], RolloutEntry]
 class Moved:
     model: StoredModel
     channel: str
-    version: StoredVersion  # what was asked for
+    version: StoredVersion  # the requested version
     lock_version: int
     is_new: bool
-    rollout: Rollout | None = None  # that moves it there
+    rollout: Rollout | None = None  # the rollout that moves the channel, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Move:
     version: str
     policy_of: PolicyOf
     limits: Limits
-    if_lock_version: int | None = None  # what the caller has seen; 0: no channel yet
+    if_lock_version: int | None = None  # lock version that the caller has seen; 0: no channel yet
 
     def apply(self, write: Write) -> Moved:
-        """In the caller's transaction; Refused where something is in the way."""
+        """Move the channel in the caller's transaction. Raises Refused if that is not possible."""
         model = catalogue_writes.existing(write, self.model)
         version = model.version(self.version)
         if version is None:

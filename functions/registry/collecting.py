@@ -1,10 +1,10 @@
-"""Garbage collection in the registry's process: periodic, or at the operator's request.
+"""Run garbage collection in the registry's process, periodically or at the operator's request.
 
-    take the lock (one registry at a time) → retire artifacts that nobody named → collect (functions.artifacts.collect)
+    take the lock (one registry at a time) → retire artifacts that nothing names → collect (functions.artifacts.collect)
 
-What must stay: the digests of versions and artifacts in the database, both ends of every rollout that may still move,
-everything in the published snapshot, and whatever a live replica has loaded. A pass that cannot know all of that (no
-snapshot, no bus) is not begun: garbage costs money, a missing chunk costs a model.
+A pass keeps the digests of versions and artifacts in the database, both versions of every active rollout, everything
+in the published snapshot, and all adapters that live replicas have loaded. Without a snapshot or the bus these are
+not all known, and no pass starts: garbage costs money, but a missing chunk costs a model.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ Answer = TypeVar("Answer")
 
 
 class NotNow(Exception):
-    """No pass can be made now; the message says why. Nothing was deleted."""
+    """Raised if no pass can run now, with the reason. Nothing was deleted."""
 
 
 @dataclass(slots=True)
 class Collecting:
-    """Owned by one event loop; a pass runs in a thread."""
+    """Garbage collector of one registry. Owned by one event loop; a pass runs in a thread."""
 
     objects: CollectedStore
     database: Database
@@ -49,7 +49,7 @@ class Collecting:
     wall_clock: Callable[[], float]
 
     async def forever(self, interval_s: float) -> None:
-        """A pass after each interval; one that cannot be made is skipped."""
+        """Run a pass after each interval; a pass that cannot run is skipped."""
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -62,7 +62,7 @@ class Collecting:
                 )
 
     async def once(self, *, dry_run: bool = False) -> Collected:
-        """One pass; NotNow where something is missing that it needs, or another registry is at it."""
+        """Run one pass. Raises NotNow if the snapshot or the bus is missing or another registry is collecting."""
         loop = asyncio.get_running_loop()
         self._check_knowledge()
 
@@ -109,14 +109,14 @@ class Collecting:
         return {version.digest for model in models for version in model.versions}
 
     def _loaded(self) -> set[str]:
-        """Engine names of what live replicas have: `model@sha256:<16 hex>`."""
+        """Return the engine names of adapters on live replicas: `model@sha256:<16 hex>`."""
         return {name for seen in self.fleet.replicas() for name in seen.heartbeat.adapters}
 
 
 def _stored(connection: Connection, loaded: set[str]) -> set[str]:
     digests = catalogue.named_digests(connection) | artifacts.kept_digests(connection)
     digests |= rollouts.active_digests(connection)
-    # A replica says the beginning of a digest; the version may have been deleted meanwhile, the object must stay.
+    # Replicas report only the beginning of a digest. The version may be deleted already, but its object must stay.
     return digests | {name.rpartition("@")[2] for name in loaded if "@sha256:" in name}
 
 

@@ -1,8 +1,8 @@
-"""Where a pool's adapters are: in an engine, on a node's disk, or in the store only. Pure.
+"""Location of a pool's adapters: in an engine, on a node's disk, or only in the store. Pure.
 
-Each version counts once, in the best tier that any ready replica has it in. A disk is known by its bloom filter: one in
-a hundred of those that it names is not there.
-Neighbours: the console and `shoal top` show it.
+Each version counts once, in the best tier that any ready replica has it in. A disk's content is known from its bloom
+filter, so one in a hundred of the adapters found on a disk is not there. Neighbours: the console and `shoal top` show
+the result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ class Tiers:
     in_engine: int
     on_disk: int
     in_store: int
-    failing: Mapping[str, str]  # engine name -> a replica's words
+    failing: Mapping[str, str]  # engine name -> error text of a replica
 
 
 def tiers_of(adapters: Iterable[tuple[str, EngineName]], heartbeats: Sequence[Heartbeat]) -> tuple[Tiers, ...]:
-    """`adapters` are pools and engine names; a line for each pool that has any."""
+    """Return one entry for each pool that has adapters; `adapters` are pairs of pool and engine name."""
     names: dict[str, set[EngineName]] = {}
     for pool, name in adapters:
         names.setdefault(pool, set()).add(name)

@@ -1,10 +1,10 @@
-"""HTTP conventions of all routes: credentials, bounded JSON bodies, ETags, pages, clients that leave early.
+"""HTTP conventions of all routes: credentials, bounded JSON bodies, ETags, pages, disconnected clients.
 
     put: Annotated[PutVersion, Depends(body_of(PutVersion))]      @router.put(…, openapi_extra=describes(PutVersion))
 
-A body is read within a bound and a time, decoded strictly into a frozen type, and described in the OpenAPI document. A
-thing's `lock_version` is its ETag, and `If-Match` names the one that was seen. A list has `limit` entries after a
-cursor; `next_after` is the cursor of the following page, null on the last one.
+A body is read with a size and a time limit, decoded strictly into a frozen type, and described in the OpenAPI
+document. The `lock_version` of an object is its ETag; `If-Match` names the version that the caller has seen. A list
+has up to `limit` entries after a cursor; `next_after` is the cursor of the next page, null on the last one.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ Answer = TypeVar("Answer")
 
 
 def shows(header: str, accepted: Iterable[str]) -> bool:
-    """Whether the Authorization header has one of these; the comparison's time tells nothing about them."""
+    """Return True if the Authorization header has one of these tokens. Comparison takes constant time."""
     given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
     shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
     return any(hmac.compare_digest(shown, hashlib.sha256(each.encode()).digest()) for each in accepted)
 
 
 def require_token(token: str) -> Callable[[Request], None]:
-    """A dependency that lets only holders of the token pass."""
+    """Make a dependency that admits only requests with this token."""
 
     def check(request: Request) -> None:
         if not shows(request.headers.get("authorization", ""), (token,)):
@@ -50,7 +50,7 @@ def require_token(token: str) -> Callable[[Request], None]:
 
 
 def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[Request], None]:
-    """A dependency that lets only holders of one of these credentials pass, and operators."""
+    """Make a dependency that admits only requests with a credential of these roles or of the operator."""
 
     def check(request: Request) -> None:
         header = request.headers.get("authorization", "")
@@ -64,7 +64,7 @@ def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[
 
 
 def shows_role(request: Request, credentials: RoleCredentials, purpose: Purpose) -> bool:
-    """Whether it is that role's, or an operator's, beyond what its route asks for."""
+    """Return True if the request has this role's credential or the operator's."""
     header = request.headers.get("authorization", "")
     return any(shows(header, credentials.accepted(each)) for each in ("operate", purpose))
 
@@ -75,7 +75,7 @@ def _nobody() -> ApiError:
 
 
 async def read_body(request: Request, max_bytes: int) -> list[bytes]:
-    """The whole body in pieces, or ApiError: too large, too slow, or the client left."""
+    """Return the whole body in pieces. Raises ApiError if it is too large or too slow, or if the client disconnects."""
     too_large = ApiError(413, "body_too_large", f"the body is over the limit of {max_bytes} bytes")
     declared = request.headers.get("content-length", "0")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
@@ -98,22 +98,22 @@ async def read_body(request: Request, max_bytes: int) -> list[bytes]:
 
 
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer | None:
-    """The result of `work`, or None as soon as the client is gone: nothing goes on for nobody."""
+    """Return the result of `work`, or cancel it and return None when the client disconnects."""
     try:
         async with asyncio.TaskGroup() as group:
             working = group.create_task(work)
             leaving = group.create_task(_client_gone(request))
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             leaving.cancel()
-            working.cancel()  # has no effect on one that is done
+            working.cancel()  # no effect if it is done
     except ExceptionGroup as group_error:
-        raise group_error.exceptions[0] from None  # what the work raised, as itself
+        raise group_error.exceptions[0] from None  # the original exception, without its group
     return None if working.cancelled() else working.result()
 
 
 async def _client_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
-        pass  # the rest of a body that a GET should not have
+        pass  # skips the body, which a GET should not have
 
 
 BODY_MAX_BYTES = 64 * 1024
@@ -122,15 +122,15 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class JsonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a route takes. A field that is not there is an error, and so is one that nobody reads."""
+    """Base of request bodies. Missing required fields and unknown fields are errors."""
 
 
 class Nothing(JsonBody, frozen=True):
-    """`{}`, or no body at all."""
+    """An empty body: `{}` or no body at all."""
 
 
 def body_of(type_: type[Body], max_bytes: int = BODY_MAX_BYTES) -> Callable[[Request], Awaitable[Body]]:
-    """A dependency that reads the request's body as `type_`; an empty body is `{}`."""
+    """Make a dependency that decodes the request body as `type_`; an empty body counts as `{}`."""
     decoder = msgspec.json.Decoder(type_)
 
     async def read(request: Request) -> Body:
@@ -145,7 +145,7 @@ def body_of(type_: type[Body], max_bytes: int = BODY_MAX_BYTES) -> Callable[[Req
 
 
 def refuse_other_media(request: Request, expected: str) -> None:
-    """Nothing named passes: a body of a few bytes by hand."""
+    """Raise 415 for another media type. A request without content-type passes, for short bodies sent by hand."""
     given = request.headers.get("content-type", expected).partition(";")[0].strip().lower()
     if given != expected:
         message = f"the body's media type is {given[:80]!r}; this route takes {expected}"
@@ -153,14 +153,15 @@ def refuse_other_media(request: Request, expected: str) -> None:
 
 
 def describes(type_: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
-    """The body's schema, for `openapi_extra`; the types are flat, so their schema stands alone."""
+    """Return the body's schema for `openapi_extra`. The types are flat, so the schema needs no references."""
     schema = msgspec.json.schema(type_)
     own = _with_anchors(schema["$defs"][type_.__name__])
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": own}}}}
 
 
 def _with_anchors(schema: Any) -> Any:
-    """Patterns as JSON Schema writes them; ours say \\A and \\Z, since `$` lets a final newline by in Python."""
+    """Convert patterns to JSON Schema's anchors. Ours use \\A and \\Z, because `$` in Python also matches before a
+    final newline."""
     if isinstance(schema, dict):
         return {name: _with_anchors(value) for name, value in schema.items()}
     if isinstance(schema, list):
@@ -184,7 +185,7 @@ def etag(lock_version: int) -> dict[str, str]:
 
 
 def seen(if_match: str) -> int | None:
-    """The lock version that the header names; None where it names none or any."""
+    """Return the lock version in an If-Match header, or None if it is empty or `*`."""
     if if_match.strip() in ("", "*"):
         return None
     match = _TAG.fullmatch(if_match)

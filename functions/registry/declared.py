@@ -1,6 +1,6 @@
-"""The published snapshot as writes need it: which tenants and bases there are, and which models git declares.
+"""Lookups in the published snapshot for writes: tenants, bases, policies, and the models that git declares.
 
-A write needs a snapshot: without one nobody knows whose a name is. Git wins over the API wherever both name a model.
+Writes need a snapshot, because it says which tenants and bases exist. If both git and the API name a model, git wins.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Declared:
     store: SnapshotStore
 
     def git_model(self, model: ModelId) -> ModelEntry | None:
-        """The model as git declares it; None where the API may have it."""
+        """Return the model as git declares it, or None if git does not declare it."""
         entry = self._tables.models.get(model)
         return entry if entry is not None and is_gits(entry) else None
 
     def git_adapters(self) -> list[ModelEntry]:
-        """What git declares and an engine loads beside its base."""
+        """Return the LoRA adapters that git declares."""
         return [entry for entry in self._tables.models.values() if is_gits(entry) and entry.type == "lora"]
 
     def refuse_gits(self, model: ModelId) -> None:
@@ -45,7 +45,7 @@ class Declared:
         return TenantId(tenant)
 
     def require_base(self, base: str, tenant: str | None = None) -> PoolName:
-        """The pool whose base the tenant's adapters may name; one that is dedicated to others is not there for it."""
+        """Return the pool of this base. Raises Refused if the pool is unknown or dedicated to other tenants."""
         pools = self._published().pools
         known = [
             name
@@ -58,8 +58,11 @@ class Declared:
         return PoolName(base)
 
     def folder_of(self, base: str) -> PurePosixPath:
-        """Where the base's files lie below the models directory: `pvc://<volume>/<folder>`, weights that travel below
-        `<name>@<version>`, else by its name."""
+        """Return the base's folder below the models directory.
+
+        It is `<folder>` of a `pvc://<volume>/<folder>` address, `<name>@<version>` for weights that are distributed,
+        otherwise the base's name.
+        """
         entry = base_of(self._tables.models, base)
         uri = entry.versions[0].artifact_uri if entry is not None and entry.versions else ""
         if (weights := weights_at(uri)) is not None:
@@ -68,17 +71,17 @@ class Declared:
         return PurePosixPath(folder or base)
 
     def base_folders(self) -> dict[str, PurePosixPath]:
-        """Of every pool that is published."""
+        """Return the folder of every published pool's base."""
         return {str(pool): self.folder_of(pool) for pool in self._tables.pools}
 
     def require_policy(self, name: str) -> None:
-        """`default` is always there: where nobody declares it, it is built in."""
+        """Raise Refused if there is no such policy. `default` always exists, since it is built in."""
         if name != DEFAULT_ROLLOUT.name and name not in self._published().rollouts:
             known = ", ".join(sorted({DEFAULT_ROLLOUT.name, *self._tables.rollouts})[:20])
             raise Refused("invalid", "policy_not_found", f"there is no RolloutPolicy {name[:80]!r}; there are: {known}")
 
     def policy(self, name: str) -> RolloutEntry:
-        """The policy of that name; `default`, as declared or as built in, where nobody declares it (any more)."""
+        """Return the policy of this name. If it is not declared, return `default`, as declared or built in."""
         declared = self._tables.rollouts
         return declared.get(name) or declared.get(DEFAULT_ROLLOUT.name) or DEFAULT_ROLLOUT
 
@@ -97,5 +100,5 @@ class Declared:
 
 
 def is_gits(entry: ModelEntry) -> bool:
-    """What git declares names its file; what came through the API names none."""
+    """Return True if git declares the model: such an entry names its file, one from the API names none."""
     return bool(entry.declared_in)

@@ -1,4 +1,4 @@
-"""Error responses: OpenAI's error shape, and messages that say what to do."""
+"""Error responses in OpenAI's error format, with messages that tell the caller what to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _HINTS = {
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """One refused request. `code` is for programs, `message` for people."""
+    """A rejected request. `code` is for programs, `message` for people."""
 
     status: int
     code: str
@@ -33,7 +33,7 @@ def error_body(status: int, code: str | None, message: str, param: str | None = 
 
 
 def install(app: FastAPI) -> None:
-    """Every error of the app, ours or the framework's, takes the one shape."""
+    """Return all errors of the app and of the framework in the one format."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _framework_error)
@@ -61,6 +61,6 @@ async def _framework_error(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _unforeseen(_: Request, __: Exception) -> JSONResponse:
-    """The envelope logs it, with the request's id."""
+    """Answer 500. The request envelope logs the error with the request's id."""
     message = "the registry failed on this request; look for its x-request-id in the registry's log"
     return JSONResponse(error_body(500, "internal_error", message), 500)

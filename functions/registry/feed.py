@@ -1,7 +1,7 @@
-"""One stream of snapshots that others follow: what is current, how it came about, and who waits for the next.
+"""A stream of snapshots for followers: the current content, its recent changes, and a wait for the next one.
 
-A follower names the content that it holds. Where that is among the last steps, it gets what changed since, else the
-whole. Either is encoded once and the same bytes are sent to all; the whole only when somebody asks for it.
+A follower names the content that it holds. If that is among the last steps, it receives the changes since then,
+otherwise the whole document. Both are encoded once and shared by all followers; the whole document only on request.
 
 Neighbours: `store` advances the feeds; `snapshot_routes` answers from them.
 """
@@ -20,13 +20,13 @@ from functions.decisions.catalogue import Catalogue
 from functions.fleet.pauses import PATIENT_SLICE_S, breather
 
 MAX_STEPS = 64
-MAX_DELTA_ENTRIES = 20_000  # in one answer, and over all steps together: beyond, the whole is no dearer
+MAX_DELTA_ENTRIES = 20_000  # per answer, and over all steps together; beyond that a whole document costs no more
 _PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one publication changed: old and new entry by section and name, None where there was or is none."""
+    """Changes of one publication: old and new entry by section and name, None if there is no such entry."""
 
     base_hash: str
     changed: Mapping[str, Mapping[str, tuple[AnyEntry | None, AnyEntry | None]]]
@@ -37,16 +37,16 @@ class _Step:
 
 
 class Feed:
-    """Owned by one event loop."""
+    """Current content with its last steps. Owned by one event loop."""
 
     def __init__(self, content: Indexed | None = None) -> None:
         self.content = content or empty()
         self._steps: deque[_Step] = deque(maxlen=MAX_STEPS)
-        self._deltas: dict[str, bytes | None] = {}  # by base, for the current content
+        self._deltas: dict[str, bytes | None] = {}  # by base hash, for the current content
         self._whole: tuple[Indexed, list[bytes]] | None = None
         self._catalogue: tuple[Indexed, Catalogue] | None = None
         self._encoding = asyncio.Lock()
-        self._changed = asyncio.Event()  # replaced at each step, so that a set one never has to be cleared
+        self._changed = asyncio.Event()  # replaced at each step, so it never has to be cleared
 
     @property
     def epoch(self) -> int:
@@ -54,13 +54,13 @@ class Feed:
 
     @property
     def catalogue(self) -> Catalogue:
-        """Of the current content; made once, since that walks over all pools."""
+        """Catalogue of the current content. It is built once per content, since that visits all pools."""
         if self._catalogue is None or self._catalogue[0] is not self.content:
             self._catalogue = self.content, Catalogue.of(self.content)
         return self._catalogue[1]
 
     def advance(self, content: Indexed, changes: Changes) -> None:
-        """The next content, and what makes it of the current one."""
+        """Set the next content; `changes` lead to it from the current one."""
         if self.epoch:
             changed = {
                 section: {name: (self.content.table(section).get(name), entry) for name, entry in entries.items()}
@@ -74,19 +74,20 @@ class Feed:
         self.wake()
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake all waiters, which then check the feed again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def changed(self, timeout_s: float) -> None:
-        """Until the next step, or until the time is over."""
+        """Wait until the next step or the timeout."""
         event = self._changed
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await event.wait()
 
     def delta_from(self, base_hash: str) -> bytes | None:
-        """What makes the current content of the one that is named; None where that is not known, or not worth it."""
+        """Return the delta from the named content to the current one, or None if the base is unknown or the delta too
+        large."""
         if base_hash in self._deltas:
             return self._deltas[base_hash]
         known = base_hash == self.content.content_hash or any(step.base_hash == base_hash for step in self._steps)
@@ -99,7 +100,7 @@ class Feed:
         return delta
 
     async def whole(self) -> tuple[Indexed, list[bytes]]:
-        """The current content, and its document in pieces that everyone who gets it shares."""
+        """Return the current content and its document in pieces, which all its receivers share."""
         async with self._encoding:
             content = self.content
             if self._whole is None or self._whole[0] is not content:

@@ -1,12 +1,12 @@
-"""The fence: a publisher that was leader once must not overwrite what its successor publishes.
+"""Fencing of publishers: a former leader must not overwrite what its successor publishes.
 
-Each leadership has a number, higher than every one before. The highest that was ever seen is kept on disk and in the
-database, and a publication with a lower one, or without one, is refused. Where no publisher sends a number, nothing is
-fenced.
+Each leadership has a number, higher than all before. The registry stores the highest number that it has seen on disk
+and in the database. It rejects publications with a lower number or with none. If no publisher ever sends a number,
+nothing is rejected.
 
-The disk answers while the database is away; the database remembers where the disk does not outlive the process (a pod's
-directory), and knows what other registries have seen. A process asks it at its first publication, and tells it of each
-new leadership.
+The disk is used while the database is unavailable. The database keeps the number if the disk does not outlive the
+process (a pod's directory), and shares it with other registries. A process reads it at its first publication, and
+writes it at each new leadership.
 """
 
 import contextlib
@@ -21,11 +21,12 @@ _MAX_CHARS = 40
 _log = logging.getLogger(__name__)
 
 RaiseTo = Callable[[int], int]
-"""Blocks. The highest leadership that the database knows, with this one; DatabaseUnavailable."""
+"""Function that raises the database's highest leadership to this number if it is lower, and returns the highest.
+Blocks. Raises DatabaseUnavailable."""
 
 
 class Fenced(Exception):
-    """A leadership after this one has published: stop, or lead again under a number above `highest`."""
+    """Raised because a later leadership has published. Stop, or become leader again with a number above `highest`."""
 
     def __init__(self, message: str, highest: int) -> None:
         super().__init__(message)
@@ -33,31 +34,32 @@ class Fenced(Exception):
 
 
 class Fence:
-    """Owned by one event loop; `admit` writes to disk and database when a new leadership begins."""
+    """Highest leadership seen. Owned by one event loop; `admit` writes to disk and database for a new leadership."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._raise_to: RaiseTo | None = None
-        self._is_told = False  # the database knows of `highest`, and we of what it knew
+        self._is_told = False  # True if `highest` and the database's number have been exchanged
         self.highest = 0
 
     def load(self) -> None:
-        """ValueError where the file is not what `admit` wrote."""
+        """Load the number from disk. Raises ValueError if the file's content is not a number."""
         with contextlib.suppress(FileNotFoundError):
             self.highest = int(self._file.read_text()[:_MAX_CHARS])
 
     def share(self, raise_to: RaiseTo) -> None:
-        """Keep it in the database as well."""
+        """Store the number in the database as well."""
         self._raise_to = raise_to
 
     def check(self, token: int) -> None:
-        """Fenced where a later leadership has published."""
+        """Raise Fenced if a later leadership has published."""
         if token < self.highest:
             who = f"leadership {token}" if token else "no leadership named"
             raise Fenced(f"{who}: leadership {self.highest} has published; only it or a later one may", self.highest)
 
     def admit(self, token: int) -> None:
-        """Blocks. From now on, also after a restart, nobody below it may publish. Fenced; OSError as it comes."""
+        """Record the leadership durably, so that lower ones are rejected even after a restart. Blocks. Raises Fenced
+        or OSError."""
         known = self._known_to_database(token)
         if known > self.highest:
             self._keep(known)
@@ -66,7 +68,10 @@ class Fence:
             self._keep(token)
 
     def _known_to_database(self, token: int) -> int:
-        """Asked once, and for each new leadership; 0 where it cannot say, and then again the next time."""
+        """Return the database's highest leadership, read once and for each new leadership.
+
+        If the database is unavailable, return 0 and read it again at the next publication.
+        """
         if self._raise_to is None or (self._is_told and token <= self.highest):
             return 0
         try:

@@ -1,11 +1,12 @@
-"""`/v1/fleet`: every replica's last heartbeat; `/v1/fleet/pools`: load reports that the controller sizes pools by.
+"""`/v1/fleet`: the last heartbeat of each replica. `/v1/fleet/pools`: load reports from which the controller sizes
+pools.
 
 GET /v1/fleet          whole heartbeats, for people and for the controller's rollouts
-GET /v1/fleet/pools    sums of what gateways tell, and of each replica what a decision on sizes needs
-PUT /v1/fleet/pools    desired replicas: shown as shoal_autoscaler_desired_replicas until it is a minute old
-GET /v1/fleet/zones    the zone of one node, or of the node that one gateway's pod is on
-PUT /v1/fleet/zones    the controller's table of them
-PUT /v1/fleet/verdicts what the controller says of slow and faulty replicas, and of nodes that are not ready
+GET /v1/fleet/pools    sums of the gateways' reports, and for each replica what a sizing decision needs
+PUT /v1/fleet/pools    desired replicas, exported as shoal_autoscaler_desired_replicas for one minute
+GET /v1/fleet/zones    zone of a node, or of the node that runs a gateway's pod
+PUT /v1/fleet/zones    the controller's table of zones
+PUT /v1/fleet/verdicts the controller's findings: slow and faulty replicas, and nodes that are not ready
 """
 
 import dataclasses
@@ -60,31 +61,31 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
 
     @router.get(REPORT_PATH, dependencies=controller)
     async def pools() -> Response:
-        """Load of each pool and replica, as gateways report it; a pool without a report of late is left out."""
+        """Load of each pool and replica as gateways report it. A pool without a recent report is left out."""
         replicas = tuple(replica_report(seen.heartbeat, seen.age_s, seen.suspected) for seen in fleet.replicas())
         report = PoolReport(fleet.bus_connected, dict(fleet.pools.sums()), replicas, fleet.pools.needs())
         return Response(msgspec.json.encode(report), media_type="application/json")
 
     @router.put(REPORT_PATH, status_code=204, dependencies=controller)
     async def desired(request: Request) -> Response:
-        """Desired replicas of each pool, for metrics and the console."""
+        """Replace the desired replicas of all pools, which metrics and the console show."""
         fleet.pools.set_desired((await _decoded(request, DesiredPools, _DESIRED_MAX_BYTES)).pools)
         return Response(status_code=204)
 
     @router.get(ZONES_PATH, dependencies=members)
     async def zone(node: NodeName = "", pod: PodName = "") -> dict[str, str]:
-        """In which zone the caller is; empty where that is not known, or not yet."""
+        """The caller's zone; empty if it is unknown."""
         return {"zone": fleet.zones.zone_of(node, pod)}
 
     @router.put(ZONES_PATH, status_code=204, dependencies=controller)
     async def zones(request: Request) -> Response:
-        """Every node's zone, and the nodes of gateways' pods; in place of what was told before."""
+        """Replace the table of nodes' zones and of the nodes of gateway pods."""
         fleet.zones = await _decoded(request, ZoneTable, ZONES_MAX_BYTES)
         return Response(status_code=204)
 
     @router.put(VERDICTS_PATH, status_code=204, dependencies=controller)
     async def verdicts(request: Request) -> Response:
-        """Slow replicas, faulty accelerators, nodes that are not ready; in place of what was told before."""
+        """Replace the list of slow replicas, faulty accelerators and nodes that are not ready."""
         await fleet.judged(await _decoded(request, Verdicts, VERDICTS_MAX_BYTES))
         return Response(status_code=204)
 
@@ -104,7 +105,7 @@ def _described(seen: ReplicaSighting) -> dict[str, Any]:
     return {**told, "pace": msgspec.to_builtins(seen.heartbeat.pace)}
 
 
-# `/v1/audit`: who changed what, the last entry first, and whether the chain is sound. The operator's.
+# `/v1/audit`: the log of changes, newest first, and the verification of its hash chain. Operators only.
 
 
 _DEFAULT_LIMIT = 100
@@ -123,24 +124,24 @@ def audit_routes(services: RegistryServices) -> APIRouter:
         after: AfterNumber = None,
         tenant: Tenant = None,
     ) -> dict[str, Any]:
-        """Entries, going back in time; each with the hash that chains it to the one before."""
+        """Entries of the audit log, newest first; each with the hash that chains it to the entry before."""
         found = await database.run(lambda: database.read(lambda c: audit.page(c, after, limit + 1, tenant)))
         return page_of(found[:limit], found[limit - 1]["seq"] if len(found) > limit else None)
 
     @router.get("/v1/audit/verify")
     async def verify(who: Annotated[Principal, Depends(operator)]) -> dict[str, Any]:
-        """Walk the whole chain. Keep `head` elsewhere: it proves later that nothing before it was changed."""
+        """Verify the whole chain. Store `head` elsewhere: it later proves that no entry before it was changed."""
         found = await database.run(lambda: database.read(audit.verify))
         return {"object": "audit.verification", "sound": found.broken_at is None, **dataclasses.asdict(found)}
 
     return router
 
 
-# `POST /internal/v1/gc`: one pass of the garbage collector now, or what it would find.
+# `POST /internal/v1/gc`: one pass of the garbage collector, or with `dry_run` only its counts.
 
 
 class Collect(JsonBody, frozen=True):
-    dry_run: bool = False  # only count
+    dry_run: bool = False  # count without deleting
 
 
 def collect_routes(collecting: Collecting | None, authenticator: Authenticator) -> APIRouter:
@@ -151,7 +152,7 @@ def collect_routes(collecting: Collecting | None, authenticator: Authenticator) 
         who: Annotated[Principal, Depends(authenticator.operator)],
         body: Annotated[Collect, Depends(body_of(Collect))],
     ) -> dict[str, Any]:
-        """Delete what nothing has named for longer than the grace. 409 where that cannot be known now."""
+        """Delete artifacts that nothing has named for longer than the grace period. 409 if no pass can run now."""
         if collecting is None:
             raise ApiError(503, "no_store", "this registry has no object store configured: there is nothing to collect")
         try:

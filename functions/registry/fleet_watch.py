@@ -1,7 +1,7 @@
-"""View of the fleet from the bus: what `GET /v1/fleet` shows.
+"""View of the fleet from the bus, as `GET /v1/fleet` shows it.
 
-The bus gone, or most replicas silent at once while it answers, the last view stays and ages: each replica's `age_s`
-grows. Then `bus_connected` is false, and the controller takes nobody's silence for his end.
+If the bus is lost, or most replicas fall silent together while the bus answers, the last view stays and `age_s` of
+each replica grows. `bus_connected` is then false, and the controller does not treat silent replicas as gone.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from functions.fleet.view import FleetView
 from functions.fleet.zones import ZoneTable
 from functions.telemetry.bus_link import BusLink
 
-# What gateways tell of pools, kept for the controller; and the sizes that the controller desires, kept for Prometheus.
+# Pool reports of gateways, for the controller, and the sizes that the controller desires, for Prometheus.
 
 
 MAX_COLD_STARTS = 1024  # pools
-DESIRED_FOR_S = 60.0  # a controller that is gone desires nothing any more
+DESIRED_FOR_S = 60.0  # sizes desired by a controller that has stopped expire
 
 
 class PoolWatch:
-    """Owned by one event loop."""
+    """Pool reports of gateways and desired pool sizes. Owned by one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class PoolWatch:
         self._desired_s = float("-inf")
 
     async def follow(self, bus: PoolBus) -> None:
-        """Until the bus is lost: BusUnavailable."""
+        """Receive pool reports until the bus is lost. Raises BusUnavailable."""
         async for message in bus.pools():
             self.take(message)
 
@@ -54,48 +54,49 @@ class PoolWatch:
         self._desired, self._desired_s = desired, self._clock()
 
     def desired(self) -> tuple[DesiredPool, ...]:
-        """Replicas that the controller desires of pools; nothing where it has not said so lately."""
+        """Return the desired replicas of pools; empty if the controller has not sent any for DESIRED_FOR_S."""
         return self._desired if self._clock() - self._desired_s <= DESIRED_FOR_S else ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSighting:
     heartbeat: Heartbeat
-    age_s: float  # since its last heartbeat came
-    suspected: str = ""  # with which node or zone: `node n1`, `zone c`
+    age_s: float  # since its last heartbeat
+    suspected: str = ""  # the node or zone that is suspected: `node n1`, `zone c`
 
 
 class FleetWatch:
-    """Owned by one event loop."""
+    """Replicas, pools and verdicts of the fleet. Owned by one event loop."""
 
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic, seals: SealChecker | None = None) -> None:
         self._seals = seals
         self.link = BusLink(clock)
-        self.refused_total = 0  # messages that were no heartbeats
+        self.refused_total = 0  # messages and lines that were not valid heartbeats
         self._bus = bus
         self._clock = clock
         self._view = FleetView()
         self.pools = PoolWatch(clock)
-        self.cold_starts: dict[str, Mapping[str, float]] = {}  # by pool, the last one's seconds by stage
-        self.zones = ZoneTable()  # as the controller told it last
+        self.cold_starts: dict[str, Mapping[str, float]] = {}  # by pool: the last cold start's seconds by stage
+        self.zones = ZoneTable()  # the controller's last table
         self._verdicts, self._verdicts_s = Verdicts(), float("-inf")
-        self.node_bus: NodeBus | None = None  # where gateways hear of nodes
+        self.node_bus: NodeBus | None = None  # publishes nodes that are not ready, for gateways
 
     @property
     def bus_connected(self) -> bool:
-        """Whether heartbeats can come, and do."""
+        """True if the bus is connected and heartbeats arrive."""
         self._expire(self._clock())
         return self.link.is_up and not self._view.expiry.is_fleets
 
     def _expire(self, now_s: float) -> None:
-        """Nobody here can ask a replica: who is silent with its pool alone is out, with most of the fleet is not."""
+        """Remove silent replicas, unless most of the fleet is silent. The registry cannot probe engines, so replicas
+        of a pool that is silent as a whole are removed too."""
         self._view.expire(now_s)
         if not self._view.expiry.is_fleets:
             for replica_id in self._view.expiry.doubted:
                 self._view.forget(replica_id)
 
     async def run(self) -> None:
-        """Follow the bus until it is lost: BusUnavailable."""
+        """Follow the bus until it is lost. Raises BusUnavailable."""
         try:
             async for messages in self._bus.listen():
                 for message in messages:
@@ -105,7 +106,7 @@ class FleetWatch:
             self.link.set(False)
 
     def take(self, message: bytes) -> None:
-        """One message from the bus: heartbeats and pulses, a line each."""
+        """Process one message of the bus: heartbeats and pulses, one per line."""
         try:
             for line in heartbeats.lines(message):
                 self._take_line(line)
@@ -126,13 +127,15 @@ class FleetWatch:
             self._keep_cold_start(completed[0])
 
     def _keep_cold_start(self, heartbeat: Heartbeat) -> None:
-        """Of a pool that is at zero meanwhile, too."""
+        """Record the last cold start of a pool. It stays if the pool is scaled to zero."""
         if heartbeat.cold_start and (heartbeat.pool in self.cold_starts or len(self.cold_starts) < MAX_COLD_STARTS):
             self.cold_starts[heartbeat.pool] = heartbeat.cold_start
 
     async def judged(self, verdicts: Verdicts) -> None:
-        """What the controller says of replicas and nodes; in place of what it said before. Gateways are told of nodes;
-        where the bus is away, they are when it is said again."""
+        """Replace the controller's verdicts and publish the nodes among them to gateways.
+
+        If the bus is unavailable, gateways receive the nodes with the next verdicts.
+        """
         self._verdicts, self._verdicts_s = verdicts, self._clock()
         self._view.tell_nodes(verdicts.nodes, self._verdicts_s + VERDICTS_FOR_S)
         if self.node_bus is not None:
@@ -141,11 +144,11 @@ class FleetWatch:
 
     @property
     def verdicts(self) -> Verdicts:
-        """Nothing, where the controller has not said so lately."""
+        """The controller's verdicts; empty if they are older than VERDICTS_FOR_S."""
         return self._verdicts if self._clock() - self._verdicts_s <= VERDICTS_FOR_S else Verdicts()
 
     def replicas(self) -> list[ReplicaSighting]:
-        """Everyone who is not out, by id."""
+        """Return all replicas that have not expired, by id."""
         now_s = self._clock()
         self._expire(now_s)
         if self.link.is_up:

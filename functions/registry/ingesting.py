@@ -1,10 +1,11 @@
-"""Bringing adapters in: a few at a time, in threads of their own, and nothing named before it is held.
+"""Ingest adapters: a few at a time, in separate threads, and none is named before its objects are held.
 
-    take a place → receive, check, publish (functions/artifacts/ingest) → hold the digest → write its row → let go
+    reserve a place → receive, check, publish (functions/artifacts/ingest) → hold the digest → write its row → release
 
-An ingest takes seconds to minutes, so each tenant has few places and the whole registry not many more; who finds none
-is told to come back, and who only has something checked waits a little first. The row is written while the artifact is
-held, so that the collector never runs in between. Facts of a base are read beside all that, in threads of others.
+An ingest takes seconds to minutes, so each tenant has few places and the whole registry not many more. Without a free
+place an upload is rejected and should be retried; a check of stored content waits up to PATIENCE_S. The row is
+written while the artifact is held, so that the collector cannot run in between. Facts of a base model are read in
+other threads.
 """
 
 import asyncio
@@ -33,13 +34,15 @@ from functions.registry.sql.audit import Actor
 from functions.registry.sql.database import Database
 from functions.registry.sql.transaction import Write
 
-# What adapters are checked against: the facts of each base model, read from its folder, and again when that changes.
+# Facts of the base models, which adapters are checked against. They are read from the base's folder, and again when
+# its files change.
 #
-#     base's name, folder → (folder, stamp of its files) as it was?  yes: the facts at hand    no: read them
+#     base's name, folder → (folder, stamp of its files) unchanged?  yes: use the known facts    no: read them
 #
-# The fingerprint tells facts apart: what was checked against one is not taken as checked against another, also where a
-# pool has moved to another folder under the same name. A base whose facts are missing is logged once, until they are
-# there and missing again; adapters over it are stored unchecked, or refused (SHOAL_REGISTRY_BASE_FACTS_REQUIRED).
+# The fingerprint identifies facts. An adapter that was checked against one fingerprint counts as unchecked for
+# another, even if the pool only moved to another folder. Missing facts of a base are logged once, until they exist
+# and go missing again. Adapters over such a base are stored unchecked, or rejected
+# (SHOAL_REGISTRY_BASE_FACTS_REQUIRED).
 
 
 _log = logging.getLogger(__name__)
@@ -53,14 +56,16 @@ class KnownBase:
 
 @dataclass(slots=True)
 class Bases:
-    """All of it blocks on the disk; any number of threads may ask: what one of them forgets is read again."""
+    """Known facts of base models. All methods block on the disk. Any thread may call them; if one call loses
+    another's entry, it is read again."""
 
-    models_dir: Path | None  # base models by folder; None: there are no facts, shapes are left to the engine
-    _read: dict[str, tuple[PurePosixPath, Stamp, KnownBase]] = field(default_factory=dict)  # by base: its last
+    models_dir: Path | None  # base models by folder; None: no facts, so only the engine checks shapes
+    _read: dict[str, tuple[PurePosixPath, Stamp, KnownBase]] = field(default_factory=dict)  # by base: the last facts
     _missing: set[str] = field(default_factory=set)  # bases whose missing facts were logged
 
     def known(self, base: str, folder: PurePosixPath) -> KnownBase | None:
-        """The base's facts as its folder has them now; None where they are not at hand: the next call looks again."""
+        """Return the facts of the base as its folder has them now, or None if they are missing. The next call checks
+        again."""
         found = self._find(base, folder)
         if isinstance(found, KnownBase):
             self._missing.discard(base)
@@ -71,7 +76,7 @@ class Bases:
         return None
 
     def _find(self, base: str, folder: PurePosixPath) -> KnownBase | str:
-        """The facts, or why there are none."""
+        """Return the facts, or the reason why there are none."""
         if self.models_dir is None:
             return "SHOAL_REGISTRY_MODELS_DIR is not set"
         directory = self.models_dir / folder
@@ -92,23 +97,23 @@ class Bases:
 
 Answer = TypeVar("Answer")
 
-PATIENCE_S = 30.0  # a check takes seconds: a script that registers a dozen versions at once is served in turn
+PATIENCE_S = 30.0  # a check takes seconds: a script that registers a dozen versions at a time is served in turn
 
 
 @dataclass(slots=True)
 class Ingesting:
-    """Owned by one event loop."""
+    """Ingests of one registry, with their limits. Owned by one event loop."""
 
     ingest: Ingest
     database: Database
-    models_dir: Path | None  # base models by pool name, for their facts; None: shapes are left to the engine
+    models_dir: Path | None  # base models by pool name; None: only the engine checks shapes
     max_rank: int
     at_once: int
     at_once_per_tenant: int
-    tenant_limit: ByteLimit | None = None  # of each tenant's artifacts; None: no limit. The operator has none
-    facts_required: bool = False  # refuse adapters over a base whose facts are missing
+    tenant_limit: ByteLimit | None = None  # limit of each tenant's artifacts; None: no limit. The operator has none
+    facts_required: bool = False  # reject adapters over a base whose facts are missing
     _taken: Counter[str] = field(default_factory=Counter)
-    _freed: asyncio.Event = field(default_factory=asyncio.Event)  # set when a place is given back; then another
+    _freed: asyncio.Event = field(default_factory=asyncio.Event)  # set when a place is released, then replaced
     _bases: Bases = field(init=False)
     _threads: ThreadPoolExecutor = field(init=False)
 
@@ -118,9 +123,10 @@ class Ingesting:
 
     @contextlib.contextmanager
     def place(self, tenant: TenantId | None) -> Iterator[None]:
-        """One of the few places; 429 where the tenant has all of its own, 503 where the registry has none left.
+        """Reserve one of the few places. Raises 429 if the tenant uses all of its places, 503 if the registry has
+        none left.
 
-        The operator, who brings in for everybody, has no limit of its own.
+        The operator has no limit per tenant, since its artifacts are for all tenants.
         """
         name = tenant or artifacts.OPERATOR
         refusal = self._refusal(tenant)
@@ -138,7 +144,7 @@ class Ingesting:
 
     @contextlib.asynccontextmanager
     async def place_soon(self, tenant: TenantId | None, patience_s: float = PATIENCE_S) -> AsyncIterator[None]:
-        """As `place`, for work of seconds: it is waited for so long, and only then refused."""
+        """Reserve a place as `place` does, but wait up to `patience_s` for one. For work that takes seconds."""
         gives_up_s = asyncio.get_running_loop().time() + patience_s
         while (refusal := self._refusal(tenant)) is not None:
             try:
@@ -150,7 +156,7 @@ class Ingesting:
             yield
 
     def _refusal(self, tenant: TenantId | None) -> ApiError | None:
-        """Why there is no place now."""
+        """Return the reason why no place is free, or None."""
         if tenant is not None and self._taken[tenant] >= self.at_once_per_tenant:
             message = f"{self.at_once_per_tenant} uploads of yours are under way, which is the limit; try again later"
             return ApiError(429, "too_many_uploads", message, headers={"retry-after": "10"})
@@ -160,14 +166,14 @@ class Ingesting:
         return None
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
-        """`work` in one of the ingests' own threads; it goes on to its end even when the caller leaves."""
+        """Run `work` in one of the ingest threads. It runs to its end even if the caller is cancelled."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
     async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
-        """What is expected of an adapter over `base`, whose files lie in `folder`; an empty base names none.
+        """Return the requirements for an adapter over `base`, whose files are in `folder`. An empty base means none.
 
-        Never behind an ingest: who names content that was checked before has nothing to wait for. ApiError where the
-        base's facts are required and missing.
+        It does not wait for ingests, since content that was checked before needs none. Raises ApiError if the base's
+        facts are required and missing.
         """
         known = await asyncio.to_thread(self._bases.known, base, folder) if base else None
         if base and known is None and self.facts_required:
@@ -182,11 +188,11 @@ class Ingesting:
         )
 
     def without_facts(self, folders: Mapping[str, PurePosixPath]) -> list[str]:
-        """Blocks on the disk. Of these bases, with their folders, those whose facts are missing."""
+        """Return the bases whose facts are missing. Blocks on the disk."""
         return [base for base, folder in folders.items() if self._bases.known(base, folder) is None]
 
     async def from_uri(self, uri: str, expect: Expectation, actor: Actor) -> tuple[Ingested, bool]:
-        """What lies at the URI, published and kept; and whether it is new to the tenant."""
+        """Fetch, publish and record the adapter at the URI. Return it, and True if it is new to the tenant."""
 
         def fetch() -> tuple[Ingested, bool]:
             ingested = self.ingest.from_uri(uri, expect)
@@ -195,11 +201,14 @@ class Ingesting:
         return await self.run(fetch)
 
     async def check(self, digest: Digest, expect: Expectation) -> None:
-        """Whether what is in the store already fits this base too; ArtifactRefused says why not."""
+        """Check that stored content fits this base as well. Raises ArtifactRefused with the reason if it does not."""
         await self.run(lambda: self.ingest.check(digest, expect))
 
     def keep(self, ingested: Ingested, uri: str, expect: Expectation, actor: Actor) -> bool:
-        """Blocks. Write the artifact's row while its objects are held; Refused where the tenant has no room for it."""
+        """Write the artifact's row while its objects are held. Return True if it is new to the tenant. Blocks.
+
+        Raises Refused if the artifact exceeds the tenant's limit.
+        """
         row = StoredArtifact(
             digest=ingested.digest,
             tenant=expect.tenant or artifacts.OPERATOR,
@@ -221,11 +230,11 @@ class Ingesting:
             return self.database.write(actor, name)
 
     def has(self, digest: Digest) -> bool:
-        """Blocks. Whether the store has its manifest, which is written after all that it names."""
+        """Return True if the store has the manifest, which is written after all its objects. Blocks."""
         return self.ingest.store.size_of(manifest_key(hex_of(digest))) is not None
 
     def check_held(self, digest: Digest) -> None:
-        """Blocks. ArtifactMissing where the store does not have it whole."""
+        """Raise ArtifactMissing if the store does not have the whole artifact. Blocks."""
         with self.ingest.holding(digest):
             return
 
@@ -233,7 +242,7 @@ class Ingesting:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _admit(self, tenant: TenantId, digest: Digest, size_bytes: int) -> None:
-        """Refused before anything of it is stored; `keep` looks once more, in the transaction that counts."""
+        """Raise Refused before anything is stored. `keep` checks again in the transaction that writes the row."""
         limit, now_unix_s = self.tenant_limit, self.database.now_unix_s()
         if limit is not None:
             refuse = functools.partial(artifacts.refuse_without_room, now_unix_s=now_unix_s)

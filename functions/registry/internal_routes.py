@@ -1,7 +1,7 @@
-"""`/internal/v1`: what the controller follows and writes, with its own credential; `weights`, what node fetchers read.
+"""`/internal/v1`: routes that the controller reads and writes with its own credential; `weights`, for node fetchers.
 
-It reads the changes, creates the rollouts of git's models, and posts what it concludes about any of them. Every write
-names the leadership that makes it (`x-shoal-fence`): a controller that was leader once is refused.
+The controller reads the changes, creates rollouts of models that git declares, and posts its decisions on all
+rollouts. Every write names the controller's leadership (`x-shoal-fence`); writes of a former leader are rejected.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ from functions.registry.sql.transaction import Write
 from functions.registry.store import SnapshotStore
 
 MAX_WAIT_S = 60.0
-MAX_WAITERS = 64  # controllers follow: a leader, and who wants to be one
-OTHERS_POLL_S = 0.5  # how soon a write of another registry is noticed; our own wakes the waiters
+MAX_WAITERS = 64  # the followers are controllers: the leader and its candidates
+OTHERS_POLL_S = 0.5  # delay at which other registries' writes are noticed; own writes wake the waiters
 
 Answer = TypeVar("Answer")
 
@@ -58,7 +58,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         after: After = 0,
         wait_s: WaitSeconds = 0.0,
     ) -> Response:
-        """Everything that writes above `after` have touched: at once, or as soon as there is something."""
+        """Changes of all writes above `after`, immediately or as soon as there are any."""
         found = await unless_client_leaves(request, follower.beyond(after, wait_s))
         if found is None:
             return Response(status_code=204)
@@ -68,7 +68,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
     async def create(
         request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(controller)], fence: FenceToken = 0
     ) -> Response:
-        """Begin a rollout; 200 where it has begun already, 409 where another one is under way on the channel."""
+        """Create a rollout. 200 if it exists already, 409 if another one is active on the channel."""
         spec = await _document(request, rollout_codec.decode_spec)
         if lifecycle.id_of(spec) != rollout:
             message = f"this rollout's id is {lifecycle.id_of(spec)}: ids are made from what a rollout is to do"
@@ -85,7 +85,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
     async def happened(
         request: Request, rollout: RolloutName, who: Annotated[Principal, Depends(controller)], fence: FenceToken = 0
     ) -> Response:
-        """Apply an event to the row that it was concluded from; 409 where that has changed since."""
+        """Apply an event to the rollout. 409 if the rollout has changed since the controller read it."""
         command = await _document(request, rollout_codec.decode_command)
 
         def write(write: Write) -> lifecycle.Rollout:
@@ -96,7 +96,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
 
     @router.get("/rollouts/{rollout}/evidence")
     async def evidence(rollout: RolloutName, who: Annotated[Principal, Depends(controller)]) -> Response:
-        """What gateways have seen of both groups in the rollout's present trial."""
+        """Evidence of both groups from gateways in the rollout's present trial."""
         stored = await database.run(lambda: database.read(lambda c: rollouts.find(c, rollout)), for_operator=True)
         if stored is None:
             raise rollout_not_found(rollout)
@@ -107,7 +107,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
 
 
 class ChangesFollower:
-    """Long polls on the changes: woken by our own writes, and looking now and then for those of other registries."""
+    """Long polls on the changes. Own writes wake them; other registries' writes are found by polling."""
 
     def __init__(self, services: RegistryServices) -> None:
         self._database = services.database
@@ -118,7 +118,7 @@ class ChangesFollower:
         self._database.on_commit(self._committed)
 
     async def beyond(self, after: int, wait_s: float) -> Changes:
-        """The next page above `after`; an empty one when the time is over, or the registry is about to end."""
+        """Return the next page of changes above `after`; an empty one after `wait_s` or at shutdown."""
         if self._waiters >= MAX_WAITERS:
             raise ApiError(503, "too_many_waiters", "too many callers wait for changes", headers={"retry-after": "5"})
         self._waiters += 1
@@ -134,7 +134,7 @@ class ChangesFollower:
             changed = self._changed
             _, last = await self._read(changes.position)
             left_s = ends_s - loop.time()
-            # Below `after`: the database was restored, and the caller must hear of it.
+            # If `last` is below `after`, the database was restored, which the caller must notice.
             if last != after or left_s <= 0 or self._store.closing:
                 return await self._read(lambda c: changes.since(c, after))
             with contextlib.suppress(TimeoutError):
@@ -145,10 +145,10 @@ class ChangesFollower:
         return await self._database.run(lambda: self._database.read(work), for_operator=True)
 
     def _committed(self) -> None:
-        """From the writing thread."""
+        """Wake the waiters. Called from the writing thread."""
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and the waiters with it
+            with contextlib.suppress(RuntimeError):  # the loop has ended, with its waiters
                 loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -209,12 +209,13 @@ def _key(key: StoredKey) -> dict[str, Any]:
 
 
 def weights_routes(store: SnapshotStore, credentials: RoleCredentials) -> APIRouter:
-    """For node fetchers, with the agents' credential: what git pins counts more than what lies in the store."""
+    """Routes for node fetchers, with the agents' credential. The version that git pins decides which weights are
+    loaded."""
     router = APIRouter(dependencies=[Depends(require_role(credentials, "agent"))])
 
     @router.get("/internal/v1/weights/{name}/{version}")
     async def published(name: str, version: str) -> dict[str, Any]:
-        """What a replica of this version is to load."""
+        """The digest of the weights that a replica of this version loads."""
         model = base_of(store.feed.content.tables.models, name)
         versions = model.versions if model is not None else ()
         for each in versions:

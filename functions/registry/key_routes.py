@@ -1,7 +1,7 @@
-"""`/v1/tenants/{tenant}/keys`: making and revoking API keys. The operator's.
+"""`/v1/tenants/{tenant}/keys`: create and revoke API keys. Operators only.
 
-A key is shown once, in the answer that makes it; what is kept is HMAC-SHA256(pepper, secret). It works at the gateways
-once the controller has published it, seconds later. Keys in a Tenant's YAML are git's.
+A key is shown once, in the answer that creates it; the database stores HMAC-SHA256(pepper, secret). Gateways accept
+it when the controller has published it, seconds later. Keys in a Tenant's YAML can only be changed in git.
 """
 
 import re
@@ -28,7 +28,7 @@ from functions.registry.sql.transaction import Write
 _KEY_ID = re.compile(KEY_ID_PATTERN)
 _MADE_ID_BYTES = 8
 
-_BURST_S = 10  # as a QuotaPolicy has it where none is written
+_BURST_S = 10  # the default of a QuotaPolicy
 
 LimitName = Literal[
     "requests_per_minute",
@@ -46,11 +46,11 @@ KeyName = Annotated[str, Path(pattern=rf"^{KEY_ID_PATTERN}$")]
 
 
 class NewKey(JsonBody, frozen=True):
-    id: Annotated[str, msgspec.Meta(max_length=32)] | None = None  # part of the key's text; made where none is given
+    id: Annotated[str, msgspec.Meta(max_length=32)] | None = None  # part of the key's text; generated if not given
     scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=8)] = ("inference",)
     max_class: ServiceClass = "interactive"
     expires: Annotated[str, msgspec.Meta(max_length=64)] | None = None  # 2027-06-30, or RFC 3339 with an offset
-    limits: dict[LimitName, LimitValue] | None = None  # of this key alone, within its tenant's
+    limits: dict[LimitName, LimitValue] | None = None  # limits of this key, within its tenant's limits
 
 
 def key_routes(services: RegistryServices) -> APIRouter:
@@ -64,7 +64,7 @@ def key_routes(services: RegistryServices) -> APIRouter:
         who: Annotated[Principal, Depends(operator)],
         body: Annotated[NewKey, Depends(body_of(NewKey))],
     ) -> Response:
-        """Make a key. The answer is the only place where it ever stands."""
+        """Create a key. This answer is the only place that ever shows it."""
         pepper = services.pepper
         if pepper is None:
             message = "this registry has no pepper (SHOAL_REGISTRY_PEPPER_FILE), so it cannot make keys"
@@ -90,7 +90,7 @@ def key_routes(services: RegistryServices) -> APIRouter:
     async def of_tenant(
         tenant: TenantName, who: Annotated[Principal, Depends(operator)], limit: Limit = MAX_LIMIT, after: str = ""
     ) -> dict[str, Any]:
-        """The keys that were made here, by id, revoked ones too; never what they are made of."""
+        """Keys that were created through the API, by id, including revoked ones. Their secrets are not shown."""
         if after and not _KEY_ID.fullmatch(after):
             raise ApiError(400, "invalid_parameter", "the parameter after is no key id", "after")
         found = await database.run(lambda: database.read(lambda c: api_keys.of_tenant(c, tenant, after, limit + 1)))
@@ -101,7 +101,7 @@ def key_routes(services: RegistryServices) -> APIRouter:
     async def revoke(
         request: Request, tenant: TenantName, key_id: KeyName, who: Annotated[Principal, Depends(operator)]
     ) -> Response:
-        """Revoke a key; revoking it again changes nothing."""
+        """Revoke a key. Revoking it again changes nothing."""
 
         def write(write: Write) -> None:
             try:

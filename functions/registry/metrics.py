@@ -1,4 +1,4 @@
-"""The registry's metrics, in a collector registry of its own. Names as the public contract has them."""
+"""The registry's metrics, in a separate collector registry. Their names are part of the public contract."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from functions.registry.store import SnapshotStore
 
 
 class RegionStatus(NamedTuple):
-    """Another region, as this one's registry hears it."""
+    """State of another region as this registry sees it."""
 
     name: str
     is_connected: bool
@@ -111,7 +111,7 @@ class Metrics:
         )
 
         self._store_up = self._gauge("shoal_store_up", "1 while the object store answers.")
-        self._store_up.set(1)  # until it was asked
+        self._store_up.set(1)  # until the first check
         self._region_connected = Gauge(
             "shoal_region_connected",
             "1 while another region's registry answers; else limits leave it out.",
@@ -136,7 +136,7 @@ class Metrics:
             self._store_up.set(is_up)
 
     def answered(self, document: str, size_bytes: int) -> None:
-        """A follower was sent the `whole` document, or a `delta`."""
+        """Count a document sent to a follower: `whole` or `delta`."""
         self._answers.labels(document=document).inc()
         self._answer_bytes.labels(document=document).inc(size_bytes)
 
@@ -150,8 +150,11 @@ class Metrics:
         *,
         without_facts: Iterable[str] = (),
     ) -> bytes:
-        """The text that Prometheus scrapes, with the gauges as they are now; `stages` of rollouts by model, bounded by
-        who gives them; `others`: regions; and bases `without_facts`."""
+        """Return the text that Prometheus scrapes, with current gauges.
+
+        `stages` are rollout stages by model, whose number the caller limits; `others` are other regions;
+        `without_facts` are bases without facts.
+        """
         self._epoch.set(store.epoch)
         compiled_unix_s = store.current.snapshot.compiled_unix_s if store.current is not None else now_unix_s
         self._age_s.set(max(0.0, now_unix_s - compiled_unix_s))
@@ -199,14 +202,13 @@ class Metrics:
         return Gauge(name, documentation, registry=self.collectors)
 
 
-# Where rollouts are, for `/metrics`: what is under way, bounded, and nothing where the database does not tell.
-#
-# Whoever reaches the registry may read its metrics, and a model's name is its tenant's: only who shows the internal
-# token gets them.
+# Stages of active rollouts for `/metrics`: a limited number, none while the database is unavailable. Every client
+# that reaches the registry may read metrics, but a model's name is its tenant's data. So these series need the
+# internal token.
 
 
-ROLLOUTS_MAX = 1000  # the youngest
-WAIT_S = 3.0  # a scrape has ten
+ROLLOUTS_MAX = 1000  # the newest ones
+WAIT_S = 3.0  # a scrape times out after 10 s
 
 _ACTIVE = rollouts.Filter(active=True)
 
@@ -214,7 +216,7 @@ _ACTIVE = rollouts.Filter(active=True)
 async def active_stages(
     services: RegistryServices, request: Request, check: Callable[[Request], None]
 ) -> Mapping[str, int]:
-    """By model; empty for strangers, and where it cannot be read soon."""
+    """Return rollout stages by model. Empty without the internal token, or if the database does not answer soon."""
     try:
         check(request)
         async with asyncio.timeout(WAIT_S):

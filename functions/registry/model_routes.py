@@ -1,6 +1,7 @@
-"""`GET /v1/models…`: the catalogue, git's and the API's, for whoever may see it.
+"""`GET /v1/models…`: the catalogue of models declared in git or created through the API, as far as the caller may see
+them.
 
-Without a database there are git's models only, and the API's as they were published last.
+Without a database it shows git's models, and the API's models as they were last published.
 """
 
 from bisect import bisect_right
@@ -37,27 +38,28 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
     async def all_models(
         who: Annotated[Principal, Depends(authenticator.reader)], limit: Limit = MAX_LIMIT, after: AfterModel = ""
     ) -> dict[str, Any]:
-        """The models that the caller may see, by id; fewer than `limit` where they have very many versions."""
+        """The models that the caller may see, by id. A page has fewer than `limit` models if they have very many
+        versions."""
         stored, is_cut = await look.stored_after(after, limit + 1, who)
         gits = list(islice(git_models_after(look.catalogue, after, who, with_apis=database is None), limit + 1))
         taken = {row["id"] for row in gits}
         apis = [described_stored_model(model) for model in stored if model.id not in taken]
         rows = merge(gits, apis, key=_row_id)
-        if is_cut:  # beyond its last there are models of the API that are not here: git's come with those
+        if is_cut:  # API models after the last one are missing here, so git's models after it go to the next page
             known = list(takewhile(lambda row: row["id"] <= stored[-1].id, rows))[:limit]
             return page_of(known, known[-1]["id"], snapshot_epoch=store.epoch)
         return _page(rows, limit, snapshot_epoch=store.epoch)
 
     @router.get("/v1/models/{name}")
     async def base_model(name: str, who: Annotated[Principal, Depends(authenticator.reader)]) -> dict[str, Any]:
-        """One base model."""
+        """A base model."""
         return await look.one(ModelId(name), who)
 
     @router.get("/v1/models/{tenant}/{name}")
     async def tenants_model(
         tenant: str, name: str, who: Annotated[Principal, Depends(authenticator.reader)]
     ) -> dict[str, Any]:
-        """One model of a tenant."""
+        """A model of a tenant."""
         return await look.one(ModelId(f"{tenant}/{name}"), who)
 
     @router.get("/v1/models/{tenant}/{name}/versions")
@@ -68,8 +70,10 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
         limit: Limit = MAX_LIMIT,
         after: AfterName = "",
     ) -> dict[str, Any]:
-        """A model's versions, by name; and of the model, which pool it adapts and the file of git that declares it.
-        `in_force`: gateways have been told of it; so is what `channels_in_force` says."""
+        """Versions of a model by name, with its pool and the git file that declares it.
+
+        `in_force` and `channels_in_force` show what is published to gateways.
+        """
         model = await look.one(ModelId(f"{tenant}/{name}"), who)
         published = look.catalogue.models.get(ModelId(model["id"]))
         rows = with_in_force(await look.versions(model, after, limit + 1), published)
@@ -109,7 +113,7 @@ class _CatalogueReader:
         raise model_not_found(model)
 
     async def versions(self, known: dict[str, Any], after: str, limit: int) -> Sequence[dict[str, Any]]:
-        """Of a model as `one` describes it."""
+        """Return versions of a model that `one` has described."""
         model, database = ModelId(known["id"]), self._database
         if known["declared_in"] or database is None:
             rows = sorted(known["versions"], key=_row_name)
@@ -119,13 +123,13 @@ class _CatalogueReader:
 
     async def _stored(self, model: ModelId) -> StoredModel | None:
         database = self._database
-        if database is None or "\0" in model:  # Postgres takes no NUL, and no name has one
+        if database is None or "\0" in model:  # Postgres rejects NUL, and no name contains one
             return None
         return await database.run(lambda: database.read(lambda c: catalogue.model(c, model)))
 
 
 def _page(rows: Any, limit: int, **more: Any) -> dict[str, Any]:
-    """The first `limit` of the rows, and where the next page begins."""
+    """Return a page of the first `limit` rows, with the cursor of the next page."""
     found = list(islice(rows, limit + 1))
     data = found[:limit]
     cursor = (data[-1].get("id") or data[-1]["name"]) if len(found) > limit else None

@@ -1,7 +1,6 @@
-"""The registry's OpenAPI document: what FastAPI knows of its routes, and of each the refusals it may answer with.
+"""The registry's OpenAPI document: FastAPI's description of the routes, with the errors that each may answer.
 
-Whoever shows no internal token is told of no internal route. Neighbours: `app` has the routes, `errors` the shape of
-what is refused.
+Without the internal token, internal routes are left out. Neighbours: `app` has the routes, `errors` the error format.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from functions.registry.errors import ApiError
 
 PATH = "/openapi.json"
 _INTERNAL = "/internal/"
-_OPEN = {"/healthz", "/readyz", "/metrics"}  # for everyone who can reach the registry
+_OPEN = {"/healthz", "/readyz", "/metrics"}  # no credential needed
 _TEXT = {"type": "string"}
 _MAYBE = {"type": ["string", "null"]}
 _ERROR = {
@@ -43,8 +42,8 @@ _MEANINGS = {
     500: "The registry failed",
     503: "Full, or without its database or store: try again after `retry-after`",
 }
-_ANY_REQUEST = (400, 408, 431, 500, 503)  # of the listener, and of whatever a route stands on
-_BY_ROLE_ALONE = ("/v1/snapshot", "/v1/fleet", "/internal/v1/swarm")  # tenants' keys are not looked at here
+_ANY_REQUEST = (400, 408, 431, 500, 503)  # from the listener, or from what every route depends on
+_BY_ROLE_ALONE = ("/v1/snapshot", "/v1/fleet", "/internal/v1/swarm")  # tenants' keys are not accepted here
 _BRINGS_ARTIFACTS = {"/v1/artifacts", "/v1/models/{tenant}/{name}/versions/{version}"}
 
 _ALSO_ANSWERED = {
@@ -57,7 +56,7 @@ _ALSO_ANSWERED = {
 
 
 def install_document(app: FastAPI, require_token: Callable[[Request], None]) -> None:
-    """Adds the route; `require_token` raises ApiError for whoever does not show the internal token."""
+    """Add the route; `require_token` raises ApiError for requests without the internal token."""
 
     @app.get(PATH, include_in_schema=False)
     async def openapi(request: Request) -> dict[str, Any]:
@@ -75,14 +74,14 @@ def public(app: FastAPI) -> dict[str, Any]:
 
 def whole(app: FastAPI) -> dict[str, Any]:
     made = app.openapi()
-    if "securitySchemes" in made.get("components", {}):  # FastAPI keeps what it has made
+    if "securitySchemes" in made.get("components", {}):  # FastAPI returns the same document again
         return made
     components = made.setdefault("components", {})
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     components.setdefault("schemas", {})["Error"] = _ERROR
     for path, methods in made["paths"].items():
         for method, operation in methods.items():
-            operation["responses"].pop("422", None)  # parameters that are wrong are refused with 400, as all errors are
+            operation["responses"].pop("422", None)  # invalid parameters answer 400, like all errors
             operation["responses"] |= _ALSO_ANSWERED.get((method, path), {})
             for status in refusals_of(method, path, operation):
                 operation["responses"][str(status)] = _refused(status) | operation["responses"].get(str(status), {})
@@ -93,7 +92,7 @@ def whole(app: FastAPI) -> dict[str, Any]:
 
 
 def refusals_of(method: str, path: str, operation: Mapping[str, Any]) -> list[int]:
-    """Every status that a refusal at this route may have. A route may have fewer; none has others
+    """Return every error status that this route may answer. A route may use fewer, but no others
     (test_no_request_makes_the_registry_fail)."""
     found = set(_ANY_REQUEST)
     if path not in _OPEN:

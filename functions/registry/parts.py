@@ -1,4 +1,4 @@
-"""The registry's parts from its settings: database, object store, ingest, collector. Nothing is contacted yet."""
+"""Build the registry's parts from its settings: database, object store, ingest, collector. Nothing is contacted yet."""
 
 import ipaddress
 import time
@@ -29,7 +29,7 @@ from functions.registry.store import SnapshotStore
 
 
 class SettingsWrong(Exception):
-    """A setting cannot be used; the message says which, and what is expected."""
+    """A setting cannot be used; the message names it and the expected value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Secrets:
 class RegistryParts:
     services: RegistryServices
     collecting: Collecting | None
-    sharing: SnapshotSharing | None  # None: a file of SQLite is one registry's
+    sharing: SnapshotSharing | None  # None for SQLite, whose file only one registry uses
 
     def close(self) -> None:
         if self.services.ingesting is not None:
@@ -65,7 +65,7 @@ def database_from(settings: RegistrySettings, password: str | None) -> Database:
 
 
 def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStore, fleet: FleetWatch) -> RegistryParts:
-    """SettingsWrong says what to correct."""
+    """Build all parts. Raises SettingsWrong with the setting to correct."""
     database = database_from(settings, secrets.database_password)
     store.fence.share(database.raise_fence)
     objects = _objects(settings)

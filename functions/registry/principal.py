@@ -1,7 +1,7 @@
-"""Authentication of callers: the operator, with the internal token, the controller, or a tenant with one of its keys.
+"""Authentication of callers: the operator (internal token), the controller, or a tenant (one of its API keys).
 
-A tenant's key counts as the published snapshot has it, like at the gateway; so the registry needs no database to know
-its callers. What belongs to another tenant does not exist: 404, never 403.
+API keys are checked against the published snapshot, as in the gateway, so authentication needs no database. Another
+tenant's data answers 404, never 403.
 """
 
 import time
@@ -24,10 +24,10 @@ from functions.registry.store import SnapshotStore
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`tenant` None is the operator, who may do everything."""
+    """An authenticated caller. `tenant` None: the operator, who may do everything."""
 
     tenant: TenantId | None
-    name: str  # for the audit
+    name: str  # actor in the audit log
     scopes: tuple[Scope, ...] = ()
 
     @property
@@ -47,7 +47,7 @@ CONTROLLER = Principal(None, "controller")
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """Tells callers apart. `pepper` None: only the operator is known."""
+    """Authenticates requests. `pepper` None: only the operator can authenticate."""
 
     store: SnapshotStore
     credentials: RoleCredentials
@@ -56,10 +56,10 @@ class Authenticator:
     readers: TenantRateLimiter = field(default_factory=TenantRateLimiter)
     writers: TenantRateLimiter = field(
         default_factory=TenantRateLimiter
-    )  # their own: a dashboard must not keep a rollback out
+    )  # separate, so that reads of a dashboard cannot block a rollback
 
     def caller(self, request: Request) -> Principal:
-        """Whoever the Authorization header proves; 401 for nobody."""
+        """Return the caller that the Authorization header proves. Raises 401 without a valid credential."""
         header = request.headers.get("authorization", "")
         if shows(header, self.credentials.accepted("operate")):
             authenticated(request.scope)
@@ -74,13 +74,13 @@ class Authenticator:
         return Principal(found.tenant, f"key:{found.key_id}", found.scopes)
 
     async def reader(self, request: Request) -> AsyncIterator[Principal]:
-        """For as long as the request lasts, which counts as one of its tenant's; 429 where these are too many."""
+        """Admit a read. It counts as one of its tenant's open requests until it ends; 429 if there are too many."""
         principal = _with_scope(self.caller(request), "models:read")
         with self.readers.passing(principal.tenant):
             yield principal
 
     async def writer(self, request: Request) -> AsyncIterator[Principal]:
-        """As `reader`, counted beside what is only read."""
+        """Admit a write, like `reader`, with a separate count and rate."""
         principal = _with_scope(self.caller(request), "models:write")
         with self.writers.passing(principal.tenant):
             yield principal
@@ -93,14 +93,14 @@ class Authenticator:
         return principal
 
     async def gateway(self, request: Request) -> None:
-        """Whoever serves tenants, or an operator in its stead."""
+        """Admit gateways and the operator."""
         if shows(request.headers.get("authorization", ""), self.credentials.accepted("account")):
             authenticated(request.scope)
         else:
             await self.operator(request)
 
     async def controller(self, request: Request) -> Principal:
-        """Whoever publishes, or an operator in its stead."""
+        """Admit the controller and the operator."""
         if shows(request.headers.get("authorization", ""), self.credentials.accepted("publish")):
             authenticated(request.scope)
         else:
@@ -109,7 +109,7 @@ class Authenticator:
 
 
 def own_model(principal: Principal, tenant: str, name: str) -> ModelId:
-    """The model's id; 404 for anybody else's."""
+    """Return the model's id. Raises 404 for another tenant's model."""
     model = ModelId(f"{tenant}/{name}")
     if not principal.owns(tenant):
         raise model_not_found(model)
@@ -124,7 +124,7 @@ def model_not_found(model: str) -> ApiError:
 def _with_scope(principal: Principal, scope: Scope) -> Principal:
     allowed = principal.is_operator or scope in principal.scopes
     if scope == "models:read":
-        allowed = allowed or "models:write" in principal.scopes  # who may write may look
+        allowed = allowed or "models:write" in principal.scopes  # the write scope includes reading
     if not allowed:
         message = f"this key lacks the scope {scope}; ask the operator for a key that has it"
         raise ApiError(403, "scope_missing", message)

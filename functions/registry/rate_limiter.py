@@ -1,8 +1,8 @@
-"""Rate limiting of one tenant at the registry: requests open at a time, and requests a second on average.
+"""Limits of each tenant at the registry: open requests at a time, and average requests per second.
 
-The rate is a `decisions.quota.token_bucket` of requests a minute, so that rates below one a second stay whole numbers.
-Worked example (test_a_burst_passes_and_then_the_rate_holds): with 2 a second and a burst of 3, three pass at once, the
-fourth is answered 429 with Retry-After, and half a second later one passes.
+The rate is a `decisions.quota.token_bucket` of requests per minute, so that rates below one per second are whole
+numbers. Worked example (test_a_burst_passes_and_then_the_rate_holds): with 2 per second and a burst of 3, three
+requests pass immediately, the fourth gets 429 with Retry-After, and half a second later one passes.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ DEFAULT_AT_ONCE = 32
 DEFAULT_PER_S = 20.0
 DEFAULT_BURST = 600
 _PERIOD_S = 60
-_SWEPT_AT = 1024  # tenants remembered before those whose buckets are full again are forgotten
+_SWEPT_AT = 1024  # number of buckets above which full ones are deleted
 
 
 @dataclass(slots=True)
 class TenantRateLimiter:
-    """Owned by one event loop."""
+    """Open requests and token bucket of each tenant. Owned by one event loop."""
 
     at_once: int = DEFAULT_AT_ONCE
     per_s: float = DEFAULT_PER_S
@@ -36,7 +36,7 @@ class TenantRateLimiter:
 
     @contextlib.contextmanager
     def passing(self, tenant: TenantId | None) -> Iterator[None]:
-        """One request of the tenant, until it is answered; 429 where it has too many. The operator always passes."""
+        """Count one request of the tenant until it ends. Raises 429 at a limit. The operator has no limit."""
         if tenant is None:
             yield
             return

@@ -1,7 +1,7 @@
-"""`/v1/rollouts`: what is under way and what was, and the commands by which a person intervenes.
+"""`/v1/rollouts`: active and past rollouts, and the commands with which people control them.
 
-pause      it stays at its share, under guard       promote    all of it, now
-resume     it goes on, or is tried once more         rollback   back to the version before, now
+pause      stay at the present share; halt conditions stay active    promote    move all traffic now
+resume     continue, or start again after a rollback                 rollback   return to the version before, now
 """
 
 import functools
@@ -63,7 +63,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         state: InState = None,
         active: Active = None,
     ) -> dict[str, Any]:
-        """The caller's rollouts, the youngest first."""
+        """The caller's rollouts, newest first."""
         wanted = Filter(who.tenant, model, channel, state, active)
         read = functools.partial(database.read, lambda c: rollouts.page(c, wanted, after, limit + 1))
         found = await database.run(read, for_operator=who.is_operator)
@@ -72,7 +72,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
 
     @router.get("/v1/rollouts/{rollout}")
     async def one(rollout: RolloutName, who: Annotated[Principal, Depends(authenticator.reader)]) -> Response:
-        """A rollout, both groups as gateways have seen them in its present stage, and its events."""
+        """A rollout with its events, and the evidence of both groups in its present stage."""
         read = functools.partial(database.read, lambda c: (rollouts.find(c, rollout), rollouts.history(c, rollout)))
         found = await database.run(read, for_operator=who.is_operator)
         stored = _visible(found[0], who, rollout)
@@ -90,7 +90,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         body: Annotated[Act, Depends(body_of(Act))],
         if_match: IfMatch = "",
     ) -> Response:
-        """Intervene. 409 where the rollout is in no state for that."""
+        """Control a rollout. 409 if its state does not allow the command."""
         lock_version = seen(if_match)
 
         def write(write: Write) -> Any:

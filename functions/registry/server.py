@@ -1,7 +1,8 @@
-"""The registry process: the composition root. uvicorn serves; supervised tasks follow the bus and prepare the database.
+"""The registry process and its composition root: uvicorn serves, supervised tasks follow the bus and prepare the
+database.
 
-A database that is away keeps nothing from starting: the snapshot is served, and what needs the database answers 503
-until it is there. SIGTERM ends the long polls first, then waits for what still runs, then exits with 0.
+The registry starts without its database: it serves the snapshot, and routes that need the database answer 503 until
+it is available. SIGTERM ends the long polls, waits for running requests, then exits with 0.
 """
 
 import asyncio
@@ -56,29 +57,29 @@ _log = logging.getLogger(__name__)
 SNAPSHOT_FILE = "snapshot.json"
 _BOUNDS = Bounds(
     head_bytes=32 * 1024,
-    body_s=120.0,  # a snapshot of 64 MiB at 4 Mbit/s
-    upload_s=1800.0,  # an adapter; how long it may take is `ingest_deadline`'s to say
+    body_s=120.0,  # 64 MiB (a snapshot) at 4 Mbit/s
+    upload_s=1800.0,  # an adapter; `UPLOAD_DEADLINE_S` of artifact_routes is the deadline
     uploads=frozenset((b"/v1/artifacts",)),
     lame_duck_s=0.5,
 )
 _BASE_BYTES = 108 * MIB  # measured (docs/measurements/sizing.md)
-_CONNECTION_BYTES = 40_000  # measured, of a long poll
-_UPLOAD_BYTES = 24 * MIB  # a thread, its blocks, and parts on their way to the store
+_CONNECTION_BYTES = 40_000  # measured with a long poll
+_UPLOAD_BYTES = 24 * MIB  # a thread, its blocks, and parts being written to the store
 _DESCRIPTORS_WANTED = 65_536
-_SPARE_DESCRIPTORS = 64  # listener, bus, files, and clients that do not wait
+_SPARE_DESCRIPTORS = 64  # listener, bus, files, and clients outside long polls
 
 
 class StartFailed(Exception):
-    """The registry cannot start as configured; the message says what to change."""
+    """The registry cannot start with this configuration; the message says what to change."""
 
 
 def run(settings: RegistrySettings) -> None:
-    """Serve until told to end; raises StartFailed."""
+    """Serve until a signal ends the process. Raises StartFailed."""
     asyncio.run(_serve(settings))
 
 
 def migrate(settings: RegistrySettings) -> None:
-    """Bring the database's schema up to date; raises StartFailed."""
+    """Upgrade the database schema. Raises StartFailed."""
     password = _secret(settings.database_password_file) if settings.database_password_file is not None else None
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -179,16 +180,19 @@ def _console(settings: RegistrySettings) -> ConsoleSources:
 
 
 async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
-    """Prepare what can be prepared at once; go on trying, in the background, with what cannot."""
+    """Prepare the database, the snapshot and the staging folder, and start the background tasks.
+
+    If the database is unavailable, a background task retries.
+    """
     services = parts.services
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(DatabaseUnavailable):  # said by the task below, which tries again
+    with contextlib.suppress(DatabaseUnavailable):  # logged by the task below, which retries
         await asyncio.to_thread(services.database.prepare)
     tasks.forever("database", lambda: _prepared(services.database), expected=(DatabaseUnavailable,))
     sharing = parts.sharing
     if sharing is not None:
         with contextlib.suppress(DatabaseUnavailable, StoreFailed):
-            await sharing.look()  # who asks first is answered from what others have
+            await sharing.look()  # so that the first answer has the snapshot of other registries
         tasks.forever("other registries", sharing.run, expected=(DatabaseUnavailable, StoreFailed))
         told = functools.partial(follow_notices, bus, sharing.heard)
         tasks.forever("word of other registries", told, expected=(BusUnavailable,))
@@ -209,7 +213,7 @@ async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settin
 
 
 async def _prepared(database: Database) -> None:
-    """Until the schema is current; then there is nothing more to do."""
+    """Prepare the database if it is not ready, then wait until cancelled."""
     if not database.ready:
         await asyncio.to_thread(database.prepare)
         _log.info("the database is ready")
@@ -227,7 +231,8 @@ class _Server(GuardedServer):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but a signal that was obeyed is not raised again: a clean end is exit code 0."""
+        """Handle signals as uvicorn does, but do not raise them again afterwards, so that a clean end has exit code
+        0."""
         loop = asyncio.get_running_loop()
         handled = (signal.SIGTERM, signal.SIGINT)
         for number in handled:
@@ -240,7 +245,7 @@ class _Server(GuardedServer):
 
 
 def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
-    """What the parser refuses, in the shape of all errors."""
+    """Format a rejection of the HTTP parser like all other errors."""
     headers = [(b"content-type", b"application/json"), (b"x-request-id", f"req-{uuid.uuid4().hex}".encode())]
     return headers, orjson.dumps(error_body(refusal.status, refusal.code, refusal.message))
 
@@ -258,16 +263,16 @@ def _uvicorn_config(settings: RegistrySettings, app: ASGIApp, guard: Guard) -> u
 
 
 def _bearable_connections() -> int:
-    """How many clients the file descriptors suffice for, once the soft limit is raised to the hard one."""
+    """Return the number of clients that the file descriptors allow, after raising the soft limit to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else max(soft, _DESCRIPTORS_WANTED)
-    with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it; then the soft limit is what there is
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it; then the soft limit stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The listener, made before anything else, so that a port that is taken is said at once and in words."""
+    """Bind the listener first, so that a port in use is reported immediately with a clear message."""
     try:
         return bound(host, port)
     except OSError as error:
@@ -297,7 +302,7 @@ def _credentials(file: Path) -> RoleCredentials:
 
 
 def most_memory(settings: RegistrySettings, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
-    """Memory of a registry where every bound of its settings is reached at once."""
+    """Return the memory that a registry uses if it reaches all bounds of its settings together."""
     return [
         Part("the process", _BASE_BYTES),
         Part("connections", settings.max_connections * _CONNECTION_BYTES),

@@ -1,4 +1,4 @@
-"""Services that the catalogue's routes use, put together once by the composition root."""
+"""Services that the catalogue's routes share, built once by the composition root."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,12 +18,12 @@ from functions.registry.sql.catalogue_writes import Limits
 from functions.registry.sql.database import Database
 from functions.registry.sql.transaction import Write
 
-# Checks of content against a base that are under way, so that the same one is made once, however many ask for it.
+# Running checks of content against a base, so that concurrent requests check the same content only once.
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """A lock for each, kept for as long as somebody has or awaits it. Owned by one event loop."""
+    """One lock per check, which exists while a request holds or awaits it. Owned by one event loop."""
 
     locks: WeakValueDictionary[tuple[TenantId, Digest, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
@@ -41,25 +41,25 @@ class RegistryServices:
     authenticator: Authenticator
     limits: Limits
     evidence: EvidenceBook
-    ingesting: Ingesting | None  # None: no object store is configured, nothing can be brought in
+    ingesting: Ingesting | None  # None: no object store is configured, so no adapter can be stored
     pepper: bytes | None
-    key_environment: str = "live"  # a part of each key's text
+    key_environment: str = "live"  # part of each key's text
     max_keys_per_tenant: int = 100
     checks: Checks = field(default_factory=Checks)
 
     async def expectation(self, tenant: TenantId | None, base: str) -> Expectation:
-        """What an adapter of the tenant over this base must be; only where something can be brought in."""
+        """Return the requirements for an adapter of the tenant over this base. Needs an object store."""
         assert self.ingesting is not None
         return await self.ingesting.expectation(tenant, base, self.declared.folder_of(base))
 
     async def bases_without_facts(self) -> list[str]:
-        """Bases that adapters are not checked against; none where nothing can be brought in."""
+        """Return the bases without facts, whose adapters are not checked. Empty without an object store."""
         if self.ingesting is None:
             return []
         return await asyncio.to_thread(self.ingesting.without_facts, self.declared.base_folders())
 
     async def write(self, request: Request, principal: Principal, work: Callable[[Write], Answer]) -> Answer:
-        """One audited transaction. A caller who leaves does not undo it: it is short, and whole or not at all."""
+        """Run one audited transaction. It is short and atomic, so a client that disconnects does not cancel it."""
         actor = principal.actor(request)
         write = self.database.run(lambda: self.database.write(actor, work), for_operator=principal.is_operator)
         return await _to_its_end(write)

@@ -1,15 +1,15 @@
-"""Snapshots shared with the other registries of one database, and with whoever comes after this one.
+"""Share published snapshots with the other registries of one database, and with the successor of this process.
 
-The controller publishes to one registry, whichever its Service leads to. What is published goes into the database
-before anybody sees it, and every registry takes up what others were given: at the word on the bus, and every
-`LOOK_EVERY_S`. So a second registry answers as the first does, and a new pod, whose disk is empty, begins with what was
-published last instead of with nothing.
+The controller publishes to one registry, whichever its Service selects. A publication is written to the database
+before followers see it. Every registry adopts the others' publications: when the bus announces one, and every
+`LOOK_EVERY_S`. So all registries give the same answers, and a new pod with an empty disk starts with the last
+publication.
 
-The database away stops no publication: the registry goes on with its own disk, as alone as it was, and gives what it
-has as soon as the database is back. Followers move between registries without harm, since they only go forward: who is
-further than the registry it asks waits until that has caught up.
+If the database is unavailable, publication continues on the local disk, and the registry writes its snapshot to the
+database as soon as it is back. Followers can switch between registries safely, since they only move to higher epochs:
+a follower ahead of its registry waits until the registry catches up.
 
-Neighbours: `sql/published` keeps the documents; `store` publishes and is what all follow.
+Neighbours: `sql/published` stores the documents; `store` publishes to followers.
 """
 
 import asyncio
@@ -35,17 +35,21 @@ _log = logging.getLogger(__name__)
 
 
 class SnapshotSharing:
-    """Owned by one event loop; `keep` blocks, in the thread of a publication."""
+    """Exchange of snapshots through the database. Owned by one event loop; `keep` blocks, in the thread of a
+    publication."""
 
     def __init__(self, database: Database, store: SnapshotStore) -> None:
         self._database = database
         self._store = store
         self._told = asyncio.Event()
-        self._unread = 0  # an epoch that cannot be read here, which is said once
+        self._unread = 0  # an epoch that could not be read, which is logged once
         store.share(self.keep)
 
     def keep(self, content: Indexed, delta: bytes, base_hash: str) -> None:
-        """Blocks. Before it is seen: EpochTaken where another registry was given as much or more."""
+        """Write a publication to the database before followers see it. Blocks.
+
+        Raises EpochTaken if another registry has published this epoch or a later one.
+        """
         try:
             self._put(content, delta, base_hash)
         except EpochBehind as error:
@@ -55,12 +59,12 @@ class SnapshotSharing:
             _log.warning("epoch %d is kept on this disk alone for now: %s", content.snapshot.epoch, error)
 
     def heard(self, notice: SnapshotNotice) -> None:
-        """Somebody says on the bus that it has published."""
+        """Wake `run` if another registry has announced a later epoch on the bus."""
         if notice.epoch > self._store.epoch:
             self._told.set()
 
     async def run(self) -> None:
-        """Look until cancelled; DatabaseUnavailable."""
+        """Synchronise with the database until cancelled. Raises DatabaseUnavailable."""
         while True:
             await self.look()
             with contextlib.suppress(TimeoutError):
@@ -68,7 +72,7 @@ class SnapshotSharing:
                     await self._told.wait()
 
     async def look(self) -> None:
-        """Take up what others have been given, or give what they have not."""
+        """Adopt a later snapshot from the database, or write ours if it is later."""
         self._told.clear()
         store = self._store
         latest = await self._database.run(lambda: self._database.read(published.latest), for_operator=True)
@@ -76,7 +80,7 @@ class SnapshotSharing:
             await self._take_up(latest)
         elif latest < store.epoch:
             content = store.feed.content
-            with contextlib.suppress(EpochBehind):  # it was given just now
+            with contextlib.suppress(EpochBehind):  # written by another registry in the meantime
                 await self._database.run(lambda: self._put(content, b"", ""), for_operator=True)
 
     async def _take_up(self, latest: int) -> None:
@@ -99,7 +103,7 @@ class SnapshotSharing:
 
 
 def _read(base: Indexed, found: Sequence[bytes]) -> Indexed:
-    """Blocks. The content that the documents lead to; SnapshotInvalid."""
+    """Apply the documents to `base` and return the content. Blocks. Raises SnapshotInvalid."""
     content = base
     for document in found:
         content = documents.read(in_chunks(document), content, breather(PATIENT_SLICE_S))

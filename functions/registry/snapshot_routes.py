@@ -1,10 +1,10 @@
-"""`/v1/snapshot`: the controller puts, everyone else follows.
+"""`/v1/snapshot`: the controller publishes the snapshot, all other processes follow it.
 
-Either way a document may be a delta: a follower names the content that it holds, a publisher the content that its delta
-changes. A base that is not known costs nothing but the whole document.
+In both directions a document may be a delta: a follower names the content that it holds, a publisher the content that
+its delta changes. If the base is unknown, the whole document is sent instead.
 
-Gateways name themselves as they follow, and are told how many they are: so one that starts while the bus is away knows
-by how many a tenant's limits are shared, and nobody has to configure it.
+Gateways send their names as they follow and receive the number of gateways. So a gateway that starts without the bus
+knows how many gateways share a tenant's limits, without configuration.
 """
 
 from collections.abc import AsyncIterator
@@ -63,7 +63,8 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCre
     async def follow(
         request: Request, after: After = 0, wait_s: WaitSeconds = 0.0, pool: Pool = None, base: Base = ""
     ) -> Response:
-        """The snapshot whose epoch is above `after`, or what changed since the base: at once, or when published."""
+        """The snapshot with an epoch above `after`, or the changes since the base: immediately, or once it is
+        published."""
         store.heard(after)
         if GATEWAY_HEADER in request.headers and shows_role(request, credentials, "follow"):
             store.gateways.heard(request.headers[GATEWAY_HEADER])
@@ -80,7 +81,7 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCre
 
     @router.head("/v1/snapshot", response_class=Response, dependencies=readers)
     async def describe() -> Response:
-        """Epoch, hash and floor without the document: what a publisher needs to know."""
+        """Epoch, hash and floor without the document, for publishers."""
         return Response(headers=_headers(store))
 
     @router.put(
@@ -89,7 +90,7 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCre
         dependencies=publishers,
     )
     async def publish(request: Request, fence: FenceToken = 0) -> Response:
-        """Make the body the current snapshot, or apply the delta that it is. It is on the disk before this answers."""
+        """Publish the body as the current snapshot, or apply it as a delta. It is durable before this route answers."""
         chunks = await read_body(request, SNAPSHOT_MAX_BYTES)
         try:
             await store.publish_document(chunks, fence)
@@ -131,7 +132,7 @@ async def _answer(store: SnapshotStore, feed: Feed | None, base: str, metrics: M
 
 
 async def _stream(pieces: list[bytes]) -> AsyncIterator[bytes]:
-    """A piece at a time, as fast as the caller reads: a thousand callers share one copy."""
+    """Yield one piece at a time as the caller reads, so that a thousand callers share one copy."""
     for piece in pieces:
         yield piece
 

@@ -1,14 +1,14 @@
-"""The published snapshot: one at a time, durable before it is seen, epochs only ever growing.
+"""The published snapshot: one at a time, durable before followers see it, with epochs that only grow.
 
-A file that cannot be believed is set aside under a name that tells why, and the registry starts without a snapshot:
-the controller publishes again, and the data plane goes on with its own copy meanwhile.
+An invalid file is renamed to `*.refused`, and the registry starts without a snapshot. The controller publishes again;
+meanwhile the data plane uses its own copy.
 
-The floor: followers say in `after` how far they have got. Where that is beyond our own epoch, we are the ones who lost
-state, and no snapshot at or below it would reach them; so the next epoch must be above it. A follower may be ahead by
-at most `MAX_LEAD`, or a typing error in one request would use up the epochs.
+The floor: followers send the epoch that they have in `after`. If a follower's epoch is higher than ours, this
+registry has lost state. Followers would ignore a snapshot at or below their epoch, so the next epoch must be higher.
+A follower may be at most `MAX_LEAD` ahead, so that one wrong request cannot use up the epochs.
 
-Neighbours: `feed` hands out what is published, whole or as what changed; `sharing` gives it to other registries of the
-database, and takes up theirs; `fence` keeps former leaders from publishing.
+Neighbours: `feed` serves the snapshot, whole or as a delta; `sharing` exchanges it with other registries of the
+database; `fence` rejects former leaders.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from functions.fleet.snapshots import MAX_GATEWAYS
 from functions.registry.feed import MAX_DELTA_ENTRIES, Feed
 from functions.registry.fence import Fence
 
-# What an agent follows: the part of the snapshot that concerns its pool, as a snapshot of its own.
+# View of one pool: the part of the snapshot that an agent follows, as a snapshot of its own.
 #
-# It holds the pool, the one whose models it serves, these models and all rollouts: no tenants, no keys, no other
-# pool's models. So of 5,000 agents only those that are to load it hear of a new adapter, and none of a new tenant. A
-# view's epoch is that of the publication which last changed it.
+# It holds the pool, the pool whose models it serves, these models and all rollouts. It has no tenants, keys or other
+# pools' models. So of 5,000 agents only those that load a new adapter receive its change, and none receives a new
+# tenant. A view's epoch is that of the publication which last changed it.
 #
-# Neighbours: `store` keeps one feed per view that somebody follows.
+# Neighbours: `SnapshotStore` has one feed per followed view.
 
 
 def view_of(content: Indexed, pool: PoolName) -> Indexed:
-    """The pool's part; empty, under the content's epoch, where there is no such pool."""
+    """Return the pool's part of the content, under the content's epoch; empty if there is no such pool."""
     served = _served_in(content, pool)
     changes: dict[str, dict[str, AnyEntry | None]] = {
         "models": {model.id: model for model in content.snapshot.models if model.pool == served},
@@ -54,9 +54,9 @@ def view_of(content: Indexed, pool: PoolName) -> Indexed:
 
 
 def follow_on(view: Feed, content: Indexed, changes: Changes, pool: PoolName) -> None:
-    """Advance a view's feed where the changes of the whole concern it."""
+    """Advance the view's feed if the changes concern it."""
     served = _served_in(content, pool)
-    if served != _served_in(view.content, pool):  # another model's pool from now on: all of its models are others
+    if served != _served_in(view.content, pool):  # the pool now serves another model, so all its models differ
         mine = changes_between(view.content, view_of(content, pool))
     else:
         mine = _concerning(view.content, changes, pool, served)
@@ -65,13 +65,13 @@ def follow_on(view: Feed, content: Indexed, changes: Changes, pool: PoolName) ->
 
 
 def _served_in(content: Indexed, pool: PoolName) -> PoolName:
-    """The pool whose models its replicas serve: its own, unless it says otherwise."""
+    """Return the pool whose models its replicas serve: the pool itself, unless it names another one."""
     entry = content.tables.pools.get(pool)
     return model_of(entry) if entry is not None else pool
 
 
 def pools_concerned(before: Indexed, changes: Changes) -> tuple[str, ...]:
-    """The pools whose views the changes touch, by name; `*` for all or for too many to name."""
+    """Return the pools whose views change, by name; `*` for all pools or for too many to name."""
     if changes.get("rollouts"):
         return (ALL_POOLS,)
     pools: set[str] = set(changes.get("pools", {}))
@@ -90,28 +90,28 @@ def _concerning(
         if isinstance(entry, ModelEntry) and entry.pool == served:
             models[name] = entry
         elif name in view.tables.models:
-            models[name] = None  # gone, or gone to another pool
+            models[name] = None  # deleted, or moved to another pool
     pools = {name: entry for name, entry in changes.get("pools", {}).items() if name in (pool, served)}
     return {"models": models, "pools": pools, "rollouts": dict(changes.get("rollouts", {}))}
 
 
-MAX_LEAD = 10_000_000  # what a busy fleet publishes in years; a hundredth of all epochs
-MAX_VIEWS = 1000  # pools that are followed on their own; a name beyond that is answered without being remembered
-GATEWAY_SILENT_S = 45.0  # a gateway asks every 25 s, and a slow answer takes 10 s more
+MAX_LEAD = 10_000_000  # more than a busy fleet publishes in years; a hundredth of all epochs
+MAX_VIEWS = 1000  # views kept in memory; further ones are built for each request
+GATEWAY_SILENT_S = 45.0  # a gateway polls every 25 s, and a slow answer takes 10 s more
 _NAME_MAX_CHARS = 128
 _log = logging.getLogger(__name__)
 
 
 class EpochTaken(Exception):
-    """The epoch is not after what is published or has been seen: publish above it."""
+    """The epoch is not above the published or the highest seen one: publish with a higher epoch."""
 
 
 class StoreFailed(Exception):
-    """The disk refused; nothing changed. Try again once it is repaired."""
+    """The disk write failed and nothing changed. Try again after repairing the disk."""
 
 
 class TooManyWaiters(Exception):
-    """As many long polls wait as may; try again later."""
+    """The limit of long polls is reached; try again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +132,16 @@ class Published:
 
 
 Share = Callable[[Indexed, bytes, str], None]
-"""Blocks. Give others the content, by its delta for the base of that hash where there is one; EpochTaken."""
+"""Function that gives other registries the content, by its delta for the base of that hash if there is one. Blocks.
+Raises EpochTaken."""
 
 
 def _alone(content: Indexed, delta: bytes, base_hash: str) -> None:
-    """There are no others."""
+    """Share with no other registry."""
 
 
 class FollowingGateways:
-    """Gateways that asked for a snapshot lately, by name. Owned by one event loop."""
+    """Gateways that recently requested a snapshot, by name. Owned by one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -151,13 +152,13 @@ class FollowingGateways:
         if not 0 < len(gateway) <= _NAME_MAX_CHARS:
             return
         now_s = self._clock()
-        self._heard_s.pop(gateway, None)  # the dict's order is that of hearing
+        self._heard_s.pop(gateway, None)  # orders the dict by the last request
         self._heard_s[gateway] = now_s
         while len(self._heard_s) > MAX_GATEWAYS or self._oldest_s() < now_s - GATEWAY_SILENT_S:
             del self._heard_s[next(iter(self._heard_s))]
 
     def number(self) -> int | None:
-        """How many; None until each of them has had time to ask."""
+        """Return the number of gateways, or None until each of them has had time to poll."""
         now_s = self._clock()
         if now_s < self._began_s + GATEWAY_SILENT_S:
             return None
@@ -168,7 +169,8 @@ class FollowingGateways:
 
 
 class SnapshotStore:
-    """Owned by one event loop. `on_published` hears of each snapshot once it is there for all."""
+    """The current snapshot and its feeds. `on_published` is called once followers can read a snapshot. Owned by one
+    event loop."""
 
     def __init__(
         self,
@@ -190,7 +192,7 @@ class SnapshotStore:
         self._share: Share = _alone
 
     def share(self, give: Share) -> None:
-        """Give each publication to others before it is seen (`sharing`)."""
+        """Set the function that gives each publication to other registries before followers see it (`sharing`)."""
         self._share = give
 
     @property
@@ -203,21 +205,21 @@ class SnapshotStore:
 
     @property
     def epoch_floor(self) -> int:
-        """The next epoch must be above this."""
+        """Epoch above which the next publication must be."""
         return max(self.epoch, self._highest_heard)
 
     def load(self) -> None:
-        """Take up what was published before the restart."""
+        """Load the snapshot and the fence of the process before."""
         try:
             self.fence.load()
-        except (OSError, ValueError) as error:  # says nothing about the snapshot, which stays
+        except (OSError, ValueError) as error:  # the snapshot is not affected and stays
             _log.error("the stored fence cannot be read; nobody is fenced until a leader publishes: %s", error)
         try:
             content = self._file.load()
         except SnapshotInvalid as error:
             path = self._file.path
             aside = path.with_name(path.name + ".refused")
-            with contextlib.suppress(OSError):  # unreadable and unmovable: the next publication will say so
+            with contextlib.suppress(OSError):  # the next publication will report the failed disk
                 path.replace(aside)
             _log.error("the stored snapshot is refused and set aside as %s: %s", aside.name, error)
             return
@@ -226,12 +228,12 @@ class SnapshotStore:
             _log.info("snapshot epoch %d (%s) taken up", self.epoch, content.content_hash)
 
     def heard(self, after: int) -> None:
-        """A follower has got as far as `after`."""
+        """Record the epoch that a follower has."""
         if self._highest_heard < after <= self.epoch_floor + MAX_LEAD:
             self._highest_heard = after
 
     def view(self, pool: PoolName) -> Feed:
-        """The feed of one pool's part."""
+        """Return the feed of one pool's part."""
         if pool not in self._views:
             feed = Feed(view_of(self.feed.content, pool))
             if len(self._views) >= MAX_VIEWS or pool not in self.feed.content.tables.pools:
@@ -240,11 +242,12 @@ class SnapshotStore:
         return self._views[pool]
 
     async def publish(self, snapshot: Snapshot) -> Published:
-        """Make it the current one; EpochTaken or StoreFailed, and nothing has changed."""
+        """Publish the snapshot. Raises EpochTaken or StoreFailed, after which nothing has changed."""
         return await self._publish(lambda base: indexed(snapshot, base, breather(PATIENT_SLICE_S)), 0)
 
     async def publish_document(self, chunks: Iterable[bytes], fence: int = 0) -> Published:
-        """The same from a document, whole or a delta for the current one; also SnapshotInvalid, Fenced."""
+        """Publish a document, whole or as a delta for the current one. Also raises SnapshotInvalid, BaseMissing or
+        Fenced."""
         return await self._publish(lambda base: documents.read(chunks, base, breather(PATIENT_SLICE_S)), fence)
 
     async def _publish(self, read: Callable[[Indexed], Indexed], fence: int) -> Published:
@@ -266,7 +269,8 @@ class SnapshotStore:
             return Published(content)
 
     async def take_up(self, read: Callable[[Indexed], Indexed]) -> None:
-        """What was published at another registry, where it is later than ours; SnapshotInvalid, StoreFailed."""
+        """Adopt the publication of another registry if its epoch is above ours. Raises SnapshotInvalid or
+        StoreFailed."""
         async with self._publishing:
             base = self.feed.content
             content = await asyncio.to_thread(read, base)
@@ -279,7 +283,7 @@ class SnapshotStore:
             self._advance(content, changes)
 
     def _keep(self, base: Indexed, content: Indexed, fence: int) -> Changes:
-        """Blocks. What changed, once others have been given it and it is on the disk."""
+        """Share the content with other registries, write it to disk, and return its changes. Blocks."""
         self.fence.admit(fence)
         return self._write(base, content, self._share)
 
@@ -304,7 +308,7 @@ class SnapshotStore:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """A place among those who wait; TooManyWaiters where there is none."""
+        """Reserve a long poll. Raises TooManyWaiters at the limit."""
         if self.waiters >= self._max_waiters:
             raise TooManyWaiters
         self.waiters += 1
@@ -314,7 +318,7 @@ class SnapshotStore:
             self.waiters -= 1
 
     async def beyond(self, after: int, timeout_s: float, pool: PoolName | None = None) -> Feed | None:
-        """A feed once its epoch is above `after`; None when the time is over or the store closes."""
+        """Return the feed once its epoch is above `after`; None at the timeout or when the store closes."""
         ends_s = asyncio.get_running_loop().time() + timeout_s
         while True:
             feed = self.feed if pool is None else self.view(pool)
@@ -323,12 +327,12 @@ class SnapshotStore:
             left_s = ends_s - asyncio.get_running_loop().time()
             if self.closing or left_s <= 0:
                 return None
-            # A pool that is not there yet has no feed of its own: any publication may bring it.
+            # A pool that does not exist yet has no feed of its own; any publication may create it.
             waits_for = feed if pool is None or pool in self._views else self.feed
             await waits_for.changed(left_s)
 
     def close(self) -> None:
-        """End every wait, now and from now on."""
+        """End all present and future waits."""
         self.closing = True
         for feed in (self.feed, *self._views.values()):
             feed.wake()

@@ -1,8 +1,8 @@
-"""Whether the object store answers, looked at every `LOOK_EVERY_S`: `shoal_store_up`.
+"""Check every `LOOK_EVERY_S` that the object store answers: `shoal_store_up`.
 
-Adapters that are not on a node's disk cannot be loaded without it, and nobody would know before somebody asks for one.
-Any answer counts, also that there is no such object: what is looked for is never there. The client tries twice at most
-and gives up after its own timeouts.
+Without the store, adapters that are not on a node's disk cannot be loaded, and the failure would only show at the
+next request for one. Any answer counts, even "no such object": the requested object never exists. The client tries at
+most twice, with its own timeouts.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _NOWHERE = "up"
 class StoreWatch:
     def __init__(self, store: S3Store) -> None:
         self._store = store
-        self.is_up: bool | None = None  # None: not looked yet
+        self.is_up: bool | None = None  # None: not checked yet
 
     async def run(self) -> None:
         while True:

@@ -1,9 +1,9 @@
-"""The tracker: a board for each artifact that nodes are fetching, in memory and bounded.
+"""The swarm tracker: a board for each artifact that nodes are fetching, in memory and bounded.
 
-Nothing of it is durable: a registry that restarts hears of every node within one announcement, and meanwhile nodes go
-on with the peers they know. Each registry has a tracker of its own; nodes that announce to different ones form separate
-swarms, each of which reads the artifact from the store once.
-Neighbours: decisions.distribution.tracker (who is named to whom, who reads what).
+It stores nothing durably. After a restart every node announces itself again within one interval, and meanwhile nodes
+use the peers that they know. Each registry has a tracker of its own. Nodes that announce to different registries form
+separate swarms, each of which reads the artifact from the store once. Neighbours: decisions.distribution.tracker
+(chooses each node's peers and the chunks that it reads from the store).
 """
 
 import time
@@ -32,15 +32,15 @@ from functions.decisions.distribution.tracker import Announcement, Board, BoardF
 from functions.registry.conventions import read_body
 from functions.registry.errors import ApiError
 
-FORGET_AFTER_S = 120.0  # a board that nobody writes to
+FORGET_AFTER_S = 120.0  # age at which a board without announcements is deleted
 
 
 class TrackerFull(Exception):
-    """As many artifacts travel as may: go on without peers, or ask again later."""
+    """The limit of artifacts or nodes is reached: continue without peers, or announce again later."""
 
 
 class OtherShape(Exception):
-    """The artifact is known with another number of chunks: one of the two has a wrong manifest."""
+    """The artifact is known with another number of chunks: one of the two manifests is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class BoardReport:
 
 @dataclass(slots=True)
 class Tracker:
-    """One event loop's."""
+    """Boards of all artifacts in transfer. Owned by one event loop."""
 
     policy: BoardPolicy = field(default_factory=BoardPolicy)
-    max_boards: int = 256  # artifacts at once
-    max_nodes: int = 8192  # on all boards; with the largest bitmap (4 KiB) and list to avoid (64 addresses) 90 MB
+    max_boards: int = 256  # artifacts at a time
+    max_nodes: int = 8192  # on all boards; 90 MB with the largest bitmap (4 KiB) and avoid list (64 addresses)
     rng: Random = field(default_factory=Random)
     clock: Callable[[], float] = time.monotonic
     _boards: OrderedDict[Digest, Board] = field(default_factory=OrderedDict)
 
     def announce(self, digest: Digest, count: int, announcement: Announcement) -> PeerAnswer:
-        """TrackerFull, BoardFull, OtherShape."""
+        """Record the announcement and return its peers. Raises TrackerFull, BoardFull or OtherShape."""
         now_s = self.clock()
         board = self._boards.get(digest)
         if board is None or not board.knows(announcement.address):
@@ -76,7 +76,7 @@ class Tracker:
             board.leave(address)
 
     def reports(self) -> list[BoardReport]:
-        """Every artifact that travels, by digest."""
+        """Return a report of every artifact in transfer, by digest."""
         self._forget_old(self.clock())
         return [
             BoardReport(digest, board.count, board.nodes, board.complete, board.leases)
@@ -96,7 +96,7 @@ class Tracker:
         return board
 
     def _check_room(self, now_s: float) -> None:
-        """For one node more."""
+        """Raise TrackerFull if there is no room for one more node."""
         if self._nodes >= self.max_nodes:
             self._forget_old(now_s)
             if self._nodes >= self.max_nodes:
@@ -107,24 +107,24 @@ class Tracker:
         return sum(board.nodes for board in self._boards.values())
 
     def _forget_old(self, now_s: float) -> None:
-        """Boards are in the order of their last news."""
+        """Delete boards without recent announcements. Boards are in the order of their last announcement."""
         while self._boards and now_s - next(iter(self._boards.values())).heard_s > FORGET_AFTER_S:
             self._boards.popitem(last=False)
         for board in self._boards.values():
             board.expire(now_s)
 
 
-# `/internal/v1/swarm`: nodes that fetch an artifact find each other here. Behind the agents' credential.
+# `/internal/v1/swarm`: nodes that fetch an artifact find each other here. Requires the agents' credential.
 #
-# POST /internal/v1/swarm/{digest}   what a node has → peers, chunks to read from the store, when to come again
-# GET  /internal/v1/swarm            what travels: for people
+# POST /internal/v1/swarm/{digest}   a node's state → peers, chunks to read from the store, time to announce again
+# GET  /internal/v1/swarm            artifacts in transfer, for people
 
 
 _RETRY_AFTER_S = 10
 
 
 def tracker_routes(tracker: Tracker, required: Sequence[Depends]) -> APIRouter:
-    """`required` holds for each of them: the agents' credential."""
+    """Make the routes; `required` are dependencies of all of them (the agents' credential)."""
     router = APIRouter(dependencies=required)
 
     @router.post(SWARM_PATH + "{digest}")

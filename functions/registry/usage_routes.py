@@ -1,10 +1,12 @@
-"""`/v1/usage`: what tenants used and what it cost, each its own; `/v1/usage/pools`, the operator's: what was idle.
+"""`/v1/usage`: use and cost, for each tenant its own; `/v1/usage/pools`, for the operator: use and idle time of
+pools.
 
-    POST /internal/v1/usage     a gateway's report; the answer says whether it was new, either way it is counted now
+    POST /internal/v1/usage     a gateway's report, which is counted once; the answer says if it was new
     GET  /v1/usage              sums by any of tenant, model, version, pool, class, day and hour
     GET  /v1/usage/pools        of each pool: paid, used, lost and idle, and the price at which it breaks even
 
-Hours are whole: from the one that `since` lies in to the one that `until` lies in. Costs are in the operator's money.
+Hours are whole, from the one that contains `since` to the one that contains `until`. Costs are in the operator's
+currency.
 """
 
 import dataclasses
@@ -25,12 +27,12 @@ from functions.registry.services import RegistryServices
 from functions.registry.sql import usage
 from functions.registry.sql.usage import Dimension, UsageFilter
 
-DAYS_SHOWN = 30  # where nothing is said
+DAYS_SHOWN = 30  # default of `since`
 ROWS_MAX = 5000
 _UNIX_MAX = 10**10
 _DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
-_OF_THE_PLATFORM = "lost_"  # the operator's to know
-_NOBODY = ""  # what is another tenant's is not there
+_OF_THE_PLATFORM = "lost_"  # fields for the operator only
+_NOBODY = ""  # matches no tenant: another tenant's usage looks empty
 
 Since = Annotated[float | None, Query(ge=0, le=_UNIX_MAX, description="Unix seconds. Default: 30 days before `until`.")]
 Until = Annotated[float | None, Query(ge=0, le=_UNIX_MAX, description="Unix seconds. Default: now.")]
@@ -46,7 +48,7 @@ def usage_routes(services: RegistryServices) -> APIRouter:
 
     @router.post(USAGE_PATH, dependencies=[Depends(authenticator.gateway)])
     async def told(request: Request) -> dict[str, Any]:
-        """Count a gateway's report; once, however often it comes."""
+        """Count a gateway's report. A report that is sent again counts once."""
         try:
             report = usage_report.decode(b"".join(await read_body(request, REPORT_MAX_BYTES)))
         except ReportInvalid as error:
@@ -66,7 +68,7 @@ def usage_routes(services: RegistryServices) -> APIRouter:
         model: OfModel = None,
         pool: OfPool = None,
     ) -> dict[str, Any]:
-        """Sums of what was used; a tenant sees its own."""
+        """Sums of usage. A tenant sees its own."""
         dimensions = _dimensions(by)
         since_hour, until_hour = _hours(since, until, database.now_unix_s())
         whose = who.tenant if tenant is None else tenant if who.owns(tenant) else _NOBODY
@@ -95,7 +97,7 @@ def usage_routes(services: RegistryServices) -> APIRouter:
     async def pools(
         who: Annotated[Principal, Depends(authenticator.operator)], since: Since = None, until: Until = None
     ) -> dict[str, Any]:
-        """Money of each pool: what was paid for its replicas, and what became of it."""
+        """Cost of each pool: paid for its replicas, and used, lost and idle shares of it."""
         since_hour, until_hour = _hours(since, until, database.now_unix_s())
         read = functools.partial(
             database.read,
@@ -129,7 +131,7 @@ def _dimensions(by: str) -> Sequence[Dimension]:
 
 
 def _hours(since: float | None, until: float | None, now_unix_s: float) -> tuple[int, int]:
-    """The first hour, and the one after the last."""
+    """Return the first hour, and the hour after the last."""
     ends = until if until is not None else now_unix_s
     begins = since if since is not None else max(0.0, ends - DAYS_SHOWN * 86_400)
     if begins > ends:

@@ -1,12 +1,12 @@
-"""Content of a version: it is in the store, and fits the base which the version names.
+"""Content of a version: it must be in the store and fit the base that the version names.
 
-    named by its address   known already → that         else bring it in, checked against the base
-    named by its digest    known already → that         else was it found to fit this base? check it now, if not: once
-                                                        for all who name it meanwhile, and that is written at once
+    named by its address   version unchanged → its content     otherwise ingest it, checked against the base
+    named by its digest    version unchanged → its content     otherwise check once that it fits this base
+                                                               (one check for concurrent requests; recorded)
 
-An engine that is given another base's adapter fails inside its step, with everybody's requests in it: so what came in
-without a base, for another one, or before the base has changed, is checked again. Where no facts of the base are at
-hand (SHOAL_REGISTRY_MODELS_DIR), the engine is the one who says so, or nothing is taken
+An engine that loads an adapter of another base fails inside its step, together with all requests in it. So content is
+checked again if it was ingested without a base, for another base, or before the base changed. If the base's facts are
+missing (SHOAL_REGISTRY_MODELS_DIR), only the engine detects the mismatch, or the version is rejected
 (SHOAL_REGISTRY_BASE_FACTS_REQUIRED).
 """
 
@@ -26,7 +26,7 @@ class VersionRequest:
     model: ModelId
     version: str
     base: str
-    digest: str | None  # this or the address
+    digest: str | None  # either this or the address
     artifact_uri: str | None
 
     @property
@@ -41,7 +41,7 @@ class Content:
 
 
 async def content_of(services: RegistryServices, actor: Actor, wanted: VersionRequest) -> Content:
-    """The version's content; ArtifactRefused where it does not fit, ApiError where it cannot be looked at now."""
+    """Return the version's content. Raises ArtifactRefused if it does not fit, ApiError if it cannot be checked now."""
     known = await _known_version(services, wanted)
     if wanted.artifact_uri is None:
         digest = Digest(wanted.digest or "")
@@ -49,11 +49,11 @@ async def content_of(services: RegistryServices, actor: Actor, wanted: VersionRe
             await _check_fitting(services, wanted, digest)
         return Content(digest)
     if known is not None and known.artifact_uri == wanted.artifact_uri:
-        return Content(known.digest, known.artifact_uri)  # a version never changes: there is nothing to fetch again
+        return Content(known.digest, known.artifact_uri)  # a version never changes, so nothing is fetched again
     if services.ingesting is None:
         raise no_store()
     with services.ingesting.place(wanted.tenant):
-        # The operator may name places of the operator's own; what comes from there belongs to the tenant all the same.
+        # The version's tenant owns the content and limits the allowed addresses, also if an operator registers it.
         expect = await services.expectation(wanted.tenant, wanted.base)
         ingested, _ = await services.ingesting.from_uri(wanted.artifact_uri, expect, actor)
     return Content(ingested.digest, wanted.artifact_uri)
@@ -65,16 +65,16 @@ def no_store() -> ApiError:
 
 
 async def _check_fitting(services: RegistryServices, wanted: VersionRequest, digest: Digest) -> None:
-    """Check the content against the base that the version names, where that was not done before."""
+    """Check the content against the base that the version names, unless this was done before."""
     ingesting, database, tenant = services.ingesting, services.database, wanted.tenant
     if ingesting is None:
-        return  # nothing has come in here, so there is nothing to check
+        return  # no content was ingested here, so nothing can be checked
     expect = await services.expectation(tenant, wanted.base)
     fingerprint = expect.base_fingerprint
     if expect.base is None or not await _is_unchecked(database, tenant, digest, fingerprint):
         return
     async with services.checks.of(tenant, digest, fingerprint):
-        if await _is_unchecked(database, tenant, digest, fingerprint):  # it may have been, while this one waited
+        if await _is_unchecked(database, tenant, digest, fingerprint):  # a concurrent request may have checked it
             async with ingesting.place_soon(tenant):
                 await ingesting.check(digest, expect)
             fits = artifacts.fits

@@ -1,6 +1,7 @@
-"""Versions and channels: `PUT …/versions/{version}`, `POST …/channels/{channel}`, and taking them away.
+"""Versions and channels: `PUT …/versions/{version}`, `POST …/channels/{channel}`, and their deletion.
 
-A request goes: whose is it → is it git's → its content, fitting the base (`version_content`) → one transaction.
+Steps of a request: check the owner → check that git does not declare the model → get content that fits the base
+(`version_content`) → one transaction.
 """
 
 from typing import Annotated, Any
@@ -40,14 +41,14 @@ _Uri = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
 
 
 class PutVersion(JsonBody, frozen=True):
-    """Either the content's address, to fetch it from, or its digest, once it was uploaded."""
+    """Body of PUT: either the address to fetch the content from, or the digest of uploaded content."""
 
     base_model: _Name
     adapter_type: Annotated[str, msgspec.Meta(max_length=64)] = "lora"
     artifact_uri: _Uri | None = None
     digest: _Digest | None = None
-    promote_to: _Name | None = None  # a channel, in the same transaction
-    rollout: _Name | None = None  # the model's RolloutPolicy, from now on; `default` for a new model
+    promote_to: _Name | None = None  # channel that moves to the version in the same transaction
+    rollout: _Name | None = None  # the model's RolloutPolicy from now on; default for a new model: `default`
 
 
 class MoveChannel(JsonBody, frozen=True):
@@ -68,7 +69,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         who: Annotated[Principal, Depends(authenticator.writer)],
         body: Annotated[PutVersion, Depends(body_of(PutVersion))],
     ) -> Response:
-        """Register a version. 201 when it is new, 200 when it was there with the same content, 409 with another."""
+        """Register a version. 201 if it is new, 200 if it exists with the same content, 409 with other content."""
         model = own_model(who, tenant, name)
         _check(services, model, tenant, body)
         wanted = VersionRequest(model, version, body.base_model, body.digest, body.artifact_uri)
@@ -95,7 +96,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         body: Annotated[MoveChannel, Depends(body_of(MoveChannel))],
         if_match: IfMatch = "",
     ) -> Response:
-        """Point the channel at a version: at once (200), or by a rollout (202). 409 names one that is under way."""
+        """Point the channel to a version: immediately (200) or by a rollout (202). 409 names an active rollout."""
         model = own_model(who, tenant, name)
         services.declared.refuse_gits(model)
         _refuse_reserved(channel, "channel")
@@ -112,7 +113,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         version: VersionName,
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
-        """Take a version away that no channel and no rollout names. Its name stays taken."""
+        """Delete a version that no channel and no rollout names. Its name cannot be used for other content."""
         model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
@@ -129,7 +130,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         channel: ChannelName,
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
-        """Take a channel away; its versions stay callable by name."""
+        """Delete a channel; its versions can still be called by name."""
         model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
@@ -145,7 +146,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         name: ModelName,
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
-        """Take a model away, with its channels and versions; refused while a rollout is under way."""
+        """Delete a model with its channels and versions. Rejected while a rollout is active."""
         model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
@@ -158,15 +159,18 @@ def version_routes(services: RegistryServices) -> APIRouter:
 
 
 def _made_here(services: RegistryServices, write: Write, model: ModelId) -> StoredModel:
-    """The model to take something away from. What was made here can be, also where git declares the id by now: it is
-    served no more, and would stand in the way for ever."""
+    """Return a model from which something is to be deleted.
+
+    A model that was created through the API can be deleted even if git now declares its id: it is no longer served
+    and would only block the id.
+    """
     if catalogue.model(write.connection, model) is None:
         services.declared.refuse_gits(model)
     return catalogue_writes.existing(write, model)
 
 
 def _check(services: RegistryServices, model: ModelId, tenant: str, body: PutVersion) -> None:
-    """What can be refused before anything is fetched."""
+    """Reject what can be rejected before anything is fetched."""
     _refuse_reserved(body.promote_to or "", "promote_to")
     services.declared.refuse_gits(model)
     services.declared.require_tenant(tenant)

@@ -1,7 +1,7 @@
-"""Views of models and rollouts on the wire: git's models and those made here in one shape. Plain values, no I/O.
+"""JSON views of models and rollouts; models from git and from the API have the same shape. Plain values, no I/O.
 
-Git's models come from the published snapshot, the API's from the database; where both know a model, git's is shown. A
-rollout is its row, with what a reader would compute from it.
+Git's models come from the published snapshot, the API's from the database. If both name a model, git's is shown. A
+rollout is its row with some computed fields.
 """
 
 from bisect import bisect_right
@@ -27,7 +27,7 @@ _ID = attrgetter("id")
 def git_models_after(
     catalogue: Catalogue, after: str, principal: Principal, *, with_apis: bool
 ) -> Iterator[dict[str, Any]]:
-    """Git's models that the caller may see, by id; the API's as published, too, where nobody else tells of them."""
+    """Yield git's models that the caller may see, by id; with `with_apis` also the API's models as published."""
     models = catalogue.snapshot.models
     for index in range(bisect_right(models, after, key=_ID), len(models)):
         model = models[index]
@@ -36,7 +36,7 @@ def git_models_after(
 
 
 def may_see(catalogue: Catalogue, principal: Principal, model: str) -> bool:
-    """A tenant sees its own models and what it may call."""
+    """Return True for the operator, for the tenant's own models, and for models that it may call."""
     if principal.tenant is None or model.startswith(principal.tenant + "/"):
         return True
     return catalogue.may_call(TenantId(principal.tenant), ModelId(model))
@@ -100,7 +100,7 @@ def described_version(model: str, version: StoredVersion) -> dict[str, Any]:
 
 
 def with_in_force(rows: Iterable[dict[str, Any]], published: ModelEntry | None) -> list[dict[str, Any]]:
-    """Versions, each with whether the published snapshot has it, by name and content."""
+    """Return the versions with `in_force`: True if the published snapshot has this name with this content."""
     there = {(version.name, version.digest) for version in published.versions} if published is not None else set()
     return [row | {"in_force": (row["name"], row["digest"]) in there} for row in rows]
 
@@ -114,7 +114,7 @@ def described_rollout(rollout: Rollout) -> dict[str, Any]:
 
 
 def described_evidence(evidence: Evidence) -> dict[str, Any]:
-    """Both groups twice: the sketches for programs (`evidence`), a few figures for people (`groups`)."""
+    """Describe both groups twice: sketches for programs (`evidence`) and a few figures for people (`groups`)."""
     return {
         "evidence": rollout_evidence.to_builtins(evidence),
         "groups": {"candidate": _figures(evidence.candidate), "control": _figures(evidence.control)},
