@@ -1,10 +1,10 @@
-"""Files of the console's page, served as they lie in `page/`.
+"""Serve the files of the console's page from `page/`.
 
-The page is for everyone who can reach the registry and holds nothing: no names, no figures, no token. What it shows
-needs the operator's token, which is typed in and stays in the tab (sessionStorage). Names of tenants and models, and
-the words of engines, are hostile: the page puts them in as text, never as markup, and its policy lets no script run but
-its own. `runbooks.json` has docs/how-to/runbooks by failure mode (`make docs` writes it): what says what
-to do at three at night must not lie somewhere else.
+The page needs no credential and contains no data: no names, figures or tokens. Its data needs the operator's token,
+which the user types in and which stays in the tab (sessionStorage). Names of tenants and models and messages of
+engines are untrusted: the page inserts them as text, never as markup, and its policy only runs its own scripts.
+`runbooks.json` contains docs/how-to/runbooks by failure mode (written by `make docs`), so that an operator on call
+finds the runbooks in the console itself.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""Client of the fleet's Prometheus: ranges and alerts, with questions that are written in this package.
+"""Client of the fleet's Prometheus: ranges and alerts, with the fixed queries of this package.
 
-A browser names a window and never a query: whoever has the console open cannot ask Prometheus for what they like.
-Answers are bounded in bytes and in time. What goes wrong is `PrometheusAway`, in words.
+A browser chooses a window but never a query, so a console user cannot run arbitrary queries. Answers are limited in
+bytes and time. All failures raise `PrometheusAway`, with a message.
 
-Alerts of ours are those with the label `failure_mode` (`functions/telemetry/alerting/rules.yaml`): a cluster's
-Prometheus has others', too. Labels and summaries have pools' and models' names in them, so they are bounded here and
-text in the page.
+Only alerts with the label `failure_mode` are shown (`functions/telemetry/alerting/rules.yaml`), because a cluster's
+Prometheus also has other alerts. Labels and summaries contain names of pools and models, so their length is limited
+and the page shows them as text.
 """
 
 import ssl
@@ -28,19 +28,19 @@ _ORDER = {"page": 0, "ticket": 1}
 
 
 class PrometheusAway(Exception):
-    """It cannot be reached, or does not answer as Prometheus does."""
+    """Prometheus cannot be reached, or its answer is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrometheusAddress:
     url: str
     ca_file: Path | None = None
-    token_file: Path | None = None  # read for each question: tokens of clusters change
+    token_file: Path | None = None  # read for each request, since clusters rotate tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Unix seconds; both ends are asked for."""
+    """A time range in Unix seconds, including both ends."""
 
     start_s: float
     end_s: float
@@ -48,7 +48,7 @@ class Range:
 
 
 class Prometheus:
-    """Owned by one event loop."""
+    """HTTP client of one Prometheus. Owned by one event loop."""
 
     def __init__(self, address: PrometheusAddress) -> None:
         self._address = address
@@ -63,12 +63,12 @@ class Prometheus:
         await self._client.aclose()
 
     async def range(self, query: str, over: Range) -> list[dict[str, Any]]:
-        """Series with `metric` (labels) and `values` (pairs of time and text)."""
+        """Return series with `metric` (labels) and `values` (pairs of time and text)."""
         params = {"query": query, "start": over.start_s, "end": over.end_s, "step": over.step_s}
         return _listed(await self._ask("/api/v1/query_range", params), "result")
 
     async def alerts(self) -> list[dict[str, Any]]:
-        """Those that fire or are about to."""
+        """Return pending and firing alerts."""
         return _listed(await self._ask("/api/v1/alerts", {}), "alerts")
 
     async def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -110,9 +110,9 @@ def _listed(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def shown_alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Alerts of ours as the console has them: what, since when, and the runbook.
+    """Describe our alerts for the console: name, state, start and runbook.
 
-    Those that fire first, of these what pages first, then the oldest.
+    Firing alerts come first, among them those that page, then the oldest.
     """
     ours = [described for each in alerts if (described := _described(each)) is not None]
     ours.sort(key=_urgency)
@@ -149,7 +149,7 @@ def _texts(given: Any) -> dict[str, str]:
 
 
 def _unix_s(text: Any) -> float | None:
-    """Of Prometheus's `2026-01-02T03:04:05.678901234Z`."""
+    """Parse Prometheus's timestamps, such as `2026-01-02T03:04:05.678901234Z`."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

@@ -1,15 +1,15 @@
-"""Routes that the console asks, and whoever else has the operator's token.
+"""Routes for the console and other clients with the operator's token.
 
-    GET  /v1/fleet/series           a pool's figures over a window; Prometheus's or the registry's own
-    GET  /v1/alerts                 what fires now
-    GET  /v1/tenants                the busiest tenants, and their shares of their limits
-    GET  /v1/traces                 a search over requests, the newest first or the slowest
-    GET  /v1/traces/{request_id}    one request: its parts, and why it went where it went
+    GET  /v1/fleet/series           a pool's figures over a window, from Prometheus or the registry's samples
+    GET  /v1/alerts                 pending and firing alerts
+    GET  /v1/tenants                the busiest tenants, and their use as shares of their limits
+    GET  /v1/traces                 a search over requests, newest or slowest first
+    GET  /v1/traces/{request_id}    one request: the parts of its time, and why its replica was chosen
     GET  /v1/drills                 reports of drills
-    GET  /v1/branch                 what the controller follows, what runs, what was refused and why
-    PUT  /v1/branch                 the controller's word on that
+    GET  /v1/branch                 the controller's source, the applied revision, and rejected revisions with reasons
+    PUT  /v1/branch                 the controller's report on that
 
-What a route has to ask and cannot reach is 503 with words that say so; `series` falls back on samples.
+If a data source cannot be reached, the route answers 503 with the reason; `series` falls back to samples.
 """
 
 import asyncio
@@ -56,12 +56,12 @@ def observed_routes(
 
     @router.get("/v1/fleet/series", dependencies=operator)
     async def series(window: Window = "1h") -> dict[str, Any]:
-        """First tokens, gaps, queue, KV cache and tokens a second of each pool, on one grid of times."""
+        """Latencies, queue, KV cache and tokens per second of each pool, all at the same times."""
         return await sources.series.of(window)
 
     @router.get("/v1/alerts", dependencies=operator)
     async def firing() -> dict[str, Any]:
-        """Alerts of the failure modes that fire or are about to, what pages first."""
+        """Pending and firing alerts with a failure mode; those that page come first."""
         if sources.prometheus is None:
             raise ApiError(503, "no_prometheus", _NO_PROMETHEUS)
         try:
@@ -73,7 +73,7 @@ def observed_routes(
     async def used(
         search: Search_ = "", limit: Annotated[int, Query(ge=1, le=tenants.SHOWN_MAX)] = 50
     ) -> dict[str, Any]:
-        """Tenants with their limits and what they use of them, the busiest first."""
+        """Tenants with their limits and their use of them, the busiest first."""
         database, now_unix_s = services.database, wall_clock()
         read = functools.partial(database.read, lambda c: tenants.look(c, now_unix_s))
         newest = await database.run(read, for_operator=True)
@@ -83,7 +83,7 @@ def observed_routes(
 
     @router.get("/v1/drills", dependencies=operator)
     async def drilled() -> dict[str, Any]:
-        """Reports that `shoal drill` left, the newest first; none on a cluster."""
+        """Reports that `shoal drill` wrote, newest first; none on a cluster."""
         return await asyncio.to_thread(drill_reports, sources.drills_dir)
 
     return router
@@ -109,7 +109,7 @@ def trace_routes(
         over_ms: OverMs = None,
         limit: Annotated[int, Query(ge=1, le=_TRACES_MAX)] = 50,
     ) -> dict[str, Any]:
-        """Requests of all gateways; a row is there about a second after its request's end."""
+        """Requests of all gateways. A row appears about a second after the end of its request."""
         before = until if until is not None else wall_clock()
         wanted = Search(
             since_s=before - ago_s, until_s=until, tenant=tenant, model=model, pool=pool, replica=replica,
@@ -140,7 +140,7 @@ def branch_routes(
 
     @router.get(BRANCH_PATH, dependencies=[Depends(services.authenticator.operator)])
     async def branch() -> dict[str, Any]:
-        """What the controller follows, as it said last; `report` is null where it has said nothing yet."""
+        """The controller's last report on the revisions that it follows; `report` is null before the first one."""
         board = sources.branch
         told = board.report is not None
         return {
@@ -151,7 +151,7 @@ def branch_routes(
 
     @router.put(BRANCH_PATH, status_code=204, dependencies=[Depends(services.authenticator.controller)])
     async def told(request: Request) -> Response:
-        """The controller's word on what it follows; in place of what it said before."""
+        """Replace the controller's report on the revisions that it follows."""
         body = b"".join(await read_body(request, BRANCH_MAX_BYTES))
         try:
             report = msgspec.json.decode(body, type=BranchReport)

@@ -1,8 +1,8 @@
-"""The registry's own samples of each pool: what heartbeats and gateways said, every ten seconds for an hour.
+"""The registry's own samples of each pool, from heartbeats and gateways: every ten seconds, for an hour.
 
-It stands in where there is no Prometheus, or where that is away. Each registry has its own, from its start on.
-Bounded: POOLS_MAX pools, and SAMPLES_MAX of each figure; a pool that nobody has spoken of for an hour is forgotten. A
-figure that nobody told is a hole, never a nought.
+They replace Prometheus if it is not configured or unavailable. Each registry takes its own, from its start on. Their
+number is limited: POOLS_MAX pools, and SAMPLES_MAX samples per figure. A pool without reports for an hour is deleted.
+An unknown figure is stored as a gap, never as zero.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Row = Mapping[Figure, float | None]
 
 
 def rows_of(sums: Mapping[str, PoolSum], heartbeats: Iterable[Heartbeat]) -> dict[str, Row]:
-    """The figures of now, by pool: from its gateways, and from its replicas."""
+    """Return the current figures by pool, from its gateways and replicas."""
     ready: dict[str, list[Heartbeat]] = {}
     for each in heartbeats:
         if each.phase == "ready":
@@ -46,7 +46,7 @@ def _row(told: PoolSum | None, ready: Sequence[Heartbeat]) -> Row:
 
 
 class Samples:
-    """Owned by one event loop. Times are Unix seconds, arguments."""
+    """Samples of all pools. Times are Unix seconds, passed as arguments. Owned by one event loop."""
 
     def __init__(self) -> None:
         self._pools: dict[str, _Ring] = {}
@@ -59,7 +59,7 @@ class Samples:
         self._pools = {pool: ring for pool, ring in self._pools.items() if now_unix_s - ring.newest_s <= kept_s}
 
     def series(self, start_s: float, step_s: float, points: int) -> dict[Figure, dict[str, list[float | None]]]:
-        """Of each step the largest sample: a peak is what one looks for, and a mean would hide it."""
+        """Return the largest sample of each step, because a mean would hide peaks."""
         made: dict[Figure, dict[str, list[float | None]]] = {figure: {} for figure in FIGURES}
         for pool, ring in self._pools.items():
             for figure, values in ring.stepped(start_s, step_s, points).items():
@@ -104,7 +104,8 @@ def _or_hole(value: float | None) -> float:
 
 
 async def sample(samples: Samples, fleet: FleetWatch, wall_clock: Callable[[], float] = time.time) -> None:
-    """For ever. While the bus is away nothing is known, so nothing is kept."""
+    """Add samples every EVERY_S until cancelled. While the bus is unavailable the figures are unknown and none is
+    added."""
     while True:
         if fleet.bus_connected:
             samples.take(rows_of(fleet.pools.sums(), (seen.heartbeat for seen in fleet.replicas())), wall_clock())

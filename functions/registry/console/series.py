@@ -1,10 +1,10 @@
-"""Series of each pool's figures: what sparklines are drawn of.
+"""Series of each pool's figures, for sparklines.
 
     a window (15m | 1h | 6h | 1d) ──► Prometheus, with the queries below ──► else the registry's samples of an hour
 
-All figures have the same times: `points` of them, `step_s` apart, from `since_unix_s` on. Pools are the POOLS_SHOWN
-first by name; how many more there are is counted. Answers are kept for some seconds: ten open consoles
-ask once.
+All figures have the same times: `points` of them, `step_s` apart, from `since_unix_s` on. Only the first POOLS_SHOWN
+pools by name are included, with the total number of pools. Answers are cached for some seconds, so that ten open
+consoles send one query.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ WINDOWS_S: Final[Mapping[Window, float]] = {"15m": 900.0, "1h": 3600.0, "6h": 21
 POINTS = 60
 POOLS_SHOWN = 100
 KEPT_S = 5.0
-# Each has the label `pool` and no other.
+# Each result has the label `pool` and no other.
 QUERIES: Final[Mapping[Figure, str]] = {
     "ttft_p99_s": "histogram_quantile(0.99, sum by (pool, le) (rate(shoal_ttft_seconds_bucket[2m])))",
     "gap_p99_s": "histogram_quantile(0.99, sum by (pool, le) (rate(shoal_inter_token_seconds_bucket[2m])))",
@@ -41,7 +41,7 @@ class _Kept:
 
 
 class PoolSeries:
-    """Owned by one event loop."""
+    """Source of the series, with a cache per window. Owned by one event loop."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PoolSeries:
 
     async def _made(self, window: Window) -> dict[str, Any]:
         step_s = WINDOWS_S[window] / POINTS
-        end_s = math.floor(self._wall_clock() / step_s) * step_s  # on a grid: the same moments whoever asks
+        end_s = math.floor(self._wall_clock() / step_s) * step_s  # on a grid, so that all consoles get the same times
         over = Range(end_s - (POINTS - 1) * step_s, end_s, step_s)
         source, trouble, found = await self._asked(over)
         pools = sorted({pool for each in found.values() for pool in each})
@@ -101,7 +101,8 @@ class PoolSeries:
 
 
 def read(answer: list[dict[str, Any]], over: Range) -> dict[str, list[float | None]]:
-    """Values by pool on the range's times; PrometheusAway where it is no answer to such a query."""
+    """Return the values by pool at the range's times. Raises PrometheusAway if the answer does not have the expected
+    form."""
     found: dict[str, list[float | None]] = {}
     try:
         for each in answer:

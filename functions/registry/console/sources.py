@@ -1,6 +1,6 @@
-"""Sources of the console's routes besides the database: Prometheus, trace store, reports of drills, the controller.
+"""Data sources of the console besides the database: Prometheus, trace store, drill reports, the controller's report.
 
-Each may be missing or away, alone. Put together by the composition root; owned by one event loop.
+Each of them may be missing or unavailable independently. Built by the composition root; owned by one event loop.
 """
 
 import time
@@ -24,7 +24,7 @@ from functions.telemetry.store.client import StoreAddress, TraceStore
 _REPORTS_SHOWN = 50
 _LOOKED_AT = 2000
 _REPORT_MAX_BYTES = 1024 * 1024
-_UNSHOWN = frozenset({"recorded"})  # series for tests of the rules: a megabyte or two of a page, for nobody
+_UNSHOWN = frozenset({"recorded"})  # series for tests of the alert rules, one or two megabytes, not for readers
 _FIELDS_MAX = 60
 _ITEMS_MAX = 60
 _WORDS_MAX_CHARS = 1000
@@ -33,7 +33,7 @@ _DEPTH_MAX = 3
 
 @dataclass(slots=True)
 class BranchBoard:
-    """What the controller said last."""
+    """The controller's last report on the revisions that it follows."""
 
     report: BranchReport | None = None
     told_unix_s: float = 0.0
@@ -61,13 +61,13 @@ class ConsoleSources:
 def no_sources(
     clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time
 ) -> ConsoleSources:
-    """A registry that knows nobody but its own database and bus."""
+    """Make sources for a registry that uses only its own database and bus."""
     samples = Samples()
     return ConsoleSources(samples, PoolSeries(samples, None, clock, wall_clock), None, Traces(None), None)
 
 
 def sources_from(settings: RegistrySettings, trace_store_password: str | None) -> ConsoleSources:
-    """Nobody is contacted yet. OSError where a file of an authority cannot be read."""
+    """Make the sources without contacting them. Raises OSError if a CA file cannot be read."""
     prometheus = None
     if settings.prometheus_url is not None:
         address = PrometheusAddress(
@@ -91,11 +91,12 @@ def sources_from(settings: RegistrySettings, trace_store_password: str | None) -
 
 
 def drill_reports(folder: Path | None) -> dict[str, Any]:
-    """JSON files that `shoal drill` leaves in the fleet's state, the newest first, bounded in all. Blocks.
+    """Return the JSON reports that `shoal drill` wrote to the fleet's state, newest first, limited in number and
+    size. Blocks.
 
-    A file is one report; what is not one (too large, no JSON, no object) is listed by its name with the reason, so that
-    a report that cannot be read is not taken for a drill that was never made. On a cluster there is no such folder, and
-    the list is empty.
+    Each file is one report. A file that is not a valid report (too large, no JSON, no object) is listed by name with
+    the reason, so that an unreadable report does not look like a drill that never ran. On a cluster there is no such
+    folder, and the list is empty.
     """
     files = list(islice(folder.rglob("*.json"), _LOOKED_AT)) if folder is not None and folder.is_dir() else []
     dated = sorted(((_changed_unix_s(file), file) for file in files), reverse=True)
@@ -124,7 +125,7 @@ def _report(file: Path, changed_unix_s: float) -> dict[str, Any]:
 
 
 def _bounded(value: Any, depth: int) -> Any:
-    """What a page can show of it."""
+    """Cut the value to the size that a page can show."""
     if isinstance(value, dict):
         kept = list(value.items())[:_FIELDS_MAX]
         return {str(name)[:200]: _bounded(inner, depth - 1) for name, inner in kept} if depth else "…"

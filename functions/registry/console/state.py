@@ -1,6 +1,7 @@
 """`/console/state`: pools, replicas, models, rollouts and the last changes in one answer, for the console's page.
 
-Bounded, since a browser asks for it every two seconds: what is more is counted. The database away, the rest is told.
+Lists are limited, with totals, since a browser requests this every two seconds. Without the database, everything else
+is still returned.
 """
 
 import time
@@ -27,11 +28,11 @@ from functions.registry.sql.rollouts import Filter
 SHOWN_REPLICAS = 200
 SHOWN_MODELS = 200
 SHOWN_FAILURES = 20
-SHOWN_ENDED = 10  # rollouts that are over
+SHOWN_ENDED = 10  # rollouts that have ended
 SHOWN_AUDIT = 20
 WORDS_MAX_CHARS = 500
 
-# What the transition table lets a person do, by state; the registry judges again.
+# Actions that the transition table allows, by state; the registry checks them again.
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     "loading": ("pause", "rollback"),
     "running": ("pause", "promote", "rollback"),
@@ -42,7 +43,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What the database told; `trouble` where it did not."""
+    """State from the database; `trouble` is the error if the database is unavailable."""
 
     rollouts: Sequence[Rollout] = ()
     audit: Sequence[Mapping[str, Any]] = ()
@@ -192,7 +193,7 @@ def state_routes(
 
 
 async def _stored(services: RegistryServices) -> StoredState:
-    """What the database holds; its words where it does not answer, so that the rest is shown all the same."""
+    """Read rollouts and audit entries from the database. If it is unavailable, return its error text instead."""
 
     def read(connection: Connection) -> StoredState:
         active = rollouts.page(connection, Filter(active=True), None, SHOWN_ACTIVE)

@@ -1,13 +1,13 @@
-"""Use of each tenant against its limits: of the last minutes, and of this hour and the one before.
+"""Use of each tenant against its limits, over the last minutes and over this hour and the one before.
 
     share = used in a time / (limit x time / period)      1.2: a fifth more than the limit over that time
 
 Worked example (test_worked_example_from_the_prologue): 30,000 prompt tokens in 5 minutes, of which 10,000 were cached
 and count nothing, under a limit of 10,000 a minute: 20,000 / 50,000 = 0.4.
 
-What was used comes from the ledger, which gateways tell each ten seconds and all registries share; so it is right over
-minutes, and late by some seconds. Limits are enforced elsewhere: by gateways, in buckets. How many requests of a tenant
-are open only its gateways know, so that limit is shown without a share.
+Use comes from the ledger, to which gateways report every ten seconds and which all registries share. It is therefore
+right over minutes and some seconds late. Limits are enforced by gateways, with token buckets. Only gateways know a
+tenant's open requests, so that limit is shown without a share.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from functions.registry.sql.database import Database
 from functions.registry.sql.usage import UsageFilter
 
 SHOWN_MAX = 200
-ROWS_MAX = 10_000  # tenants and hours that are read at once
+ROWS_MAX = 10_000  # rows (tenant and hour) of one reading
 EVERY_S = 30.0
-KEPT = 11  # looks: the last five minutes
+KEPT = 11  # readings: the last five minutes
 _ROW_BYTES = 700  # measured: 642
-MOST_BYTES = (KEPT + 1) * ROWS_MAX * _ROW_BYTES  # 80 MiB with 5,000 tenants, and the look that is being read
+MOST_BYTES = (KEPT + 1) * ROWS_MAX * _ROW_BYTES  # 80 MiB with 5,000 tenants, including a reading in progress
 _MODELS_SHOWN = 20
 _MEASURES: Final = (
     *("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens"),
@@ -45,7 +45,7 @@ _NOTHING: Used = dict.fromkeys(_MEASURES, 0)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The ledger's last two hours at one moment, by tenant and hour."""
+    """The last two hours of the ledger, read at one moment, by tenant and hour."""
 
     at_unix_s: float
     rows: Mapping[tuple[str, int], Used]
@@ -60,19 +60,19 @@ def look(connection: Connection, now_unix_s: float) -> Look:
 
 @dataclass(slots=True)
 class RecentUse:
-    """The looks of the last minutes. Owned by one event loop."""
+    """Readings of the last minutes. Owned by one event loop."""
 
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     async def watch(self, database: Database, wall_clock: Callable[[], float] = time.time) -> None:
-        """For ever: DatabaseUnavailable."""
+        """Read the ledger every EVERY_S until cancelled. Raises DatabaseUnavailable."""
         while True:
             read = functools.partial(database.read, functools.partial(look, now_unix_s=wall_clock()))
             self.looks.append(await database.run(read, for_operator=True))
             await asyncio.sleep(EVERY_S)
 
     def since(self, newest: Look) -> tuple[float, Mapping[str, Used]]:
-        """Seconds, and what each tenant used in them; 0 s where there is nothing to compare with."""
+        """Return a time in seconds and each tenant's use in it; 0 s if there is no earlier reading."""
         oldest = next((each for each in self.looks if each.at_unix_s > newest.at_unix_s - KEPT * EVERY_S), None)
         if oldest is None or newest.at_unix_s - oldest.at_unix_s < EVERY_S / 2:
             return 0.0, {}
@@ -88,7 +88,7 @@ class RecentUse:
 def described(
     snapshot: Snapshot | None, newest: Look, recent: tuple[float, Mapping[str, Used]], search: str, limit: int
 ) -> dict[str, Any]:
-    """The busiest first; what is not shown is one line, `other`."""
+    """Describe the busiest tenants first; the rest is summed up in `other`."""
     tenants = snapshot.tenants if snapshot is not None else ()
     tiers = {tier.name: tier for tier in snapshot.quotas} if snapshot is not None else {}
     keys: dict[str, int] = {}
@@ -117,7 +117,7 @@ def described(
 
 
 def shares(limits: QuotaLimits, cached_weight_ratio: float, used: Used, seconds: float) -> dict[str, float]:
-    """By dimension, those that are limited."""
+    """Return the share by dimension, for dimensions with a limit."""
     uncached = used["prompt_tokens"] - used["cached_tokens"] * (1.0 - cached_weight_ratio)
     amounts = (
         *(used["requests"], uncached, used["completion_tokens"]),
@@ -155,7 +155,7 @@ def _use(tier: QuotaEntry | None, used: Used, seconds: float) -> dict[str, Any]:
 def _recently(
     tier: QuotaEntry | None, recent: tuple[float, Mapping[str, Used]], tenant: str
 ) -> dict[str, float] | None:
-    """None: nothing is known of the last minutes yet."""
+    """Return the shares of the last minutes, or None if these are not known yet."""
     recent_s, lately = recent
     return shares(*_limits(tier), lately.get(tenant, _NOTHING), recent_s) if recent_s else None
 
@@ -182,5 +182,5 @@ def _rank(totals: Mapping[str, Used], tenant: TenantEntry) -> tuple[float, str]:
 
 
 def _elapsed_s(now_unix_s: float) -> float:
-    """Of the hour before, and of this one."""
+    """Return the length of the previous hour and of the present one so far."""
     return SECONDS_PER_HOUR + now_unix_s % SECONDS_PER_HOUR

@@ -1,7 +1,7 @@
-"""Questions to the trace store for the console, and a request's row as it is shown: its parts, and why it went there.
+"""Trace store queries for the console, and a request's row as it is shown: its parts and its routing reason.
 
-Questions are `functions.telemetry.store.questions`, as the command line's. At most AT_ONCE are asked at a time, each
-for ANSWER_S: a console must not keep the store from taking rows in.
+The queries are those of the command line (`functions.telemetry.store.questions`). At most AT_ONCE run at a time, each
+for up to ANSWER_S, so that a console cannot keep the store from inserting rows.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ Answer = TypeVar("Answer")
 
 
 class Traces:
-    """Owned by one event loop; the store's client blocks, so it is called in threads."""
+    """Client of the trace store. Owned by one event loop; the store's client blocks, so it runs in threads."""
 
     def __init__(self, store: TraceStore | None) -> None:
         self._store = store
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def search(self, asked: Search) -> list[dict[str, Any]]:
-        """One more than `asked.limit`, where there are more. ApiError: away, or none."""
+        """Return up to `asked.limit` rows. Raises ApiError if the store is missing or unavailable."""
         found = await self._asked(lambda store: questions.search(store, asked))
         return [listed(row) for row in found]
 
@@ -81,7 +81,7 @@ _LISTED = (
 
 
 def listed(row: TraceRow) -> dict[str, Any]:
-    """What a line of a list has."""
+    """Return the fields of a row in a list."""
     plain = msgspec.to_builtins(row)
     return {name: plain[name] for name in _LISTED}
 
