@@ -1,1 +1,1 @@
-"""Regions: what this registry tells the registries of others, and takes over from them."""
+"""Regions: the facts that this registry shows to other regions' registries, and those that it adopts from them."""

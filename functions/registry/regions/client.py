@@ -1,7 +1,7 @@
-"""Client of another region's registry: its changes, its content, and what was granted there.
+"""Client of another region's registry: its changes, its content, and the limits granted there.
 
-Foreign exceptions end here: RegionAway says that there is no answer now. The content's half blocks, for ingests' own
-threads, and gives what `functions.artifacts.fetch` reads; every byte is verified there.
+Foreign exceptions are mapped here: RegionAway means that there is no usable answer now. RegionContent blocks, for the
+ingest threads, and yields data for `functions.artifacts.fetch`, which verifies every byte.
 """
 
 import ssl
@@ -18,7 +18,7 @@ from functions.artifacts.locations import CHUNKS_PREFIX, MANIFESTS_PREFIX
 from functions.decisions.regions.facts import FactsPage
 from functions.fleet.quota_regions import Used
 
-WAIT_S = 25.0  # a long poll; proxies cut at 30 or 60
+WAIT_S = 25.0  # long poll; proxies cut connections at 30 or 60
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 _POLL = httpx.Timeout(WAIT_S + 10.0, connect=3.0)
 _PAGE_MAX_BYTES = 64 * 1024 * 1024
@@ -30,12 +30,12 @@ Document = TypeVar("Document")
 
 
 class RegionAway(Exception):
-    """No answer that could be used; try again later."""
+    """The region gave no usable answer; try again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionAccess:
-    """How registries of other regions are spoken to."""
+    """Token and CA for requests to registries of other regions."""
 
     token: str
     ca_file: Path | None
@@ -82,7 +82,7 @@ class RegionClient:
 
 
 class RegionContent:
-    """Manifests and chunks of another region, under the keys that they have in a store."""
+    """Manifests and chunks of another region, under their keys in a store."""
 
     def __init__(self, access: RegionAccess, url: str) -> None:
         self._client = httpx.Client(verify=access.verify(), headers=access.headers, timeout=_TIMEOUT, trust_env=False)

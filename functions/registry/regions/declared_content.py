@@ -1,12 +1,13 @@
-"""Content of adapters that git declares: where this region's store lacks it, it comes from a region that has it.
+"""Fetch content of adapters that git declares from another region, if this region's store lacks it.
 
-One repository names an adapter's digest for all regions, and whoever pushed it has put its content into one of them.
-A name is no content: an `s3://` address without a digest is read in each region's own bucket, where it may be another.
+All regions read one repository, which names an adapter's digest; its content may have been pushed to only one region.
+Only digests identify content: an `s3://` address without a digest is read from each region's own bucket, where it may
+have other content.
 
-    every 5 s     digests of published models that git declares, of which this store has no manifest
-    each          fetched like the content of a version of the API, every byte verified, and checked against the base
+    every 5 s     find digests of published models that git declares and that have no manifest in this store
+    each          is fetched like content of an API version, every byte verified, and checked against the base
 
-What is in the way is held, and told, until some region has it.
+Failures are held and shown to the operator until some region has the content.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from functions.registry.errors import ApiError
 from functions.registry.services import RegistryServices
 from functions.registry.sql.errors import Refused
 
-MAX_AT_ONCE = 100  # a round's; the rest follows
+MAX_AT_ONCE = 100  # per round; the rest follows in the next one
 _ANYBODY = TenantId("")
 
 Fetch = Callable[[Digest, Expectation], Awaitable[None]]
@@ -30,7 +31,7 @@ Fetch = Callable[[Digest, Expectation], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A version that git declares, and whose content is not here."""
+    """A version that git declares and whose content is missing in this store."""
 
     model: ModelEntry
     digest: Digest
@@ -38,13 +39,14 @@ class Missing:
 
 @dataclass(slots=True)
 class DeclaredContent:
-    """One for all regions that are followed; owned by the event loop."""
+    """Missing content of git's adapters, for all followed regions together. Owned by one event loop."""
 
     services: RegistryServices
     _there: set[Digest] = field(default_factory=set)
 
     async def missing(self) -> dict[str, Missing]:
-        """By model@version. A store that does not answer says nothing of what is missing."""
+        """Return missing versions by model@version. If the store does not answer, the rest is not reported as
+        missing."""
         ingesting = self.services.ingesting
         if ingesting is None:
             return {}
@@ -59,7 +61,7 @@ class DeclaredContent:
         for subject, each in unknown.items():
             try:
                 is_there = await asyncio.to_thread(ingesting.has, each.digest)
-            except ArtifactError:  # the watch of the store tells it
+            except ArtifactError:  # the store watch reports this
                 break
             if is_there:
                 self._there.add(each.digest)
@@ -70,7 +72,7 @@ class DeclaredContent:
         return lacking
 
     async def bring(self, missing: dict[str, Missing], fetch: Fetch) -> dict[str, Exception | None]:
-        """Each by `fetch`, from one region; what was in the way of it."""
+        """Fetch each version from one region with `fetch`. Return the error of each, or None."""
         outcome: dict[str, Exception | None] = {}
         for subject, each in itertools.islice(missing.items(), MAX_AT_ONCE):
             try:
@@ -83,6 +85,7 @@ class DeclaredContent:
     async def _bring(self, missing: Missing, fetch: Fetch) -> None:
         services, ingesting = self.services, self.services.ingesting
         tenant = services.declared.require_tenant(missing.model.id.partition("/")[0])
-        async with services.checks.of(_ANYBODY, missing.digest, "regions"):  # another region may be asked as well
+        # the tasks of several regions may fetch the same content
+        async with services.checks.of(_ANYBODY, missing.digest, "regions"):
             if ingesting is not None and not await asyncio.to_thread(ingesting.has, missing.digest):
                 await fetch(missing.digest, await services.expectation(tenant, str(missing.model.pool)))

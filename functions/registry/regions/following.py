@@ -1,14 +1,14 @@
-"""Following the other regions: what their registries tell is merged with what this one knows, and their use is charged.
+"""Follow the other regions: merge their registries' facts with ours, and charge their use to our limits.
 
-    a page of changes      keys at once: a revoked one waits behind nobody's gigabytes
-                           models into a line, the newest of each, from which two at a time are taken over
-    a model                merge (pure) → content of new versions into our own store → one transaction a fact
-    what git declares      its content, where another region has it and this one does not (`declared_content`)
-    what is in the way     held: told to the operator, and tried again every 5 s: git or the store may be on its way
-    each second            what their buses granted is charged to ours (`functions.fleet.quota_regions`)
+    a page of changes      keys immediately: a revoked key must not wait for gigabytes of content
+                           models into a queue, the newest facts of each; two at a time are adopted
+    a model                merge (pure) → copy content of new versions to our store → one transaction per fact
+    git's adapters         content that another region has and this one lacks (`declared_content`)
+    conflicts              held, shown to the operator and retried every 5 s: git or the store may catch up
+    each second            amounts that their buses granted are charged to ours (`functions.fleet.quota_regions`)
 
-Nothing of it is kept over a restart: a registry that starts reads all, and finds most of it here already. The list of
-regions is a file that may change; one that leaves it is forgotten, what came from it stays.
+No position survives a restart: a registry reads all facts at its start, and finds most of them known. The list of
+regions is a file that may change. A region that leaves the list is no longer followed; facts adopted from it stay.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ from functions.registry.sql.errors import DatabaseUnavailable, Refused
 from functions.registry.sql.transaction import Write
 from functions.registry.version_content import no_store
 
-LOOK_S = 5.0  # at the list of regions
+LOOK_S = 5.0  # interval of reading the list of regions
 RETRY_S = 5.0
 LIMITS_S = 1.0
-AT_ONCE = 2  # models; a new version may be a gigabyte
-MAX_TOLD = 100  # held facts in an answer
+AT_ONCE = 2  # models at a time; a new version may be a gigabyte
+MAX_TOLD = 100  # models or keys with held facts in an answer
 
 _log = logging.getLogger(__name__)
 _ANYBODY = TenantId("")
@@ -55,7 +55,7 @@ _IN_THE_WAY = (Refused, ApiError, ArtifactError)
 
 @dataclass(slots=True)
 class OtherRegion:
-    """One of them, as far as it was heard."""
+    """Another region, with its last known position and its held facts."""
 
     name: str
     url: str
@@ -64,7 +64,7 @@ class OtherRegion:
     heard_s: float | None = None  # monotonic
     waiting: dict[str, ModelFacts] = field(default_factory=dict)
     updated: asyncio.Event = field(default_factory=asyncio.Event)
-    held: dict[str, tuple[Held, ...]] = field(default_factory=dict)  # by model, or key
+    held: dict[str, tuple[Held, ...]] = field(default_factory=dict)  # by model or key
     tried_again: dict[str, ModelFacts] = field(default_factory=dict)
     keys_again: dict[str, KeyFact] = field(default_factory=dict)
     taken: int = 0  # facts
@@ -78,7 +78,7 @@ class OtherRegion:
 
 
 class RegionsFollower:
-    """Owned by one event loop."""
+    """Tasks that follow all other regions. Owned by one event loop."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RegionsFollower:
         self._declared = DeclaredContent(services)
 
     async def run(self) -> None:
-        """Follow the list of regions until cancelled; RegionsUnreadable where it cannot be read."""
+        """Follow the list of regions until cancelled. Raises RegionsUnreadable if the list cannot be read."""
         while True:
             await self._look(await asyncio.to_thread(read_regions, self._file))
             await asyncio.sleep(LOOK_S)
@@ -159,10 +159,10 @@ class RegionsFollower:
         for what, run in parts.items():
             other.tasks.forever(f"region {other.name}: {what}", functools.partial(run, other), expected=away)
 
-    # -- what they tell -----------------------------------------------------------------------------------------------
+    # -- receiving facts ---------------------------------------------------------------------------------------------
 
     async def _follow(self, other: OtherRegion) -> None:
-        wait_s = 0.0  # the first answer of a run comes at once, and says that the region is heard
+        wait_s = 0.0  # the first request returns immediately, which shows that the region answers
         while True:
             page = await self._client.changes(other.url, other.change, wait_s)
             other.heard_s = self._clock()
@@ -205,7 +205,7 @@ class RegionsFollower:
         while True:
             await asyncio.sleep(RETRY_S)
             again, other.tried_again = other.tried_again, {}
-            other.waiting = again | other.waiting  # what was told since is newer
+            other.waiting = again | other.waiting  # facts received since then are newer
             keys, other.keys_again = other.keys_again, {}
             for key in keys.values():
                 await self._take_key(other, key)
@@ -221,7 +221,7 @@ class RegionsFollower:
         else:
             other.held.pop(subject, None)
 
-    # -- taking it over -----------------------------------------------------------------------------------------------
+    # -- adopting facts ----------------------------------------------------------------------------------------------
 
     async def _take_key(self, other: OtherRegion, fact: KeyFact) -> None:
         services = self._services
@@ -239,10 +239,10 @@ class RegionsFollower:
             other.keys_again[fact.id] = fact
 
     async def _take_model(self, other: OtherRegion, theirs: ModelFacts) -> tuple[Held, ...]:
-        """What is in the way of some of it; the rest is taken over."""
+        """Adopt a model's facts. Return the conflicts that keep some of them from being adopted."""
         services, limits = self._services, self._services.limits
         if services.declared.git_model(ModelId(theirs.id)) is not None:
-            return ()  # git's, which all regions read
+            return ()  # declared in git, which all regions read
         ours = (await self._read(lambda c: region_facts.models_of(c, (theirs.id,)))).get(theirs.id)
         taken = merge(ours, theirs)
         held = list(taken.held)
@@ -275,11 +275,12 @@ class RegionsFollower:
         return tuple(held)
 
     async def _bring(self, other: OtherRegion, model: ModelFacts, digest: Digest) -> None:
-        """The content of a version into this region's store, as the tenant's."""
+        """Copy the content of a version to this region's store, for the tenant."""
         services, ingesting = self._services, self._services.ingesting
         tenant = services.declared.require_tenant(model.tenant)
         services.declared.require_base(model.base, tenant)
-        async with services.checks.of(_ANYBODY, digest, "regions"):  # one at a time, for whichever tenants
+        # one copy of a digest at a time, whatever the tenant
+        async with services.checks.of(_ANYBODY, digest, "regions"):
             if await self._read(lambda c: artifacts.find(c, digest, tenant)) is not None:
                 return
             if ingesting is None:
@@ -333,7 +334,8 @@ class RegionsFollower:
             await asyncio.sleep(LIMITS_S)
 
     async def _charge_once(self, other: OtherRegion) -> None:
-        """All that was granted there since the last time, page by page; from the beginning, where that is needed."""
+        """Charge all amounts granted there since the last time, page by page; from the beginning if the position is
+        lost."""
         is_whole, more = other.used_upto == "0", True
         while more:
             used = await self._client.used(other.url, other.used_upto)

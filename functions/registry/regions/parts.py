@@ -1,4 +1,4 @@
-"""A registry's parts that speak with other regions, from its settings. Nothing is contacted yet."""
+"""Parts of a registry that communicate with other regions, from its settings. Nothing is contacted yet."""
 
 import time
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def region_parts(
     services: RegistryServices,
     clock: Callable[[], float] = time.monotonic,
 ) -> RegionParts | None:
-    """None where this is the only region; ValueError says which setting is missing."""
+    """Make the parts; None if this is the only region. Raises ValueError with the missing setting."""
     if settings.region is None:
         return None
     if settings.regions_file is None or token is None:

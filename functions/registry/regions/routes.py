@@ -1,10 +1,10 @@
-"""`/regions/v1`: what a registry tells those of other regions. Read-only, and for holders of the regions' token alone.
+"""`/regions/v1`: facts and content for registries of other regions. Read-only; requires the regions' token.
 
-changes     models and keys that writes have touched, with what is gone; a long poll
+changes     models and keys that writes have changed, including deleted ones; a long poll
 chunks, manifests     content by its sha256, from this region's store
-used        what this region's bus granted of tenants' limits
+used        amounts of tenants' limits that this region's bus granted
 
-`/internal/v1/regions` shows the operator what is taken over from them, and what is held.
+`/internal/v1/regions` shows the operator the other regions' state, with adopted and held facts.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from functions.registry.regions.parts import RegionParts
 from functions.registry.services import RegistryServices
 from functions.registry.sql import region_facts
 
-AT_ONCE = 4  # reads of content; each holds a chunk, 8 MiB as a rule
+AT_ONCE = 4  # concurrent reads of content; each holds a chunk, usually 8 MiB
 _KINDS = {"chunks": (CHUNKS_PREFIX, CHUNK_MAX_BYTES), "manifests": (MANIFESTS_PREFIX, MANIFEST_MAX_BYTES)}
 
 Kind = Literal["chunks", "manifests"]
@@ -42,7 +42,7 @@ def regions_routes(services: RegistryServices, parts: RegionParts) -> APIRouter:
 
     @router.get("/regions/v1/changes", dependencies=of_regions)
     async def changes(request: Request, after: After = 0, wait_s: WaitSeconds = 0.0) -> Response:
-        """Models and keys of the API that writes above `after` have touched."""
+        """Models and keys of the API that writes above `after` have changed."""
         if await unless_client_leaves(request, follower.beyond(after, wait_s)) is None:
             return Response(status_code=204)
         read = lambda connection: region_facts.page_after(connection, regions.region, after)  # noqa: E731
@@ -51,7 +51,7 @@ def regions_routes(services: RegistryServices, parts: RegionParts) -> APIRouter:
 
     @router.get("/regions/v1/used", dependencies=of_regions)
     async def used(after: AfterMoment = "0") -> Response:
-        """What was granted here of tenants' limits, of accounts that were touched since."""
+        """Amounts that this region granted of tenants' limits, for accounts that changed since `after`."""
         try:
             return Response(msgspec.json.encode(await bus.read(after)), media_type="application/json")
         except BusUnavailable as error:
@@ -69,7 +69,7 @@ def regions_routes(services: RegistryServices, parts: RegionParts) -> APIRouter:
 
     @router.get("/internal/v1/regions")
     async def seen(who: Annotated[Principal, Depends(services.authenticator.operator)]) -> dict[str, Any]:
-        """The other regions: whether they are heard, what was taken over, and what is held."""
+        """State of the other regions: connection, adopted facts, held facts."""
         return {"region": regions.region, "others": regions.described()}
 
     return router

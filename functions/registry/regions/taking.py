@@ -1,7 +1,7 @@
-"""Taking over a fact of another region: one audited transaction each, by the functions that the API's own routes use.
+"""Adopt a fact of another region, each in one audited transaction, with the functions of the API's own routes.
 
-So a tenant's limits, the audit and the rollouts are the same however a version came. What is taken keeps the fact's own
-time (`functions.decisions.regions.merge`). Refused where something is in the way: then nothing has changed.
+So a tenant's limits, the audit and rollouts treat all versions alike. An adopted fact keeps its own time
+(`functions.decisions.regions.merge`). A conflict raises Refused, and nothing changes.
 """
 
 from sqlalchemy import insert, select, update
@@ -22,7 +22,7 @@ CLOCKS_DIFFER_S = 5.0
 
 
 def take_version(write: Write, model: ModelFacts, fact: VersionFact, limits: Limits) -> None:
-    """The content is in this region's store, and its row with the tenant's artifacts."""
+    """Add a version. Its content is already in this region's store, with a row among the tenant's artifacts."""
     known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
     is_new = known is None or known.deleted
     policy = model.rollout if is_new else None
@@ -30,14 +30,14 @@ def take_version(write: Write, model: ModelFacts, fact: VersionFact, limits: Lim
     if not catalogue_writes.put_version(write, new, limits):
         write.audited("version.again", f"{model.id}@{fact.name}", model.tenant, since_unix_s=fact.since_unix_s)
         catalogue_writes.touch(write, model.id)
-    if is_new:  # with the time that its policy has, not that of this write
+    if is_new:  # with the time of its policy, not of this write
         its = model if known is None or is_later_policy(known, model) else known
         catalogue_writes.set_policy(write, model.id, its.rollout, its.rollout_since_unix_s)
     _stamp(write, model.id, fact)
 
 
 def take_policy(write: Write, model: ModelFacts) -> None:
-    """Another RolloutPolicy was named there: this region's next rollout of the model goes by it as well."""
+    """Use the RolloutPolicy that the other region set; this region's next rollout of the model follows it."""
     known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
     if known is None or not is_later_policy(known, model):
         return
@@ -46,7 +46,8 @@ def take_policy(write: Write, model: ModelFacts) -> None:
 
 
 def take_away(write: Write, model: ModelFacts, fact: VersionFact) -> None:
-    """Deleted there. One that never was here keeps its row all the same: its name stays taken."""
+    """Delete a version that was deleted there. A version unknown here gets a deleted row, so that its name stays
+    taken."""
     here = (versions.c.model == model.id, versions.c.name == fact.name)
     row = write.connection.execute(select(versions).where(*here)).one_or_none()
     if row is None:
@@ -65,16 +66,16 @@ def take_away(write: Write, model: ModelFacts, fact: VersionFact) -> None:
 
 
 def keep_version(write: Write, model: ModelFacts, fact: VersionFact) -> None:
-    """Deleted there, in use here: it is there anew, which the others will hear."""
+    """Create a version anew that was deleted there but is in use here. Other regions will adopt that."""
     catalogue_writes.stamp_version(write, model.id, fact.name, deleted=False)
     catalogue_writes.touch(write, model.id)
     write.audited("version.kept", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
 
 
 def take_channel(write: Write, model: ModelFacts, fact: ChannelFact, policy_of: PolicyOf, limits: Limits) -> None:
-    """Moved there: moved here, by a rollout of this region's own where the model's policy has stages.
+    """Move a channel as in the other region, by a rollout of this region if the model's policy has stages.
 
-    Refused where such a rollout was taken back here: a person decides whether it is tried again.
+    Raises Refused if such a rollout was rolled back here: a person decides if it is tried again.
     """
     if fact.version is None:
         _take_channel_away(write, model, fact)
@@ -91,7 +92,7 @@ def take_channel(write: Write, model: ModelFacts, fact: ChannelFact, policy_of: 
     if moved.rollout is None:
         here = (channels.c.model == model.id, channels.c.name == fact.name)
         write.connection.execute(update(channels).where(*here).values(moved_unix_s=fact.since_unix_s))
-        if not moved.is_new:  # it points there already, since another moment
+        if not moved.is_new:  # it points there already, since another time
             catalogue_writes.touch(write, model.id)
             write.audited("channel.moved", f"{model.id}:{fact.name}", model.tenant, version=fact.version)
 
@@ -101,7 +102,7 @@ def end_model(write: Write, model: ModelFacts) -> None:
 
 
 def take_key(write: Write, fact: KeyFact, max_keys: int) -> None:
-    """A new key, or that one is revoked."""
+    """Add a new key, or revoke one."""
     if fact.id not in region_facts.keys_of(write.connection, (fact.id,)):
         stored = StoredKey(
             fact.id, fact.tenant, fact.hmac_sha256, fact.scopes, fact.max_class, fact.expires_unix_s,

@@ -1,8 +1,9 @@
-"""The registry's truth in SQL: models, versions, channels, rollouts, artifacts, keys, and the audit of every change.
+"""The registry's SQL store: models, versions, channels, rollouts, artifacts, keys, and the audit log of all changes.
 
-SQLite, embedded in the state directory, or Postgres, shared by several registries. Either way a write is one
-transaction that first takes the lock on the one row of `state`, so that all writes stand in one line: each has a change
-number, and the audit chain has one successor for each entry.
+It is SQLite, embedded in the state directory, or Postgres, shared by several registries. A write is one transaction
+that first locks the single row of `state`, so writes run one after another. Each has a change number, and each audit
+entry has one successor.
 
-All calls block: the registry runs them in threads of its own (`database.Database.run`). Nothing here knows HTTP.
+All calls block: the registry runs them in separate threads (`database.Database.run`). This package does not depend on
+HTTP.
 """

@@ -1,4 +1,4 @@
-"""Keys that were made through the API: their keyed hashes and rights. The key itself is stored nowhere."""
+"""Keys created through the API: their keyed hashes and rights. The keys themselves are not stored."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +22,15 @@ class StoredKey:
     created_unix_s: float = 0.0
     revoked: bool = False
     change: int = 0
-    limits: dict[str, int] | None = None  # of this key alone, within its tenant's; names as in a snapshot's QuotaLimits
+    # limits of this key, within its tenant's; names as in a snapshot's QuotaLimits
+    limits: dict[str, int] | None = None
 
-    def __repr__(self) -> str:  # a hash is no secret, and no reading matter either
+    def __repr__(self) -> str:  # leaves out the hash, which is not secret but useless to readers
         return f"StoredKey(id={self.id!r}, tenant={self.tenant!r}, revoked={self.revoked})"
 
 
 def create(write: Write, key: StoredKey, max_keys: int) -> None:
-    """An id is used once in the installation, also by a key that was revoked."""
+    """Add a key. An id is used only once in the installation, even after its key was revoked."""
     if write.connection.execute(select(api_keys.c.id).where(api_keys.c.id == key.id)).first() is not None:
         raise Refused("conflict", "key_exists", f"there is, or was, a key {key.id}; choose another id", key.id)
     mine = select(func.count()).select_from(api_keys).where(api_keys.c.tenant == key.tenant, ~api_keys.c.revoked)
@@ -60,7 +61,7 @@ def create(write: Write, key: StoredKey, max_keys: int) -> None:
 
 
 def revoke(write: Write, tenant: str, key_id: str) -> bool:
-    """Whether it was valid until now; Refused where the tenant has no such key."""
+    """Revoke a key. Return False if it was revoked before. Raises Refused if the tenant has no such key."""
     here = (api_keys.c.id == key_id, api_keys.c.tenant == tenant)
     row = write.connection.execute(select(api_keys).where(*here)).one_or_none()
     if row is None:

@@ -1,7 +1,8 @@
-"""Ownership of artifacts. The bytes lie in the object store; a row here is what keeps them from being collected.
+"""Ownership of artifacts. Their bytes are in the object store; a row here protects them from the garbage collector.
 
-An artifact that no version names is kept for a while, so that who uploads can register afterwards; then `retire`
-forgets it. Naming a digest needs its row, in the same transaction: so nothing can be named that is being collected.
+An artifact that no version names stays for a grace period, so that an upload can be registered afterwards; then
+`retire` deletes its row. A version needs the row in its own transaction, so it cannot name content that is being
+collected.
 """
 
 from collections.abc import Collection
@@ -15,16 +16,17 @@ from functions.registry.sql.errors import Refused
 from functions.registry.sql.tables import artifacts, models, versions
 from functions.registry.sql.transaction import Write
 
-MAX_CHECKED = 16  # bases that an artifact is remembered to fit, the last ones: it is checked again for another
+MAX_CHECKED = 16  # bases that an artifact is known to fit, the last ones; for others it is checked again
 
-OPERATOR = ""  # the tenant of what the operator brought in; every tenant's versions may name it
+OPERATOR = ""  # tenant of the operator's artifacts, which versions of every tenant may name
 
 
 @dataclass(frozen=True, slots=True)
 class ByteLimit:
-    """Of what a tenant's versions name, and of what it used within the collector's grace.
+    """Limit of a tenant's artifacts: those that its versions name, and those used within the collector's grace
+    period.
 
-    The rest is garbage, also where no collector runs: so who deletes versions has room again.
+    Other artifacts do not count, even if no collector runs, so deleting versions frees space.
     """
 
     max_bytes: int
@@ -38,11 +40,11 @@ class StoredArtifact:
     artifact_uri: str
     total_bytes: int
     facts: Any
-    checked: tuple[str, ...] = ()  # fingerprints of the bases that it was found to fit
+    checked: tuple[str, ...] = ()  # fingerprints of the bases that it is known to fit
 
 
 def keep(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None) -> bool:
-    """Whether it is new to its tenant; Refused where all that counts of the tenant's would be over `limit`."""
+    """Add the artifact, or record its use. Return True if it is new to its tenant. Raises Refused over the limit."""
     if limit is not None:
         digest, tenant, size_bytes = artifact.digest, artifact.tenant, artifact.total_bytes
         refuse_without_room(write.connection, digest, tenant, size_bytes, limit, now_unix_s=write.now_unix_s)
@@ -73,11 +75,11 @@ def keep(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None)
 def refuse_without_room(
     connection: Connection, digest: str, tenant: str, wanted_bytes: int, limit: ByteLimit, *, now_unix_s: float
 ) -> None:
-    """Refused where the tenant's artifacts would be over the limit with this one; what counts already costs nothing.
+    """Raise Refused if this artifact would exceed the tenant's limit. An artifact that counts already passes.
 
     Worked example (test_what_no_version_names_gives_its_room_back_after_the_grace): with a limit of 100 bytes and a
-    grace of a day, there is room for one of 60 bytes, and for the next a day after the version that named it was
-    deleted.
+    grace period of a day, one artifact of 60 bytes fits. The next one fits a day after the version that named the
+    first was deleted.
     """
     of_versions = (
         select(versions.c.digest)
@@ -99,7 +101,7 @@ def refuse_without_room(
 
 
 def fits(connection: Connection, digest: str, tenant: str, fingerprint: str) -> None:
-    """Remember that the content fits the base of that fingerprint."""
+    """Record that the content fits the base with this fingerprint."""
     mine = (artifacts.c.digest == digest, artifacts.c.tenant.in_((tenant, OPERATOR)))
     query = select(artifacts.c.tenant, artifacts.c.checked).where(*mine).order_by(artifacts.c.tenant)
     for row in connection.execute(query).all():
@@ -110,7 +112,7 @@ def fits(connection: Connection, digest: str, tenant: str, fingerprint: str) -> 
 
 
 def used(write: Write, digest: str, tenant: str) -> bool:
-    """Whether the tenant may name the digest."""
+    """Return True if the tenant may name the digest."""
     mine = artifacts.c.tenant.in_((tenant, OPERATOR))
     return (
         write.connection.execute(select(artifacts.c.digest).where(artifacts.c.digest == digest, mine)).first()
@@ -119,13 +121,13 @@ def used(write: Write, digest: str, tenant: str) -> bool:
 
 
 def released(write: Write, digests: Collection[str], tenant: str) -> None:
-    """A version that named them is gone: from now on they may retire."""
+    """Restart the grace period of these artifacts: the version that named them was deleted."""
     mine = (artifacts.c.digest.in_(digests), artifacts.c.tenant.in_((tenant, OPERATOR)))
     write.connection.execute(update(artifacts).where(*mine).values(used_unix_s=write.now_unix_s))
 
 
 def find(connection: Connection, digest: str, tenant: str | None) -> StoredArtifact | None:
-    """The artifact as one tenant sees it: its own, or the operator's. None as tenant sees everybody's."""
+    """Return the artifact if the tenant owns it or the operator does. `tenant` None finds every tenant's artifacts."""
     query = select(artifacts).where(artifacts.c.digest == digest)
     if tenant is not None:
         query = query.where(or_(artifacts.c.tenant == tenant, artifacts.c.tenant == OPERATOR))
@@ -141,7 +143,7 @@ def kept_digests(connection: Connection) -> set[str]:
 
 
 def retire(write: Write, used_before_unix_s: float) -> list[str]:
-    """Forget what no version names and nobody has brought in since; the digests."""
+    """Delete artifacts that no version names and that were last used before this time. Return their digests."""
     named = exists().where(versions.c.digest == artifacts.c.digest, ~versions.c.deleted)
     old = (artifacts.c.used_unix_s < used_before_unix_s, ~named)
     digests = sorted(write.connection.scalars(select(artifacts.c.digest).where(*old)))

@@ -1,11 +1,11 @@
-"""Audit log: who changed what, in one hash chain that shows when an entry has been rewritten.
+"""Audit log: each change and its author, in a hash chain that reveals rewritten entries.
 
     hash(n) = sha256(hash(n-1) || entry(n)),   hash(0) = 64 zeros,   entry(n) = canonical JSON with `seq` n
 
-Both as text. So for the first entry `{"a":1}` the hash is that of `000…000{"a":1}` (test_the_chain_is_what_it_says).
-The last number and hash stand in `state` too, written by the same transaction: a chain that was cut short does not end
-where `state` says. Who can write the whole database can write another chain; so keep `head` elsewhere, from time to
-time, and compare (docs/explanation/registry.md).
+Hash and entry are joined as text: the first entry `{"a":1}` has the hash of `000…000{"a":1}`
+(test_the_chain_is_what_it_says). The same transaction writes the last number and hash to `state`, so a truncated
+chain is detected. Whoever can write the whole database can still forge a chain; so store `head` elsewhere from time
+to time and compare it (docs/explanation/registry.md).
 """
 
 import hashlib
@@ -24,7 +24,8 @@ _VERIFY_PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who writes. `name` is `operator`, `key:<id>`, `controller` or `registry`; never a secret."""
+    """Author of a write. `name` is `operator`, `key:<id>`, `controller`, `registry` or `region:<name>`, never a
+    secret."""
 
     name: str
     request_id: str = ""
@@ -32,7 +33,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """How far the chain is sound. `broken_at` is the first entry that is not what the chain promises."""
+    """Result of a verification. `broken_at` is the first missing or altered entry."""
 
     entries: int
     head: str
@@ -41,7 +42,7 @@ class Verified:
 
 
 def canonical(value: Any) -> str:
-    """One text for equal content: sorted keys, no spaces."""
+    """Return the same text for equal content: sorted keys, no spaces."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
@@ -50,7 +51,7 @@ def hash_of(before: str, entry: str) -> str:
 
 
 def append(connection: Connection, seq: int, before: str, entry: dict[str, Any]) -> str:
-    """Write one entry; its hash."""
+    """Write one entry and return its hash."""
     text = canonical({"seq": seq, **entry})
     own = hash_of(before, text)
     connection.execute(insert(audit).values(seq=seq, tenant=entry["tenant"], entry=text, hash=own))
@@ -58,7 +59,7 @@ def append(connection: Connection, seq: int, before: str, entry: dict[str, Any])
 
 
 def page(connection: Connection, before: int | None, limit: int, tenant: str | None = None) -> list[dict[str, Any]]:
-    """The entries below `before`, the last one first; of one tenant where one is named."""
+    """Return entries below `before`, newest first; of one tenant if it is given."""
     query = select(audit.c.entry, audit.c.hash).order_by(audit.c.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(audit.c.seq < before)
@@ -68,7 +69,7 @@ def page(connection: Connection, before: int | None, limit: int, tenant: str | N
 
 
 def verify(connection: Connection) -> Verified:
-    """Walk the whole chain, from the first entry to what `state` says is the last."""
+    """Check the whole chain, from the first entry to the last one in `state`."""
     seq, own = 0, FIRST_HASH
     for number, text, shown in _entries(connection):
         if number != seq + 1:

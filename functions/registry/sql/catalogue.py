@@ -1,6 +1,6 @@
 """Reading the catalogue: models with their versions and channels, as frozen values.
 
-Deleted models and versions are shown only where `changes` must tell that they are gone.
+Deleted models and versions are left out, except deleted models for `changes`.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, select
 
 from functions.registry.sql.tables import channels, models, versions
 
-PAGE_VERSIONS = 5000  # of all models of a page together: about 1.5 MB
+PAGE_VERSIONS = 5000  # for all models of a page together: about 1.5 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StoredVersion:
 @dataclass(frozen=True, slots=True)
 class StoredChannel:
     version: str
-    lock_version: int  # grows with every move: the channel's ETag
+    lock_version: int  # grows with every move; the channel's ETag
     moved_unix_s: float
 
 
@@ -49,15 +49,15 @@ class StoredModel:
 
 
 def model(connection: Connection, model_id: str) -> StoredModel | None:
-    """One model that is not deleted."""
+    """Return a model that is not deleted."""
     found = _with_parts(connection, select(models).where(models.c.id == model_id, ~models.c.deleted))
     return found[0] if found else None
 
 
 def models_after(connection: Connection, after: str, limit: int, tenant: str | None) -> tuple[list[StoredModel], bool]:
-    """The next models by id, of one tenant where one is named; and whether `PAGE_VERSIONS` left some of them out.
+    """Return the next models by id, of one tenant if given, and True if `PAGE_VERSIONS` left some of them out.
 
-    The first is always there, however many versions it has. 1,000 models of 500 versions would be 150 MB.
+    The first model is always included, however many versions it has. 1,000 models of 500 versions would be 150 MB.
     """
     wanted = [models.c.id > after, ~models.c.deleted]
     if tenant is not None:
@@ -72,7 +72,8 @@ def models_after(connection: Connection, after: str, limit: int, tenant: str | N
 
 
 def models_changed(connection: Connection, after: int, upto: int) -> list[StoredModel]:
-    """Models that a write above `after`, up to `upto`, has touched last, deleted ones too, in the writes' order."""
+    """Return the models last changed by a write in (`after`, `upto`], including deleted ones, in the order of the
+    writes."""
     touched = (models.c.change > after, models.c.change <= upto)
     return _with_parts(connection, select(models).where(*touched).order_by(models.c.change, models.c.id))
 
@@ -83,7 +84,7 @@ def versions_after(connection: Connection, model_id: str, after: str, limit: int
 
 
 def named_digests(connection: Connection) -> set[str]:
-    """Every digest that a version names."""
+    """Return every digest that a version names."""
     return set(connection.scalars(select(versions.c.digest).where(~versions.c.deleted).distinct()))
 
 
@@ -103,7 +104,7 @@ def _with_parts(connection: Connection, query: Select[Any]) -> list[StoredModel]
 
 
 def _slices(ids: Sequence[str], size: int = 500) -> Collection[Sequence[str]]:
-    """Neither database likes a thousand parameters at once."""
+    """Split the ids, because both databases handle a thousand parameters badly."""
     return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 

@@ -1,8 +1,8 @@
-"""Changing the catalogue: versions are added and never changed, channels are pointers.
+"""Changes of the catalogue. Versions are added but never changed; channels are pointers.
 
-Each function is a part of one write (`transaction.Write`) and audits what it did; what is so already is left alone.
+Each function is part of one write (`transaction.Write`) and audits its change; an unchanged state is left alone.
 
-Neighbours: `rollout_writes` moves a channel step by step; `catalogue` reads.
+Neighbours: `rollout_writes` moves a channel in stages; `catalogue` reads.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,15 @@ from functions.registry.sql.errors import Refused
 from functions.registry.sql.tables import channel_ends, channels, models, rollouts, versions
 from functions.registry.sql.transaction import Write
 
-# How much of the published snapshot a tenant's models take: an estimate from above, made of the lengths of names.
+# Estimate of a tenant's share of the published snapshot, computed from the lengths of names; never too low.
 #
 #     model    200 + id + base + policy          version    160 + name + model's id + address
 #     channel  200 + name + version              (the 200 of a channel: the split of a rollout that moves it)
 #
-# A snapshot over its limit is refused whole, git's part of it and everybody's new keys included: so each tenant has a
-# share, far below the whole. Worked example (test_a_share_is_no_smaller_than_what_the_snapshot_takes): `acme/bot` over
-# `base`, with one version `v1` and the channel `stable`, is 219 + 170 + 208 = 597 bytes, and 312 in the snapshot.
+# A snapshot over its size limit is rejected as a whole, including git's part and all new keys. So each tenant has a
+# share, far below the whole. Worked example (test_a_share_is_no_smaller_than_what_the_snapshot_takes): `acme/bot`
+# over `base`, with one version `v1` and the channel `stable`, is 219 + 170 + 208 = 597 bytes, and 312 in the
+# snapshot.
 
 
 MODEL_BYTES = 200
@@ -32,10 +33,10 @@ CHANNEL_BYTES = 200
 
 
 def snapshot_bytes(connection: Connection, tenant: str) -> int:
-    """Of all models of the tenant that are not deleted: 15 ms where they are 10,000 with 20,000 versions.
+    """Return the estimated bytes of the tenant's models; takes 15 ms for 10,000 models with 20,000 versions.
 
-    Versions and channels are found by these models, and versions by the index of those that are alive: every new
-    version asks, under the lock of all writes, and a tenant may leave thousands of deleted ones in each model.
+    Versions and channels are found through the models, and versions through the index of those not deleted. Every new
+    version runs this query under the lock of all writes, and each model may have thousands of deleted versions.
     """
     alive = (models.c.tenant == tenant, ~models.c.deleted)
     of_models = select(_sum(MODEL_BYTES, models.c.id, models.c.base, models.c.rollout)).where(*alive)
@@ -70,7 +71,7 @@ class NewVersion:
     name: str
     digest: str
     artifact_uri: str
-    rollout: str | None  # the model's policy; None: as it is, or `default` for a new model
+    rollout: str | None  # the model's policy; None: unchanged, or `default` for a new model
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +79,16 @@ class Limits:
     models_per_tenant: int
     versions_per_model: int
     channels_per_model: int
-    snapshot_bytes_per_tenant: int = 16 * 1024**2  # as `shares` estimates them, from above: 10,000 models have room
-    model_names_per_tenant: int = 50_000  # deleted ones as well: their rows stay, since their versions' names do
-    version_names_per_model: int = 5_000  # likewise
+    snapshot_bytes_per_tenant: int = 16 * 1024**2  # as `snapshot_bytes` estimates them: enough for 10,000 models
+    model_names_per_tenant: int = 50_000  # including deleted models, whose rows stay because their versions' names do
+    version_names_per_model: int = 5_000  # including deleted versions
 
 
 DEFAULT_POLICY = "default"
 
 
 def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
-    """Whether it was added; False where it was there already, with the same content."""
+    """Add a version. Return False if it exists with the same content."""
     before = _ensure_model(write, new, limits)
     row = write.connection.execute(
         select(versions).where(versions.c.model == new.model, versions.c.name == new.name)
@@ -129,9 +130,9 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
 
 
 def point(write: Write, model: StoredModel, channel: str, version: str, limits: Limits) -> StoredChannel:
-    """Make the channel name the version, at once.
+    """Point the channel to the version immediately.
 
-    A new channel's lock version is the write's number: above any that a deleted one of that name ever had.
+    The lock version of a new channel is the write's number, so it is above those of a deleted channel of that name.
     """
     before = model.channels.get(channel)
     if before is None and len(model.channels) >= limits.channels_per_model:
@@ -164,7 +165,8 @@ def delete_channel(write: Write, model: StoredModel, channel: str) -> None:
 
 
 def delete_version(write: Write, model: StoredModel, name: str) -> None:
-    """Refused while a channel or a rollout names it. Its name stays taken."""
+    """Delete a version. Raises Refused while a channel names it or a rollout of the model is active. Its name stays
+    taken."""
     version = model.version(name)
     if version is None:
         raise Refused("missing", "version_not_found", f"{model.id} has no version {name}")
@@ -180,7 +182,7 @@ def delete_version(write: Write, model: StoredModel, name: str) -> None:
 
 
 def delete_model(write: Write, model: StoredModel) -> None:
-    """With its channels and versions; the names of these stay taken."""
+    """Delete a model with its channels and versions, whose names stay taken."""
     _refuse_while_rolling(write, model.id, None)
     write.connection.execute(delete(channels).where(channels.c.model == model.id))
     for channel, it in model.channels.items():
@@ -193,9 +195,10 @@ def delete_model(write: Write, model: StoredModel) -> None:
     write.audited("model.deleted", model.id, model.tenant)
 
 
-# Since when something is so, for other regions: never before what it follows, however clocks are set.
+# Times of facts, for other regions. A new fact is always later than the one that it replaces, whatever the clocks
+# say.
 CLOCK_STEP_S = 0.001
-MAX_ENDS = 100  # of a model: what was taken away long ago is known everywhere
+MAX_ENDS = 100  # deleted channels per model; all regions know older deletions
 
 
 def later(write: Write, before_unix_s: float | None) -> float:
@@ -235,7 +238,7 @@ def _ended(write: Write, model: str, channel: str) -> float | None:
 
 
 def existing(write: Write, model_id: str) -> StoredModel:
-    """The model; Refused where there is none."""
+    """Return the model. Raises Refused if it does not exist."""
     model = catalogue.model(write.connection, model_id)
     if model is None:
         raise Refused("missing", "model_not_found", f"there is no model {model_id} that was made here")
@@ -243,12 +246,13 @@ def existing(write: Write, model_id: str) -> StoredModel:
 
 
 def touch(write: Write, model_id: str) -> None:
-    """Readers of changes shall look at the model again."""
+    """Mark the model as changed by this write, for readers of changes."""
     write.connection.execute(update(models).where(models.c.id == model_id).values(change=write.change))
 
 
 def _ensure_model(write: Write, new: NewVersion, limits: Limits) -> StoredModel | None:
-    """The model as it was; it is there afterwards. Bases do not change: an adapter fits one."""
+    """Create the model if needed, and return it as it was. Its base cannot change, since an adapter fits only one
+    base."""
     row = write.connection.execute(select(models).where(models.c.id == new.model)).one_or_none()
     if row is None:
         _check_room_for_model(write, new.tenant, limits)
@@ -315,7 +319,7 @@ def _check_room_for_name(write: Write, new: NewVersion, limits: Limits) -> None:
 
 
 def _refuse_over_share(write: Write, tenant: str, limits: Limits) -> None:
-    """What was written so far is undone by the refusal."""
+    """Raise Refused if the tenant exceeds its share of the snapshot; this rolls the write back."""
     taken_bytes = snapshot_bytes(write.connection, tenant)
     if taken_bytes > limits.snapshot_bytes_per_tenant:
         message = (

@@ -1,9 +1,8 @@
-"""Change feed since a write: everything that the controller compiles, in pages that never tear a write apart.
+"""Change feed: everything that the controller compiles, in pages that contain each write completely or not at all.
 
-A page holds at most `PAGE_ROWS` rows (a model weighs as much as it has versions), and the rows of a write all or not at
-all; one write more than that is a page of its own. So who has read up to `change` N has seen every write up to N whole,
-and asks for the ones above. A database that was restored from a backup shows a `change` below what the reader has;
-another database shows another `lineage`.
+A page holds up to `PAGE_ROWS` rows (a model counts with its versions). A write that alone exceeds this is a page of
+its own. A reader at `change` N has read all writes up to N and requests those above. After a restore from a backup,
+`change` is below the reader's; another database has another `lineage`.
 
 Worked example (test_a_page_never_tears_a_write_apart): writes 4 and 5 touch two rows each; a page of three ends at 4.
 """
@@ -26,7 +25,7 @@ PAGE_ROWS = 1000
 @dataclass(frozen=True, slots=True)
 class Changes:
     lineage: str
-    change: int  # read up to here
+    change: int  # last change of this page
     more: bool
     models: tuple[StoredModel, ...]
     keys: tuple[StoredKey, ...]
@@ -34,14 +33,15 @@ class Changes:
 
 
 def position(connection: Connection) -> tuple[str, int]:
-    """The database's lineage, and its last write."""
+    """Return the database's lineage and its last write."""
     lineage, change = connection.execute(select(state.c.lineage, state.c.change)).one()
     return str(lineage), int(change)
 
 
 def since(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Changes:
-    """The next page above `after`."""
-    lineage, last = position(connection)  # first: what is committed while we read has a higher number, and waits
+    """Return the next page above `after`."""
+    # read first: writes committed during this read have higher numbers and come later
+    lineage, last = position(connection)
     horizon = _horizon(connection, after, last, page_rows)
     weights = _weights(connection, after, horizon)
     upto = _cut(weights, page_rows)
@@ -59,7 +59,7 @@ def since(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Cha
 
 
 def _horizon(connection: Connection, after: int, last: int, page_rows: int) -> int:
-    """A write that the page ends before or with: whatever lies behind so many rows need not be counted."""
+    """Return a write at or after the end of the page. Rows behind it need not be counted."""
     beyond = [
         connection.scalar(
             select(table.c.change)
@@ -74,7 +74,7 @@ def _horizon(connection: Connection, after: int, last: int, page_rows: int) -> i
 
 
 def _weights(connection: Connection, after: int, last: int) -> list[tuple[int, int]]:
-    """The writes above `after` and how many rows each of them would bring, in order."""
+    """Return the writes above `after` in order, each with its number of rows."""
     within = (models.c.change > after, models.c.change <= last)
     its_versions = select(func.count()).select_from(versions).where(versions.c.model == models.c.id).scalar_subquery()
     touched = union_all(
@@ -89,7 +89,7 @@ def _weights(connection: Connection, after: int, last: int) -> list[tuple[int, i
 
 
 def _cut(weights: list[tuple[int, int]], page_rows: int) -> int | None:
-    """The last write of the page; None where there is none."""
+    """Return the last write of the page, or None if there is none."""
     taken = 0
     upto = None
     for change, weight in weights:

@@ -1,12 +1,12 @@
-"""The database as the registry uses it: reads, writes in one line, and locks that one registry at a time may hold.
+"""The registry's database: reads, writes one after another, and locks that only one registry at a time can hold.
 
-Calls wait in two lines, each with threads of its own: tenants', and the operator's, in which the controller stands and
-whoever stops a bad rollout with the installation's token. However many tenants call, that one moves.
+Calls wait in two queues with separate threads: one for tenants, one for the operator and the controller. So tenants'
+calls cannot delay the controller, nor an operator who stops a bad rollout.
 
-A write waits for its turn in this process first, then for the other registries' in the database: so a burst of writes
-holds one connection, not all of them. What loses against another transaction is run again, a few times.
+A write first waits for its turn in this process, then in the database for other registries' writes. So a burst of
+writes holds one connection, not all. A transaction that loses a conflict is retried a few times.
 
-Neighbours: `engine` makes connections, `transaction` is what a write works with, `failures` maps what goes wrong.
+Neighbours: `engine` makes connections, `transaction` is the interface of a write, `errors` maps database errors.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ from functions.registry.sql.errors import Contended, DatabaseUnavailable, Schema
 from functions.registry.sql.tables import state
 from functions.registry.sql.transaction import Write
 
-# Bringing the schema up to date, one process at a time.
+# Schema upgrades, by one process at a time.
 #
-# The whole upgrade is one transaction on both databases: a process that is killed in it leaves the old schema. On
-# SQLite the lock is the file's write lock, on Postgres an advisory lock that ends with the transaction.
+# The whole upgrade is one transaction on both databases, so a process killed during it leaves the old schema. The
+# lock is the file's write lock on SQLite, and an advisory lock that ends with the transaction on Postgres.
 
 
 _SCRIPTS = Path(__file__).parent / "migrations"
@@ -46,7 +46,7 @@ ADVISORY_LOCK = 0x73686F616C01  # "shoal", 1
 
 
 def migrate(engine: Engine) -> None:
-    """DatabaseUnavailable where the database is away, SchemaUnknown where it is newer than this program."""
+    """Upgrade the schema. Raises DatabaseUnavailable, or SchemaUnknown if the schema is newer than this program."""
     try:
         with engine.connect() as opened:
             connection = opened.execution_options(**{BEGIN_OPTION: "BEGIN IMMEDIATE"})
@@ -62,7 +62,7 @@ def migrate(engine: Engine) -> None:
 
 
 def head() -> str:
-    """The revision that this program works with."""
+    """Return the schema revision of this program."""
     revision = ScriptDirectory(str(_SCRIPTS)).get_current_head()
     assert revision is not None
     return revision
@@ -79,7 +79,7 @@ MAX_ATTEMPTS = 5
 _POLL_S = 0.05
 THREADS = 8
 OPERATOR_THREADS = 2
-MAX_PENDING = 512  # calls in one line; the next is told to come back
+MAX_PENDING = 512  # calls in one queue; further ones are rejected
 
 Answer = TypeVar("Answer")
 
@@ -100,7 +100,7 @@ class _Line:
 
 
 class Database:
-    """Owned by one event loop; its blocking half may be used from any thread."""
+    """Owned by one event loop; the blocking methods may be called from any thread."""
 
     def __init__(self, url: URL, clock: Callable[[], float] = time.time) -> None:
         self.url = url
@@ -117,18 +117,18 @@ class Database:
         return self.url.get_backend_name() == "sqlite"
 
     def now_unix_s(self) -> float:
-        """By the clock that stamps the writes."""
+        """Return the time of the clock that stamps writes."""
         return self._clock()
 
     def prepare(self) -> None:
-        """Blocks. Make the schema current; DatabaseUnavailable or SchemaUnknown where that cannot be now."""
+        """Upgrade the schema. Blocks. Raises DatabaseUnavailable or SchemaUnknown."""
 
         with self._sqlite_born():
             migrate(self._engine)
         self.ready = True
 
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Blocks. What `work` finds, all of it as it was at one moment, whoever writes meanwhile."""
+        """Run `work` on a consistent view of the database and return its result. Blocks."""
         try:
             with self._connected("BEGIN") as connection, as_of_one_moment(connection).begin():
                 return work(connection)
@@ -136,7 +136,7 @@ class Database:
             raise _unavailable(error) from error
 
     def write(self, actor: Actor, work: Callable[[Write], Answer]) -> Answer:
-        """Blocks. Run `work` alone among all writes and commit it, unless it raises or audits nothing."""
+        """Run `work` alone among all writes and commit it, unless it raises or audits nothing. Blocks."""
 
         def audited(connection: Connection) -> tuple[Answer, bool]:
             write = Write.begin(connection, actor, self._clock())
@@ -146,12 +146,13 @@ class Database:
         return self._committed(audited)
 
     def unaudited(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Blocks. A transaction beside the numbered line of writes: the collector's bookkeeping, and what was found
-        out of content. Nothing that anybody decided."""
+        """Run a transaction outside the numbered writes, for bookkeeping and derived facts, never for decisions.
+        Blocks."""
         return self._committed(lambda connection: (work(connection), True))
 
     def raise_fence(self, token: int) -> int:
-        """Blocks. The highest leadership that has written or published, this one included; DatabaseUnavailable."""
+        """Raise the stored leadership to `token` if it is lower, and return the highest. Blocks. Raises
+        DatabaseUnavailable."""
 
         def raised(connection: Connection) -> tuple[int, bool]:
             known: int = connection.execute(select(state.c.fence).with_for_update()).scalar_one()
@@ -164,7 +165,7 @@ class Database:
         return self._committed(raised)
 
     async def run(self, work: Callable[[], Answer], *, for_operator: bool = False) -> Answer:
-        """`work` in one of the database's own threads: an ingest that blocks must not hold up a read."""
+        """Run `work` in one of the database's threads, so that a blocking ingest cannot delay it."""
         if not self.ready:
             raise DatabaseUnavailable("the registry's database is not there yet; see the registry's log")
         return await (self._operator if for_operator else self._tenants).run(work)
@@ -175,7 +176,8 @@ class Database:
 
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:
-        """Blocks. Whether the lock of that name is ours, among all registries of this database, within the block."""
+        """Try to take the named lock among all registries of this database, and yield True if that
+        succeeded. Blocks."""
         if self.is_sqlite:
             with self._file_lock(name) as is_ours:
                 yield is_ours
@@ -203,7 +205,7 @@ class Database:
         try:
             with self._connected("BEGIN IMMEDIATE") as connection, contextlib.ExitStack() as undoing:
                 transaction = connection.begin()
-                undoing.callback(transaction.close)  # rolls back what was not committed
+                undoing.callback(transaction.close)  # rolls back if it was not committed
                 answer, is_changed = work(connection)
                 if is_changed:
                     transaction.commit()
@@ -223,7 +225,7 @@ class Database:
 
     @contextlib.contextmanager
     def _sqlite_born(self) -> Iterator[None]:
-        """Alone with SQLite's file: a new one is given its log without waiting for others who do the same."""
+        """Hold SQLite's file exclusively while a new file gets its write-ahead log."""
         if not self.is_sqlite:
             yield
             return
@@ -251,7 +253,7 @@ class Database:
             except OSError:
                 yield False
             else:
-                yield True  # closing the file gives it back
+                yield True  # closing the file releases the lock
 
     @contextlib.contextmanager
     def _advisory_lock(self, name: str) -> Iterator[bool]:

@@ -1,9 +1,10 @@
-"""Connections: SQLite with a write-ahead log and real `BEGIN`s, or Postgres with every wait bounded.
+"""Connections: SQLite with a write-ahead log and explicit `BEGIN`s, or Postgres with a limit on every wait.
 
-Python's sqlite3 begins transactions when it likes; here a write begins with BEGIN IMMEDIATE, which takes SQLite's one
-write lock at once instead of failing half way. On Postgres a write runs READ COMMITTED: the lock on the `state` row
-puts the writes in line, and every statement after it sees what the one before has committed. A read runs REPEATABLE
-READ, as SQLite's do anyway: a model and its channels, or the chain and its end, are then of the same moment.
+Python's sqlite3 chooses itself when transactions begin. Here a write begins with BEGIN IMMEDIATE, which takes
+SQLite's only write lock at the start instead of failing half way. On Postgres a write runs READ COMMITTED: the lock
+on the `state` row orders the writes, and each statement after it sees the commits of earlier writes. Reads run
+REPEATABLE READ, as they always do on SQLite, so that a model and its channels, or the chain and its end, are of the
+same moment.
 """
 
 from pathlib import Path
@@ -12,21 +13,21 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
-BEGIN_OPTION = "shoal_begin"  # of a connection: how its transaction begins on SQLite
+BEGIN_OPTION = "shoal_begin"  # connection option: how its transaction begins on SQLite
 CONNECT_TIMEOUT_S = 3
-LOCK_TIMEOUT_S = 10  # a write of another registry takes milliseconds; a frozen one must not hold everybody for ever
+LOCK_TIMEOUT_S = 10  # other registries' writes take milliseconds; a frozen one must not block all others forever
 STATEMENT_TIMEOUT_S = 30
-POOL_SIZE = 10  # as many as `database` has threads for both of its lines
+POOL_SIZE = 10  # as many as the threads of `database`
 
 SQLITE_FILE = "registry.db"
 
 
 class UrlInvalid(Exception):
-    """The database's URL cannot be used; the text says what is expected."""
+    """The database URL cannot be used; the message says what is expected."""
 
 
 def database_url(given: str | None, state_dir: Path) -> URL:
-    """The URL that was configured, with our driver; else the SQLite file of the state directory."""
+    """Return the configured URL with our driver, or else the SQLite file of the state directory."""
     if given is None:
         return URL.create("sqlite", database=str(state_dir.absolute() / SQLITE_FILE))
     try:
@@ -41,20 +42,20 @@ def database_url(given: str | None, state_dir: Path) -> URL:
 
 
 def make_engine(url: URL) -> Engine:
-    """Connects to nothing yet."""
+    """Make an engine without connecting."""
     return _sqlite(url) if url.get_backend_name() == "sqlite" else _postgres(url)
 
 
 def as_of_one_moment(connection: Connection) -> Connection:
-    """For a transaction that only reads: all of its statements see what the first one saw."""
-    is_postgres = connection.dialect.name == "postgresql"  # SQLite's see nothing else
+    """Make all statements of a read transaction see the same state."""
+    is_postgres = connection.dialect.name == "postgresql"  # always so on SQLite
     return connection.execution_options(isolation_level="REPEATABLE READ") if is_postgres else connection
 
 
 def _postgres(url: URL) -> Engine:
     options = (
         f"-c lock_timeout={LOCK_TIMEOUT_S}s -c statement_timeout={STATEMENT_TIMEOUT_S}s"
-        # A registry whose machine vanished in a transaction must not hold the lock until TCP gives up.
+        # A registry whose machine fails during a transaction must not hold the lock until TCP gives up.
         f" -c idle_in_transaction_session_timeout={LOCK_TIMEOUT_S}s"
     )
     return create_engine(
@@ -71,7 +72,7 @@ def _postgres(url: URL) -> Engine:
             "keepalives_count": 3,
             "application_name": "shoal-registry",
         },
-        hide_parameters=True,  # values must not reach a log by way of an exception's text
+        hide_parameters=True,  # values must not reach a log through an exception's text
     )
 
 
@@ -90,10 +91,10 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
+    connection.isolation_level = None  # BEGIN is sent explicitly
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")  # what was acknowledged survives a power cut
+    cursor.execute("PRAGMA synchronous=FULL")  # acknowledged writes survive a power cut
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 

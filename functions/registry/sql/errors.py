@@ -1,7 +1,7 @@
-"""Errors of the catalogue: what it refuses, whoever calls, and what its database can do, named by what the caller does.
+"""Errors of the catalogue and its database, named by what the caller has to do.
 
-A refusal has a kind that the edge turns into a status, and a message that says what to do. SQLAlchemy's exceptions end
-here.
+A Refused error has a kind that the HTTP layer maps to a status, and a message that says what to do. SQLAlchemy's
+exceptions are mapped here.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Literal
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-_RETRIED_STATES = ("40001", "40P01")  # serialisation failure, deadlock: the other one went first
+_RETRIED_STATES = ("40001", "40P01")  # serialisation failure, deadlock: the other transaction won
 _HINTS = (
     ("database is locked", "another process holds the SQLite file; if that lasts, find out which one has it open"),
     ("disk is full", "the disk under the registry's database is full; free space"),
@@ -24,19 +24,19 @@ _HINTS = (
 
 
 class DatabaseUnavailable(Exception):
-    """The database cannot answer now; nothing has changed unless the text says that this is unknown. Try again."""
+    """The database cannot answer now; try again. Nothing has changed, unless the text says that this is unknown."""
 
 
 class SchemaUnknown(DatabaseUnavailable):
-    """The database was made by a later shoal: run that one, or restore a backup."""
+    """A newer shoal made the database: run that version, or restore a backup."""
 
 
 class Contended(Exception):
-    """The transaction lost against another one; it can be run again at once."""
+    """The transaction lost a conflict with another one and can be retried immediately."""
 
 
 def mapped(error: SQLAlchemyError) -> Exception:
-    """The one of ours that says what to do."""
+    """Return the exception of this module for a database error."""
     original = error.orig if isinstance(error, DBAPIError) else None
     if getattr(original, "sqlstate", None) in _RETRIED_STATES:
         return Contended(str(original))
@@ -44,7 +44,7 @@ def mapped(error: SQLAlchemyError) -> Exception:
 
 
 def words(error: SQLAlchemyError) -> str:
-    """What is wrong, without the statement and its values: they may hold what a log must not."""
+    """Describe the error without the statement and its values, which may be secret."""
     if isinstance(error, PoolTimeout):
         return "all of the registry's database connections are busy; try again"
     original = error.orig if isinstance(error, DBAPIError) else error
@@ -60,7 +60,7 @@ Kind = Literal["missing", "conflict", "outdated", "precondition", "limit", "inva
 
 @dataclass(eq=False)
 class Refused(Exception):
-    """Nothing has changed. `code` is for programs, `message` for people; `subject` is what stands in the way."""
+    """A rejected change; nothing has changed. `code` is for programs, `message` for people, `subject` is the cause."""
 
     kind: Kind
     code: str

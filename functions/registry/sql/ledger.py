@@ -1,8 +1,8 @@
-"""The garbage collector's ledger in SQL: see functions/artifacts/collect.py for its laws.
+"""The garbage collector's ledger in SQL; functions/artifacts/collect.py states its rules.
 
-Each call is one transaction that holds the lock on `gc_state`, and takes its `moment` from there: so beginnings of
-ingests and marks of candidates stand in one order, whatever the clocks of two registries say. Nothing of it is audited;
-what it deletes nobody could name.
+Each call is one transaction that locks `gc_state` and takes its `moment` from there. So the starts of ingests and the
+marks of candidates have one order, whatever the clocks of two registries say. The ledger is not audited: it only
+deletes content that nothing names.
 """
 
 import uuid
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class SqlLedger:
-    """Blocks. One for all threads."""
+    """GcLedger on the registry's database. One instance for all threads; its methods block."""
 
     database: Database
 
@@ -37,8 +37,6 @@ class SqlLedger:
         return self._locked(begin)
 
     def end_ingest(self, ingest: IngestId) -> bool:
-        """One row is removed where the session was still open."""
-
         def end(connection: Connection, _: int) -> bool:
             return connection.execute(delete(ingests).where(ingests.c.id == ingest)).rowcount == 1
 
@@ -99,20 +97,20 @@ class SqlLedger:
 
 
 def lock(connection: Connection) -> int:
-    """Hold the ledger until the transaction ends; the moment, later than all before it."""
+    """Lock the ledger until the transaction ends. Return the moment, which is later than all before."""
     moment = connection.execute(select(gc_state.c.moment).with_for_update()).scalar_one() + 1
     connection.execute(update(gc_state).values(moment=moment))
     return int(moment)
 
 
 def unmark_within(connection: Connection, keys: Collection[str]) -> frozenset[str]:
-    """`unmark` in the transaction that names what the keys belong to."""
+    """Run `unmark` in the transaction that names the content of these keys."""
     lock(connection)
     return _unmark(connection, keys)
 
 
 def is_open(connection: Connection, ingest: IngestId) -> bool:
-    """Whether the session still keeps what it relied on; asked after `unmark_within`, in the same transaction."""
+    """Return True if the session has neither ended nor expired. Call after `unmark_within`, in the same transaction."""
     return connection.scalar(select(func.count()).where(ingests.c.id == ingest)) == 1
 
 

@@ -1,11 +1,11 @@
-"""The published snapshot in SQL: a whole one, and the deltas that came after it, as on a follower's disk.
+"""The published snapshot in SQL: a whole document and the deltas after it, as on a follower's disk.
 
-Rows are in order of their epochs, and nothing is put below the last: of two registries that are published to at once
-one is told that the epoch is taken. A delta's row names the content that it changes; when the deltas outgrow the whole,
-a whole one is put, and everything before it goes. Documents are compressed: ten thousand models and fifty thousand
-tenants are some megabytes.
+Rows are in the order of their epochs, and a row's epoch is above all before. So if two registries receive
+publications at the same time, one is rejected because its epoch is taken. A delta's row names the content that it
+changes. When the deltas outgrow the whole document, a new whole document replaces all rows. Documents are compressed:
+ten thousand models and fifty thousand tenants are some megabytes.
 
-Neighbours: `functions.registry.sharing` says when.
+Neighbours: `functions.registry.sharing` decides when to read and write.
 """
 
 import zlib
@@ -18,11 +18,11 @@ from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.registry.sql.tables import published_snapshots, state
 
 MAX_DELTAS = 100
-_LEVEL = 1  # a whole one of 30 MB in a third of a second
+_LEVEL = 1  # 30 MB in a third of a second
 
 
 class EpochBehind(Exception):
-    """Another registry has been given this epoch or a later one."""
+    """Another registry has published this epoch or a later one."""
 
     def __init__(self, latest: int) -> None:
         super().__init__(f"epoch {latest} was published at another registry")
@@ -31,23 +31,23 @@ class EpochBehind(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What is put: all of it is made only where it is needed."""
+    """A publication to store. `whole` is only called if the whole document is needed."""
 
     epoch: int
     content_hash: str
-    delta: bytes  # empty: there is none that is worth it
-    base_hash: str  # of the delta
+    delta: bytes  # empty: no delta, or one that is too large
+    base_hash: str  # base of the delta
     whole: Callable[[], bytes]
 
 
 def latest(connection: Connection) -> int:
-    """The epoch that was published last; 0: none."""
+    """Return the last published epoch; 0: none."""
     return connection.scalar(select(func.max(published_snapshots.c.epoch))) or 0
 
 
 def put(connection: Connection, document: Document) -> None:
-    """Keep it, in the caller's transaction; EpochBehind."""
-    connection.execute(select(state.c.fence).with_for_update())  # one at a time, among all registries
+    """Store the document in the caller's transaction. Raises EpochBehind."""
+    connection.execute(select(state.c.fence).with_for_update())  # one writer at a time among all registries
     last = latest(connection)
     if document.epoch <= last:
         raise EpochBehind(last)
@@ -59,18 +59,19 @@ def put(connection: Connection, document: Document) -> None:
 
 
 def documents_after(connection: Connection, epoch: int, content_hash: str) -> list[bytes]:
-    """What makes the latest content of the one at hand: its deltas, or a whole one and what came after it."""
+    """Return the documents that lead from the given content to the latest: its deltas, or a whole one with those
+    after it."""
     table = published_snapshots.c
     columns = (table.epoch, table.base_hash, table.document)
     newer = connection.execute(select(*columns).where(table.epoch > epoch).order_by(table.epoch)).all()
-    if newer and newer[0].base_hash not in ("", content_hash):  # it is not the content that the deltas are for
+    if newer and newer[0].base_hash not in ("", content_hash):  # the deltas are for other content
         newer = connection.execute(select(*columns).order_by(table.epoch)).all()
     begins = max((index for index, row in enumerate(newer) if not row.base_hash), default=0)
     return _unpacked([row.document for row in newer[begins:]])
 
 
 def _takes_delta(connection: Connection, document: Document) -> bool:
-    """Whether the last row is the delta's base, and the deltas have not outgrown the whole."""
+    """Return True if the last row is the delta's base and the deltas have not outgrown the whole document."""
     if not document.delta:
         return False
     table = published_snapshots.c
@@ -88,5 +89,5 @@ def _insert(connection: Connection, document: Document, base_hash: str, content:
 
 
 def _unpacked(packed: Sequence[bytes]) -> list[bytes]:
-    """Bounded, whoever wrote the row."""
+    """Decompress the documents, up to the size limit of a snapshot."""
     return [zlib.decompressobj().decompress(each, SNAPSHOT_MAX_BYTES) for each in packed]

@@ -1,4 +1,4 @@
-"""What this region knows of models and keys, as the others are told it: along the change feed, with what is gone."""
+"""Facts of this region's models and keys for other regions, in the order of the change feed, including deleted ones."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from functions.registry.sql.tables import channel_ends, channels, models, versio
 
 
 def page_after(connection: Connection, region: str, after: int) -> FactsPage:
-    """The next page of what writes above `after` have touched."""
+    """Return the next page of facts that writes above `after` have changed."""
     page = changes.since(connection, after)
     found = models_of(connection, [model.id for model in page.models])
     facts = tuple(found[model.id] for model in page.models)
@@ -23,7 +23,7 @@ def page_after(connection: Connection, region: str, after: int) -> FactsPage:
 
 
 def models_of(connection: Connection, ids: Collection[str]) -> dict[str, ModelFacts]:
-    """Those of these models that there are, or were."""
+    """Return facts of those models that exist or existed."""
     return {row.id: _model_facts(connection, row) for row in _rows_of(connection, sorted(ids))}
 
 
@@ -68,5 +68,5 @@ def _rows_of(connection: Connection, ids: Sequence[str]) -> list[Row[Any]]:
 
 
 def _slices(ids: Sequence[str], size: int = 500) -> list[Sequence[str]]:
-    """Neither database likes a thousand parameters at once."""
+    """Split the ids, because both databases handle a thousand parameters badly."""
     return [ids[start : start + size] for start in range(0, len(ids), size)]

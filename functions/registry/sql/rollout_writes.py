@@ -1,10 +1,10 @@
-"""Changing rollouts: made once, then only by events, each applied to the row that its sender has seen.
+"""Changes of rollouts: created once, then changed only by events that name the row's version.
 
-Three guards keep two controllers from forking a rollout: its id is the same for everybody who wants the same step, an
-event names the `lock_version` that it was concluded from, and a leadership that has a successor is refused (the fence).
-A fourth stands in the schema: a channel has at most one active rollout (`rollouts_one_active`).
+Three guards keep two controllers from forking a rollout. Its id is derived from the step, so all controllers use the
+same one. An event names the `lock_version` on which it is based. A leadership with a successor is rejected (the
+fence). The schema adds a fourth: a channel has at most one active rollout (`rollouts_one_active`).
 
-An API model's channel moves in the transaction that completes its rollout; a git model's is moved by the controller.
+A channel of an API model moves in the transaction that completes its rollout; the controller moves a git model's.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ from functions.registry.sql.transaction import Write
 
 
 def fenced(write: Write, token: int) -> None:
-    """Refused where a later leadership has written; 0 names none, and passes while nobody has named one."""
+    """Raise Refused if a later leadership has written. 0 names none, and passes until a leadership has written."""
     if token < write.fence:
         message = f"leadership {token or '(none named)'}: leadership {write.fence} has written; only a later one may"
         raise Refused("conflict", "fenced", message, str(write.fence))
@@ -34,7 +34,7 @@ def fenced(write: Write, token: int) -> None:
 
 
 def create(write: Write, spec: RolloutSpec) -> tuple[Rollout, bool]:
-    """The rollout, and whether it is new. Another one under way on the channel is a conflict that names it."""
+    """Return the rollout, and True if it is new. Another active rollout on the channel is a conflict that names it."""
     known = rollouts.find(write.connection, lifecycle.id_of(spec))
     if known is not None:
         return known.rollout, False
@@ -52,7 +52,7 @@ def create(write: Write, spec: RolloutSpec) -> tuple[Rollout, bool]:
 
 
 def apply(write: Write, rollout_id: str, event: AnyEvent, lock_version: int | None, limits: Limits) -> Rollout:
-    """The rollout after the event. None as lock_version: whatever it is now."""
+    """Apply the event and return the rollout. `lock_version` None: the rollout may have any version."""
     stored = rollouts.find(write.connection, rollout_id)
     if stored is None:
         raise Refused("missing", "rollout_not_found", f"there is no rollout {rollout_id}")
@@ -83,7 +83,7 @@ def refuse_second(write: Write, model: str, channel: str) -> None:
 
 
 def tenant_of(model: str) -> str:
-    """The tenant whose model it is; empty for a base model."""
+    """Return the model's tenant; empty for a base model."""
     return model.partition("/")[0] if "/" in model else ""
 
 
@@ -98,7 +98,8 @@ def _indexed(write: Write, rollout: Rollout) -> dict[str, Any]:
 
 
 def _row_of(rollout: Rollout) -> str:
-    """What is within each field's bounds may be beyond a row's; nobody could read the feed past such a row."""
+    """Encode the rollout and check that it decodes: fields may be valid alone but too large together, and an
+    unreadable row would block the change feed."""
     text = rollout_codec.encode(rollout).decode()
     try:
         rollout_codec.decode_rollout(text)
@@ -136,7 +137,8 @@ def _move_channel(write: Write, after: Rollout, limits: Limits) -> None:
 
 
 def _refuse_moved_channel(write: Write, after: Rollout) -> None:
-    """An API channel that has gone elsewhere meanwhile is not where this rollout began."""
+    """Raise Refused if an API channel no longer points to the version where the rollout began, or the new version is
+    gone."""
     if after.origin != "api":
         return
     model = catalogue.model(write.connection, after.model)

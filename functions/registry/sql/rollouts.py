@@ -1,6 +1,6 @@
-"""Reading rollouts: the rows as values, the list with its filters, and what happened to each.
+"""Reading rollouts: rows as values, the filtered list, and the events of each rollout.
 
-The row is the rollout on the wire (`functions.decisions.rollout.codec`); the columns beside it are only its index.
+The `row` column holds the encoded rollout (`functions.decisions.rollout.codec`); the other columns only index it.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from functions.registry.sql.tables import rollout_events, rollouts
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
     rollout: Rollout
-    seq: int  # the change that made it
-    change: int  # the change that touched it last
-    tenant: str  # empty: a base model's
+    seq: int  # the change that created it
+    change: int  # the last change
+    tenant: str  # empty for a base model
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is None is not asked for."""
+    """Filter of the list; a field that is None matches all rollouts."""
 
     tenant: str | None = None
     model: str | None = None
@@ -45,14 +45,14 @@ def active_of(connection: Connection, model: str, channel: str) -> StoredRollout
 
 
 def last_id_of(connection: Connection, model: str, channel: str) -> str:
-    """The channel's youngest rollout, whatever became of it; empty where it had none."""
+    """Return the id of the channel's newest rollout in any state; empty if there is none."""
     here = (rollouts.c.model == model, rollouts.c.channel == channel)
     found = connection.scalar(select(rollouts.c.id).where(*here).order_by(rollouts.c.seq.desc()).limit(1))
     return found or ""
 
 
 def page(connection: Connection, wanted: Filter, before: int | None, limit: int) -> list[StoredRollout]:
-    """Rollouts made before the change `before`, the youngest first."""
+    """Return rollouts created before the change `before`, newest first."""
     query = select(rollouts)
     for column in ("tenant", "model", "channel", "state", "active"):
         value = getattr(wanted, column)
@@ -70,7 +70,7 @@ def changed(connection: Connection, after: int, upto: int) -> list[StoredRollout
 
 
 def history(connection: Connection, rollout_id: str, limit: int = 1000) -> list[dict[str, Any]]:
-    """Its last events, the first of them first."""
+    """Return the rollout's last events, oldest first."""
     here = select(rollout_events).where(rollout_events.c.rollout == rollout_id)
     rows = connection.execute(here.order_by(rollout_events.c.lock_version.desc()).limit(limit)).all()
     return [
@@ -87,7 +87,7 @@ def history(connection: Connection, rollout_id: str, limit: int = 1000) -> list[
 
 
 def active_digests(connection: Connection) -> set[str]:
-    """Both versions of every rollout that may still go either way."""
+    """Return the digests of both versions of every active rollout."""
     found: set[str] = set()
     for text in connection.scalars(select(rollouts.c.row).where(rollouts.c.active)):
         rollout = rollout_codec.decode_rollout(text)

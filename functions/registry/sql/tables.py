@@ -1,7 +1,7 @@
-"""The tables. What `migrations/` builds, step by step, must come out as this (test_migrations_build_these_tables).
+"""The tables. The steps in `migrations/` must build exactly these (test_migrations_build_these_tables).
 
-Times are Unix seconds. `change` is the number of the write that touched a row last: who has read up to change N asks
-for the rows above N. Rows that readers of changes must hear of are never deleted, they are marked.
+Times are Unix seconds. `change` is the number of the last write that changed a row; a reader at change N requests the
+rows above N. Rows whose deletion readers of changes must see are marked as deleted, not removed.
 """
 
 from sqlalchemy import (
@@ -22,15 +22,15 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-# Ids are ordered by their bytes on both databases: pages of them are merged with what Python has sorted.
+# Ids sort by their bytes on both databases, since pages are merged with lists that Python has sorted.
 Id = Text().with_variant(Text(collation="C"), "postgresql")
 
-# One row, id 1: the lock that every write takes, and what the writes are numbered by.
+# One row, id 1: the lock that every write takes, and the counters of writes and audit entries.
 state = Table(
     "state",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("lineage", Text, nullable=False),  # made once: tells this history from another database's
+    Column("lineage", Text, nullable=False),  # random, created once; identifies this database's history
     Column("change", BigInteger, nullable=False),
     Column("audit_seq", BigInteger, nullable=False),
     Column("audit_hash", Text, nullable=False),
@@ -43,16 +43,16 @@ models = Table(
     Column("id", Id, primary_key=True),  # tenant/name
     Column("tenant", Text, nullable=False),
     Column("base", Text, nullable=False),
-    Column("rollout", Text, nullable=False),  # a RolloutPolicy's name
+    Column("rollout", Text, nullable=False),  # name of a RolloutPolicy
     Column("created_unix_s", Float, nullable=False),
     Column("change", BigInteger, nullable=False),
     Column("deleted", Boolean, nullable=False),
-    Column("rollout_since_unix_s", Float),  # empty: since before it was kept
+    Column("rollout_since_unix_s", Float),  # NULL: set before times were stored
     Index("models_by_change", "change"),
     Index("models_by_tenant", "tenant", "id"),
 )
 
-# A version never changes. One that was deleted keeps its row, so that its name can never mean other content.
+# A version never changes. A deleted version keeps its row, so that its name can never mean other content.
 versions = Table(
     "versions",
     metadata,
@@ -63,7 +63,7 @@ versions = Table(
     Column("created_unix_s", Float, nullable=False),
     Column("created_by", Text, nullable=False),
     Column("deleted", Boolean, nullable=False),
-    Column("since_unix_s", Float),  # when it was made, deleted or made again, last; NULL: as it was created
+    Column("since_unix_s", Float),  # time of its last creation or deletion; NULL: as created
     Index("versions_by_digest", "digest"),
     Index("versions_alive", "model", sqlite_where=text("deleted = 0"), postgresql_where=text("NOT deleted")),
 )
@@ -79,7 +79,7 @@ channels = Table(
     ForeignKeyConstraint(["model", "version"], ["versions.model", "versions.name"]),
 )
 
-# Channels that were taken away, for other regions, which must not bring them back.
+# Deleted channels, so that other regions do not create them again.
 channel_ends = Table(
     "channel_ends",
     metadata,
@@ -88,31 +88,31 @@ channel_ends = Table(
     Column("since_unix_s", Float, nullable=False),
 )
 
-# Content that somebody brought in. The same digest may belong to several tenants; none can see that another has it.
+# Ingested content. Several tenants may own the same digest; none can see the others.
 artifacts = Table(
     "artifacts",
     metadata,
     Column("digest", Id, primary_key=True),
-    Column("tenant", Text, primary_key=True),  # empty: the operator's
+    Column("tenant", Text, primary_key=True),  # empty: the operator
     Column("artifact_uri", Text, nullable=False),
     Column("total_bytes", BigInteger, nullable=False),
     Column("facts", Text, nullable=False),  # JSON
-    Column("used_unix_s", Float, nullable=False),  # brought in, or named by a version, last
-    Column("checked", Text),  # JSON: fingerprints of the bases that it was found to fit; NULL: of none
+    Column("used_unix_s", Float, nullable=False),  # last ingested, or named by a version
+    Column("checked", Text),  # JSON: fingerprints of the bases that it fits; NULL: none
 )
 
 rollouts = Table(
     "rollouts",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("seq", BigInteger, nullable=False, unique=True),  # the change that made it: the order of the list
+    Column("seq", BigInteger, nullable=False, unique=True),  # the change that created it: the order of the list
     Column("model", Id, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("channel", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("active", Boolean, nullable=False),
     Column("lock_version", BigInteger, nullable=False),
-    Column("row", Text, nullable=False),  # the Rollout on the wire; the columns beside it are its index
+    Column("row", Text, nullable=False),  # the encoded Rollout; the other columns index it
     Column("change", BigInteger, nullable=False),
     Index("rollouts_by_change", "change"),
     Index("rollouts_by_model", "model", "channel", "seq"),
@@ -130,7 +130,7 @@ rollout_events = Table(
     "rollout_events",
     metadata,
     Column("rollout", Id, ForeignKey("rollouts.id"), primary_key=True),
-    Column("lock_version", BigInteger, primary_key=True),  # of the rollout after the event
+    Column("lock_version", BigInteger, primary_key=True),  # lock version of the rollout after the event
     Column("at_unix_s", Float, nullable=False),
     Column("actor", Text, nullable=False),
     Column("event", Text, nullable=False),  # JSON
@@ -150,7 +150,7 @@ api_keys = Table(
     Column("created_unix_s", Float, nullable=False),
     Column("revoked", Boolean, nullable=False),
     Column("change", BigInteger, nullable=False),
-    Column("limits", Text),  # JSON, by name; NULL: none of its own
+    Column("limits", Text),  # JSON, by name; NULL: no limits of this key
     Index("api_keys_by_change", "change"),
     Index("api_keys_by_tenant", "tenant", "id"),
 )
@@ -159,13 +159,13 @@ audit = Table(
     "audit",
     metadata,
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    Column("tenant", Text, nullable=False),  # only an index: the entry has it too
-    Column("entry", Text, nullable=False),  # canonical JSON: what the hash is taken of
+    Column("tenant", Text, nullable=False),  # only for the index; the entry contains it too
+    Column("entry", Text, nullable=False),  # canonical JSON, the input of the hash
     Column("hash", Text, nullable=False),
     Index("audit_by_tenant", "tenant", "seq"),
 )
 
-# What tenants used, in sums by the hour in which it ended. Only ever added to, by reports that are each counted once.
+# Usage of tenants, summed by the hour in which requests ended. Reports only add to it, each counted once.
 usage = Table(
     "usage",
     metadata,
@@ -192,7 +192,7 @@ usage = Table(
     Index("usage_by_tenant", "tenant", "hour"),
 )
 
-# Whose reports were counted, and up to which number: one row a gateway process.
+# Last counted report of each gateway process.
 usage_sources = Table(
     "usage_sources",
     metadata,
@@ -202,21 +202,22 @@ usage_sources = Table(
     Column("told_unix_s", Float, nullable=False),
 )
 
-# What was there to be used: replicas of a pool, as they were seen in each minute.
+# Capacity: replicas of a pool as seen in each minute.
 capacity = Table(
     "capacity",
     metadata,
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
     Column("pool", Id, primary_key=True),
-    Column("minutes", Integer, nullable=False),  # of the hour, that were seen
-    Column("last_minute", BigInteger, nullable=False),  # Unix seconds / 60, of the last one: none counts twice
+    Column("minutes", Integer, nullable=False),  # counted minutes of the hour
+    # Unix seconds / 60 of the last counted minute, so that none counts twice
+    Column("last_minute", BigInteger, nullable=False),
     Column("replica_seconds", Float, nullable=False),
     Column("accelerator_seconds", Float, nullable=False),
     Column("cost", Float, nullable=False),
 )
 
-# The ledger of the garbage collector (functions/artifacts/collect.py). One row, id 1, is its lock and its order:
-# candidates and ingests are numbered from it, so that no clock decides which of them came first.
+# The ledger of the garbage collector (functions/artifacts/collect.py). One row, id 1, is its lock and its counter:
+# candidates and ingests are numbered from it, so their order does not depend on clocks.
 gc_state = Table(
     "gc_state",
     metadata,
@@ -228,7 +229,7 @@ gc_candidates = Table(
     "gc_candidates",
     metadata,
     Column("key", Text, primary_key=True),
-    Column("moment", BigInteger, nullable=False),  # when it was marked, in the ledger's order
+    Column("moment", BigInteger, nullable=False),  # moment of the mark, in the ledger's order
     Column("marked_unix_s", Float, nullable=False),
     Column("deleting", Boolean, nullable=False),
 )
@@ -241,12 +242,13 @@ ingests = Table(
     Column("expires_unix_s", Float, nullable=False),
 )
 
-# What was published last: a whole document, and the deltas after it, in order (functions/registry/sql/published.py).
+# The last published snapshot: a whole document and the deltas after it, in order
+# (functions/registry/sql/published.py).
 published_snapshots = Table(
     "published_snapshots",
     metadata,
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("content_hash", Text, nullable=False),
-    Column("base_hash", Text, nullable=False),  # of a delta: the content that it changes; empty: it is whole
+    Column("base_hash", Text, nullable=False),  # base of a delta; empty: a whole document
     Column("document", LargeBinary, nullable=False),  # compressed
 )

@@ -1,9 +1,9 @@
-"""One write: it holds the lock that all writes take, has a number, and leaves an audit entry or nothing.
+"""One write: it holds the lock of all writes, has a number, and commits only with an audit entry.
 
     with the row of `state` locked:  read → decide → write → `audited` → commit
 
-A write that audits nothing has changed nothing: it is rolled back, and its number goes to the next one. So whatever is
-committed is in the audit (test_a_write_that_audits_nothing_is_undone).
+A write that audits nothing is rolled back, and its number goes to the next write. So every committed write is in the
+audit log (test_a_write_that_audits_nothing_is_undone).
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from functions.registry.sql.tables import state
 
 @dataclass(slots=True)
 class Write:
-    """Used by one thread, from the lock to the commit."""
+    """A write in progress. Used by one thread, from the lock to the commit."""
 
     connection: Connection
     actor: Actor
@@ -31,12 +31,12 @@ class Write:
 
     @classmethod
     def begin(cls, connection: Connection, actor: Actor, now_unix_s: float) -> "Write":
-        """Waits for the lock; from here on nobody else writes until this transaction ends."""
+        """Wait for the lock. No other write runs until this transaction ends."""
         row: Row[Any] = connection.execute(select(state).with_for_update()).one()
         return cls(connection, actor, now_unix_s, row.change + 1, row.audit_seq, row.audit_hash, row.fence)
 
     def audited(self, action: str, subject: str, tenant: str = "", **detail: Any) -> None:
-        """Enter what was done to what; `detail` holds no secrets."""
+        """Add an audit entry: an action on a subject. `detail` must not contain secrets."""
         entry = {
             "at_unix_s": self.now_unix_s,
             "actor": self.actor.name,
@@ -52,7 +52,7 @@ class Write:
         self.audited_entries += 1
 
     def finish(self) -> bool:
-        """Stamp `state`; False where there is nothing to commit."""
+        """Update `state`. Return False if there is nothing to commit."""
         if not self.audited_entries:
             return False
         stamped = {

@@ -1,8 +1,8 @@
-"""Usage and capacity in SQL: reports counted once, minutes counted once, sums by whatever is asked.
+"""Usage and capacity in SQL: each report and each minute counts once; sums by any dimensions.
 
-A report is counted in one transaction with its number, above which the next one of its source must be: what comes
-again, by whomever it was sent, changes nothing. Of a minute of capacity the same holds, since several registries of one
-database all watch the fleet: the first one's count stands.
+A report is counted in one transaction with its number, and the next report of its source must have a higher number.
+So a report that arrives again changes nothing, whichever registry received it. The same holds for a minute of
+capacity: all registries of a database watch the fleet, and the first count of a minute stays.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from functions.registry.sql.tables import capacity, usage, usage_sources
 Dimension = Literal["tenant", "model", "version", "pool", "class", "day", "hour"]
 HOURS_PER_DAY = 24
 _SLICE = 500
-_SOURCE_KEPT_S = 90 * 86_400.0  # longer than any spool waits
+_SOURCE_KEPT_S = 90 * 86_400.0  # longer than a gateway's spool holds a report
 
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """`since_hour` is in, `until_hour` is not; None: any."""
+    """Filter of usage rows: from `since_hour` up to, not including, `until_hour`. None matches all."""
 
     since_hour: int
     until_hour: int
@@ -43,16 +43,16 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class MinuteOfPool:
-    """What a pool had in one minute."""
+    """Capacity of a pool in one minute."""
 
     pool: str
     replicas: int
-    accelerators: int  # of all of them
+    accelerators: int  # of all replicas
     price_per_accelerator_hour: float
 
 
 def take_report(connection: Connection, report: UsageReport, now_unix_s: float) -> bool:
-    """Count the report; False where it has been before."""
+    """Count the report. Return False if it was counted before."""
     mark = _insert(connection, usage_sources).values(
         source=report.source, gateway_id=report.gateway_id, sequence=report.sequence, told_unix_s=now_unix_s
     )
@@ -68,13 +68,13 @@ def take_report(connection: Connection, report: UsageReport, now_unix_s: float) 
         index_elements=list(KEY_FIELDS), set_={name: usage.c[name] + adding.excluded[name] for name in MEASURES}
     )
     rows = sorted(({name: getattr(row, name) for name in KEY_FIELDS + MEASURES} for row in report.rows), key=_key)
-    for start in range(0, len(rows), _SLICE):  # sorted: two reports wait for each other, and never in a circle
+    for start in range(0, len(rows), _SLICE):  # sorted, so that two reports cannot deadlock
         connection.execute(added, rows[start : start + _SLICE])
     return True
 
 
 def take_minute(connection: Connection, minute: int, pools: Sequence[MinuteOfPool]) -> None:
-    """Count the minute (Unix seconds / 60) for each pool that has it not."""
+    """Count the minute (Unix seconds / 60) for each pool that has not counted it."""
     adding = _insert(connection, capacity)
     added = adding.on_conflict_do_update(
         index_elements=["hour", "pool"],
@@ -108,7 +108,7 @@ def forget_before(connection: Connection, hour: int, now_unix_s: float) -> None:
 
 
 def sums(connection: Connection, wanted: UsageFilter, by: Sequence[Dimension], limit: int) -> list[dict[str, Any]]:
-    """A row for each combination that there is, in their order; `hour` and `day` as the Unix second they begin at."""
+    """Return one row per combination, sorted by `by`. `hour` and `day` are the Unix second at which they begin."""
     named = [_DIMENSIONS[dimension].label(dimension) for dimension in by]
     query = select(*named, *_summed()).where(*wanted.conditions())
     if by:
@@ -118,7 +118,7 @@ def sums(connection: Connection, wanted: UsageFilter, by: Sequence[Dimension], l
 
 
 def capacity_of(connection: Connection, since_hour: int, until_hour: int) -> dict[str, PoolCapacity]:
-    """What each pool had, by pool."""
+    """Return the capacity by pool."""
     counted = [func.sum(capacity.c[name]) for name in ("minutes", "replica_seconds", "accelerator_seconds", "cost")]
     query = (
         select(capacity.c.pool, *counted)
@@ -132,7 +132,7 @@ def capacity_of(connection: Connection, since_hour: int, until_hour: int) -> dic
 
 
 def last_told_unix_s(connection: Connection) -> float | None:
-    """When a gateway last told of its usage."""
+    """Return the time of the last gateway report."""
     told: float | None = connection.scalar(select(func.max(usage_sources.c.told_unix_s)))
     return told
 
@@ -153,7 +153,7 @@ def _summed() -> list[ColumnElement[Any]]:
 
 
 def _number(value: Any) -> Any:
-    """Postgres adds up whole numbers as decimals."""
+    """Convert Postgres's sums of integers, which are decimals, to int."""
     return value if isinstance(value, str | int | float) else int(value)
 
 
@@ -162,7 +162,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _insert(connection: Connection, table: Any) -> Any:
-    """Of the database's own dialect, which knows what to do with a row that is there."""
+    """Return an insert of the database's dialect, which supports upserts."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     insert: Insert = dialect.insert(table)
     return insert

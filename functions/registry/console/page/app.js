@@ -1,9 +1,9 @@
-// The console's page: the door, the views by their hash, and the clock that asks again.
+// The console's page: sign-in, the views by URL hash, and the timer that refreshes them.
 //
 //   #now  #fleet  #rollouts  #models  #tenants  #traces?tenant=…  #cost  #branch  #drills  #audit  #trace/ID  #runbook/MODE
 //
-// A view is a function of (page, params, argument) that gives { nodes, everyMs, refresh }. `page.fill(part, work)` runs
-// the work and writes what went wrong into the part itself, so that one that is away takes nothing else with it.
+// A view is a function of (page, params, argument) that returns { nodes, everyMs, refresh }. `page.fill(part, work)` runs
+// the work and shows its error in the part itself, so that a failed part does not affect the others.
 import { ask, forgetToken, isInside, keepToken, NotLetIn, Refused } from "./ask.js";
 import { audit } from "./audit.js";
 import { branch } from "./branch.js";
@@ -25,9 +25,9 @@ const BELONGS = { trace: "traces", runbook: "now" };
 const AWAY_MS = 5000;
 const $ = (id) => document.getElementById(id);
 
-let view = null; // the one that is shown: { name, everyMs, refresh }
+let view = null; // the current view: { name, everyMs, refresh }
 let timer = 0;
-let turn = 0; // of views: what an older one was told is not drawn over a newer
+let turn = 0; // number of the current view: answers for older views are dropped
 
 function show() {
   const inside = isInside();
@@ -38,7 +38,7 @@ function show() {
 }
 
 function route() {
-  if (!isInside() || location.hash === "#view") return; // #view: the skip link's
+  if (!isInside() || location.hash === "#view") return; // #view is the target of the skip link
   const [path, query = ""] = decodeHash().split("?");
   const [name, argument = ""] = path.split(/\/(.*)/);
   const known = VIEWS[name] || OTHERS[name] ? name : "now";
@@ -99,7 +99,7 @@ async function refresh() {
   } finally {
     if (mine === turn && !document.hidden && isInside()) {
       const away = [...document.querySelectorAll(".away")].some((each) => each.textContent);
-      const everyMs = view.everyMs || (away ? AWAY_MS : 0); // what is asked once is asked again until it was told
+      const everyMs = view.everyMs || (away ? AWAY_MS : 0); // a view without refresh is retried until it has loaded
       clearTimeout(timer);
       if (everyMs) timer = setTimeout(refresh, everyMs);
     }
@@ -111,7 +111,7 @@ function go(hash) {
   else location.hash = hash;
 }
 
-// ---- coming and going
+// ---- sign-in and sign-out
 
 function enter() {
   const token = $("token").value.trim();

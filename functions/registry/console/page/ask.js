@@ -1,5 +1,5 @@
-// Asking the registry, with the operator's token, which lives in this tab's sessionStorage only and goes to our own
-// origin only. `NotLetIn` is for whoever shows the door; any other `Refused` has words to show in a part's place.
+// Requests to the registry with the operator's token, which is only stored in this tab's sessionStorage and only sent to
+// this origin. `NotLetIn` leads back to the sign-in; the message of any other `Refused` is shown in the part concerned.
 
 const TOKEN = "shoal-operator-token";
 const ANSWER_MS = 20000;
@@ -26,7 +26,7 @@ export async function ask(path, options = {}) {
   throw answer.status === 401 || answer.status === 403 ? new NotLetIn(words) : new Refused(words);
 }
 
-// A path with those parameters that are not empty.
+// Add the parameters that are not empty to the path.
 export function withParams(path, params) {
   const given = Object.entries(params).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
   const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();

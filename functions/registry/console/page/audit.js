@@ -1,4 +1,4 @@
-// Who changed what through the registry, and whether the chain of entries is sound.
+// Audit log of changes through the registry, and the verification of its hash chain.
 import { withParams } from "./ask.js";
 import { button, count, el, empty, part, put, quiet, table, when } from "./dom.js";
 

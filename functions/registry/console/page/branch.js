@@ -1,4 +1,4 @@
-// What the controller follows, what runs, what was refused and why.
+// The controller's source, the applied revision, and rejected revisions with reasons.
 import { ago, count, el, empty, part, put, quiet, seconds, table, tag, when } from "./dom.js";
 
 const RESULTS = { applied: "good", refused: "bad", failed: "bad", superseded: "quiet" };

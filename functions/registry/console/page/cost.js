@@ -1,4 +1,4 @@
-// Money: of tenants and models from the ledger, and of pools with what was paid for and idle.
+// Cost of tenants and models from the ledger, and of pools with paid and idle time.
 import { bar } from "./spark.js";
 import { button, count, el, empty, money, part, percent, put, quiet, seconds, short, table } from "./dom.js";
 

@@ -1,7 +1,7 @@
 // Elements, tables, figures.
 //
-// Law: whatever comes from the fleet goes in as text (textContent), never as markup; tenants choose names and engines
-// choose words. There is no other way into the page than `el`.
+// Rule: data of the fleet is inserted as text (textContent), never as markup, because tenants choose names and engines
+// choose messages. `el` is the only way to insert data into the page.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ export function svg(tag, attributes, ...children) {
   return made;
 }
 
-// Only to a view of this page: what is linked is never what the fleet said, but an address that was made here.
+// Link to a view of this page. Addresses from the fleet's data are never linked.
 export function link(hash, ...children) {
   const made = el("a", "", ...children);
   made.href = `#${hash}`;
@@ -36,8 +36,8 @@ export function button(label, act, className = "") {
   return made;
 }
 
-// A heading that begins with "#" is a column of numbers. A row is an array of cells, with a `key` where it may be
-// walked to by keys. On a phone each row is a card, and each cell has its heading beside it.
+// A heading that begins with "#" marks a column of numbers. A row is an array of cells; its `key` identifies it for
+// keyboard navigation. On a phone each row is a card, and each cell shows its heading.
 export function table(caption, headings, rows) {
   const numeric = headings.map((heading) => heading.startsWith("#"));
   const names = headings.map((heading) => heading.replace("#", ""));
@@ -56,11 +56,11 @@ export function table(caption, headings, rows) {
   return el("div", "wide", made);
 }
 
-// Roles are said because cards on a phone are no table to a browser any more.
+// Explicit roles, because browsers do not treat the cards on a phone as a table.
 function role(node, name) { node.setAttribute("role", name); return node; }
 function scoped(node) { node.scope = "col"; return node; }
 
-// In place of what was there; whoever stood in a row stands in it again.
+// Replace the content of `place`; a focused row keeps the focus.
 export function put(place, ...children) {
   const row = place.contains(document.activeElement) ? document.activeElement.closest("tr[data-key]") : null;
   const key = row && row === document.activeElement ? row.dataset.key : null;
@@ -71,7 +71,7 @@ export function put(place, ...children) {
   if (same) { for (const each of same.parentNode.children) each.tabIndex = -1; same.tabIndex = 0; same.focus({ preventScroll: true }); }
 }
 
-// A part of a view: a heading, a body, and its own words where it cannot be told.
+// A part of a view: a heading, a body, and an error message if it cannot be loaded.
 export function part(title, ...beside) {
   const heading = el("h2", "", title);
   heading.id = `title-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
@@ -101,13 +101,13 @@ export function short(value) {
   return Math.abs(value) >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
 }
 
-// The time alone where it was today.
+// Today's times are shown without the date.
 export function when(unixS) {
   const at = new Date(1000 * unixS), today = new Date().toDateString() === at.toDateString();
   return at.toLocaleString("en-GB", today ? { timeStyle: "medium" } : { dateStyle: "medium", timeStyle: "medium" });
 }
 
-// A long id on one line; the whole of it under the pointer.
+// Shorten a long id to one line; its tooltip shows the whole id.
 export function clipped(node, text) {
   node.classList.add("clipped");
   node.title = text;
@@ -121,7 +121,7 @@ export function seconds(value) {
   return value < 172800 ? `${(value / 3600).toFixed(1)}\u00a0h` : `${Math.round(value / 86400)}\u00a0days`;
 }
 
-// Of waits: milliseconds where they are short.
+// Format a wait; waits below a second in milliseconds.
 export function wait(value) {
   if (value === null || value === undefined) return "–";
   if (value >= 100) return seconds(value);

@@ -1,4 +1,4 @@
-// Reports of drills: which failure was played, whether the invariants held, when its alert fired and cleared.
+// Reports of drills: the injected failure, the results of its checks, and when its alert fired and cleared.
 import { count, el, empty, link, part, put, quiet, table, tag, when } from "./dom.js";
 
 export function drills(page) {
@@ -32,7 +32,7 @@ function card(each) {
     checks.length ? el("details", "", el("summary", "", "the whole report"), facts, deep.map(([name, value]) => folded(name, value))) : deep.map(([name, value]) => folded(name, value)));
 }
 
-// What was checked comes first: whether it held is what a report is looked up for.
+// Checks come first, because readers look up a report for their results.
 function check(each) {
   const [kind, sign, word] = each.ok === true ? ["good", "✓", "held"] : each.ok === false ? ["bad", "✕", "did not hold"] : ["warn", "?", "not checked"];
   const mark = el("span", kind, sign);

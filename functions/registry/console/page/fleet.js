@@ -1,4 +1,4 @@
-// Pools and replicas: what one looks at first, with the last hour of what callers feel.
+// Pools and replicas, with figures of latency and load over a window.
 import { bar, spark } from "./spark.js";
 import { button, count, el, empty, facts, part, percent, put, quiet, seconds, short, table, tag, wait } from "./dom.js";
 
@@ -15,7 +15,7 @@ export function sparks(series, pool, lines = LINES) {
   return el("div", "sparks", lines.map(([figure, name, format, ceiling]) => spark(name, (series && series.series[figure][pool]) || none, format, ceiling ?? null)));
 }
 
-// The four that tell how callers fare.
+// Figures that show how callers are served.
 export const PAGING_LINES = LINES.slice(0, 4);
 
 export function poolCards(pools, series, lines, more = () => []) {

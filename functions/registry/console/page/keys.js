@@ -1,6 +1,6 @@
-// Keys: views by number, `/` searches, j and k walk rows, Enter opens one, `r` asks again, `?` helps.
+// Keyboard: numbers select views, `/` searches, j and k move between rows, Enter opens one, `r` refreshes, `?` helps.
 //
-// Never while somebody types, nor beside Ctrl, Alt or Meta: those belong to the browser.
+// Keys are ignored in input fields and together with Ctrl, Alt or Meta, which are the browser's.
 
 const typing = (node) => node instanceof HTMLElement && (node.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(node.tagName));
 
@@ -39,7 +39,7 @@ function focusSearch() {
 
 const rows = () => [...document.querySelectorAll("#view tbody tr[data-key]")].filter((row) => row.offsetParent !== null || row.getClientRects().length);
 
-// Arrows walk only where somebody is in a table already: elsewhere they scroll.
+// Arrows move between rows only if a row has the focus; otherwise they scroll.
 function walk(by, key) {
   const all = rows(), at = all.indexOf(document.activeElement.closest ? document.activeElement.closest("tr[data-key]") : null);
   if (!all.length || (at < 0 && key.startsWith("Arrow"))) return false;

@@ -1,4 +1,4 @@
-// Models of the published snapshot, by a part of their id.
+// Models of the published snapshot, searched by a part of their id.
 import { count, el, empty, part, put, table } from "./dom.js";
 
 export function models(page) {

@@ -1,4 +1,4 @@
-// What somebody wants who was just woken: what fires and what to do, whether callers suffer, what has changed.
+// First view for an operator on call: alerts with runbooks, how callers are served, and what has changed.
 import { PAGING_LINES, poolCards, seriesNote } from "./fleet.js";
 import { ago, el, empty, link, part, put, quiet, tag } from "./dom.js";
 import { branchLines } from "./branch.js";
@@ -38,7 +38,7 @@ function alertCard(alert) {
     el("p", "words", alert.summary), el("div", "row", runbook(alert), labels ? el("span", "quiet mono words", labels) : null));
 }
 
-// Ours lie in the console itself. An address of somebody's own is only shown: a label is no place to click on.
+// Our runbooks are part of the console. Another runbook's address is only shown as text, since a label must not be a link.
 function runbook(alert) {
   if (/^[a-z0-9-]{1,64}$/.test(alert.failure_mode)) return link(`runbook/${alert.failure_mode}`, "What to do");
   return quiet(alert.runbook_url);

@@ -1,6 +1,6 @@
-// Rollouts: how far each is, what its guards say, and what an operator may do about it.
+// Rollouts: progress, halt conditions, and the commands that an operator may give.
 //
-// A card stays while its rollout is shown, so that a click never lands on a button that is gone.
+// A card stays in the page while its rollout is shown, so that a click never hits a button that was replaced.
 import { ask, NotLetIn } from "./ask.js";
 import { count, el, empty, part, put } from "./dom.js";
 
@@ -123,7 +123,7 @@ function actionButton(it, verb) {
   return button;
 }
 
-// ---- being sure
+// ---- confirmation
 
 let confirmed = () => {};
 

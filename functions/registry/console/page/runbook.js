@@ -1,7 +1,7 @@
-// A runbook, from its Markdown: headings, paragraphs, lists, code. What is not known of Markdown is shown as it is.
+// A runbook, rendered from Markdown: headings, paragraphs, lists, code. Other Markdown is shown as text.
 import { el, empty, link, part, put } from "./dom.js";
 
-let pages = null; // they come with the page, and do not change while it is open
+let pages = null; // loaded once; runbooks do not change while the page is open
 
 export function runbook(page, _, mode) {
   const here = part("Runbook", link("now", "Now"));
@@ -40,7 +40,7 @@ function blocks(text) {
   return made;
 }
 
-// `code`, **strong**, [words](other.md): links lead to other runbooks, or are words.
+// `code`, **strong**, [words](other.md). Links to other runbooks work; other links become text.
 function inline(text) {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*|\[[^\]]+\]\([^)]+\))/).filter(Boolean).map((piece) => {
     if (piece.startsWith("`") && piece.endsWith("`") && piece.length > 2) return el("code", "", piece.slice(1, -1));

@@ -1,6 +1,6 @@
-// Sparklines: one figure of one pool over the window, as inline SVG. A hole in the series is a hole in the line.
+// Sparklines: one figure of one pool over the window, as inline SVG. A gap in the series is a gap in the line.
 //
-// Colour says nothing here that words do not: the last value stands beside the line, and the range is in the label.
+// Colour is never the only sign: the last value is shown as text, and the range is in the label.
 import { el, svg } from "./dom.js";
 
 const WIDTH = 120, HEIGHT = 28, EDGE = 2;
@@ -27,7 +27,7 @@ function drawn(values, ceiling, words) {
   return picture;
 }
 
-// Values that follow one another, each with its place.
+// Consecutive known values, each with its index.
 function runs(values) {
   const found = [];
   let run = null;
@@ -39,7 +39,7 @@ function runs(values) {
   return found;
 }
 
-// A share as a bar and as words; over the whole it is full, and says by how much.
+// A share as a bar and as text. Above 1 the bar is full, and the text has the value.
 export function bar(ratio, words, mood = "") {
   const shown = Math.max(0, Math.min(1, ratio || 0));
   const picture = svg("svg", { viewBox: "0 0 100 6", class: `bar ${mood}`, "aria-hidden": "true", preserveAspectRatio: "none" },

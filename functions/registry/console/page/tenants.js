@@ -1,4 +1,4 @@
-// Tenants: what they used, and how much of their limits that is. The busiest first.
+// Tenants with their use, also as shares of their limits, the busiest first.
 import { bar } from "./spark.js";
 import { count, el, empty, link, money, part, percent, put, quiet, seconds, short, table } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Requests: a search, and one of them with its waterfall and why it went where it went.
+// Requests: a search, and one request with its waterfall and the reason for its routing.
 import { withParams } from "./ask.js";
 import { button, clipped, count, el, empty, facts, link, part, put, quiet, table, tag, when } from "./dom.js";
 
@@ -91,7 +91,7 @@ function described(row) {
     ]));
 }
 
-// Each part of the time as a bar where it lay, with its name and its length in words.
+// Each part of the time as a bar at its position, with its name and duration as text.
 function waterfall(row) {
   const whole = Math.max(row.total_ms, 0.001);
   const lines = row.parts.map((each) => {

@@ -1,1 +1,1 @@
-"""The schema's history, for alembic: `env` runs it, `versions/` holds one module a step."""
+"""Schema history for alembic: `env` runs it, `versions/` has one module per step."""

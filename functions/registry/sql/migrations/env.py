@@ -1,4 +1,4 @@
-"""What alembic runs for each command: on the connection, and in the transaction, that `migrate` holds."""
+"""Run alembic's commands on the connection and in the transaction that `migrate` holds."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""One module a step; a step that was released never changes."""
+"""Schema steps, one module each; a released step never changes."""

@@ -1,4 +1,4 @@
-"""Artifacts know which bases they were found to fit."""
+"""Artifacts record the bases that they fit."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Versions that are not deleted are found without walking those that are."""
+"""Index of versions that are not deleted, so that deleted ones are not read."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Since when a version is there or gone, and channels that are gone: what regions tell each other."""
+"""Times at which versions were created or deleted, and deleted channels, for exchange with other regions."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Usage by hour, whose reports of it were counted, and the capacity that there was."""
+"""Usage by hour, the sources of counted reports, and capacity by hour."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The snapshot that was published last, for registries that it was not published to."""
+"""The last published snapshot, for registries that it was not published to."""
 
 import sqlalchemy as sa
 from alembic import op

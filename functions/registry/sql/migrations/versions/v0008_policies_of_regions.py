@@ -1,4 +1,4 @@
-"""Since when a model has its RolloutPolicy: of two that regions name, the later holds."""
+"""Time at which a model's RolloutPolicy was set: if two regions set one, the later wins."""
 
 import sqlalchemy as sa
 from alembic import op
