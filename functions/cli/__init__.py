@@ -1,5 +1,5 @@
-"""The `shoal` command: one file per command, and the few things that several share.
+"""The `shoal` command: one file per command, and helpers that several commands share.
 
-The top of the import law: it may use every role's code. What people see goes through `terminal`; what they can do about
-a failure is the text of a `Refused`.
+This package may import every role's code. Output goes through `terminal`. The error of `refused` carries a message that
+says what failed and what to do about it.
 """

@@ -1,11 +1,12 @@
-"""`shoal adapter push TENANT/NAME@VERSION DIR`: an adapter from a folder becomes a version that can be called.
+"""`shoal adapter push TENANT/NAME@VERSION DIR`: register an adapter from a folder as a version that can be called.
 
-Six steps: check here, so that mistakes are told in milliseconds; ask what the registry knows of the model; send the
-bytes, unless it has them; register the version; promote it, where requested; wait until gateways know it. A model that
-is declared in git is registered there: its YAML gets the line, in the working copy at hand, or the line is shown.
+Six steps: check the folder locally, which reports mistakes in milliseconds; read the model from the registry; send the
+files unless they are stored; register the version; promote it if requested; wait until gateways know it. If git
+declares the model, the version is not registered. Its line is added to the YAML in the current working copy, or
+printed.
 
-The digest is computed here, over the same manifest that the registry makes; that both agree says that what arrived is
-what was checked.
+The digest is computed locally, over the same manifest that the registry builds. Equal digests prove that the registry
+received what was checked.
 """
 
 import json
@@ -47,7 +48,7 @@ class Packed:
 
 
 def pack(directory: Path) -> Packed:
-    """Hashes every file; ArtifactRefused where they are no artifact."""
+    """Hash every file. Raise ArtifactRefused if the files are not an artifact."""
     manifest = directories.build_manifest(directory, ADAPTER_LIMITS)
     digest = manifests.digest_of(manifests.encode(manifest))
     files = tuple(entry.path for entry in manifest.files)
@@ -55,7 +56,7 @@ def pack(directory: Path) -> Packed:
 
 
 def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_json: bool) -> None:
-    """The registry's store has the content; sent only where it had not."""
+    """Ensure that the registry's store has the content: upload it unless the store has it already."""
     if _is_there(registry, packed.digest, tenant):
         _say("the registry has it already: nothing to send", as_json=as_json)
         return
@@ -72,7 +73,7 @@ def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_j
 
 
 def _is_there(registry: Registry, digest: Digest, tenant: str) -> bool:
-    """Whether the tenant's versions may name it already: content that another tenant brought in is not ours."""
+    """Return True if the tenant may already use the stored content. Content of another tenant does not count."""
     try:
         known: dict[str, Any] = registry.get(f"/v1/artifacts/{digest}")
     except Answered as error:
@@ -98,14 +99,12 @@ def _say(words: str, *, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What was asked for."""
-
     model_id: ModelId
     version: str
     base: str | None
-    channel: str | None  # to promote it to
+    channel: str | None  # channel to promote the version to
     rollout: str | None  # the model's RolloutPolicy from now on
-    wait: bool  # until gateways know it
+    wait: bool  # wait until gateways know the version
 
 
 def push(
@@ -161,9 +160,10 @@ def _packed(directory: Path, *, as_json: bool) -> Packed:
 
 
 def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None, digest: Digest) -> None:
-    """A version is one artifact for ever; git's say is the working copy's, where there is one.
+    """Fail if the version has other content already, since a version is one artifact for ever.
 
-    A version that is declared without a digest, and whose artifact nobody has stored, holds nothing yet.
+    The working copy's declaration overrides the registry's. A version that is declared without a digest is free until
+    its artifact is stored.
     """
     there: dict[str, str | None] = {each["name"]: each.get("digest") for each in (row or {}).get("versions", [])}
     if declared is not None:
@@ -176,7 +176,7 @@ def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any]
 
 
 def _pool(registry: Registry, asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None) -> str:
-    """The base's pool: as the model has it, else as asked, else the only one that there is."""
+    """Return the pool of the base model: the model's own, else the requested one, else the only one that exists."""
     known = declared.model.pool if declared is not None else (row or {}).get("pool")
     base = pool_of_base(asked.base) if asked.base is not None else None
     if known and base not in {None, known}:
@@ -196,7 +196,7 @@ def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_
     body |= {name: value for name, value in wanted.items() if value is not None}
     answer: dict[str, Any] = registry.send("PUT", f"/v1/models/{asked.model_id}/versions/{asked.version}", body)
     rollout = rollout_id_of(answer)
-    channel = asked.channel if rollout is None else None  # which a rollout moves, in its own time
+    channel = asked.channel if rollout is None else None  # a rollout moves the channel later
     in_force_s = wait_in_force(registry, asked.model_id, asked.version, channel) if asked.wait else None
     if as_json:
         told = {"digest": digest, "rollout": rollout, "in_force_s": in_force_s, "version": answer}

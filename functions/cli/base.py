@@ -1,11 +1,11 @@
-"""`shoal base`: the folder of a base model made ready, its facts for the registry, its tokenizer for gateways.
+"""`shoal base manifest`, `facts` and `tokenizer`: prepare the folder of a base model.
 
-A base is served from a volume that engines read (`pvc://<claim>/<folder>`); the manifest beside its files names all of
-them, and its digest is the model's.
+Engines read a base from a volume (`pvc://<claim>/<folder>`). The manifest in the folder lists all its files, and the
+manifest's digest is the model's digest.
 
-The tokenizer goes into the object store, for gateways that have no model volume, by whoever brings the weights: a job
-in the cluster that fills the volume, or an operator's machine. What lies there is found by the digest that the base's
-version has in the snapshot.
+Gateways have no model volume, so the tokenizer goes into the object store. The process that fills the volume uploads
+it: a job in the cluster or an operator's machine. Gateways find it by the digest of the base's version in the
+snapshot.
 """
 
 import json
@@ -47,7 +47,7 @@ def manifest(directory: Path, *, to: Path | None, clean: bool, again: bool, as_j
 
 
 def facts(directory: Path, *, names: list[str]) -> None:
-    """The facts that adapters are checked against, as one document on standard output."""
+    """Write the facts that adapters are checked against to standard output, as one document."""
     _check(directory)
     try:
         document = base_facts.encode(base_facts.facts_of(directory, names=tuple(names)))
@@ -67,7 +67,7 @@ def _hint(directory: Path, to: Path | None) -> str:
 
 
 def tokenizer(directory: Path, *, endpoint: str, bucket: str, credentials_file: Path, as_json: bool) -> None:
-    """Refused where the folder has no manifest or tokenizer, or the store does not take it."""
+    """Upload the tokenizer. Fail if the folder has no manifest or tokenizer, or if the store rejects the upload."""
     if not (directory / MANIFEST_NAME).is_file():
         raise Refused(f"{directory} has no {MANIFEST_NAME}, which names the base's files: make it first")
     try:

@@ -1,10 +1,10 @@
-"""`shoal base push NAME@VERSION DIR|s3://…`: base weights into the store, from where replicas fetch them.
+"""`shoal base push NAME@VERSION DIR|s3://…`: upload base weights to the store, from which replicas fetch them.
 
-    list the source → hash and send its chunks → the version's pointer → the Model's line in git
+    list the source → hash and send its chunks → write the version's pointer → add the line to the Model's YAML
 
-The version is then named `shoal://NAME@VERSION` in an InferenceService, and `s3://<bucket>/bases/NAME/VERSION` in a
-Model's YAML. That gets the line in the working copy at hand; else the line is shown. Of a tenant's own model, pushed as
-`tenant/name@version`, NAME is its pool's: `tenant.name`.
+An InferenceService then names the version `shoal://NAME@VERSION`, and a Model's YAML
+`s3://<bucket>/bases/NAME/VERSION`. The line is added to the YAML in the current working copy, or printed. A tenant's
+own model is pushed as `tenant/name@version`; its NAME is that of its pool, `tenant.name`.
 """
 
 import json
@@ -39,7 +39,7 @@ from functions.cli.terminal import TerminalReporter, make_console, make_error_co
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """An S3 bucket as options name it; empty: the local fleet's."""
+    """S3 bucket from the command's options. Without endpoint and credentials it is in the local fleet's store."""
 
     endpoint: str | None
     credentials_file: Path | None
@@ -47,7 +47,7 @@ class Bucket:
 
 
 def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, again: bool, as_json: bool) -> None:
-    """`origin` is where an s3:// source lies; what it leaves out is as of `to`."""
+    """Push weights to the bucket `to`. `origin` describes the store of an s3:// source; by default the same as `to`."""
     context = current_context(clones=True)
     try:
         model, name = named(target)
@@ -68,7 +68,7 @@ def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, a
 
 
 def named(target: str) -> tuple[str, WeightsName]:
-    """The model's id, and what its weights are called: by its pool. ArtifactRefused for what is neither."""
+    """Return the model's id and the name of its weights, which is its pool's. Raise ArtifactRefused."""
     model, _, version = target.removeprefix(WEIGHTS_SCHEME).rpartition("@")
     return model, parse_weights_name(f"{pool_of_base(model)}@{version}")
 
@@ -116,7 +116,7 @@ def _bar(total_bytes: int, *, shown: bool) -> Iterator[PushProgress]:
 
 
 def _declared(context: CliContext, declared: DeclaredModel | None, pushed: PushedBase) -> tuple[FileChange | None, str]:
-    """The change of the working copy's file, or why there is none."""
+    """Return the change of the working copy's file, or None and the reason."""
     if declared is None:
         return None, ""
     version = pushed.name.version
@@ -178,16 +178,16 @@ def _show_line(
     console.print(escape(f"a Model of type base pins it in spec.versions:\n    {version_line(pushed)}"), soft_wrap=True)
 
 
-# `shoal base compiled NAME@VERSION DIR`: what one warm replica compiled, put beside its weights for all others.
+# `shoal base compiled NAME@VERSION DIR`: store a replica's compile cache with its weights, for all other replicas.
 #
-#     VLLM_CACHE_ROOT of the replica -> a pack -> the store -> nodes lay it out before their engines start
+#     VLLM_CACHE_ROOT of the replica -> a pack -> the store -> nodes unpack it before their engines start
 #
-# A compile cache is code that engines run: this asks for the store's write credential, as a push of weights does, and
-# no API takes one.
+# A compile cache is code that engines run. Like a push of weights, this needs the store's write credential, and no API
+# accepts one.
 
 
 def push_compiled(target: str, cache_root: Path, to: Bucket, *, engine: str, accelerator: str, as_json: bool) -> None:
-    """`cache_root` is an engine's VLLM_CACHE_ROOT."""
+    """Pack and upload the compile cache in `cache_root`, an engine's VLLM_CACHE_ROOT."""
     if not (cache_root / compiled.CACHE_FOLDER).is_dir():
         folder = compiled.CACHE_FOLDER
         raise Refused(f"{cache_root} has no folder {folder}: name the VLLM_CACHE_ROOT of an engine that has started")

@@ -1,9 +1,9 @@
-"""`shoal capacity`: what the models of a configuration need, how much they hold, how many replicas a load takes.
+"""`shoal capacity`: memory that models need, conversations that fit, and replicas that a load takes.
 
-From the InferenceServices alone: memory on each accelerator and the conversations that fit; with `--load`, the replicas
-that keep the promised time to first token, found in the simulator, and what a million tokens then cost; with `--nodes`,
-where everything goes. Exit status 1 where a model does not fit, or not all replicas have a place.
-Neighbours: `functions.decisions.capacity` has the formulas, `capacity_tables` prints.
+The InferenceServices give the memory on each accelerator and the conversations that fit. With `--load`, the simulator
+finds the replicas that keep the promised time to first token, and the cost of a million tokens. With `--nodes`,
+replicas are placed on nodes. Exit status 1 if a model does not fit or a replica has no place.
+`functions.decisions.capacity` has the formulas, `capacity_tables` prints.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Prefill pools in `shoal capacity`: both sizes for a load, beside those of one pool.
+"""Prefill pools in `shoal capacity`: the sizes of a prefill and a decode pool for a load, compared with one pool.
 
-Where two pools are worth it, their sizes are what the rest counts with: cost and places.
-Neighbours: `functions.simulator.prefill_sizing` finds the sizes, `capacity_comparison` says what is worth it.
+If the two pools are cheaper, cost and placement use their sizes. `functions.simulator.prefill_sizing` finds the sizes,
+`capacity_comparison` decides which arrangement pays.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from functions.simulator.replicas_needed import Load, Unreachable, profile_from
 
 
 def reader_of(found: PoolCapacity, pools: Sequence[PoolCapacity]) -> PoolCapacity | None:
-    """The pool that computes prompts for this one, where there is one."""
+    """Return the pool that computes prompts for this one, or None."""
     named = found.pool.model or found.pool.pool
     return next((each for each in pools if each.pool.reads and each.pool.model == named), None)
 
 
 def compare(found: PoolCapacity, reads: PoolCapacity, reporter: TerminalReporter) -> None:
-    """`found` has its load, and one pool's replicas or why there are none."""
+    """Size two pools for the load of `found`, which is already sized as one pool, and store the comparison."""
     if found.load is None or not reads.memory.fits:
         return
     apart, trouble = None, ""

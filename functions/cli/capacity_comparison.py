@@ -1,11 +1,11 @@
-"""One pool or two, for one load: what each takes, and which of them is worth its accelerators. Pure.
+"""Comparison of one pool with a prefill and a decode pool for the same load. Pure.
 
-    cost         = replicas x accelerators x price an hour, where prices are known; else accelerators
-    pays         one pool cannot keep the promise, or costs more
-    costs the same, with shorter gaps
-    does not pay otherwise
+    cost             = replicas x accelerators x price an hour if prices are known, else accelerators
+    pays             one pool cannot keep the promise, or costs more
+    costs the same   equal cost, shorter gaps between tokens
+    does not pay     otherwise
 
-Neighbours: `capacity_apart` fills it, `capacity_tables` prints it.
+`capacity_apart` fills it, `capacity_tables` prints it.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from functions.simulator.replicas_needed import Needed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     pool: str
-    reads: str  # the prefill pool beside it
-    apart: Apart | None  # None: no numbers are enough; `trouble` says why
-    one: Needed | None  # None: no number is enough
+    reads: str  # name of the prefill pool
+    apart: Apart | None  # None: no sizes are enough; `trouble` says why
+    one: Needed | None  # None: no number of replicas is enough
     cost: float | None = None
     one_cost: float | None = None
-    unit: str = "accelerators"  # of both
+    unit: str = "accelerators"  # unit of both costs
     trouble: str = ""
 
     @property

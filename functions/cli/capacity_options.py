@@ -1,4 +1,4 @@
-"""Options of `shoal capacity`, from text to values; Refused says what would be right.
+"""Parser of the options of `shoal capacity`. Errors name the expected form.
 
 Several options take `NAME=VALUE`, or a value alone for every name.
 """
@@ -16,18 +16,18 @@ _MOST_NODES = 100_000
 
 @dataclass(slots=True, kw_only=True)
 class CapacityRequest:
-    """What was asked on the command line, checked."""
+    """The parsed and checked options of the command."""
 
     pools: tuple[str, ...] = ()
     model_dir: Path | None = None
-    products: dict[str, str] = field(default_factory=dict)  # by pool; "" for all
+    products: dict[str, str] = field(default_factory=dict)  # key: pool, or "" for all
     loads: dict[str, float] = field(default_factory=dict)  # requests per second
     prompt_tokens: int = 1000
     output_tokens: int = 200
     ttft_slo_s: float = 1.5
     itl_slo_s: float | None = None
     nodes: list[Node] = field(default_factory=list)
-    prices: dict[str, float] = field(default_factory=dict)  # by product, an hour; "" for all
+    prices: dict[str, float] = field(default_factory=dict)  # price an hour; key: product, or "" for all
     elsewhere_per_million: float | None = None
 
 
@@ -68,7 +68,7 @@ def _seconds(text: str, option: str) -> float:
 
 
 def nodes_from(text: str) -> list[Node]:
-    """`16x8xNVIDIA-H100-80GB-HBM3`: sixteen nodes of eight."""
+    """Parse `16x8xNVIDIA-H100-80GB-HBM3`: sixteen nodes with eight accelerators each."""
     count, _, rest = text.partition("x")
     size, _, product = rest.partition("x")
     if not (count.isdecimal() and size.isdecimal() and product):
@@ -80,7 +80,7 @@ def nodes_from(text: str) -> list[Node]:
 
 
 def by_name(texts: Sequence[str], option: str) -> dict[str, str]:
-    """`NAME=VALUE`, or a value alone, under the empty name."""
+    """Parse `NAME=VALUE` texts. A value alone gets the empty name."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -92,7 +92,7 @@ def by_name(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def products_from(texts: Sequence[str]) -> dict[str, str]:
-    """`POOL=PRODUCT`, `PRODUCT`, or either with a description: `MI300X=191.5:5.3:1307:2614` is one for all pools."""
+    """Parse `POOL=PRODUCT` or `PRODUCT`, each also with a description: `MI300X=191.5:5.3:1307:2614` is for all."""
     described = [text for text in texts if text.count("=") == 1 and ":" in text]
     found = by_name([text for text in texts if text not in described], "--accelerator")
     if len(described) > 1 or (described and "" in found):
@@ -101,7 +101,7 @@ def products_from(texts: Sequence[str]) -> dict[str, str]:
 
 
 def figures(texts: Sequence[str], option: str) -> dict[str, float]:
-    """The same, of numbers above 0."""
+    """Parse like `by_name`, with values that are numbers above 0."""
     found: dict[str, float] = {}
     for name, value in by_name(texts, option).items():
         try:

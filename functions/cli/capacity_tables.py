@@ -1,4 +1,4 @@
-"""Findings of `shoal capacity`, and how they are printed: memory, speed and replicas, places; or all as JSON."""
+"""Results of `shoal capacity` and their output: tables of memory, speed and replicas, and placement; or JSON."""
 
 import sys
 from collections import Counter
@@ -24,7 +24,7 @@ from functions.simulator.replicas_needed import Load, Needed
 
 @dataclass(slots=True)
 class PoolCapacity:
-    """One pool: what was found out. `device` is None for one that runs on CPU."""
+    """Results for one pool. `device` is None if the pool runs on CPU."""
 
     pool: ServedPool
     device: Accelerator | None
@@ -33,20 +33,20 @@ class PoolCapacity:
     load: Load | None = None
     needed: Needed | None = None
     trouble: str = ""  # why no number of replicas is enough
-    comparison: Comparison | None = None  # with a prefill pool beside it
-    reading: int | None = None  # of a prefill pool: how many are worth it for the load
-    price_per_hour: float | None = None  # of one accelerator
+    comparison: Comparison | None = None  # with a separate prefill pool
+    reading: int | None = None  # replicas of a prefill pool that the load needs; 0: it does not pay
+    price_per_hour: float | None = None  # price of one accelerator
     elsewhere_per_million: float | None = None
 
     @property
     def kept_by(self) -> Needed | Apart | None:
-        """The arrangement that bears the load and is worth it."""
+        """The arrangement that carries the load at the lower cost: one pool, or a prefill and a decode pool."""
         is_apart = self.comparison is not None and self.comparison.pays
         return self.comparison.apart if self.comparison is not None and is_apart else self.needed
 
     @property
     def replicas(self) -> int:
-        """What the load takes, in the arrangement that is worth it; without a load, what is declared."""
+        """Replicas that the load needs in the chosen arrangement; without a load, the declared number."""
         if self.reading is not None:
             return self.reading
         kept_by = self.kept_by
@@ -69,13 +69,13 @@ class PoolCapacity:
 
     @property
     def _is_priced(self) -> bool:
-        """Whether the prices of all that bears the load are known."""
+        """True if the prices of all pools that carry the load are known."""
         return not isinstance(self.kept_by, Apart) or (
             self.comparison is not None and self.comparison.unit == "an hour"
         )
 
     def _price(self) -> float:
-        """An hour, of all that bears the load: both pools where prompts are read apart."""
+        """Return the price an hour of all that carries the load, including a prefill pool that pays."""
         if self.comparison is not None and self.comparison.pays and self.comparison.unit == "an hour":
             return self.comparison.cost or 0.0
         return (self.price_per_hour or 0.0) * self.replicas * max(1, self.pool.serving.accelerators)

@@ -1,9 +1,8 @@
-"""A Model's YAML with one thing changed: a channel that names another version, one version more, or a version's digest.
+"""Edits of a Model's YAML: move a channel to another version, add a version, or add a version's digest.
 
-The text is changed where the value stands and nowhere else, so that comments, quotes, order and line ends stay byte
-for byte. Law: what comes out says, as data, what went in said, but for that one thing; where it would not (an anchor
-that others use, say), the edit is refused and the line is named instead. Pure: text in, text out.
-Neighbours: `catalogue_files` finds and writes the file, `promote` and `adapter_push` say what is to change.
+Only the text of the changed value is replaced. Comments, quotes, order and line ends stay byte for byte. As data, the
+result equals the input except for the one change. If that is impossible, for example because of a shared anchor, the
+edit is refused and the error names the line. Pure: text in, text out. `catalogue_files` finds and writes the file.
 """
 
 import copy
@@ -19,11 +18,11 @@ BARE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 class CannotEdit(Exception):
-    """This place is for a person to edit; the text says what to write, and in which line."""
+    """A program cannot make this edit. The message says what to write and, if possible, in which line."""
 
 
 def with_channel(text: str, model_id: str, channel: str, version: str) -> str:
-    """The channel names the version; it is added where the model has no such channel."""
+    """Point the channel at the version. Add the channel if the model has none of that name."""
     index, spec = _spec_of(text, model_id)
     channels = _child(spec, "channels")
     wanted = f"{_quoted(channel)}: {_quoted(version)}"
@@ -37,7 +36,7 @@ def with_channel(text: str, model_id: str, channel: str, version: str) -> str:
 
 
 def with_version(text: str, model_id: str, name: str, artifact: str, digest: str) -> str:
-    """One version more, the last of the list."""
+    """Add a version at the end of the list."""
     index, spec = _spec_of(text, model_id)
     versions = _child(spec, "versions")
     wanted = f'{{name: {_quoted(name)}, artifact: "{artifact}", digest: "{digest}"}}'
@@ -52,7 +51,7 @@ def with_version(text: str, model_id: str, name: str, artifact: str, digest: str
 
 
 def with_digest(text: str, model_id: str, name: str, digest: str) -> str:
-    """A version that was declared by its artifact's address alone, with the digest of what lies there."""
+    """Add the digest to a version that was declared by its artifact's address alone."""
     index, spec = _spec_of(text, model_id)
     versions = _child(spec, "versions")
     wanted = f'digest: "{digest}"'
@@ -65,7 +64,7 @@ def with_digest(text: str, model_id: str, name: str, digest: str) -> str:
 
 
 def line_of_channels(text: str, model_id: str) -> int:
-    """Where a person should look, from 1."""
+    """Return the line number of the channels, or else of `spec`, from 1."""
     _, spec = _spec_of(text, model_id)
     return int((_child(spec, "channels") or spec).start_mark.line) + 1
 
@@ -90,7 +89,7 @@ def _with_new_item(text: str, channels: MappingNode, wanted: str) -> str:
 
 
 def _spec_of(text: str, model_id: str) -> tuple[int, MappingNode]:
-    """The number of the document, and its `spec`."""
+    """Return the index of the model's document and its `spec`."""
     for index, document in enumerate(_documents(text)):
         spec = _child(document, "spec")
         id_ = _child(spec, "id")
@@ -115,13 +114,13 @@ def _child(node: Node | None, key: str) -> Node | None:
 
 
 def _inside(node: Node, parent: Node) -> bool:
-    """Written there, and not an alias for what stands elsewhere."""
+    """Return True if the node is written inside the parent, has no anchor and is not an alias."""
     written = parent.start_mark.index <= node.start_mark.index and node.end_mark.index <= parent.end_mark.index
     return bool(written) and not node.anchor
 
 
 def _last(node: Node) -> int:
-    """Where the text of the last value ends; a block collection's own end lies behind comments."""
+    """Return the end of the last value's text. A block collection's own end mark is behind its comments."""
     while isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style and node.value:
         node = node.value[-1][1] if isinstance(node, MappingNode) else node.value[-1]
     if isinstance(node, ScalarNode) and node.style in ("|", ">"):
@@ -138,7 +137,7 @@ def _insert(text: str, at: int, added: str) -> str:
 
 
 def _after(text: str, at: int, added: str) -> str:
-    """A line more, behind the line in which `at` is, comment included."""
+    """Insert a line after the line that contains `at`, including its comment."""
     end = text.find("\n", at)
     if end < 0:
         return text + added + "\n"
@@ -148,7 +147,7 @@ def _after(text: str, at: int, added: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """As it is where every YAML reads it as text, else in quotes: `v2`, but "1.0", "null", and "on" because of 1.1."""
+    """Quote a name unless every YAML version reads it as text: `v2`, but "1.0", "null", and "on" (YAML 1.1)."""
     as_text = set(name) <= BARE and YAML(typ="safe", pure=True).load(name) == name == yaml.safe_load(name)
     return name if as_text else f'"{name}"'
 
@@ -162,7 +161,7 @@ def _set_digest(spec: dict[str, Any], name: str, digest: str) -> None:
 
 
 def _checked(before: str, after: str, index: int, change: Any, wanted: str) -> str:
-    """`after`, or CannotEdit where it says anything else than `before` with the change made."""
+    """Return `after`. Raise CannotEdit if its data differs from `before` with the change made."""
     meant = _data(before)
     expected = copy.deepcopy(meant)
     change(expected[index]["spec"])

@@ -1,7 +1,7 @@
-"""The YAML that declares a model, in the working copy that a command was called in.
+"""The YAML file that declares a model, in the working copy of the current directory.
 
-A file is read as `shoal diff` reads it, changed by `catalogue_edit`, judged again, and only then written: whole, over
-itself. What changed is shown as a diff, since a person is to commit it.
+Files are read like in `shoal diff`. `catalogue_edit` makes the change, and the whole configuration is checked again
+after the file is written. The change is printed as a diff, because its author commits it.
 """
 
 import difflib
@@ -28,11 +28,9 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 @dataclass(frozen=True, slots=True)
 class DeclaredModel:
-    """A model, and the file of the working copy that declares it."""
-
     model: Model
     root: Path
-    name: str  # of the file, below `root`
+    name: str  # the file's path below `root`
     line: int
 
     @property
@@ -59,7 +57,7 @@ class FileChange:
 
 
 def find_declared(context: CliContext, model_id: str) -> DeclaredModel | None:
-    """Where the working copy around the working directory declares the model; None where it does not."""
+    """Return the model's declaration in the working copy of the current directory, or None."""
     root = working_copy(Path.cwd(), context.layout.gitops_dir)
     if root is None:
         return None
@@ -71,7 +69,7 @@ def find_declared(context: CliContext, model_id: str) -> DeclaredModel | None:
 
 
 def change_file(context: CliContext, declared: DeclaredModel, edit: Callable[[str], str]) -> FileChange:
-    """Edit the file, judge the whole configuration, and put the file back as it was where that is no longer good."""
+    """Edit the file and check the whole configuration. If the configuration is no longer valid, restore the file."""
     before = declared.file.read_bytes().decode()
     try:
         after = edit(before)
@@ -93,9 +91,9 @@ def show_change(change: FileChange, console: Console) -> None:
 
 
 def working_copy(start: Path, gitops_dir: Path) -> Path | None:
-    """The folder that holds the configuration: this one, or the top of the working copy that it lies in.
+    """Return the folder that holds the configuration: `start`, or the top of its working copy.
 
-    Any other repository, such as the one that an adapter was trained in, is none of ours.
+    Return None in another repository, such as the one in which an adapter was trained.
     """
     top = toplevel_of(start)
     if top is not None and is_clone_of(gitops_dir, top):
@@ -112,7 +110,7 @@ def _loaded(root: Path, context: CliContext) -> Loaded:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Whole or not at all; its permissions stay."""
+    """Replace the file atomically and keep its permissions."""
     mode = file.stat().st_mode
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:

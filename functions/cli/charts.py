@@ -1,12 +1,10 @@
-"""Lines over time as a picture, SVG or PNG by the file's suffix: panels under each other, or side by side in columns.
+"""Line charts over time, written as SVG or PNG by the file's suffix, in one or several columns of panels.
 
-`lines()` draws; a `Panel` is one pair of axes, a `Series` one line on it, a `Mark` a moment (or a level) that matters.
-Panels of one row share their y axis and panels of one column their x axis, so that neighbours can be compared by eye;
-a name has one colour in the whole picture and the legend shows it once. Where a value is None or not finite, the line
-has a gap. Long runs are thinned to what a screen can show (of each stretch the least and the greatest value stay).
-matplotlib is imported when a picture is drawn: the other commands need not wait for it.
-
-Neighbours: whoever simulates gives the numbers; nothing here knows what they mean.
+`lines()` draws. A `Panel` is one pair of axes, a `Series` one line on it, and a mark a notable moment or level. Panels
+of a row share their y axis and panels of a column their x axis, so that neighbours are comparable. A name has one
+colour in the whole picture, and the legend shows it once. A value that is None or not finite makes a gap. Long series
+are thinned to what a screen can show: each stretch keeps its least and greatest value. matplotlib is imported on use,
+because its import is slow.
 """
 
 from collections.abc import Sequence
@@ -20,14 +18,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
-MAX_POINTS = 1_200  # of one line: more cannot be told apart, and an SVG holds each of them
+MAX_POINTS = 1_200  # per line: a screen cannot show more, and an SVG stores every point
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5A5A5A", "#8C510A")
 _WIDE_IN, _COLUMN_IN, _ROW_IN = 8.0, 3.9, 1.75
 _STYLES = {"solid": "-", "dashed": "--", "dotted": ":"}
 
 
 class PictureImpossible(ValueError):
-    """Ask for another file name, or give panels with something in them."""
+    """The picture cannot be written: wrong file name, missing folder or no panels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +34,12 @@ class Series:
     xs: Sequence[float]
     ys: Sequence[float | None]
     style: Literal["solid", "dashed", "dotted"] = "solid"
-    is_step: bool = False  # holds until the next value, as counts of replicas do
+    is_step: bool = False  # a value holds until the next one, like a count of replicas
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment, or where `is_level` a height, that the reader should see."""
+    """A notable moment, or a level if `is_level` is set."""
 
     at: float
     label: str = ""
@@ -55,13 +53,13 @@ class Panel:
     series: Sequence[Series]
     marks: Sequence[Mark] = ()
     is_log: bool = False
-    y_max: float | None = None  # None: what the values need
+    y_max: float | None = None  # None: chosen from the values
 
 
 def lines(
     path: Path, title: str, panels: Sequence[Panel], *, columns: int = 1, x_label: str = "seconds", note: str = ""
 ) -> None:
-    """Draw the panels, row by row. `note`: one small line below, such as from what the figures come."""
+    """Draw the panels, row by row. `note` is one small line at the top right, such as the source of the figures."""
     check(path)
     if not panels or columns < 1:
         raise PictureImpossible("a picture needs at least one panel in at least one column")
@@ -87,7 +85,7 @@ def lines(
 
 
 def check(path: Path) -> None:
-    """Before a long run: whether a picture can be written there at all."""
+    """Raise PictureImpossible if no picture can be written at `path`. Call this before a long run."""
     if path.suffix.lower() not in SUFFIXES:
         raise PictureImpossible(f"{path.name} is no picture's name: it ends in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
@@ -119,7 +117,7 @@ def _draw(axes: "Axes", panel: Panel, colours: dict[str, str], *, is_first: bool
     if panel.is_log:
         axes.set_yscale("log")
     elif axes.get_ylim()[0] > 0.0 or all(value >= 0.0 for line in axes.lines for value in _finite(line)):
-        axes.set_ylim(bottom=0.0, auto=True)  # a neighbour that is drawn later may need more
+        axes.set_ylim(bottom=0.0, auto=True)  # a neighbour that is drawn later may raise the upper limit
     if panel.y_max is not None:
         axes.set_ylim(top=panel.y_max)
     for mark in panel.marks:
@@ -160,7 +158,7 @@ def _finite(line: Any) -> list[float]:
 def thinned(
     xs: Sequence[float], ys: Sequence[float | None], points: int = MAX_POINTS
 ) -> tuple[list[float], list[float]]:
-    """The line with gaps as NaN; of a long one, the least and the greatest of each stretch, in their order."""
+    """Return the line with gaps as NaN. A long line keeps the least and greatest value of each stretch, in order."""
     values = [nan if value is None or not isfinite(value) else float(value) for value in ys]
     if len(values) <= points:
         return list(xs), values

@@ -1,7 +1,7 @@
-"""`shoal chat`, and calls of the gateway as any client makes them: HTTPS with the local authority, a key, streaming.
+"""`shoal chat`, and a gateway client that works like any other client: HTTPS, an API key, streaming.
 
-One prompt, a prompt from a pipe, or a conversation. Only the standard chat route is used; what comes back is yielded
-piece by piece.
+The prompt comes from an option, from standard input, or from a conversation on the terminal. Answers use the standard
+chat route and are yielded in pieces.
 """
 
 import json
@@ -18,13 +18,13 @@ from functions.cli.refused import Refused
 from functions.controller.local.prepare.secret_files import DemoKey, read_demo_keys
 
 CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 120.0  # the first token of a long prompt on a busy CPU
+READ_TIMEOUT_S = 120.0  # long enough for the first token of a long prompt on a busy CPU
 MAX_EVENT_CHARS = 1024 * 1024
-_NOT_NOW = frozenset({429, 503})  # a bus that has just begun does not know yet what limits have left
+_NOT_NOW = frozenset({429, 503})  # just after the bus starts, remaining quota is not known yet
 
 
 class NotYet(Refused):
-    """The platform says that it cannot serve this now (429, 503); asking again soon may go well."""
+    """The gateway cannot serve the request now (429, 503). A retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,6 @@ class ChatCall:
 
 @dataclass(slots=True)
 class GatewayClient:
-    """One HTTP client for one command."""
-
     context: CliContext
     _client: httpx.Client = field(init=False)
 
@@ -56,12 +54,12 @@ class GatewayClient:
         self._client.close()
 
     def models(self, key: str) -> dict[str, str]:
-        """Task by id of what this key may call as it is: models that have the default channel."""
+        """Return the models with a default channel that the key may call: task by id."""
         listed = self._send("GET", "/v1/models", key).json()["data"]
         return {str(model["id"]): str(model["task"]) for model in listed if DEFAULT_CHANNEL in model["channels"]}
 
     def stream(self, chat: ChatCall, key: str) -> Iterator[str]:
-        """The answer's text in pieces; Refused with the platform's own words where there is none."""
+        """Yield the answer's text in pieces. Fail with the gateway's message if there is no answer."""
         body = {
             "model": chat.model,
             "messages": chat.messages,
@@ -95,7 +93,7 @@ class GatewayClient:
 
 
 def demo_key(context: CliContext, tenant: str | None, model: str | None = None) -> tuple[str, DemoKey]:
-    """The key of the tenant asked for, else of the model's own tenant, else of the first one."""
+    """Return the demo key of the requested tenant, else of the model's tenant, else of the first tenant."""
     keys = read_demo_keys(context.layout)
     if not keys:
         raise Refused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` makes them")
@@ -107,7 +105,7 @@ def demo_key(context: CliContext, tenant: str | None, model: str | None = None) 
 
 
 def _texts(lines: Iterator[str]) -> Iterator[str]:
-    """The content of each event; a stream that ends without [DONE] was cut off."""
+    """Yield the content of each event. Fail if the stream ends without [DONE]."""
     for line in lines:
         if not line.startswith("data:") or len(line) > MAX_EVENT_CHARS:
             continue
@@ -133,7 +131,7 @@ def _words(response: httpx.Response) -> str:
 
 
 PROMPT_MAX_CHARS = 1_000_000
-MAX_TURNS = 200  # of a conversation that is sent whole each time
+MAX_TURNS = 200  # turns of a conversation, which is sent whole each time
 
 
 def chat(
@@ -164,7 +162,7 @@ def _converse(asker: GatewayClient, chat: ChatCall, key: str) -> None:
         try:
             answer = _print_answer(asker, chat, key)
         except Refused as error:
-            chat.messages.pop()  # as if it had not been asked: the next turn may go well
+            chat.messages.pop()  # drop the failed turn, so that the next one may succeed
             sys.stderr.write(f"\nshoal: {error}\n")
             continue
         chat.messages.append({"role": "assistant", "content": answer})

@@ -28,7 +28,7 @@ GIT_TIMEOUT_S = 10.0
 
 
 def remotes_of(root: Path) -> list[Path]:
-    """The remotes of a working copy that are directories of this machine; none where it is no working copy."""
+    """Return the remotes of a working copy that are directories of this machine; empty if it is not a working copy."""
     command = ["git", "-C", str(root), "config", "--local", "--get-regexp", r"^remote\..*\.url$"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
@@ -43,13 +43,13 @@ def is_clone_of(repository: Path, root: Path) -> bool:
 
 
 def state_dir_of_clone(root: Path) -> Path | None:
-    """The state directory of the fleet whose repository this is a clone of; None where it is none."""
+    """Return the state directory of the fleet whose repository `root` is a clone of, or None."""
     layouts = [StateLayout.at(remote.parent) for remote in remotes_of(root)]
     return next((layout.root for layout in layouts if layout.gitops_dir.is_dir() and layout.ca_file.is_file()), None)
 
 
 def toplevel_of(start: Path) -> Path | None:
-    """The top of the working copy that a directory lies in; None where it lies in none."""
+    """Return the top of the working copy that contains a directory, or None."""
     command = ["git", "-C", str(start), "rev-parse", "--show-toplevel"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
@@ -60,14 +60,14 @@ def toplevel_of(start: Path) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What the fleet's branch holds, read as the controller will read it: before one runs."""
+    """Pools that the fleet's branch declares, read like the controller reads them but without one."""
 
     pools: tuple[Pool, ...]
     notes: list[str]
 
 
 def read_branch(layout: StateLayout) -> Branch:
-    """The pools of the branch's tip, or of what was good last; Refused where there is neither."""
+    """Return the pools of the branch's tip, or of the last good revision. Fail if neither can be used."""
     source = GitSource(layout.gitops_dir)
     try:
         tip = source.look()
@@ -96,7 +96,7 @@ class CliContext:
 
     @property
     def gateway_url(self) -> str:
-        """By name: the certificate holds for localhost as well as for the address."""
+        """URL by the name localhost, for which the certificate is valid, as it is for the address."""
         return f"https://localhost:{self.ports.gateway}"
 
     @property
@@ -104,7 +104,7 @@ class CliContext:
         return f"https://localhost:{self.ports.registry}"
 
     def environment(self) -> dict[str, str]:
-        """For the controller: ours, with the places spelt out, so that it does not matter where it is started."""
+        """Return this process's environment plus absolute paths, so that the controller may start in any directory."""
         place = {"SHOAL_STATE_DIR": str(self.layout.home)}
         ours = dict(os.environ)
         if self.layout.region is not None:
@@ -129,7 +129,11 @@ def read_settings() -> LocalSettings:
 
 
 def current_context(*, clones: bool = False) -> CliContext:
-    """`clones`: in a clone of a fleet's repository, that fleet, unless SHOAL_STATE_DIR or the directory names one."""
+    """Return the context of the chosen fleet.
+
+    With `clones`, a command in a clone of a fleet's repository uses that fleet, unless SHOAL_STATE_DIR is set or the
+    default state directory holds a fleet.
+    """
     settings = read_settings()
     layout = StateLayout.at(settings.state_dir, settings.region)
     if clones and "SHOAL_STATE_DIR" not in os.environ and not layout.ca_file.is_file():
@@ -141,7 +145,7 @@ def current_context(*, clones: bool = False) -> CliContext:
 
 
 def _in_region(settings: LocalSettings, layout: StateLayout, region: str) -> CliContext:
-    """Its ports are the ones that it was given first, whatever a shell has set for the plain fleet."""
+    """Return the context of a region, with the ports of its first start. Port variables of the shell do not apply."""
     try:
         known = regions_of(layout)
     except RegionsUnreadable as error:

@@ -1,9 +1,9 @@
-"""`shoal diff`: what a configuration would change in what the fleet runs now, before anybody pushes it.
+"""`shoal diff`: show what a configuration would change in the running fleet, before it is pushed.
 
-The configuration is judged as `shoal validate` judges it; what runs is what the registry holds. Models and keys that
-were made through its API are not git's to remove: they change only where a configuration takes their name, tenant or
-pool. Exit status 0 whether anything would change or not, 1 where the configuration has problems or the registry is
-away. Neighbours: `functions.controller.gitops.changes` describes the changes.
+The configuration is checked like in `shoal validate`, and compared with the registry's snapshot. A configuration never
+removes models and keys that were created through the API. They change only if the configuration uses their name, tenant
+or pool. Exit status 0 with or without changes, 1 if the configuration has problems or the registry does not answer.
+`functions.controller.gitops.changes` describes the changes.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from functions.controller.snapshot.registry_client import RegistryClient, Regist
 from functions.controller.unobeyed.declared import declared_findings
 from functions.fleet.snapshots import SNAPSHOT_PATH
 
-SHOWN = 50  # of each kind; more are counted
+SHOWN = 50  # changes shown per kind; the rest is counted
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _STYLES = {"added": "green", "changed": "yellow", "removed": "red"}
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
@@ -64,7 +64,7 @@ def diff(path: Path | None, *, as_json: bool) -> None:
 
 
 def load_or_tell(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
-    """The configuration below `root`; its problems, and the end, where it has any."""
+    """Return the configuration below `root`. If it has problems, print them and exit with status 1."""
     try:
         loaded = load_directory(paths, relative_to=root if root.is_dir() else root.parent)
     except ConfigInvalid as error:
@@ -80,10 +80,10 @@ def load_or_tell(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
 
 
 def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
-    """The files that the controller would take.
+    """Return the paths that the controller would read.
 
-    All, of a clone of the fleet's repository or where the usual folders are not there; else what `shoal up` would
-    commit, the top of each folder.
+    In a clone of the fleet's repository, or without files in the usual folders, that is all of `root`. Elsewhere it is
+    the top level of each usual folder, which `shoal up` would commit.
     """
     if is_clone_of(gitops_dir, root):
         return [root]
@@ -93,7 +93,7 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
 
 
 def running(registry: Registry) -> Snapshot | None:
-    """What the registry holds; None where it holds nothing yet."""
+    """Return the registry's snapshot, or None before the first one."""
     content = registry.content(SNAPSHOT_PATH, after=0)
     if content is None:
         return None
@@ -104,7 +104,7 @@ def running(registry: Registry) -> Snapshot | None:
 
 
 def api_rows(registry: Registry) -> Book:
-    """What was declared through the registry's API."""
+    """Return the models and keys that were declared through the registry's API."""
     return asyncio.run(_read_rows(registry))
 
 
@@ -117,13 +117,13 @@ async def _read_rows(registry: Registry) -> Book:
 
 
 def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]:
-    """What would be started, replaced or ended on this machine, against its branch; nothing of a fleet elsewhere."""
+    """Return the processes of this machine that would be started, replaced or stopped; empty without a local branch."""
     if not context.layout.gitops_dir.is_dir():
         return ()
     try:
         present = GitSource(context.layout.gitops_dir).look().loaded
         return tuple(changed_processes(present, candidate)) if present is not None else ()
-    except (GitFailed, PoolUnusable):  # what cannot run here is `shoal validate`'s to say
+    except (GitFailed, PoolUnusable):  # `shoal validate` reports what cannot run here
         return ()
 
 
@@ -150,7 +150,7 @@ def _show(running: Snapshot | None, changes: Sequence[Change], processes: Sequen
 
 
 def _warn(warnings: Sequence[str]) -> None:
-    """What would be in force and cannot be obeyed."""
+    """Print the declarations that would be in force but cannot be honoured."""
     console = make_console()
     for warning in warnings[:SHOWN]:
         console.print(f"[yellow]![/] {escape(warning)}", soft_wrap=True)
@@ -159,7 +159,7 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def changes_tree(changes: Sequence[Change], against: str) -> Tree:
-    """The first of each kind, under what there is to say of all."""
+    """Return a tree with the first changes of each kind, under a headline for all of them."""
     tree = Tree(f"{escape(summarize(changes).headline)} [dim](against {escape(against)})[/]", hide_root=False)
     for kind in dict.fromkeys(change.kind for change in changes):
         of_kind = [change for change in changes if change.kind == kind]

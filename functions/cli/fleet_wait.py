@@ -1,7 +1,6 @@
-"""The controller process as the command line sees it: started in the background, given orders, and waited for.
+"""Control of the controller process: start it in the background, send orders, wait for the fleet.
 
-While the fleet is not serving yet, people see what is still missing, and the end of the log of what died while
-starting.
+While the fleet starts, the output shows what is still missing, and the end of the log of a process that died.
 """
 
 import subprocess
@@ -16,12 +15,12 @@ from functions.controller.local.files import last_lines, open_log
 from functions.controller.local.pools import Target, write_target
 from functions.controller.local.prepare.steps import Reporter
 
-START_TIMEOUT_S = 120.0  # on a busy machine its imports alone take tens of seconds; one that ends is noticed at once
+START_TIMEOUT_S = 120.0  # imports alone take tens of seconds on a busy machine; an exit is noticed immediately
 SHOWN_LOG_LINES = 20
 
 
 def controller_status(context: CliContext) -> dict[str, Any] | None:
-    """What the controller says; None where none runs."""
+    """Return the controller's status, or None if no controller runs."""
     try:
         status: dict[str, Any] = ask_controller(context.layout.control_socket, {"do": "status"})
     except ControllerGone:
@@ -30,7 +29,7 @@ def controller_status(context: CliContext) -> dict[str, Any] | None:
 
 
 def order(context: CliContext, what: dict[str, Any]) -> Any:
-    """Refused where no controller runs, or it will not."""
+    """Send an order to the controller. Fail if no controller runs or if it refuses the order."""
     try:
         return ask_controller(context.layout.control_socket, what)
     except ControllerGone as error:
@@ -40,7 +39,7 @@ def order(context: CliContext, what: dict[str, Any]) -> Any:
 
 
 def ensure_controller(context: CliContext, target: Target) -> str:
-    """Start it, or tell the one that runs what is wanted; what was done, in words."""
+    """Start the controller, or send the target to the running one. Return what was done, in words."""
     if controller_status(context) is not None:
         order(context, {"do": "configure", "engine": target.engine, "replicas": target.replicas})
         return "already running"
@@ -73,7 +72,7 @@ def log_tail(path: str) -> str:
 
 
 def _said_since(context: CliContext, began_at: int) -> str:
-    """The controller's last words: what it wrote in this run."""
+    """Return the last lines that the controller logged since `began_at`."""
     log = context.layout.log_file("controller")
     said = log.read_bytes()[began_at:].decode(errors="replace").strip()
     words = [line.removeprefix("controller: ") for line in said.splitlines()[-SHOWN_LOG_LINES:]]
@@ -84,11 +83,11 @@ POLL_S = 0.25
 # Two vLLM replicas on two cores take about a minute; slow disks and cold caches several.
 TIMEOUT_S = {"vllm": 900.0, "sim": 120.0}
 GIVE_UP_AFTER_FAILURES = 3
-INCOMPLETE_S = 30.0  # every process is ready, but the snapshot still lacks something: waiting longer will not mend it
+INCOMPLETE_S = 30.0  # limit for an incomplete snapshot once every process is ready: waiting longer does not help
 
 
 def wait_for_fleet(context: CliContext, target: Target, reporter: Reporter) -> None:
-    """Until every process is ready and the gateway has the whole snapshot; Refused where that does not come about."""
+    """Wait until every process is ready and the gateway uses the complete snapshot. Fail if that does not happen."""
     deadline_s = time.monotonic() + TIMEOUT_S[target.engine]
     told: set[tuple[str, int]] = set()
     incomplete_since_s: float | None = None
@@ -119,13 +118,15 @@ def _matches(status: dict[str, Any], target: Target) -> bool:
 
 
 def in_force(snapshot: dict[str, Any]) -> bool:
-    """It is complete, and the gateway uses it or a later one. A moment after it was published the gateway may still use
-    the one before, which knows neither every model nor every key."""
+    """Return True if the snapshot is complete and the gateway uses it or a later one.
+
+    Just after a publication the gateway may still use the previous snapshot, in which models or keys are missing.
+    """
     return bool(snapshot["complete"] and (snapshot["gateway_epoch"] or 0) >= snapshot["epoch"])
 
 
 def missing_words(status: dict[str, Any]) -> str:
-    """Per role, how many of how many are ready, where not all are: `engine 1/2, agent 0/2, gateway 0/1`."""
+    """Return what the fleet lacks, such as `engine 1/2, agent 0/2, gateway 0/1`: ready processes of all, by role."""
     parts = []
     for role in dict.fromkeys(process["role"] for process in status["processes"]):
         phases = [process["phase"] for process in status["processes"] if process["role"] == role]

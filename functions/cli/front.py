@@ -1,12 +1,12 @@
-"""`shoal front`: one address for all regions of this machine, by haproxy, with a configuration for it.
+"""`shoal front`: one address for all regions of this machine, served by haproxy with a generated configuration.
 
-    home            by a consistent hash of the key: a client stays in its region, with what is cached of its prompts
-    another region  the connection failed, the answer was 503 (which says: no room here), or nothing came back at all
-    never again     a byte of the answer went out, or the request is larger than the front's buffer
+    home region     chosen by a consistent hash of the key, so that a client stays where its prompts are cached
+    another region  if the connection fails, the region answers 503 (no capacity), or it sends nothing back
+    no retry        once a byte of the answer was sent, or if the request is larger than the front's buffer
 
-A 503 is the platform's: a tenant's own limit (429) and a failure after tries (502, 504) are passed on. What keeps state
-in a region (files, batches, uploads) is not repeated where nothing came back. The same configuration serves in front of
-clusters: only the addresses differ (docs/how-to/regions.md).
+A tenant's own limit (429) and a failure after retries (502, 504) are passed on. Requests that create state in a region
+(files, batches, uploads) are not repeated after an empty response. The same configuration works in front of clusters
+with other addresses (docs/how-to/regions.md).
 """
 
 import os
@@ -25,8 +25,8 @@ from functions.controller.local.regions import regions_of
 from functions.fleet.regions import RegionAddress, RegionsUnreadable
 
 HAPROXY = "haproxy"
-BUFFER_BYTES = 65_536  # a request up to this size can be sent to another region; two buffers a connection
-# What an engine may be at, so that it may be done once more where nothing came back; all else keeps state.
+BUFFER_BYTES = 65_536  # largest request that can be sent to another region; each connection has two buffers
+# Paths without state in a region: such a request may be repeated after an empty response.
 REPEATED = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/classify",
     "/v1/score", "/v1/rerank", "/v1/tokenize", "/v1/detokenize", "/v1/models",
@@ -34,7 +34,6 @@ REPEATED = (
 
 
 def configuration(regions: Mapping[str, RegionAddress], *, port: int, certificate: Path, ca_file: Path) -> str:
-    """haproxy's configuration. Pure."""
     servers = "\n".join(
         f"    server {name} {_host_and_port(address.gateway_url or '')}" for name, address in sorted(regions.items())
     )
@@ -85,7 +84,7 @@ backend state
 
 
 def _errors() -> str:
-    """Errors of the front's own, in the shape that all others have."""
+    """Return the front's own errors, in the gateways' error format."""
     told = (
         (502, "upstream_failed", "the region failed before it answered: send the request again"),
         (503, "no_region", "no region can be reached: try again"),
@@ -99,7 +98,7 @@ def _errors() -> str:
 
 
 def front(*, print_only: bool) -> None:
-    """Run haproxy before the regions of this machine until it is ended."""
+    """Run haproxy in front of the regions of this machine until it is stopped."""
     settings = read_settings()
     layout = StateLayout.at(settings.state_dir)
     try:
@@ -126,7 +125,7 @@ def front(*, print_only: bool) -> None:
         raise Refused(f"{HAPROXY} does not take {file}:\n{checked.stderr.strip()}")
     sys.stderr.write(f"https://localhost:{port} for the regions {', '.join(sorted(regions))}; Ctrl-C ends it\n")
     sys.stderr.flush()
-    os.execv(program, [program, "-db", "-f", str(file)])  # noqa: S606 - signals are haproxy's own affair
+    os.execv(program, [program, "-db", "-f", str(file)])  # noqa: S606 - haproxy handles signals itself
 
 
 def _host_and_port(url: str) -> str:

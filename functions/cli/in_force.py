@@ -1,11 +1,10 @@
-"""Waiting until a version that was just registered can be called: seconds, and said how many.
+"""Wait until a newly registered version can be called, and measure how long that takes.
 
-    the registry says that its published snapshot has it (`in_force`, and the channel where one was to move)
-    on the fleet's own machine also: its gateway uses that snapshot or a later one
+A version is in force when the registry's published snapshot contains it, and the channel points at it if one was to
+move. On the fleet's own machine, its gateway must also use that snapshot or a later one. Gateways elsewhere follow the
+registry within a second. An older registry does not report this state; then there is no wait.
 
-Gateways elsewhere follow the registry within a second. An older registry does not say; then nobody waits.
-
-Neighbours: `adapter_push` asks; `functions.registry.model_routes` says.
+The state comes from `functions.registry.model_routes`.
 """
 
 import time
@@ -17,7 +16,7 @@ from functions.cli.context import CliContext
 from functions.cli.fleet_wait import controller_status
 from functions.cli.registry_client import Registry
 
-TIMEOUT_S = 60.0  # what a new adapter may take by what is promised; usually two seconds
+TIMEOUT_S = 60.0  # promised limit for a new adapter; usually two seconds
 _POLL_S = 0.25
 
 
@@ -30,9 +29,9 @@ def wait_in_force(
     timeout_s: float = TIMEOUT_S,
     status: Callable[[CliContext], Any] = controller_status,
 ) -> float | None:
-    """Seconds until it was; None: not within `timeout_s`, or the registry does not say.
+    """Return the seconds until the version was in force; None after `timeout_s`, or if the registry does not report it.
 
-    `channel`: it has to name this version, too. `status`: what the controller of this machine's fleet says.
+    If `channel` is set, it must point at the version too. `status` returns the status of the local fleet's controller.
     """
     began_s = time.monotonic()
     while True:
@@ -47,21 +46,20 @@ def wait_in_force(
 
 
 def is_in_force(row: dict[str, Any], version: str, channel: str | None) -> bool:
-    """Pure: by the registry's page of the model's versions."""
+    """Return True if the registry's page of the model's versions reports the version in force. Pure."""
     if channel is not None and row["channels_in_force"].get(channel) != version:
         return False
     return any(each["name"] == version and each.get("in_force") for each in row["versions"])
 
 
 def words(seconds: float | None) -> str:
-    """For people."""
     if seconds is None:
         return "not in force yet: the controller publishes it as soon as it can"
     return f"in force after {seconds:.1f} s"
 
 
 def _gateway_has(registry: Registry, epoch: int, status: Callable[[CliContext], Any]) -> bool:
-    """Whether the gateway of this machine's fleet uses the snapshot; of another one nothing is known here."""
+    """Return True if the local fleet's gateway uses the snapshot, or if the registry belongs to another fleet."""
     if not registry.is_local:
         return True
     said = status(registry.context)

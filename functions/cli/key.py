@@ -1,7 +1,7 @@
-"""`shoal key`: a tenant's API keys, made and withdrawn in the registry, listed, or made here for a Tenant's YAML.
+"""`shoal key`: create, revoke and list a tenant's API keys in the registry, or mint one for a Tenant's YAML.
 
-A key is shown once, on standard output and nowhere else: registry and YAML hold its keyed hash only. Keys that a
-Tenant's YAML lists are git's, and withdrawn there.
+A key is printed once, on standard output only. Registry and YAML store its keyed hash. Keys in a Tenant's YAML are
+revoked in git.
 """
 
 import json
@@ -28,7 +28,7 @@ from functions.cli.registry_client import Registry
 from functions.cli.terminal import make_console, make_error_console
 
 _LIMITS = {field.alias or name: name for name, field in QuotaLimits.model_fields.items()}
-_WRITTEN = {name: alias for alias, name in _LIMITS.items()}  # as policies have them
+_WRITTEN = {name: alias for alias, name in _LIMITS.items()}  # names as policies write them
 _WHOLE = re.compile("[1-9][0-9]{0,11}")
 _PEPPER_MIN_BYTES, _PEPPER_MAX_BYTES = 16, 4096
 
@@ -76,7 +76,7 @@ def revoke(tenant: str, key_id: str, *, as_json: bool) -> None:
 
 
 def ls(tenant: str, *, as_json: bool) -> None:
-    """Keys that the registry made, revoked ones too; those that YAML lists are in git."""
+    """List the keys that the registry created, including revoked ones. Keys in a Tenant's YAML are not listed."""
     _check(tenant)
     with Registry(current_context(clones=True)) as registry:
         found = list(registry.pages(f"/v1/tenants/{tenant}/keys"))
@@ -110,7 +110,7 @@ def mint(
     expires: str | None,
     as_json: bool,
 ) -> None:
-    """A key for a Tenant's YAML, without a registry; `pepper_file` is the installation's, - for standard input."""
+    """Create a key for a Tenant's YAML without a registry. A `pepper_file` of - is standard input."""
     pepper = _pepper(pepper_file)
     try:
         key = keys.mint(environment, key_id, secrets.token_bytes(32))
@@ -144,7 +144,7 @@ def mint(
 
 
 def _pepper(file: str) -> bytes:
-    """As gateways and registry read it: without white space around it."""
+    """Read the pepper like gateways and registry do: without surrounding white space."""
     try:
         if file == "-":
             pepper = sys.stdin.buffer.read(_PEPPER_MAX_BYTES + 2).strip()
@@ -162,7 +162,7 @@ def _pepper(file: str) -> bytes:
 
 
 def limit_of(text: str) -> tuple[str, int]:
-    """`requestsPerMinute=60`, as policies write it: its name as the registry has it, and its value."""
+    """Parse `requestsPerMinute=60`, a limit as policies write it, to the registry's name and the value."""
     name, _, value = text.partition("=")
     if name not in _LIMITS:
         raise Refused(f"{text[:80]!r} is no limit; allowed: {', '.join(_LIMITS)}, each with =NUMBER")

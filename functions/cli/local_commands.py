@@ -1,4 +1,4 @@
-"""`shoal restart`: order it, then follow it to its end."""
+"""Commands for the local fleet: `restart`, `clear-accelerator`, `env`, `logs`, `suspend`, `resume`, `reconcile`."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def clear_accelerator(replica: str) -> None:
     TerminalReporter(make_console()).say(str(said))
 
 
-# `shoal env`: what a shell needs so that any OpenAI client talks to the local fleet.
+# `shoal env`: variables for a shell, so that any OpenAI client uses the local fleet.
 
 
 ALSO_TRUSTED_BY = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
@@ -55,10 +55,10 @@ def env(tenant: str | None, *, as_json: bool) -> None:
         "OPENAI_BASE_URL": f"{context.gateway_url}/v1",
         "OPENAI_API_KEY": key.key,
         "SSL_CERT_FILE": str(context.layout.ca_bundle_file),
-        # For load tests, which are several tenants at once.
+        # For load tests, which use the keys of several tenants.
         "SHOAL_API_KEYS": ",".join(each.key for each in read_demo_keys(context.layout).values()),
     }
-    # Where the shell has one of these already, it would win over SSL_CERT_FILE.
+    # If the shell has set one of these, it would override SSL_CERT_FILE.
     values |= {name: values["SSL_CERT_FILE"] for name in ALSO_TRUSTED_BY if os.environ.get(name)}
     if as_json:
         sys.stdout.write(json.dumps({"tenant": chosen, **values}, indent=2) + "\n")
@@ -72,7 +72,7 @@ def env(tenant: str | None, *, as_json: bool) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-# `shoal logs`: the end of one process's log, and what is added to it.
+# `shoal logs`: the end of one process's log, and new lines.
 
 
 LOG_POLL_S = 0.3
@@ -93,7 +93,7 @@ def logs(name: str, *, follow: bool, lines: int) -> None:
 
 
 def _follow(path: Path, position: int) -> None:
-    """Until interrupted; a log that was turned over is read from its new beginning."""
+    """Print new output until interrupted. A rotated log is read from its beginning."""
     while True:
         if path.exists():
             size = path.stat().st_size
@@ -107,7 +107,7 @@ def _follow(path: Path, position: int) -> None:
         time.sleep(LOG_POLL_S)
 
 
-# `shoal suspend`, `shoal resume`, `shoal reconcile`: whether the fleet follows its branch, and looking at once.
+# `shoal suspend`, `shoal resume`, `shoal reconcile`: control of whether the fleet follows its branch.
 
 
 RECONCILE_POLL_S = 0.2
@@ -131,7 +131,7 @@ def reconcile() -> None:
 
 
 def _follow_reconciliation(title: str) -> None:
-    """Until the branch's tip is applied, or refused."""
+    """Wait until the branch's tip is applied. Fail if it has problems."""
     context = current_context(clones=True)
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(title) as step:

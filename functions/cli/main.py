@@ -1,6 +1,6 @@
-"""The `shoal` command: names and options. What a command does is imported when it is called, so that help is fast.
+"""The `shoal` command: names and options of the commands. Implementations are imported on use, which keeps help fast.
 
-Exit status: 0 good, 1 refused or failed, 2 wrong usage.
+Exit status: 0 success, 1 refused or failed, 2 wrong usage.
 """
 
 import os
@@ -47,7 +47,7 @@ def choose(
 ) -> None:
     """One base model, a shoal of adapters, one fleet."""
     if region is not None:
-        os.environ["SHOAL_REGION"] = region  # as every command's settings read it
+        os.environ["SHOAL_REGION"] = region  # every command's settings read this variable
 
 
 def status(
@@ -157,7 +157,7 @@ def traces(
     command.traces(asked, cluster=context, namespace=namespace, as_json=output is Output.JSON)
 
 
-_COMMANDS = (  # in the order in which help has them
+_COMMANDS = (  # in the order of the help text
     usage,
     main_cluster.doctor,
     main_cluster.secrets,
@@ -208,12 +208,12 @@ def main() -> None:
         sys.stderr.write("\n")
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone: nothing is left to tell
+        sys.stderr.close()  # the reader of the output has exited
         sys.exit(1)
 
 
 def _region_first(arguments: list[str]) -> list[str]:
-    """`up --region a` as `--region a up`: it is said of every command, and reads better behind it."""
+    """Move `--region` to the front, so that it may also follow the command: `up --region a` becomes `--region a up`."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     for index, argument in enumerate(arguments[:end]):
         taken = 2 if argument == "--region" else 1

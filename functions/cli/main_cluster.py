@@ -1,8 +1,4 @@
-"""Commands for an installation on a cluster, names and options: `base`, `secrets`, `doctor`, `events`, `console` …
-
-Neighbours: `main`, `main_models` and `main_simulate` have the other commands; as there, what one does is imported when
-it is called.
-"""
+"""Names and options of the commands for a cluster. Implementations are imported on use, as in `main`."""
 
 from enum import StrEnum
 from pathlib import Path

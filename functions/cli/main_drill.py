@@ -1,4 +1,4 @@
-"""`shoal drill`: its name and options. What it does is imported when it is called."""
+"""Name and options of `shoal drill`. The implementation is imported on use, as in `main`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,4 @@
-"""Commands for a configuration's files, names and options: what is wrong with them, what they would change or cost.
-
-Neighbours: `main` has the list of all commands; as there, what one does is imported when it is called.
-"""
+"""Names and options of the commands for configuration files. Implementations are imported on use, as in `main`."""
 
 from pathlib import Path
 from typing import Annotated

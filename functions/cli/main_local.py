@@ -1,7 +1,4 @@
-"""Commands for the fleet of this machine, names and options: it comes and goes, and follows its branch or not.
-
-Neighbours: `main` has the list of all commands; as there, what one does is imported when it is called.
-"""
+"""Names and options of the commands for the local fleet. Implementations are imported on use, as in `main`."""
 
 from typing import Annotated
 

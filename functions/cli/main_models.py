@@ -1,7 +1,4 @@
-"""`shoal adapter`, `shoal rollout` and `shoal key`: names and options of what is done with models.
-
-Neighbours: `main` and `main_simulate` have the other commands; as there, what one does is imported when it is called.
-"""
+"""Names and options of `adapter`, `rollout`, `key` and `usage`. Implementations are imported on use, as in `main`."""
 
 from pathlib import Path
 from typing import Annotated

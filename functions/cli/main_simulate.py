@@ -1,7 +1,4 @@
-"""`shoal simulate`: names and options of what is tried in virtual time.
-
-Neighbours: `main` and `main_models` have the other commands; as there, what one does is imported when it is called.
-"""
+"""Names and options of `shoal simulate`. Implementations are imported on use, as in `main`."""
 
 from pathlib import Path
 from typing import Annotated

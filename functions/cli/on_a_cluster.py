@@ -1,4 +1,4 @@
-"""Commands that are for this machine alone, and what does the same for a fleet on a cluster."""
+"""Commands for the local fleet only, and what replaces each of them on a cluster."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -23,7 +23,7 @@ INSTEAD = MappingProxyType(
 
 
 def refuse_local_ones(arguments: Sequence[str]) -> None:
-    """Refused where `--context` is said of such a command."""
+    """Fail if `--context` is used with a command for the local fleet only."""
     command = next((each for each in arguments if not each.startswith("-")), "")
     if command in INSTEAD and any(each == "--context" or each.startswith("--context=") for each in arguments):
         raise Refused(f"`shoal {command}` is for the fleet of this machine; for a cluster: {INSTEAD[command]}")

@@ -1,4 +1,4 @@
-"""Options that several commands have, so that each reads and means the same everywhere."""
+"""Options that several commands share, so that each has the same meaning and help text everywhere."""
 
 import functools
 import inspect
@@ -68,8 +68,7 @@ _REGISTRYS = {"context": Annotated[str | None, _OTHER_FLEET], "namespace": Annot
 
 
 def of_any_registry(command: Callable[..., None]) -> Callable[..., None]:
-    """`--context` and `--namespace` for a command that asks a registry: as its settings read them
-    (`functions.cli.registry_client`), and before what the environment says."""
+    """Add `--context` and `--namespace`, which set the environment of `registry_client`, to a registry's command."""
 
     @functools.wraps(command)
     def chosen(*arguments: Any, context: str | None = None, namespace: str | None = None, **options: Any) -> None:

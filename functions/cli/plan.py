@@ -1,9 +1,9 @@
-"""`shoal plan`: what a change of configuration would do to first tokens, refusals and cost, before it is pushed.
+"""`shoal plan`: show how a change of configuration would affect first tokens, rejections and cost, before it is pushed.
 
-Two configurations, one traffic: both are played in the simulator over the same windows of requests, and each figure is
-told before and after with the interval of its difference. Exit 1 where a promise breaks that is kept now, so that a
-hook can refuse the push; 0 otherwise. Progress goes to standard error.
-Neighbours: `plan_sources` reads the two sides, `functions.simulator.plan` plays them, `plan_tables` prints.
+The simulator runs both configurations over the same windows of requests. Each figure is reported before and after, with
+the interval of the difference. Exit status 1 if the change breaks a promise, or breaks one further, so that a hook can
+refuse the push; 0 otherwise. Progress goes to standard error.
+`plan_sources` reads the two sides, `functions.simulator.plan` simulates them, `plan_tables` prints.
 """
 
 import re
@@ -40,12 +40,12 @@ from functions.simulator.plan.unsimulated import unsimulated
 from functions.simulator.workload.captured import files
 from functions.simulator.workload.traces import TraceUnreadable
 
-# `shoal plan --plot`: queue, first tokens and replicas over the first window, both sides, one column a pool.
+# `shoal plan --plot`: queue, first tokens and replicas in the first window on both sides, one column a pool.
 
 
 _MOST_POOLS = 3  # columns
 _NOTE_CHARS = 110
-_DRAWN_RATIO = 1.05  # of a window: after it only what is under way is waited for
+_DRAWN_RATIO = 1.05  # part of a window that is drawn: afterwards only running requests finish
 
 
 def draw(path: Path, report: Report, played: Played, traffic: PlanTraffic) -> None:
@@ -107,8 +107,6 @@ def _promised(name: PoolName, played: Played) -> list[Mark]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The command's options."""
-
     base: str | None
     revision: str | None
     trace: Path | None
@@ -118,7 +116,7 @@ class PlanRequest:
     requests: int
     start: StartSource
     plot: Path | None
-    cluster: ClusterChoice | None  # whose fleet is the base; None: the local one's
+    cluster: ClusterChoice | None  # cluster whose fleet is the base; None: the local fleet
     as_json: bool
 
 
@@ -161,7 +159,7 @@ def _played(before: PlannedFleet, after: PlannedFleet, traffic: PlanTraffic) -> 
 
 
 def _traffic(before: PlannedFleet, after: PlannedFleet, context: CliContext, wanted: PlanRequest) -> PlanTraffic:
-    """The trace that is named, else what the fleet itself recorded, else what nobody did."""
+    """Return the traffic of the named trace, else of the local fleet's own traces, else synthetic traffic."""
     pools, tenants = _pools_asked(before, after, wanted.pools), tuple(before.tenants)
     load = _load(wanted.loads, before)
     traces, models = context.layout.traces_dir, traffics.models_by_pool(before, after)
@@ -184,7 +182,7 @@ def _asked(pools: list[PlannedPool]) -> list[PlannedPool]:
 
 
 def _pools_asked(before: PlannedFleet, after: PlannedFleet, named: Sequence[str]) -> list[PlannedPool]:
-    """Those that are named; else those of the models that the change touches, and who answers for them; else all."""
+    """Return the named pools, else the pools of changed models and of their fallbacks, else all pools."""
     known = {pool.name: pool for pool in before.answering}
     missing = [name for name in named if name not in known]
     if missing:
@@ -201,7 +199,7 @@ def _pools_asked(before: PlannedFleet, after: PlannedFleet, named: Sequence[str]
 
 
 def _load(texts: Sequence[str], before: PlannedFleet) -> Load:
-    """`0.7` is for all pools, `POOL=0.7` for one."""
+    """Parse loads: `0.7` applies to all pools, `POOL=0.7` to one."""
     load = Load()
     for text in texts:
         name, equals, amount = text.rpartition("=")
@@ -238,7 +236,7 @@ def _report(
 
 
 def _engines(played: Played) -> list[str]:
-    """Which engine stands for each pool that was asked, and how to name another."""
+    """Return the simulated engine of each pool with requests, and how to choose another one if it was assumed."""
     found = []
     for pool in played.after.fleet.generating:
         former = played.before.fleet.pool(pool.name)

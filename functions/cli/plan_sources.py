@@ -1,12 +1,12 @@
-"""Sources of the two configurations that `shoal plan` compares: what is written here, and what is live.
+"""Sources of the two configurations that `shoal plan` compares: the candidate and the base.
 
-    candidate    the working tree (as `shoal diff` reads it), or a revision: `--rev`
+    candidate    the working tree (read like in `shoal diff`), or the revision of `--rev`
     base         `--base REV`, else what the cluster of `--context` runs, else the revision that the local fleet runs,
                  else HEAD
 
-Revisions are read from git's objects, so that a bare repository does as well, and so does a push that was not accepted
-yet (`GIT_QUARANTINE_PATH`, which git sets for its hooks). Of a bare repository every YAML file counts, as for a push;
-of a working copy those files that `shoal diff` would take.
+Revisions are read from git's objects, so a bare repository works too. So does a push that was not accepted yet:
+git sets `GIT_QUARANTINE_PATH` for its hooks. In a bare repository every YAML file counts, as for a push. In a working
+copy only the files that `shoal diff` would read count.
 """
 
 import json
@@ -34,13 +34,13 @@ from functions.controller.gitops.source import LISTING_MAX_BYTES, Blobs, read_li
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of
 
 _SHORT = 12
-_FROM_OBJECTS = "kubernetes"  # a revision's first part, where the controller follows the cluster's own objects
+_FROM_OBJECTS = "kubernetes"  # first part of a revision if the controller follows the cluster's own objects
 _PROBLEMS_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    words: str  # which one it is, for people
+    words: str  # name of the configuration in the output
     loaded: Loaded
     snapshot: Snapshot
     pools: tuple[PoolDeclaration, ...]
@@ -48,15 +48,15 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """Where revisions are read."""
+    """Git repository from which revisions are read."""
 
     git: Git
-    prefix: str  # of a working copy: the folder within it, ending in `/`; empty: its top
+    prefix: str  # folder within a working copy, ending in `/`; empty: its top
     is_bare: bool
 
 
 def candidate_of(root: Path, revision: str | None, context: CliContext, *, as_json: bool) -> Configuration:
-    """What would be; tells what is wrong with it and ends the command, as `shoal diff` does."""
+    """Return the candidate. If it has problems, print them and exit, like `shoal diff`."""
     if revision is not None:
         return at_revision(_needed(root), revision, context, root)
     paths = paths_below(root, context.layout.gitops_dir)
@@ -64,7 +64,7 @@ def candidate_of(root: Path, revision: str | None, context: CliContext, *, as_js
 
 
 def base_of(root: Path, revision: str | None, context: CliContext, cluster: ClusterChoice | None) -> Configuration:
-    """What is: see the prologue."""
+    """Return the base; the module docstring gives the order of its sources."""
     if revision is not None:
         return at_revision(_needed(root), revision, context, root)
     if cluster is not None:
@@ -83,7 +83,7 @@ def configuration(words: str, loaded: Loaded) -> Configuration:
 
 
 def repository_of(root: Path) -> Repository | None:
-    """The repository at or around a folder; None where there is none."""
+    """Return the repository at or above a folder, or None."""
     folder = root if root.is_dir() else root.parent
     if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
         quarantine = os.environ.get("GIT_QUARANTINE_PATH")
@@ -101,7 +101,7 @@ def repository_of(root: Path) -> Repository | None:
 
 
 def at_revision(repository: Repository, revision: str, context: CliContext, root: Path) -> Configuration:
-    """Refused where there is no such revision, or where it holds nothing that could be compared."""
+    """Return the configuration at a revision. Fail if the revision is missing, invalid or declares nothing."""
     everything = repository.is_bare or is_clone_of(context.layout.gitops_dir, root)
     try:
         commit = repository.git.commit_of(revision)
@@ -124,7 +124,7 @@ def _texts(git: Git, commit: str, prefix: str, *, everything: bool) -> dict[str,
 
 
 def _is_usual(path: str) -> bool:
-    """The top of one of the folders that `shoal up` would commit."""
+    """Return True for a file at the top level of a folder that `shoal up` would commit."""
     folder, _, name = path.partition("/")
     return folder in DEFAULT_FOLDERS and bool(name) and "/" not in name
 
@@ -141,7 +141,7 @@ def _loaded(texts: dict[str, bytes], revision: str) -> Loaded:
 
 
 def _live(context: CliContext) -> Configuration | None:
-    """What the local fleet runs; None where none does, or where it runs nothing that its repository has."""
+    """Return what the local fleet runs. None if there is none, or if its revision is not in its repository."""
     try:
         with Registry(context) as registry:
             snapshot = running(registry) if registry.is_local else None
@@ -160,7 +160,10 @@ def _live(context: CliContext) -> Configuration | None:
 
 
 def _of_cluster(cluster: KubeCluster, context: CliContext, root: Path) -> Configuration:
-    """The objects that it follows; with the git source the commit that it applied, which has to be at hand."""
+    """Return the objects that the cluster follows.
+
+    With the git source, return its applied commit from the local repository.
+    """
     record = cluster.get(f"/api/v1/namespaces/{cluster.choice.system}/configmaps/shoal-controller")
     applied = revision_of(record)["last_applied"]
     branch, _, commit = applied.rpartition("@")

@@ -1,7 +1,6 @@
-"""Report of `shoal plan`, for machines and for people: the diff, what was played, each class before and after, a
-verdict.
+"""Report of `shoal plan` as JSON and as tables: diff, simulated traffic, figures of each class and a verdict.
 
-A row is marked where it is better or worse beyond noise; a figure that is the same on both sides is shown once.
+A row is marked if it is better or worse beyond noise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,14 +24,14 @@ class Report:
     base: str
     candidate: str
     changes: tuple[Change, ...]
-    engine_changes: tuple[str, ...]  # of engines' arguments, which the snapshot does not have
+    engine_changes: tuple[str, ...]  # changed engine arguments, which the snapshot does not contain
     unsimulated: tuple[Unsimulated, ...]
     traffic: str
     traffic_is_made_up: bool
     played: str
     engines: tuple[str, ...]
     notes: tuple[str, ...]
-    models: Mapping[str, str] = field(default_factory=dict)  # by pool, of those that serve another's
+    models: Mapping[str, str] = field(default_factory=dict)  # by pool, if its model has another name
     compared: Mapping[Key, Compared] = field(default_factory=dict)
     promises: tuple[Promise, ...] = ()
     verdict: Verdict = "same"
@@ -83,7 +82,7 @@ def _figure(key: Key, compared: Compared, model: str) -> dict[str, Any]:
     }
 
 
-_SHOWN = 15  # of what is not simulated
+_SHOWN = 15  # rows of changes that are not simulated
 _MARKS = {"better": "[green]▲ better[/]", "worse": "[red]▼ worse[/]", "same": ""}
 _VERDICTS = {
     "breaks": ("red", "refused: it breaks a promise, or one that is broken already by more"),
@@ -142,7 +141,7 @@ def _figures(report: Report) -> Table:
 
 
 def _worth_showing(figures: Iterable[tuple[Key, Compared]]) -> Iterator[tuple[Key, Compared]]:
-    """Shares that are nought on both sides say nothing."""
+    """Omit shares that are 0 on both sides."""
     for key, compared in figures:
         if compared.figure.unit != "ratio" or compared.before or compared.after:
             yield key, compared

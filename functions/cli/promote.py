@@ -1,7 +1,7 @@
-"""`shoal promote MODEL VERSION`: a channel moves to another version of a model.
+"""`shoal promote MODEL VERSION`: move a channel to another version of a model.
 
-Where the model is declared in git, its YAML is changed in the working copy at hand, for a person to commit: git stays
-the truth. Where it came through the API, the registry is asked, and begins the rollout.
+If git declares the model, the command edits its YAML in the current working copy, and the user commits the edit. If the
+model was created through the API, the command calls the registry, which starts a rollout.
 """
 
 import json
@@ -44,7 +44,7 @@ def model_id_of(text: str) -> ModelId:
 
 
 def set_channel(registry: Registry, model_id: ModelId, channel: str, version: str) -> dict[str, Any]:
-    """Point the channel at the version; says which rollout is running where that is why it cannot be."""
+    """Point the channel at the version. If an active rollout prevents that, the error names the rollout."""
     try:
         answer: dict[str, Any] = registry.send(
             "POST", f"/v1/models/{model_id}/channels/{channel}", {"version": version}
@@ -96,7 +96,7 @@ def _in_git(context: CliContext, declared: DeclaredModel, version: str, channel:
 def tell_change(
     context: CliContext, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool
 ) -> None:
-    """The diff, and what makes it take effect."""
+    """Print the diff and the command that deploys it."""
     next_step = deploys(context, declared.root, change.name, message) if change.before != change.after else ""
     if as_json:
         typer.echo(json.dumps({"file": str(declared.file), "diff": change.diff, "next": next_step}, indent=2))
@@ -110,7 +110,7 @@ def tell_change(
 
 
 def deploys(context: CliContext, root: Path, name: str, message: str) -> str:
-    """What a person does with the changed file so that it takes effect."""
+    """Return the instruction that deploys the changed file."""
     if is_clone_of(context.layout.gitops_dir, root):
         return f"to deploy it: git commit -m '{message}' {name} && git push"
     return f"to deploy it, commit {name} as you do with this repository; `shoal up` takes it into a local fleet"

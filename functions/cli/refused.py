@@ -1,5 +1,8 @@
-"""The one error that people see: what could not be done, and what they can do about it."""
+"""The error type that every command reports to its user."""
 
 
 class Refused(Exception):
-    """Printed to standard error; the command ends with status 1."""
+    """A command failed.
+
+    The message says why and what to do; `main` prints it to standard error and exits with status 1.
+    """

@@ -1,8 +1,8 @@
-"""Client of the registry: HTTPS with the fleet's own authority, and the platform's messages where it refuses.
+"""Client of the registry: HTTPS with the fleet's certificate authority. Refusals carry the registry's message.
 
-On the fleet's machine a command shows the installation's token, which may do everything; so it does on a cluster that
-SHOAL_CLI_CONTEXT names, through the API server. Elsewhere, or to act as a tenant does, SHOAL_CLI_KEY names a key with
-`models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the registry or a gateway.
+On the fleet's machine a command sends the installation's token, which permits everything. It also does so for a cluster
+that SHOAL_CLI_CONTEXT names, through the API server. Elsewhere, or to act as a tenant, SHOAL_CLI_KEY holds a key with
+`models:read` or `models:write`, and SHOAL_CLI_REGISTRY_URL the address of the registry or a gateway.
 """
 
 import ssl
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
-UPLOAD_TIMEOUT_S = 600.0  # the answer to an upload comes after its checks, and signatures are hashed again
+UPLOAD_TIMEOUT_S = 600.0  # the registry answers after it has checked the upload and hashed it again
 PAGE_ROWS = 1000
-MAX_PAGES = 100  # 100,000 rows: a command that lists more is not read by anybody
+MAX_PAGES = 100  # 100,000 rows: longer listings are not useful
 _HTTP_ERRORS_FROM = 400
 
 
 class RegistryAccess(BaseSettings):
-    """Read from the environment, prefix `SHOAL_CLI_`."""
+    """Settings from the environment, prefix `SHOAL_CLI_`."""
 
     model_config = SettingsConfigDict(
         env_prefix="SHOAL_CLI_", frozen=True, extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True
@@ -58,23 +58,21 @@ class RegistryAccess(BaseSettings):
 
 
 class Answered(Refused):
-    """The registry refused, in its own words."""
+    """The registry refused a request. The message is the registry's."""
 
     def __init__(self, status: int, code: str | None, message: str, param: str | None = None) -> None:
         super().__init__(f"{message} (HTTP {status}{f', {code}' if code else ''})")
         self.status = status
         self.code = code
-        self.param = param  # what it is about, for some codes
+        self.param = param  # subject of the error, for some codes
 
 
 class Unreachable(Refused):
-    """No answer: the registry is away, or this is not its address. Asking again may go well."""
+    """The registry does not answer: it is down, or the address is wrong. A retry may succeed."""
 
 
 @dataclass(slots=True)
 class Registry:
-    """One HTTP client for one command."""
-
     context: CliContext
     bearer: str = field(init=False, repr=False)
     tls: ssl.SSLContext = field(init=False)
@@ -108,14 +106,14 @@ class Registry:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is the registry of this machine's fleet, as the fleet's state says."""
+        """True if this is the registry of the local fleet."""
         return self._client.base_url == httpx.URL(self.context.registry_url)
 
     def get(self, path: str, **params: str | int) -> Any:
         return self._asked("GET", path, params=params)
 
     def content(self, path: str, **params: str | int) -> bytes | None:
-        """As `get`, as it was written; None where there is nothing yet."""
+        """Return the answer's raw content; None for 204, before anything exists."""
         response = self._answered("GET", path, params=params)
         return None if response.status_code == httpx.codes.NO_CONTENT else response.content
 
@@ -123,10 +121,10 @@ class Registry:
         return self._asked(method, path, json=dict(body) if body is not None else None)
 
     def model(self, model_id: ModelId) -> dict[str, Any] | None:
-        """Its pool, the file of git that declares it ("": none), all its versions, and what of its channels is in force
-        since which snapshot (None: an older registry, which does not say); None: there is no such model.
+        """Return a model's pool, versions, channels in force, snapshot epoch and git file; None if it does not exist.
 
-        By a route that gateways forward: at theirs, a model's own description is OpenAI's.
+        `declared_in` is "" if no file declares the model. `channels_in_force` is None at an older registry. Gateways
+        forward this route; their own route for a model returns OpenAI's description.
         """
         path, versions, after = f"/v1/models/{model_id}/versions", [], ""
         for _ in range(MAX_PAGES):
@@ -144,25 +142,25 @@ class Registry:
         return known | {"versions": versions}
 
     def base_models(self) -> list[str]:
-        """By name, as the registry lists them or a gateway; none where the key may not list at a gateway."""
+        """Return the ids of base models, from a registry or a gateway; empty if the key may not list them."""
         try:
             page = self.get("/v1/models", limit=PAGE_ROWS)
         except Answered as error:
             if error.status == 403:
                 return []
             raise
-        if "next_after" not in page:  # a gateway's listing, which is whole
+        if "next_after" not in page:  # a gateway's listing has only one page
             return sorted(str(each["id"]) for each in page["data"] if each.get("parent") is None)
         return sorted(str(each["id"]) for each in self.pages("/v1/models") if each["type"] == "base")
 
     def pages(
         self, path: str, params: Mapping[str, str] = MappingProxyType({}), page_rows: int = PAGE_ROWS
     ) -> Iterator[dict[str, Any]]:
-        """Every row of a listing, page after page."""
+        """Yield every row of a listing, page by page."""
         after: str | int | None = None
         for _ in range(MAX_PAGES):
             page = self.get(path, limit=page_rows, **params, **({"after": after} if after is not None else {}))
-            if "next_after" not in page:  # taking it for the last page would hide rows
+            if "next_after" not in page:  # treating this as the last page would hide rows
                 raise Refused(f"{self._client.base_url}{path} does not answer in pages: is it of this release?")
             yield from page["data"]
             after = page["next_after"]
@@ -172,7 +170,7 @@ class Registry:
     def upload(
         self, path: str, files: Sequence[tuple[str, Path]], fields: Mapping[str, str], moved: Callable[[int], None]
     ) -> Any:
-        """Send files as a multipart body, read as they are sent; `moved` hears of the bytes."""
+        """Send files as a multipart body and call `moved` with the number of bytes of each part that is read."""
         opened = [(name, _Counted(file.open("rb"), moved)) for name, file in files]
         timeout = httpx.Timeout(UPLOAD_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         try:
@@ -207,7 +205,7 @@ class Registry:
 
 
 class _Counted:
-    """A file that says how much of it was read. httpx asks for its length by its descriptor."""
+    """A file that reports how many bytes were read. httpx needs its descriptor to find its length."""
 
     def __init__(self, file: IO[bytes], moved: Callable[[int], None]) -> None:
         self._file = file
@@ -251,7 +249,7 @@ def _tunnel(access: RegistryAccess) -> "RegistryTunnel | None":
 def _bearer(context: CliContext, access: RegistryAccess) -> str:
     if access.key is not None:
         return access.key.get_secret_value()
-    if access.registry_url is not None:  # the token of this fleet is nothing for another one's eyes
+    if access.registry_url is not None:  # never send this fleet's token to another registry
         raise Refused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key of yours with the scope models:write")
     file = context.layout.secret("internal-token")
     try:

@@ -1,7 +1,6 @@
 """`shoal rollout`: list, watch, pause, resume, promote, roll back.
 
-A rollout is named by its id, or by its model: then its newest one is meant. Where another command changed it meanwhile,
-that is said, and nothing is done twice.
+A rollout is named by its id, or by its model, which means the model's newest rollout.
 """
 
 import json
@@ -70,7 +69,7 @@ def act(name: str, verb: str, reason: str, *, as_json: bool) -> None:
 
 
 def resolved(registry: Registry, name: str) -> str:
-    """The id that is meant: itself, or the newest rollout of a model's channel."""
+    """Return the rollout's id: `name` itself, or the newest rollout of the model's channel."""
     if _ID.fullmatch(name):
         return name
     ref = parse_model_ref(name)
@@ -85,14 +84,15 @@ def resolved(registry: Registry, name: str) -> str:
     return str(newest["id"])
 
 
-POLL_S = 1.0  # as often as the controller judges
-PATIENCE_S = 60.0  # a registry that is restarted is back long before
+POLL_S = 1.0  # the controller evaluates rollouts at the same interval
+PATIENCE_S = 60.0  # a restarted registry is back long before
 
 
 def watch(name: str, *, as_json: bool) -> None:
-    """Follow a rollout until it ends: live on a terminal; a line a change elsewhere, or a JSON object.
+    """Follow a rollout until it ends: live on a terminal, elsewhere a line or a JSON object per change.
 
-    Exit status 0 where it was completed or superseded, 1 where it was rolled back. The registry away is waited out.
+    Exit status 0 if it was completed or superseded, 1 if it was rolled back. An outage of the registry is tolerated for
+    PATIENCE_S.
     """
     with Registry(current_context(clones=True)) as registry:
         id_ = resolved(registry, name)
@@ -108,11 +108,11 @@ def watch(name: str, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-RolloutPoll = tuple[dict[str, Any], Picture, str]  # the answer, what it says, and what is the matter meanwhile
+RolloutPoll = tuple[dict[str, Any], Picture, str]  # answer, decoded rollout, and the current error or ""
 
 
 def _looks(ask: Callable[[], dict[str, Any]]) -> Iterator[RolloutPoll]:
-    """A look each second until the rollout ends."""
+    """Poll the rollout every POLL_S until it ends."""
     answer: dict[str, Any] | None = None
     heard_s = time.monotonic()
     while True:
@@ -139,7 +139,7 @@ def _live(looks: Iterator[RolloutPoll], console: Console) -> Picture:
 
 
 def _lines(looks: Iterator[RolloutPoll], console: Console) -> Picture:
-    """A line for every step of the rollout; one now and then for figures that only grew."""
+    """Print a line for every change of the rollout, and one every PLAIN_LINE_EVERY_S if only figures changed."""
     last: Picture | None = None
     said: object = None
     said_s = 0.0
@@ -152,7 +152,7 @@ def _lines(looks: Iterator[RolloutPoll], console: Console) -> Picture:
 
 
 def _as_json(looks: Iterator[RolloutPoll]) -> Picture:
-    """An object whenever the registry tells something new."""
+    """Print a JSON object whenever the registry's answer changes."""
     last: Picture | None = None
     said: dict[str, Any] | None = None
     for answer, last, _ in looks:

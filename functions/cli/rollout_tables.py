@@ -1,7 +1,4 @@
-"""How a rollout looks on a terminal: a bar for its stages, both groups side by side, and what it is judged by.
-
-Fits 80 columns. The same words serve a log, a line a change.
-"""
+"""Output for a rollout: stages, both groups and halt conditions within 80 columns, or one line for logs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +17,7 @@ from functions.decisions.rollout.evidence import EncodedEvidence, Evidence, grou
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.report import Figures, Row, figures_of
 
-# A rollout as the registry tells of it, with the figures that are worth looking at. Pure.
+# A rollout as the registry returns it, with derived figures. Pure.
 
 
 _FIELDS = frozenset(Rollout.__struct_fields__)
@@ -44,7 +41,7 @@ class Picture:
 
 
 def rollout_of(answer: Mapping[str, Any]) -> Rollout:
-    """The rollout in an answer that may say more of it."""
+    """Return the rollout in an answer, which may have additional fields."""
     try:
         return msgspec.convert({name: value for name, value in answer.items() if name in _FIELDS}, Rollout)
     except msgspec.ValidationError as error:
@@ -52,7 +49,7 @@ def rollout_of(answer: Mapping[str, Any]) -> Rollout:
 
 
 def picture_of(answer: Mapping[str, Any], now_unix_s: float) -> Picture:
-    """From the answer of GET /v1/rollouts/{id}."""
+    """Return the rollout and its figures from the answer of GET /v1/rollouts/{id}."""
     rollout = rollout_of(answer)
     try:
         encoded = msgspec.convert(answer.get("evidence") or _NOTHING, EncodedEvidence, str_keys=True)
@@ -76,9 +73,9 @@ MOODS = {
     "suspected": ("yellow", "looks bad"),
     "proven": ("red", "halts"),
 }
-FACTOR_WORSE = 1.25  # coloured from here on: a look, not a judgement
+FACTOR_WORSE = 1.25  # factors from here on are coloured; this does not halt a rollout
 BAR_COLUMNS = 40
-STALE_S = 15.0  # gateways speak every second; as long as a replica may be silent
+STALE_S = 15.0  # gateways report every second; the same limit as for silent replicas
 _NO_REPORT = "no gateway has reported on this stage yet"
 
 
@@ -93,7 +90,7 @@ def drawn(picture: Picture) -> RenderableType:
 
 
 def line(picture: Picture) -> str:
-    """Everything in one line, for what is no terminal."""
+    """Return the rollout's state in one line, for output without a terminal."""
     rollout = picture.rollout
     requests, errors, *times = picture.figures.rows
     p99 = next(row for row in times if row.name == "first token p99")
@@ -109,7 +106,7 @@ def line(picture: Picture) -> str:
 
 
 def _has_groups(picture: Picture) -> bool:
-    """Whether there is something to compare, or will be: with the last stage counting begins anew, at nothing."""
+    """Return True if there are or will be figures to compare. Counting restarts with each stage, from 0."""
     requests = picture.figures.rows[0]
     return bool(picture.rollout.is_active and picture.rollout.percent) or bool(requests.control or requests.candidate)
 
@@ -125,7 +122,7 @@ def seconds_words(seconds: float) -> str:
 
 
 def number_words(value: float | None, unit: str) -> str:
-    """`12.3 ms`, `2.0 %`, `1,204`, or a dash for what was not measured."""
+    """Format a value: `12.3 ms`, `2.0 %`, `1,204`, or a dash if it was not measured."""
     if value is None:
         return "–"
     if unit == "":
@@ -143,7 +140,7 @@ def _head(rollout: Rollout) -> Text:
 
 
 def _stages(rollout: Rollout) -> Text:
-    """`1 % ─ 10 % ─ 50 % ─ 100 %`: those passed, the one that is on, those to come."""
+    """Return `1 % ─ 10 % ─ 50 % ─ 100 %`, styled as passed, current and future stages."""
     text = Text()
     for index, stage in enumerate(rollout.policy.stages):
         if index:
@@ -199,7 +196,7 @@ def _factor(row: Row) -> str:
 
 
 def _conditions(picture: Picture) -> Table:
-    """What would halt the stage, and how near it is."""
+    """Return the conditions that would halt the stage, and how close each is."""
     table = Table("halts when", "", "", box=None, pad_edge=False)
     for each in picture.figures.conditions:
         colour, word = MOODS[each.mood]
@@ -224,7 +221,7 @@ def _group_words(requests: float | None, errors: float | None, p99_ms: float | N
     return f"{number_words(requests, '')} requests{failed}{first}"
 
 
-# Rollouts, one a line.
+# Table of rollouts, one per line.
 
 
 def rollout_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -17,7 +17,7 @@ HEADER = "# Generated from functions/api/kinds by `shoal schema --crd --write`; 
 
 
 def schema(*, kind: str | None, crd: bool, write: Path | None) -> None:
-    """Print what was asked for, or write the CRDs as files into the folder `write`."""
+    """Print the schemas, or write the CRDs as files into the folder `write`."""
     if write is not None and not crd:
         raise Refused("--write goes with --crd: it writes one file for each CustomResourceDefinition")
     if not crd:
@@ -37,7 +37,7 @@ def schema(*, kind: str | None, crd: bool, write: Path | None) -> None:
 def as_yaml(document: Schema) -> str:
     yaml = YAML()
     yaml.default_flow_style = False
-    yaml.width = 4096  # a wrapped line would end in a space
+    yaml.width = 4096  # avoid wrapping, which leaves trailing spaces
     yaml.representer.ignore_aliases = lambda _: True
     yaml.indent(mapping=2, sequence=4, offset=2)
     text = io.StringIO()

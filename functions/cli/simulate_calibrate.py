@@ -1,7 +1,7 @@
-"""`shoal simulate calibrate --url URL`: measure an engine, fit its step costs, say how far off they are.
+"""`shoal simulate calibrate --url URL`: measure an engine, fit its step costs and report their errors.
 
-Takes a minute or two of the engine for itself. What is printed is a profile in the terms of `engine_profile`, and its
-errors on requests that it was not fitted to; exit 1 where the engine cannot be measured.
+The engine must be idle otherwise for a minute or two. The output is a profile in the terms of `engine_profile`, and its
+errors on held-out requests. Exit status 1 if the engine cannot be measured.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from functions.simulator.calibration.measure import (
 )
 from functions.simulator.fleet.engine_profile import EngineProfile
 
-KV_TOKENS = 131_072  # where nobody says
+KV_TOKENS = 131_072  # default if neither the option nor the engine gives it
 
 
 def calibrate(
@@ -72,16 +72,16 @@ async def _measured(
 ) -> tuple[StepFit, list[Answered], int | None]:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(limits=limits) as http:
-        engine = Engine(http, url, model, api_key, Random(plan.seed))  # noqa: S311 - any tokens do
+        engine = Engine(http, url, model, api_key, Random(plan.seed))  # noqa: S311 - not security-relevant
         firsts, gaps = await alone(engine, plan, say), await together(engine, plan, say)
         answers = await held_out(engine, wanted(plan), say)
-        firsts += await alone(engine, plan, say)  # once more: a machine that others use has changed meanwhile
+        firsts += await alone(engine, plan, say)  # measured again, because the load of a shared machine changes
         gaps += await together(engine, plan, say)
         try:
             metrics = await EngineClient(http, url).metrics()
             kv_tokens = (metrics.num_gpu_blocks or 0) * (metrics.block_size_tokens or 0) or None
         except EngineError:
-            kv_tokens = None  # no engine's own address, or another kind of engine
+            kv_tokens = None  # a proxy's address, or another kind of engine
     return fit(firsts, gaps), answers, kv_tokens
 
 

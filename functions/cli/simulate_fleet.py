@@ -1,7 +1,7 @@
-"""`shoal simulate fleet`: a fleet in virtual time, at shares of what it can do.
+"""`shoal simulate fleet`: simulate a fleet in virtual time, at shares of its capacity.
 
-The table has, for each load, the median over the seeds and, where it was more than one, the range of the
-slowest first tokens. `-o json` has every run. Progress goes to standard error, so that what is printed is the answer.
+For each load the table shows the median over the seeds and, with several seeds, the range of the first-token p99.
+`-o json` contains every run. Progress goes to standard error, so that standard output holds only the result.
 """
 
 import sys
@@ -37,7 +37,7 @@ def fleet(
     as_json: bool,
     routers: Mapping[str, MakeRouter | None] = OWN_ROUTER,
 ) -> None:
-    """`routers`: by name, None for shoal's own; `studies.routers` compares it with others."""
+    """Simulate. `routers` maps names to routers, None for shoal's own; `studies.routers` compares several."""
     if profile not in PROFILES:
         raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     check_loads(loads)

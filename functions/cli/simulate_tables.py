@@ -1,9 +1,9 @@
-"""Tables of `shoal simulate`: what a threshold, host memory or a prefill pool would change.
+"""Tables of `shoal simulate`: effects of a cascade's threshold, of host memory and of a prefill pool.
 
-cascade --trace FILE    which threshold escalates how many, from the entropies in traces: a cascade writes that of
-                        every small answer into its request's trace, whatever was decided
-offload                 for which loads host memory behind the KV cache pays, by its size and its link
-prefill                 for which prompts and loads a prefill pool pays, beside one pool of equal accelerators
+cascade --trace FILE    share of answers that each threshold escalates, from the entropies in traces: a cascade writes
+                        the entropy of every small answer into its request's trace, escalated or not
+offload                 loads for which host memory behind the KV cache pays, by its size and link
+prefill                 prompts and loads for which a prefill pool pays, against one pool of as many accelerators
 """
 
 import sys
@@ -25,7 +25,7 @@ from functions.simulator.prefill_pools import PrefillArm, PrefillExperiment
 from functions.telemetry.trace_row import TraceRow, rows
 
 WANTED_RATIOS = (0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01)
-Step = tuple[str, str]  # from which pool, to which
+Step = tuple[str, str]  # (small pool, large pool)
 _GIGABIT = 125_000_000
 
 
@@ -52,7 +52,6 @@ def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
 
 
 def entropies(recorded: Iterable[TraceRow]) -> dict[Step, list[float]]:
-    """The recorded entropies of each step."""
     found: dict[Step, list[float]] = defaultdict(list)
     for row in recorded:
         judged = row.route_score.get("cascade")
@@ -62,7 +61,7 @@ def entropies(recorded: Iterable[TraceRow]) -> dict[Step, list[float]]:
 
 
 def table(found: list[float], thresholds: list[float]) -> list[Escalations]:
-    """By threshold; those asked for, or such as lead to round shares."""
+    """Return the escalations by threshold: the given thresholds, or those that escalate round shares."""
     wanted = sorted(set(thresholds or quantile_thresholds(found, WANTED_RATIOS)))
     return escalations(found, wanted)
 

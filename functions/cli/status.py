@@ -1,6 +1,6 @@
-"""`shoal status`: which revision runs, the condition of every object, replicas and processes, as the controller tells.
+"""`shoal status`: the running revision, objects, replicas and processes, as the controller reports them.
 
-Where no controller runs, what goes on serving without it is named. Exit status 0 while everything is ready.
+Without a controller it lists the processes that still serve. Exit status 0 if everything is ready, else 1.
 """
 
 import json
@@ -46,13 +46,13 @@ def status(*, as_json: bool) -> None:
 
 
 def _prometheus(controller: dict[str, Any] | None) -> str | None:
-    """Its address, where one runs beside the fleet."""
+    """Return the address of the fleet's Prometheus, or None."""
     processes = controller["processes"] if controller is not None else []
     return next((f"http://127.0.0.1:{each['port']}" for each in processes if each["role"] == "prometheus"), None)
 
 
 def _models(context: CliContext) -> dict[str, Any]:
-    """Adapters by tier and rollouts; none where the registry does not answer, which the controller tells of."""
+    """Return adapters by tier, rollouts and pools; empty if the registry does not answer."""
     try:
         with Registry(context) as registry:
             models = list(registry.pages("/v1/models"))
@@ -69,6 +69,6 @@ def _models(context: CliContext) -> dict[str, Any]:
 
 
 def _left_over(context: CliContext) -> list[dict[str, Any]]:
-    """Processes that run although no controller does: they go on serving."""
+    """Return the processes that still serve without a controller."""
     found = left_over(context.layout, read_ledger(context.layout.ledger_file))
     return [{"name": process.name, "pid": process.pid} for process in found if process.leads]

@@ -1,4 +1,7 @@
-"""Tables of `shoal status`: revision, objects, replicas, models, processes. 80 columns, more where there are more."""
+"""Tables of `shoal status`: revision, objects, replicas, models, processes.
+
+They fit 80 columns, or use a wider terminal.
+"""
 
 import time
 from collections import Counter
@@ -22,7 +25,7 @@ def show_revision(controller: dict[str, Any], console: Console) -> None:
 
 
 def revision_lines(controller: dict[str, Any], now_unix_s: float) -> list[tuple[str, str]]:
-    """(heading, words with markup); a line without a heading goes on where the one before ended."""
+    """Return lines as (heading, text with markup). A line without a heading continues the previous one."""
     revision, snapshot = controller["revision"], controller["snapshot"]
     lines = [("revision", _desired(revision, now_unix_s))]
     if revision["suspended"]:
@@ -85,7 +88,7 @@ def _ago(seconds: float) -> str:
 
 
 def scaling_table(scaling: Sequence[Mapping[str, Any]], now_unix_s: float | None = None) -> Table | None:
-    """None where no pool is scaled and none is held back."""
+    """Return the table of scaled pools, or None if no pool is scaled, warm or held back."""
     shown = [each for each in scaling if each["desired"] is not None or each["warm"] or each["held"]]
     if not shown:
         return None
@@ -109,7 +112,7 @@ def scaling_table(scaling: Sequence[Mapping[str, Any]], now_unix_s: float | None
 
 
 STATE_COLOURS = {"Ready": "green", "Reconciling": "yellow", "Stalled": "red"}
-ALWAYS_LISTED = ("InferenceService", "Model")  # the other kinds only where something is wrong with one
+ALWAYS_LISTED = ("InferenceService", "Model")  # other kinds are listed only if not Ready
 LISTED_MAX = 60
 SHORT_DIGEST = len("sha256:") + 12
 WIDE_COLUMNS = 100
@@ -185,7 +188,7 @@ def _plural(kind: str, count: int) -> str:
 def _show_replicas(seen: dict[str, Any], console: Console) -> None:
     known = {replica["replica_id"]: replica for replica in seen["replicas"]}
     engines = {p["replica"]: p for p in seen["controller"]["processes"] if p["role"] == "engine"}
-    pool_shown = console.width >= WIDE_COLUMNS  # a replica's name begins with its pool's
+    pool_shown = console.width >= WIDE_COLUMNS  # in a narrow terminal the replica's name shows its pool
     table = Table("replica", *(["pool"] if pool_shown else []), "phase", box=None, pad_edge=False)
     for heading in ("running", "waiting", "kv", "adapters", "restarts", "heartbeat"):
         table.add_column(heading, justify="right")
@@ -221,13 +224,13 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
 
 
 def weights_name(replica: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    """The base's version that the replica has loaded; without a name, the beginning of its digest."""
+    """Return the name of the base version that the replica has loaded, or the beginning of its digest."""
     digest = str(replica.get("weights_digest") or "")
     return versions.get(digest, digest[:SHORT_DIGEST]) or "not known"
 
 
 def mixed_lines(replicas: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> list[str]:
-    """Of pools whose serving replicas have loaded different weights: which, on how many."""
+    """Return a line for each pool whose ready replicas have loaded different weights, with counts by version."""
     found: dict[str, Counter[str]] = {}
     for replica in replicas:
         if replica["phase"] == "ready" and replica.get("weights_digest"):
@@ -241,7 +244,7 @@ def mixed_lines(replicas: Sequence[Mapping[str, Any]], versions: Mapping[str, st
 
 
 def _show_models(seen: dict[str, Any], console: Console) -> None:
-    """What is overloaded, adapters by tier, rollouts on their way; nothing where the registry did not answer."""
+    """Print overloaded pools, adapters by tier and active rollouts; nothing if the registry did not answer."""
     for line in overload_lines(seen["pools"]):
         console.print(line, soft_wrap=True)
     if seen["adapters"]:

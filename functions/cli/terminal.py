@@ -1,4 +1,4 @@
-"""Progress for people: a spinner with seconds on a terminal, plain lines elsewhere (logs, pipes, CI)."""
+"""Progress output: a spinner with elapsed seconds on a terminal, plain lines elsewhere (logs, pipes, CI)."""
 
 import threading
 import time
@@ -11,10 +11,10 @@ from rich.status import Status
 
 from functions.controller.local.prepare.steps import Step
 
-PLAIN_LINE_EVERY_S = 10.0  # a long step says in a log that it is still there
+PLAIN_LINE_EVERY_S = 10.0  # interval at which a long step writes a sign of life to a log
 
 
-PIPE_WIDTH_COLUMNS = 200  # rich takes 80 where there is no terminal, and would cut names in two
+PIPE_WIDTH_COLUMNS = 200  # without a terminal rich assumes 80 columns, which would break names
 
 
 def make_console() -> Console:
@@ -23,13 +23,13 @@ def make_console() -> Console:
 
 
 def make_error_console() -> Console:
-    """For what accompanies an answer, so that nothing that reads the answer has to skip it."""
+    """Return a console on standard error, for output that must not mix with the result on standard output."""
     console = Console(highlight=False, stderr=True)
     return console if console.is_terminal else Console(highlight=False, stderr=True, width=PIPE_WIDTH_COLUMNS)
 
 
 class TerminalReporter:
-    """The steps of a long command."""
+    """Reports the steps of a long command on a console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -50,11 +50,11 @@ class TerminalReporter:
         self._console.print(f"[green]✓[/] {escape(title)}  [dim]{time.monotonic() - started_s:.1f} s[/]{result}")
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)  # lines to paste must stay whole
+        self._console.print(line, markup=False, soft_wrap=True)  # lines to copy must not be wrapped
 
 
 class _Spinner:
-    """One line that moves: what is being done, for how long."""
+    """A spinner line: title, elapsed seconds and what is being done."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.result = ""
@@ -82,7 +82,7 @@ class _Spinner:
         self.result = result
 
     def _tick(self) -> None:
-        """Seconds go on while the step itself waits for somebody else."""
+        """Update the elapsed seconds, also while the step itself is blocked."""
         while not self._over.wait(0.2):
             width = max(20, self._status.console.width - len(self._title) - 16)
             doing = f"  [dim]{escape(self._doing[:width])}[/]" if self._doing else ""
@@ -90,7 +90,7 @@ class _Spinner:
 
 
 class _Lines:
-    """A line at the start, and another now and then when something new is being done."""
+    """A line at the start, then one at most every PLAIN_LINE_EVERY_S for a new activity."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.result = ""

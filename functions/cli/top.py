@@ -1,6 +1,6 @@
 """`shoal top`: pools, replicas, adapters by tier and rollouts of the fleet, from the registry.
 
-Live on a terminal until it is interrupted; elsewhere one poll; with `-o json` an object for every poll.
+Live on a terminal until interrupted, elsewhere one poll. With `-o json`, an object for every poll.
 """
 
 import json
@@ -81,7 +81,7 @@ def tier_table(tiers: Sequence[Tiers]) -> Table:
 
 
 def overload_lines(pools: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Of pools whose gateways have rungs of the overload ladder in force: which, and why."""
+    """Return a line for each overloaded pool: the active steps of the overload ladder and the reason."""
     return [
         f"[yellow]![/] {escape(name)} is overloaded: {', '.join(pool['rungs'])} ({escape(str(pool['why']))})"
         for name, pool in sorted(pools.items())
@@ -90,14 +90,14 @@ def overload_lines(pools: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def failure_lines(tiers: Sequence[Tiers]) -> list[str]:
-    """The first of the adapters that cannot be loaded, with their replica's words."""
+    """Return lines for the first adapters that cannot be loaded, with the replica's message."""
     failing = {name: words for each in tiers for name, words in each.failing.items()}
     lines = [f"[red]![/] {escape(name)}: {escape(words)}" for name, words in sorted(failing.items())[:SHOWN_FAILURES]]
     more = len(failing) - SHOWN_FAILURES
     return [*lines, *([f"[dim]… and {more} more cannot be loaded[/]"] if more > 0 else [])]
 
 
-MODELS_EVERY = 5  # looks: the catalogue changes less often than the fleet, and may be long
+MODELS_EVERY = 5  # polls per read of the catalogue, which changes rarely and may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class FleetPoll:
     replicas: list[dict[str, Any]]
     tiers: tuple[Tiers, ...]
     rollouts: list[dict[str, Any]]
-    pools: dict[str, dict[str, Any]]  # as their gateways see them
+    pools: dict[str, dict[str, Any]]  # pools as their gateways report them
 
 
 def top(every_s: float, *, as_json: bool) -> None:
@@ -143,7 +143,7 @@ def _live(looks: Iterator[FleetPoll], console: Console) -> None:
 
 
 def _looks(registry: Registry, every_s: float) -> Iterator[FleetPoll]:
-    """Endless. The registry away, the last look stays."""
+    """Poll the fleet for ever. If the registry does not answer, repeat the last result."""
     models: list[dict[str, Any]] = []
     last: FleetPoll | None = None
     count = 0

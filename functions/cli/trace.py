@@ -1,7 +1,7 @@
-"""`shoal trace REQUEST_ID`: where one request's time went, and why it went to that replica; `shoal traces`: a search.
+"""`shoal trace REQUEST_ID`: one request's waterfall and routing decision. `shoal traces`: search requests.
 
-Both ask the trace store, so all gateways together; a row is there about a second after its request's end. What it has
-not got yet of one request, the files have that the local fleet's gateway writes: a quarter of a second after the end.
+Both read the trace store, which has the requests of all gateways about a second after their end. If it does not have a
+request, `shoal trace` reads the files of the local fleet's gateway, which are written 0.25 s after the end.
 """
 
 import sys
@@ -31,7 +31,7 @@ BAR_COLUMNS = 48
 def trace(
     request_id: str, directory: Path | None, *, cluster: str | None = None, namespace: str = "shoal", as_json: bool
 ) -> None:
-    """`directory`: of its files alone."""
+    """Print the trace of a request. `directory` restricts the search to its files."""
     row = _in_files(request_id, directory) if directory is not None else _anywhere(request_id, cluster, namespace)
     if as_json:
         sys.stdout.write(orjson.dumps(msgspec.to_builtins(row), option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -40,7 +40,7 @@ def trace(
 
 
 def _anywhere(request_id: str, cluster: str | None, namespace: str) -> TraceRow:
-    """In the store, else in the local fleet's files."""
+    """Find a request's row in the store, else in the local fleet's files."""
     context, why = current_context(), ""
     try:
         with asked_store(context, cluster, namespace) as store:
@@ -93,7 +93,7 @@ def waterfall(row: TraceRow) -> Table:
 
 
 def _bar(part: Part, total_ms: float) -> str:
-    """At least one column wide, and inside the picture."""
+    """Draw a bar that is at least one column wide and stays inside the chart."""
     scale = BAR_COLUMNS / total_ms if total_ms > 0 else 0.0
     start = min(BAR_COLUMNS - 1, int(part.start_ms * scale))
     width = max(1, min(BAR_COLUMNS - start, round(part.ms * scale)))
@@ -139,7 +139,7 @@ def _gaps(row: TraceRow) -> str:
 
 
 def _decision(row: TraceRow) -> Table:
-    """The route's terms as they were predicted."""
+    """Return the terms of the routing decision as they were predicted."""
     table = Table("route", row.route_reason or "none", box=None, pad_edge=False)
     for name, value in row.route_score.items():
         if name != "reason":
@@ -173,7 +173,7 @@ def traces(asked: Search, *, cluster: str | None, namespace: str, as_json: bool)
 
 
 def since(text: str) -> float:
-    """Unix seconds of `90s`, `15m`, `2h` or `7d` ago; Refused."""
+    """Return the Unix time of `90s`, `15m`, `2h` or `7d` ago. Fail for other texts."""
     try:
         ago_s = int(text[:-1]) * _DAY_S if text.endswith("d") and text[:-1].isdigit() else duration_s(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Where commands ask for traces: the local fleet's store, a cluster's through its API server, or any by its address."""
+"""Access to a trace store: the local fleet's, a cluster's through its API server, or any store by its address."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _CLUSTER_USER = "shoal"
 
 
 class TraceStoreAccess(BaseSettings):
-    """Read from the environment, prefix `SHOAL_CLI_TRACE_STORE_`."""
+    """Settings from the environment, prefix `SHOAL_CLI_TRACE_STORE_`."""
 
     model_config = SettingsConfigDict(
         env_prefix="SHOAL_CLI_TRACE_STORE_", frozen=True, extra="ignore", env_ignore_empty=True,
@@ -41,7 +41,7 @@ class TraceStoreAccess(BaseSettings):
 
 @contextmanager
 def asked_store(context: CliContext, cluster: str | None, namespace: str) -> Iterator[TraceStore]:
-    """For one command; what goes wrong is said in words."""
+    """Open the trace store for one command, and turn its errors into messages for the user."""
     with _address(context, cluster, namespace) as address:
         store = TraceStore(address, answer_s=ANSWER_S)
         try:

@@ -1,7 +1,7 @@
-"""`shoal up` and `shoal prepare`: prepare, start the controller, wait for the fleet, show that it answers.
+"""`shoal up`, `shoal prepare` and `shoal down`: prepare, start the controller, wait for the fleet, show first answers.
 
-The fleet runs in the background when this returns; `shoal down` stops it. Each part can be killed: what was prepared is
-kept, the controller goes on by itself, and the next `shoal up` takes up where this one was.
+The fleet runs in the background when `shoal up` returns; `shoal down` stops it. `shoal up` can be killed at any time:
+prepared parts are kept, the controller continues, and the next `shoal up` continues from there.
 """
 
 import shlex
@@ -47,7 +47,7 @@ def prepare(engine: EngineKind) -> None:
 
 
 def place_of_fleet() -> CliContext:
-    """Where the fleet is, or is to be: a region that is not there yet is given its place among the others."""
+    """Return the context of the fleet. A new region gets its state directory and ports first."""
     settings = read_settings()
     if settings.region is None:
         return current_context()
@@ -60,8 +60,10 @@ def place_of_fleet() -> CliContext:
 
 
 def prepare_basics(context: CliContext, reporter: Reporter) -> None:
-    """State, secrets, certificates, configuration: what every fleet needs, in a second. One region at a time: what
-    they share is made once."""
+    """Prepare state, secrets, certificates and configuration, in about a second.
+
+    Regions are prepared one at a time, because what they share is created once.
+    """
     layout = context.layout
     with ExitStack() as held:
         if layout.region is not None:
@@ -90,7 +92,7 @@ def _prepare_basics(context: CliContext, reporter: Reporter) -> list[str]:
 
 
 def prepare_engine(context: CliContext, engine: EngineKind, reporter: Reporter) -> None:
-    """The engine's environment and the base model; nearly nothing for the simulated one."""
+    """Prepare the engine's environment and the base model. A simulated engine needs only a placeholder model."""
     layout, venv = context.layout, context.settings.engine_venv
     if engine == "sim":
         ensure_placeholder_model(layout)
@@ -103,19 +105,18 @@ def prepare_engine(context: CliContext, engine: EngineKind, reporter: Reporter) 
         raise Refused(str(error)) from error
 
 
-# The end of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
+# Last step of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
 
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 32
-UPDATE_TRAVELS_S = 20.0  # from an agent that has loaded an adapter, by way of its heartbeat, to the gateway
+UPDATE_TRAVELS_S = 20.0  # time until a gateway knows from an agent's heartbeat that an adapter is loaded
 RETRY_S = 0.3
-MAX_SHOWN = 10  # an installation may have thousands: these show that it works
+MAX_SHOWN = 10  # an installation may have thousands of models
 
 
 def show_first_answers(context: CliContext, asker: GatewayClient, console: Console) -> None:
-    """Refused where one of them does not answer: then the fleet is not up, whatever the probes say. Models that make no
-    text are not asked."""
+    """Show an answer of each model that generates text. Fail if one does not answer, even if all probes succeed."""
     console.print(f"\n[bold]{QUESTION}[/]  [dim]{context.gateway_url}/v1/chat/completions[/]")
     shown: set[str] = set()
     callable_by_some: set[str] = set()
@@ -145,7 +146,7 @@ def _show(asker: GatewayClient, console: Console, tenant: str, model: str, key: 
 
 
 def _stream(asker: GatewayClient, console: Console, model: str, key: str) -> float:
-    """Print the answer as it comes; milliseconds to its first piece."""
+    """Print the answer while it streams. Return the milliseconds to its first piece."""
     started_s = time.monotonic()
     first_ms = 0.0
     for text in asker.stream(ChatCall(model, [{"role": "user", "content": QUESTION}], max_tokens=MAX_TOKENS), key):
@@ -173,7 +174,7 @@ def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
 
 
 def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) -> None:
-    """Before minutes of preparation, and before anything is started; the controller checks again. Kept for later."""
+    """Check and keep the ports before the minutes of preparation. The controller checks them again."""
     if controller_status(context) is not None:
         return
     with reporter.step("Ports") as step:
@@ -222,7 +223,7 @@ def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
 
 
 def _command(region: str | None) -> str:
-    """What to type for `shoal` here: its name where that is found, else its path, as short as it can be."""
+    """Return the shell command for `shoal`: its name if the PATH has it, else its path, relative if possible."""
     path = _short(Path(sysconfig.get_path("scripts")) / "shoal")
     command = "shoal" if shutil.which("shoal") is not None else shlex.quote(path)
     return command if region is None else f"{command} --region {region}"
@@ -232,13 +233,12 @@ def _short(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-# `shoal down`: with a controller, ask it to drain everything; without one, find what runs and end it.
-#
-# Either way it looks again afterwards, and says so when something is left.
+# `shoal down`: the controller drains everything; without one, `shoal down` finds the processes and stops them.
+# Afterwards it checks again and fails if a process is left.
 
 
 DOWN_POLL_S = 0.2
-# Beyond the drain limits of gateway and agents, one after the other: SIGKILL and sweeping for each role.
+# Added to the drain limits of gateway and agents, which run one after the other: time for SIGKILL and cleanup.
 SLACK_S = 60.0
 
 
@@ -275,7 +275,7 @@ def _ask_controller(context: CliContext, step: Step) -> bool:
 
 
 def _stop_rest(context: CliContext, step: Step) -> list[Found]:
-    """What no controller stopped. A controller that does not answer goes first: it would start things again."""
+    """Stop the processes that no controller stopped, beginning with a hung controller, which would restart others."""
     ledger = read_ledger(context.layout.ledger_file)
     end_now(found for found in left_over(context.layout, ledger) if found.name == "controller")
     return drain_all(context.layout, ledger, context.settings.drain_timeout_s, step.update)

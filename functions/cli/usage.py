@@ -1,7 +1,7 @@
-"""`shoal usage`: what tenants used and what it cost, and of each pool what was paid and idle.
+"""`shoal usage`: usage and cost by tenant, and paid, used and idle accelerator time by pool.
 
-By the registry's ledger (docs/how-to/usage.md), in whole hours of UTC. With SHOAL_CLI_KEY a tenant sees its own, also
-at a gateway; what was idle is the operator's to see.
+The figures come from the registry's ledger (docs/how-to/usage.md), in whole hours of UTC. With SHOAL_CLI_KEY a tenant
+sees its own usage, also at a gateway. Only the operator sees the figures of pools.
 """
 
 import json
@@ -22,7 +22,7 @@ from functions.cli.terminal import make_console
 _AGO = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 _UNIT_S = {"m": 60, "h": 3600, "d": 86_400}
 _TIMES = ("day", "hour")
-_LATE_S = 120.0  # gateways tell every ten seconds of what they have
+_LATE_S = 120.0  # limit for a missing report; gateways report every ten seconds
 
 
 def usage(
@@ -57,7 +57,7 @@ def pools(*, since: str, until: str | None, as_json: bool) -> None:
 
 
 def moment_unix_s(text: str, now_unix_s: float) -> float:
-    """Of `90m`, `24h` or `7d` ago, of a date (its beginning, in UTC), or of an RFC 3339 moment."""
+    """Return the Unix time of `90m`, `24h` or `7d` ago, of a date (its beginning in UTC), or of an RFC 3339 time."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return now_unix_s - int(ago[1]) * _UNIT_S[ago[2]]
@@ -104,7 +104,7 @@ def pools_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def notes(answer: Mapping[str, Any], now_unix_s: float) -> list[str]:
-    """What a reader of the table must know."""
+    """Return the notes below the table: period, units, missing reports and omitted rows."""
     begins, ends = (_named("hour", answer[name]) for name in ("since_unix_s", "until_unix_s"))
     lines = [f"whole hours of UTC, {begins} to {ends}; acc. s are seconds of one accelerator, cost is in your money"]
     told = answer["last_told_unix_s"]
@@ -143,7 +143,7 @@ def _named(dimension: str, value: Any) -> str:
 
 
 def _money(amount: float | None) -> str:
-    """Four places below one, where a request costs a thousandth; a dash where there is none."""
+    """Format an amount with two decimals, or four below 1 because a request costs thousandths; a dash for None."""
     if amount is None:
         return "–"
     return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.4f}"

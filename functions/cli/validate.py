@@ -1,9 +1,9 @@
-"""`shoal validate`: a configuration judged as the controller would judge it, before anybody pushes it.
+"""`shoal validate`: check a configuration like the controller would, before it is pushed.
 
-Every problem is told with its place, the line itself and what would be right. Exit status 1 where there is any. What is
-right as written and cannot be obeyed all the same is a warning, and no reason to fail.
-Neighbours: `functions.api.loader` judges, `functions.controller.unobeyed` warns, `validate_report` prints,
-`validate_foreign` asks KServe's own schema.
+Every problem is reported with its file and line, the text of the line and a correction. Exit status 1 if there is one.
+A declaration that is valid but cannot be honoured is a warning, which does not fail the command.
+`functions.api.loader` checks, `functions.controller.unobeyed` warns, `validate_report` prints, `validate_foreign`
+checks against KServe's own schema.
 """
 
 import sys
@@ -23,18 +23,18 @@ from functions.cli.refused import Refused
 from functions.cli.validate_report import Report, print_json, print_report
 from functions.controller.unobeyed.declared import declared_findings
 
-if TYPE_CHECKING:  # jsonschema is not needed where no CRDs are given
+if TYPE_CHECKING:  # jsonschema is imported only if CRDs are given
     from functions.cli.validate_foreign import ForeignSchemas
 
 DEFAULT_FOLDERS = ("inferenceservices", "policies", "registry")
 STDIN = "-"
 STDIN_NAME = "stdin"
-SLOW_S = 1.0  # progress is shown from here on
+SLOW_S = 1.0  # progress is shown after this time
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was read, by file name as places have it."""
+    """Contents that were read, by the file name that problems use."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
 
@@ -91,7 +91,10 @@ def _files(paths: Sequence[Path], problems: list[Problem]) -> Iterator[tuple[str
 
 
 def _default_paths() -> list[Path]:
-    """The files that `shoal up` would take: the top of each folder, since deeper ones hold data and examples."""
+    """Return the files that `shoal up` would commit: the top level of each folder.
+
+    Deeper folders hold data and examples.
+    """
     folders = [Path.cwd() / name for name in DEFAULT_FOLDERS]
     files = [file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in {".yaml", ".yml"}]
     if not files:
@@ -107,6 +110,6 @@ def _nothing_there(paths: Sequence[Path], loaded: Loaded) -> tuple[Problem, ...]
 
 
 def _progress() -> Progress:
-    """On standard error, so that nothing that reads the answer has to skip it; started only when it takes long."""
+    """Return a progress display on standard error, which is started only if reading takes long."""
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.fields[file]}"), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,7 +1,7 @@
-"""InferenceServices against KServe's own schema: what the API server would refuse, or drop without a word.
+"""Check of InferenceServices against KServe's own schema: keys that the API server would reject or silently drop.
 
-The loader reads only what shoal needs of an InferenceService. With KServe's CRD at hand (`--crds`, a folder with its
-CustomResourceDefinitions), every key is judged: unknown ones too, which a server prunes in silence.
+The loader reads only the parts of an InferenceService that shoal needs. With KServe's CRD (`--crds`, a folder with its
+CustomResourceDefinitions) every key is checked, including unknown keys, which a server prunes without an error.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ def _told(tree: Node, error: ValidationError) -> Iterator[Problem]:
                 message = f"unknown key for KServe; it would be dropped{near_miss(key, allowed)}"
                 yield Problem(tree.locate_key([*path, key]), path_text([*path, key]), message)
         case "required":
-            # One error for each key that is missing, and only its text says which: `'name' is a required property`.
+            # Each missing key has its own error, and only the message names the key: `'name' is a required property`.
             key = next(key for key in schema["required"] if error.message.startswith(f"{key!r} "))
             yield Problem(tree.locate(path), path_text([*path, key]), "is required by KServe, and not there")
         case _:
@@ -71,11 +71,11 @@ def _allowed(error: ValidationError) -> str:
 
 
 def _schema(file: Path) -> Schema:
-    """The schema of the version that we read, closed: a key that it does not name is an error."""
+    """Return the schema of the version that shoal reads, closed, so that unknown keys are errors."""
     try:
         if file.stat().st_size > CRD_MAX_BYTES:
             raise Refused(f"{file} has more than {CRD_MAX_BYTES} bytes: that is not KServe's CRD")
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is libyaml: the file has 2 MB
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml if available: the file has 2 MB
         document = yaml.load(file.read_bytes(), Loader=loader)  # noqa: S506 - both are safe loaders
     except (OSError, yaml.YAMLError) as error:
         raise Refused(f"{file} cannot be read as KServe's CRD: {error}") from error
@@ -90,7 +90,7 @@ def _schema(file: Path) -> Schema:
 
 
 def _closed(node: Any) -> Any:
-    """OpenAPI as Kubernetes has it, in the words of JSON Schema."""
+    """Convert Kubernetes' OpenAPI schema to a closed JSON Schema."""
     if isinstance(node, list):
         return [_closed(item) for item in node]
     if not isinstance(node, dict):

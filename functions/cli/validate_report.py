@@ -1,5 +1,4 @@
-"""Report of `shoal validate`: each problem under its line, with a caret; or a summary when there is none, after what is
-right as written and cannot be obeyed."""
+"""Report of `shoal validate`: each problem with its line and a caret; without problems, the warnings and a summary."""
 
 import json
 import sys
@@ -24,23 +23,23 @@ PASSED_OVER_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    contents: Mapping[str, bytes]  # what was read, by file name
+    contents: Mapping[str, bytes]  # contents that were read, by file name
     problems: tuple[Problem, ...]
     loaded: Loaded | None
     foreign_schemas: bool = False
-    warnings: tuple[Unobeyed, ...] = ()  # by place
+    warnings: tuple[Unobeyed, ...] = ()  # sorted by file and line
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A line, cut to what fits, and where in it the caret goes."""
+    """A line, cut to fit the terminal, and the position of the caret."""
 
     line: str
-    caret: int  # characters before it
+    caret: int  # number of characters before the caret
 
 
 def excerpt(content: bytes | None, line: int, column: int) -> Excerpt | None:
-    """The line of a problem; None where there is none to show. Control characters never reach a terminal."""
+    """Return the line of a problem, or None if the content has no such line. Control characters are replaced."""
     lines = content.decode("utf-8", errors="replace").removeprefix("\ufeff").split("\n") if content is not None else []
     if not 1 <= line <= len(lines):
         return None
@@ -139,7 +138,7 @@ def _print_warned(report: Report, console: Console) -> None:
 
 
 def _counts(loaded: Loaded) -> list[tuple[str, int]]:
-    """Kinds with how many there are, the most frequent first."""
+    """Return the number of objects of each kind, the most frequent kind first."""
     kinds: Iterator[str] = (declared.value.kind for declared in loaded.objects)
     return Counter(kinds).most_common()
 

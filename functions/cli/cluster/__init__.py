@@ -1,6 +1,6 @@
-"""An installation on Kubernetes, looked at and made ready through its API server.
+"""Commands for an installation on Kubernetes, through its API server.
 
-`access` speaks to the server; `secret_plan` and `secrets` make Secrets; `facts` reads what `platform_checks` and
-`installation_checks` judge, and `doctor` tells it; `tunnel` leads to the registry, for `console` and every command that
-asks it; `picture`, `status`, `logs` and `events` show what runs.
+`access` calls the server. `secret_plan` and `secrets` create Secrets. `facts` reads what `platform_checks`,
+`installation_checks` and `supply_checks` evaluate, and `doctor` prints their findings. `tunnel` connects to the
+registry and the trace store. `picture`, `status` and `logs` show what runs; `drain`, `restart` and `orders` change it.
 """

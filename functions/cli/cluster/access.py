@@ -1,7 +1,7 @@
-"""Access to a cluster's API server by a kubeconfig: reads, creations, new contents, and patches of single fields.
+"""Access to a cluster's API server by a kubeconfig: read, create, replace and patch.
 
-The kubeconfig is what kubectl takes: KUBECONFIG, else ~/.kube/config, and of it the context that is named or current.
-What one may not read is told apart from what is not there: `Forbidden`.
+The kubeconfig is the same as kubectl's: KUBECONFIG, else ~/.kube/config, with the named or the current context.
+`Forbidden` distinguishes objects that may not be read from objects that do not exist.
 """
 
 import json
@@ -23,56 +23,56 @@ _MERGE_PATCH = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class ClusterChoice:
-    """Which cluster, and the installation's namespaces there."""
+    """A cluster and the installation's namespaces in it."""
 
-    context: str | None = None  # of the kubeconfig; None or -: its current one
+    context: str | None = None  # context of the kubeconfig; None or -: the current one
     system: str = SYSTEM
     models: str = MODELS
 
 
 class Forbidden(Refused):
-    """These credentials may not read it."""
+    """The credentials do not permit the request."""
 
 
 class NotNow(Refused):
-    """The server will do it later: a budget, or its own load, is in the way."""
+    """The server answered 429: a disruption budget or its own load prevents the request now. A retry may succeed."""
 
 
 class Cluster(Protocol):
-    """What commands need of a cluster."""
+    """Operations on a cluster that commands need."""
 
     choice: ClusterChoice
 
     def get(self, path: str, **params: str) -> Body | None:
-        """One object or document by its URL path; None where there is none. Forbidden."""
+        """Return one object or document by its URL path, or None. Raise Forbidden."""
 
     def list(self, path: str, **params: str) -> Iterator[Body]:
-        """A collection's items; nothing where the server does not know the kind. Forbidden."""
+        """Yield a collection's items; none if the server does not know the kind. Raise Forbidden."""
 
     def text(self, path: str, **params: str) -> str | None:
-        """As `get`, of what is no JSON."""
+        """Return a document that is not JSON as text, or None. Raise Forbidden."""
 
     def create(self, path: str, body: Body) -> None:
-        """POST it; Refused where it is there."""
+        """Create an object with POST. Fail if it exists."""
 
     def replace(self, path: str, body: Body) -> None:
-        """PUT it; Refused where it is not there."""
+        """Replace an object with PUT. Fail if it does not exist."""
 
     def patch(self, path: str, body: Body) -> Body:
-        """Merge the fields of `body` into what is there; Refused where it is not."""
+        """Merge the fields of `body` into an object. Fail if it does not exist."""
 
 
 class KubeCluster:
-    """By the Kubernetes client, whose kubeconfig knows certificates, tokens and programs that make them."""
+    """A cluster through the Kubernetes client library, which handles certificates, tokens and exec plugins."""
 
     def __init__(self, choice: ClusterChoice) -> None:
-        from kubernetes import config  # 0.4 s, and only these commands need it
+        from kubernetes import config  # takes 0.4 s, and only these commands need it
         from kubernetes.client import ApiClient, Configuration
         from kubernetes.config import ConfigException
         from kubernetes.dynamic import DynamicClient
 
         self.choice = choice
-        file = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library reads it once, when it is imported
+        file = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library would read it only at its import
         configuration, context = Configuration(), None if choice.context == CURRENT else choice.context
         try:
             config.load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
@@ -117,12 +117,12 @@ class KubeCluster:
         return dict(json.loads(answer))
 
     def forwarded(self, namespace: str, pod: str, port: int) -> Any:
-        """A socket that leads to that port of a pod; Refused where the server will not."""
+        """Return a socket that is connected to a pod's port. Fail if the server refuses the port-forward."""
         from kubernetes.client import ApiClient, CoreV1Api
         from kubernetes.client.exceptions import ApiException
         from kubernetes.stream import portforward
 
-        # A client of its own: the library puts another request function into the one that it is given.
+        # A separate client, because the library replaces the request function of the client that it gets.
         core = CoreV1Api(ApiClient(self._configuration))
         try:
             forward: Any = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
@@ -165,14 +165,13 @@ class KubeCluster:
 
 
 class _NoDiscovery:
-    """Paths are known here: nothing of what the server offers need be asked for."""
+    """Discoverer that does nothing, because all paths are known."""
 
     def __init__(self, *_: object) -> None:
         return
 
 
 def _said(body: object) -> str:
-    """The server's own words."""
     try:
         told = json.loads(body) if isinstance(body, (str, bytes)) else {}
         return str(told["message"])

@@ -1,7 +1,7 @@
-"""Configuration that a cluster holds as objects, as somebody would have written it: without what servers add.
+"""Configuration that a cluster stores as objects, without the fields that servers add.
 
-The number of a pool that its autoscaler wrote is no declaration and left out; so is every InferenceService that is no
-pool of shoal's, or that the controller has made for a version of one.
+A replica number that the autoscaler wrote is omitted, because it is not declared. InferenceServices that are not pools
+of shoal, and those that the controller created for a version of a pool, are omitted too.
 """
 
 from collections.abc import Iterator
@@ -41,6 +41,6 @@ def _pools(cluster: Cluster) -> Iterator[Body]:
 
 
 def _written(item: Body, api_version: str, kind: str) -> Body:
-    """Items of a list carry no head of their own."""
+    """Return the object as it would be written, with the apiVersion and kind that items of a list lack."""
     metadata = {key: item["metadata"][key] for key in _KEPT if item["metadata"].get(key)}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": item["spec"]}

@@ -1,6 +1,6 @@
-"""`shoal doctor`: a cluster looked at, what is missing, and how to mend it. Nothing is changed.
+"""`shoal doctor`: check a cluster and report what is missing and how to fix it. It changes nothing.
 
-Exit status 1 where an installation does not work like this; warnings and what nobody may read do not count.
+Exit status 1 if a check fails. Warnings and unreadable objects do not count.
 """
 
 import json

@@ -1,10 +1,11 @@
-"""`shoal drain`: one replica of a cluster ends, and no request with it.
+"""`shoal drain`: stop one replica of a cluster without losing a request.
 
-    1  its agent is told, through the API server: gateways hear it with its next heartbeat, and send nothing more
-    2  what it has is waited for
-    3  its pod is evicted, which keeps the pool's disruption budget; its Deployment makes another one
+    1  the command orders the agent, through the API server, to drain; gateways see it in the next heartbeat
+    2  running requests end
+    3  the pod is evicted, which respects the pool's disruption budget; its Deployment creates another one
 
-Where it does not come to that (time, a budget, ctrl-C), the drain is called off, and the replica takes work again.
+If that does not succeed (timeout, disruption budget, Ctrl-C), the drain is cancelled and the replica accepts work
+again.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local.prepare.steps import Step
 
 _AGENT = "shoal-agent"
-_PORT = 8480  # as the ServingRuntime has it, which names the port as well
+_PORT = 8480  # the agent's port in the ServingRuntime
 _LOOK_S = 5.0
 _ANSWER_S = 30.0
 
@@ -64,7 +65,7 @@ def _called_off_unless_done(agent: httpx.Client) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(httpx.HTTPError):  # then it stays drained: what ended this is told, and says so too
+        with contextlib.suppress(httpx.HTTPError):  # the replica stays drained; the original error is raised
             agent.delete("/drain")
         raise
 

@@ -1,6 +1,6 @@
-"""What a cluster is like, as far as an installation depends on it: read once, judged by the checks.
+"""Facts about a cluster on which an installation depends. They are read once and evaluated by the checks.
 
-A field is None where these credentials may not read it: a check then says that it does not know.
+A field is None if the credentials may not read it. A check then reports "unknown".
 """
 
 from collections.abc import Callable, Mapping
@@ -23,32 +23,32 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    version: str  # of Kubernetes: v1.34.4
+    version: str  # Kubernetes version, such as v1.34.4
     groups: Mapping[str, tuple[str, ...]]  # API groups, with their versions
-    own_kinds: frozenset[str]  # of shoal.dev, that the server knows
+    own_kinds: frozenset[str]  # kinds of shoal.dev that the server serves
     nodes: Items | None = ()
     namespaces: Items | None = ()
-    daemon_sets: Items | None = ()  # of all namespaces
+    daemon_sets: Items | None = ()  # DaemonSets of all namespaces
     platform: Items | None = ()  # Deployments of Knative and KServe
-    knative: Mapping[str, Mapping[str, str]] | None = None  # its ConfigMaps
+    knative: Mapping[str, Mapping[str, str]] | None = None  # ConfigMaps of Knative Serving
     storage_classes: Items | None = ()
     secrets: Mapping[Where, Mapping[str, bytes]] | None = None
     policies: Items | None = ()  # NetworkPolicies of both namespaces
     claims: Items | None = ()  # volumes of the engines' namespace
     jobs: Items | None = ()
-    deployments: Items | None = ()  # of the installation
+    deployments: Items | None = ()  # Deployments of the installation
     stateful_sets: Items | None = ()
-    services: Items | None = ()  # Knative's
+    services: Items | None = ()  # Knative Services
     mappings: Items | None = ()  # DomainMappings
     pools: Items | None = ()  # InferenceServices
     runtimes: Items | None = ()
-    objects: Items | None = ()  # of shoal.dev, with their kinds
+    objects: Items | None = ()  # objects of shoal.dev, with their kinds
     base_facts: frozenset[str] | None = frozenset()  # folders of bases, as the ConfigMap base-facts names them
-    pods: Items | None = ()  # of both namespaces
+    pods: Items | None = ()  # Pods of both namespaces
 
 
 def read(cluster: Cluster) -> ClusterFacts:
-    """About forty requests, of which none changes anything. Refused where the server does not answer."""
+    """Read all facts with about forty read requests. Fail if the server does not answer."""
     choice = cluster.choice
     system, models = (f"namespaces/{name}" for name in (choice.system, choice.models))
 
@@ -91,7 +91,7 @@ def read(cluster: Cluster) -> ClusterFacts:
 
 
 def own_objects(cluster: Cluster) -> Items:
-    """Of shoal.dev; items of a list carry no kind, so the collection's is written to them."""
+    """Return all objects of shoal.dev. Items of a list have no kind, so the collection's name is added."""
     found: list[Body] = []
     for plural in OWN_KINDS:
         path = f"/apis/shoal.dev/v1alpha1/namespaces/{cluster.choice.system}/{plural}"

@@ -1,9 +1,9 @@
-"""A finding of `shoal doctor`, and what of an object's body its checks look at.
+"""Findings of `shoal doctor`, and accessors for object bodies that the checks use.
 
-ok        as it should be
-warn      works, and something will be missed: a zone's loss, plain HTTP, policies that nobody enforces
-fail      an installation does not work like this
-unknown   these credentials may not read it, or nothing in a cluster says so
+ok        as required
+warn      works, with a weakness: no second zone, plain HTTP, image tags that may move
+fail      an installation does not work, or is not protected
+unknown   the credentials may not read it, or the cluster does not show it
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,18 +33,17 @@ def unreadable(check: str, what: str) -> Finding:
 
 
 def is_installed(facts: ClusterFacts, choice: ClusterChoice) -> bool:
-    """Something of the overlay is there, or the namespaces are."""
+    """Return True if a part of the overlay or the system namespace exists."""
     return bool(facts.services or facts.deployments) or choice.system in names_of(facts.namespaces or ())
 
 
 def condition(body: Body, type_: str) -> str | None:
-    """The status of the condition of that type."""
     found = objects.condition(body, type_)
     return str(found.get("status")) if found is not None else None
 
 
 def first_reason(body: Body) -> str:
-    """Of `Ready` where it is False, else of any condition that is."""
+    """Return reason and message of `Ready` if it is False, else of another condition that is False."""
     conditions = [each for each in objects.list_at(body, "status", "conditions") if each.get("status") == "False"]
     conditions.sort(key=lambda each: each.get("type") != "Ready")
     if not conditions:

@@ -1,6 +1,6 @@
 """Checks of an installation: its volume, Secrets, buckets, processes, pools, objects and public name. Pure.
 
-Neighbours: `platform_checks` has those of the cluster below it, `doctor` puts both together.
+`platform_checks` checks the cluster itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ def secrets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
 
 
 def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
-    """By the Job that makes and tries them: the store is reached from inside the cluster."""
+    """Check the result of the Job that creates and tests the buckets. Only pods of the cluster can reach the store."""
     run = "kubectl apply -k manifests/jobs/buckets"
     if facts.jobs is None:
         yield unreadable("buckets", "Jobs")
@@ -90,7 +90,7 @@ def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
 
 
 def processes(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
-    """Gateway, registry, controller and bus: there, and ready."""
+    """Check that gateway, registry, controller and bus exist and are ready."""
     if not is_installed(facts, choice):
         return
     for name, items in (("gateway", facts.services), ("registry", facts.services)):
@@ -131,7 +131,7 @@ def pools(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
 
 
 def objects(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
-    """Tenants, policies and models: what is refused, in the controller's words."""
+    """Report tenants, policies and models that are not ready, with the controller's message."""
     if facts.objects is None:
         yield unreadable("objects", "objects of shoal.dev")
         return
@@ -143,7 +143,7 @@ def objects(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
 
 
 def public_name(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
-    """HTTPS for clients, and nothing in the clear."""
+    """Check that clients have HTTPS and that plain HTTP is redirected."""
     gateway = next((each for each in facts.services or () if name_of(each) == "gateway"), None)
     if gateway is None or facts.mappings is None:
         return

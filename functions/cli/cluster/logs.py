@@ -1,8 +1,8 @@
-"""`shoal logs --context`: the end of the logs of a process's pods, and what is added to them, through the API server.
+"""`shoal logs --context`: the end of the logs of a process's pods, and new lines, through the API server.
 
-A name is a process (gateway, registry, controller, bus), a pool, or a pod; `NAME/CONTAINER` for another container than
-the one that is usually meant (an engine's pod has `kserve-container` and `shoal-agent`). Of several pods each line
-begins with its pod's name.
+A name is a process (gateway, registry, controller, bus), a pool, or a pod. `NAME/CONTAINER` selects another container
+than the default one (an engine's pod has `kserve-container` and `shoal-agent`). With several pods, each line begins
+with the pod's name.
 """
 
 import sys
@@ -18,7 +18,7 @@ from functions.cli.cluster.picture import PROCESSES
 from functions.cli.refused import Refused
 
 _POLL_S = 1.0
-_USUAL = (*PROCESSES, "valkey", "kserve-container")  # containers
+_USUAL = (*PROCESSES, "valkey", "kserve-container")  # default containers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Source:
 
 @dataclass(slots=True)
 class Tail:
-    """Lines of one pod, each once: the server is asked from the last second on, and repeats that second's."""
+    """Log of one pod. Each request starts at the last second read; its repeated lines are dropped."""
 
     read: Callable[..., str | None]
     source: Source
     _since: str = ""
-    _told: set[str] = field(default_factory=set)  # of that second
+    _told: set[str] = field(default_factory=set)  # lines read in that second
 
     def first(self, lines: int) -> Iterator[str]:
         return self._new(self._ask(tailLines=str(lines)))
@@ -80,7 +80,7 @@ def pods_of(cluster: Cluster) -> Items:
 
 
 def sources_of(name: str, pods: Items) -> list[Source]:
-    """Which logs are meant; Refused where none is, with the names that there are."""
+    """Return the logs that a name selects. If there are none, fail with the known names."""
     name, _, container = name.partition("/")
     own = [pod for pod in pods if name in (name_of(pod), *_group_names(pod))]
     if not own:

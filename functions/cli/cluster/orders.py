@@ -1,9 +1,9 @@
-"""`shoal suspend`, `resume` and `reconcile` for a cluster: orders to its controller, as annotations of its record.
+"""`shoal suspend`, `resume` and `reconcile` for a cluster: annotations of the controller's ConfigMap.
 
-    shoal.dev/suspend, shoal.dev/suspend-reason     nothing that is declared is published or written meanwhile
-    shoal.dev/reconcile-requested-at                look now; handled once its text stands in the record
+    shoal.dev/suspend, shoal.dev/suspend-reason     the controller publishes and writes no declared change
+    shoal.dev/reconcile-requested-at                reconcile now; handled once the ConfigMap's data repeats the text
 
-What `kubectl annotate` does as well (docs/explanation/kubernetes.md); these two follow it to what came of it.
+`kubectl annotate` does the same (docs/explanation/kubernetes.md). `resume` and `reconcile` also wait for the result.
 """
 
 import time
@@ -39,7 +39,7 @@ def reconcile(choice: ClusterChoice) -> None:
 
 
 def _followed(cluster: Cluster, title: str, annotations: dict[str, str | None]) -> None:
-    """Until the controller has handled the request, whatever came of it; Refused where what is declared is wrong."""
+    """Annotate, and wait until the controller has handled the request. Fail if the revision was refused."""
     asked = datetime.now(UTC).isoformat()
     _annotate(cluster, {**annotations, REQUESTED_AT: asked})
     with TerminalReporter(make_console()).step(title) as step:
@@ -60,7 +60,7 @@ def wait_handled(read: Callable[[], Body], asked: str, clock: Callable[[], float
 
 
 def outcome(record: Body) -> str:
-    """What the record says of the pass; Refused where the revision that is followed was."""
+    """Return the result of the reconciliation from the record. Fail if the newest revision was refused."""
     revision: dict[str, Any] = revision_of(record)
     newest = revision["history"][0] if revision["history"] else None
     if newest is not None and newest["result"] == "refused":

@@ -1,11 +1,11 @@
-"""Status of an installation on a cluster, from what its API server holds. Pure: objects in, one plain document out.
+"""Status document of an installation on a cluster, from the objects of its API server.
 
-    processes   gateway, registry, controller, bus: pods that are ready, of how many, and why not
-    replicas    pods of pools: where they run, whether engine and agent are ready, how often they were restarted
-    objects     conditions of pools, tenants, policies and models, as the controller wrote them
-    revision    what the controller applied last, and what became of the last attempts
+    processes   gateway, registry, controller, bus: ready pods of all, and why a pod is not ready
+    replicas    pods of pools: node and zone, phase, restarts
+    objects     pools, tenants, policies and models that are not ready, with the controller's conditions
+    revision    the revision that the controller applied last, and the last attempts
 
-What replicas are doing (tokens, adapters, queues) is in heartbeats, which the registry has: `shoal top`.
+The load of replicas (tokens, adapters, queues) is in heartbeats, which `shoal top` shows.
 """
 
 import json
@@ -27,16 +27,16 @@ _STATES = {"True": "Ready", "False": "Stalled"}
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    pods: Items  # of both namespaces
+    pods: Items  # in both namespaces
     pools: Items
-    objects: Items  # of shoal.dev, with their kinds
+    objects: Items  # objects of shoal.dev, with their kinds
     nodes: Items
     record: Body | None  # the controller's ConfigMap
     leader: str
 
 
 def look(cluster: Cluster) -> Seen:
-    """Six requests, and one for each of shoal's kinds. Refused where a part may not be read."""
+    """Read the objects with six requests and one for each of shoal's kinds. Fail if a part may not be read."""
     system, models = cluster.choice.system, cluster.choice.models
     lease = cluster.get(f"/apis/coordination.k8s.io/v1/namespaces/{system}/leases/shoal-controller") or {}
     return Seen(
@@ -50,7 +50,7 @@ def look(cluster: Cluster) -> Seen:
 
 
 def _nodes(cluster: Cluster) -> Items:
-    """For zones alone; whoever operates one namespace may not read them."""
+    """Return the nodes, which give the zones; empty if the credentials cover only namespaces."""
     try:
         return tuple(cluster.list("/api/v1/nodes"))
     except Forbidden:
@@ -114,7 +114,7 @@ def _object(kind: str, body: Body) -> dict[str, Any]:
 
 
 def revision_of(record: Body | None) -> dict[str, Any]:
-    """What the controller's record says of what is followed, and whether it is."""
+    """Return the applied and attempted revisions and the suspension, from the controller's record."""
     data = (record or {}).get("data") or {}
     annotations = ((record or {}).get("metadata") or {}).get("annotations") or {}
     try:
@@ -131,7 +131,7 @@ def revision_of(record: Body | None) -> dict[str, Any]:
 
 
 def _reason(pod: Body) -> str:
-    """Why it is not ready: what a container waits for, else the scheduler's words."""
+    """Return why a pod is not ready: a container's waiting reason, else a condition such as the scheduler's."""
     status = pod.get("status", {})
     for each in status.get("containerStatuses", ()):
         waiting = each.get("state", {}).get("waiting")

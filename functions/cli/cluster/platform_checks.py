@@ -1,7 +1,6 @@
-"""Checks of a cluster that an installation stands on: versions, kinds, settings, nodes. Pure.
+"""Checks of the cluster on which an installation runs: versions, kinds, settings, nodes. Pure.
 
-Each takes what was read (`facts`) and yields findings. `shoal doctor` is run on an empty cluster first: what an
-installation brings is in `installation_checks`.
+These checks also apply to a cluster without an installation; `installation_checks` has the others.
 """
 
 import re
@@ -22,13 +21,13 @@ from functions.cli.cluster.finding import (
     unreadable,
 )
 
-# Kubernetes 1.29: a native sidecar brings base weights (manifests/base/models/weights.yaml).
+# Kubernetes 1.29: a native sidecar fetches base weights (manifests/base/models/weights.yaml).
 KUBERNETES_LEAST, KNATIVE_LEAST, KSERVE_LEAST = (1, 29), (1, 21), (0, 20)
 REVISION_TIMEOUT_S = 900  # the gateway's and the registry's timeoutSeconds
 PRODUCTION_FEATURES = ("kubernetes.podspec-priorityclassname", "kubernetes.podspec-topologyspreadconstraints")
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu")
 _ZONE = "topology.kubernetes.io/zone"
-# DaemonSets of network plugins, and whether they enforce NetworkPolicies.
+# DaemonSets of network plugins that do or do not enforce NetworkPolicies.
 _ENFORCING = ("calico-node", "cilium", "antrea-agent", "kube-router", "weave-net", "ovnkube-node", "azure-npm", "anetd")
 _NOT_ENFORCING = ("kube-flannel-ds", "kube-flannel")
 _PREREQUISITES = "kubectl apply --server-side --field-manager=shoal-prerequisites -k manifests/prerequisites/knative"
@@ -40,7 +39,7 @@ def kubernetes_version(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Findin
 
 
 def platforms(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
-    """Knative Serving and KServe: there, and new enough."""
+    """Check that Knative Serving and KServe are installed and new enough."""
     for name, group, namespace, least, home in (
         ("Knative Serving", "serving.knative.dev", KNATIVE, KNATIVE_LEAST, "https://knative.dev/docs/install"),
         ("KServe", "serving.kserve.io", KSERVE, KSERVE_LEAST, "https://kserve.github.io, Standard mode"),
@@ -112,7 +111,7 @@ def namespaces(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
 
 
 def network_policies(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
-    """There is no way to ask: the plugin's DaemonSet tells, where it is a known one."""
+    """Check that NetworkPolicies exist and are enforced, which only the DaemonSet of a known network plugin shows."""
     if facts.daemon_sets is None:
         yield unreadable("NetworkPolicies enforced", "DaemonSets")
     else:
@@ -167,7 +166,7 @@ def nodes(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
 
 
 def accelerators(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
-    """What nodes offer, and what the pools' replicas ask for at their least."""
+    """Check that nodes offer the accelerators that the pools' minimum replicas request."""
     if facts.nodes is None:
         yield unreadable("accelerators", "nodes")
         return
@@ -201,7 +200,7 @@ def _at_least(name: str, version: str, least: tuple[int, int], mend: str) -> Fin
 
 
 def _version_of(deployments: list[Body]) -> str | None:
-    """By a label, else by an image's tag."""
+    """Return the version from a label, else from an image's tag, or None."""
     for each in deployments:
         label = str(labels_of(each).get("app.kubernetes.io/version", ""))
         if _VERSION.search(label):

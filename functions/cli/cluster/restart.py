@@ -1,12 +1,12 @@
-"""`shoal restart` for a cluster: a process's or a pool's pods anew, a few at a time, as its own kind rolls them.
+"""`shoal restart` for a cluster: replace the pods of a process or a pool by a rolling update.
 
-    gateway, registry    Knative Services: a new revision, which takes over when it is ready
-    controller, bus      a Deployment and a StatefulSet, as `kubectl rollout restart` does it
-    a pool               its InferenceService, of which KServe makes the Deployment: each replica drains first
+    gateway, registry    Knative Services: a new revision takes over when it is ready
+    controller, bus      a Deployment and a StatefulSet, like `kubectl rollout restart`
+    a pool               its InferenceService, from which KServe makes the Deployment: each replica drains first
 
-Pods that start read addresses and Secrets anew. The order is an annotation of the pods' template; what follows is what
-the kind's own controller does, and goes on where this command is ended. A pool's is given to the InferenceService:
-KServe takes from the Deployment what it did not write there itself, and the roll would end as it began.
+New pods read addresses and Secrets again. The order is an annotation of the pod template. The kind's own controller
+carries it out, and continues if this command is stopped. For a pool the InferenceService is annotated, because KServe
+removes foreign annotations from its Deployment, which would undo the update.
 """
 
 import time
@@ -36,7 +36,7 @@ _PROCESSES = {
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """What rolls pods, and what takes the order to; both by their URL paths."""
+    """URL paths of the object that rolls pods (`path`) and of the object that gets the annotation (`ordered_at`)."""
 
     path: str
     resource: str
@@ -69,7 +69,7 @@ def restart(choice: ClusterChoice, name: str) -> None:
 
 
 def roll_of(cluster: Cluster, name: str) -> Roll:
-    """Refused where nothing is called so, with what is."""
+    """Return the rolling update of a process or pool. If there is none of that name, fail with the known names."""
     system, models = cluster.choice.system, cluster.choice.models
     if name in _PROCESSES:
         group, resource = _PROCESSES[name]
@@ -87,9 +87,9 @@ def roll_of(cluster: Cluster, name: str) -> Roll:
 
 
 def still_to_do(roll: Roll, body: Body, stamp: str) -> str:
-    """In words, what is left of the roll that `stamp`, a time in UTC, began; empty where it is over.
+    """Return what is left of the update that was ordered at `stamp` (UTC); empty if it is complete.
 
-    One that was ordered later is ours as well: its pods are newer still.
+    An update that was ordered later counts too, because its pods are newer.
     """
     status, spec = body.get("status") or {}, body.get("spec") or {}
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
@@ -112,7 +112,7 @@ def still_to_do(roll: Roll, body: Body, stamp: str) -> str:
 def _is_as_late(found: str, stamp: str) -> bool:
     try:
         return datetime.fromisoformat(found) >= datetime.fromisoformat(stamp)
-    except (ValueError, TypeError):  # somebody else's words, or a time without its zone
+    except (ValueError, TypeError):  # not a time, or a time without a zone
         return False
 
 

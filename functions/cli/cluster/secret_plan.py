@@ -1,13 +1,13 @@
-"""Secrets of an installation: which there are, and what is to be made of them. Pure: what exists in, steps out.
+"""Plan for the Secrets of an installation. Pure: existing Secrets in, steps out.
 
-    made     nobody has it, and its content is random: internal token, passwords of bus and trace store, pepper
-    given    its content is from outside: credentials of the store, the database's password, the git token
-    copied   both namespaces use it, and one has it
-    follows  from another: the roles' credentials, from the internal token; the bus's users, from its password
+    made     random content, if the Secret is missing: internal token, passwords of bus and trace store, pepper
+    given    content from outside: credentials of the store, the database's password, the git token
+    copied   from the other namespace, if both namespaces use the Secret
+    derived  from another Secret: the roles' credentials from the internal token, the bus's users from its password
 
-What else exists is kept, whatever was given: a new pepper would make every tenant's key worthless, a new token would
-part processes that run (`turned` changes that in steps). Two copies that differ are said and left to a person. A Secret
-without its key is like one with another content.
+An existing Secret that is not derived is kept, even if a file was given. A new pepper would invalidate every tenant's
+key, and a new token would separate running processes (a rotation replaces it in steps). Copies that differ are reported
+and left to the operator. So is a Secret that lacks its key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +19,19 @@ from functions.cli.cluster.access import MODELS, SYSTEM
 from functions.fleet.bus_users import BusUser, login, server_users
 from functions.fleet.role_credentials import CredentialsUnusable, Role, document, tokens_in
 
-Where = tuple[str, str]  # namespace of the role (`shoal`, `shoal-models`), name
+Where = tuple[str, str]  # (default namespace, name); the default namespace is `shoal` or `shoal-models`
 Do = Literal["keep", "make", "copy", "give", "miss", "clash", "renew", "unused"]
 Turn = Literal["add", "show", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
 class SecretKind:
-    """One content, in one or both namespaces."""
+    """A Secret with the same content in one or both namespaces."""
 
     name: str
     key: str
     namespaces: tuple[str, ...]
-    content: str  # the word by which it is given (`--registry-s3`), or "random"
+    content: str  # name of the option that gives the content ("registry-s3"), or "random"
     optional: bool = False
 
     @property
@@ -62,11 +62,11 @@ _TOKEN = (TOKEN_SECRET, TOKEN_KEY)
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """A Secret whose content follows from another's, in the system's namespace."""
+    """A Secret whose content is derived from a Secret in the system namespace."""
 
     place: Where
     key: str
-    of: tuple[str, str]  # name, key
+    of: tuple[str, str]  # (name, key) of the source
     make: Callable[[str], bytes]
 
 
@@ -81,7 +81,7 @@ FOLLOWERS = (
     ),
     Follower((SYSTEM, "shoal-bus-users"), "users.acl", (BUS_SECRET, BUS_KEY), _bus_users),
 )
-# Up to version 0.1 agents had what opens everything; who has replaced it.
+# Secrets of agents up to version 0.1, which permitted everything, and the Secrets that replaced them.
 _UNUSED: Mapping[Where, Where] = {
     (MODELS, TOKEN_SECRET): (MODELS, "shoal-agent-credentials"),
     (MODELS, BUS_SECRET): (MODELS, "shoal-agent-bus"),
@@ -109,10 +109,10 @@ class SecretStep:
     namespace: str
     name: str
     key: str
-    value: bytes = b""  # of what is to be created
+    value: bytes = b""  # content to write; empty: nothing to write
     words: str = ""
 
-    def __repr__(self) -> str:  # its content must not reach a log
+    def __repr__(self) -> str:  # keeps the content out of logs
         return f"SecretStep({self.do} {self.namespace}/{self.name})"
 
 
@@ -122,21 +122,23 @@ def plan(
     random: Callable[[], bytes],
     kinds: Sequence[SecretKind] = KINDS,
 ) -> list[SecretStep]:
-    """What to do for each Secret, by namespace and name. `given` is by the word of `SecretKind.content`, or the name of
-    a random one's key where it comes from elsewhere (a pepper that regions share)."""
+    """Return the step for each Secret.
+
+    Keys of `given` are values of `SecretKind.content`, or the key of a random Secret, such as a pepper of all regions.
+    """
     steps = [step for kind in kinds for step in _steps(kind, there, given, random)]
     return [*steps, *_following(there, steps)]
 
 
 def places() -> list[Where]:
-    """Of all Secrets that `plan` looks at."""
+    """Return namespace and name of all Secrets that `plan` needs."""
     return [*(place for kind in KINDS for place in kind.places), *(each.place for each in FOLLOWERS), *_UNUSED]
 
 
 def turned(content: bytes, turn: Turn, fresh: bytes) -> bytes:
-    """The internal token's next content: a new one is added, then shown, then the old one dropped.
+    """Return the internal token's next content. Turns: add a new token, send the new one first, drop the old one.
 
-    Raises CredentialsUnusable where the content is not as the turn needs it.
+    Raise CredentialsUnusable if the number of tokens does not fit the turn.
     """
     tokens = tokens_in(content.decode())
     if (turn == "add") != (len(tokens) == 1):
@@ -146,7 +148,7 @@ def turned(content: bytes, turn: Turn, fresh: bytes) -> bytes:
 
 
 def _following(there: Mapping[Where, Mapping[str, bytes]], steps: Sequence[SecretStep]) -> list[SecretStep]:
-    """What follows from others, which may be about to be made."""
+    """Return the steps for derived Secrets, whose sources may be created by `steps`, and for unused ones."""
     made = {(step.namespace, step.name): {step.key: step.value} for step in steps if step.value}
     found = [_follow(each, {**there, **made}, there.get(each.place)) for each in FOLLOWERS]
     for old, new in _UNUSED.items():

@@ -1,8 +1,7 @@
-"""`shoal secrets`: the Secrets of an installation, made where they are missing; what exists is kept, but for what
-follows from another, and the internal token where it is to be changed (`--rotate`).
+"""`shoal secrets`: create the missing Secrets of an installation.
 
-Contents go from a file or from this process's randomness to the API server, and nowhere else: not to standard output,
-not into a command line.
+Existing Secrets are kept, except derived ones that are out of date, and the internal token with `--rotate`. Contents go
+from a file or a random source to the API server only, never to standard output or a command line.
 """
 
 import base64
@@ -52,7 +51,7 @@ _SAID: dict[Do, str] = {
 def secrets(
     choice: ClusterChoice, files: Mapping[str, Path], *, rotate: Turn | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Exit status 1 where one is missing or wrong; whatever else can be made is made."""
+    """Create what can be created. Exit with status 1 if a Secret is still missing or wrong."""
     given = {word: _read(word, file) for word, file in files.items()}
     cluster = KubeCluster(choice)
     there = secrets_there(cluster)
@@ -70,8 +69,7 @@ def secrets(
 
 
 def _rotation(there: dict[Where, dict[str, bytes]], turn: Turn) -> list[SecretStep]:
-    """The token's next content, and of the roles what follows from it. The registry's first: it accepts before others
-    show."""
+    """Return the steps for the token's next content, first for the registry, then for the derived credentials."""
     where = (SYSTEM, TOKEN_SECRET)
     try:
         token = turned(there.get(where, {}).get(TOKEN_KEY, b""), turn, _random())

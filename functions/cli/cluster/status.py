@@ -1,6 +1,6 @@
-"""`shoal status --context`: an installation on a cluster, as its API server has it; exit 0 while all is ready.
+"""`shoal status --context`: status of an installation from its API server; exit status 0 if everything is ready.
 
-`shoal events`: what happened there, the newest last: events of both namespaces, warnings marked.
+`shoal events`: events of both namespaces, the newest last, warnings marked.
 """
 
 import json
@@ -100,7 +100,7 @@ def events(choice: ClusterChoice, *, last: int, warnings: bool, as_json: bool) -
 
 
 def rows_of(bodies: Iterable[Body], *, warnings: bool) -> list[dict[str, Any]]:
-    """By time, in both forms that events come in (a count, or a series)."""
+    """Return events as rows, sorted by time. Events have a count or a series."""
     rows = [_row(each) for each in bodies if not warnings or each.get("type") == "Warning"]
     return sorted(rows, key=lambda row: str(row["at"]))
 

@@ -1,9 +1,7 @@
-"""Checks of what an installation runs and takes in: images named by their digest, facts of the bases. Pure.
+"""Checks of an installation's supply chain: images pinned by digest, facts of the base models. Pure.
 
-A tag may be moved, so that two pods of one manifest run different images, and a restart brings what nobody chose. Which
-digest a tag means only the registry of images knows, and each pod that has pulled it: `imageID` says what runs.
-
-Neighbours: `installation_checks` has what an installation needs to work, `doctor` puts all together.
+A tag may move, so that two pods of one manifest run different images, and a restart may start an unwanted one. Only the
+image registry and the pods that pulled an image know a tag's digest; a pod's `imageID` shows what runs.
 """
 
 import re
@@ -17,7 +15,7 @@ from functions.cli.cluster.facts import ClusterFacts
 from functions.cli.cluster.finding import Check, Finding, Level, is_installed, name_of, unreadable
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
-_OTHERS = frozenset({"queue-proxy", "storage-initializer"})  # put into pods by Knative and KServe, from their settings
+_OTHERS = frozenset({"queue-proxy", "storage-initializer"})  # added to pods by Knative and KServe
 _SHOWN = 10
 
 
@@ -43,7 +41,7 @@ def images(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
 
 
 def base_facts(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
-    """What the registry checks adapters against: of each base that is declared, where adapters may be brought in."""
+    """Check that the registry has the facts of each declared base, against which it checks adapters."""
     registry = next((each for each in facts.services or () if name_of(each) == "registry"), None)
     if registry is None or not is_installed(facts, choice):
         return
@@ -67,7 +65,7 @@ SUPPLY_CHECKS: tuple[Check, ...] = (images, base_facts)
 
 
 def _running(pods: tuple[Body, ...]) -> dict[str, set[str]]:
-    """Images as pods name them, each with the digests that run; '' where no pod has pulled it yet."""
+    """Return the digests that run for each image name of a pod; '' if no pod has pulled the image yet."""
     found: dict[str, set[str]] = defaultdict(set)
     for pod in pods:
         status = pod.get("status", {})
@@ -91,8 +89,7 @@ def _is_base(each: Body) -> bool:
 
 
 def _folder(model: Body) -> str:
-    """The key of its facts, as the registry finds them: the folder in the volume, `<name>@<version>` of weights that
-    travel, else the base's name."""
+    """Return the folder of a base's facts: `<name>@<version>` of pushed weights, its folder in the volume or its id."""
     uri = next((str(version["artifact"]) for version in model["spec"].get("versions", ())), "")
     if (weights := weights_at(uri)) is not None:
         return str(weights)
@@ -101,7 +98,7 @@ def _folder(model: Body) -> str:
 
 
 def _mounted(registry: Body) -> dict[str, str]:
-    """Folders that the registry's pods see, each with the ConfigMap's key that it holds."""
+    """Return the folders of base facts in the registry's pods, each with its key in the ConfigMap."""
     volumes = registry["spec"].get("template", {}).get("spec", {}).get("volumes", ())
     mounted = [each["configMap"] for each in volumes if each.get("configMap", {}).get("name") == "base-facts"]
     return {str(PurePosixPath(item["path"]).parent): item["key"] for each in mounted for item in each.get("items", ())}
@@ -119,7 +116,7 @@ def _facts_made(choice: ClusterChoice, folder: str, keys: dict[str, str], there:
         steps.append(f"add {{key: {key}, path: {folder}/shoal-base-facts.json}} to the registry's volume base-facts")
     if key not in there:
         make = f"kubectl -n {choice.system} create configmap base-facts --from-file={key}=facts.json"
-        if there:  # beside the other bases'
+        if there:  # keep the keys of other bases
             patch = f"kubectl -n {choice.system} patch configmap base-facts --patch-file /dev/stdin"
             make = f"{make} --dry-run=client -o json | {patch}"
         steps.append(f"where its weights are: shoal base facts {folder} > facts.json; {make}")

@@ -1,7 +1,7 @@
-"""A way to a process of a cluster, through its API server: a port of this machine that leads to a pod's.
+"""Port-forward from this machine to a pod, through the cluster's API server.
 
-Each connection to the port becomes one port-forward of the API server's, as `kubectl port-forward` makes them, so that
-a kubeconfig is all that is needed: the right to `pods/portforward`, and to read the Secret that the process asks for.
+Each connection becomes one port-forward, like with `kubectl port-forward`. The kubeconfig needs the right to
+`pods/portforward`, and the right to read the Secret that the process requires.
 """
 
 import base64
@@ -22,10 +22,10 @@ _BLOCK_BYTES = 64 * 1024
 
 
 class Tunnel:
-    """Open until closed; `url` answers as the pod does at that port."""
+    """Local port that forwards to a pod's port until it is closed."""
 
     def __init__(self, cluster: KubeCluster, pod: str, port: int, namespace: str | None = None) -> None:
-        """`namespace`: of the pod; None: the processes' own."""
+        """Open the port. `namespace` is the pod's; None means the namespace of the processes."""
         self._cluster = cluster
         self._namespace = namespace or cluster.choice.system
         self._pod = pod
@@ -49,14 +49,14 @@ class Tunnel:
             try:
                 theirs = self._cluster.forwarded(self._namespace, self._pod, self._port)
             except Refused:
-                ours.close()  # the caller is told that nobody answers
+                ours.close()  # the client sees a closed connection
                 continue
             for source, sink in ((ours, theirs), (theirs, ours)):
                 threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
 
 
 class RegistryTunnel(Tunnel):
-    """`token` is the operator's."""
+    """Tunnel to the registry. `token` is the operator's, or empty."""
 
     def __init__(self, choice: ClusterChoice, *, with_token: bool) -> None:
         cluster = KubeCluster(choice)
@@ -65,7 +65,7 @@ class RegistryTunnel(Tunnel):
 
 
 class TracesTunnel(Tunnel):
-    """To the trace store of components/trace-store; an installation with another one names its address."""
+    """Tunnel to the trace store of components/trace-store. Another store is reached by its address instead."""
 
     def __init__(self, choice: ClusterChoice) -> None:
         cluster = KubeCluster(choice)
@@ -74,7 +74,7 @@ class TracesTunnel(Tunnel):
 
 
 def ready_pod(cluster: Cluster, process: str) -> str:
-    """A ready pod of that process's; Refused where there is none."""
+    """Return a ready pod of a process. Fail if there is none."""
     system = cluster.choice.system
     pods = cluster.list(f"/api/v1/namespaces/{system}/pods", labelSelector=f"app.kubernetes.io/name={process}")
     ready = [name_of(pod) for pod in pods if labels_of(pod) and condition(pod, "Ready") == "True"]
@@ -95,7 +95,7 @@ def _read_secret(cluster: Cluster, name: str, key: str) -> str:
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Until one side ends; then both do."""
+    """Copy data until one side ends, then close both."""
     with contextlib.suppress(OSError):
         while block := source.recv(_BLOCK_BYTES):
             sink.sendall(block)

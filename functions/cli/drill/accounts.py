@@ -1,13 +1,13 @@
-"""Accounts of a drill: what whole answers said they cost, beside the usage ledger and the trace store.
+"""Accounting check of a drill: the usage of complete answers, compared with the usage ledger and the trace store.
 
-    ledger    grew, for the drill's tenant, by at least the tokens of all whole answers: each ends with the engine's
-              own count. Others of the tenant may have asked meanwhile, so there is no most
-    traces    has a row for each whole answer, by its x-request-id
+    ledger    must grow, for the drill's tenant, by at least the tokens of all complete answers, as the engine counted
+              them. Other clients of the tenant may add more, so there is no upper limit
+    traces    must have a row for each complete answer, by its x-request-id
 
-A gateway that is killed has the sums of its last second, and rows of its last moment, in memory alone: whole answers
-that ended within `Drill.unspooled_s` before the fault are owed by nobody.
+A killed gateway loses the sums of its last second and its last rows, which are only in memory. Complete answers that
+ended within `Drill.unspooled_s` of the fault are therefore not required.
 
-Law: `owed` is pure, the rest asks and blocks. What cannot be asked is said, and is not a failure of the accounts.
+`owed` is pure, the rest blocks. A source that cannot be read is reported, and does not fail the check.
 """
 
 import time
@@ -21,7 +21,7 @@ from functions.cli.registry_client import Registry
 from functions.cli.trace_source import asked_store
 from functions.telemetry.store.questions import MOST_ROWS, Search, search
 
-ARRIVES_WITHIN_S = 45.0  # gateways tell the registry every ten seconds
+ARRIVES_WITHIN_S = 45.0  # gateways report to the registry every ten seconds
 ASK_EVERY_S = 1.0
 _PAGES = 10
 
@@ -33,7 +33,7 @@ class Owed:
 
 
 def owed(outcomes: Sequence[Outcome], injected_s: float, unspooled_s: float) -> Owed:
-    """Of whole answers, but for those that a killed gateway had not written down."""
+    """Return the usage of complete answers, without those that a killed gateway may not have stored."""
     sure = [
         each
         for each in outcomes
@@ -44,7 +44,7 @@ def owed(outcomes: Sequence[Outcome], injected_s: float, unspooled_s: float) -> 
 
 @dataclass(slots=True)
 class Ledger:
-    """Of one tenant, from `begin` on."""
+    """Usage ledger and traces of one tenant, counted from a baseline."""
 
     stage: Stage
     since_unix_s: int
@@ -54,7 +54,7 @@ class Ledger:
         self._zero = self._told()
 
     def settle(self, due: Owed) -> Accounts:
-        """As soon as both have what is owed, or after ARRIVES_WITHIN_S."""
+        """Return the totals once both sources have what is owed, or after ARRIVES_WITHIN_S."""
         deadline_s = time.monotonic() + ARRIVES_WITHIN_S
         while True:
             told, traced, why = self._asked(due)

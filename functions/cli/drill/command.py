@@ -1,4 +1,4 @@
-"""`shoal drill`: chooses, plays, reports. One at a time on a fleet, by a lock in its state directory."""
+"""`shoal drill`: choose drills, run them, report. A lock in the fleet's run directory permits one process at a time."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ from functions.controller.local.files import LockTaken, lock_held
 from functions.controller.local.prepare.secret_files import read_demo_keys
 from functions.telemetry.alerting.scaled import LEAST
 
-# In the order in which `--all` plays them: load, replicas, models, then what all depends on.
+# In the order of `--all`: load, replicas, models, cascade, then shared processes.
 DRILLS: tuple[Drill, ...] = (
     *drills_pressure.DRILLS,
     *drills_replicas.DRILLS,
@@ -58,7 +58,7 @@ class DrillRequest:
     names: tuple[str, ...]
     all_of_them: bool
     tenant: str | None
-    scale: float  # of the alerts' windows
+    scale: float  # factor for the alerts' time windows
     consents: tuple[str, ...]
     plot: Path | None
     as_json: bool
@@ -90,7 +90,7 @@ def ls(*, as_json: bool) -> None:
 
 
 def play(wanted: DrillRequest) -> None:
-    """Refused where one of them failed, after all were played and shown."""
+    """Run the drills and show their reports. Fail afterwards if one of them failed."""
     drills = _chosen(wanted)
     context = current_context(clones=True)
     if not context.layout.ca_file.is_file():
@@ -114,7 +114,7 @@ def play(wanted: DrillRequest) -> None:
 
 
 def show_kept(wanted: DrillRequest) -> None:
-    """Of earlier drills, the newest report of each; Refused where none is kept of one that is named."""
+    """Show the newest stored report of each drill. Fail if a named drill has none."""
     drills = _chosen(wanted)
     folder = current_context(clones=True).layout.drills_dir
     found = [(drill.name, newest(folder, drill.name)) for drill in drills]
@@ -162,7 +162,7 @@ def _tenant(context: CliContext, wanted: str | None) -> str:
 
 
 def _take_back_earlier(stage: Stage) -> None:
-    """What a drill left that was killed."""
+    """Undo the changes of an earlier drill that was killed."""
     if stage.journal.entries:
         make_error_console().print(f"taking back {len(stage.journal.entries)} changes of a drill that was ended")
         wrong = stage.journal.take_back(lambda undoing: undo(stage.context, undoing))
@@ -180,7 +180,7 @@ def _play_all(
         progress.print(f"[bold]{drill.name}[/]: {escape(drill.summary)}")
         try:
             made = _play_one(drill, stage, wanted, progress)
-        except Exception as error:  # taken back by now; those that come after are played all the same
+        except Exception as error:  # its changes are undone by now; the next drills still run
             if len(drills) == 1:
                 raise
             why = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
@@ -205,7 +205,7 @@ def _play_one(drill: Drill, stage: Stage, wanted: DrillRequest, progress: Consol
 
 
 async def _interruptible(performance: Performance) -> Any:
-    """SIGTERM ends it as Ctrl-C does: by taking everything back."""
+    """Run the drill so that SIGTERM ends it like Ctrl-C: all changes are undone."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -1,4 +1,4 @@
-"""Changes of the fleet's branch as a person makes them: a clone, a commit, a push; and its revert. Blocks."""
+"""Changes of the fleet's branch by clone, commit and push, and their reverts. All functions block."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ _WHO = {
 
 
 def push_change(repository: Path, change: Callable[[Path], None], message: str, before: Callable[[str], None]) -> None:
-    """`change` edits the clone it is given; `before` hears of the commit before it is pushed. Refused."""
+    """Clone, call `change` to edit the clone, commit and push. `before` gets the commit id before the push."""
     with tempfile.TemporaryDirectory(prefix="shoal-drill-") as folder:
         clone = _clone(repository, Path(folder))
         change(clone)
@@ -33,7 +33,7 @@ def push_change(repository: Path, change: Callable[[Path], None], message: str, 
 
 
 def revert(repository: Path, commit: str) -> None:
-    """Nothing where it was never pushed, or is reverted already. Refused where others have changed the same lines."""
+    """Revert a commit if it was pushed and is not reverted yet. Fail if later commits changed the same lines."""
     with tempfile.TemporaryDirectory(prefix="shoal-drill-") as folder:
         clone = _clone(repository, Path(folder))
         if not _is_on_branch(clone, commit) or f"This reverts commit {commit}" in _git(clone, "log", "--format=%B"):
@@ -44,7 +44,7 @@ def revert(repository: Path, commit: str) -> None:
 
 @contextmanager
 def read_branch(repository: Path) -> Iterator[Path]:
-    """Its files as they are now; changes of them are lost."""
+    """Yield a temporary clone of the branch. Changes of its files are lost."""
     with tempfile.TemporaryDirectory(prefix="shoal-drill-") as folder:
         yield _clone(repository, Path(folder))
 

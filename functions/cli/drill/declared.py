@@ -1,7 +1,7 @@
-"""What a drill is: its fault, the load beside it, the effect it looks for, the alert, and what may take how long.
+"""Definition of a drill: its fault, load, effect, alert and time limits.
 
-Law: a drill declares and injects; who plays it takes everything back. Bounds hold for a fleet on one machine with short
-windows of its alerts (`functions.telemetry.alerting.scaled`).
+A drill declares and injects; the runner undoes everything. Limits apply to a fleet on one machine whose alerts have
+short windows (`functions.telemetry.alerting.scaled`).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,28 +14,28 @@ from functions.cli.drill.timeline import Ending
 if TYPE_CHECKING:
     from functions.cli.drill.stage import Stage
 
-STEADY = "steady"  # the traffic that is there before, during and after the fault
+STEADY = "steady"  # name of the traffic that runs before, during and after the fault
 
 Page = Literal["gateway", "registry", "agents", "controller"]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that come at a rate, whatever became of those before."""
+    """Requests that arrive at a fixed rate, whether earlier ones have ended or not."""
 
     requests_per_s: float = 4.0
-    words: int = 16  # of a prompt, each some two tokens; a simulated engine says it back
+    words: int = 16  # per prompt, about two tokens each; a simulated engine echoes the prompt
     max_tokens: int = 64
     traffic: str = STEADY
-    models: tuple[str, ...] = ()  # asked in turn; none: the base
-    shared_words: int = 0  # of these words, so many are the same in all prompts
-    key_limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # then a key of its own
-    another_may_answer: bool = False  # a cascade's policy says so; the text is still to be the request's own
+    models: tuple[str, ...] = ()  # used in turn; empty: the base model
+    shared_words: int = 0  # number of words that all prompts share
+    key_limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # limits of a separate key
+    another_may_answer: bool = False  # True for a cascade; the text must still match the request
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A gauge or counter that shows the failure: `is_there` of what it says (None: no page, or no such series)."""
+    """A gauge or counter that shows the failure. `is_there` decides by its value; None: no page or no such series."""
 
     words: str
     page: Page
@@ -43,29 +43,29 @@ class Effect:
     is_there: Callable[[float | None], bool]
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     fold: Literal["sum", "max", "min"] = "max"
-    grows: bool = False  # what it has grown by since the load began; it says nothing of the fault's end
+    grows: bool = False  # use the growth since the load began; it does not show the end of the fault
 
     @property
     def query(self) -> str | None:
-        """The same, asked of Prometheus; None where it scrapes no such page."""
+        """Prometheus query for the same value; None if Prometheus does not scrape the page."""
         labels = ",".join(f'{name}="{value}"' for name, value in sorted(self.labels.items()))
         return f"{self.fold}({self.metric}{{{labels}}})" if self.page != "controller" else None
 
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """What the platform does about the failure while it lasts; the drill keeps the fault until then."""
+    """The platform's own repair while the fault lasts. The drill removes the fault only afterwards."""
 
     words: str
-    done: Effect  # a counter that grows when it begins to
+    done: Effect  # counter that grows when the repair begins
     under_way: Effect
-    held: Effect  # it would, and has a reason not to yet
+    held: Effect  # the repair is due but held back
     within_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    name: str  # the failure mode: of the alert's label, the dashboard's row and the runbook
+    name: str  # failure mode; also in the alert's label, the dashboard's row and the runbook's name
     summary: str
     fault: str
     taken_back: str
@@ -73,23 +73,23 @@ class Drill:
     effect: Effect
     inject: Callable[["Stage"], None]
     load: Load = Load()
-    spike: tuple[Load, ...] = ()  # offered only while the fault is in force; it may be the fault
-    prepare: Callable[["Stage"], None] | None = None  # before the load: what makes the fleet small enough
-    tolerates: frozenset[Ending] = frozenset()  # of the steady traffic, besides whole, until it has recovered
+    spike: tuple[Load, ...] = ()  # sent only during the fault; may itself be the fault
+    prepare: Callable[["Stage"], None] | None = None  # called before the load, for example to slow the fleet down
+    tolerates: frozenset[Ending] = frozenset()  # allowed endings of steady traffic until recovery, besides "whole"
     spike_tolerates: frozenset[Ending] = frozenset({"refused"})
     simulated_only: bool = False
     min_replicas: int = 1
-    hold_s: float = 5.0  # the fault is in force at least so long
+    hold_s: float = 5.0  # minimum duration of the fault
     fires_within_s: float = 60.0  # after the fault
-    clears_within_s: float = 90.0  # after it was taken back
-    recovers_within_s: float = 60.0  # after it was taken back
-    heals_itself: bool = False  # taking it back is nothing: the platform mends it
+    clears_within_s: float = 90.0  # after the fault was removed
+    recovers_within_s: float = 60.0  # after the fault was removed
+    heals_itself: bool = False  # the platform recovers without a removal of the fault
     mend: Mend | None = None
-    unspooled_s: float = 0.0  # of so long before the fault, a gateway that it kills has told nobody
+    unspooled_s: float = 0.0  # usage of so long before the fault is lost with the killed gateway
 
 
 def needs(drill: Drill, *, engine: str, replicas: int) -> str:
-    """Why the fleet cannot play it; empty: it can."""
+    """Return why the fleet cannot run the drill; empty if it can."""
     if drill.simulated_only and engine != "sim":
         return "its fault is one of the simulated engine's own: `shoal up --engine sim`"
     if replicas < drill.min_replicas:

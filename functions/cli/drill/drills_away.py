@@ -1,7 +1,7 @@
-"""Drills of processes that are away: controller, bus, registry, object store, gateway.
+"""Drills of outages: controller, bus, registry, object store, gateway.
 
-On one machine the controller starts a dead process again within a second. Where a process is to stay away as a lost
-node's does, the controller is stopped meanwhile (SIGSTOP), and starts it once it goes on.
+On one machine the controller restarts a dead process within a second. To keep a process down like on a lost node, the
+drill stops the controller (SIGSTOP). When the controller continues, it starts the process.
 """
 
 from functions.cli.drill.declared import Drill, Effect, Load
@@ -55,7 +55,7 @@ REGISTRY_AWAY = Drill(
 
 
 def _store_away(stage: Stage) -> None:
-    stage.stop(CONTROLLER)  # it would take a hanging store for dead after half a minute
+    stage.stop(CONTROLLER)  # it would restart a hanging store after half a minute
     stage.stop("s3")
 
 

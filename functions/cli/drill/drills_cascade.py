@@ -1,6 +1,6 @@
-"""Drill of a cascade: a small pool before the demo's, and a threshold that is pushed so low that it keeps nothing.
+"""Drill of a cascade: a small pool in front of the demo's pool, and a threshold so low that every answer is escalated.
 
-The small pool and its cascade come with a push of their own, before the load, and go with its revert.
+The small pool and its cascade are pushed before the load, and removed by a revert.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,6 @@ def _edit(change: Callable[[list[Any]], None], file: Path) -> None:
 
 
 def _service(clone: Path) -> tuple[str, dict[str, Any]]:
-    """The first pool that generates: its name, and its InferenceService."""
     for file in sorted((clone / "inferenceservices").rglob("*.yaml")):
         for found in yaml.safe_load_all(file.read_text()):
             labels = found.get("metadata", {}).get("labels", {}) if isinstance(found, dict) else {}

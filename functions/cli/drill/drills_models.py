@@ -1,6 +1,6 @@
-"""Drills of models and what is known of them: a bad version, many cold adapters, caches that forget, a stale follower.
+"""Drills of models and caches: a bad version, many cold adapters, emptied prefix caches, agents with a stale snapshot.
 
-What a push changes is pushed as a person does, and taken back by its revert.
+Configuration is changed by a push to the branch, and restored by its revert.
 """
 
 import json
@@ -18,8 +18,8 @@ from functions.cli.drill.stage import Stage
 from functions.cli.refused import Refused
 from functions.cli.registry_client import Registry
 
-CATALOGUE = "registry"  # of the repository
-OUTLIVED_S = 35.0  # a file is read again every five seconds, and a poll that was let in before may take 25 more
+CATALOGUE = "registry"  # folder of the repository
+OUTLIVED_S = 35.0  # a credentials file is read again every 5 s, and an accepted long poll may last 25 s
 COLD_MODELS = 24  # two replicas of the demo hold eight each
 ROLLOUT = "drill"
 _HALF = {
@@ -38,7 +38,6 @@ def _some(value: float | None) -> bool:
 
 
 def adapters_in(clone: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Each lora Model of the branch with the file that it stands in."""
     for file in sorted((clone / CATALOGUE).rglob("*.yaml")):
         for found in yaml.safe_load_all(file.read_text()):
             if isinstance(found, dict) and found.get("kind") == "Model" and found["spec"].get("type") == "lora":
@@ -46,7 +45,7 @@ def adapters_in(clone: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _bad_version(stage: Stage) -> None:
-    """A version that is declared and not in use gets half of the traffic, and fails at every engine."""
+    """Move a channel to a declared, unused version with half of the traffic, and make it fail at every engine."""
     model, other = _model_with_two_versions(stage)
     with Registry(stage.context) as registry:
         known = registry.get(f"/v1/models/{model}/versions")
@@ -141,7 +140,7 @@ COLD_START_STORM = Drill(
     prepare=_many_models,
     load=Load(requests_per_s=2.0),
     spike=(Load(requests_per_s=30.0, max_tokens=16, models=_COLD, traffic="cold"),),
-    tolerates=frozenset({"refused"}),  # loads hold the engines up, and it is the same tenant's queue
+    tolerates=frozenset({"refused"}),  # adapter loads block the engines, and both loads share the tenant's queue
     hold_s=20.0,
     fires_within_s=75.0,
 )
@@ -177,8 +176,10 @@ ROUTING_THRASH = Drill(
 
 
 def _stale_agents(stage: Stage) -> None:
-    """A credential for the registry that it does not know, as after a rotation that missed the nodes; then a push. What
-    agents sign heartbeats with stays: else gateways would hear of no replica."""
+    """Give agents a credential that the registry does not know, like after a failed rotation, then push a change.
+
+    The secret that signs heartbeats stays, because otherwise gateways would lose all replicas.
+    """
     file = stage.context.layout.credentials("agent")
     credentials = json.loads(file.read_bytes())
     credentials["secrets"]["agent"] = ["0" * 64]

@@ -1,6 +1,6 @@
-"""Drills of load: too much of it, of one tenant's, of long prompts, or more than the KV cache holds.
+"""Drills of load: overload, a noisy tenant, long prompts, and a full KV cache.
 
-A fleet of simulated engines is made slow first, so that a client on the same machine can offer more than it carries.
+Simulated engines are slowed down first, so that a client on the same machine can overload them.
 """
 
 from types import MappingProxyType
@@ -8,8 +8,8 @@ from types import MappingProxyType
 from functions.cli.drill.declared import Drill, Effect, Load
 from functions.cli.drill.stage import Stage
 
-SLOW = 20.0  # 32 sequences in a step of 0.22 s: two replicas carry some 7 requests a second of 40 tokens
-LONG_PROMPT_WORDS = 1150  # some 1,700 tokens: one step of 85 ms beside steps of 8
+SLOW = 20.0  # 32 sequences in a step of 0.22 s: two replicas serve about 7 requests a second of 40 tokens
+LONG_PROMPT_WORDS = 1150  # about 1,700 tokens: one step of 85 ms among steps of 8 ms
 KV_HELD = 0.96
 
 
@@ -18,7 +18,7 @@ def _some(value: float | None) -> bool:
 
 
 def pace(stage: Stage, factor: float) -> None:
-    """Of simulated engines; a real one on two cores is slow enough."""
+    """Slow simulated engines down by a factor. A real engine on two cores is slow enough."""
     if stage.status()["target"]["engine"] == "sim":
         for replica in stage.replicas():
             stage.switch(replica, slow_factor=factor)

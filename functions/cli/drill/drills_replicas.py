@@ -1,7 +1,7 @@
-"""Drills of replicas: one that crashes, one that is slow, a node and a zone that are lost.
+"""Drills of replicas: a crash, a slow replica, a lost node, a lost zone, a failed accelerator.
 
-A lost node's agent and engine are gone at once and nothing starts them, as on a cluster before its eviction time:
-on one machine they are killed, and the controller is stopped (SIGSTOP) until the node is back.
+On a lost node, agent and engine disappear together and nothing restarts them before the cluster's eviction time. On one
+machine the drill kills them and stops the controller (SIGSTOP) until the node is back.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ RESTARTED = Mend(
     done=Effect("slow replicas were restarted", "registry", "shoal_slow_replica_restarts", _some, fold="sum"),
     under_way=_slow_and("restarting"),
     held=_slow_and("held"),
-    within_s=180.0,  # a minute of doubt, the drain of what it has, the start
+    within_s=180.0,  # a minute of suspicion, the drain of running requests, the start
 )
 
 SLOW_REPLICA = Drill(
@@ -72,7 +72,7 @@ SLOW_REPLICA = Drill(
         "gateway",
         "shoal_replica_service_seconds",
         lambda value: value is not None and value > 0.05,
-        grows=True,  # over what it was; how slow is told by its fellows, which the alert compares
+        grows=True,  # compared with before the fault; the alert compares replicas with each other
     ),
     inject=_slow,
     load=STREAMS,
@@ -120,7 +120,7 @@ def _lose_zone(stage: Stage) -> None:
 
 
 def zones_of(stage: Stage) -> dict[str, list[str]]:
-    """Ready replicas by zone, as their heartbeats say."""
+    """Return the ready replicas by zone, as the heartbeats report them."""
     found: dict[str, list[str]] = {}
     for replica in stage.status()["replicas"]:
         if replica["phase"] == "ready":
@@ -190,7 +190,7 @@ ACCELERATOR_ERROR = Drill(
     min_replicas=2,
     simulated_only=True,
     hold_s=15.0,
-    clears_within_s=180.0,  # ten minutes after the last error, with short windows two
+    clears_within_s=180.0,  # the alert clears ten minutes after the last error; two with short windows
     recovers_within_s=120.0,
 )
 

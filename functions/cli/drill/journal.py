@@ -1,8 +1,8 @@
-"""Journal of what a drill has yet to take back, on disk before each change: whoever ends it, the next one knows.
+"""Undo journal of a drill. Each entry is stored on disk before its change, so the next drill can undo a killed one.
 
-An undoing is a value, done in the reverse order of the changes. Each may be done twice: a process that goes on already,
-a key that is revoked, a commit that is reverted are left as they are. One that fails is kept and tried again by the
-next drill, those below it are done all the same.
+Entries are values, undone in the reverse order of the changes. Each may be undone twice: a running process, a revoked
+key and a reverted commit stay as they are. An entry that fails is kept and retried by the next drill; the entries below
+it are still undone.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _MOST = 500
 
 
 class Continue(msgspec.Struct, frozen=True, tag="continue"):
-    """SIGCONT to every process of a session, if it is still the one that was stopped."""
+    """Send SIGCONT to every process of a session, if it is still the one that was stopped."""
 
     name: str
     pid: int
@@ -26,18 +26,18 @@ class Continue(msgspec.Struct, frozen=True, tag="continue"):
 
 
 class StartController(msgspec.Struct, frozen=True, tag="start-controller"):
-    """Where none answers."""
+    """Start a controller if none answers."""
 
 
 class SetFaults(msgspec.Struct, frozen=True, tag="set-faults"):
-    """A simulated engine's switches, as they were; one that was started anew meanwhile has its own."""
+    """Restore the fault switches of a simulated engine."""
 
     port: int
     faults: dict[str, bool | int | float | str | None]
 
 
 class Revert(msgspec.Struct, frozen=True, tag="revert"):
-    """A commit that was pushed."""
+    """Revert a pushed commit."""
 
     commit: str
 
@@ -48,31 +48,29 @@ class RevokeKey(msgspec.Struct, frozen=True, tag="revoke-key"):
 
 
 class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
-    """A file that was replaced, from beside it."""
+    """Restore a replaced file from the copy next to it."""
 
     path: str
     aside: str
 
 
 class Remove(msgspec.Struct, frozen=True, tag="remove"):
-    """A file that was not there."""
-
     path: str
 
 
 class RestoreWindows(msgspec.Struct, frozen=True, tag="restore-windows"):
-    """Alerts look back as far as they do on production."""
+    """Restore the alerts' production windows."""
 
 
 Undoing = Continue | StartController | SetFaults | Revert | RevokeKey | PutBack | Remove | RestoreWindows
 
 
 class JournalUnreadable(Exception):
-    """The message says what to look at."""
+    """The journal cannot be read or is full. The message says what to check."""
 
 
 class Journal:
-    """One writer: whoever holds the lock of the fleet's drills."""
+    """The journal file. Only the process that holds the drill lock may write it."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / JOURNAL_FILE
@@ -84,24 +82,24 @@ class Journal:
 
     @property
     def mark(self) -> int:
-        """How much there is to take back now: `take_back` goes down to a mark."""
+        """Number of entries now, which limits a later undo to the entries after it."""
         return len(self._entries)
 
     def add(self, undoing: Undoing) -> None:
-        """Before what it undoes is done."""
+        """Store an entry. Call this before the change that it undoes."""
         if len(self._entries) >= _MOST:
             raise JournalUnreadable(f"{self._file} has {_MOST} entries: a drill that changes so much is wrong")
         self._entries.append(undoing)
         self._write()
 
     def take_back(self, do: Callable[[Undoing], None], down_to: int = 0) -> list[str]:
-        """Undo what was done since the mark, the last first; what went wrong, in words."""
+        """Undo the entries after the mark, the last one first. Return the errors as text."""
         kept, wrong = [], []
         while len(self._entries) > down_to:
             undoing = self._entries.pop()
             try:
                 do(undoing)
-            except Exception as error:  # one that fails must not keep the others from being done
+            except Exception as error:  # a failed entry must not block the others
                 wrong.append(f"{type(undoing).__name__}: {error}")
                 kept.append(undoing)
         self._entries += reversed(kept)

@@ -1,14 +1,13 @@
-"""Judgement of a drill by its timeline: when the alert fired and cleared, what failed that should not have, recovery.
+"""Evaluation of a drill's timeline: alert times, requests that failed wrongly, recovery. Pure.
 
-Law: pure. Times are seconds: of the alert and the effect since the fault was injected, of clearing and recovery since
-it was taken back.
+Times are seconds. Alert and effect count from the injection of the fault, clearing and recovery from its removal.
 
-    recovery = the later of  when the fleet was well for good
-                             when the last request ended that was not whole, of the steady traffic
-               minus when the fault was taken back, at least 0
+    recovery = the later of  the time from which the fleet stayed well
+                             the end of the last steady request that was not whole
+               minus the removal of the fault, at least 0
 
-Worked example (test_recovery_is_when_the_last_of_both_is_well): taken back at 30 s, the fleet well from 34 s on, the
-last refusal at 36.5 s: 6.5 s.
+Worked example (test_recovery_is_when_the_last_of_both_is_well): fault removed at 30 s, fleet well from 34 s on, last
+refusal at 36.5 s: recovery 6.5 s.
 """
 
 from collections import Counter
@@ -21,7 +20,7 @@ from functions.cli.drill.timeline import Ending, Outcome, Timeline
 @dataclass(frozen=True, slots=True)
 class Check:
     what: str
-    ok: bool | None  # None: it was not checked, and why stands in `words`
+    ok: bool | None  # None: not checked; `words` gives the reason
     words: str = ""
 
 
@@ -78,13 +77,13 @@ def judge(drill: Drill, seen: Timeline) -> Judgement:
 
 
 def shown_s(seen: Timeline) -> float | None:
-    """When the effect was first seen after the fault, by the drill's own looks or by Prometheus."""
+    """Return when the effect was first seen after the fault, in the drill's own polls or by Prometheus."""
     points = [*((look.at_s, look.shows_effect) for look in seen.looks), *seen.shown]
     return min((at_s for at_s, shows in points if shows and at_s >= seen.injected_s), default=None)
 
 
 def fired_and_cleared(alert: str, seen: Timeline) -> tuple[float | None, float | None]:
-    """When it began to fire after the fault, and when it no longer did for good."""
+    """Return when the alert first fired after the fault, and when it cleared for the last time."""
     changes = [change for change in seen.alerts if change.name == alert and change.at_s >= seen.injected_s]
     fired_s = next((change.at_s for change in changes if change.state == "firing"), None)
     if fired_s is None or changes[-1].state == "firing":
@@ -94,7 +93,7 @@ def fired_and_cleared(alert: str, seen: Timeline) -> tuple[float | None, float |
 
 
 def recovery_s(seen: Timeline) -> float | None:
-    """None: at the end it was still not as before."""
+    """Return the seconds to recovery, or None if the fleet was not well at the end."""
     well_s = well_from_s(seen)
     if well_s is None:
         return None
@@ -103,12 +102,12 @@ def recovery_s(seen: Timeline) -> float | None:
 
 
 def mended_s(seen: Timeline) -> float | None:
-    """When the platform had done what it does about it."""
+    """Return when the platform's own repair was complete, or None."""
     return next((look.at_s for look in seen.looks if look.is_mended and look.at_s >= seen.injected_s), None)
 
 
 def well_from_s(seen: Timeline) -> float | None:
-    """From when on each look found the fleet well; None: the last one did not."""
+    """Return the time from which every poll found the fleet well, or None if the last one did not."""
     since_s: float | None = None
     for look in seen.looks:
         if not look.is_well:
@@ -119,7 +118,7 @@ def well_from_s(seen: Timeline) -> float | None:
 
 
 def wrongly_failed(drill: Drill, seen: Timeline, recovered_s: float | None) -> list[Outcome]:
-    """Requests that ended otherwise than the drill tolerates, or at a time when it tolerates nothing."""
+    """Return the requests whose ending the drill does not tolerate, or not at that time."""
     until_s = seen.taken_back_s + min(drill.recovers_within_s, recovered_s if recovered_s is not None else 1e9)
     found = []
     for each in seen.outcomes:
@@ -159,7 +158,7 @@ def _mended(drill: Drill, seen: Timeline, after_s: float | None) -> list[Check]:
 
 
 def _accounts(seen: Timeline) -> list[Check]:
-    """What whole answers cost is in ledger and traces; what could not be asked is not checked."""
+    """Check that ledger and traces contain the usage of all whole answers, as far as they were readable."""
     told = seen.accounts
     if told is None:
         return []

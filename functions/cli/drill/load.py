@@ -1,11 +1,11 @@
-"""Load of a drill: streamed chats at a fixed rate, each judged by what came back, all bounded.
+"""Load of a drill: streamed chats at a fixed rate, whose answers are checked.
 
-Arrivals do not wait for answers: a client that is slow to be served does not make the others come later. At most
-`MAX_OPEN` requests are open; those that would be more are not sent, and counted as `left_out`. So are those that broke
-without an answer while this process itself got no processor: a gateway closes a connection on which no request comes.
+Arrivals do not wait for answers: a slow answer does not delay later requests. At most `MAX_OPEN` requests are open;
+further ones are not sent, and counted as `left_out`. So are requests that failed without an answer while this process
+itself was stalled, since a gateway closes a connection on which no request arrives.
 
-What a whole answer is, is strict where it can be: a simulated engine says the prompt back, behind the adapter's name,
-so that another's text shows. Of any engine, `x-shoal-model` names the model that answered.
+A simulated engine echoes the prompt after the adapter's name, so an answer to another request is detected. With any
+engine, `x-shoal-model` names the model that answered.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ import httpx
 from functions.cli.drill.declared import Load
 from functions.cli.drill.timeline import Ending, Outcome
 
-MAX_OPEN = 400  # of one load
+MAX_OPEN = 400  # open requests per load
 REQUEST_S = 45.0
 CONNECT_S = 10.0
-LATE_S = 1.0  # of arrivals that this process was too busy to send in time, no more are made up for
-PULSE_S, STARVED_S = 0.25, 4.0  # this process got no processor for so long: what it had open then shows nothing
+LATE_S = 1.0  # arrivals missed by a stall are made up for at most this time
+PULSE_S, STARVED_S = 0.25, 4.0  # a longer stall of this process makes its open requests meaningless
 DETAIL_CHARS = 160
 EVENT_MAX_CHARS = 1024 * 1024
 _REFUSALS = frozenset({429, 503})
@@ -36,26 +36,26 @@ _VOCABULARY = ("amber", "basalt", "cedar", "delta", "ember", "fjord", "garnet", 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and as whom."""
+    """Gateway address, key and model for the requests."""
 
     url: str
     key: str
     verify: ssl.SSLContext
     base_model: str
-    echoes: bool  # simulated engines: the text is known
+    echoes: bool  # True for simulated engines, whose text is known
 
 
 @dataclass(slots=True)
 class _Answer:
-    """What came back of one request so far."""
+    """The answer to one request so far."""
 
     status: int = 0
     model: str = ""
     degraded: bool = False
     text: str = ""
     done: bool = False
-    error: str = ""  # of an event in the stream
-    broke: str = ""  # of the connection
+    error: str = ""  # error of an event in the stream
+    broke: str = ""  # error of the connection
     retry_after: bool = False
     code: str = ""
     first_s: float | None = None
@@ -65,7 +65,7 @@ class _Answer:
 
 @dataclass(slots=True)
 class LoadMaker:
-    """One load, from `run` until it is cancelled; `outcomes` grows."""
+    """Sends one load. `outcomes` grows while it runs."""
 
     load: Load
     target: Target
@@ -73,10 +73,10 @@ class LoadMaker:
     outcomes: list[Outcome] = field(default_factory=list)
     left_out: int = 0
     _open: set[asyncio.Task[None]] = field(default_factory=set)
-    _starved: list[tuple[float, float]] = field(default_factory=list)  # from, to
+    _starved: list[tuple[float, float]] = field(default_factory=list)  # (start, end) of each stall
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; those that are open then get their REQUEST_S. Cancelled, they are dropped."""
+        """Send requests until `stop`, then wait for open ones up to REQUEST_S. Cancellation drops them."""
         limits = httpx.Limits(max_connections=MAX_OPEN, max_keepalive_connections=MAX_OPEN)
         timeout = httpx.Timeout(REQUEST_S, connect=CONNECT_S, pool=REQUEST_S)
         models = itertools.cycle(self.load.models or (self.target.base_model,))
@@ -101,7 +101,7 @@ class LoadMaker:
             pulse.cancel()
 
     async def _pulse(self) -> None:
-        """Until cancelled."""
+        """Record stalls of this process until cancelled."""
         while True:
             before_s = self.clock()
             await asyncio.sleep(PULSE_S)
@@ -122,7 +122,7 @@ class LoadMaker:
         ending, detail = judged(
             answer, model, prompt, echoes=self.target.echoes, another_may_answer=self.load.another_may_answer
         )
-        await asyncio.sleep(PULSE_S if answer.broke and not answer.status else 0.0)  # until the pulse has noticed, too
+        await asyncio.sleep(PULSE_S if answer.broke and not answer.status else 0.0)  # the pulse records a stall first
         if answer.broke and not answer.status and self._was_starved(began_s, self.clock()):
             self.left_out += 1
             return
@@ -184,7 +184,7 @@ class LoadMaker:
 def judged(
     answer: _Answer, model: str, prompt: str, *, echoes: bool, another_may_answer: bool = False
 ) -> tuple[Ending, str]:
-    """How far the platform kept its word, and in words why not."""
+    """Return the ending of a request, and the reason unless it is "whole"."""
     if answer.status in _REFUSALS and answer.code:
         missing = "" if answer.retry_after else ", without retry-after"
         return "refused", f"{answer.code}{missing}"
@@ -200,7 +200,7 @@ def judged(
 
 
 def _is_own(answer: _Answer, model: str, prompt: str) -> bool:
-    """As far as it came: the engine's echo of the prompt, behind the adapter's mark where there is one."""
+    """Return True if the text so far is the echo of the prompt, after the adapter's mark if the model is an adapter."""
     text, marked = answer.text, "/" in model
     if marked:
         mark, closed, text = answer.text.partition("] ")
@@ -212,7 +212,7 @@ def _is_own(answer: _Answer, model: str, prompt: str) -> bool:
 
 
 def _prompt(load: Load) -> str:
-    """Never the same twice: the first words say whose it is, unless it is to share them."""
+    """Return a unique prompt. A random mark follows the shared words, if any."""
     words: Iterator[str] = itertools.cycle(_VOCABULARY)
     shared = [next(words) for _ in range(load.shared_words)]
     mark = secrets.token_hex(6)

@@ -1,5 +1,6 @@
-"""Picture of a drill's report, as SVG, PNG, or a page with the SVG in it: requests, first tokens, alert and effect over
-time, with marks where the fault was injected and taken back.
+"""Picture of a drill's report, as SVG, PNG, or an HTML page with the SVG.
+
+It shows requests, first tokens, alert and effect over time, with marks at the injection and removal of the fault.
 """
 
 import html
@@ -14,7 +15,7 @@ _LEVEL = {"inactive": 0.0, "pending": 1.0, "firing": 2.0}
 
 
 def check(path: Path) -> None:
-    """PictureImpossible where none can be written there."""
+    """Raise PictureImpossible if no picture can be written at `path`."""
     if path.suffix.lower() not in (*SUFFIXES, PAGE):
         raise PictureImpossible(f"{path.name} is no picture's name: it ends in {', '.join(SUFFIXES)} or {PAGE}")
     if not path.parent.is_dir():

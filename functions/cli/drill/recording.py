@@ -1,11 +1,10 @@
-"""Recording of the series that a drill's alert is evaluated from, in the words of promtool, so that what was seen once
-can be evaluated again: `tests/telemetry` plays recorded drills to the shipped rules.
+"""Recording of a drill's alert inputs in promtool's notation. `tests/telemetry` evaluates rules on recorded drills.
 
     1x3        1 1 1 1                 stale    the series has ended, here and until the next value
-    1+2x3      1 3 5 7                 _x3      nothing for three seconds
+    1+2x3      1 3 5 7                 _x3      no value for three seconds
 
-Law: pure but for `record`. Values are by the second, from LEAD_S before the drill began, since rules look back. Of a
-histogram, buckets of labels under which nothing was counted meanwhile are left out: they add nothing to a quantile.
+All functions but `record` are pure. There is one value per second, from LEAD_S before the drill, because rules look
+back. Histograms that counted nothing are omitted, since they do not change a quantile.
 
 Worked example (test_a_counter_that_stands_still_and_goes_on): 4 4 4 9 11 13 and then nothing is `4x2 9+2x2 stale`.
 """
@@ -21,13 +20,13 @@ from functions.telemetry.alerting import groups
 
 LEAD_S = 40.0
 SERIES_MAX = 2000
-_DIGITS = 6  # of a gauge that is no whole number
+_DIGITS = 6  # significant digits of a value that is not a whole number
 _SELECTOR = re.compile(r"(?<![\w:\"=~.])(shoal_\w+|up)(?![\w:(])(\{[^}]*\})?")
-_LEAST_RUN = 2  # steps of one size that are written as one
+_LEAST_RUN = 2  # a run of equal steps is written as one only if it is longer
 
 
 async def record(alerts: Alerts, alert: str, began_unix_s: float, ended_s: float) -> dict[str, str]:
-    """By series as promtool writes it; empty where Prometheus does not answer."""
+    """Return the values by series, both in promtool's notation; empty if Prometheus does not answer."""
     found: list[dict[str, Any]] = []
     for selector in selectors(rules_for(alert, groups())):
         found += await alerts.range(selector, began_unix_s - LEAD_S, ended_s + LEAD_S)
@@ -44,7 +43,7 @@ def by_second(points: Iterable[tuple[float, float]], length: int) -> list[float 
 
 
 def moving(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without buckets of a histogram in which nothing was counted."""
+    """Return the series without the buckets of histograms that counted nothing."""
     counted: defaultdict[frozenset[tuple[str, str]], bool] = defaultdict(bool)
     for each in series:
         counted[_histogram(each)] |= len({value for _, value in each["values"]}) > 1
@@ -75,7 +74,7 @@ def notation(values: Sequence[float | None]) -> str:
 
 
 def _gap(values: Sequence[float | None], at: int) -> tuple[str, int]:
-    """A series that ends is marked as Prometheus marks it: an alert on it clears at once."""
+    """Return the notation of a gap. A series that ends is marked stale like in Prometheus, so its alert clears."""
     taken = next((count for count, value in enumerate(values[at:]) if value is not None), len(values) - at)
     if at == 0:
         return f"_x{taken}", taken
@@ -92,7 +91,7 @@ def _run(values: Sequence[float | None], at: int) -> tuple[str, int]:
         taken += 1
     if step == 0.0 and taken > 1:
         return f"{_number(first)}x{taken - 1}", taken
-    if taken > _LEAST_RUN and step.is_integer():  # steps of a fraction would add up to another number
+    if taken > _LEAST_RUN and step.is_integer():  # fractional steps would add up to another number
         return f"{_number(first)}{step:+.0f}x{taken - 1}", taken
     return _number(first), 1
 
@@ -107,20 +106,20 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() else f"{value:.{_DIGITS}g}"
 
 
-# What an alert is evaluated from: the rules it reads, and the series that these read of processes.
+# Inputs of an alert: the rules that it reads, and the series of processes that these rules read.
 # Worked example (test_what_an_alert_is_evaluated_from): `HeadOfLinePrefill` reads two recorded quantiles, and those
 # read `shoal_inter_token_seconds_bucket`.
 
 
 def rules_for(alert: str, groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The alert's rule, after those whose series it reads; none where there is no such alert."""
+    """Return the alert's rule, preceded by the rules whose series it reads; empty if there is no such alert."""
     rules: list[dict[str, Any]] = [rule for group in groups for rule in group["rules"]]
     found = [rule for rule in rules if rule.get("alert") == alert]
-    for rule in found:  # grows as it goes
+    for rule in found:  # the list grows during the loop
         found += [each for each in rules if each not in found and "record" in each and each["record"] in rule["expr"]]
     return found[::-1]
 
 
 def selectors(rules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of series that processes have, as the rules write them; recorded ones are not among them."""
+    """Return the selectors of processes' series as the rules write them, without recorded series."""
     return sorted({name + labels for rule in rules for name, labels in _SELECTOR.findall(rule["expr"])})

@@ -1,6 +1,6 @@
-"""Report of a drill: one JSON document (kept in the fleet's `drills/`, printed with -o json) and tables for a terminal.
+"""Report of a drill: a JSON document (stored in the fleet's `drills/`, printed with -o json) and tables for a terminal.
 
-Neighbours: `picture` draws the same document; a console lists the folder.
+`picture` draws the same document.
 """
 
 import re
@@ -23,12 +23,12 @@ from functions.cli.refused import Refused
 from functions.controller.local.files import replace_file
 
 VERSION = 1
-KEPT = 200  # reports; the oldest go
+KEPT = 200  # stored reports; older ones are removed
 _NAME = re.compile(r"\d{8}T\d{6}Z-[a-z0-9-]+\.json")
 
 
 def report(drill: Drill, played: Played, judgement: Judgement, ended_unix_s: float | None = None) -> dict[str, Any]:
-    """All that was found, as plain values; times in seconds since the drill began, `*_after_s` since their mark."""
+    """Return plain values. Times are seconds since the drill began; `*_after_s` since the fault or its removal."""
     seen = played.timeline
     ended_unix_s = time.time() if ended_unix_s is None else ended_unix_s
     return {
@@ -77,7 +77,7 @@ def report(drill: Drill, played: Played, judgement: Judgement, ended_unix_s: flo
 
 
 def keep(folder: Path, made: dict[str, Any]) -> Path:
-    """Write it among the others; the oldest beyond KEPT are removed."""
+    """Store the report, and remove the oldest reports beyond KEPT."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = datetime.fromtimestamp(made["ended_unix_s"], UTC).strftime("%Y%m%dT%H%M%SZ")
     path = folder / f"{stamp}-{made['drill']}.json"
@@ -89,7 +89,7 @@ def keep(folder: Path, made: dict[str, Any]) -> Path:
 
 
 def newest(folder: Path, drill: str) -> dict[str, Any] | None:
-    """The report of its last play; None: none is kept. Refused where it cannot be read."""
+    """Return the newest stored report of a drill, or None. Fail if it cannot be read."""
     kept = sorted(file for file in folder.glob(f"*-{drill}.json") if file.name == f"{file.name[:16]}-{drill}.json")
     if not kept:
         return None
@@ -124,7 +124,7 @@ _HEADS = ("drill", "alert fires after s", "clears after s", "requests", "wrongly
 
 
 def markdown(reports: Sequence[dict[str, Any]]) -> str:
-    """The same, as docs/measurements has it."""
+    """Return the summary as a Markdown table for docs/measurements."""
     lines = [f"| {' | '.join(_HEADS)} |", "|---|" + "---:|" * (len(_HEADS) - 1)]
     lines += [f"| {made['drill']} | {' | '.join(_cells(made))} |" for made in reports]
     return "\n".join(lines)

@@ -1,11 +1,11 @@
-"""Plays one drill on the fleet and gives back what was seen.
+"""Run one drill on the fleet and return what was observed.
 
-    1  what is there: engine, replicas, no such alert firing     4  the fault, until effect and alert are seen
-    2  short windows, keys, what makes the fleet small           5  the fault is taken back
-    3  the steady load, quiet for a while                        6  until the fleet is well and the alert clears
+    1  check engine and replicas                               4  inject the fault; wait for effect and alert
+    2  keys, short alert windows, no such alert, preparation   5  remove the fault
+    3  steady load for QUIET_S                                 6  wait until the fleet is well and the alert clears
 
-Law: whatever ends it, all that it changed is taken back, the last change first, before it returns or raises. What runs
-in a thread is waited for before that, so that nothing is changed after it was taken back.
+Rule: every change is undone, the last one first, before the drill returns or raises, however it ends. Work in threads
+is awaited first, so that nothing changes after the undo.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from functions.cli.drill.watch import LOOK_EVERY_S, Alerts, Looks, Pages
 from functions.cli.refused import Refused
 from functions.telemetry.alerting.scaled import held_s
 
-READY_S = 90.0  # for what an earlier drill has ended to be there again
-QUIET_S = 10.0  # of the load alone, before the fault
-KEY_TRAVELS_S = 30.0  # from the registry to the gateway
-CALM_S = 120.0  # for an alert of an earlier failure to clear
+READY_S = 90.0  # time for the fleet to become ready again after an earlier drill
+QUIET_S = 10.0  # load without the fault, at the start
+KEY_TRAVELS_S = 30.0  # limit until the gateway knows a new key
+CALM_S = 120.0  # limit for the alert of an earlier failure to clear
 WINDOWS_S = 20.0
-TAIL_S = 3.0  # that all is well again, before the end
+TAIL_S = 3.0  # pause after recovery, before the end
 POLL_S = 0.1
 
 T = TypeVar("T")
@@ -47,15 +47,15 @@ class Played:
     engine: str
     replicas: int
     environment: str
-    left_out: int  # requests that were not sent: too many were open
-    load_average: tuple[float, float]  # of the machine, at the beginning and the end
+    left_out: int  # requests that were not sent, or lost in a stall of this process
+    load_average: tuple[float, float]  # load of the machine at the beginning and the end
     window_scale: float
-    recorded: dict[str, str]  # what the alert was evaluated from, by series
+    recorded: dict[str, str]  # values of the alert's input series
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What grows while it is played."""
+    """Observations that grow during the run."""
 
     began_s: float = field(default_factory=time.monotonic)
     began_unix_s: float = field(default_factory=time.time)
@@ -66,8 +66,6 @@ class _Seen:
 
 
 class Performance:
-    """One drill, once."""
-
     def __init__(self, drill: Drill, stage: Stage, *, scale: float, consents: list[str], say: Say) -> None:
         self._drill, self._stage, self._scale, self._consents, self._say = drill, stage, scale, consents, say
         self._seen = _Seen()
@@ -77,7 +75,7 @@ class Performance:
         self._recorded: dict[str, str] = {}
 
     async def play(self) -> Played:
-        """Refused where the fleet cannot or may not play it."""
+        """Run the drill. Fail if the fleet cannot or may not run it."""
         stage = self._stage
         mark, load_before = stage.journal.mark, os.getloadavg()[0]
         status = await self._ready()
@@ -103,7 +101,7 @@ class Performance:
         )
 
     async def _ready(self) -> dict[str, Any]:
-        """The status, once the fleet is ready, or after READY_S as it is."""
+        """Wait up to READY_S until the fleet is ready, and return its status."""
         deadline_s = time.monotonic() + READY_S
         while True:
             status = await in_thread(self._stage.status)
@@ -170,7 +168,7 @@ class Performance:
     # -- before the load ----------------------------------------------------------------------------------------------
 
     async def _target(self, echoes: bool) -> Target:
-        """With a key of its own, once the gateway knows it; Refused on production without consent."""
+        """Create a key, wait until the gateway knows it, and return the target. Fail on production without consent."""
         stage = self._stage
         key = await self._key({})
         self._environment = environment_of(key)
@@ -192,7 +190,6 @@ class Performance:
         return await in_thread(lambda: self._stage.mint_key(key_id, limits))
 
     async def _base_model(self, key: str, verify: ssl.SSLContext) -> str:
-        """The first base that the key may call."""
         url = f"{self._stage.context.gateway_url}/v1/models"
         deadline_s = time.monotonic() + KEY_TRAVELS_S
         async with httpx.AsyncClient(verify=verify, timeout=5.0, trust_env=False) as client:
@@ -209,7 +206,7 @@ class Performance:
         return bases[0]
 
     async def _watch_alerts(self) -> None:
-        """Short windows, and calm: an alert that fires already shows nothing."""
+        """Shorten the alerts' windows, and wait until the drill's alert is inactive, since firing proves nothing."""
         drill, stage = self._drill, self._stage
         if not await in_thread(lambda: stage.shorten_windows(self._scale)):
             self._say("no Prometheus runs beside this fleet: the alert is not checked")
@@ -244,7 +241,7 @@ class Performance:
         return maker
 
     async def _watch(self, looks: Looks) -> None:
-        """Until cancelled."""
+        """Poll the fleet and the alerts until cancelled."""
         while True:
             async with asyncio.TaskGroup() as group:
                 look = group.create_task(looks.look(self._seen.now_s()))
@@ -310,13 +307,13 @@ class Performance:
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Tasks fail together; the first one's error is what people are told."""
+    """Return the first error of a group. Tasks fail together, and only the first error is reported."""
     first = group.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """As asyncio.to_thread, and to its end: cancelled meanwhile, what was begun is waited for."""
+    """Run `work` like asyncio.to_thread. If cancelled, wait for its end before raising."""
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(future)
@@ -325,23 +322,23 @@ async def in_thread(work: Callable[[], T]) -> T:
         raise
 
 
-# Consent: on an installation that says of itself that it is production, a drill is played only by its name twice.
+# Consent: on a production installation, a drill runs only if its name is given twice.
 #
-# The environment is a part of each key's text (`SHOAL_ENVIRONMENT` of a fleet on one machine,
-# `SHOAL_REGISTRY_ENVIRONMENT` elsewhere), so the key that a drill is given says where it is.
+# Each key's text contains the environment (`SHOAL_ENVIRONMENT` of a fleet on one machine,
+# `SHOAL_REGISTRY_ENVIRONMENT` elsewhere), so the drill's key shows where it runs.
 
 
 PRODUCTION = frozenset({"live", "prod", "production"})
 
 
 def environment_of(key: str) -> str:
-    """`shoal_<environment>_<id>_<secret>`; empty where it is no key."""
+    """Return the environment of a key `shoal_<environment>_<id>_<secret>`; empty if the text is not a key."""
     parts = key.split("_")
     return parts[1] if len(parts) > 3 and parts[0] == "shoal" else ""
 
 
 def refusal(environment: str, drill: str, consents: list[str]) -> str:
-    """Why it is not played; empty: it may be."""
+    """Return why the drill may not run; empty if it may."""
     if environment not in PRODUCTION and environment:
         return ""
     if drill in consents:

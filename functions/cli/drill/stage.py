@@ -1,7 +1,7 @@
-"""The fleet as a drill may touch it: processes by pid, engines' own switches, the branch, keys, Prometheus' windows.
+"""Changes that a drill may make to the fleet: processes, simulated engines' faults, branch, keys, files, alert windows.
 
-Law: a change is in the journal with its undoing before it is made. Everything here blocks.
-Neighbours: `undoing` carries the journal's entries out; `commits` changes the branch.
+Rule: the undo entry of a change is in the journal before the change is made. All functions block. `undoing` executes
+the journal's entries; `commits` changes the branch.
 """
 
 import os
@@ -37,7 +37,7 @@ from functions.controller.local.monitoring import ensure_monitoring
 
 ENGINE_S = 5.0
 POLL_S = 0.5
-KEY_LASTS = timedelta(hours=6)  # should nobody revoke it
+KEY_LASTS = timedelta(hours=6)  # the key expires even if it is not revoked
 CONTROLLER = "controller"
 
 
@@ -47,17 +47,17 @@ class Stage:
         self.journal = journal
         self.tenant = tenant
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- state of the fleet -------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Refused where no controller answers."""
+        """Return the controller's status. Fail if no controller answers."""
         found = controller_status(self.context)
         if found is None:
             raise Refused(f"no fleet runs in {self.context.layout.root}: start one with `shoal up --engine sim`")
         return found
 
     def entries(self, role: str | None = None) -> list[LedgerEntry]:
-        """Processes with a pid, the newest generation first."""
+        """Return the processes that have a pid; of one name, the newest generation first."""
         found = read_ledger(self.context.layout.ledger_file).processes
         chosen = [entry for entry in found if entry.pid is not None and role in (None, entry.role)]
         return sorted(chosen, key=lambda entry: (entry.name.partition(".")[0], -entry.generation))
@@ -69,13 +69,13 @@ class Stage:
         return found
 
     def replicas(self) -> list[str]:
-        """By name, those whose engines have a pid."""
+        """Return the sorted ids of the replicas whose engines have a pid."""
         return sorted(entry.replica_id for entry in self.entries("engine") if entry.replica_id is not None)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def kill(self, *names: str) -> None:
-        """SIGKILL to each and all that they started; who starts them again is the controller."""
+        """Send SIGKILL to each process and its session. The controller starts them again."""
         for name in names:
             for pid in self._members(*self._found(name)):
                 send_signal(pid, signal.SIGKILL)
@@ -87,7 +87,7 @@ class Stage:
             os.kill(pid, signal.SIGKILL)
 
     def stop(self, *names: str) -> None:
-        """SIGSTOP: they hang, their ports open; a `controller` that is stopped starts nothing anew."""
+        """Send SIGSTOP: the processes hang with open ports. A stopped `controller` restarts nothing."""
         for name in names:
             pid, started_at = self._controller() if name == CONTROLLER else self._found(name)
             self.journal.add(Continue(name, pid, started_at))
@@ -111,7 +111,7 @@ class Stage:
     # -- engines ------------------------------------------------------------------------------------------------------
 
     def switch(self, replica: str, **faults: bool | float | str | None) -> None:
-        """Switches of a simulated engine, which merge with those that it has."""
+        """Set fault switches of a simulated engine. Other switches stay as they are."""
         slot = self.entry(f"engine-{replica}").slot
         port = self.context.ports.engine(slot if slot is not None else 0)
         url = f"http://127.0.0.1:{port}/sim/faults"
@@ -122,11 +122,11 @@ class Stage:
     # -- branch, keys, files, windows ---------------------------------------------------------------------------------
 
     def push(self, change: Callable[[Path], None], message: str) -> None:
-        """Change files of the branch and push; Refused in the fleet's own words."""
+        """Change files of the branch and push. Fail with git's message if the push is refused."""
         push_change(self.context.layout.gitops_dir, change, message, lambda commit: self.journal.add(Revert(commit)))
 
     def mint_key(self, key_id: str, limits: Mapping[str, int], scopes: Sequence[str] = ("inference",)) -> str:
-        """A key of the drill's tenant, which ends by itself even if nobody revokes it."""
+        """Create a key of the drill's tenant that expires after KEY_LASTS."""
         expires = (datetime.now(UTC) + KEY_LASTS).isoformat(timespec="seconds")
         body = {"id": key_id, "scopes": list(scopes), "expires": expires, "limits": dict(limits) or None}
         self.journal.add(RevokeKey(self.tenant, key_id))
@@ -135,24 +135,24 @@ class Stage:
         return str(made["key"])
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Other content for a file; what it has is kept beside it."""
+        """Replace the content of a file, and keep the old content in a copy next to it."""
         aside = path.with_name(f"{path.name}.before-drill")
         self.journal.add(PutBack(str(path), str(aside)))
         replace_file(aside, path.read_bytes())
         replace_file(path, content)
 
     def write(self, path: Path, content: bytes) -> None:
-        """A file that is not there otherwise."""
+        """Write a file that did not exist before."""
         self.will_appear(path)
         replace_file(path, content)
 
     def will_appear(self, path: Path) -> None:
-        """A file that the platform itself makes for what is injected, and that an operator removes afterwards."""
+        """Register for removal a file that the platform will create because of the fault."""
         self.journal.add(Remove(str(path)))
 
     @staticmethod
     def until(what: str, holds: Callable[[], bool], limit_s: float) -> None:
-        """Refused where it does not come about."""
+        """Wait until `holds` returns True. Fail after `limit_s`."""
         deadline_s = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() > deadline_s:
@@ -164,7 +164,7 @@ class Stage:
         time.sleep(seconds)
 
     def shorten_windows(self, scale: float) -> bool:
-        """Whether a Prometheus runs whose alerts are now evaluated with shorter windows."""
+        """Shorten the windows of all alerts. Return False if no Prometheus runs."""
         running = self.entries("prometheus")
         if not running:
             return False

@@ -1,12 +1,12 @@
 """Timeline of one drill: requests, alerts, gauges and health, in seconds since the drill began. Values only.
 
-An ending says how far the platform kept its word:
+Endings of a request:
 
-    whole       200, the text complete, its own, from the model that was asked for
-    refused     told so before any text: 429 or 503 with a code, and when to come again
-    broken_off  text, then an error event: the caller knows that it is not complete
-    failed      any other error: 5xx, a connection that breaks, a stream that ends without a word
-    mixed       another's text, or another model's
+    whole       200 with the complete text for this prompt, from the requested model
+    refused     429 or 503 with a code before any text
+    broken_off  text, then an error event that tells the client that the answer is incomplete
+    failed      any other error: 5xx, a broken connection, a stream that ends without [DONE] or an error event
+    mixed       text for another prompt, or from another model
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ AlertState = Literal["inactive", "pending", "firing"]
 class Outcome:
     """One request."""
 
-    traffic: str  # which of the drill's loads
+    traffic: str  # name of the drill's load
     began_s: float
     ended_s: float
     ending: Ending
-    first_s: float | None = None  # when its first text came
+    first_s: float | None = None  # time of the first text
     status: int = 0  # 0: no answer
     detail: str = ""
     request_id: str = ""
-    tokens: int | None = None  # prompt's and completion's, as the answer's end says
+    tokens: int | None = None  # prompt and completion tokens, from the answer's usage
 
     @property
     def ttft_s(self) -> float | None:
@@ -44,20 +44,20 @@ class AlertChange:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at the fleet. `effect` is the gauge that the drill watches; None: it is not there."""
+    """One poll of the fleet. `effect` is the value of the watched gauge; None: no such series."""
 
     at_s: float
     is_well: bool
     shows_effect: bool
     effect: float | None = None
-    missing: str = ""  # what it is not well for
-    is_mended: bool = False  # the platform has done what it does about it, and all is well again
-    is_held: bool = False  # it has reasons not to do it yet
+    missing: str = ""  # missing parts of the fleet
+    is_mended: bool = False  # the platform's repair is complete and the fleet is well
+    is_held: bool = False  # the platform holds its repair back
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What whole answers cost by their own word, and what ledger and traces have of it; None: it could not be asked."""
+    """Usage that whole answers reported, and what ledger and traces contain; None: the source was not readable."""
 
     owed_tokens: int
     ledger_tokens: int | None
@@ -74,14 +74,14 @@ class Timeline:
     outcomes: tuple[Outcome, ...] = ()
     alerts: tuple[AlertChange, ...] = ()
     looks: tuple[Look, ...] = ()
-    shown: tuple[tuple[float, bool], ...] = ()  # whether the effect showed, as Prometheus has it: closer than looks
-    sees_alerts: bool = True  # False: there is no Prometheus
-    accounts: Accounts | None = None  # None: nobody asked
+    shown: tuple[tuple[float, bool], ...] = ()  # (time, effect shows) from Prometheus, more exact than polls
+    sees_alerts: bool = True  # False: no Prometheus runs
+    accounts: Accounts | None = None  # None: not checked
 
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """What of the requests fell into one span of time, for a picture."""
+    """Requests within one span of time, for a picture."""
 
     at_s: float
     offered: int
@@ -92,7 +92,7 @@ class Second:
 
 
 def seconds(outcomes: tuple[Outcome, ...], ended_s: float, span_s: float = 1.0) -> list[Second]:
-    """By when they ended; `offered` and first tokens by when they began."""
+    """Count requests per span by their end; `offered` and first tokens by their beginning."""
     count = int(ended_s / span_s) + 1
     begun: list[list[Outcome]] = [[] for _ in range(count)]
     ended: list[list[Outcome]] = [[] for _ in range(count)]
@@ -118,5 +118,5 @@ def seconds(outcomes: tuple[Outcome, ...], ended_s: float, span_s: float = 1.0) 
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """The nearest rank: the least value that `share` of all do not pass; None of nothing."""
+    """Return the nearest-rank percentile: the least value that `share` of all do not exceed; None for no values."""
     return ascending[max(0, -(-int(share * 1000 * len(ascending)) // 1000) - 1)] if ascending else None

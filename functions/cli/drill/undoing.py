@@ -1,4 +1,4 @@
-"""Carrying out the journal's undoings, each so that it may be done twice. Blocks; raises where one cannot be done."""
+"""Execution of the journal's entries. Each may be executed twice. Functions block, and raise if an entry fails."""
 
 import signal
 import time
@@ -27,7 +27,7 @@ from functions.controller.local.instances import read_ledger
 from functions.controller.local.monitoring import ensure_monitoring
 from functions.controller.local.pools import read_target
 
-REVOKE_WITHIN_S = 30.0  # the registry may have been away a moment ago
+REVOKE_WITHIN_S = 30.0  # the registry may have been down just before
 RETRY_S = 1.0
 _GONE = 404
 
@@ -62,7 +62,7 @@ def _continue(stopped: Continue) -> None:
 
 
 def _set(former: SetFaults) -> None:
-    """An engine that is gone took its switches with it."""
+    """Restore an engine's fault switches. An engine that does not answer has none left."""
     try:
         answer = httpx.post(f"http://127.0.0.1:{former.port}/sim/faults", json=former.faults, timeout=ENGINE_S)
     except httpx.TransportError:
@@ -77,7 +77,7 @@ def _revoke(context: CliContext, key: RevokeKey) -> None:
             with Registry(context) as registry:
                 registry.send("DELETE", f"/v1/tenants/{key.tenant}/keys/{key.key_id}")
         except Answered as error:
-            if error.status == _GONE:  # it was never made
+            if error.status == _GONE:  # the key was never created
                 return
             if error.status < 500 or time.monotonic() > deadline_s:
                 raise

@@ -1,7 +1,6 @@
-"""What gateway, registry, agents, controller and Prometheus say, asked while a drill goes on.
+"""Polls of gateway, registry, agents, controller and Prometheus during a drill.
 
-A page that does not answer says nothing; that is a finding, not an error. Where Prometheus does not answer, alerts are
-not seen.
+A metrics page that does not answer is an observation, not an error. If Prometheus does not answer, alerts are not seen.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ def parsed(text: str) -> Samples:
 
 
 def value_of(samples: Samples, effect: Effect) -> float | None:
-    """All series of that name with these labels, folded; None: there is none."""
+    """Return the folded value of all series with the effect's name and labels, or None if there is none."""
     wanted = frozenset(effect.labels.items())
     found = [value for (name, labels), value in samples.items() if name == effect.metric and wanted <= labels]
     if not found:
@@ -45,8 +44,6 @@ def value_of(samples: Samples, effect: Effect) -> float | None:
 
 @dataclass(slots=True)
 class Pages:
-    """The fleet's metrics."""
-
     context: CliContext
     token: str
     agents: tuple[int, ...]  # ports
@@ -98,13 +95,13 @@ def _listens(path: str) -> bool:
 
 @dataclass(slots=True)
 class Looks:
-    """Is the fleet as it was, and does the effect show? `begin` says what it was."""
+    """Checks whether the fleet is as it was at the baseline, and whether the effect shows."""
 
     pages: Pages
     effect: Effect
     mend: Mend | None = None
     ready: float = 0.0
-    zero: float = 0.0  # of a counter
+    zero: float = 0.0  # the counter's value at the baseline
     mends_before: float = 0.0
 
     async def begin(self) -> None:
@@ -132,7 +129,7 @@ class Looks:
         )  # fmt: skip
 
     async def _mended(self) -> tuple[bool, bool]:
-        """Whether it was begun and is over, and whether it waits."""
+        """Return (True if the platform's repair has begun and ended, True if it is held back)."""
         if self.mend is None:
             return False, False
         samples = await self.pages.samples(self.mend.done.page)
@@ -143,7 +140,7 @@ class Looks:
         return begun and not is_under_way, self.mend.held.is_there(value_of(samples, self.mend.held))
 
     async def _missing(self, gateway: Samples | None) -> str:
-        """What the fleet had before the fault and has not now; empty: it is as it was."""
+        """Return what the fleet lacks compared with the baseline; empty if nothing."""
         if gateway is None:
             return "the gateway's metrics"
         if _ready(gateway) < self.ready:
@@ -164,7 +161,7 @@ def _ready(gateway: Samples) -> float:
 
 @dataclass(slots=True)
 class Alerts:
-    """States as the fleet's Prometheus has them."""
+    """Alert states and series of the fleet's Prometheus."""
 
     url: str
     states: dict[str, AlertState] = field(default_factory=dict)
@@ -175,7 +172,7 @@ class Alerts:
         await self._client.aclose()
 
     async def windows_are(self, alert: str, held_s: float) -> bool:
-        """Whether the alert is evaluated with that `for`."""
+        """Return True if Prometheus evaluates the alert with that `for` duration."""
         try:
             answer = await self._client.get(f"{self.url}/api/v1/rules", params={"type": "alert"})
             groups = answer.raise_for_status().json()["data"]["groups"]
@@ -185,13 +182,12 @@ class Alerts:
         return bool(found) and all(abs(rule["duration"] - held_s) < 0.5 for rule in found)
 
     async def history(self, began_unix_s: float, ended_s: float) -> list[AlertChange]:
-        """All changes as Prometheus remembers them, which is closer than looks of a process that waits for a processor;
-        those of the looks where it does not answer."""
+        """Return all state changes from Prometheus, which is more exact than polls; the polled ones if it is silent."""
         found = await self.range("ALERTS", began_unix_s, ended_s)
         return changes_of(found, ended_s) if found else self.changes
 
     async def range(self, query: str, began_unix_s: float, ended_s: float) -> list[dict[str, Any]]:
-        """Series by the second; none where it does not answer."""
+        """Return series with one value per second; empty if Prometheus does not answer."""
         asked = {"query": query, "start": f"{began_unix_s:.0f}", "end": f"{began_unix_s + ended_s:.0f}", "step": "1"}
         try:
             answer = await self._client.get(f"{self.url}/api/v1/query_range", params=asked)
@@ -222,7 +218,7 @@ class Alerts:
 
 
 def changes_of(series: list[dict[str, Any]], ended_s: float) -> list[AlertChange]:
-    """Of `ALERTS`, by the second: an alert that has no sample at a second is inactive."""
+    """Return the changes in the series `ALERTS`. An alert without a sample at a second is inactive."""
     states: dict[str, dict[int, AlertState]] = {}
     for each in series:
         name, state = each["metric"]["alertname"], each["metric"]["alertstate"]
