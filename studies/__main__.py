@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from functions.cli.options import Output, OutputOption
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 app = typer.Typer(
     name="studies", help="Compare shoal with other systems, and run it at sizes that no local machine has.",
@@ -273,7 +273,7 @@ def forecast(
 def main() -> None:
     try:
         app()
-    except Refused as error:
+    except CommandRefused as error:
         sys.stderr.write(f"studies: {error}\n")
         sys.exit(1)
 

@@ -2,7 +2,7 @@
 
 from docs.generate.markdown import code, page, sentence, table
 from functions.gateway.intake.checks import anything
-from functions.gateway.intake.fields import FieldTable, Refuse, Rule, Strip
+from functions.gateway.intake.fields import FieldTable, RejectedField, Rule, Strip
 from functions.gateway.intake.routes import ROUTES, Route
 from functions.gateway.limits import Limits
 
@@ -47,7 +47,7 @@ def _table(rules: FieldTable, names: list[str]) -> str:
 
 
 def _words(rule: Rule) -> tuple[str, str]:
-    if isinstance(rule, Refuse):
+    if isinstance(rule, RejectedField):
         return "refused", sentence(rule.why)
     if isinstance(rule, Strip):
         return "kept here", _value(rule)
@@ -56,6 +56,6 @@ def _words(rule: Rule) -> tuple[str, str]:
 
 def _value(rule: Rule) -> str:
     check = rule.check if isinstance(rule, Strip) else rule
-    if check is anything or isinstance(check, Refuse):
+    if check is anything or isinstance(check, RejectedField):
         return "Anything."
     return sentence(check(object()) or "")

@@ -23,7 +23,7 @@ from functions.gateway.http import asgi as gateway_app
 from functions.gateway.limits import Limits
 from functions.gateway.metrics import Metrics
 from functions.gateway.openapi import headers
-from functions.gateway.openapi.headers import Header
+from functions.gateway.openapi.headers import HttpHeader
 from functions.gateway.registry_routes import RegistryForwarding
 from functions.registry import app as registry_app
 from functions.registry.fleet_watch import FleetWatch
@@ -88,7 +88,7 @@ def headers_page() -> str:
     about = (
         "Headers that the gateway reads and answers with. Names are case-insensitive; none of these may be given twice."
     )
-    groups: tuple[tuple[str, Iterable[Header]], ...] = (
+    groups: tuple[tuple[str, Iterable[HttpHeader]], ...] = (
         ("Requests", headers.REQUEST),
         ("Every answer", headers.ALWAYS),
         ("Answers of models", headers.SERVED),
@@ -100,7 +100,7 @@ def headers_page() -> str:
     return page("Headers", about, *parts)
 
 
-def _header_rows(of: Iterable[Header]) -> Iterator[tuple[str, str, str]]:
+def _header_rows(of: Iterable[HttpHeader]) -> Iterator[tuple[str, str, str]]:
     return ((code(header.name), _kind(header.schema), header.meaning) for header in of)
 
 

@@ -20,7 +20,7 @@ _PROCESSES = {
     "controller": ("Controller on Kubernetes", "`GET /metrics` on port 8447."),
 }
 _KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram"}
-_MAKERS = {*_KINDS, *(f"{name}MetricFamily" for name in _KINDS), "_gauge"}
+_MAKERS = {*_KINDS, *(f"{name}{suffix}" for name in _KINDS for suffix in ("Family", "MetricFamily")), "_gauge"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _family(name: str, kind: str, labels: tuple[str, ...], meaning: str) -> Fami
 
 
 def _kind(called: str) -> str:
-    name = called.removesuffix("MetricFamily")
+    name = called.removesuffix("Family").removesuffix("Metric")
     return "gauge" if called == "_gauge" else _KINDS.get(name, "")
 
 

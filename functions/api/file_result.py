@@ -101,14 +101,14 @@ def judge_file(file: str, content: bytes) -> FileResult:
 def _judge(written: Written, judged: _Judged) -> None:
     match read_head(written):
         case Ours(kind):
-            _take(kind, written, judged)
+            _validate_object(kind, written, judged)
         case PassedOver(reason):
             judged.ignored.append(reason)
         case Wrong(problem):
             judged.problems.append(problem)
 
 
-def _take(kind: type[AnyObject], written: Written, judged: _Judged) -> None:
+def _validate_object(kind: type[AnyObject], written: Written, judged: _Judged) -> None:
     value, wrong = validate(kind, written)
     judged.problems.extend(wrong)
     if value is None:
@@ -145,7 +145,7 @@ class ParseCache:
     def used_bytes(self) -> int:
         return self._used_bytes
 
-    def judged(self, file: str, content: bytes) -> FileResult:
+    def result_of(self, file: str, content: bytes) -> FileResult:
         """Return the file's result, from the cache or newly computed."""
         key = (file, hashlib.sha256(content).digest())
         known = self._kept.get(key)
@@ -155,10 +155,10 @@ class ParseCache:
             return known[0]
         self.misses += 1
         result = judge_file(file, content)
-        self._keep(key, result, len(content) * MEMORY_PER_BYTE + FILE_OVERHEAD_BYTES)
+        self._remember(key, result, len(content) * MEMORY_PER_BYTE + FILE_OVERHEAD_BYTES)
         return result
 
-    def _keep(self, key: tuple[str, bytes], result: FileResult, cost_bytes: int) -> None:
+    def _remember(self, key: tuple[str, bytes], result: FileResult, cost_bytes: int) -> None:
         if cost_bytes > self.max_bytes:
             return
         self._kept[key] = (result, cost_bytes)

@@ -90,7 +90,7 @@ class Loaded:
     objects: tuple[Declared[AnyObject], ...]
     ignored: tuple[Problem, ...] = ()
 
-    def of(self, kind: type[Kind]) -> list[Declared[Kind]]:
+    def objects_of(self, kind: type[Kind]) -> list[Declared[Kind]]:
         """Return the objects of one kind."""
         return of_kind(self.objects, kind)
 
@@ -117,7 +117,7 @@ def load_texts(files: Iterable[tuple[str, bytes]], *, cache: ParseCache | None =
 
 def load_files(files: Iterable[tuple[str, bytes]], problems: list[Problem], cache: ParseCache | None) -> Loaded:
     """Load files that arrive one by one; their reader adds what it could not read to `problems`."""
-    judge = cache.judged if cache is not None else judge_file
+    judge = cache.result_of if cache is not None else judge_file
     objects: list[Declared[AnyObject]] = []
     ignored: list[Problem] = []
     contradictions: list[Problem] = []

@@ -33,7 +33,7 @@ class _Walk:
         self._base = base
         self._at = 0
 
-    def take(self, name: str, entry: AnyEntry) -> None:
+    def add(self, name: str, entry: AnyEntry) -> None:
         while self._at < len(self._base) and (passed := self._named(self._base[self._at])) < name:
             self.changed[passed] = None
             self._at += 1
@@ -57,8 +57,8 @@ class Comparison:
     def __init__(self, base: Snapshot) -> None:
         self._walks = {section: _Walk(section, getattr(base, section)) for section in SECTIONS}
 
-    def take(self, section: str, name: str, entry: AnyEntry) -> None:
-        self._walks[section].take(name, entry)
+    def add(self, section: str, name: str, entry: AnyEntry) -> None:
+        self._walks[section].add(name, entry)
 
     def finish(self, breathe: Breathe) -> Changes:
         for walk in self._walks.values():

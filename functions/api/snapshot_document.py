@@ -128,7 +128,7 @@ def _read_changes(lines: Iterator[bytes], base: Indexed, *, is_delta: bool, brea
         elif is_delta:
             changes[section][name] = entry
         else:
-            comparison.take(section, name, entry)
+            comparison.add(section, name, entry)
         last = place
         if count % SLICE == 0:
             breathe()

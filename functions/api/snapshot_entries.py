@@ -73,7 +73,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A part of an entry."""
 
 
-class QuotaLimits(_Part, frozen=True):
+class QuotaLimitsPart(_Part, frozen=True):
     """Limits of a tier or a key; None means unlimited."""
 
     requests_per_minute: Limit | None = None
@@ -94,7 +94,7 @@ class KeyEntry(_Entry, frozen=True, tag="key"):
     scopes: tuple[Scope, ...]
     max_class: ServiceClass
     expires_unix_s: float | None = None
-    limits: QuotaLimits | None = None  # limits of this key alone, within its tenant's
+    limits: QuotaLimitsPart | None = None  # limits of this key alone, within its tenant's
 
 
 class ToolEntry(_Part, frozen=True):
@@ -187,7 +187,7 @@ class PoolEntry(_Entry, frozen=True, tag="pool"):
 class QuotaEntry(_Entry, frozen=True, tag="quota"):
     name: ObjectName
     weight: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
-    limits: QuotaLimits = QuotaLimits()
+    limits: QuotaLimitsPart = QuotaLimitsPart()
     cached_token_weight_ratio: Ratio = 0.0  # share of a cached prompt token that counts
 
 

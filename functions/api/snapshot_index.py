@@ -155,7 +155,7 @@ def indexed(snapshot: Snapshot, base: Indexed | None = None, breathe: Breathe = 
             if name == last:
                 raise SnapshotInvalid(f"the {singular(section)} {name} occurs twice")
             last = name
-            comparison.take(section, name, entry)
+            comparison.add(section, name, entry)
             if count % SLICE == 0:
                 breathe()
     return applied(base, snapshot, comparison.finish(breathe), breathe)

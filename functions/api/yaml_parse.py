@@ -107,7 +107,7 @@ class _Builder:
                 if len(self.documents) > MAX_DOCUMENTS:
                     raise YamlInvalid(place, f"more than {MAX_DOCUMENTS} documents; split the file")
             case CollectionStartEvent():
-                self._begin(event, place)
+                self._open_collection(event, place)
             case CollectionEndEvent():
                 self._end()
             case AliasEvent():
@@ -117,7 +117,7 @@ class _Builder:
             case ScalarEvent():
                 self._add(self._scalar(event, place), place)
 
-    def _begin(self, event: CollectionStartEvent, place: SourceLocation) -> None:
+    def _open_collection(self, event: CollectionStartEvent, place: SourceLocation) -> None:
         self._refuse_tag(event, place)
         if self._awaits_key():
             raise YamlInvalid(place, "a key must be text; found a collection")
@@ -139,13 +139,13 @@ class _Builder:
         """Add a scalar or an alias: as a key if one is expected, else as a value."""
         self._count(node.nodes, place)
         if self._awaits_key():
-            self._take_key(node, place)
+            self._set_key(node, place)
             return
         if len(self._open) + node.height > MAX_DEPTH + 1:
             raise YamlInvalid(place, f"nested deeper than {MAX_DEPTH} levels")
         self._attach(node)
 
-    def _take_key(self, node: Node, place: SourceLocation) -> None:
+    def _set_key(self, node: Node, place: SourceLocation) -> None:
         if not isinstance(node.value, str):
             raise YamlInvalid(place, f"a key must be text; found {shown(node.value)}; put it in quotes")
         if node.value == "<<":

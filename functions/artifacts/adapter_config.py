@@ -119,7 +119,7 @@ def _problems(config: PeftConfig, max_rank: int) -> Iterator[str]:
 def _problems_with(base: BaseFacts, config: PeftConfig) -> list[str]:
     problems = []
     trained_on = config.base_model_name_or_path
-    if trained_on and not base.goes_by(trained_on):
+    if trained_on and not base.has_name(trained_on):
         problems.append(
             f"base_model_name_or_path {trained_on[:200]!r} is not the base model {_shown(base.names)}: register the "
             "adapter under the base that it was trained on, or correct the name if it is the same model"

@@ -44,7 +44,7 @@ class BaseFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: Annotated[int, msgspec.Meta(ge=0, le=10_000)]
     modules: Annotated[dict[_Name, tuple[_Features, _Features]], msgspec.Meta(max_length=_MAX_MODULES)]
 
-    def goes_by(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         """Return True if `name` means this base. Only the last part of a path or repository id counts, in any case."""
         return _last_part(name) in {_last_part(known) for known in self.names}
 

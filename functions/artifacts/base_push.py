@@ -162,7 +162,7 @@ def _read_file(pushing: _Push, file: SourceFile, chunk_bytes: int) -> FileEntry:
             whole.update(content)
             hashes.append(hashlib.sha256(content).hexdigest())
             chunk = Chunk(hashes[-1], expected, file.path, start)
-            waiting.append(senders.submit(_take, pushing, chunk, content))
+            waiting.append(senders.submit(_process_chunk, pushing, chunk, content))
             del content
             if len(waiting) >= PARALLEL_PUTS:
                 waiting.popleft().result()
@@ -171,7 +171,7 @@ def _read_file(pushing: _Push, file: SourceFile, chunk_bytes: int) -> FileEntry:
     return FileEntry(path=file.path, size_bytes=file.size_bytes, sha256=whole.hexdigest(), chunks=tuple(hashes))
 
 
-def _take(pushing: _Push, chunk: Chunk, content: bytes) -> None:
+def _process_chunk(pushing: _Push, chunk: Chunk, content: bytes) -> None:
     sent = False
     with pushing.lock:
         is_new = chunk.sha256 not in pushing.met

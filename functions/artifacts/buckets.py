@@ -31,12 +31,12 @@ def try_bucket(store: S3Store, name: Callable[[], str] = lambda: secrets.token_h
     """Create the bucket unless it exists, and test it. A problem names what the bucket cannot do and what to do."""
     try:
         store.ensure_bucket()
-        return Tried(store.bucket, lacking(store, name))
+        return Tried(store.bucket, find_problem(store, name))
     except ArtifactError as error:
         return Tried(store.bucket, f"{error}: create the bucket, or grant these credentials all rights on it")
 
 
-def lacking(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> str:
+def find_problem(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> str:
     """Return what an existing bucket cannot do and what to do about it, or ""; raise ArtifactError if it is
     unavailable.
 

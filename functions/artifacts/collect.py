@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NewType, Protocol
 
 from functions.api.ids import Digest
-from functions.artifacts.collect_reach import CollectedStore, Reader, Roots, collected
+from functions.artifacts.collect_reach import CollectedStore, ManifestReader, Roots, collected
 from functions.artifacts.locations import SWEEPING_KEY
 
 IngestId = NewType("IngestId", str)
@@ -116,7 +116,7 @@ def steps(
     store: CollectedStore, roots: Roots, ledger: GcLedger, *, now_unix_s: float, grace_s: float, dry_run: bool = False
 ) -> Iterator[tuple[str, Collected]]:
     """Run a pass and yield each step's name and the result so far, wherever another process may act in between."""
-    reader = Reader(store)
+    reader = ManifestReader(store)
     named = frozenset(roots())
     yield "asked for roots", Collected()
     objects = list(store.list(""))
@@ -159,7 +159,7 @@ class _Swept:
 
 
 def _sweep(
-    store: CollectedStore, roots: Roots, ledger: GcLedger, reader: Reader, doomed: frozenset[str]
+    store: CollectedStore, roots: Roots, ledger: GcLedger, reader: ManifestReader, doomed: frozenset[str]
 ) -> Iterator[tuple[str, _Swept]]:
     """Run steps 4 to 6 for everything in `deleting`."""
     named = frozenset(roots())

@@ -49,7 +49,7 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
-class Reader:
+class ManifestReader:
     """Reads each manifest once per collection. Pointers are read each time, because their content may change."""
 
     def __init__(self, store: CollectedStore) -> None:

@@ -67,7 +67,7 @@ class NearStore:
             return None
         sha256 = key.rpartition("/")[2]
         try:
-            content = self._asked(f"{self._url}/objects/{kind}/{sha256}", max_bytes)
+            content = self._read_cache(f"{self._url}/objects/{kind}/{sha256}", max_bytes)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._away_until_s = self._clock() + AWAY_S
             _log.warning("the region's cache does not answer; reading from the store: %r", error)
@@ -77,7 +77,7 @@ class NearStore:
             return None
         return content
 
-    def _asked(self, url: str, max_bytes: int) -> bytes | None:
+    def _read_cache(self, url: str, max_bytes: int) -> bytes | None:
         """Read an object from the cache; return None if the cache refuses or sends more than `max_bytes`."""
         content, until_s = bytearray(), self._clock() + ANSWER_S
         with self._client.stream("GET", url, headers={"authorization": f"Bearer {self._bearer()}"}) as response:

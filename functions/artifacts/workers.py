@@ -17,7 +17,7 @@ def run_all(work: Callable[[_Item], object], items: Iterable[_Item], *, parallel
     failures: list[BaseException] = []
     lock = threading.Lock()
 
-    def take() -> None:
+    def process_items() -> None:
         while True:
             with lock:
                 if not waiting or failures:
@@ -31,12 +31,12 @@ def run_all(work: Callable[[_Item], object], items: Iterable[_Item], *, parallel
                 return
 
     helpers = [
-        threading.Thread(target=take, name="artifact chunks", daemon=True)
+        threading.Thread(target=process_items, name="artifact chunks", daemon=True)
         for _ in range(min(parallel, len(waiting)) - 1)
     ]
     for helper in helpers:
         helper.start()
-    take()
+    process_items()
     for helper in helpers:
         helper.join()
     if failures:

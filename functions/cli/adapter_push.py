@@ -31,9 +31,9 @@ from functions.cli.catalogue_edit import with_channel, with_digest, with_version
 from functions.cli.catalogue_files import DeclaredModel, change_file, find_declared
 from functions.cli.context import CliContext, current_context
 from functions.cli.in_force import wait_in_force, words
-from functions.cli.promote import channel_words, rollout_id_of, tell_change
-from functions.cli.refused import Refused
-from functions.cli.registry_client import Answered, Registry
+from functions.cli.promote import channel_words, print_change, rollout_id_of
+from functions.cli.refused import CommandRefused
+from functions.cli.registry_client import Registry, RegistryRefusal
 from functions.cli.terminal import make_console, make_error_console
 
 
@@ -58,7 +58,7 @@ def pack(directory: Path) -> Packed:
 def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_json: bool) -> None:
     """Ensure that the registry's store has the content: upload it unless the store has it already."""
     if _is_there(registry, packed.digest, tenant):
-        _say("the registry has it already: nothing to send", as_json=as_json)
+        _print_done("the registry has it already: nothing to send", as_json=as_json)
         return
     with _bar(packed.total_bytes, as_json=as_json) as bar:
         files = [(name, packed.directory / name) for name in packed.files]
@@ -68,15 +68,15 @@ def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_j
         )
     if answer.get("digest") != packed.digest:
         words = f"what arrived is {answer.get('digest')}, what was sent {packed.digest}"
-        raise Refused(f"{words}: {packed.directory} changed meanwhile; push it again")
-    _say(f"{packed.total_bytes / 1e6:.1f} MB sent, checked and stored", as_json=as_json)
+        raise CommandRefused(f"{words}: {packed.directory} changed meanwhile; push it again")
+    _print_done(f"{packed.total_bytes / 1e6:.1f} MB sent, checked and stored", as_json=as_json)
 
 
 def _is_there(registry: Registry, digest: Digest, tenant: str) -> bool:
     """Return True if the tenant may already use the stored content. Content of another tenant does not count."""
     try:
         known: dict[str, Any] = registry.get(f"/v1/artifacts/{digest}")
-    except Answered as error:
+    except RegistryRefusal as error:
         if error.status == 404:
             return False
         raise
@@ -92,13 +92,13 @@ def _bar(total_bytes: int, *, as_json: bool) -> Iterator[Progress]:
         yield progress
 
 
-def _say(words: str, *, as_json: bool) -> None:
+def _print_done(words: str, *, as_json: bool) -> None:
     if not as_json:
         make_console().print(f"[green]✓[/] {escape(words)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class AdapterPush:
     model_id: ModelId
     version: str
     base: str | None
@@ -118,7 +118,7 @@ def push(
     as_json: bool,
 ) -> None:
     model_id, version = _named(target)
-    asked = Push(model_id, version, base, channel, rollout, wait)
+    asked = AdapterPush(model_id, version, base, channel, rollout, wait)
     context = current_context(clones=True)
     packed = _packed(directory, as_json=as_json)
     declared = find_declared(context, asked.model_id)
@@ -126,7 +126,7 @@ def push(
         row = registry.model(asked.model_id)
         in_git = declared is not None or bool(row is not None and row.get("declared_in"))
         if in_git and asked.rollout is not None:
-            raise Refused(f"{asked.model_id} is declared in git: its policy is what spec.rollout says there")
+            raise CommandRefused(f"{asked.model_id} is declared in git: its policy is what spec.rollout says there")
         _check_free(asked, declared, row, packed.digest)
         pool = _pool(registry, asked, declared, row)
         uploaded(registry, packed, asked.model_id.partition("/")[0], pool, as_json=as_json)
@@ -139,27 +139,27 @@ def push(
 def _named(target: str) -> tuple[ModelId, str]:
     ref = parse_model_ref(target)
     if ref is None or ref.version is None or "/" not in ref.id:
-        raise Refused(f"{target[:160]!r} is not of the form tenant/name@version, such as acme/support-bot@v3")
+        raise CommandRefused(f"{target[:160]!r} is not of the form tenant/name@version, such as acme/support-bot@v3")
     return ref.id, ref.version
 
 
 def _packed(directory: Path, *, as_json: bool) -> Packed:
     if not directory.is_dir():
-        raise Refused(f"{directory} is no folder: name the one that holds adapter_config.json")
+        raise CommandRefused(f"{directory} is no folder: name the one that holds adapter_config.json")
     try:
         facts = check_adapter(directory, text_max_bytes=TEXT_MAX_BYTES)
         packed = pack(directory)
     except ArtifactError as error:
-        raise Refused(f"{directory} cannot be served: {error}") from error
+        raise CommandRefused(f"{directory} cannot be served: {error}") from error
     except OSError as error:
-        raise Refused(f"{directory} cannot be read: {error}") from error
+        raise CommandRefused(f"{directory} cannot be read: {error}") from error
     if not as_json:
         words = f"rank {facts.rank}, {facts.tensors} tensors, {packed.total_bytes / 1e6:.1f} MB, {packed.digest[:19]}"
         make_console().print(f"[green]✓[/] {escape(str(directory))} is an adapter  [dim]{words}[/]")
     return packed
 
 
-def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None, digest: Digest) -> None:
+def _check_free(asked: AdapterPush, declared: DeclaredModel | None, row: dict[str, Any] | None, digest: Digest) -> None:
     """Fail if the version has other content already, since a version is one artifact for ever.
 
     The working copy's declaration overrides the registry's. A version that is declared without a digest is free until
@@ -170,27 +170,27 @@ def _check_free(asked: Push, declared: DeclaredModel | None, row: dict[str, Any]
         there |= {each.name: each.digest or there.get(each.name) for each in declared.model.spec.versions}
     if there.get(asked.version) not in {None, digest}:
         names = ", ".join(sorted(there))
-        raise Refused(
+        raise CommandRefused(
             f"{asked.model_id}@{asked.version} holds other content, and versions do not change (there are {names})"
         )
 
 
-def _pool(registry: Registry, asked: Push, declared: DeclaredModel | None, row: dict[str, Any] | None) -> str:
+def _pool(registry: Registry, asked: AdapterPush, declared: DeclaredModel | None, row: dict[str, Any] | None) -> str:
     """Return the pool of the base model: the model's own, else the requested one, else the only one that exists."""
     known = declared.model.pool if declared is not None else (row or {}).get("pool")
     base = pool_of_base(asked.base) if asked.base is not None else None
     if known and base not in {None, known}:
-        raise Refused(f"{asked.model_id} is an adapter over {known}; versions of one model share their base")
+        raise CommandRefused(f"{asked.model_id} is an adapter over {known}; versions of one model share their base")
     if known or base:
         return str(known or base)
     models = registry.base_models()
     if len(models) == 1:
         return pool_of_base(models[0])
     there = ", ".join(models) or "none that this key lists"
-    raise Refused(f"{asked.model_id} is new: say with --base which model it adapts; there are {there}")
+    raise CommandRefused(f"{asked.model_id} is new: say with --base which model it adapts; there are {there}")
 
 
-def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_json: bool) -> None:
+def _register(registry: Registry, asked: AdapterPush, pool: str, digest: Digest, *, as_json: bool) -> None:
     body = {"digest": digest, "base_model": pool, "adapter_type": "lora"}
     wanted = {"promote_to": asked.channel, "rollout": asked.rollout}
     body |= {name: value for name, value in wanted.items() if value is not None}
@@ -215,7 +215,7 @@ def _register(registry: Registry, asked: Push, pool: str, digest: Digest, *, as_
 
 def _declare(
     context: CliContext,
-    asked: Push,
+    asked: AdapterPush,
     declared: DeclaredModel | None,
     row: dict[str, Any] | None,
     digest: Digest,
@@ -224,7 +224,7 @@ def _declare(
 ) -> None:
     artifact = f"s3://{DEFAULT_BUCKET}/{asked.model_id}/{asked.version}"
     if declared is None:
-        _say_line(context, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
+        _print_line_to_add(context, asked, str((row or {}).get("declared_in")), artifact, digest, as_json=as_json)
         return
 
     stored = {each["name"] for each in (row or {}).get("versions", []) if each.get("digest")}
@@ -238,11 +238,11 @@ def _declare(
         return text if asked.channel is None else with_channel(text, asked.model_id, asked.channel, asked.version)
 
     change = change_file(context, declared, edit)
-    tell_change(context, declared, change, f"{asked.model_id}: {asked.version}", as_json=as_json)
+    print_change(context, declared, change, f"{asked.model_id}: {asked.version}", as_json=as_json)
 
 
-def _say_line(
-    context: CliContext, asked: Push, declared_in: str, artifact: str, digest: Digest, *, as_json: bool
+def _print_line_to_add(
+    context: CliContext, asked: AdapterPush, declared_in: str, artifact: str, digest: Digest, *, as_json: bool
 ) -> None:
     line = f'- {{name: {asked.version}, artifact: "{artifact}", digest: "{digest}"}}'
     if as_json:

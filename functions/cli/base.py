@@ -20,7 +20,7 @@ from functions.artifacts.errors import ArtifactError
 from functions.artifacts.manifest import MANIFEST_NAME, hex_of
 from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 from functions.artifacts.tokenizers import publish
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 
 
@@ -33,7 +33,7 @@ def manifest(directory: Path, *, to: Path | None, clean: bool, again: bool, as_j
                 base_folder.copy_plain(directory, to)
             made = base_folder.prepare(folder, clean=clean, again=again)
     except (ArtifactError, OSError) as error:
-        raise Refused(f"{folder}: {error}{_hint(directory, to)}") from error
+        raise CommandRefused(f"{folder}: {error}{_hint(directory, to)}") from error
     if as_json:
         row = {"folder": str(folder), "digest": made.digest, "files": made.files, "total_bytes": made.total_bytes}
         row |= {"architecture": made.architecture, "layers": made.layers, "version": made.version_line()}
@@ -52,13 +52,13 @@ def facts(directory: Path, *, names: list[str]) -> None:
     try:
         document = base_facts.encode(base_facts.facts_of(directory, names=tuple(names)))
     except (ArtifactError, OSError) as error:
-        raise Refused(f"{directory}: {error}") from error
+        raise CommandRefused(f"{directory}: {error}") from error
     sys.stdout.buffer.write(document)
 
 
 def _check(directory: Path) -> None:
     if not directory.is_dir():
-        raise Refused(f"{directory} is no folder: name the one that holds config.json and the weights")
+        raise CommandRefused(f"{directory} is no folder: name the one that holds config.json and the weights")
 
 
 def _hint(directory: Path, to: Path | None) -> str:
@@ -69,7 +69,7 @@ def _hint(directory: Path, to: Path | None) -> str:
 def tokenizer(directory: Path, *, endpoint: str, bucket: str, credentials_file: Path, as_json: bool) -> None:
     """Upload the tokenizer. Fail if the folder has no manifest or tokenizer, or if the store rejects the upload."""
     if not (directory / MANIFEST_NAME).is_file():
-        raise Refused(f"{directory} has no {MANIFEST_NAME}, which names the base's files: make it first")
+        raise CommandRefused(f"{directory} has no {MANIFEST_NAME}, which names the base's files: make it first")
     try:
         store = S3Store(S3Settings(endpoint, load_credentials(credentials_file), bucket))
         try:
@@ -77,7 +77,7 @@ def tokenizer(directory: Path, *, endpoint: str, bucket: str, credentials_file: 
         finally:
             store.close()
     except (ArtifactError, CredentialsInvalid) as error:
-        raise Refused(f"{directory}: {error}") from error
+        raise CommandRefused(f"{directory}: {error}") from error
     where = f"s3://{bucket}/tokenizers/sha256/{hex_of(digest)}/"
     if as_json:
         typer.echo(json.dumps({"digest": digest, "stored_at": where}))

@@ -33,7 +33,7 @@ from functions.cli.catalogue_edit import with_digest, with_version
 from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
 from functions.cli.context import CliContext, current_context
 from functions.cli.promote import deploys
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 
 
@@ -50,14 +50,14 @@ def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, a
     """Push weights to the bucket `to`. `origin` describes the store of an s3:// source; by default the same as `to`."""
     context = current_context(clones=True)
     try:
-        model, name = named(target)
+        model, name = parse_target(target)
         store = store_of(context, to)
         weights = _source(context, source, origin, to, clean=clean)
         files = weights.files()
         with _bar(base_push.total_bytes(files), shown=not as_json) as on_chunk:
             pushed = base_push.push(store, weights, name, files, on_chunk=on_chunk, reread=again)
     except (ArtifactError, CredentialsInvalid, OSError) as error:
-        raise Refused(f"{target}: {error}") from error
+        raise CommandRefused(f"{target}: {error}") from error
     declared = find_declared(context, model)
     change, why = _declared(context, declared, pushed)
     if as_json:
@@ -67,7 +67,7 @@ def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, a
     _show_line(context, declared, pushed, change, why)
 
 
-def named(target: str) -> tuple[str, WeightsName]:
+def parse_target(target: str) -> tuple[str, WeightsName]:
     """Return the model's id and the name of its weights, which is its pool's. Raise ArtifactRefused."""
     model, _, version = target.removeprefix(WEIGHTS_SCHEME).rpartition("@")
     return model, parse_weights_name(f"{pool_of_base(model)}@{version}")
@@ -79,7 +79,7 @@ def version_line(pushed: PushedBase) -> str:
 
 def store_of(context: CliContext, bucket: Bucket) -> S3Store:
     if (bucket.endpoint is None) != (bucket.credentials_file is None):
-        raise Refused("--endpoint and --credentials go together; without both, it is the local fleet's store")
+        raise CommandRefused("--endpoint and --credentials go together; without both, it is the local fleet's store")
     endpoint = bucket.endpoint or f"http://127.0.0.1:{context.ports.s3}"
     credentials = load_credentials(bucket.credentials_file or context.layout.secret("s3.json"))
     return S3Store(S3Settings(endpoint, credentials, bucket.name))
@@ -94,7 +94,9 @@ def _source(context: CliContext, source: str, origin: Bucket, to: Bucket, *, cle
         return BucketSource(store_of(context, Bucket(endpoint, credentials_file, bucket)), prefix)
     directory = Path(source)
     if not directory.is_dir():
-        raise Refused(f"{source} is no folder: name the one that holds config.json and the weights, or s3://bucket/…")
+        raise CommandRefused(
+            f"{source} is no folder: name the one that holds config.json and the weights, or s3://bucket/…"
+        )
     if clean:
         base_folder.check_leftovers(directory, clean=True)
     return FolderSource(directory)
@@ -131,7 +133,7 @@ def _declared(context: CliContext, declared: DeclaredModel | None, pushed: Pushe
 
     try:
         return change_file(context, declared, edit), ""
-    except Refused as error:
+    except CommandRefused as error:
         return None, str(error)
 
 
@@ -190,9 +192,11 @@ def push_compiled(target: str, cache_root: Path, to: Bucket, *, engine: str, acc
     """Pack and upload the compile cache in `cache_root`, an engine's VLLM_CACHE_ROOT."""
     if not (cache_root / compiled.CACHE_FOLDER).is_dir():
         folder = compiled.CACHE_FOLDER
-        raise Refused(f"{cache_root} has no folder {folder}: name the VLLM_CACHE_ROOT of an engine that has started")
+        raise CommandRefused(
+            f"{cache_root} has no folder {folder}: name the VLLM_CACHE_ROOT of an engine that has started"
+        )
     try:
-        model, name = named(target)
+        model, name = parse_target(target)
         store = store_of(current_context(clones=True), to)
         weights = read_pointer(store, name.location(store.bucket).uri)
         step = TerminalReporter(make_error_console()).step(f"Packing {cache_root}")
@@ -200,7 +204,7 @@ def push_compiled(target: str, cache_root: Path, to: Bucket, *, engine: str, acc
             compiled.pack(cache_root, Path(made))
             companion = compiled.publish(store, weights, Path(made), engine=engine, accelerator=accelerator)
     except (ArtifactError, CredentialsInvalid, OSError) as error:
-        raise Refused(f"{target}: {error}") from error
+        raise CommandRefused(f"{target}: {error}") from error
     if as_json:
         row: dict[str, object] = {"model": model, "version": name.version, "weights": weights}
         typer.echo(json.dumps(row | msgspec.to_builtins(companion), indent=2))

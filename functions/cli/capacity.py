@@ -17,18 +17,18 @@ import yaml
 from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import load_files, read_files
 from functions.api.problems import ConfigInvalid, Problem
-from functions.cli.capacity_apart import compare, reader_of
+from functions.cli.capacity_apart import compare, prefill_pool_of
 from functions.cli.capacity_options import CapacityRequest
-from functions.cli.capacity_tables import PoolCapacity, show, show_json
-from functions.cli.refused import Refused
+from functions.cli.capacity_tables import PoolSizing, show, show_json
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_error_console
 from functions.decisions.capacity.accelerators import Accelerator, AcceleratorUnknown, accelerator
 from functions.decisions.capacity.memory import plan_memory
 from functions.decisions.capacity.model_shape import ModelShape, ShapeUnknown, from_config
-from functions.decisions.capacity.packing import Demand, Packing, pack
+from functions.decisions.capacity.packing import Packing, PlacementDemand, pack
 from functions.decisions.capacity.service import ServedPool, served_pool
 from functions.decisions.capacity.speed import speed_of
-from functions.simulator.replicas_needed import Load, Unreachable, profile_from, replicas_needed
+from functions.simulator.replicas_needed import OfferedLoad, Unreachable, profile_from, replicas_needed
 
 DEFAULT_FOLDER = Path("inferenceservices")
 _CONFIG_MAX_BYTES = 1_000_000
@@ -39,18 +39,20 @@ def capacity(paths: Sequence[Path], wanted: CapacityRequest, *, as_json: bool) -
     pools = [_with_memory(pool, wanted) for pool in _pools(paths, wanted)]
     unknown = [name for name in wanted.loads if name and name not in {each.pool.pool for each in pools}]
     if unknown:
-        raise Refused(f"--load names {unknown[0]!r}; pools here: {', '.join(each.pool.pool for each in pools)}")
+        raise CommandRefused(f"--load names {unknown[0]!r}; pools here: {', '.join(each.pool.pool for each in pools)}")
     reading = [each.pool for each in pools if each.pool.reads]
     for pool in reading:
         if pool.pool in wanted.loads:
-            raise Refused(f"{pool.pool} computes prompts of {pool.model} and answers nothing: --load {pool.model}=…")
+            raise CommandRefused(
+                f"{pool.pool} computes prompts of {pool.model} and answers nothing: --load {pool.model}=…"
+            )
     if "" in wanted.loads and len(pools) - len(reading) > 1:
-        raise Refused("--load needs the pool, such as --load llama-3-8b=40, where there are several; or --pool")
+        raise CommandRefused("--load needs the pool, such as --load llama-3-8b=40, where there are several; or --pool")
     reporter = TerminalReporter(make_error_console())
     for each in pools:
         if not each.pool.reads:
             _find_replicas(each, wanted, reporter)
-            reader = reader_of(each, pools)
+            reader = prefill_pool_of(each, pools)
             if reader is not None:
                 compare(each, reader, reporter)
     packing = _packed(pools, wanted)
@@ -68,20 +70,20 @@ def _pools(paths: Sequence[Path], wanted: CapacityRequest) -> list[ServedPool]:
     try:
         loaded = load_files(read_files(chosen, Path.cwd(), problems), problems, None)
     except ConfigInvalid as error:
-        raise Refused(f"{error.problems[0]} (`shoal validate` has all of them)") from error
-    services = [each for each in loaded.of(InferenceService) if each.value.pool is not None]
+        raise CommandRefused(f"{error.problems[0]} (`shoal validate` has all of them)") from error
+    services = [each for each in loaded.objects_of(InferenceService) if each.value.pool is not None]
     services = [each for each in services if not wanted.pools or each.value.pool in wanted.pools]
     if not services:
         where = ", ".join(str(path) for path in chosen)
         named = " of that name" if wanted.pools else ""
-        raise Refused(f"there is no pool{named} in {where}: an InferenceService with the label shoal.dev/pool")
+        raise CommandRefused(f"there is no pool{named} in {where}: an InferenceService with the label shoal.dev/pool")
     shape = _shape_of(wanted.model_dir)
     if shape is not None and len(services) > 1:
-        raise Refused("--model-dir is one model's: choose its pool with --pool")
+        raise CommandRefused("--model-dir is one model's: choose its pool with --pool")
     try:
         return [served_pool(each.value, yaml.safe_load(each.document.text), shape) for each in services]
     except ShapeUnknown as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 def _shape_of(directory: Path | None) -> ModelShape | None:
@@ -90,26 +92,26 @@ def _shape_of(directory: Path | None) -> ModelShape | None:
     file = directory / "config.json"
     try:
         if file.stat().st_size > _CONFIG_MAX_BYTES:
-            raise Refused(f"{file} is larger than a megabyte: that is no model's config.json")
+            raise CommandRefused(f"{file} is larger than a megabyte: that is no model's config.json")
         config: Any = json.loads(file.read_bytes())
         if not isinstance(config, dict):
-            raise Refused(f"{file} is no JSON object")
+            raise CommandRefused(f"{file} is no JSON object")
         return from_config(config, directory.resolve().name)
     except (OSError, ValueError) as error:
-        raise Refused(f"{file}: {error}") from error
+        raise CommandRefused(f"{file}: {error}") from error
 
 
-def _with_memory(pool: ServedPool, wanted: CapacityRequest) -> PoolCapacity:
+def _with_memory(pool: ServedPool, wanted: CapacityRequest) -> PoolSizing:
     device = _device(pool, wanted)
     needs = pool.serving.accelerators
     if device is not None and pool.accelerators and pool.accelerators < needs:
-        raise Refused(
+        raise CommandRefused(
             f"{pool.pool} asks for {pool.accelerators} accelerators, and its arguments divide it over {needs}"
         )
     memory = plan_memory(pool.shape, pool.serving, device or _HOST)
     speed = speed_of(pool.shape, pool.serving, device) if device is not None and pool.shape.has_cache else None
     price = wanted.prices.get(device.name, wanted.prices.get("")) if device is not None else None
-    return PoolCapacity(
+    return PoolSizing(
         pool, device, memory, speed, price_per_hour=price, elsewhere_per_million=wanted.elsewhere_per_million
     )
 
@@ -119,25 +121,27 @@ def _device(pool: ServedPool, wanted: CapacityRequest) -> Accelerator | None:
     if name is None:
         if not pool.accelerators:
             if not pool.serving.cache_bytes:
-                raise Refused(f"{pool.pool} has no accelerator and no VLLM_CPU_KVCACHE_SPACE: say --accelerator")
+                raise CommandRefused(f"{pool.pool} has no accelerator and no VLLM_CPU_KVCACHE_SPACE: say --accelerator")
             return None
-        raise Refused(
+        raise CommandRefused(
             f"{pool.pool} does not say which accelerator: nodeSelector {{nvidia.com/gpu.product: …}}, "
             f"or --accelerator {pool.pool}=NVIDIA-H100-80GB-HBM3"
         )
     try:
         return accelerator(name)
     except AcceleratorUnknown as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
-def _find_replicas(found: PoolCapacity, wanted: CapacityRequest, reporter: TerminalReporter) -> None:
+def _find_replicas(found: PoolSizing, wanted: CapacityRequest, reporter: TerminalReporter) -> None:
     requests_per_s = wanted.loads.get(found.pool.pool, wanted.loads.get(""))
     if requests_per_s is None or not found.memory.fits:
         return
     if found.speed is None:
-        raise Refused(f"{found.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache")
-    found.load = Load(
+        raise CommandRefused(
+            f"{found.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache"
+        )
+    found.load = OfferedLoad(
         requests_per_s=requests_per_s,
         prompt_tokens=wanted.prompt_tokens,
         output_tokens=wanted.output_tokens,
@@ -152,12 +156,12 @@ def _find_replicas(found: PoolCapacity, wanted: CapacityRequest, reporter: Termi
             found.trouble = str(error)
 
 
-def _packed(pools: Sequence[PoolCapacity], wanted: CapacityRequest) -> Packing | None:
+def _packed(pools: Sequence[PoolSizing], wanted: CapacityRequest) -> Packing | None:
     if not wanted.nodes:
         return None
     return pack(
         [
-            Demand(each.pool.pool, each.device.name, each.pool.serving.accelerators, each.replicas)
+            PlacementDemand(each.pool.pool, each.device.name, each.pool.serving.accelerators, each.replicas)
             for each in pools
             if each.device is not None
         ],

@@ -6,21 +6,21 @@ If the two pools are cheaper, cost and placement use their sizes. `functions.sim
 
 from collections.abc import Callable, Sequence
 
-from functions.cli.capacity_comparison import Comparison
-from functions.cli.capacity_tables import PoolCapacity
-from functions.cli.refused import Refused
+from functions.cli.capacity_comparison import PrefillComparison
+from functions.cli.capacity_tables import PoolSizing
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter
-from functions.simulator.prefill_sizing import Apart, Reading, replicas_apart
-from functions.simulator.replicas_needed import Load, Unreachable, profile_from
+from functions.simulator.prefill_sizing import Apart, PrefillReplicas, replicas_apart
+from functions.simulator.replicas_needed import OfferedLoad, Unreachable, profile_from
 
 
-def reader_of(found: PoolCapacity, pools: Sequence[PoolCapacity]) -> PoolCapacity | None:
+def prefill_pool_of(found: PoolSizing, pools: Sequence[PoolSizing]) -> PoolSizing | None:
     """Return the pool that computes prompts for this one, or None."""
     named = found.pool.model or found.pool.pool
     return next((each for each in pools if each.pool.reads and each.pool.model == named), None)
 
 
-def compare(found: PoolCapacity, reads: PoolCapacity, reporter: TerminalReporter) -> None:
+def compare(found: PoolSizing, reads: PoolSizing, reporter: TerminalReporter) -> None:
     """Size two pools for the load of `found`, which is already sized as one pool, and store the comparison."""
     if found.load is None or not reads.memory.fits:
         return
@@ -31,7 +31,7 @@ def compare(found: PoolCapacity, reads: PoolCapacity, reporter: TerminalReporter
         except Unreachable as error:
             trouble = str(error)
     priced = found.price_per_hour is not None and reads.price_per_hour is not None
-    found.comparison = Comparison(
+    found.comparison = PrefillComparison(
         pool=found.pool.pool,
         reads=reads.pool.pool,
         apart=apart,
@@ -46,10 +46,12 @@ def compare(found: PoolCapacity, reads: PoolCapacity, reporter: TerminalReporter
         found.trouble = ""
 
 
-def _sized(found: PoolCapacity, reads: PoolCapacity, load: Load, progress: Callable[[str], None]) -> Apart:
+def _sized(found: PoolSizing, reads: PoolSizing, load: OfferedLoad, progress: Callable[[str], None]) -> Apart:
     if found.speed is None or reads.speed is None:
-        raise Refused(f"{reads.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache")
-    reading = Reading(
+        raise CommandRefused(
+            f"{reads.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache"
+        )
+    reading = PrefillReplicas(
         profile=profile_from(reads.speed, reads.memory, reads.pool.serving),
         kv_bytes_per_token=reads.pool.kv_bytes_per_token,
         kv_transfer_bytes_per_s=reads.pool.kv_transfer_bytes_per_s,
@@ -58,10 +60,10 @@ def _sized(found: PoolCapacity, reads: PoolCapacity, load: Load, progress: Calla
     return replicas_apart(profile, reading, load, 0, progress)
 
 
-def _both(found: PoolCapacity, reads: PoolCapacity, apart: Apart, *, priced: bool) -> float:
+def _both(found: PoolSizing, reads: PoolSizing, apart: Apart, *, priced: bool) -> float:
     return _cost(found, apart.writing, priced=priced) + _cost(reads, apart.reading, priced=priced)
 
 
-def _cost(each: PoolCapacity, replicas: int, *, priced: bool) -> float:
+def _cost(each: PoolSizing, replicas: int, *, priced: bool) -> float:
     accelerators = replicas * max(1, each.pool.serving.accelerators)
     return accelerators * (each.price_per_hour or 0.0) if priced else float(accelerators)

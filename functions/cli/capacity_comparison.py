@@ -15,7 +15,7 @@ from functions.simulator.replicas_needed import Needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PrefillComparison:
     pool: str
     reads: str  # name of the prefill pool
     apart: Apart | None  # None: no sizes are enough; `trouble` says why

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from functions.api.kinds.quantities import duration_s
-from functions.cli.refused import Refused
-from functions.decisions.capacity.packing import Node
+from functions.cli.refused import CommandRefused
+from functions.decisions.capacity.packing import AcceleratorNode
 
 _MOST_NODES = 100_000
 
@@ -26,7 +26,7 @@ class CapacityRequest:
     output_tokens: int = 200
     ttft_slo_s: float = 1.5
     itl_slo_s: float | None = None
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[AcceleratorNode] = field(default_factory=list)
     prices: dict[str, float] = field(default_factory=dict)  # price an hour; key: product, or "" for all
     elsewhere_per_million: float | None = None
 
@@ -49,13 +49,13 @@ def capacity_request(
         pools=tuple(pools),
         model_dir=model_dir,
         products=products_from(products),
-        loads=figures(loads, "--load"),
+        loads=positive_numbers(loads, "--load"),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         ttft_slo_s=_seconds(ttft_slo, "--ttft-slo"),
         itl_slo_s=_seconds(itl_slo, "--itl-slo") if itl_slo is not None else None,
         nodes=[node for text in nodes for node in nodes_from(text)],
-        prices=figures(prices, "--price"),
+        prices=positive_numbers(prices, "--price"),
         elsewhere_per_million=api_price,
     )
 
@@ -64,19 +64,19 @@ def _seconds(text: str, option: str) -> float:
     try:
         return duration_s(text)
     except ValueError as error:
-        raise Refused(f"{option} {text!r}: {error}") from error
+        raise CommandRefused(f"{option} {text!r}: {error}") from error
 
 
-def nodes_from(text: str) -> list[Node]:
+def nodes_from(text: str) -> list[AcceleratorNode]:
     """Parse `16x8xNVIDIA-H100-80GB-HBM3`: sixteen nodes with eight accelerators each."""
     count, _, rest = text.partition("x")
     size, _, product = rest.partition("x")
     if not (count.isdecimal() and size.isdecimal() and product):
-        raise Refused(f"{text!r} says no nodes: COUNTxACCELERATORSxPRODUCT, such as 16x8xNVIDIA-H100-80GB-HBM3")
+        raise CommandRefused(f"{text!r} says no nodes: COUNTxACCELERATORSxPRODUCT, such as 16x8xNVIDIA-H100-80GB-HBM3")
     number = int(count[:7])
     if not 1 <= number <= _MOST_NODES or not 1 <= int(size[:4]) <= 1024:
-        raise Refused(f"{text!r}: up to {_MOST_NODES} nodes of up to 1024 accelerators")
-    return [Node(f"{product.lower()}-{index:05d}", product, int(size)) for index in range(number)]
+        raise CommandRefused(f"{text!r}: up to {_MOST_NODES} nodes of up to 1024 accelerators")
+    return [AcceleratorNode(f"{product.lower()}-{index:05d}", product, int(size)) for index in range(number)]
 
 
 def by_name(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -86,7 +86,7 @@ def by_name(texts: Sequence[str], option: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         key, value = (name, value) if equals else ("", name)
         if key in found or not value:
-            raise Refused(f"{option} {text!r}: once a name, as NAME=VALUE or VALUE for all")
+            raise CommandRefused(f"{option} {text!r}: once a name, as NAME=VALUE or VALUE for all")
         found[key] = value
     return found
 
@@ -96,11 +96,11 @@ def products_from(texts: Sequence[str]) -> dict[str, str]:
     described = [text for text in texts if text.count("=") == 1 and ":" in text]
     found = by_name([text for text in texts if text not in described], "--accelerator")
     if len(described) > 1 or (described and "" in found):
-        raise Refused("--accelerator for all pools is given twice: name the pools, as POOL=PRODUCT")
+        raise CommandRefused("--accelerator for all pools is given twice: name the pools, as POOL=PRODUCT")
     return found | ({"": described[0]} if described else {})
 
 
-def figures(texts: Sequence[str], option: str) -> dict[str, float]:
+def positive_numbers(texts: Sequence[str], option: str) -> dict[str, float]:
     """Parse like `by_name`, with values that are numbers above 0."""
     found: dict[str, float] = {}
     for name, value in by_name(texts, option).items():
@@ -109,6 +109,6 @@ def figures(texts: Sequence[str], option: str) -> dict[str, float]:
         except ValueError:
             number = 0.0
         if not 0 < number < 1e9:
-            raise Refused(f"{option}: {value!r} is no number above 0")
+            raise CommandRefused(f"{option}: {value!r} is no number above 0")
         found[name] = number
     return found

@@ -10,7 +10,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from functions.cli.capacity_comparison import Comparison
+from functions.cli.capacity_comparison import PrefillComparison
 from functions.cli.terminal import make_console
 from functions.decisions.capacity.accelerators import GIB, Accelerator
 from functions.decisions.capacity.cost import break_even_tokens_per_s, cost_per_million_tokens
@@ -19,21 +19,21 @@ from functions.decisions.capacity.packing import Packing
 from functions.decisions.capacity.service import ServedPool
 from functions.decisions.capacity.speed import Speed
 from functions.simulator.prefill_sizing import Apart
-from functions.simulator.replicas_needed import Load, Needed
+from functions.simulator.replicas_needed import Needed, OfferedLoad
 
 
 @dataclass(slots=True)
-class PoolCapacity:
+class PoolSizing:
     """Results for one pool. `device` is None if the pool runs on CPU."""
 
     pool: ServedPool
     device: Accelerator | None
     memory: MemoryPlan
     speed: Speed | None
-    load: Load | None = None
+    load: OfferedLoad | None = None
     needed: Needed | None = None
     trouble: str = ""  # why no number of replicas is enough
-    comparison: Comparison | None = None  # with a separate prefill pool
+    comparison: PrefillComparison | None = None  # with a separate prefill pool
     reading: int | None = None  # replicas of a prefill pool that the load needs; 0: it does not pay
     price_per_hour: float | None = None  # price of one accelerator
     elsewhere_per_million: float | None = None
@@ -81,7 +81,7 @@ class PoolCapacity:
         return (self.price_per_hour or 0.0) * self.replicas * max(1, self.pool.serving.accelerators)
 
 
-def show(pools: Sequence[PoolCapacity], packing: Packing | None) -> None:
+def show(pools: Sequence[PoolSizing], packing: Packing | None) -> None:
     console = make_console()
     console.print(_memory(pools))
     for each in pools:
@@ -102,7 +102,7 @@ def show(pools: Sequence[PoolCapacity], packing: Packing | None) -> None:
     console.print(f"[dim]estimated from data sheets and arguments; {exact}[/]")
 
 
-def _missing(each: PoolCapacity) -> str:
+def _missing(each: PoolSizing) -> str:
     memory = each.memory
     needed = memory.least_kv_tokens * memory.kv_bytes_per_token
     text = f"{max(0.0, needed - memory.cache) / GIB:.1f} GiB too little on each accelerator"
@@ -118,7 +118,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _memory(pools: Sequence[PoolCapacity]) -> Table:
+def _memory(pools: Sequence[PoolSizing]) -> Table:
     table = _table(
         "pool", "on", "parameters", "weights", "adapters", "working", "cache GiB", "KV tokens", "context", "at once"
     )
@@ -137,7 +137,7 @@ def _memory(pools: Sequence[PoolCapacity]) -> Table:
     return table
 
 
-def _speed(pools: Sequence[PoolCapacity]) -> Table:
+def _speed(pools: Sequence[PoolSizing]) -> Table:
     table = _table(
         "pool", "load", "ms a token alone", "prompt tokens/s", "replicas", "TTFT p99 ms", "ITL p99 ms",
         "1 M tokens", "break-even tokens/s",
@@ -187,7 +187,7 @@ def _places(console: Console, packing: Packing) -> None:
         console.print(f"[red]no place for {number} of {pool}[/]: {packing.reasons[pool]}")
 
 
-def show_json(pools: Sequence[PoolCapacity], packing: Packing | None) -> None:
+def show_json(pools: Sequence[PoolSizing], packing: Packing | None) -> None:
     shown: dict[str, Any] = {"pools": [_pool(each) for each in pools]}
     if packing is not None:
         shown["packing"] = {
@@ -199,7 +199,7 @@ def show_json(pools: Sequence[PoolCapacity], packing: Packing | None) -> None:
     sys.stdout.write(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
-def _pool(each: PoolCapacity) -> dict[str, Any]:
+def _pool(each: PoolSizing) -> dict[str, Any]:
     return {
         "pool": each.pool.pool,
         "model": each.pool.shape.name,
@@ -219,7 +219,7 @@ def _pool(each: PoolCapacity) -> dict[str, Any]:
     }
 
 
-def _apart(comparison: Comparison) -> dict[str, Any]:
+def _apart(comparison: PrefillComparison) -> dict[str, Any]:
     return {
         "pays": comparison.pays,
         "prefill_pool": comparison.reads,

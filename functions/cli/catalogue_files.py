@@ -20,7 +20,7 @@ from functions.api.problems import ConfigInvalid
 from functions.cli.catalogue_edit import CannotEdit
 from functions.cli.context import CliContext, is_clone_of, toplevel_of
 from functions.cli.diff import paths_below
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.validate import DEFAULT_FOLDERS
 
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -74,12 +74,12 @@ def change_file(context: CliContext, declared: DeclaredModel, edit: Callable[[st
     try:
         after = edit(before)
     except CannotEdit as error:
-        raise Refused(f"{declared.name}: {error}") from error
+        raise CommandRefused(f"{declared.name}: {error}") from error
     if after != before:
         _replace(declared.file, after)
         try:
             _loaded(declared.root, context)
-        except Refused:
+        except CommandRefused:
             _replace(declared.file, before)
             raise
     return FileChange(declared.name, before, after)
@@ -106,7 +106,7 @@ def _loaded(root: Path, context: CliContext) -> Loaded:
     try:
         return load_directory(paths_below(root, context.layout.gitops_dir), relative_to=root)
     except ConfigInvalid as error:
-        raise Refused(f"the configuration in {root} has mistakes:\n{error}") from error
+        raise CommandRefused(f"the configuration in {root} has mistakes:\n{error}") from error
 
 
 def _replace(file: Path, text: str) -> None:

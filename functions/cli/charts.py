@@ -38,7 +38,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartMark:
     """A notable moment, or a level if `is_level` is set."""
 
     at: float
@@ -51,7 +51,7 @@ class Panel:
     title: str
     y_label: str
     series: Sequence[Series]
-    marks: Sequence[Mark] = ()
+    marks: Sequence[ChartMark] = ()
     is_log: bool = False
     y_max: float | None = None  # None: chosen from the values
 
@@ -124,7 +124,7 @@ def _draw(axes: "Axes", panel: Panel, colours: dict[str, str], *, is_first: bool
         _mark(axes, mark)
 
 
-def _mark(axes: "Axes", mark: Mark) -> None:
+def _mark(axes: "Axes", mark: ChartMark) -> None:
     look: dict[str, Any] = {"color": "#888888", "linewidth": 0.9, "linestyle": ":"}
     words: dict[str, Any] = {"fontsize": 7, "color": "#555555", "annotation_clip": True}
     if mark.is_level:

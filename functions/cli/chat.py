@@ -14,7 +14,7 @@ import httpx
 
 from functions.api.ids import DEFAULT_CHANNEL
 from functions.cli.context import CliContext, current_context
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.controller.local.prepare.secret_files import DemoKey, read_demo_keys
 
 CONNECT_TIMEOUT_S = 5.0
@@ -23,7 +23,7 @@ MAX_EVENT_CHARS = 1024 * 1024
 _NOT_NOW = frozenset({429, 503})  # just after the bus starts, remaining quota is not known yet
 
 
-class NotYet(Refused):
+class NotYet(CommandRefused):
     """The gateway cannot serve the request now (429, 503). A retry may succeed."""
 
 
@@ -42,7 +42,7 @@ class GatewayClient:
 
     def __post_init__(self) -> None:
         if not self.context.layout.ca_file.is_file():
-            raise Refused(f"there is no fleet in {self.context.layout.root}: start one with `shoal up`")
+            raise CommandRefused(f"there is no fleet in {self.context.layout.root}: start one with `shoal up`")
         verify = ssl.create_default_context(cafile=str(self.context.layout.ca_file))
         timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self._client = httpx.Client(verify=verify, timeout=timeout, trust_env=False)
@@ -73,22 +73,24 @@ class GatewayClient:
             with self._client.stream("POST", url, json=body, headers=headers) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise (NotYet if response.status_code in _NOT_NOW else Refused)(_words(response))
+                    raise (NotYet if response.status_code in _NOT_NOW else CommandRefused)(_words(response))
                 yield from _texts(response.iter_lines())
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
-            raise Refused(f"the gateway at {self.context.gateway_url} broke off: {why}; see `shoal status`") from error
+            raise CommandRefused(
+                f"the gateway at {self.context.gateway_url} broke off: {why}; see `shoal status`"
+            ) from error
 
     def _send(self, method: str, path: str, key: str) -> httpx.Response:
         url = f"{self.context.gateway_url}{path}"
         try:
             response = self._client.request(method, url, headers={"authorization": f"Bearer {key}"})
         except httpx.HTTPError as error:
-            raise Refused(
+            raise CommandRefused(
                 f"no answer from the gateway at {self.context.gateway_url}: {error}; see `shoal status`"
             ) from error
         if response.status_code != 200:
-            raise Refused(_words(response))
+            raise CommandRefused(_words(response))
         return response
 
 
@@ -96,9 +98,9 @@ def demo_key(context: CliContext, tenant: str | None, model: str | None = None) 
     """Return the demo key of the requested tenant, else of the model's tenant, else of the first tenant."""
     keys = read_demo_keys(context.layout)
     if not keys:
-        raise Refused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` makes them")
+        raise CommandRefused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` makes them")
     if tenant is not None and tenant not in keys:
-        raise Refused(f"tenant {tenant!r} has no demo key; those that have: {', '.join(sorted(keys))}")
+        raise CommandRefused(f"tenant {tenant!r} has no demo key; those that have: {', '.join(sorted(keys))}")
     owner = (model or "").partition("/")[0]
     chosen = tenant or (owner if owner in keys else min(keys))
     return chosen, keys[chosen]
@@ -114,12 +116,12 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
             return
         event = json.loads(data)
         if "error" in event:
-            raise Refused(f"the answer broke off: {event['error'].get('message', event['error'])}")
+            raise CommandRefused(f"the answer broke off: {event['error'].get('message', event['error'])}")
         for choice in event.get("choices", []):
             text = choice.get("delta", {}).get("content")
             if text:
                 yield text
-    raise Refused("the answer broke off: the stream ended without [DONE]")
+    raise CommandRefused("the answer broke off: the stream ended without [DONE]")
 
 
 def _words(response: httpx.Response) -> str:
@@ -161,7 +163,7 @@ def _converse(asker: GatewayClient, chat: ChatCall, key: str) -> None:
         chat.messages.append({"role": "user", "content": prompt})
         try:
             answer = _print_answer(asker, chat, key)
-        except Refused as error:
+        except CommandRefused as error:
             chat.messages.pop()  # drop the failed turn, so that the next one may succeed
             sys.stderr.write(f"\nshoal: {error}\n")
             continue
@@ -181,7 +183,7 @@ def _print_answer(asker: GatewayClient, chat: ChatCall, key: str) -> str:
 def _piped() -> str:
     prompt = sys.stdin.read(PROMPT_MAX_CHARS + 1).strip()
     if not prompt:
-        raise Refused("nothing was asked: standard input is empty; give a prompt with --once, or pipe one in")
+        raise CommandRefused("nothing was asked: standard input is empty; give a prompt with --once, or pipe one in")
     if len(prompt) > PROMPT_MAX_CHARS:
-        raise Refused(f"the prompt has more than {PROMPT_MAX_CHARS} characters")
+        raise CommandRefused(f"the prompt has more than {PROMPT_MAX_CHARS} characters")
     return prompt

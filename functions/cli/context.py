@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.controller.gitops import record as records
 from functions.controller.gitops.following import LAST_GOOD
 from functions.controller.gitops.git import GitFailed
@@ -59,33 +59,33 @@ def toplevel_of(start: Path) -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class BranchPools:
     """Pools that the fleet's branch declares, read like the controller reads them but without one."""
 
     pools: tuple[Pool, ...]
     notes: list[str]
 
 
-def read_branch(layout: StateLayout) -> Branch:
+def read_branch(layout: StateLayout) -> BranchPools:
     """Return the pools of the branch's tip, or of the last good revision. Fail if neither can be used."""
     source = GitSource(layout.gitops_dir)
     try:
         tip = source.look()
         if tip.loaded is not None:
-            return Branch(pools_of(tip.loaded), [])
+            return BranchPools(pools_of(tip.loaded), [])
         good = records.read(layout.revisions_file).last_good
         commit = good.rpartition("@")[2] or source.git.commit_of(LAST_GOOD)
         former = source.at(commit) if commit else None
         if former is not None and former.loaded is not None:
             good = f"{source.branch}@{former.commit[:SHORT_COMMIT]}"
             note = f"{source.branch} has mistakes, so that {good} goes on: `shoal status` shows them"
-            return Branch(pools_of(former.loaded), [note])
+            return BranchPools(pools_of(former.loaded), [note])
     except GitFailed as error:
-        raise Refused(f"{layout.gitops_dir} cannot be read: {error}") from error
+        raise CommandRefused(f"{layout.gitops_dir} cannot be read: {error}") from error
     except PoolUnusable as error:
-        raise Refused(f"this machine cannot run the configuration: {error}") from error
+        raise CommandRefused(f"this machine cannot run the configuration: {error}") from error
     lines = "\n".join(problem_lines(tip.problems, tip.texts))
-    raise Refused(f"the configuration in {layout.gitops_dir} has mistakes:\n{lines}")
+    raise CommandRefused(f"the configuration in {layout.gitops_dir} has mistakes:\n{lines}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def read_settings() -> LocalSettings:
         return LocalSettings()
     except ValidationError as error:
         wrong = "; ".join(f"SHOAL_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
-        raise Refused(f"a setting in the environment is wrong: {wrong}") from error
+        raise CommandRefused(f"a setting in the environment is wrong: {wrong}") from error
 
 
 def current_context(*, clones: bool = False) -> CliContext:
@@ -149,10 +149,12 @@ def _in_region(settings: LocalSettings, layout: StateLayout, region: str) -> Cli
     try:
         known = regions_of(layout)
     except RegionsUnreadable as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     if region not in known:
         there = f"there are: {', '.join(sorted(known))}" if known else "there are none"
-        raise Refused(f"no region {region} was ever started here ({there}): `shoal up --region {region}` makes it")
+        raise CommandRefused(
+            f"no region {region} was ever started here ({there}): `shoal up --region {region}` makes it"
+        )
     return context_of(settings, layout, known[region])
 
 

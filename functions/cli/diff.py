@@ -21,7 +21,7 @@ from functions.api.loader import Loaded, load_directory
 from functions.api.problems import ConfigInvalid
 from functions.api.snapshot import Snapshot, SnapshotInvalid
 from functions.cli.context import CliContext, current_context, is_clone_of
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
 from functions.cli.terminal import make_console
 from functions.cli.validate import DEFAULT_FOLDERS
@@ -46,7 +46,7 @@ _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 def diff(path: Path | None, *, as_json: bool) -> None:
     root = path if path is not None else Path.cwd()
     context = current_context(clones=True)
-    loaded = load_or_tell(root, paths_below(root, context.layout.gitops_dir), as_json=as_json)
+    loaded = load_or_exit(root, paths_below(root, context.layout.gitops_dir), as_json=as_json)
     with Registry(context) as registry:
         present = running(registry)
         if present is None:
@@ -63,7 +63,7 @@ def diff(path: Path | None, *, as_json: bool) -> None:
         _warn(warnings)
 
 
-def load_or_tell(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
+def load_or_exit(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
     """Return the configuration below `root`. If it has problems, print them and exit with status 1."""
     try:
         loaded = load_directory(paths, relative_to=root if root.is_dir() else root.parent)
@@ -75,7 +75,7 @@ def load_or_tell(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
             typer.echo(f"{error}\n{len(lines)} problem(s): nothing can be compared until they are mended", err=True)
         raise typer.Exit(1) from error
     if not loaded.objects:
-        raise Refused(f"{root} declares nothing: name the folder that holds your configuration")
+        raise CommandRefused(f"{root} declares nothing: name the folder that holds your configuration")
     return loaded
 
 
@@ -100,7 +100,7 @@ def running(registry: Registry) -> Snapshot | None:
     try:
         return snapshots.decode(content)
     except SnapshotInvalid as error:
-        raise Refused(f"what {registry.url} answers is no snapshot that this build reads: {error}") from error
+        raise CommandRefused(f"what {registry.url} answers is no snapshot that this build reads: {error}") from error
 
 
 def api_rows(registry: Registry) -> Book:
@@ -113,7 +113,7 @@ async def _read_rows(registry: Registry) -> Book:
         try:
             return await read_book(RolloutClient(RegistryClient(client, registry.url, registry.bearer)))
         except (RegistryUnavailable, RegistryRefused) as error:
-            raise Refused(f"which models and keys came through the API cannot be told: {error}") from error
+            raise CommandRefused(f"which models and keys came through the API cannot be told: {error}") from error
 
 
 def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from functions.cli.context import CliContext
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
 from functions.controller.local.files import last_lines, open_log
 from functions.controller.local.pools import Target, write_target
@@ -28,20 +28,20 @@ def controller_status(context: CliContext) -> dict[str, Any] | None:
     return status
 
 
-def order(context: CliContext, what: dict[str, Any]) -> Any:
+def send_order(context: CliContext, what: dict[str, Any]) -> Any:
     """Send an order to the controller. Fail if no controller runs or if it refuses the order."""
     try:
         return ask_controller(context.layout.control_socket, what)
     except ControllerGone as error:
-        raise Refused(f"no fleet runs in {context.layout.root}: start one with `shoal up`") from error
+        raise CommandRefused(f"no fleet runs in {context.layout.root}: start one with `shoal up`") from error
     except OrderRefused as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 def ensure_controller(context: CliContext, target: Target) -> str:
     """Start the controller, or send the target to the running one. Return what was done, in words."""
     if controller_status(context) is not None:
-        order(context, {"do": "configure", "engine": target.engine, "replicas": target.replicas})
+        send_order(context, {"do": "configure", "engine": target.engine, "replicas": target.replicas})
         return "already running"
     write_target(context.layout.target_file, target)
     log = context.layout.log_file("controller")
@@ -59,9 +59,9 @@ def ensure_controller(context: CliContext, target: Target) -> str:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while controller_status(context) is None:
         if process.poll() is not None:
-            raise Refused(_said_since(context, began_at))
+            raise CommandRefused(_log_since(context, began_at))
         if time.monotonic() > deadline_s:
-            raise Refused(f"the controller does not answer after {START_TIMEOUT_S:.0f} s; see {log}")
+            raise CommandRefused(f"the controller does not answer after {START_TIMEOUT_S:.0f} s; see {log}")
         time.sleep(0.1)
     return f"process {process.pid}"
 
@@ -71,7 +71,7 @@ def log_tail(path: str) -> str:
     return "\n".join(["", f"the end of {path}:", *("    " + line for line in lines)])
 
 
-def _said_since(context: CliContext, began_at: int) -> str:
+def _log_since(context: CliContext, began_at: int) -> str:
     """Return the last lines that the controller logged since `began_at`."""
     log = context.layout.log_file("controller")
     said = log.read_bytes()[began_at:].decode(errors="replace").strip()
@@ -95,21 +95,21 @@ def wait_for_fleet(context: CliContext, target: Target, reporter: Reporter) -> N
         while True:
             status = controller_status(context)
             if status is None:
-                raise Refused("the controller ended" + log_tail(str(context.layout.log_file("controller"))))
+                raise CommandRefused("the controller ended" + log_tail(str(context.layout.log_file("controller"))))
             if _matches(status, target) and status["ready"] and in_force(status["snapshot"]):
                 step.note(f"{len(status['processes'])} processes, snapshot epoch {status['snapshot']['epoch']}")
                 return
-            _tell_failures(status, told, reporter)
+            _report_failures(status, told, reporter)
             if _matches(status, target) and status["settled"] and status["stalled"]:
-                raise Refused(f"the fleet could not be changed to what was asked: {status['config']['stalled']}")
+                raise CommandRefused(f"the fleet could not be changed to what was asked: {status['config']['stalled']}")
             is_short = status["ready"] and not status["snapshot"]["complete"]
             incomplete_since_s = (incomplete_since_s or time.monotonic()) if is_short else None
             if incomplete_since_s is not None and time.monotonic() - incomplete_since_s > INCOMPLETE_S:
-                raise Refused(_incomplete(status))
+                raise CommandRefused(_incomplete(status))
             missing = missing_words(status)
             step.update(missing)
             if time.monotonic() > deadline_s:
-                raise Refused(_late(context, status, missing, TIMEOUT_S[target.engine]))
+                raise CommandRefused(_late(context, status, missing, TIMEOUT_S[target.engine]))
             time.sleep(POLL_S)
 
 
@@ -141,14 +141,14 @@ def missing_words(status: dict[str, Any]) -> str:
     return ", ".join(parts) or "settling"
 
 
-def _tell_failures(status: dict[str, Any], told: set[tuple[str, int]], reporter: Reporter) -> None:
+def _report_failures(status: dict[str, Any], told: set[tuple[str, int]], reporter: Reporter) -> None:
     for process in status["processes"]:
         name, failures = process["name"], process["failures"]
         if not failures or process["ever_ready"]:
             continue
         if failures >= GIVE_UP_AFTER_FAILURES:
             words = f"{name} died {failures} times while starting ({process['reason'] or process['last_exit']})"
-            raise Refused(words + log_tail(process["log"]) + "\nThe rest goes on; `shoal down` stops it.")
+            raise CommandRefused(words + log_tail(process["log"]) + "\nThe rest goes on; `shoal down` stops it.")
         if (name, failures) not in told:
             told.add((name, failures))
             reporter.say(f"  {name} died while starting ({process['last_exit']}); trying again")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from functions.cli.context import read_settings
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.ports import plan_ports
@@ -104,9 +104,9 @@ def front(*, print_only: bool) -> None:
     try:
         regions = regions_of(layout)
     except RegionsUnreadable as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     if not regions:
-        raise Refused("there are no regions here: `shoal up --region a` and `shoal up --region b` make two")
+        raise CommandRefused("there are no regions here: `shoal up --region a` and `shoal up --region b` make two")
     folder = layout.root / "front"
     certificate, file = folder / "server.pem", folder / "haproxy.cfg"
     port = plan_ports(settings).gateway
@@ -116,13 +116,15 @@ def front(*, print_only: bool) -> None:
         return
     program = shutil.which(HAPROXY)
     if program is None:
-        raise Refused(f"{HAPROXY} is not installed here: `apt-get install haproxy` brings it, `--print` shows its file")
+        raise CommandRefused(
+            f"{HAPROXY} is not installed here: `apt-get install haproxy` brings it, `--print` shows its file"
+        )
     folder.mkdir(mode=0o700, exist_ok=True)
     replace_file(certificate, layout.server_cert_file.read_bytes() + layout.server_key_file.read_bytes())
     replace_file(file, text.encode())
     checked = subprocess.run([program, "-c", "-q", "-f", str(file)], capture_output=True, text=True, check=False)
     if checked.returncode != 0:
-        raise Refused(f"{HAPROXY} does not take {file}:\n{checked.stderr.strip()}")
+        raise CommandRefused(f"{HAPROXY} does not take {file}:\n{checked.stderr.strip()}")
     sys.stderr.write(f"https://localhost:{port} for the regions {', '.join(sorted(regions))}; Ctrl-C ends it\n")
     sys.stderr.flush()
     os.execv(program, [program, "-db", "-f", str(file)])  # noqa: S606 - haproxy handles signals itself

@@ -23,7 +23,7 @@ from functions.api.ids import is_name
 from functions.api.kinds.quota_policy import QuotaLimits
 from functions.api.kinds.tenant import ApiKey
 from functions.cli.context import current_context
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
 from functions.cli.terminal import make_console, make_error_console
 
@@ -66,7 +66,7 @@ def create(
 def revoke(tenant: str, key_id: str, *, as_json: bool) -> None:
     _check(tenant)
     if not key_id or "/" in key_id:
-        raise Refused(f"{key_id!r} is no key id: the part of the key between its second and third underscore")
+        raise CommandRefused(f"{key_id!r} is no key id: the part of the key between its second and third underscore")
     with Registry(current_context(clones=True)) as registry:
         registry.send("DELETE", f"/v1/tenants/{tenant}/keys/{key_id}")
     if as_json:
@@ -115,7 +115,7 @@ def mint(
     try:
         key = keys.mint(environment, key_id, secrets.token_bytes(32))
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise CommandRefused(str(error)) from None
     parsed = keys.parse(key)
     assert parsed is not None, "what was minted is a key"
     entry = {
@@ -128,7 +128,7 @@ def mint(
     try:
         ApiKey.model_validate({**entry, "scopes": tuple(scopes)})
     except ValidationError as error:
-        raise Refused("; ".join(str(each["msg"]) for each in error.errors())) from None
+        raise CommandRefused("; ".join(str(each["msg"]) for each in error.errors())) from None
     if as_json:
         typer.echo(json.dumps({"key": key, "entry": entry}, indent=2))
         return
@@ -152,9 +152,9 @@ def _pepper(file: str) -> bytes:
             with Path(file).open("rb") as stream:
                 pepper = stream.read(_PEPPER_MAX_BYTES + 2).strip()
     except OSError as error:
-        raise Refused(f"the pepper cannot be read: {error}") from None
+        raise CommandRefused(f"the pepper cannot be read: {error}") from None
     if not _PEPPER_MIN_BYTES <= len(pepper) <= _PEPPER_MAX_BYTES:
-        raise Refused(
+        raise CommandRefused(
             f"the pepper has {len(pepper)} bytes: {_PEPPER_MIN_BYTES} to {_PEPPER_MAX_BYTES} are expected, as the file "
             "(or the Secret shoal-pepper) of this installation holds"
         )
@@ -165,12 +165,12 @@ def limit_of(text: str) -> tuple[str, int]:
     """Parse `requestsPerMinute=60`, a limit as policies write it, to the registry's name and the value."""
     name, _, value = text.partition("=")
     if name not in _LIMITS:
-        raise Refused(f"{text[:80]!r} is no limit; allowed: {', '.join(_LIMITS)}, each with =NUMBER")
+        raise CommandRefused(f"{text[:80]!r} is no limit; allowed: {', '.join(_LIMITS)}, each with =NUMBER")
     if not _WHOLE.fullmatch(value):
-        raise Refused(f"{text[:80]!r}: {name} is a whole number from 1")
+        raise CommandRefused(f"{text[:80]!r}: {name} is a whole number from 1")
     return _LIMITS[name], int(value)
 
 
 def _check(tenant: str) -> None:
     if not is_name(tenant):
-        raise Refused(f"{tenant[:80]!r} is no tenant: a-z 0-9 . _ -, up to 63 characters")
+        raise CommandRefused(f"{tenant[:80]!r} is no tenant: a-z 0-9 . _ -, up to 63 characters")

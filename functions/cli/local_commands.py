@@ -9,8 +9,8 @@ from pathlib import Path
 
 from functions.cli.chat import demo_key
 from functions.cli.context import current_context
-from functions.cli.fleet_wait import controller_status, order
-from functions.cli.refused import Refused
+from functions.cli.fleet_wait import controller_status, send_order
+from functions.cli.refused import CommandRefused
 from functions.cli.status_tables import short
 from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local.files import last_lines
@@ -21,24 +21,24 @@ POLL_S = 0.25
 
 def restart(name: str) -> None:
     context = current_context()
-    order(context, {"do": "restart", "name": name})
+    send_order(context, {"do": "restart", "name": name})
     with TerminalReporter(make_console()).step(f"Restarting {name}") as step:
         while True:
             status = controller_status(context)
             if status is None:
-                raise Refused("the controller ended meanwhile; `shoal up` starts it again")
+                raise CommandRefused("the controller ended meanwhile; `shoal up` starts it again")
             doing = status["controller"]["operation"]
             if not doing.startswith("restarting"):
                 break
             step.update(doing)
             time.sleep(POLL_S)
         if doing.startswith("failed"):
-            raise Refused(doing)
+            raise CommandRefused(doing)
         step.note(doing)
 
 
 def clear_accelerator(replica: str) -> None:
-    said = order(current_context(), {"do": "clear", "name": replica})
+    said = send_order(current_context(), {"do": "clear", "name": replica})
     TerminalReporter(make_console()).say(str(said))
 
 
@@ -83,7 +83,7 @@ def logs(name: str, *, follow: bool, lines: int) -> None:
     directory = current_context().layout.logs_dir
     known = sorted(path.name.removesuffix(".log") for path in directory.glob("*.log"))
     if name not in known:
-        raise Refused(f"no log is called {name!r}; there are: {', '.join(known) or 'none'}")
+        raise CommandRefused(f"no log is called {name!r}; there are: {', '.join(known) or 'none'}")
     path = directory / f"{name}.log"
     end = path.stat().st_size
     for line in last_lines(path, lines):
@@ -115,18 +115,18 @@ TIMEOUT_S = 60.0
 
 
 def suspend(reason: str) -> None:
-    order(current_context(clones=True), {"do": "suspend", "reason": reason})
+    send_order(current_context(clones=True), {"do": "suspend", "reason": reason})
     reporter = TerminalReporter(make_console())
     reporter.say("Suspended: what runs goes on, and nothing is changed until `shoal resume`. Pushes are still judged.")
 
 
 def resume() -> None:
-    order(current_context(clones=True), {"do": "resume"})
+    send_order(current_context(clones=True), {"do": "resume"})
     _follow_reconciliation("Resuming")
 
 
 def reconcile() -> None:
-    order(current_context(clones=True), {"do": "reconcile"})
+    send_order(current_context(clones=True), {"do": "reconcile"})
     _follow_reconciliation("Reconciling")
 
 
@@ -138,17 +138,19 @@ def _follow_reconciliation(title: str) -> None:
         while True:
             status = controller_status(context)
             if status is None:
-                raise Refused("the controller ended meanwhile; `shoal up` starts it again")
+                raise CommandRefused("the controller ended meanwhile; `shoal up` starts it again")
             revision = status["revision"]
             if revision["problem_count"]:
                 first = revision["problems"][0]
-                raise Refused(
+                raise CommandRefused(
                     f"{short(revision['tip'])} has {revision['problem_count']} problem(s); the first: {first}"
                 )
             if revision["tip"] == revision["desired"] == revision["last_applied"] and status["settled"]:
                 step.note(f"{short(revision['desired'])} is applied")
                 return
             if time.monotonic() > deadline_s:
-                raise Refused(f"not applied after {TIMEOUT_S:.0f} s, and goes on: `shoal status` shows how far it is")
+                raise CommandRefused(
+                    f"not applied after {TIMEOUT_S:.0f} s, and goes on: `shoal status` shows how far it is"
+                )
             step.update(revision["message"])
             time.sleep(RECONCILE_POLL_S)

@@ -21,7 +21,7 @@ from functions.cli.options import (
     Output,
     OutputOption,
     TenantOption,
-    of_any_registry,
+    with_registry_options,
 )
 
 app = typer.Typer(
@@ -102,7 +102,7 @@ def logs(
     command.logs(name, follow=follow, lines=lines)
 
 
-@of_any_registry
+@with_registry_options
 def top(
     *,
     every_s: Annotated[float, typer.Option("--every", min=0.5, max=60.0, help="Seconds between two looks.")] = 2.0,
@@ -195,13 +195,13 @@ for command in _COMMANDS:
 
 
 def main() -> None:
-    from functions.cli.on_a_cluster import refuse_local_ones
-    from functions.cli.refused import Refused
+    from functions.cli.on_a_cluster import refuse_local_commands
+    from functions.cli.refused import CommandRefused
 
     try:
-        refuse_local_ones(sys.argv[1:])
+        refuse_local_commands(sys.argv[1:])
         app(_region_first(sys.argv[1:]))
-    except Refused as error:
+    except CommandRefused as error:
         sys.stderr.write(f"shoal: {error}\n")
         sys.exit(1)
     except KeyboardInterrupt:

@@ -230,11 +230,11 @@ def drain(
     """End one replica of a cluster without losing a request: gateways hear it, what it has ends, its pod is evicted."""
     from functions.cli.cluster import drain as command
     from functions.cli.cluster.access import ClusterChoice
-    from functions.cli.refused import Refused
+    from functions.cli.refused import CommandRefused
 
     if context is None:
         here = f"on this machine `shoal restart {replica}` drains it first"
-        raise Refused(f"{here}; for a cluster's say --context, - for the current one")
+        raise CommandRefused(f"{here}; for a cluster's say --context, - for the current one")
     command.drain(ClusterChoice(context, namespace, models_namespace), replica, timeout_s)
 
 

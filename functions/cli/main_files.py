@@ -12,12 +12,12 @@ from functions.cli.options import (
     NamespaceOption,
     Output,
     OutputOption,
-    of_any_registry,
+    with_registry_options,
 )
 from functions.simulator.fleet.start_times import StartSource
 
 
-@of_any_registry
+@with_registry_options
 def diff(
     path: Annotated[
         Path | None, typer.Argument(help="A folder or a file; by default the folder that you are in.")
@@ -111,7 +111,7 @@ def schema(
     command.schema(kind=kind, crd=crd, write=write)
 
 
-@of_any_registry
+@with_registry_options
 def promote(
     model: Annotated[str, typer.Argument(help="tenant/name.")],
     version: Annotated[str, typer.Argument(help="A version that the model has.")],

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from functions.cli.options import (
-    Engine,
+    EngineChoice,
     EngineOption,
     FleetOption,
     ModelsNamespaceOption,
@@ -18,7 +18,7 @@ from functions.cli.options import (
 
 
 def up(
-    engine: EngineOption = Engine.VLLM,
+    engine: EngineOption = EngineChoice.VLLM,
     replicas: ReplicasOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the controller runs.")] = False,
 ) -> None:
@@ -28,7 +28,7 @@ def up(
     command.up(engine.value, replicas, detach=detach)
 
 
-def prepare(engine: EngineOption = Engine.VLLM) -> None:
+def prepare(engine: EngineOption = EngineChoice.VLLM) -> None:
     """Make what the fleet needs (engine environment, base model, certificates …) and start nothing."""
     from functions.cli import up
 

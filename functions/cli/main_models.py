@@ -13,7 +13,7 @@ from functions.cli.options import (
     ReasonOption,
     RolloutArgument,
     Scope,
-    of_any_registry,
+    with_registry_options,
 )
 
 adapter_app = typer.Typer(name="adapter", help="Adapters: from a folder to a model.", no_args_is_help=True)
@@ -22,7 +22,7 @@ key_app = typer.Typer(name="key", help="API keys of tenants.", no_args_is_help=T
 
 
 @adapter_app.command("push")
-@of_any_registry
+@with_registry_options
 def adapter_push(
     target: Annotated[str, typer.Argument(help="tenant/name@version, such as acme/support-bot@v3.")],
     directory: Annotated[Path, typer.Argument(help="The folder with adapter_config.json and the weights.")],
@@ -51,7 +51,7 @@ def adapter_push(
 
 
 @rollout_app.command("ls")
-@of_any_registry
+@with_registry_options
 def rollout_ls(
     every: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
     model: Annotated[str | None, typer.Option(help="Of this model only.")] = None,
@@ -64,7 +64,7 @@ def rollout_ls(
 
 
 @rollout_app.command("watch")
-@of_any_registry
+@with_registry_options
 def rollout_watch(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
     """Both groups side by side until the rollout ends; exit status 1 where it was rolled back."""
     from functions.cli import rollout as command
@@ -73,43 +73,43 @@ def rollout_watch(rollout: RolloutArgument, output: OutputOption = Output.TABLE)
 
 
 @rollout_app.command("pause")
-@of_any_registry
+@with_registry_options
 def rollout_pause(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
     """Stay at this stage until it is resumed."""
     from functions.cli import rollout as command
 
-    command.act(rollout, "pause", "", as_json=output is Output.JSON)
+    command.send_action(rollout, "pause", "", as_json=output is Output.JSON)
 
 
 @rollout_app.command("resume")
-@of_any_registry
+@with_registry_options
 def rollout_resume(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
     """Go on after a pause; of one that was rolled back: try again from the beginning."""
     from functions.cli import rollout as command
 
-    command.act(rollout, "resume", "", as_json=output is Output.JSON)
+    command.send_action(rollout, "resume", "", as_json=output is Output.JSON)
 
 
 @rollout_app.command("promote")
-@of_any_registry
+@with_registry_options
 def rollout_promote(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
     """Everything to the new version now, whatever the stages say."""
     from functions.cli import rollout as command
 
-    command.act(rollout, "promote", "", as_json=output is Output.JSON)
+    command.send_action(rollout, "promote", "", as_json=output is Output.JSON)
 
 
 @rollout_app.command("rollback")
-@of_any_registry
+@with_registry_options
 def rollout_rollback(rollout: RolloutArgument, reason: ReasonOption = "", output: OutputOption = Output.TABLE) -> None:
     """Everything back to the old version now."""
     from functions.cli import rollout as command
 
-    command.act(rollout, "rollback", reason, as_json=output is Output.JSON)
+    command.send_action(rollout, "rollback", reason, as_json=output is Output.JSON)
 
 
 @key_app.command("create")
-@of_any_registry
+@with_registry_options
 def key_create(
     tenant: Annotated[str, typer.Argument(help="Whose key.")],
     *,
@@ -143,7 +143,7 @@ def key_create(
 
 
 @key_app.command("ls")
-@of_any_registry
+@with_registry_options
 def key_ls(tenant: Annotated[str, typer.Argument(help="Whose keys.")], output: OutputOption = Output.TABLE) -> None:
     """The keys that the registry made for a tenant; never what they are made of."""
     from functions.cli import key as command
@@ -181,7 +181,7 @@ def key_mint(
 
 
 @key_app.command("revoke")
-@of_any_registry
+@with_registry_options
 def key_revoke(
     tenant: Annotated[str, typer.Argument(help="Whose key.")],
     key_id: Annotated[str, typer.Argument(help="The key's id, as `key create` printed it.")],
@@ -193,7 +193,7 @@ def key_revoke(
     command.revoke(tenant, key_id, as_json=output is Output.JSON)
 
 
-@of_any_registry
+@with_registry_options
 def usage(
     *,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,

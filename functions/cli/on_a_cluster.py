@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 _CLIENTS = (
     "any OpenAI client, with the gateway's public name and a key: `shoal key create TENANT --context …` makes one"
@@ -22,8 +22,8 @@ INSTEAD = MappingProxyType(
 )
 
 
-def refuse_local_ones(arguments: Sequence[str]) -> None:
+def refuse_local_commands(arguments: Sequence[str]) -> None:
     """Fail if `--context` is used with a command for the local fleet only."""
     command = next((each for each in arguments if not each.startswith("-")), "")
     if command in INSTEAD and any(each == "--context" or each.startswith("--context=") for each in arguments):
-        raise Refused(f"`shoal {command}` is for the fleet of this machine; for a cluster: {INSTEAD[command]}")
+        raise CommandRefused(f"`shoal {command}` is for the fleet of this machine; for a cluster: {INSTEAD[command]}")

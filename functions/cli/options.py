@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 
-class Engine(StrEnum):
+class EngineChoice(StrEnum):
     VLLM = "vllm"
     SIM = "sim"
 
@@ -32,7 +32,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-EngineOption = Annotated[Engine, typer.Option(help="vllm: the real engine; sim: simulated, ready in seconds.")]
+EngineOption = Annotated[EngineChoice, typer.Option(help="vllm: the real engine; sim: simulated, ready in seconds.")]
 ReplicasOption = Annotated[
     int | None, typer.Option(min=1, max=20, help="Replicas of each pool, instead of what its YAML says.")
 ]
@@ -67,7 +67,7 @@ _OTHER_NAMESPACE = typer.Option("--namespace", help="Where the installation is, 
 _REGISTRYS = {"context": Annotated[str | None, _OTHER_FLEET], "namespace": Annotated[str | None, _OTHER_NAMESPACE]}
 
 
-def of_any_registry(command: Callable[..., None]) -> Callable[..., None]:
+def with_registry_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--context` and `--namespace`, which set the environment of `registry_client`, to a registry's command."""
 
     @functools.wraps(command)

@@ -18,12 +18,12 @@ import typer
 
 from functions.api.ids import PoolName
 from functions.cli import plan_tables
-from functions.cli.charts import Mark, Panel, PictureImpossible, Series, check, lines
+from functions.cli.charts import ChartMark, Panel, PictureImpossible, Series, check, lines
 from functions.cli.cluster.access import ClusterChoice
 from functions.cli.context import CliContext, current_context
 from functions.cli.plan_sources import Configuration, base_of, candidate_of
-from functions.cli.plan_tables import Report, as_json
-from functions.cli.refused import Refused
+from functions.cli.plan_tables import PlanReport, as_json
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.controller.gitops.changes import changes_of
 from functions.simulator.fleet.start_times import StartSource
@@ -48,11 +48,11 @@ _NOTE_CHARS = 110
 _DRAWN_RATIO = 1.05  # part of a window that is drawn: afterwards only running requests finish
 
 
-def draw(path: Path, report: Report, played: Played, traffic: PlanTraffic) -> None:
+def draw(path: Path, report: PlanReport, played: Played, traffic: PlanTraffic) -> None:
     asked = dict.fromkeys(PoolName(key.pool) for key in report.compared if key.band)
     names = list(asked)[:_MOST_POOLS]
     if not names:
-        raise Refused("nothing was asked of any pool: there is nothing to draw")
+        raise CommandRefused("nothing was asked of any pool: there is nothing to draw")
     last_s = _DRAWN_RATIO * traffic.seconds
     panels = [
         *(Panel(f"{name}: wait at the gateway", "seconds", _both(name, played, last_s, _queue_s)) for name in names),
@@ -66,7 +66,7 @@ def draw(path: Path, report: Report, played: Played, traffic: PlanTraffic) -> No
     try:
         lines(path, f"{report.candidate} against {report.base}", panels, columns=len(names), note=note)
     except OSError as error:
-        raise Refused(f"the picture cannot be written: {error}") from error
+        raise CommandRefused(f"the picture cannot be written: {error}") from error
 
 
 def _both(
@@ -99,10 +99,10 @@ def _ready(point: Point) -> float | None:
     return float(point.ready)
 
 
-def _promised(name: PoolName, played: Played) -> list[Mark]:
+def _promised(name: PoolName, played: Played) -> list[ChartMark]:
     pool = played.after.fleet.pool(name) or played.before.fleet.pool(name)
     slo_ms = pool.promised_ms("interactive") if pool is not None else None
-    return [Mark(slo_ms, "promised", is_level=True)] if slo_ms is not None else []
+    return [ChartMark(slo_ms, "promised", is_level=True)] if slo_ms is not None else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def plan(path: Path | None, wanted: PlanRequest) -> None:
         traffic = replace(_traffic(before, after, context, wanted), start=wanted.start)
         played = _played(before, after, traffic)
     except (EngineImpossible, TraceUnreadable, OSError) as error:
-        raise Refused(f"nothing can be simulated: {error}") from error
+        raise CommandRefused(f"nothing can be simulated: {error}") from error
     report = _report(base, candidate, traffic, played, wanted)
     if wanted.plot is not None:
         draw(wanted.plot, report, played, traffic)
@@ -148,7 +148,7 @@ def _checked(plot: Path) -> None:
     try:
         check(plot)
     except PictureImpossible as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 def _played(before: PlannedFleet, after: PlannedFleet, traffic: PlanTraffic) -> Played:
@@ -167,17 +167,21 @@ def _traffic(before: PlannedFleet, after: PlannedFleet, context: CliContext, wan
         if wanted.trace.is_dir() and files(wanted.trace):
             return traffics.recorded(wanted.trace, wanted.seeds, wanted.requests, models)
         return traffics.foreign(
-            wanted.trace, _asked(pools), tenants, load, windows=wanted.seeds, requests=wanted.requests
+            wanted.trace, _require_requested_pools(pools), tenants, load, windows=wanted.seeds, requests=wanted.requests
         )
     if wanted.cluster is None and traces.is_dir() and files(traces):
         return traffics.recorded(traces, wanted.seeds, wanted.requests, models)
-    return traffics.made_up(_asked(pools), tenants, load, windows=wanted.seeds, requests=wanted.requests)
+    return traffics.made_up(
+        _require_requested_pools(pools), tenants, load, windows=wanted.seeds, requests=wanted.requests
+    )
 
 
-def _asked(pools: list[PlannedPool]) -> list[PlannedPool]:
+def _require_requested_pools(pools: list[PlannedPool]) -> list[PlannedPool]:
     if not any(pool.is_asked for pool in pools):
         names = ", ".join(pool.name for pool in pools)
-        raise Refused(f"no request begins in {names}: it may have no replica, or no tenant begins there; name --pool")
+        raise CommandRefused(
+            f"no request begins in {names}: it may have no replica, or no tenant begins there; name --pool"
+        )
     return pools
 
 
@@ -186,9 +190,9 @@ def _pools_asked(before: PlannedFleet, after: PlannedFleet, named: Sequence[str]
     known = {pool.name: pool for pool in before.answering}
     missing = [name for name in named if name not in known]
     if missing:
-        raise Refused(f"no pool {missing[0]!r} answers with text in the base: one of {', '.join(known)}")
+        raise CommandRefused(f"no pool {missing[0]!r} answers with text in the base: one of {', '.join(known)}")
     if not known:
-        raise Refused("the base has no pool that answers with text: there is nothing to simulate")
+        raise CommandRefused("the base has no pool that answers with text: there is nothing to simulate")
     if named:
         return [pool for pool in known.values() if pool.name in named]
     touched = {pool.model for pool in before.generating if after.pool(pool.name) != pool}
@@ -204,17 +208,19 @@ def _load(texts: Sequence[str], before: PlannedFleet) -> Load:
     for text in texts:
         name, equals, amount = text.rpartition("=")
         if not re.fullmatch(r"\d{1,2}(?:\.\d{1,4})?", amount) or not 0.01 <= float(amount) <= MAX_LOAD:
-            raise Refused(f"a load of {text!r} is none: a share such as 0.7 (0.01 to {MAX_LOAD:.0f}), or POOL=0.7")
+            raise CommandRefused(
+                f"a load of {text!r} is none: a share such as 0.7 (0.01 to {MAX_LOAD:.0f}), or POOL=0.7"
+            )
         if equals and before.pool(name) is None:
-            raise Refused(f"a load for {name!r}, which is no pool of the base")
+            raise CommandRefused(f"a load for {name!r}, which is no pool of the base")
         load = load.of(name, float(amount)) if equals else load.for_others(float(amount))
     return load
 
 
 def _report(
     base: Configuration, candidate: Configuration, traffic: PlanTraffic, played: Played, wanted: PlanRequest
-) -> Report:
-    return Report(
+) -> PlanReport:
+    return PlanReport(
         base=base.words,
         candidate=candidate.words,
         changes=changes_of(base.loaded, candidate.loaded),

@@ -24,8 +24,8 @@ from functions.cli.cluster.access import ClusterChoice, KubeCluster
 from functions.cli.cluster.declared import declared_objects
 from functions.cli.cluster.picture import revision_of
 from functions.cli.context import GIT_TIMEOUT_S, CliContext, is_clone_of
-from functions.cli.diff import load_or_tell, paths_below, running
-from functions.cli.refused import Refused
+from functions.cli.diff import load_or_exit, paths_below, running
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
 from functions.cli.validate import DEFAULT_FOLDERS
 from functions.controller.gitops.changes import compiled
@@ -47,7 +47,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
+class RevisionSource:
     """Git repository from which revisions are read."""
 
     git: Git
@@ -60,7 +60,7 @@ def candidate_of(root: Path, revision: str | None, context: CliContext, *, as_js
     if revision is not None:
         return at_revision(_needed(root), revision, context, root)
     paths = paths_below(root, context.layout.gitops_dir)
-    return configuration(f"the working tree {root}", load_or_tell(root, paths, as_json=as_json))
+    return configuration(f"the working tree {root}", load_or_exit(root, paths, as_json=as_json))
 
 
 def base_of(root: Path, revision: str | None, context: CliContext, cluster: ClusterChoice | None) -> Configuration:
@@ -74,7 +74,9 @@ def base_of(root: Path, revision: str | None, context: CliContext, cluster: Clus
         return live
     repository = repository_of(root)
     if repository is None:
-        raise Refused(f"no fleet runs here and {root} is in no git repository: name what to compare with, --base REV")
+        raise CommandRefused(
+            f"no fleet runs here and {root} is in no git repository: name what to compare with, --base REV"
+        )
     return at_revision(repository, "HEAD", context, root)
 
 
@@ -82,13 +84,13 @@ def configuration(words: str, loaded: Loaded) -> Configuration:
     return Configuration(words, loaded, compiled(loaded, {}), declarations_of(loaded))
 
 
-def repository_of(root: Path) -> Repository | None:
+def repository_of(root: Path) -> RevisionSource | None:
     """Return the repository at or above a folder, or None."""
     folder = root if root.is_dir() else root.parent
     if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
         quarantine = os.environ.get("GIT_QUARANTINE_PATH")
         objects = Path(quarantine).resolve() if quarantine else None
-        return Repository(Git(folder.resolve(), objects), "", is_bare=True)
+        return RevisionSource(Git(folder.resolve(), objects), "", is_bare=True)
     command = ["git", "-C", str(folder), "rev-parse", "--absolute-git-dir", "--show-prefix"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
@@ -97,19 +99,19 @@ def repository_of(root: Path) -> Repository | None:
     if done.returncode != 0:
         return None
     directory, _, prefix = done.stdout.partition("\n")
-    return Repository(Git(Path(directory)), prefix.strip("\n"), is_bare=False)
+    return RevisionSource(Git(Path(directory)), prefix.strip("\n"), is_bare=False)
 
 
-def at_revision(repository: Repository, revision: str, context: CliContext, root: Path) -> Configuration:
+def at_revision(repository: RevisionSource, revision: str, context: CliContext, root: Path) -> Configuration:
     """Return the configuration at a revision. Fail if the revision is missing, invalid or declares nothing."""
     everything = repository.is_bare or is_clone_of(context.layout.gitops_dir, root)
     try:
         commit = repository.git.commit_of(revision)
         if commit is None:
-            raise Refused(f"there is no revision {revision!r} in {repository.git.repository}")
+            raise CommandRefused(f"there is no revision {revision!r} in {repository.git.repository}")
         texts = _texts(repository.git, commit, repository.prefix, everything=everything)
     except GitFailed as error:
-        raise Refused(f"{revision} cannot be read: {error}") from error
+        raise CommandRefused(f"{revision} cannot be read: {error}") from error
     return configuration(f"{revision} ({commit[:_SHORT]})", _loaded(texts, revision))
 
 
@@ -134,9 +136,9 @@ def _loaded(texts: dict[str, bytes], revision: str) -> Loaded:
         loaded = load_texts(texts.items())
     except ConfigInvalid as error:
         lines = "\n".join(f"  {problem}" for problem in error.problems[:_PROBLEMS_TOLD])
-        raise Refused(f"{revision} does not validate, so nothing can be compared:\n{lines}") from error
+        raise CommandRefused(f"{revision} does not validate, so nothing can be compared:\n{lines}") from error
     if not loaded.objects:
-        raise Refused(f"{revision} declares nothing there")
+        raise CommandRefused(f"{revision} declares nothing there")
     return loaded
 
 
@@ -145,7 +147,7 @@ def _live(context: CliContext) -> Configuration | None:
     try:
         with Registry(context) as registry:
             snapshot = running(registry) if registry.is_local else None
-    except Refused:
+    except CommandRefused:
         return None
     if snapshot is None or not snapshot.revision.startswith("main@"):
         return None
@@ -176,8 +178,8 @@ def _of_cluster(cluster: KubeCluster, context: CliContext, root: Path) -> Config
     return configuration(f"the objects at {cluster.server}", _loaded(texts, cluster.server))
 
 
-def _needed(root: Path) -> Repository:
+def _needed(root: Path) -> RevisionSource:
     repository = repository_of(root)
     if repository is None:
-        raise Refused(f"{root} is in no git repository: a revision needs one")
+        raise CommandRefused(f"{root} is in no git repository: a revision needs one")
     return repository

@@ -13,14 +13,14 @@ from rich.table import Table
 
 from functions.cli.diff import changes_tree
 from functions.controller.gitops.changes import Change
-from functions.simulator.plan.comparison import Compared, Figure
+from functions.simulator.plan.comparison import ComparedFigure, Figure
 from functions.simulator.plan.figures import Key
 from functions.simulator.plan.slos import KEPT_RATIO, Promise, Verdict
 from functions.simulator.plan.unsimulated import Unsimulated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class PlanReport:
     base: str
     candidate: str
     changes: tuple[Change, ...]
@@ -32,7 +32,7 @@ class Report:
     engines: tuple[str, ...]
     notes: tuple[str, ...]
     models: Mapping[str, str] = field(default_factory=dict)  # by pool, if its model has another name
-    compared: Mapping[Key, Compared] = field(default_factory=dict)
+    compared: Mapping[Key, ComparedFigure] = field(default_factory=dict)
     promises: tuple[Promise, ...] = ()
     verdict: Verdict = "same"
 
@@ -41,7 +41,7 @@ class Report:
         return self.verdict == "breaks"
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: PlanReport) -> dict[str, Any]:
     return {
         "base": report.base,
         "candidate": report.candidate,
@@ -65,7 +65,7 @@ def asdict_change(change: Change) -> dict[str, str]:
     return {"kind": change.kind, "name": change.name, "verb": change.verb, "words": change.words}
 
 
-def _figure(key: Key, compared: Compared, model: str) -> dict[str, Any]:
+def _figure(key: Key, compared: ComparedFigure, model: str) -> dict[str, Any]:
     difference = compared.difference
     return {
         "pool": key.pool,
@@ -93,7 +93,7 @@ _VERDICTS = {
 }
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: PlanReport, console: Console) -> None:
     console.print(f"[bold]{escape(report.candidate)}[/] against [bold]{escape(report.base)}[/]")
     if report.changes or not report.engine_changes:
         console.print(changes_tree(report.changes, report.base))
@@ -116,14 +116,14 @@ def show(report: Report, console: Console) -> None:
     console.print(f"[bold {style}]{words}[/]")
 
 
-def _show_unsimulated(report: Report, console: Console) -> None:
+def _show_unsimulated(report: PlanReport, console: Console) -> None:
     for each in report.unsimulated[:_SHOWN]:
         console.print(f"[yellow]not simulated:[/] {escape(each.what)} [dim]({escape(each.why)})[/]", soft_wrap=True)
     if len(report.unsimulated) > _SHOWN:
         console.print(f"[yellow]not simulated:[/] … and {len(report.unsimulated) - _SHOWN} more")
 
 
-def _figures(report: Report) -> Table:
+def _figures(report: PlanReport) -> Table:
     table = Table("pool", "class", "figure", "before", "after", "change", "90 %", "", box=None, pad_edge=False)
     for column in table.columns[3:7]:
         column.justify = "right"
@@ -140,14 +140,14 @@ def _figures(report: Report) -> Table:
     return table
 
 
-def _worth_showing(figures: Iterable[tuple[Key, Compared]]) -> Iterator[tuple[Key, Compared]]:
+def _worth_showing(figures: Iterable[tuple[Key, ComparedFigure]]) -> Iterator[tuple[Key, ComparedFigure]]:
     """Omit shares that are 0 on both sides."""
     for key, compared in figures:
         if compared.figure.unit != "ratio" or compared.before or compared.after:
             yield key, compared
 
 
-def _cells(compared: Compared) -> tuple[str, str, str, str]:
+def _cells(compared: ComparedFigure) -> tuple[str, str, str, str]:
     figure, difference = compared.figure, compared.difference
     before, after = _value(figure, compared.before), _value(figure, compared.after)
     if difference is None:
@@ -177,7 +177,7 @@ def _plain(figure: Figure, value: float) -> str:
     return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
 
 
-def _percent(compared: Compared) -> str:
+def _percent(compared: ComparedFigure) -> str:
     if compared.figure.unit == "ratio" or not compared.before or compared.difference is None:
         return ""
     return f" ({compared.difference.mean / compared.before:+.0%})"

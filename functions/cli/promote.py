@@ -15,8 +15,8 @@ from functions.api.ids import ModelId, parse_model_ref
 from functions.cli.catalogue_edit import with_channel
 from functions.cli.catalogue_files import DeclaredModel, FileChange, change_file, find_declared, show_change
 from functions.cli.context import CliContext, current_context, is_clone_of
-from functions.cli.refused import Refused
-from functions.cli.registry_client import Answered, Registry
+from functions.cli.refused import CommandRefused
+from functions.cli.registry_client import Registry, RegistryRefusal
 from functions.cli.terminal import make_console
 
 
@@ -30,16 +30,16 @@ def promote(model: str, version: str, channel: str, *, as_json: bool) -> None:
     with Registry(context) as registry:
         row = registry.model(model_id)
         if row is None:
-            raise Refused(f"there is no model {model_id!r} that this key sees; `shoal adapter push` makes one")
+            raise CommandRefused(f"there is no model {model_id!r} that this key sees; `shoal adapter push` makes one")
         if row.get("declared_in"):
-            raise Refused(where_to_edit(context, model_id, str(row["declared_in"])))
-        tell_channel(set_channel(registry, model_id, channel, version), model_id, channel, version, as_json=as_json)
+            raise CommandRefused(where_to_edit(context, model_id, str(row["declared_in"])))
+        print_channel(set_channel(registry, model_id, channel, version), model_id, channel, version, as_json=as_json)
 
 
 def model_id_of(text: str) -> ModelId:
     ref = parse_model_ref(text)
     if ref is None or ref.channel or ref.version or ref.digest:
-        raise Refused(f"{text[:160]!r} is no model id: tenant/name, without a channel or version")
+        raise CommandRefused(f"{text[:160]!r} is no model id: tenant/name, without a channel or version")
     return ref.id
 
 
@@ -49,15 +49,15 @@ def set_channel(registry: Registry, model_id: ModelId, channel: str, version: st
         answer: dict[str, Any] = registry.send(
             "POST", f"/v1/models/{model_id}/channels/{channel}", {"version": version}
         )
-    except Answered as error:
+    except RegistryRefusal as error:
         if error.code == "rollout_active" and error.param:
             words = f"`shoal rollout watch {error.param}` shows it, `shoal rollout rollback {error.param}` ends it"
-            raise Refused(f"{error}; {words}") from error
+            raise CommandRefused(f"{error}; {words}") from error
         raise
     return answer
 
 
-def tell_channel(answer: dict[str, Any], model_id: str, channel: str, version: str, *, as_json: bool) -> None:
+def print_channel(answer: dict[str, Any], model_id: str, channel: str, version: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -88,12 +88,12 @@ def _in_git(context: CliContext, declared: DeclaredModel, version: str, channel:
     spec = declared.model.spec
     names = [each.name for each in spec.versions]
     if version not in names:
-        raise Refused(f"{spec.id} has no version {version!r} in {declared.name}; it has {', '.join(names)}")
+        raise CommandRefused(f"{spec.id} has no version {version!r} in {declared.name}; it has {', '.join(names)}")
     change = change_file(context, declared, lambda text: with_channel(text, spec.id, channel, version))
-    tell_change(context, declared, change, f"{spec.id}: {channel} {version}", as_json=as_json)
+    print_change(context, declared, change, f"{spec.id}: {channel} {version}", as_json=as_json)
 
 
-def tell_change(
+def print_change(
     context: CliContext, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool
 ) -> None:
     """Print the diff and the command that deploys it."""

@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from functions.api.ids import ModelId
 from functions.cli.context import CliContext
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.fleet.role_credentials import CredentialsUnusable, tokens_in
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RegistryAccess(BaseSettings):
     """The authority that the registry's certificate comes from. Default: the local fleet's own, else the system's."""
 
 
-class Answered(Refused):
+class RegistryRefusal(CommandRefused):
     """The registry refused a request. The message is the registry's."""
 
     def __init__(self, status: int, code: str | None, message: str, param: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Answered(Refused):
         self.param = param  # subject of the error, for some codes
 
 
-class Unreachable(Refused):
+class RegistryUnreachable(CommandRefused):
     """The registry does not answer: it is down, or the address is wrong. A retry may succeed."""
 
 
@@ -110,15 +110,15 @@ class Registry:
         return self._client.base_url == httpx.URL(self.context.registry_url)
 
     def get(self, path: str, **params: str | int) -> Any:
-        return self._asked("GET", path, params=params)
+        return self._request_json("GET", path, params=params)
 
     def content(self, path: str, **params: str | int) -> bytes | None:
         """Return the answer's raw content; None for 204, before anything exists."""
-        response = self._answered("GET", path, params=params)
+        response = self._request("GET", path, params=params)
         return None if response.status_code == httpx.codes.NO_CONTENT else response.content
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return self._asked(method, path, json=dict(body) if body is not None else None)
+        return self._request_json(method, path, json=dict(body) if body is not None else None)
 
     def model(self, model_id: ModelId) -> dict[str, Any] | None:
         """Return a model's pool, versions, channels in force, snapshot epoch and git file; None if it does not exist.
@@ -130,7 +130,7 @@ class Registry:
         for _ in range(MAX_PAGES):
             try:
                 page = self.get(path, limit=PAGE_ROWS, **({"after": after} if after else {}))
-            except Answered as error:
+            except RegistryRefusal as error:
                 if error.status == 404:
                     return None
                 raise
@@ -145,7 +145,7 @@ class Registry:
         """Return the ids of base models, from a registry or a gateway; empty if the key may not list them."""
         try:
             page = self.get("/v1/models", limit=PAGE_ROWS)
-        except Answered as error:
+        except RegistryRefusal as error:
             if error.status == 403:
                 return []
             raise
@@ -161,7 +161,7 @@ class Registry:
         for _ in range(MAX_PAGES):
             page = self.get(path, limit=page_rows, **params, **({"after": after} if after is not None else {}))
             if "next_after" not in page:  # treating this as the last page would hide rows
-                raise Refused(f"{self._client.base_url}{path} does not answer in pages: is it of this release?")
+                raise CommandRefused(f"{self._client.base_url}{path} does not answer in pages: is it of this release?")
             yield from page["data"]
             after = page["next_after"]
             if after is None:
@@ -175,31 +175,31 @@ class Registry:
         timeout = httpx.Timeout(UPLOAD_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         try:
             parts = [("file", (name, reader, "application/octet-stream")) for name, reader in opened]
-            return self._asked("POST", path, data=dict(fields), files=parts, timeout=timeout)
+            return self._request_json("POST", path, data=dict(fields), files=parts, timeout=timeout)
         finally:
             for _, reader in opened:
                 reader.close()
 
-    def _answered(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = self._client.request(method, path, **options)
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
-            raise Unreachable(
+            raise RegistryUnreachable(
                 f"no answer from the registry at {self._client.base_url}: {why}; see `shoal status`"
             ) from error
         if response.status_code >= _HTTP_ERRORS_FROM:
             raise _refusal(response)
         return response
 
-    def _asked(self, method: str, path: str, **options: Any) -> Any:
-        response = self._answered(method, path, **options)
+    def _request_json(self, method: str, path: str, **options: Any) -> Any:
+        response = self._request(method, path, **options)
         if response.status_code == httpx.codes.NO_CONTENT or not response.content:
             return None
         try:
             return response.json()
         except ValueError as error:
-            raise Refused(
+            raise CommandRefused(
                 f"{self._client.base_url} does not answer as a registry does: {response.text[:200]!r}"
             ) from error
 
@@ -234,7 +234,7 @@ def _access() -> RegistryAccess:
         return RegistryAccess()
     except ValidationError as error:
         wrong = "; ".join(f"SHOAL_CLI_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors())
-        raise Refused(f"a setting in the environment is wrong: {wrong}") from error
+        raise CommandRefused(f"a setting in the environment is wrong: {wrong}") from error
 
 
 def _tunnel(access: RegistryAccess) -> "RegistryTunnel | None":
@@ -250,17 +250,19 @@ def _bearer(context: CliContext, access: RegistryAccess) -> str:
     if access.key is not None:
         return access.key.get_secret_value()
     if access.registry_url is not None:  # never send this fleet's token to another registry
-        raise Refused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key of yours with the scope models:write")
+        raise CommandRefused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key of yours with the scope models:write")
     file = context.layout.secret("internal-token")
     try:
         return tokens_in(file.read_text())[0]
     except CredentialsUnusable as error:
-        raise Refused(f"{file}: {error}") from error
+        raise CommandRefused(f"{file}: {error}") from error
     except FileNotFoundError as error:
         words = "start one with `shoal up`, or set SHOAL_CLI_REGISTRY_URL and SHOAL_CLI_KEY"
-        raise Refused(f"there is no fleet in {context.layout.root}: {words}") from error
+        raise CommandRefused(f"there is no fleet in {context.layout.root}: {words}") from error
     except OSError as error:
-        raise Refused(f"{file} cannot be read: {error.strerror}; to act as a tenant, set SHOAL_CLI_KEY") from error
+        raise CommandRefused(
+            f"{file} cannot be read: {error.strerror}; to act as a tenant, set SHOAL_CLI_KEY"
+        ) from error
 
 
 def _authority(context: CliContext, access: RegistryAccess) -> ssl.SSLContext:
@@ -268,12 +270,12 @@ def _authority(context: CliContext, access: RegistryAccess) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(file) if file is not None else None)
     except (OSError, ssl.SSLError) as error:
-        raise Refused(f"the authority in {file} cannot be used: {error}") from error
+        raise CommandRefused(f"the authority in {file} cannot be used: {error}") from error
 
 
-def _refusal(response: httpx.Response) -> Answered:
+def _refusal(response: httpx.Response) -> RegistryRefusal:
     try:
         error = response.json()["error"]
-        return Answered(response.status_code, error.get("code"), str(error["message"]), error.get("param"))
+        return RegistryRefusal(response.status_code, error.get("code"), str(error["message"]), error.get("param"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Answered(response.status_code, None, response.text[:300] or "no reason given")
+        return RegistryRefusal(response.status_code, None, response.text[:300] or "no reason given")

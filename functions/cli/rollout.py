@@ -19,8 +19,8 @@ from rich.text import Text
 
 from functions.api.ids import DEFAULT_CHANNEL, parse_model_ref
 from functions.cli.context import current_context
-from functions.cli.refused import Refused
-from functions.cli.registry_client import Registry, Unreachable
+from functions.cli.refused import CommandRefused
+from functions.cli.registry_client import Registry, RegistryUnreachable
 from functions.cli.rollout_tables import (
     STATE_COLOURS,
     Picture,
@@ -51,7 +51,7 @@ def ls(*, every: bool, model: str | None, as_json: bool) -> None:
         make_console().print("no rollout is on its way" if not every else "there was none yet")
 
 
-def act(name: str, verb: str, reason: str, *, as_json: bool) -> None:
+def send_action(name: str, verb: str, reason: str, *, as_json: bool) -> None:
     with Registry(current_context(clones=True)) as registry:
         id_ = resolved(registry, name)
         body = {"reason": reason} if reason else None
@@ -74,13 +74,15 @@ def resolved(registry: Registry, name: str) -> str:
         return name
     ref = parse_model_ref(name)
     if ref is None or ref.version or ref.digest:
-        raise Refused(
+        raise CommandRefused(
             f"{name[:160]!r} is neither a rollout's id (ro-…) nor a model; `shoal rollout ls --all` lists them"
         )
     channel = ref.channel or DEFAULT_CHANNEL
     newest = next(registry.pages("/v1/rollouts", {"model": ref.id, "channel": channel}), None)
     if newest is None:
-        raise Refused(f"{ref.id}:{channel} has had no rollout; a policy with one stage makes a flip, not a rollout")
+        raise CommandRefused(
+            f"{ref.id}:{channel} has had no rollout; a policy with one stage makes a flip, not a rollout"
+        )
     return str(newest["id"])
 
 
@@ -96,7 +98,7 @@ def watch(name: str, *, as_json: bool) -> None:
     """
     with Registry(current_context(clones=True)) as registry:
         id_ = resolved(registry, name)
-        looks = _looks(lambda: registry.get(f"/v1/rollouts/{id_}"))
+        looks = _polls(lambda: registry.get(f"/v1/rollouts/{id_}"))
         console = make_console()
         if as_json:
             last = _as_json(looks)
@@ -111,7 +113,7 @@ def watch(name: str, *, as_json: bool) -> None:
 RolloutPoll = tuple[dict[str, Any], Picture, str]  # answer, decoded rollout, and the current error or ""
 
 
-def _looks(ask: Callable[[], dict[str, Any]]) -> Iterator[RolloutPoll]:
+def _polls(ask: Callable[[], dict[str, Any]]) -> Iterator[RolloutPoll]:
     """Poll the rollout every POLL_S until it ends."""
     answer: dict[str, Any] | None = None
     heard_s = time.monotonic()
@@ -119,7 +121,7 @@ def _looks(ask: Callable[[], dict[str, Any]]) -> Iterator[RolloutPoll]:
         trouble = ""
         try:
             answer, heard_s = ask(), time.monotonic()
-        except Unreachable as error:
+        except RegistryUnreachable as error:
             if answer is None or time.monotonic() - heard_s > PATIENCE_S:
                 raise
             trouble = str(error)
@@ -164,5 +166,5 @@ def _as_json(looks: Iterator[RolloutPoll]) -> Picture:
 
 def _seen(last: Picture | None) -> Picture:
     if last is None:
-        raise Refused("there was nothing to watch")
+        raise CommandRefused("there was nothing to watch")
     return last

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from functions.cli.refused import Refused
-from functions.decisions.rollout.evidence import EncodedEvidence, Evidence, group_of
+from functions.cli.refused import CommandRefused
+from functions.decisions.rollout.evidence import EncodedEvidence, TrialEvidence, group_of
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.report import Figures, Row, figures_of
 
@@ -45,7 +45,7 @@ def rollout_of(answer: Mapping[str, Any]) -> Rollout:
     try:
         return msgspec.convert({name: value for name, value in answer.items() if name in _FIELDS}, Rollout)
     except msgspec.ValidationError as error:
-        raise Refused(f"the registry tells of a rollout that this build does not understand: {error}") from error
+        raise CommandRefused(f"the registry tells of a rollout that this build does not understand: {error}") from error
 
 
 def picture_of(answer: Mapping[str, Any], now_unix_s: float) -> Picture:
@@ -53,9 +53,9 @@ def picture_of(answer: Mapping[str, Any], now_unix_s: float) -> Picture:
     rollout = rollout_of(answer)
     try:
         encoded = msgspec.convert(answer.get("evidence") or _NOTHING, EncodedEvidence, str_keys=True)
-        evidence = Evidence(group_of(encoded.candidate), group_of(encoded.control), encoded.heard_unix_s)
+        evidence = TrialEvidence(group_of(encoded.candidate), group_of(encoded.control), encoded.heard_unix_s)
     except (msgspec.ValidationError, ValueError) as error:
-        raise Refused(f"the registry tells of evidence that this build does not understand: {error}") from error
+        raise CommandRefused(f"the registry tells of evidence that this build does not understand: {error}") from error
     return Picture(rollout, figures_of(rollout, evidence, now_unix_s), evidence.heard_unix_s, now_unix_s)
 
 

@@ -11,7 +11,7 @@ from functions.api.kinds.catalogue import KINDS
 from functions.api.problems import near_miss
 from functions.api.schema.crd import crds
 from functions.api.schema.editor import Schema, editor_schema, kind_schema
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 HEADER = "# Generated from functions/api/kinds by `shoal schema --crd --write`; change the kinds, not this file.\n"
 
@@ -19,7 +19,7 @@ HEADER = "# Generated from functions/api/kinds by `shoal schema --crd --write`; 
 def schema(*, kind: str | None, crd: bool, write: Path | None) -> None:
     """Print the schemas, or write the CRDs as files into the folder `write`."""
     if write is not None and not crd:
-        raise Refused("--write goes with --crd: it writes one file for each CustomResourceDefinition")
+        raise CommandRefused("--write goes with --crd: it writes one file for each CustomResourceDefinition")
     if not crd:
         sys.stdout.write(json.dumps(_for_editors(kind), indent=2) + "\n")
         return
@@ -58,5 +58,7 @@ def _kind(document: Schema) -> str:
     return str(document["spec"]["names"]["kind"])
 
 
-def _no_such_kind(kind: str, names: list[str]) -> Refused:
-    return Refused(f"there is no kind {kind!r}; those that there are: {', '.join(names)}{near_miss(kind, names)}")
+def _no_such_kind(kind: str, names: list[str]) -> CommandRefused:
+    return CommandRefused(
+        f"there is no kind {kind!r}; those that there are: {', '.join(names)}{near_miss(kind, names)}"
+    )

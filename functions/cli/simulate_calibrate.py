@@ -15,7 +15,7 @@ import httpx
 import orjson
 from rich.table import Table
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError
@@ -28,8 +28,8 @@ from functions.simulator.calibration.measure import (
     Plan,
     alone,
     held_out,
+    held_out_requests,
     together,
-    wanted,
 )
 from functions.simulator.fleet.engine_profile import EngineProfile
 
@@ -58,8 +58,8 @@ def calibrate(
         kv = kv_tokens or told_kv_tokens or KV_TOKENS
         profile = profile_of(fitted, step_budget_tokens=step_budget_tokens, max_sequences=max_sequences, kv_tokens=kv)
     except (EngineUnusable, TooFewPoints, OSError, ValueError) as error:
-        raise Refused(str(error)) from error
-    comparison = compare(profile, fitted.overhead_ms, wanted(plan), answers)
+        raise CommandRefused(str(error)) from error
+    comparison = compare(profile, fitted.overhead_ms, held_out_requests(plan), answers)
     if as_json:
         shown = {"profile": asdict(profile), "fit": asdict(fitted), "held_out": _as_json(comparison)}
         sys.stdout.write(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -74,7 +74,7 @@ async def _measured(
     async with httpx.AsyncClient(limits=limits) as http:
         engine = Engine(http, url, model, api_key, Random(plan.seed))  # noqa: S311 - not security-relevant
         firsts, gaps = await alone(engine, plan, say), await together(engine, plan, say)
-        answers = await held_out(engine, wanted(plan), say)
+        answers = await held_out(engine, held_out_requests(plan), say)
         firsts += await alone(engine, plan, say)  # measured again, because the load of a shared machine changes
         gaps += await together(engine, plan, say)
         try:

@@ -13,9 +13,9 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
-from functions.simulator.experiment import Cell, Chats, FleetTooSlow, Recorded, Workload, compare
+from functions.simulator.experiment import Cell, Chats, FleetTooSlow, RecordedWorkload, Workload, compare
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import Setting
 from functions.simulator.router_port import MakeRouter
@@ -39,7 +39,7 @@ def fleet(
 ) -> None:
     """Simulate. `routers` maps names to routers, None for shoal's own; `studies.routers` compares several."""
     if profile not in PROFILES:
-        raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
+        raise CommandRefused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     check_loads(loads)
     setting = Setting(replicas=replicas, profile=PROFILES[profile])
     reporter = TerminalReporter(make_error_console())
@@ -55,9 +55,9 @@ def fleet(
             )
             step.note(f"{len(cells) * seeds} runs of {requests} requests")
     except (TraceUnreadable, OSError) as error:
-        raise Refused(f"the trace cannot be read: {error}") from error
+        raise CommandRefused(f"the trace cannot be read: {error}") from error
     except FleetTooSlow as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     if as_json:
         shown = {
             "capacity_per_s": capacity,
@@ -75,12 +75,14 @@ def fleet(
 def check_loads(loads: Sequence[float]) -> None:
     wrong = [load for load in loads if not 0.01 <= load <= MAX_LOAD]
     if wrong:
-        raise Refused(f"a load of {wrong[0]} is none: a share of what the fleet can do, from 0.01 to {MAX_LOAD:.0f}")
+        raise CommandRefused(
+            f"a load of {wrong[0]} is none: a share of what the fleet can do, from 0.01 to {MAX_LOAD:.0f}"
+        )
 
 
 def _workload(trace: Path | None, requests: int, seeds: int) -> Workload:
     if trace is not None:
-        return Recorded(trace, requests, seeds)
+        return RecordedWorkload(trace, requests, seeds)
     return Chats(Traffic(requests_per_s=1.0, seconds=1.0), requests)
 
 

@@ -16,7 +16,7 @@ import msgspec
 import orjson
 from rich.table import Table
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import make_console
 from functions.decisions.routing.cascade import Escalations, escalations, quantile_thresholds
 from functions.simulator.fleet.engine_profile import PROFILES
@@ -32,12 +32,14 @@ _GIGABIT = 125_000_000
 def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
     wrong = [threshold for threshold in thresholds if not 0.0 <= threshold < inf]
     if wrong:
-        raise Refused(f"{wrong[0]:g} is no threshold: it is a number of nats a token, from 0 on")
+        raise CommandRefused(f"{wrong[0]:g} is no threshold: it is a number of nats a token, from 0 on")
     if not trace.exists():
-        raise Refused(f"there is no {trace}: give a trace file, or a directory of them (SHOAL_GATEWAY_TRACE_DIR)")
+        raise CommandRefused(
+            f"there is no {trace}: give a trace file, or a directory of them (SHOAL_GATEWAY_TRACE_DIR)"
+        )
     recorded = entropies(rows(trace))
     if not recorded:
-        raise Refused(f"no answer in {trace} was judged: no request of it went through a cascade")
+        raise CommandRefused(f"no answer in {trace} was judged: no request of it went through a cascade")
     tables = {step: table(found, thresholds) for step, found in sorted(recorded.items())}
     if as_json:
         sys.stdout.write(_as_json(tables, recorded).decode() + "\n")
@@ -78,7 +80,7 @@ def host_experiment(
     profile: str, replicas: int, thinking_s: float, seconds: float, kv_bytes_per_token: int
 ) -> HostExperiment:
     if profile not in PROFILES:
-        raise Refused(f"there is no profile {profile}: {', '.join(PROFILES)}")
+        raise CommandRefused(f"there is no profile {profile}: {', '.join(PROFILES)}")
     return HostExperiment(
         profile=PROFILES[profile],
         replicas=replicas,
@@ -131,7 +133,7 @@ def prefill(
     as_json: bool,
 ) -> None:
     if profile not in PROFILES:
-        raise Refused(f"there is no profile {profile}: {', '.join(PROFILES)}")
+        raise CommandRefused(f"there is no profile {profile}: {', '.join(PROFILES)}")
     experiment = PrefillExperiment(
         profile=PROFILES[profile],
         accelerators=accelerators,

@@ -12,11 +12,11 @@ import typer
 
 from functions.cli.context import CliContext, current_context
 from functions.cli.fleet_wait import controller_status
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
 from functions.cli.status_tables import show
 from functions.cli.terminal import make_console
-from functions.cli.top import look_at
+from functions.cli.top import poll_fleet
 from functions.controller.local.adoption import left_over
 from functions.controller.local.instances import read_ledger
 
@@ -56,8 +56,8 @@ def _models(context: CliContext) -> dict[str, Any]:
     try:
         with Registry(context) as registry:
             models = list(registry.pages("/v1/models"))
-            look = look_at(registry, models)
-    except Refused:
+            look = poll_fleet(registry, models)
+    except CommandRefused:
         return NO_MODELS
     versions = {
         str(version["digest"]): str(version["name"])

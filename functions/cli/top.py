@@ -19,8 +19,8 @@ from rich.text import Text
 
 from functions.api.ids import EngineName
 from functions.cli.context import current_context
-from functions.cli.refused import Refused
-from functions.cli.registry_client import Registry, Unreachable
+from functions.cli.refused import CommandRefused
+from functions.cli.registry_client import Registry, RegistryUnreachable
 from functions.cli.rollout_tables import rollout_table
 from functions.cli.terminal import make_console
 from functions.fleet.heartbeat import Heartbeat
@@ -112,7 +112,7 @@ class FleetPoll:
 def top(every_s: float, *, as_json: bool) -> None:
     console = make_console()
     with Registry(current_context(clones=True)) as registry:
-        looks = _looks(registry, every_s)
+        looks = _polls(registry, every_s)
         if as_json:
             for look in looks:
                 typer.echo(json.dumps(asdict(look)))
@@ -142,7 +142,7 @@ def _live(looks: Iterator[FleetPoll], console: Console) -> None:
             live.update(Group(stamp, Text(), drawn(look)), refresh=True)
 
 
-def _looks(registry: Registry, every_s: float) -> Iterator[FleetPoll]:
+def _polls(registry: Registry, every_s: float) -> Iterator[FleetPoll]:
     """Poll the fleet for ever. If the registry does not answer, repeat the last result."""
     models: list[dict[str, Any]] = []
     last: FleetPoll | None = None
@@ -151,8 +151,8 @@ def _looks(registry: Registry, every_s: float) -> Iterator[FleetPoll]:
         try:
             if count % MODELS_EVERY == 0:
                 models = list(registry.pages("/v1/models"))
-            last = look_at(registry, models)
-        except Unreachable:
+            last = poll_fleet(registry, models)
+        except RegistryUnreachable:
             if last is None:
                 raise
         yield last
@@ -160,7 +160,7 @@ def _looks(registry: Registry, every_s: float) -> Iterator[FleetPoll]:
         time.sleep(every_s)
 
 
-def look_at(registry: Registry, models: list[dict[str, Any]]) -> FleetPoll:
+def poll_fleet(registry: Registry, models: list[dict[str, Any]]) -> FleetPoll:
     fleet = registry.get("/v1/fleet")
     replicas = sorted(fleet["replicas"], key=lambda replica: str(replica["replica_id"]))
     rollouts = list(registry.pages("/v1/rollouts", {"active": "true"}))
@@ -179,4 +179,4 @@ def _heartbeats(replicas: list[dict[str, Any]]) -> list[Heartbeat]:
     try:
         return msgspec.convert(replicas, list[Heartbeat])
     except msgspec.ValidationError as error:
-        raise Refused(f"the registry tells of replicas that this build does not understand: {error}") from error
+        raise CommandRefused(f"the registry tells of replicas that this build does not understand: {error}") from error

@@ -17,12 +17,12 @@ from rich.table import Table
 
 from functions.api.kinds.quantities import duration_s
 from functions.cli.context import current_context
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import make_console
-from functions.cli.trace_source import asked_store, since_unix_s
+from functions.cli.trace_source import open_trace_store, since_unix_s
 from functions.telemetry.store.questions import Search, search
 from functions.telemetry.store.questions import find as ask_store
-from functions.telemetry.trace_parts import Part, parts
+from functions.telemetry.trace_parts import TracePart, parts
 from functions.telemetry.trace_row import RowInvalid, TraceRow, find
 
 BAR_COLUMNS = 48
@@ -32,39 +32,39 @@ def trace(
     request_id: str, directory: Path | None, *, cluster: str | None = None, namespace: str = "shoal", as_json: bool
 ) -> None:
     """Print the trace of a request. `directory` restricts the search to its files."""
-    row = _in_files(request_id, directory) if directory is not None else _anywhere(request_id, cluster, namespace)
+    row = _in_files(request_id, directory) if directory is not None else _find_row(request_id, cluster, namespace)
     if as_json:
         sys.stdout.write(orjson.dumps(msgspec.to_builtins(row), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         show(row, make_console())
 
 
-def _anywhere(request_id: str, cluster: str | None, namespace: str) -> TraceRow:
+def _find_row(request_id: str, cluster: str | None, namespace: str) -> TraceRow:
     """Find a request's row in the store, else in the local fleet's files."""
     context, why = current_context(), ""
     try:
-        with asked_store(context, cluster, namespace) as store:
+        with open_trace_store(context, cluster, namespace) as store:
             row = ask_store(store, request_id)
-    except Refused as error:
+    except CommandRefused as error:
         row, why = None, f"; {error}"
     if row is not None:
         return row
     if cluster is None and context.layout.traces_dir.is_dir():
         return _in_files(request_id, context.layout.traces_dir, why)
-    raise Refused(f"no trace of {request_id} in the store{why}")
+    raise CommandRefused(f"no trace of {request_id} in the store{why}")
 
 
 def _in_files(request_id: str, directory: Path, why: str = "") -> TraceRow:
     if not directory.is_dir():
-        raise Refused(
+        raise CommandRefused(
             f"there is no directory {directory}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)"
         )
     try:
         row = find(directory, request_id)
     except (RowInvalid, OSError) as error:
-        raise Refused(f"the row of {request_id} in {directory} cannot be read: {error}") from error
+        raise CommandRefused(f"the row of {request_id} in {directory} cannot be read: {error}") from error
     if row is None:
-        raise Refused(
+        raise CommandRefused(
             f"no trace of {request_id} in {directory}: the id is the answer's x-request-id; only the newest requests "
             f"are kept, and none that was refused before it had a model (a wrong key, a tenant's own limit){why}"
         )
@@ -72,8 +72,8 @@ def _in_files(request_id: str, directory: Path, why: str = "") -> TraceRow:
 
 
 def show(row: TraceRow, console: Console) -> None:
-    console.print(f"[bold]{escape(row.request_id)}[/]  {escape(_what(row))}")
-    console.print(escape(_who(row)), style="dim")
+    console.print(f"[bold]{escape(row.request_id)}[/]  {escape(_result_words(row))}")
+    console.print(escape(_caller_words(row)), style="dim")
     console.print()
     console.print(waterfall(row))
     console.print()
@@ -92,7 +92,7 @@ def waterfall(row: TraceRow) -> Table:
     return table
 
 
-def _bar(part: Part, total_ms: float) -> str:
+def _bar(part: TracePart, total_ms: float) -> str:
     """Draw a bar that is at least one column wide and stays inside the chart."""
     scale = BAR_COLUMNS / total_ms if total_ms > 0 else 0.0
     start = min(BAR_COLUMNS - 1, int(part.start_ms * scale))
@@ -100,13 +100,13 @@ def _bar(part: Part, total_ms: float) -> str:
     return f"{' ' * start}[cyan]{'━' * width}[/]"
 
 
-def _what(row: TraceRow) -> str:
+def _result_words(row: TraceRow) -> str:
     ended = f"{row.status}" + (f" {row.error}" if row.error else "")
     reason = f", finished by {row.finish_reason}" if row.finish_reason else ""
     return f"{ended}{reason}"
 
 
-def _who(row: TraceRow) -> str:
+def _caller_words(row: TraceRow) -> str:
     how = "stream" if row.stream else "whole answer"
     return f"tenant {row.tenant_id}, key {row.key_id}, {row.class_}, {how}, snapshot {row.snapshot_epoch}"
 
@@ -157,7 +157,7 @@ _DAY_S = 86_400.0
 
 
 def traces(asked: Search, *, cluster: str | None, namespace: str, as_json: bool) -> None:
-    with asked_store(current_context(), cluster, namespace) as store:
+    with open_trace_store(current_context(), cluster, namespace) as store:
         found = search(store, asked)
     if as_json:
         sys.stdout.write(orjson.dumps([msgspec.to_builtins(row) for row in found], option=orjson.OPT_INDENT_2).decode())
@@ -177,7 +177,7 @@ def since(text: str) -> float:
     try:
         ago_s = int(text[:-1]) * _DAY_S if text.endswith("d") and text[:-1].isdigit() else duration_s(text)
     except ValueError as error:
-        raise Refused(f"--since {text}: {error}; or days, such as 7d") from error
+        raise CommandRefused(f"--since {text}: {error}; or days, such as 7d") from error
     return since_unix_s(ago_s)
 
 
@@ -185,7 +185,7 @@ def over_ms(text: str | None) -> float | None:
     try:
         return duration_s(text) * 1000 if text is not None else None
     except ValueError as error:
-        raise Refused(f"--over {text}: {error}") from error
+        raise CommandRefused(f"--over {text}: {error}") from error
 
 
 def table(rows: list[TraceRow]) -> Table:

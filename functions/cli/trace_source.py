@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from functions.cli.context import CliContext
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.controller.local.plan_servers import TRACES_PASSWORD, TRACES_USER
-from functions.telemetry.store.client import StoreAddress, StoreAway, StoreRefused, TraceStore
+from functions.telemetry.store.client import StoreAddress, StoreAway, TraceStore, TraceStoreRefused
 from functions.telemetry.trace_row import RowInvalid
 
 ANSWER_S = 60.0
@@ -40,20 +40,22 @@ class TraceStoreAccess(BaseSettings):
 
 
 @contextmanager
-def asked_store(context: CliContext, cluster: str | None, namespace: str) -> Iterator[TraceStore]:
+def open_trace_store(context: CliContext, cluster: str | None, namespace: str) -> Iterator[TraceStore]:
     """Open the trace store for one command, and turn its errors into messages for the user."""
     with _address(context, cluster, namespace) as address:
         store = TraceStore(address, answer_s=ANSWER_S)
         try:
             yield store
         except StoreAway as error:
-            raise Refused(f"the trace store does not answer: {error}; see `shoal status`") from error
-        except StoreRefused as error:
+            raise CommandRefused(f"the trace store does not answer: {error}; see `shoal status`") from error
+        except TraceStoreRefused as error:
             if error.code in _NO_TABLE:
-                raise Refused("the trace store has no traces yet: a gateway makes its tables with the first") from error
-            raise Refused(f"the trace store refused: {error}") from error
+                raise CommandRefused(
+                    "the trace store has no traces yet: a gateway makes its tables with the first"
+                ) from error
+            raise CommandRefused(f"the trace store refused: {error}") from error
         except RowInvalid as error:
-            raise Refused(f"the trace store holds what this release does not know: {error}") from error
+            raise CommandRefused(f"the trace store holds what this release does not know: {error}") from error
         finally:
             store.close()
 
@@ -83,7 +85,7 @@ def _read(path: Path | None) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        raise Refused(f"the trace store's password cannot be read: {error}; has this fleet a store?") from error
+        raise CommandRefused(f"the trace store's password cannot be read: {error}; has this fleet a store?") from error
 
 
 def since_unix_s(ago_s: float) -> float:

@@ -18,7 +18,7 @@ from functions.artifacts.errors import ArtifactError
 from functions.cli.chat import ChatCall, GatewayClient, NotYet, demo_key
 from functions.cli.context import CliContext, context_of, current_context, read_branch, read_settings
 from functions.cli.fleet_wait import controller_status, ensure_controller, wait_for_fleet
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local import ports
 from functions.controller.local.adoption import drain_all, end_now, left_over
@@ -41,12 +41,12 @@ from functions.fleet.regions import RegionsUnreadable
 
 def prepare(engine: EngineKind) -> None:
     reporter = TerminalReporter(make_console())
-    context = place_of_fleet()
+    context = fleet_context()
     prepare_basics(context, reporter)
     prepare_engine(context, engine, reporter)
 
 
-def place_of_fleet() -> CliContext:
+def fleet_context() -> CliContext:
     """Return the context of the fleet. A new region gets its state directory and ports first."""
     settings = read_settings()
     if settings.region is None:
@@ -56,7 +56,7 @@ def place_of_fleet() -> CliContext:
         with exclusive(layout.regions_lock, lambda _: None):
             return context_of(settings, layout, ensure_region(layout, settings.region, settings.port_base))
     except (TooManyRegions, RegionsUnreadable, CannotPrepare, OSError) as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 def prepare_basics(context: CliContext, reporter: Reporter) -> None:
@@ -87,7 +87,7 @@ def _prepare_basics(context: CliContext, reporter: Reporter) -> list[str]:
             notes += branch.notes
             step.note(f"{layout.gitops_dir}, pools: {', '.join(pool.name for pool in branch.pools) or 'none'}")
     except (CannotPrepare, OSError) as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     return notes
 
 
@@ -102,7 +102,7 @@ def prepare_engine(context: CliContext, engine: EngineKind, reporter: Reporter) 
         with reporter.step("Base model") as step, exclusive(layout.prepare_lock, step.update) as lock:
             ensure_base_model(layout, context.settings.engine_python, lock=lock, step=step)
     except (CannotPrepare, ArtifactError, OSError) as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 # Last step of `shoal up`: the base model and the demo tenants' adapters answer one question, streamed over HTTPS.
@@ -128,7 +128,7 @@ def show_first_answers(context: CliContext, asker: GatewayClient, console: Conso
                 shown.add(model)
                 _show(asker, console, tenant, model, key.key)
     if not callable_by_some:
-        raise Refused("no model can be called: see `shoal status` for what is wrong with the configuration")
+        raise CommandRefused("no model can be called: see `shoal status` for what is wrong with the configuration")
 
 
 def _show(asker: GatewayClient, console: Console, tenant: str, model: str, key: str) -> None:
@@ -158,7 +158,7 @@ def _stream(asker: GatewayClient, console: Console, model: str, key: str) -> flo
 def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     console = make_console()
     reporter = TerminalReporter(console)
-    context = place_of_fleet()
+    context = fleet_context()
     prepare_basics(context, reporter)
     _check_ports(context, replicas, reporter)
     prepare_engine(context, engine, reporter)
@@ -184,7 +184,7 @@ def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) 
         try:
             check_ports(context.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
-            raise Refused(str(error)) from error
+            raise CommandRefused(str(error)) from error
         ports.keep_ports(context.layout, context.settings)
         step.note(
             f"from {context.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else "")
@@ -253,7 +253,7 @@ def down() -> None:
         left = _stop_rest(context, step)
         if left:
             who = ", ".join(f"{found.name} ({found.pid})" for found in left)
-            raise Refused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
+            raise CommandRefused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
         ports.forget_ports(context.layout)
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 

@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from functions.cli.context import current_context
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
 from functions.cli.terminal import make_console
 
@@ -65,7 +65,7 @@ def moment_unix_s(text: str, now_unix_s: float) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         message = f"{text[:40]!r} is no time: 90m, 24h or 7d ago, a date such as 2027-06-30, or 2027-06-30T18:00:00Z"
-        raise Refused(message) from error
+        raise CommandRefused(message) from error
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 

@@ -19,8 +19,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from functions.api.loader import Loaded, load_files, read_files
 from functions.api.problems import ConfigInvalid, Problem, SourceLocation
 from functions.api.yaml_events import FILE_MAX_BYTES
-from functions.cli.refused import Refused
-from functions.cli.validate_report import Report, print_json, print_report
+from functions.cli.refused import CommandRefused
+from functions.cli.validate_report import ValidationReport, print_json, print_report
 from functions.controller.unobeyed.declared import declared_findings
 
 if TYPE_CHECKING:  # jsonschema is imported only if CRDs are given
@@ -68,20 +68,22 @@ def _foreign(crds_dir: Path | None) -> "ForeignSchemas | None":
     return ForeignSchemas(crds_dir)
 
 
-def _judged(paths: Sequence[Path], seen: _Seen, foreign: "ForeignSchemas | None") -> Report:
+def _judged(paths: Sequence[Path], seen: _Seen, foreign: "ForeignSchemas | None") -> ValidationReport:
     problems: list[Problem] = []
     files = _files(paths, problems)
     progress = _progress()
     try:
         loaded = load_files(seen.watching(files, progress), problems, None)
     except ConfigInvalid as error:
-        return Report(seen.contents, error.problems, None)
+        return ValidationReport(seen.contents, error.problems, None)
     finally:
         if progress.live.is_started:
             progress.stop()
     found = tuple(sorted(foreign.problems(loaded))) if foreign is not None else ()
     warnings = tuple(sorted(declared_findings(loaded.objects), key=lambda each: each.problem))
-    return Report(seen.contents, found or _nothing_there(paths, loaded), loaded, foreign is not None, warnings)
+    return ValidationReport(
+        seen.contents, found or _nothing_there(paths, loaded), loaded, foreign is not None, warnings
+    )
 
 
 def _files(paths: Sequence[Path], problems: list[Problem]) -> Iterator[tuple[str, bytes]]:
@@ -98,7 +100,9 @@ def _default_paths() -> list[Path]:
     folders = [Path.cwd() / name for name in DEFAULT_FOLDERS]
     files = [file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in {".yaml", ".yml"}]
     if not files:
-        raise Refused(f"there is no YAML in {', '.join(DEFAULT_FOLDERS)} here: name files or folders to validate")
+        raise CommandRefused(
+            f"there is no YAML in {', '.join(DEFAULT_FOLDERS)} here: name files or folders to validate"
+        )
     return files
 
 

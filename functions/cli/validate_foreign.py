@@ -18,7 +18,7 @@ from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.problems import MAX_PROBLEMS, Problem, near_miss, path_text, shown
 from functions.api.yaml_tree import Node
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 CRD_FILE = "serving.kserve.io_inferenceservices.yaml"
 CRD_MAX_BYTES = 16 * 1024 * 1024
@@ -31,7 +31,7 @@ class ForeignSchemas:
         self._validator = Draft7Validator(_schema(folder / CRD_FILE))
 
     def problems(self, loaded: Loaded) -> Iterator[Problem]:
-        for service in loaded.of(InferenceService):
+        for service in loaded.objects_of(InferenceService):
             yield from self._problems_of(service)
 
     def _problems_of(self, service: Declared[InferenceService]) -> Iterator[Problem]:
@@ -39,10 +39,10 @@ class ForeignSchemas:
         for count, error in enumerate(self._validator.iter_errors(tree.plain())):
             if count == MAX_PROBLEMS:
                 return
-            yield from _told(tree, error)
+            yield from _problems_from_error(tree, error)
 
 
-def _told(tree: Node, error: ValidationError) -> Iterator[Problem]:
+def _problems_from_error(tree: Node, error: ValidationError) -> Iterator[Problem]:
     path: list[str | int] = list(error.absolute_path)
     schema: Any = error.schema
     found: Any = error.instance
@@ -74,17 +74,17 @@ def _schema(file: Path) -> Schema:
     """Return the schema of the version that shoal reads, closed, so that unknown keys are errors."""
     try:
         if file.stat().st_size > CRD_MAX_BYTES:
-            raise Refused(f"{file} has more than {CRD_MAX_BYTES} bytes: that is not KServe's CRD")
+            raise CommandRefused(f"{file} has more than {CRD_MAX_BYTES} bytes: that is not KServe's CRD")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml if available: the file has 2 MB
         document = yaml.load(file.read_bytes(), Loader=loader)  # noqa: S506 - both are safe loaders
     except (OSError, yaml.YAMLError) as error:
-        raise Refused(f"{file} cannot be read as KServe's CRD: {error}") from error
+        raise CommandRefused(f"{file} cannot be read as KServe's CRD: {error}") from error
     wanted = inference_service.API_VERSION.rpartition("/")[2]
     try:
         versions: list[Mapping[str, Any]] = document["spec"]["versions"]
         schema = next(it["schema"]["openAPIV3Schema"] for it in versions if it["name"] == wanted)
     except (KeyError, TypeError, StopIteration) as error:
-        raise Refused(f"{file} is no CustomResourceDefinition with the version {wanted}") from error
+        raise CommandRefused(f"{file} is no CustomResourceDefinition with the version {wanted}") from error
     closed: Schema = _closed(schema)
     return closed
 

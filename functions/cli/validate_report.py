@@ -22,7 +22,7 @@ PASSED_OVER_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ValidationReport:
     contents: Mapping[str, bytes]  # contents that were read, by file name
     problems: tuple[Problem, ...]
     loaded: Loaded | None
@@ -51,7 +51,7 @@ def excerpt(content: bytes | None, line: int, column: int) -> Excerpt | None:
     return Excerpt(before + cut + after, caret - start + len(before))
 
 
-def print_report(report: Report) -> None:
+def print_report(report: ValidationReport) -> None:
     console = make_console()
     if report.problems:
         _print_problems(report, console)
@@ -59,7 +59,7 @@ def print_report(report: Report) -> None:
         _print_summary(report, console)
 
 
-def print_json(report: Report) -> None:
+def print_json(report: ValidationReport) -> None:
     loaded = report.loaded
     seen: dict[str, Any] = {
         "valid": not report.problems,
@@ -72,7 +72,7 @@ def print_json(report: Report) -> None:
     sys.stdout.write(json.dumps(seen, indent=2) + "\n")
 
 
-def _problem_fields(report: Report, problem: Problem) -> dict[str, Any]:
+def _problem_fields(report: ValidationReport, problem: Problem) -> dict[str, Any]:
     place = problem.place
     shown = excerpt(report.contents.get(place.file), place.line, place.column)
     return {
@@ -85,7 +85,7 @@ def _problem_fields(report: Report, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _print_problems(report: Report, console: Console) -> None:
+def _print_problems(report: ValidationReport, console: Console) -> None:
     for problem in report.problems[:PROBLEMS_SHOWN]:
         _print_problem(report, problem, console, "red")
     files = len({problem.place.file for problem in report.problems})
@@ -95,7 +95,7 @@ def _print_problems(report: Report, console: Console) -> None:
     console.print(Text(f"✗ {found}: nothing of this would be applied", style="bold red"))
 
 
-def _print_problem(report: Report, problem: Problem, console: Console, color: str) -> None:
+def _print_problem(report: ValidationReport, problem: Problem, console: Console, color: str) -> None:
     place = problem.place
     head = Text(_printable(str(place)), style="bold")
     if problem.key_path:
@@ -111,7 +111,7 @@ def _print_problem(report: Report, problem: Problem, console: Console, color: st
     console.print(Text(f"        {_printable(problem.message)}\n"), soft_wrap=True)
 
 
-def _print_summary(report: Report, console: Console) -> None:
+def _print_summary(report: ValidationReport, console: Console) -> None:
     loaded = report.loaded
     if loaded is None:
         return
@@ -130,7 +130,7 @@ def _print_summary(report: Report, console: Console) -> None:
         console.print(Text(f"  … and {len(loaded.ignored) - PASSED_OVER_SHOWN} more", style="dim"))
 
 
-def _print_warned(report: Report, console: Console) -> None:
+def _print_warned(report: ValidationReport, console: Console) -> None:
     rest = len(report.warnings) - PROBLEMS_SHOWN
     more = f", {rest} of them not shown" if rest > 0 else ""
     found = f"{_number(len(report.warnings), 'warning')}{more}"

@@ -16,7 +16,7 @@ from functions.controller.rollouts.book import Book
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
 from functions.fleet.branch_report import BranchReport, PastRevision
-from functions.telemetry.otlp_sender import Event, OtlpSender
+from functions.telemetry.otlp_sender import OtlpSender, SpanEvent
 
 PUSH, ROLLOUT = "shoal.push", "shoal.rollout"
 
@@ -45,11 +45,11 @@ class Announcer:
         self._former = now
 
 
-def events_between(former: Look, now: Look, now_unix_s: float) -> list[Event]:
+def events_between(former: Look, now: Look, now_unix_s: float) -> list[SpanEvent]:
     return [*_pushes(former.report, now.report, now_unix_s), *_moves(former.book, now.book, now_unix_s)]
 
 
-def _pushes(former: BranchReport, report: BranchReport, now_unix_s: float) -> Iterator[Event]:
+def _pushes(former: BranchReport, report: BranchReport, now_unix_s: float) -> Iterator[SpanEvent]:
     known = {(past.revision, past.result) for past in former.history}
     new = [past for past in reversed(report.history) if (past.revision, past.result) not in known]
     yield from (_push(report.source, past) for past in new)
@@ -62,8 +62,8 @@ def _pushes(former: BranchReport, report: BranchReport, now_unix_s: float) -> It
         yield _push(report.source, PastRevision(report.tip, "refused", detail=detail, at_unix_s=now_unix_s))
 
 
-def _push(source: str, past: PastRevision) -> Event:
-    return Event(
+def _push(source: str, past: PastRevision) -> SpanEvent:
+    return SpanEvent(
         PUSH,
         past.at_unix_s,
         f"{past.revision} {past.result}" + (f": {past.detail}" if past.detail else ""),
@@ -78,7 +78,7 @@ def _push(source: str, past: PastRevision) -> Event:
     )
 
 
-def _moves(former: Book, now: Book, now_unix_s: float) -> Iterator[Event]:
+def _moves(former: Book, now: Book, now_unix_s: float) -> Iterator[SpanEvent]:
     if now.channels == former.channels:
         return
     known = {row.id: row for row in former.rollouts}
@@ -88,8 +88,8 @@ def _moves(former: Book, now: Book, now_unix_s: float) -> Iterator[Event]:
             yield _move(row, "" if before is None else before.state, now_unix_s)
 
 
-def _move(row: Rollout, former_state: str, now_unix_s: float) -> Event:
-    return Event(
+def _move(row: Rollout, former_state: str, now_unix_s: float) -> SpanEvent:
+    return SpanEvent(
         ROLLOUT,
         now_unix_s,
         rollout_text(row) + (f" ({row.reason})" if row.reason else ""),

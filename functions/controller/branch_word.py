@@ -29,7 +29,7 @@ from functions.fleet.branch_report import (
     BranchReport,
     PastRevision,
     UnreadyObject,
-    words,
+    bounded_text,
 )
 
 LOOK_EVERY_S = 2.0
@@ -67,16 +67,16 @@ def report_of(status: Mapping[str, Any]) -> BranchReport:
     revision, objects = status["revision"], [each for each in status["objects"] if each["state"] != "Ready"]
     suspended = revision["suspended"]
     return BranchReport(
-        source=words(revision["branch"]),
-        tip=words(revision["tip"]),
-        tip_message=words(revision["tip_message"]),
-        desired=words(revision["desired"]),
-        desired_message=words(revision["message"]),
-        applied=words(revision["last_applied"]),
+        source=bounded_text(revision["branch"]),
+        tip=bounded_text(revision["tip"]),
+        tip_message=bounded_text(revision["tip_message"]),
+        desired=bounded_text(revision["desired"]),
+        desired_message=bounded_text(revision["message"]),
+        applied=bounded_text(revision["last_applied"]),
         applied_unix_s=revision["applied_unix_s"],
-        suspended=words(suspended["reason"]) if suspended is not None else None,
-        trouble=words(revision["trouble"]),
-        problems=tuple(words(each) for each in revision["problems"][:PROBLEMS_MAX]),
+        suspended=bounded_text(suspended["reason"]) if suspended is not None else None,
+        trouble=bounded_text(revision["trouble"]),
+        problems=tuple(bounded_text(each) for each in revision["problems"][:PROBLEMS_MAX]),
         problem_count=revision["problem_count"],
         history=tuple(_past(each) for each in revision["history"][:HISTORY_MAX]),
         objects=unready(objects),
@@ -86,17 +86,17 @@ def report_of(status: Mapping[str, Any]) -> BranchReport:
 
 def unready(objects: Sequence[Mapping[str, Any]]) -> tuple[UnreadyObject, ...]:
     return tuple(
-        UnreadyObject(*(words(each.get(name, "")) for name in UnreadyObject.__struct_fields__))
+        UnreadyObject(*(bounded_text(each.get(name, "")) for name in UnreadyObject.__struct_fields__))
         for each in objects[:OBJECTS_MAX]
     )
 
 
 def _past(each: Mapping[str, Any]) -> PastRevision:
     return PastRevision(
-        revision=words(each["revision"]),
-        result=words(each["result"]),
-        message=words(each["message"]),
-        detail=words(each["detail"]),
+        revision=bounded_text(each["revision"]),
+        result=bounded_text(each["result"]),
+        message=bounded_text(each["message"]),
+        detail=bounded_text(each["detail"]),
         at_unix_s=each["last_unix_s"],
         count=each["count"],
     )

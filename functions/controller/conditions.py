@@ -211,7 +211,7 @@ def pool_conditions(loaded: Loaded, wanted: DesiredFleet, instances: Iterable[In
     for instance in instances:
         if instance.spec.pool is not None:
             by_pool.setdefault(instance.spec.pool, []).append(instance)
-    declared = {service.value.pool for service in loaded.of(InferenceService)}
+    declared = {service.value.pool for service in loaded.objects_of(InferenceService)}
     pools = {pool.name: pool for pool in wanted.pools}
     found = [
         _pool(name, replica_ids(pool, wanted.target.replicas), by_pool.get(name, []), wanted)

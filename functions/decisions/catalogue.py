@@ -32,7 +32,7 @@ from functions.api.snapshot import (
     VersionEntry,
 )
 from functions.api.snapshot_index import Indexed, Tables, base_of, indexed
-from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, obeyed
+from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, DEFAULT_ROUTING, policy_for_pool
 from functions.decisions.resolved_model import ResolvedModel, Split
 from functions.decisions.routing.disaggregation import prefill_pools
 from functions.decisions.routing.placement import (
@@ -42,7 +42,7 @@ from functions.decisions.routing.placement import (
     fitting,
     model_of,
     place,
-    takes_over,
+    takeover_pools,
     usable,
 )
 
@@ -82,7 +82,7 @@ class Catalogue:
         self._admission: dict[PoolName, AdmissionEntry] = {}
 
     @classmethod
-    def of(cls, content: Indexed) -> "Catalogue":
+    def from_indexed(cls, content: Indexed) -> "Catalogue":
         """Build the catalogue from indexed content. Only the pools are walked."""
         return cls(content.snapshot, content.content_hash, content.tables)
 
@@ -96,7 +96,7 @@ class Catalogue:
         if pool not in self.pools:
             return DEFAULT_ROUTING  # not cached: invented names must not fill the memory
         if pool not in self._routing:
-            self._routing[pool] = obeyed(self.snapshot.routing, self.pools[pool], DEFAULT_ROUTING)
+            self._routing[pool] = policy_for_pool(self.snapshot.routing, self.pools[pool], DEFAULT_ROUTING)
         return self._routing[pool]
 
     def admission_for(self, pool: PoolName) -> AdmissionEntry:
@@ -104,7 +104,7 @@ class Catalogue:
         if pool not in self.pools:
             return DEFAULT_ADMISSION
         if pool not in self._admission:
-            self._admission[pool] = obeyed(self.snapshot.admission, self.pools[pool], DEFAULT_ADMISSION)
+            self._admission[pool] = policy_for_pool(self.snapshot.admission, self.pools[pool], DEFAULT_ADMISSION)
         return self._admission[pool]
 
     def usable(self, tenant: TenantId, model_pool: PoolName) -> Usable:
@@ -139,10 +139,10 @@ class Catalogue:
         rules = self.routing_for(named).placement
         return self.in_pool(model, place(rules, request, pools, predict)) if pools.in_order else model
 
-    def takes_over(self, pool: PoolName) -> list[PoolName]:
+    def takeover_pools(self, pool: PoolName) -> list[PoolName]:
         """Return the other pools of the model that receive the requests this pool cannot accept, for any tenant."""
         entry = self.pools.get(pool)
-        return takes_over(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
+        return takeover_pools(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
 
     def in_pool(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
         """Return the model in another of the tenant's pools, or unchanged if `pool` is none of them."""

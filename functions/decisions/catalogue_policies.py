@@ -57,7 +57,7 @@ def most_specific(policies: Iterable[Policy], pool: PoolName, default: Policy) -
     return best
 
 
-def obeyed(policies: Iterable[Policy], pool: PoolEntry, default: Policy) -> Policy:
+def policy_for_pool(policies: Iterable[Policy], pool: PoolEntry, default: Policy) -> Policy:
     """Return the policy of a pool, which may be one of several of its model: a policy that names the pool by more than
     `*`, otherwise the model's policy."""
     policies = tuple(policies)

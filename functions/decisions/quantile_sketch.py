@@ -54,7 +54,7 @@ class QuantileSketch:
         self.count = 0
 
     @classmethod
-    def of(cls, buckets: Mapping[int, int]) -> "QuantileSketch":
+    def from_buckets(cls, buckets: Mapping[int, int]) -> "QuantileSketch":
         """Rebuild a sketch from the result of `buckets`. Raise ValueError for a bucket or count out of range."""
         sketch = cls()
         for bucket, count in buckets.items():

@@ -61,6 +61,6 @@ class BranchReport(msgspec.Struct, frozen=True):
     object_count: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of objects that are not ready
 
 
-def words(text: Any) -> str:
+def bounded_text(text: Any) -> str:
     """Return the text, cut to the length that a report allows."""
     return str(text or "")[:_WORDS_MAX_CHARS]

@@ -88,10 +88,10 @@ class PrefixBus(Protocol):
     def prefixes(self) -> AsyncIterator[bytes]:
         """Yield updates as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
 
-    async def ask_prefixes(self, message: bytes) -> None:
+    async def publish_prefix_request(self, message: bytes) -> None:
         """Send one PrefixRequest; BusUnavailable if that fails."""
 
-    def prefix_asks(self) -> AsyncIterator[bytes]:
+    def prefix_requests(self) -> AsyncIterator[bytes]:
         """Yield PrefixRequests as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
 
     async def close(self) -> None: ...

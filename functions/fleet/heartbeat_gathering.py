@@ -70,7 +70,7 @@ return {known, alone}
 """
 
 
-class Line(NamedTuple):
+class BusLine(NamedTuple):
     text: bytes
     is_whole: bool
     at_once: bool
@@ -88,15 +88,15 @@ class ReplicaLines:
         self._whole: Heartbeat | None = None  # the last one that the bus has; None: the next one is whole
         self._single = False  # True if a gateway listens to single heartbeats
 
-    def next(self, heartbeat: Heartbeat) -> Line:
+    def next_line(self, heartbeat: Heartbeat) -> BusLine:
         whole = self._whole
         is_changed = whole is None or not is_pulse_enough(whole, heartbeat)
         is_old = whole is not None and heartbeat.sent_unix_s - whole.sent_unix_s >= WHOLE_INTERVAL_S
         if is_changed or is_old or self._single:
-            return Line(encode(heartbeat), True, whole is None or _is_urgent(whole, heartbeat))
-        return Line(pulse_of(heartbeat), False, False)
+            return BusLine(encode(heartbeat), True, whole is None or _is_urgent(whole, heartbeat))
+        return BusLine(pulse_of(heartbeat), False, False)
 
-    def sent(self, line: Line, heartbeat: Heartbeat, *, is_known: bool, single_listeners: int) -> None:
+    def mark_sent(self, line: BusLine, heartbeat: Heartbeat, *, is_known: bool, single_listeners: int) -> None:
         """Record that the bus has the line, and whether it knows a whole heartbeat of this replica."""
         if line.is_whole:
             self._whole = heartbeat
@@ -104,6 +104,6 @@ class ReplicaLines:
             self._whole = None
         self._single = single_listeners > 0
 
-    def lost(self) -> None:
+    def mark_lost(self) -> None:
         """Send a whole heartbeat next: the bus may not have the last line, or may be a new server."""
         self._whole = None

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from functions.artifacts.swarm.addresses import can_be_a_node
 from functions.fleet.heartbeat import Heartbeat, HeartbeatInvalid, Pulse
-from functions.fleet.role_credentials import Bearer, RoleCredentials, now
+from functions.fleet.role_credentials import Bearer, RoleCredentials, current_secret
 
 MAX_AGE_S = 120.0  # includes clock differences between nodes
 _HEX = 32
@@ -41,7 +41,7 @@ class HeartbeatRefused(HeartbeatInvalid):
 def sealed(line: bytes, replica_id: str, secret: Bearer) -> bytes:
     """Return the line of a heartbeat or pulse with its seal."""
     text, end = line[:-1] + (_IN_OBJECT if line.startswith(b"{") else _IN_ARRAY), line[-1:]
-    return text + _code(_key(now(secret), replica_id), text) + b'"' + end
+    return text + _code(_key(current_secret(secret), replica_id), text) + b'"' + end
 
 
 class SealChecker:
@@ -82,7 +82,7 @@ class SealChecker:
         if isinstance(said, Heartbeat) and not self._is_a_pods(said.host):
             raise self._refused(said, f"{said.host} is not a pod address (setting POD_CIDRS)")
 
-    def has_to_be_told(self, now_s: float) -> bool:
+    def should_log(self, now_s: float) -> bool:
         """Return True at most once a minute: a wrong credential can cause thousands of refusals a second."""
         if now_s - self._told_s < 60.0:
             return False

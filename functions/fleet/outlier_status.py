@@ -53,11 +53,11 @@ class OutlierTracker:
         """Return the breaker that records failures of a replica; create it if there is none."""
         return self.troubled.setdefault(pool, {}).setdefault(replica_id, Breaker())
 
-    def sent(self, pool: PoolName, replica_id: ReplicaId, now_s: float) -> None:
+    def record_sent(self, pool: PoolName, replica_id: ReplicaId, now_s: float) -> None:
         if (breaker := self._known(pool, replica_id)) is not None:
             breaker.sent(now_s)
 
-    def answered(self, pool: PoolName, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
+    def record_answer(self, pool: PoolName, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
         if (breaker := self._known(pool, replica_id)) is not None:
             breaker.answered(sent_s, now_s)
 
@@ -69,7 +69,7 @@ class OutlierTracker:
         if troubled is not None and troubled.pop(replica_id, None) is not None and not troubled:
             del self.troubled[pool]
 
-    def of(self, pool: PoolName, ready: Collection[ReplicaId], now_s: float) -> OutlierStatus:
+    def pool_status(self, pool: PoolName, ready: Collection[ReplicaId], now_s: float) -> OutlierStatus:
         """Return the status of a pool. The cost is negligible while no replica has failed."""
         troubled = self.troubled.get(pool)
         if not troubled:
@@ -86,7 +86,7 @@ class OutlierTracker:
 
     # Comparison of replicas.
 
-    def seen(self, pool: PoolName, replica_id: ReplicaId) -> RequestCounts:
+    def request_counts(self, pool: PoolName, replica_id: ReplicaId) -> RequestCounts:
         """Return the counters of this interval's requests."""
         counts = self._seen.setdefault(pool, {})
         found = counts.get(replica_id)
@@ -94,7 +94,7 @@ class OutlierTracker:
             found = counts[replica_id] = RequestCounts(replica_id)
         return found
 
-    def judge(self, ready: Iterable[tuple[PoolName, int]], now_s: float) -> list[ReplicaId]:
+    def eject_outliers(self, ready: Iterable[tuple[PoolName, int]], now_s: float) -> list[ReplicaId]:
         """Eject the outliers of each pool, at most once per interval, and forget replicas that recovered long ago.
         Return the ejected replicas."""
         if now_s - self._judged_s < INTERVAL_S:

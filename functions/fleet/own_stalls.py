@@ -27,14 +27,14 @@ SECOND_LOOK_S = 0.5  # enough to read and process the data that arrived during a
 
 
 @dataclass(slots=True)
-class Rounds:
+class StallGuard:
     """Decide which rounds of a periodic check to skip. Times are monotonic seconds."""
 
     period_s: float
     since_s: float  # time of the last round, or of the start before the first one
     _late_s: float = 0.0  # delay of the last round if it was skipped, else 0
 
-    def may_judge(self, now_s: float) -> bool:
+    def is_on_time(self, now_s: float) -> bool:
         """Record a round at `now_s` and return False if it must be skipped. Call once per round."""
         waited_s, self.since_s = now_s - self.since_s, now_s
         is_late = waited_s > LATE_PERIODS * max(self.period_s, self._late_s)

@@ -13,7 +13,7 @@ SERVING_SLICE_S = 0.001  # for a thread next to a loop that serves requests
 PATIENT_SLICE_S = 0.005  # for a thread next to a loop without millisecond deadlines
 
 
-def breather(slice_s: float = SERVING_SLICE_S) -> Callable[[], None]:
+def pause_between_slices(slice_s: float = SERVING_SLICE_S) -> Callable[[], None]:
     """Return a function that the work in a thread calls often; it pauses once per `slice_s`. Never call it on an
     event loop."""
     since_s = time.perf_counter()

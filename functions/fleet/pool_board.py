@@ -110,7 +110,7 @@ class PoolBoard:
         self._demand: dict[str, _Demand] = {}
         self.refused_total = 0
 
-    def take(self, message: bytes, now_s: float) -> bool:
+    def receive_message(self, message: bytes, now_s: float) -> bool:
         """Record a message from the bus; return False if it is no heartbeat, or its gateway exceeds MAX_GATEWAYS."""
         try:
             heartbeat, left_out = decode(message)
@@ -118,14 +118,14 @@ class PoolBoard:
             self.refused_total += 1
             return False
         self.refused_total += left_out
-        return self.hear(heartbeat, now_s)
+        return self.record_heartbeat(heartbeat, now_s)
 
-    def hear(self, heartbeat: PoolHeartbeat, now_s: float) -> bool:
+    def record_heartbeat(self, heartbeat: PoolHeartbeat, now_s: float) -> bool:
         self._forget_silent(now_s)
         if heartbeat.needs is not None and (heartbeat.gateway_id in self._needs or len(self._needs) < MAX_GATEWAYS):
             self._needs[heartbeat.gateway_id] = _Needs(now_s, heartbeat.needs)
         if heartbeat.demand is not None:
-            self._take_demand(heartbeat, heartbeat.demand, now_s)
+            self._record_demand(heartbeat, heartbeat.demand, now_s)
         if not heartbeat.pools:
             return True
         said = self._gateways.get(heartbeat.gateway_id)
@@ -151,7 +151,7 @@ class PoolBoard:
         demand = self._demand_by_pool()
         return {pool: _sum(told, demand.get(pool, (0, 0))) for pool, told in sorted(by_pool.items())}
 
-    def _take_demand(self, heartbeat: PoolHeartbeat, demand: tuple[PoolDemand, ...], now_s: float) -> None:
+    def _record_demand(self, heartbeat: PoolHeartbeat, demand: tuple[PoolDemand, ...], now_s: float) -> None:
         order, known = (heartbeat.incarnation, heartbeat.sequence), self._demand.get(heartbeat.gateway_id)
         if (known is None and len(self._demand) < MAX_GATEWAYS) or (known is not None and order > known.order):
             self._demand[heartbeat.gateway_id] = _Demand(now_s, order, demand)
@@ -215,7 +215,7 @@ def _sum(told: list[PoolStats], demand: tuple[int, int]) -> PoolSum:
 def _merged(all_buckets: Iterable[dict[int, int]]) -> QuantileSketch:
     merged = QuantileSketch()
     for buckets in all_buckets:
-        merged.merge(QuantileSketch.of(buckets))
+        merged.merge(QuantileSketch.from_buckets(buckets))
     return merged
 
 

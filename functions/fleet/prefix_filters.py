@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from functions.api.ids import ReplicaId
 from functions.decisions.prefix.block_bloom import BloomTable
-from functions.fleet.prefix_updates import SILENCE_LIMIT_S, Bloom
+from functions.fleet.prefix_updates import SILENCE_LIMIT_S, PrefixBloom
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeadingBlocks:
     """Number of leading blocks of a chain that each replica holds; a replica that is absent holds none."""
 
     blocks: dict[ReplicaId, int]
@@ -25,7 +25,7 @@ class Held:
 
 def held_by(
     replicas: Mapping[int, ReplicaId], anywhere: Mapping[int, int], on_device: Mapping[int, int] | None = None
-) -> Held:
+) -> LeadingBlocks:
     """Build the result from depths by slot. `on_device`: the part of `anywhere` that needs no reload; None: all of
     it."""
     in_host: dict[ReplicaId, int] = {}
@@ -34,7 +34,7 @@ def held_by(
             here = on_device.get(slot, 0)
             if here < depth:
                 in_host[replicas[slot]] = depth - here
-    return Held({replicas[slot]: depth for slot, depth in anywhere.items()}, in_host)
+    return LeadingBlocks({replicas[slot]: depth for slot, depth in anywhere.items()}, in_host)
 
 
 def bits_of(slots: Iterable[int]) -> int:
@@ -76,10 +76,10 @@ class PrefixFilters:
         """Number of block names in all replicas' filters."""
         return sum(one.names for one in self._filters.values())
 
-    def silent(self, now_s: float) -> list[ReplicaId]:
+    def silent_replicas(self, now_s: float) -> list[ReplicaId]:
         return [id_ for id_, one in self._filters.items() if now_s - one.seen_s > SILENCE_LIMIT_S]
 
-    def held(self, names: Sequence[int]) -> Held | None:
+    def leading_blocks(self, names: Sequence[int]) -> LeadingBlocks | None:
         """Return the leading blocks that each replica holds; None if no replica is known."""
         if self._device is None or not self._live:
             return None
@@ -88,7 +88,7 @@ class PrefixFilters:
         anywhere = self._anywhere.depths(names, self._live)
         return held_by(self._by_column, anywhere, self._device.depths(names, bits_of(anywhere)))
 
-    def fold(self, replica_id: ReplicaId, bloom: Bloom, now_s: float) -> None:
+    def fold(self, replica_id: ReplicaId, bloom: PrefixBloom, now_s: float) -> None:
         """Store the replica's newest filters; ValueError if one of them is invalid, and nothing changes."""
         if self._device is None:
             self._device = BloomTable()
@@ -97,7 +97,7 @@ class PrefixFilters:
             BloomTable.check(bloom.anywhere)
         filter_ = self._filters.get(replica_id)
         if filter_ is None:
-            filter_ = self._filters[replica_id] = _Filter(self._device.begin(), now_s)
+            filter_ = self._filters[replica_id] = _Filter(self._device.add_column(), now_s)
             self._by_column[filter_.column] = replica_id
             self._live |= 1 << filter_.column
         self._device.put(filter_.column, bloom.filter)

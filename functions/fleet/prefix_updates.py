@@ -64,7 +64,7 @@ class State(msgspec.Struct, frozen=True, tag="state", gc=False):
     host_names: Annotated[bytes, msgspec.Meta(max_length=8 * STATE_NAMES)] = b""
 
 
-class Bloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
+class PrefixBloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
     replica_id: Name
     pool: Name
     block_tokens: BlockTokens
@@ -74,7 +74,7 @@ class Bloom(msgspec.Struct, frozen=True, tag="bloom", gc=False):
     """Filter of the blocks on the accelerator and in host memory together; empty if none are in host memory."""
 
 
-PrefixUpdate = Delta | State | Bloom
+PrefixUpdate = Delta | State | PrefixBloom
 
 
 class PrefixRequest(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ def decode(message: bytes) -> PrefixUpdate:
     return update
 
 
-def decode_ask(message: bytes) -> PrefixRequest:
+def decode_request(message: bytes) -> PrefixRequest:
     """Decode a request; PrefixUpdateInvalid if it is none."""
     if len(message) > ASK_MAX_BYTES:
         raise PrefixUpdateInvalid(f"{len(message)} bytes is over the limit of {ASK_MAX_BYTES}")
@@ -139,5 +139,5 @@ def _packed_of(update: PrefixUpdate) -> tuple[bytes, ...]:
             return update.added, update.removed, update.host_added, update.host_removed
         case State():
             return update.names, update.host_names
-        case Bloom():
+        case PrefixBloom():
             return update.filter, update.anywhere

@@ -24,8 +24,17 @@ from dataclasses import dataclass, field
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_index import BlockIndex
-from functions.fleet.prefix_filters import Held, PrefixFilters, bits_of, held_by
-from functions.fleet.prefix_updates import MAX_WANTED, SILENCE_LIMIT_S, Bloom, Delta, Kind, PrefixUpdate, State, unpack
+from functions.fleet.prefix_filters import LeadingBlocks, PrefixFilters, bits_of, held_by
+from functions.fleet.prefix_updates import (
+    MAX_WANTED,
+    SILENCE_LIMIT_S,
+    Delta,
+    Kind,
+    PrefixBloom,
+    PrefixUpdate,
+    State,
+    unpack,
+)
 
 MAX_NAMES = 1_000_000  # 100 MB
 MAX_NAMES_OF_REPLICA = 262_144  # 4 million tokens of KV cache at 16 tokens a block
@@ -88,13 +97,13 @@ class PrefixView:
             if (pool.told.keys() | pool.filters.replicas) - {replica_id}:
                 self.forget(replica_id)
                 return
-            pool = self._started_anew(pool_name, replica_id, update.block_tokens)
+            pool = self._replace_pool(pool_name, replica_id, update.block_tokens)
         match update:
             case Delta():
                 self._fold_delta(pool, replica_id, update, now_s)
             case State():
                 self._fold_state(pool, replica_id, update, now_s)
-            case Bloom():
+            case PrefixBloom():
                 try:
                     pool.filters.fold(replica_id, update, now_s)
                 except ValueError:
@@ -107,7 +116,7 @@ class PrefixView:
         known = self._pools.get(pool)
         return known.block_tokens if known is not None else 0
 
-    def held_by_events(self, pool_name: PoolName, names: Sequence[int]) -> Held | None:
+    def held_by_events(self, pool_name: PoolName, names: Sequence[int]) -> LeadingBlocks | None:
         """Return how many leading blocks each replica holds; None if no replica is known."""
         pool = self._pools.get(pool_name)
         if pool is None or not pool.live:
@@ -118,12 +127,12 @@ class PrefixView:
         anywhere = index.depths_anywhere(names, live)
         return held_by(pool.by_slot, anywhere, index.depths(names, bits_of(anywhere)))
 
-    def held_by_bloom(self, pool_name: PoolName, names: Sequence[int]) -> Held | None:
+    def held_by_bloom(self, pool_name: PoolName, names: Sequence[int]) -> LeadingBlocks | None:
         """Return the same by filters."""
         pool = self._pools.get(pool_name)
-        return pool.filters.held(names) if pool is not None else None
+        return pool.filters.leading_blocks(names) if pool is not None else None
 
-    def unknown(self, pool_name: PoolName) -> tuple[ReplicaId, ...]:
+    def unknown_replicas(self, pool_name: PoolName) -> tuple[ReplicaId, ...]:
         """Return replicas that send events and whose state must be requested."""
         pool = self._pools.get(pool_name)
         if pool is None:
@@ -163,12 +172,12 @@ class PrefixView:
         """Forget silent replicas and clear the index of forgotten ones. Call a few times a second."""
         for pool in list(self._pools.values()):
             silent = [id_ for id_, told in pool.told.items() if now_s - told.seen_s > SILENCE_LIMIT_S]
-            silent += pool.filters.silent(now_s)
+            silent += pool.filters.silent_replicas(now_s)
             for replica_id in silent:
                 self.forget(replica_id)
             pool.index.sweep(_SWEPT_ENTRIES)
 
-    def _started_anew(self, name: PoolName, replica_id: ReplicaId, block_tokens: int) -> _Pool:
+    def _replace_pool(self, name: PoolName, replica_id: ReplicaId, block_tokens: int) -> _Pool:
         """Replace the pool by an empty one: no other replica has blocks of another size, so all earlier updates are
         void."""
         self._pool_of[replica_id] = name
@@ -178,7 +187,7 @@ class PrefixView:
     def _fold_delta(self, pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> None:
         told = pool.told.get(replica_id)
         if told is None or delta.generation > told.generation:
-            told = _begin(pool, replica_id, delta, now_s)
+            told = _begin_generation(pool, replica_id, delta, now_s)
         elif delta.generation < told.generation:
             return
         told.seen_s = now_s
@@ -210,14 +219,14 @@ class PrefixView:
         _drop(pool, told)
 
 
-def _begin(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _ReplicaPrefixes:
+def _begin_generation(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _ReplicaPrefixes:
     """Begin a new generation: known from its start, or unknown."""
     former = pool.told.get(replica_id)
     if former is not None:
         _drop(pool, former)
     told = pool.told[replica_id] = _ReplicaPrefixes(delta.generation, 0, now_s)
     if delta.sequence <= 1:
-        slot = pool.index.begin()
+        slot = pool.index.add_slot()
         if slot is not None:
             _assign_slot(pool, replica_id, told, slot, 0)
     return told
@@ -261,7 +270,7 @@ def _filling(pool: _Pool, told: _ReplicaPrefixes, state: State) -> _Filling | No
     if state.part == 0:
         if filling is not None:
             pool.index.retire(filling.slot)
-        slot = pool.index.begin()
+        slot = pool.index.add_slot()
         told.filling = _Filling(slot, state.generation, state.sequence, 0, 0) if slot is not None else None
         return told.filling
     if filling is None:

@@ -68,7 +68,7 @@ class Grant(NamedTuple):
     left_micro: tuple[int, ...]  # left for all gateways; negative: debt
 
 
-class Granted(NamedTuple):
+class GrantedGroup(NamedTuple):
     ok: bool
     wait_us: int  # if not ok: time until it may be granted
     grants: tuple[Grant, ...]
@@ -77,11 +77,11 @@ class Granted(NamedTuple):
 class LeaseAnswer(NamedTuple):
     gateways: int  # gateways seen in the last 10 s
     learning: bool
-    granted: tuple[Granted, ...]
+    granted: tuple[GrantedGroup, ...]
 
 
 class QuotaBroker(Protocol):
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
+    async def request_leases(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         """Report that this gateway is alive and request leases; BusUnavailable if the bus does not answer."""
 
     async def close(self) -> None: ...
@@ -96,7 +96,7 @@ class ValkeyQuotaBroker:
         )
         self._script = self._client.register_script(SCRIPT)
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
+    async def request_leases(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         keys = [*_KEYS, *dict.fromkeys(ACCOUNT_KEY + request.account for group in groups for request in group.requests)]
         try:
             return _answer(await self._script(keys=keys, args=[_encoded(gateway_id, groups)]))
@@ -128,7 +128,7 @@ def _answer(said: object) -> LeaseAnswer:
         gateways,
         bool(learning),
         tuple(
-            Granted(
+            GrantedGroup(
                 bool(ok), wait_us, tuple(Grant(places, tuple(amounts), tuple(left)) for places, amounts, left in given)
             )
             for ok, wait_us, given in granted

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from functions.fleet.quota_leases import MICRO, Grant, Granted, Group, LeaseAnswer, LeaseRequest, RateRequest
+from functions.fleet.quota_leases import MICRO, Grant, GrantedGroup, Group, LeaseAnswer, LeaseRequest, RateRequest
 
 _PLACES_TTL_US, _GATEWAY_TTL_US, _LEARNING_US = 10_000_000, 10_000_000, 1_000_000
 _FULL_US = 100_000
@@ -35,7 +35,7 @@ class QuotaModel:
         self._born_us: int | None = None
         self._accounts: dict[str, _Account] = {}
 
-    def ask(self, gateway: str, groups: Sequence[Group], now_us: int) -> LeaseAnswer:
+    def request_leases(self, gateway: str, groups: Sequence[Group], now_us: int) -> LeaseAnswer:
         self._gateways[gateway] = now_us
         self._gateways = {name: at for name, at in self._gateways.items() if now_us - _GATEWAY_TTL_US < at <= now_us}
         if self._born_us is None:
@@ -43,7 +43,7 @@ class QuotaModel:
         learning = 0 <= now_us - self._born_us < _LEARNING_US
         call = _Call(self._accounts, gateway, now_us)
         granted = tuple(call.answer(group) for group in groups)
-        call.keep()
+        call.extend_expiry()
         return LeaseAnswer(len(self._gateways), learning, granted)
 
     def places(self, account: str, now_us: int) -> int:
@@ -68,15 +68,15 @@ class _Call:
         self._touched: dict[str, _Account] = {}
         self._longest_s: dict[str, int] = {}
 
-    def answer(self, group: Group) -> Granted:
+    def answer(self, group: Group) -> GrantedGroup:
         wait_us = max([self._wait_us(request) for request in group.requests], default=0) if group.all_or_none else 0
         grants = tuple(
-            self._grant(request, group.all_or_none) if wait_us == 0 else self._nothing(request)
+            self._grant(request, group.all_or_none) if wait_us == 0 else self._grant_nothing(request)
             for request in group.requests
         )
-        return Granted(wait_us == 0, wait_us, grants)
+        return GrantedGroup(wait_us == 0, wait_us, grants)
 
-    def keep(self) -> None:
+    def extend_expiry(self) -> None:
         for name, account in self._touched.items():
             if account.is_known():
                 account.until_us = self._now_us + self._longest_s.get(name, _LEAST_PERIOD_S) * _KEPT_US_A_PERIOD_S
@@ -122,7 +122,7 @@ class _Call:
             left.append(rate.burst_micro - level)
         return Grant(places, tuple(granted), tuple(left))
 
-    def _nothing(self, request: LeaseRequest) -> Grant:
+    def _grant_nothing(self, request: LeaseRequest) -> Grant:
         left = tuple(rate.burst_micro - self._level(request, rate) for rate in request.rates)
         return Grant(request.places_held, (0,) * len(left), left)
 

@@ -79,7 +79,7 @@ class RoleCredentials:
     def accepted(self, purpose: Purpose) -> tuple[str, ...]:
         """Return the secret that is presented, then the other one of a rotation; empty if this role has none for
         `purpose`."""
-        self._look()
+        self._reload_if_changed()
         return self._secrets.get(purpose, ())
 
     def secret(self, purpose: Purpose) -> str:
@@ -94,7 +94,7 @@ class RoleCredentials:
         registries of 0.1 accept no other."""
         return self.secret("operate" if self.is_token else purpose)
 
-    def _look(self) -> None:
+    def _reload_if_changed(self) -> None:
         """Read the file again if it has changed. If the new content is unusable, log it and continue with the old
         one."""
         now_s = self._clock()
@@ -152,7 +152,7 @@ def derived(token: str, purpose: Purpose) -> str:
     return hmac.new(token.encode(), words, hashlib.sha256).hexdigest()
 
 
-def now(bearer: Bearer) -> str:
+def current_secret(bearer: Bearer) -> str:
     return bearer if isinstance(bearer, str) else bearer()
 
 

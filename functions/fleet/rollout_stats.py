@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from functions.decisions.rollout.evidence import EncodedGroup, Evidence, GroupStats, encoded_group, group_of
+from functions.decisions.rollout.evidence import EncodedGroup, GroupStats, TrialEvidence, encoded_group, group_of
 from functions.fleet.rollout_heartbeat import RolloutHeartbeat, RolloutHeartbeatInvalid, StageStats, decode, encode
 
 __all__ = ["EvidenceBook", "RolloutHeartbeat", "RolloutHeartbeatInvalid", "StageStats", "decode", "encode"]
@@ -51,7 +51,7 @@ class _Gateway:
     # incarnations that were added to the sums, the most recent ones
     closed: dict[int, None] = field(default_factory=dict)
 
-    def takes(self, incarnation: int, now_unix_s: float) -> bool:
+    def accepts_process(self, incarnation: int, now_unix_s: float) -> bool:
         """Return True if an unknown process is to be counted from now on."""
         if incarnation in self.closed:
             return False
@@ -60,7 +60,7 @@ class _Gateway:
         is_newer = is_newer and (len(known) < _PROCESSES_PER_GATEWAY or incarnation > min(self.processes))
         return is_newer or all(now_unix_s - process.heard_unix_s >= SILENT_S for process in known)
 
-    def oldest(self, now_unix_s: float) -> int:
+    def process_to_close(self, now_unix_s: float) -> int:
         """Return the process to close: of the silent ones, else of all, the one that started first."""
         heard = {incarnation: process.heard_unix_s for incarnation, process in self.processes.items()}
         return min(heard, key=lambda incarnation: (now_unix_s - heard[incarnation] < SILENT_S, incarnation))
@@ -84,7 +84,7 @@ class EvidenceBook:
         self._looked_unix_s = 0.0
         self.refused_total = 0
 
-    def take(self, message: bytes, now_unix_s: float) -> bool:
+    def receive_message(self, message: bytes, now_unix_s: float) -> bool:
         """Record a message from the bus; return False if it is no heartbeat, is outdated, or its gateway exceeds
         MAX_GATEWAYS."""
         try:
@@ -92,24 +92,24 @@ class EvidenceBook:
         except RolloutHeartbeatInvalid:
             self.refused_total += 1
             return False
-        if not self._counts(heartbeat, now_unix_s):
+        if not self._accept(heartbeat, now_unix_s):
             return False
         for said in heartbeat.rollouts:
             self._put(heartbeat, said, now_unix_s)
         self._shrink(now_unix_s)
         return True
 
-    def evidence(self, rollout: str, stage: int) -> Evidence:
+    def evidence(self, rollout: str, stage: int) -> TrialEvidence:
         """Return the evidence of all gateways. `heard_unix_s` is the last heartbeat of any gateway that has seen this
         stage."""
         found = self._stages.get((rollout, stage))
         if found is None:
-            return Evidence()
+            return TrialEvidence()
         told = [_decoder.decode(raw) for raw in found.said.values()]
         if found.former is not None:
             told.append(found.former)
         heard = [self._gateways[id_].processes[incarnation].heard_unix_s for id_, incarnation in found.said]
-        return Evidence(
+        return TrialEvidence(
             candidate=_total([said.candidate for said in told]),
             control=_total([said.control for said in told]),
             heard_unix_s=max(heard, default=found.heard_unix_s),
@@ -129,7 +129,7 @@ class EvidenceBook:
 
     # Helpers.
 
-    def _counts(self, heartbeat: RolloutHeartbeat, now_unix_s: float) -> bool:
+    def _accept(self, heartbeat: RolloutHeartbeat, now_unix_s: float) -> bool:
         """Return True if this heartbeat is new, and record the time and sequence of its sender."""
         gateway = self._gateways.get(heartbeat.gateway_id)
         if gateway is None:
@@ -139,7 +139,7 @@ class EvidenceBook:
             gateway = self._gateways[heartbeat.gateway_id] = _Gateway()
         process = gateway.processes.get(heartbeat.incarnation)
         if process is None:
-            if not gateway.takes(heartbeat.incarnation, now_unix_s):
+            if not gateway.accepts_process(heartbeat.incarnation, now_unix_s):
                 return False
             gateway.processes[heartbeat.incarnation] = _Process(heartbeat.sequence, now_unix_s)
             self._close_old(heartbeat.gateway_id, gateway, now_unix_s)
@@ -162,7 +162,7 @@ class EvidenceBook:
         """Add the counts of a gateway's older processes to the sums. From now on their late heartbeats would count
         twice."""
         while len(gateway.processes) > _PROCESSES_PER_GATEWAY:
-            oldest = gateway.oldest(now_unix_s)
+            oldest = gateway.process_to_close(now_unix_s)
             del gateway.processes[oldest]
             gateway.closed[oldest] = None
             while len(gateway.closed) > _CLOSED_REMEMBERED:

@@ -50,23 +50,25 @@ class SnapshotFile:
             raise SnapshotInvalid(f"{self.path} cannot be read: {error}") from error
         except SnapshotInvalid as error:
             raise SnapshotInvalid(f"{self.path}: {error}") from error
-        self._seen = self._look()
+        self._seen = self._file_state()
         return content
 
-    def vouched(self, unix_s: float) -> None:
+    def record_confirmation(self, unix_s: float) -> None:
         """Record when the content was last confirmed as the newest, as the file's time. A missing file is no error."""
         with contextlib.suppress(OSError):
             os.utime(self.path, (unix_s, unix_s))
 
-    def vouched_unix_s(self) -> float | None:
+    def confirmed_unix_s(self) -> float | None:
         """Return that time by the clock of the process that wrote it; None if there is no file."""
         with contextlib.suppress(OSError):
             return self.path.stat().st_mtime
         return None
 
-    def keep(self, content: Indexed, delta: bytes = b"", base_hash: str = "", breathe: Breathe = without_pause) -> None:
+    def store(
+        self, content: Indexed, delta: bytes = b"", base_hash: str = "", breathe: Breathe = without_pause
+    ) -> None:
         """Make the file end with `content`, by its delta if the file holds the base. OSError if the disk fails."""
-        if delta and self._held == base_hash and self._has_room(delta) and self._look() == self._seen:
+        if delta and self._held == base_hash and self._has_room(delta) and self._file_state() == self._seen:
             self._held = ""  # until the append is complete
             frames.append(self.path, delta)
             self._delta_bytes += len(delta)
@@ -75,7 +77,7 @@ class SnapshotFile:
             self._held = ""
             self._whole_bytes = frames.replace(self.path, documents.full_lines(content.snapshot), breathe)
             self._delta_bytes = self._deltas = 0
-        self._held, self._seen = content.content_hash, self._look()
+        self._held, self._seen = content.content_hash, self._file_state()
 
     def _has_room(self, delta: bytes) -> bool:
         return self._deltas < MAX_DELTAS and self._delta_bytes + len(delta) <= self._whole_bytes
@@ -107,7 +109,7 @@ class SnapshotFile:
         self._held = content.content_hash if sound else ""
         return content
 
-    def _look(self) -> tuple[int, int]:
+    def _file_state(self) -> tuple[int, int]:
         try:
             status = self.path.stat()
         except OSError:

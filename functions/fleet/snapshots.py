@@ -31,8 +31,8 @@ from functions.api.ids import PoolName
 from functions.api.snapshot import EPOCH_MAX, SNAPSHOT_MAX_BYTES, SnapshotInvalid
 from functions.api.snapshot_index import Indexed, empty
 from functions.decisions.catalogue import Catalogue
-from functions.fleet.pauses import breather
-from functions.fleet.role_credentials import Bearer, now
+from functions.fleet.pauses import pause_between_slices
+from functions.fleet.role_credentials import Bearer, current_secret
 from functions.fleet.snapshot_file import SnapshotFile
 from functions.fleet.snapshot_notices import ALL_POOLS, SnapshotNotice
 
@@ -126,7 +126,7 @@ class SnapshotFollower:
             return False
         if content is None:
             return False
-        self.confirmed_unix_s = self._cache.vouched_unix_s()
+        self.confirmed_unix_s = self._cache.confirmed_unix_s()
         self._swap(content)
         return True
 
@@ -136,7 +136,7 @@ class SnapshotFollower:
             return None
         return max(0.0, self._wall_clock() - self.confirmed_unix_s)
 
-    def heard(self, notice: SnapshotNotice) -> None:
+    def handle_notice(self, notice: SnapshotNotice) -> None:
         """Restart the poll soon if the notice is for this process and a later epoch. It waits NEWS_GRACE_S, because the
         response to the poll in flight is usually on its way."""
         concerns_us = self._pool is None or ALL_POOLS in notice.pools or self._pool in notice.pools
@@ -159,9 +159,9 @@ class SnapshotFollower:
         """Run one long poll; return True if it brought a snapshot."""
         started_s = asyncio.get_running_loop().time()
         base = self._content
-        answer = await self._ask(base)
+        answer = await self._fetch_newer(base)
         if answer is None:
-            await self._keep_time()
+            await self._store_confirmation_time()
             elapsed_s = asyncio.get_running_loop().time() - started_s
             await asyncio.sleep(max(0.0, _MIN_POLL_INTERVAL_S - elapsed_s))
             return False
@@ -175,11 +175,11 @@ class SnapshotFollower:
         await self._persist(content, answer, base)
         self._needs_whole = False
         self.last_problem = "" if not self._unkept else self.last_problem
-        self._confirmed(content.snapshot.epoch)
+        self._record_confirmation(content.snapshot.epoch)
         self._swap(content)
         return True
 
-    async def _ask(self, base: Indexed) -> _PollAnswer | None:
+    async def _fetch_newer(self, base: Indexed) -> _PollAnswer | None:
         """Return changes since the base; None if there are none, or the poll must be sent again."""
         request = self._client.build_request(
             "GET", self._url, params=self._params(base), headers=self._headers(base), timeout=_TIMEOUT
@@ -211,7 +211,7 @@ class SnapshotFollower:
         if 1 <= (gateways := _number_of(response, GATEWAYS_HEADER)) <= MAX_GATEWAYS:
             self._on_gateways(gateways)
         if response.status_code == 204:
-            self._confirmed(min(_number_of(response, EPOCH_HEADER), EPOCH_MAX))
+            self._record_confirmation(min(_number_of(response, EPOCH_HEADER), EPOCH_MAX))
             return None
         chunks = await _read_bounded(response)
         if response.status_code != 200:
@@ -224,34 +224,34 @@ class SnapshotFollower:
         return {"after": base.snapshot.epoch, "wait_s": POLL_WAIT_S, **pool}
 
     def _headers(self, base: Indexed) -> dict[str, str]:
-        headers = {"authorization": f"Bearer {now(self._token)}", "accept-encoding": "identity"}
+        headers = {"authorization": f"Bearer {current_secret(self._token)}", "accept-encoding": "identity"}
         headers |= {GATEWAY_HEADER: self._gateway_id} if self._gateway_id else {}
         return headers if self._needs_whole or not base.snapshot.epoch else headers | {BASE_HEADER: base.content_hash}
 
     async def _persist(self, content: Indexed, answer: _PollAnswer, base: Indexed) -> None:
         delta = b"".join(answer.chunks) if sum(map(len, answer.chunks)) <= _SMALL_BYTES else b""
         try:
-            await asyncio.to_thread(self._cache.keep, content, delta, base.content_hash, breather())
+            await asyncio.to_thread(self._cache.store, content, delta, base.content_hash, pause_between_slices())
             self._unkept = False
         except OSError as error:
             # A full disk must not prevent a good snapshot from being served; only the next cold start is affected.
             self._unkept = True
             self._report(f"the snapshot could not be stored at {self._cache.path}: {error}")
 
-    async def _keep_time(self) -> None:
+    async def _store_confirmation_time(self) -> None:
         """Store the time of the last confirmation, at most once a minute, so that it survives a restart."""
         confirmed_unix_s = self.confirmed_unix_s
         if confirmed_unix_s is not None and confirmed_unix_s - self._time_kept_unix_s >= _TIME_KEPT_EVERY_S:
             self._time_kept_unix_s = confirmed_unix_s
-            await asyncio.to_thread(self._cache.vouched, confirmed_unix_s)
+            await asyncio.to_thread(self._cache.record_confirmation, confirmed_unix_s)
 
-    def _confirmed(self, epoch: int) -> None:
+    def _record_confirmation(self, epoch: int) -> None:
         self.confirmed_unix_s = self._wall_clock()
         self._on_confirmed(max(epoch, self._content.snapshot.epoch))
 
     def _swap(self, content: Indexed) -> None:
         self._content = content
-        self.current = catalogue = Catalogue.of(content)
+        self.current = catalogue = Catalogue.from_indexed(content)
         _log.info("snapshot epoch %d (%s) in use", catalogue.epoch, catalogue.snapshot_hash)
         self._on_swap(catalogue)
 
@@ -262,7 +262,7 @@ class SnapshotFollower:
 
 def _verified(answer: _PollAnswer, base: Indexed) -> Indexed:
     """Return the content of a document that has the stated hash and a later epoch; SnapshotInvalid otherwise."""
-    content = documents.read(answer.chunks, base, breather())
+    content = documents.read(answer.chunks, base, pause_between_slices())
     if content.content_hash != answer.named:
         says = answer.named or "nothing"
         raise SnapshotInvalid(f"its content is {content.content_hash}, but {HASH_HEADER} says {says}")

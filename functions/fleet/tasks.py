@@ -25,7 +25,7 @@ class Supervised:
     ) -> None:
         """Run `run` until closed; if it returns or raises, restart it after the pause. `expected` are the errors of a
         source that may be unavailable: they are logged as one line each, without a trace."""
-        self._spawn(self._keep(name, run, expected), name)
+        self._spawn(self._run_forever(name, run, expected), name)
 
     def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` to its end; an exception is logged. If cancelled before it began, it is closed."""
@@ -50,7 +50,9 @@ class Supervised:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _keep(self, name: str, run: Callable[[], Awaitable[None]], expected: tuple[type[Exception], ...]) -> None:
+    async def _run_forever(
+        self, name: str, run: Callable[[], Awaitable[None]], expected: tuple[type[Exception], ...]
+    ) -> None:
         loop, repeats = asyncio.get_running_loop(), Repeats()
         while True:
             try:

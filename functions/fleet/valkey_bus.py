@@ -30,7 +30,7 @@ from functions.fleet.heartbeat_gathering import (
     ReplicaLines,
 )
 from functions.fleet.heartbeat_seals import sealed
-from functions.fleet.own_stalls import Rounds
+from functions.fleet.own_stalls import StallGuard
 from functions.fleet.role_credentials import Bearer
 from functions.fleet.snapshot_notices import SnapshotNotice
 
@@ -70,7 +70,7 @@ class ValkeyBus:
 
     async def publish(self, heartbeat: Heartbeat) -> None:
         lines = self._lines.setdefault(heartbeat.replica_id, ReplicaLines())
-        line = lines.next(heartbeat)
+        line = lines.next_line(heartbeat)
         text = line.text if self._seal is None else sealed(line.text, heartbeat.replica_id, self._seal)
         keys = [KEY_PREFIX + heartbeat.replica_id, HELD_KEY, PACE_KEY]
         flags = [int(line.is_whole), int(line.at_once), int(SILENCE_LIMIT_S)]
@@ -78,69 +78,69 @@ class ValkeyBus:
             with _errors():
                 known, alone = await self._gather(keys, [text, *flags, GATHERED_CHANNEL, ALONE_CHANNEL])
         except (BusUnavailable, asyncio.CancelledError):
-            lines.lost()
+            lines.mark_lost()
             raise
-        lines.sent(line, heartbeat, is_known=bool(known), single_listeners=int(alone))
+        lines.mark_sent(line, heartbeat, is_known=bool(known), single_listeners=int(alone))
 
     async def listen(self) -> AsyncGenerator[list[bytes], None]:
         while True:
-            several = self._kept_then_told(
+            several = self._stored_then_published(
                 GATHERED_CHANNEL, KEY_PREFIX, pattern=ALONE_PATTERN, silent_after_s=SILENT_AFTER_S
             )
             async for messages in several:
                 yield messages
 
     async def publish_stats(self, message: bytes) -> None:
-        await self._tell(STATS_CHANNEL, message)
+        await self._publish(STATS_CHANNEL, message)
 
     async def stats(self) -> AsyncIterator[bytes]:
         async for message in self._messages(STATS_CHANNEL):
             yield message
 
     async def publish_pools(self, message: bytes) -> None:
-        await self._tell(POOLS_CHANNEL, message)
+        await self._publish(POOLS_CHANNEL, message)
 
     async def pools(self) -> AsyncIterator[bytes]:
         async for message in self._messages(POOLS_CHANNEL):
             yield message
 
     async def publish_nodes(self, message: bytes) -> None:
-        await self._tell(NODES_CHANNEL, message)
+        await self._publish(NODES_CHANNEL, message)
 
     async def nodes(self) -> AsyncIterator[bytes]:
         async for message in self._messages(NODES_CHANNEL):
             yield message
 
     async def publish_pins(self, message: bytes, ttl_s: float) -> None:
-        await self._tell_and_keep(PINS_CHANNEL, PINS_KEY_PREFIX, message, ttl_s)
+        await self._publish_and_store(PINS_CHANNEL, PINS_KEY_PREFIX, message, ttl_s)
 
     async def pins(self) -> AsyncIterator[list[bytes]]:
-        async for messages in self._kept_then_told(PINS_CHANNEL, PINS_KEY_PREFIX):
+        async for messages in self._stored_then_published(PINS_CHANNEL, PINS_KEY_PREFIX):
             yield messages
 
     async def publish_homes(self, message: bytes, ttl_s: float) -> None:
-        await self._tell_and_keep(HOMES_CHANNEL, HOMES_KEY_PREFIX, message, ttl_s)
+        await self._publish_and_store(HOMES_CHANNEL, HOMES_KEY_PREFIX, message, ttl_s)
 
     async def homes(self) -> AsyncIterator[list[bytes]]:
-        async for messages in self._kept_then_told(HOMES_CHANNEL, HOMES_KEY_PREFIX):
+        async for messages in self._stored_then_published(HOMES_CHANNEL, HOMES_KEY_PREFIX):
             yield messages
 
     async def publish_prefixes(self, message: bytes) -> None:
-        await self._tell(PREFIXES_CHANNEL, message)
+        await self._publish(PREFIXES_CHANNEL, message)
 
     async def prefixes(self) -> AsyncIterator[bytes]:
         async for message in self._messages(PREFIXES_CHANNEL):
             yield message
 
-    async def ask_prefixes(self, message: bytes) -> None:
-        await self._tell(PREFIX_ASKS_CHANNEL, message)
+    async def publish_prefix_request(self, message: bytes) -> None:
+        await self._publish(PREFIX_ASKS_CHANNEL, message)
 
-    async def prefix_asks(self) -> AsyncIterator[bytes]:
+    async def prefix_requests(self) -> AsyncIterator[bytes]:
         async for message in self._messages(PREFIX_ASKS_CHANNEL):
             yield message
 
     async def announce(self, notice: SnapshotNotice) -> None:
-        await self._tell(NOTICES_CHANNEL, snapshot_notices.encode(notice))
+        await self._publish(NOTICES_CHANNEL, snapshot_notices.encode(notice))
 
     async def notices(self) -> AsyncIterator[SnapshotNotice]:
         async for message in self._messages(NOTICES_CHANNEL):
@@ -148,11 +148,11 @@ class ValkeyBus:
             if notice is not None:
                 yield notice
 
-    async def _tell(self, channel: str, message: bytes) -> None:
+    async def _publish(self, channel: str, message: bytes) -> None:
         with _errors():
             await self._client.publish(channel, message)
 
-    async def _tell_and_keep(self, channel: str, key_prefix: str, message: bytes, ttl_s: float) -> None:
+    async def _publish_and_store(self, channel: str, key_prefix: str, message: bytes, ttl_s: float) -> None:
         with _errors():
             async with self._client.pipeline(transaction=False) as pipeline:
                 pipeline.set(key_prefix + uuid4().hex, message, ex=max(1, ceil(ttl_s)))
@@ -162,17 +162,17 @@ class ValkeyBus:
     async def _messages(self, channel: str) -> AsyncIterator[bytes]:
         """Yield messages published from now on."""
         async with self._subscribed(channel) as subscription:
-            async for message in _heard(subscription):
+            async for message in _receive(subscription):
                 yield message
 
-    async def _kept_then_told(
+    async def _stored_then_published(
         self, channel: str, key_prefix: str, pattern: str = "", silent_after_s: float = inf
     ) -> AsyncGenerator[list[bytes], None]:
         """Yield all values stored under a key prefix, then messages as they are published; none is lost in between.
         Ends if there is no message for `silent_after_s`."""
         async with self._subscribed(channel, pattern) as subscription:
-            yield [message async for message in self._kept(key_prefix)]
-            async for message in _heard(subscription, silent_after_s):
+            yield [message async for message in self._stored_values(key_prefix)]
+            async for message in _receive(subscription, silent_after_s):
                 yield [message]
 
     @contextlib.asynccontextmanager
@@ -188,7 +188,7 @@ class ValkeyBus:
                         raise BusUnavailable("the bus does not answer")
                 yield subscription
 
-    async def _kept(self, prefix: str) -> AsyncIterator[bytes]:
+    async def _stored_values(self, prefix: str) -> AsyncIterator[bytes]:
         """Yield the values under a key prefix, a page at a time."""
         cursor = 0
         with _errors():
@@ -221,14 +221,14 @@ def _errors() -> Iterator[None]:
         raise BusUnavailable(str(error)) from error
 
 
-async def _heard(subscription: PubSub, silent_after_s: float = inf) -> AsyncIterator[bytes]:
+async def _receive(subscription: PubSub, silent_after_s: float = inf) -> AsyncIterator[bytes]:
     """Yield messages as they arrive; end if there is none for `silent_after_s`. A quiet server is pinged."""
     loop, asked_s = asyncio.get_running_loop(), None
     heard_s = loop.time()
-    rounds = Rounds(_TIMEOUT_S, heard_s)
+    rounds = StallGuard(_TIMEOUT_S, heard_s)
     while True:
         message = await subscription.get_message(timeout=_TIMEOUT_S)
-        may_judge = rounds.may_judge(loop.time())
+        may_judge = rounds.is_on_time(loop.time())
         if message is None:
             if asked_s is None:
                 asked_s = loop.time()

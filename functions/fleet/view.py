@@ -139,7 +139,7 @@ class FleetView:
         self._put(view)
         return True
 
-    def completed(self, pulse: Pulse) -> tuple[Heartbeat, ReplicaView] | None:
+    def complete_pulse(self, pulse: Pulse) -> tuple[Heartbeat, ReplicaView] | None:
         """Return the heartbeat that a pulse stands for, and its view; None while no whole heartbeat of that agent is
         known."""
         known = self._known.get(ReplicaId(pulse.replica_id))
@@ -191,11 +191,11 @@ class FleetView:
         for known in self._known.values():
             known.seen_s = now_s
 
-    def tell_nodes(self, troubled: Mapping[str, NodeTrouble], until_s: float) -> None:
+    def set_troubled_nodes(self, troubled: Mapping[str, NodeTrouble], until_s: float) -> None:
         """Replace the nodes that are not ready, as the controller reports them."""
         self._troubled_nodes, self._troubled_until_s = troubled, until_s
 
-    def suspect(self, now_s: float) -> tuple[frozenset[Domain], frozenset[Domain]]:
+    def update_suspicions(self, now_s: float) -> tuple[frozenset[Domain], frozenset[Domain]]:
         """Update suspicions a few times a second. Return the domains newly suspected and those no longer suspected."""
         before = self.suspicions
         if self._troubled_nodes and now_s >= self._troubled_until_s:
@@ -218,45 +218,45 @@ class FleetView:
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
-        self.outliers.seen(known.view.pool, replica_id).failed()
+        self.outliers.request_counts(known.view.pool, replica_id).failed()
         return self.outliers.breaker(known.view.pool, replica_id).eject(now_s)
 
-    def fault(self, replica_id: ReplicaId, now_s: float) -> float:
+    def record_fault(self, replica_id: ReplicaId, now_s: float) -> float:
         """Record a 500 response. Return the seconds for which the replica is out; 0 while there were few in a row."""
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
-        self.outliers.seen(known.view.pool, replica_id).failed()
-        return self.outliers.breaker(known.view.pool, replica_id).fault(now_s)
+        self.outliers.request_counts(known.view.pool, replica_id).failed()
+        return self.outliers.breaker(known.view.pool, replica_id).record_fault(now_s)
 
-    def refuse(self, replica_id: ReplicaId, now_s: float, retry_after_s: float = 0.0) -> None:
+    def record_refusal(self, replica_id: ReplicaId, now_s: float, retry_after_s: float = 0.0) -> None:
         """Record a 429 or 503 response: the replica counts as slower for a while and is avoided for `retry_after_s`."""
         known = self._known.get(replica_id)
         if known is not None:
-            self.outliers.breaker(known.view.pool, replica_id).refuse(now_s, retry_after_s)
+            self.outliers.breaker(known.view.pool, replica_id).record_refusal(now_s, retry_after_s)
 
-    def sent(self, replica_id: ReplicaId, now_s: float) -> None:
+    def record_sent(self, replica_id: ReplicaId, now_s: float) -> None:
         """Record that a request is sent to the replica."""
         known = self._known.get(replica_id) if self.outliers.troubled else None
         if known is not None:
-            self.outliers.sent(known.view.pool, replica_id, now_s)
+            self.outliers.record_sent(known.view.pool, replica_id, now_s)
 
-    def started(self, replica_id: ReplicaId, sent_s: float, now_s: float, computed_tokens: int) -> None:
+    def record_first_token(self, replica_id: ReplicaId, sent_s: float, now_s: float, computed_tokens: int) -> None:
         """Record the first token of a request sent at `sent_s`, with `computed_tokens` prompt tokens to compute."""
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
-            seen = self.outliers.seen(known.view.pool, replica_id)
+            seen = self.outliers.request_counts(known.view.pool, replica_id)
             seen.first_token((now_s - sent_s) * 1000.0, computed_tokens)
 
-    def answered(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
+    def record_answer(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
         """Record a proper answer to a request sent at `sent_s`: older evidence no longer counts."""
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
-            self.outliers.seen(known.view.pool, replica_id).requests += 1
+            self.outliers.request_counts(known.view.pool, replica_id).requests += 1
             if self.outliers.troubled:
-                self.outliers.answered(known.view.pool, replica_id, sent_s, now_s)
+                self.outliers.record_answer(known.view.pool, replica_id, sent_s, now_s)
 
     def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
         """Record that the replica's agent has reported a loaded adapter. Heartbeats include it from the next but one
@@ -269,7 +269,7 @@ class FleetView:
             known.view = replace(_with_noted(view, known, now_s), withdrawn=frozenset(known.withdrawn))
             self._put(known.view)
 
-    def take_adapter_slot(self, replica_id: ReplicaId) -> None:
+    def reserve_adapter_slot(self, replica_id: ReplicaId) -> None:
         """Reserve room for one adapter load until the replica's next heartbeat, which has the true number. Otherwise
         all requests within a second would go to one replica with room, and wait there for an adapter to be drained."""
         known = self._known.get(replica_id)
@@ -298,7 +298,7 @@ class FleetView:
         """Return the pool's replicas that are out on passive evidence, count as slower, or are suspected with node or
         zone."""
         ready = self.index(pool).ready
-        status = self.outliers.of(pool, ready, now_s)
+        status = self.outliers.pool_status(pool, ready, now_s)
         if not self.suspicions.replicas:
             return status
         return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & ready.keys()))
@@ -310,9 +310,9 @@ class FleetView:
         both = status.out | status.suspected
         return both if len(both) < len(self.index(pool).ready) else status.out
 
-    def judge(self, now_s: float) -> list[ReplicaId]:
+    def eject_outliers(self, now_s: float) -> list[ReplicaId]:
         """Eject replicas that perform much worse than the others of their pool. Return the ejected replicas."""
-        return self.outliers.judge([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
+        return self.outliers.eject_outliers([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
 
     def index(self, name: PoolName) -> PoolIndex:
         """Return the pool's index as decisions read it; valid until the next heartbeat."""

@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
-from functions.fleet.role_credentials import Bearer, now
+from functions.fleet.role_credentials import Bearer, current_secret
 
 ZONES_PATH = "/v1/fleet/zones"
 ZONES_MAX_BYTES = 4 * 1024 * 1024  # for 20,000 nodes
@@ -48,7 +48,7 @@ class ZoneAnswer(msgspec.Struct, frozen=True):
     zone: Zone = ""
 
 
-async def learn(
+async def fetch_zone(
     client: httpx.AsyncClient,
     registry_url: str,
     token: Bearer,
@@ -58,7 +58,7 @@ async def learn(
     """Request the zone with increasing pauses until it is known, pass it to `take`, then return."""
     tries = 0
     while True:
-        zone = await _ask(client, registry_url.rstrip("/") + ZONES_PATH, token, asked)
+        zone = await _request_zone(client, registry_url.rstrip("/") + ZONES_PATH, token, asked)
         if zone:
             _log.info("%s %s is in the zone %s", *asked, zone)
             take(zone)
@@ -67,10 +67,10 @@ async def learn(
         await asyncio.sleep(delay_s(tries, _BACKOFF))
 
 
-async def _ask(client: httpx.AsyncClient, url: str, token: Bearer, asked: tuple[ZoneSubject, str]) -> str:
+async def _request_zone(client: httpx.AsyncClient, url: str, token: Bearer, asked: tuple[ZoneSubject, str]) -> str:
     try:
         answer = await client.get(
-            url, params=dict([asked]), headers={"authorization": f"Bearer {now(token)}"}, timeout=_TIMEOUT
+            url, params=dict([asked]), headers={"authorization": f"Bearer {current_secret(token)}"}, timeout=_TIMEOUT
         )
         return msgspec.json.decode(answer.content, type=ZoneAnswer).zone if answer.status_code == 200 else ""
     except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

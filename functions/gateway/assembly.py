@@ -74,13 +74,13 @@ def make_services(
         clock,
         on_refused=metrics.shed,
         on_cut=partial(metrics.connection_closed, "slow_reader"),
-        occupy=quotas.occupy,
+        occupy=quotas.occupy_slot,
     )
     fleet = FleetView()
     admission = make_admission(clock, fleet)
     prefixes = Prefixes(telling, limits.prefix_blocks, limits.prefix_ttl_s)
     routing = Router(fleet, prefixes, clock, AdapterCopies(loader, fleet, tasks, clock), zone=zone, other=other)
-    rollouts = Rollouts(gateway_id, clock, wall_clock, routing.silence.heard_s)
+    rollouts = Rollouts(gateway_id, clock, wall_clock, routing.silence.last_bytes_s)
     intake = Intake(pepper=pepper, limits=limits, splits=rollouts.splits)
     quarantine = PromptQuarantine(limits.quarantine_after_replicas, pepper)
     adapter_loads: ColdLoads | None = None

@@ -59,7 +59,7 @@ class Background:
             registry_url=settings.registry_url,
             token=functools.partial(self.credentials.bearer, "follow"),
             cache_file=settings.snapshot_cache_file,
-            on_swap=functools.partial(self._swap, [1]),
+            on_swap=functools.partial(self._use_snapshot, [1]),
             gateway_id=services.gateway_id,
             on_gateways=self.quota_leases.expect,
         )
@@ -72,7 +72,7 @@ class Background:
         if not settings.zone:
             services.tasks.once("zone", self._learn_zone())
         services.tasks.forever("snapshot", follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
-        notices = functools.partial(follow_notices, bus, follower.heard)
+        notices = functools.partial(follow_notices, bus, follower.handle_notice)
         seals = SealChecker(
             self.credentials,
             required=settings.sealed_heartbeats,
@@ -87,19 +87,19 @@ class Background:
         needs = functools.partial(feeds.publish_needs, services, bus, tokenizers, settings.tool_secrets_dir)
         services.tasks.forever("needs", needs, expected=(BusUnavailable,))
         services.tasks.forever("quota leases", self.quota_leases.run)
-        keep = functools.partial(gateway_count.keep, self.quota_leases, self.gateways_file)
+        keep = functools.partial(gateway_count.save_changes, self.quota_leases, self.gateways_file)
         services.tasks.forever("number of gateways", keep)
-        services.tasks.forever("usage to disk", self.usage.keep)
+        services.tasks.forever("usage to disk", self.usage.write_often)
         services.tasks.forever("usage", self.usage.deliver_often, expected=(NotDelivered,))
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
-    def _swap(self, summed: list[int], catalogue: Catalogue) -> None:
+    def _use_snapshot(self, summed: list[int], catalogue: Catalogue) -> None:
         """Put a new snapshot in use; if it has more pools than any before, check the memory limit again."""
         self.gateway.swap(catalogue)
         pools = sum(entry.task == "generate" for entry in catalogue.pools.values())
         if pools > summed[0]:
             summed[0] = pools
-            warn_if_over(memory.most(self.settings, pools), limit_bytes())
+            warn_if_over(memory.maximum_parts(self.settings, pools), limit_bytes())
 
     def _start_prefix_feeds(self) -> None:
         exact, tasks = self.exact, self.gateway.services.tasks
@@ -108,7 +108,7 @@ class Background:
         exact.start(asyncio.get_running_loop().call_soon_threadsafe)
         self.gateway.services.metrics.registry.register(ExactPrefixStats(exact))
         follow = functools.partial(feeds.follow_prefixes, exact, self.bus)
-        ask = functools.partial(feeds.ask_for_prefixes, self.gateway.services, exact, self.bus)
+        ask = functools.partial(feeds.request_prefixes, self.gateway.services, exact, self.bus)
         tasks.forever("prefixes", follow, expected=(BusUnavailable,))
         tasks.forever("asking for prefixes", ask, expected=(BusUnavailable,))
         tasks.forever("tokenizers", functools.partial(feeds.follow_tokenizers, self.gateway.services, exact))
@@ -135,9 +135,9 @@ class Background:
         token = functools.partial(self.credentials.bearer, "follow")
         pod: tuple[zones.ZoneSubject, str] = ("pod", socket.gethostname())
         async with httpx.AsyncClient(verify=configured.registry_trust(settings), trust_env=False) as client:
-            await zones.learn(client, settings.registry_url, token, pod, self.gateway.services.router.stands_in)
+            await zones.fetch_zone(client, settings.registry_url, token, pod, self.gateway.services.router.set_zone)
 
-    async def last_words(self) -> None:
+    async def publish_last_state(self) -> None:
         """Publish the last evidence, pool figures and session homes, which only this gateway has seen."""
         try:
             async with asyncio.timeout(_LAST_WORDS_S):

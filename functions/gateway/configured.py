@@ -57,7 +57,7 @@ def limits_of(settings: GatewaySettings) -> Limits:
 
 def origins(settings: GatewaySettings) -> Origins:
     try:
-        return Origins.of(settings.cors_origins)
+        return Origins.parse(settings.cors_origins)
     except ValueError as error:
         raise StartFailed(f"SHOAL_GATEWAY_CORS_ORIGINS: {error}") from error
 

@@ -31,7 +31,7 @@ class ErrorAnswer:
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """The request ends here with this answer."""
 
     def __init__(self, answer: ErrorAnswer) -> None:
@@ -39,7 +39,7 @@ class Refused(Exception):
         self.answer = answer
 
 
-class OverQuota(Refused):
+class OverQuota(RequestRejected):
     """A tenant's own limit is exceeded. `dimension` is a metric label, one of QuotaLimits' names."""
 
     def __init__(self, answer: ErrorAnswer, dimension: str, headers: MoreHeaders = ()) -> None:
@@ -48,26 +48,26 @@ class OverQuota(Refused):
         self.headers = headers
 
 
-def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> Refused:
-    return Refused(ErrorAnswer(400, "invalid_request_error", code, message, param))
+def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> RequestRejected:
+    return RequestRejected(ErrorAnswer(400, "invalid_request_error", code, message, param))
 
 
-def unauthorized() -> Refused:
+def unauthorized() -> RequestRejected:
     """Return one answer for all reasons, so that it does not reveal which keys exist."""
     message = (
         "Incorrect API key provided: it is missing, malformed, unknown, revoked or expired. "
         "Send 'Authorization: Bearer <key>'."  # clients search for this phrase and the type
     )
-    return Refused(ErrorAnswer(401, "authentication_error", "invalid_api_key", message))
+    return RequestRejected(ErrorAnswer(401, "authentication_error", "invalid_api_key", message))
 
 
-def forbidden(message: str, code: str = "insufficient_permissions") -> Refused:
-    return Refused(ErrorAnswer(403, "invalid_request_error", code, message))
+def forbidden(message: str, code: str = "insufficient_permissions") -> RequestRejected:
+    return RequestRejected(ErrorAnswer(403, "invalid_request_error", code, message))
 
 
-def model_not_found(requested: str) -> Refused:
+def model_not_found(requested: str) -> RequestRejected:
     message = f"The model {quote(requested)} does not exist or this key may not use it. GET /v1/models lists yours."
-    return Refused(ErrorAnswer(404, "invalid_request_error", "model_not_found", message, "model"))
+    return RequestRejected(ErrorAnswer(404, "invalid_request_error", "model_not_found", message, "model"))
 
 
 # Alternatives for paths that clients of vLLM and OpenAI know and that do not exist here.

@@ -20,7 +20,7 @@ from functions.fleet import pool_heartbeat, rollout_heartbeat, session_homes, se
 from functions.fleet.bus import Bus, BusUnavailable, NodeBus, PoolBus, PrefixBus, RolloutBus, SessionBus
 from functions.fleet.heartbeat import HeartbeatInvalid, Pulse
 from functions.fleet.heartbeat_seals import HeartbeatRefused, SealChecker
-from functions.fleet.own_stalls import Rounds
+from functions.fleet.own_stalls import StallGuard
 from functions.fleet.prefix_updates import ASK_INTERVAL_S, encode
 from functions.fleet.session_homes import HomeBatch, HomesInvalid
 from functions.fleet.session_pins import BatchInvalid, PinBatch
@@ -52,12 +52,12 @@ async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = Non
     try:
         messages = bus.listen()
         for message in await anext(messages):
-            await _take(gateway, message, seals)
+            await _receive_message(gateway, message, seals)
         gateway.bus_recovered()
         gateway.services.state.unread.discard("heartbeats")
         async for several in messages:
             for message in several:
-                await _take(gateway, message, seals)
+                await _receive_message(gateway, message, seals)
     except BusUnavailable as error:
         gateway.services.state.bus_down = True
         gateway.services.bus_link.set(False)
@@ -79,7 +79,7 @@ async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
             await bus.publish_stats(rollout_heartbeat.encode(heartbeat))
         except BusUnavailable:
             services.metrics.bus_lost("evidence")
-            services.rollouts.evidence.say_all_again()
+            services.rollouts.evidence.resend_all()
             raise
 
 
@@ -130,21 +130,21 @@ async def publish_homes_once(services: Services, bus: SessionBus) -> None:
             services.metrics.bus_lost("homes")
             homes.publish_failed(told)
             raise
-        homes.published(told)
+        homes.count_published(told)
 
 
 async def follow_homes(services: Services, bus: SessionBus) -> None:
     """Process session homes that the bus retains, then those that gateways publish. Raises BusUnavailable."""
     async for messages in bus.homes():
         for message in messages:
-            _take_homes(services, message)
+            _receive_homes(services, message)
             await asyncio.sleep(0)  # a batch may have 4,096 sessions: let requests run in between
         services.state.unread.discard("session homes")
 
 
-def _take_homes(services: Services, message: bytes) -> None:
+def _receive_homes(services: Services, message: bytes) -> None:
     try:
-        services.router.homes.received(session_homes.decode(message), services.wall_clock())
+        services.router.homes.receive_batch(session_homes.decode(message), services.wall_clock())
     except HomesInvalid as error:
         _log.warning("dropped a batch of session homes: %s", error)
 
@@ -203,45 +203,45 @@ async def follow_pins(services: Services, bus: RolloutBus) -> None:
     """Process pins that the bus retains, then those that gateways publish. Raises BusUnavailable."""
     async for messages in bus.pins():
         for message in messages:
-            _take_pins(services, message)
+            _receive_pins(services, message)
             await asyncio.sleep(0)  # a batch may have 4,096 sessions: let requests run in between
         services.state.unread.discard("pins")
 
 
-def _take_pins(services: Services, message: bytes) -> None:
+def _receive_pins(services: Services, message: bytes) -> None:
     try:
-        services.rollouts.splits.pins.received(session_pins.decode(message), services.wall_clock())
+        services.rollouts.splits.pins.receive_batch(session_pins.decode(message), services.wall_clock())
     except BatchInvalid as error:
         _log.warning("dropped a batch of pins: %s", error)
 
 
 async def sweep(gateway: Gateway, every_s: float = _SWEEP_INTERVAL_S) -> None:
     """Sweep the gateway periodically; skip a round after a stall of this loop, so that pending input is read first."""
-    rounds = Rounds(every_s, gateway.services.clock())
+    rounds = StallGuard(every_s, gateway.services.clock())
     while True:
         await asyncio.sleep(every_s)
-        if rounds.may_judge(gateway.services.clock()):
+        if rounds.is_on_time(gateway.services.clock()):
             gateway.sweep()
 
 
-async def _take(gateway: Gateway, message: bytes, seals: SealChecker | None) -> None:
+async def _receive_message(gateway: Gateway, message: bytes, seals: SealChecker | None) -> None:
     """Process a message of many heartbeats in parts, so that requests do not wait for all of it."""
     try:
         for number, line in enumerate(heartbeats.lines(message), start=1):
-            _take_line(gateway, line, seals)
+            _receive_line(gateway, line, seals)
             if number % _LINES_AT_ONCE == 0:
                 await asyncio.sleep(0)
     except HeartbeatInvalid as error:
         _log.warning("dropped a message from the bus: %s", error)
 
 
-def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None:
+def _receive_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None:
     try:
         said = heartbeats.decode_line(line)
         if seals is not None:
             seals.check(line, said)
     except HeartbeatRefused as error:
-        if seals is not None and seals.has_to_be_told(gateway.services.clock()):
+        if seals is not None and seals.should_log(gateway.services.clock()):
             _log.warning("rejected %d heartbeats from the bus; the last one: %s", seals.refused_total, error)
         return
     except HeartbeatInvalid as error:
@@ -256,16 +256,16 @@ def _take_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> None
 async def follow_nodes(services: Services, bus: NodeBus) -> None:
     """Process notices of nodes that are not ready, from the controller by the registry. Raises BusUnavailable."""
     async for message in bus.nodes():
-        take_nodes(services, message)
+        receive_nodes(services, message)
 
 
-def take_nodes(services: Services, message: bytes) -> None:
+def receive_nodes(services: Services, message: bytes) -> None:
     try:
         told = verdicts.decode_notice(message)
     except VerdictsInvalid as error:
         _log.warning("dropped a notice of nodes: %s", error)
         return
-    services.fleet.tell_nodes(told.nodes, services.clock() + verdicts.VERDICTS_FOR_S)
+    services.fleet.set_troubled_nodes(told.nodes, services.clock() + verdicts.VERDICTS_FOR_S)
 
 
 # prefix updates from replicas
@@ -277,13 +277,13 @@ async def follow_prefixes(exact: "ExactPrefixes", bus: PrefixBus) -> None:
         exact.receive(message)
 
 
-async def ask_for_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:
+async def request_prefixes(services: Services, exact: "ExactPrefixes", bus: PrefixBus) -> None:
     """Request every few seconds the prefix data that the routing policies in force need."""
     await asyncio.sleep(_FIRST_REQUEST_S)  # the subscription must exist before the replies arrive
     while True:
         if services.state.catalogue is not None:
-            for ask in exact.asks(services.state.catalogue):
-                await bus.ask_prefixes(encode(ask))
+            for ask in exact.due_requests(services.state.catalogue):
+                await bus.publish_prefix_request(encode(ask))
         await asyncio.sleep(ASK_INTERVAL_S if services.state.catalogue is not None else _FIRST_REQUEST_S)
 
 
@@ -299,8 +299,8 @@ async def sweep_prefixes(
     exact: "ExactPrefixes", clock: Callable[[], float], every_s: float = _SWEEP_INTERVAL_S
 ) -> None:
     """Remove prefixes of silent replicas periodically; skip a round after a stall of this loop."""
-    rounds = Rounds(every_s, clock())
+    rounds = StallGuard(every_s, clock())
     while True:
         await asyncio.sleep(every_s)
-        if rounds.may_judge(clock()):
+        if rounds.is_on_time(clock()):
             exact.sweep()

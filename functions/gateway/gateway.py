@@ -19,7 +19,7 @@ from functions.decisions.request.features import NO_TOKENS
 from functions.decisions.routing.replicas import ReplicaView
 from functions.fleet.heartbeat import Heartbeat, Pulse
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
 from functions.gateway.http.held_bytes import Hold
 from functions.gateway.http.sink import Answering, Sink
@@ -28,7 +28,7 @@ from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import replies
 from functions.gateway.request.dialects import OPENAI, Dialect
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from functions.gateway.request.request import Timeline
 from functions.gateway.services import OpenRequest, Services
 from functions.gateway.unheard import UnheardReplicas
@@ -50,10 +50,10 @@ class Interceptor(Protocol):
 
     route: Route
 
-    def concerns(self, catalogue: Catalogue, tenant: TenantId) -> bool:
+    def may_handle(self, catalogue: Catalogue, tenant: TenantId) -> bool:
         """Return True if the part may handle a request of this tenant."""
 
-    def take(
+    def start_answer(
         self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
         """Answer the request with requests of the part's own to `Gateway.handle`; raises Refused."""
@@ -63,8 +63,8 @@ class Gateway:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.interceptors: tuple[Interceptor, ...] = ()
-        self._unheard: list[Exchange] = []  # requests that wait for their pool's first heartbeat
-        self._unheard_replicas = UnheardReplicas(self._is_out)
+        self._unheard: list[RequestExchange] = []  # requests that wait for their pool's first heartbeat
+        self._unheard_replicas = UnheardReplicas(self._remove_unreachable)
 
     # requests
 
@@ -81,43 +81,45 @@ class Gateway:
             # this request uses one catalogue, even if a new one is swapped in meanwhile
             catalogue = services.state.catalogue
             if catalogue is None:
-                raise Refused(_NOT_READY)
+                raise RequestRejected(_NOT_READY)
             if services.state.snapshot_too_old:
-                raise Refused(_TOO_OLD)
+                raise RequestRejected(_TOO_OLD)
             if services.state.drain_is_over:
-                raise Refused(errors.restarting())
+                raise RequestRejected(errors.restarting())
             known = services.intake.recognise(catalogue, raw, services.wall_clock())
             now_s = services.clock()  # one clock reading for the whole intake, which never yields to the loop
             if known.read.is_late(now_s - received_s):  # the client no longer waits, so no engine should work on it
-                raise Refused(errors.arrived_too_late())
+                raise RequestRejected(errors.arrived_too_late())
             for interceptor in self.interceptors if not composed else ():
-                if interceptor.route is route and interceptor.concerns(catalogue, known.caller.tenant):
-                    return interceptor.take(catalogue, known, raw, sink, received_s)
+                if interceptor.route is route and interceptor.may_handle(catalogue, known.caller.tenant):
+                    return interceptor.start_answer(catalogue, known, raw, sink, received_s)
             entry = services.quotas.enter(known.caller.tenant, known.tier, now_s, known.key)
             admitted = services.intake.admit(catalogue, route, raw, known)
             services.quarantine.check(admitted, now_s)
             sizes = admitted.features if route.is_read else NO_TOKENS
             is_reserved = entry.reserve(sizes, now_s, admitted.service_class)
-        except Refused as refused:
-            self._turn_away(sink, route, raw.request_id, refused, entry)
+        except RequestRejected as refused:
+            self._reject(sink, route, raw.request_id, refused, entry)
             return None
         except Exception:
             _log.exception("request %s failed in the intake", raw.request_id)
-            self._turn_away(sink, route, raw.request_id, Refused(errors.internal_error()), entry)
+            self._reject(sink, route, raw.request_id, RequestRejected(errors.internal_error()), entry)
             return None
         timeline = Timeline(received_s, services.clock())
-        exchange = Exchange(services, catalogue, admitted, sink, timeline=timeline, entry=entry)
-        self.begin(exchange, sink, is_reserved=is_reserved)
+        exchange = RequestExchange(services, catalogue, admitted, sink, timeline=timeline, entry=entry)
+        self.start_admitted(exchange, sink, is_reserved=is_reserved)
         return exchange
 
-    def begin(self, exchange: Exchange, sink: Sink, *, is_reserved: bool) -> None:
+    def start_admitted(self, exchange: RequestExchange, sink: Sink, *, is_reserved: bool) -> None:
         """Start an admitted request. If its quota is not reserved yet (`is_reserved`), request the rest first."""
         if is_reserved:
             self._start(exchange)
         else:  # other gateways may have unused shares of the tenant's limits
-            self.services.quotas.ask(exchange.entry, self.services.clock, partial(self._reserved, exchange, sink))
+            self.services.quotas.request_missing(
+                exchange.entry, self.services.clock, partial(self._quota_decided, exchange, sink)
+            )
 
-    def _reserved(self, exchange: Exchange, sink: Sink, refused: Refused | None) -> None:
+    def _quota_decided(self, exchange: RequestExchange, sink: Sink, refused: RequestRejected | None) -> None:
         """Start the request, or reject it if the missing quota was not granted."""
         if exchange.ended:  # the client left in the meantime
             return
@@ -128,32 +130,32 @@ class Gateway:
             return
         exchange.ended = True
         admitted = exchange.admitted
-        self._turn_away(sink, admitted.route, admitted.request_id, refused, exchange.entry)
+        self._reject(sink, admitted.route, admitted.request_id, refused, exchange.entry)
 
-    def _start(self, exchange: Exchange) -> None:
+    def _start(self, exchange: RequestExchange) -> None:
         """Start the request; soon after the gateway's start, wait a limited time for the pool's first heartbeat."""
         services = self.services
-        if services.clock() < services.state.fleet_unheard_until_s and self._may_yet_be_heard(exchange):
+        if services.clock() < services.state.fleet_unheard_until_s and self._may_get_first_heartbeat(exchange):
             self._unheard.append(exchange)
             return
         try:
             exchange.start()
         except Exception:
-            exchange.failed_here()
+            exchange.fail_internally()
 
-    def _may_yet_be_heard(self, exchange: Exchange) -> bool:
+    def _may_get_first_heartbeat(self, exchange: RequestExchange) -> bool:
         """Return True if a ready replica of the request's pool may not have sent its first heartbeat yet."""
         replicas = self.services.fleet.pool(exchange.admitted.model.pool).replicas
         return not self.services.state.drain_is_over and not any(replica.phase == "ready" for replica in replicas)
 
-    def _start_heard(self, now_s: float) -> None:
+    def _start_waiting(self, now_s: float) -> None:
         """Start requests that waited for their pool's first heartbeat, from the sweep.
 
         A heartbeat must not start them: the first replica to report would get all of them.
         """
         waited, self._unheard = self._unheard, []
         for exchange in waited:
-            _each([exchange], lambda request: request.check(now_s))  # its deadline may have passed
+            _for_each([exchange], lambda request: request.check(now_s))  # its deadline may have passed
             if not exchange.ended:
                 self._start(exchange)
 
@@ -161,17 +163,17 @@ class Gateway:
         """Check the caller and reserve memory before a body is read. Raises Refused."""
         services = self.services
         if services.state.catalogue is None:
-            raise Refused(_NOT_READY)
+            raise RequestRejected(_NOT_READY)
         if services.state.snapshot_too_old:
-            raise Refused(_TOO_OLD)
+            raise RequestRejected(_TOO_OLD)
         caller = services.intake.precheck(services.state.catalogue, headers, services.wall_clock())
         return services.held.body(caller.tenant, announced_bytes(headers), request_id_of(headers))
 
     def refuse(self, sink: Sink, request_id: str, answer: ErrorAnswer, dialect: Dialect = OPENAI) -> None:
         replies.refuse(self.services.metrics, sink, request_id, answer, dialect=dialect)
 
-    def _turn_away(
-        self, sink: Sink, route: Route, request_id: str, refused: Refused, entry: RequestQuota | None
+    def _reject(
+        self, sink: Sink, route: Route, request_id: str, refused: RequestRejected, entry: RequestQuota | None
     ) -> None:
         """Refuse a request that may already have been counted."""
         more = entry.headers if entry is not None else ()
@@ -190,7 +192,7 @@ class Gateway:
         services.rollouts.swap(catalogue)
         services.retry_budgets.swap(catalogue.pools)
         services.pool_wakes.keep_only(catalogue.may_sleep)
-        self._each_open(lambda request: request.snapshot_swapped())
+        self._for_each_open(lambda request: request.snapshot_swapped())
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
     def bus_recovered(self) -> None:
@@ -217,7 +219,7 @@ class Gateway:
         """Process a pulse as the heartbeat that it abbreviates; ignore an unknown agent's, whose full heartbeat
         follows.
         """
-        completed = self.services.fleet.completed(pulse)
+        completed = self.services.fleet.complete_pulse(pulse)
         if completed is not None:
             self.receive_heartbeat(*completed)
 
@@ -225,13 +227,13 @@ class Gateway:
         """Check silence, deadlines and idle connections, a few times a second. `feeds.sweep` skips late rounds."""
         services = self.services
         now_s = services.clock()
-        self._judge_snapshot()
+        self._check_snapshot_age()
         if not services.state.bus_down:
             self._expire(now_s)
             self._suspect(now_s)
-        self._start_heard(now_s)
+        self._start_waiting(now_s)
         due = [request for request in services.open_requests if now_s >= request.due_s]
-        _each(due, lambda request: request.check(now_s))
+        _for_each(due, lambda request: request.check(now_s))
         services.pool_wakes.sweep(now_s)
         services.admission.sweep(now_s)
         services.connections.sweep(now_s)
@@ -247,7 +249,7 @@ class Gateway:
         """Remove replicas that are silent. If most are silent at the same time, connect to each one first."""
         services, fleet = self.services, self.services.fleet
         were_unheard = fleet.expiry.is_fleets
-        for replica_id, phase in fleet.expire(now_s, services.router.silence.heard_s).items():
+        for replica_id, phase in fleet.expire(now_s, services.router.silence.last_bytes_s).items():
             if phase == "draining":
                 _log.info("replica %s has drained and is gone", replica_id)
             else:
@@ -260,7 +262,7 @@ class Gateway:
                 _log.warning("the bus answers but delivers no heartbeats: replicas that accept connections stay in use")
         self._unheard_replicas.sweep(services, now_s)
 
-    def _is_out(self, replica_id: ReplicaId) -> None:
+    def _remove_unreachable(self, replica_id: ReplicaId) -> None:
         _log.warning("replica %s fell silent, accepts no connections and is out", replica_id)
         self.services.fleet.forget(replica_id)
         self._lost(replica_id)
@@ -271,13 +273,13 @@ class Gateway:
 
     def _suspect(self, now_s: float) -> None:
         """Avoid nodes and zones that are silent as a whole or are reported as not ready."""
-        lost, found = self.services.fleet.suspect(now_s)
+        lost, found = self.services.fleet.update_suspicions(now_s)
         for kind, name in sorted(lost):
             _log.warning("%s %s has fallen silent or is not ready: its replicas are avoided", kind, name)
         for kind, name in sorted(found):
             _log.info("%s %s sends heartbeats again, or its replicas are gone", kind, name)
 
-    def _judge_snapshot(self) -> None:
+    def _check_snapshot_age(self) -> None:
         services, state = self.services, self.services.state
         max_age_s = services.limits.snapshot_max_age_s
         too_old = state.snapshot_source is not None and 0.0 < max_age_s < services.snapshot_age_s()
@@ -292,8 +294,8 @@ class Gateway:
     def cut_short(self) -> None:
         """End open requests, and reject new ones, with an error because the drain timeout has passed."""
         self.services.state.drain_is_over = self.services.state.draining
-        self._start_heard(self.services.clock())
-        self._each_open(lambda request: request.cut_short(errors.restarting()))
+        self._start_waiting(self.services.clock())
+        self._for_each_open(lambda request: request.cut_short(errors.restarting()))
 
     def not_ready_reason(self) -> str | None:
         """Return the reason for a negative /readyz, or None if the gateway is ready."""
@@ -313,16 +315,16 @@ class Gateway:
     def _abandon(self, replica_id: ReplicaId) -> None:
         if self.services.adapter_loads is not None:
             self.services.adapter_loads.replica_lost(replica_id)
-        self._each_open(lambda request: request.replica_lost(replica_id))
+        self._for_each_open(lambda request: request.replica_lost(replica_id))
 
-    def _each_open(self, step: Callable[[OpenRequest], None]) -> None:
-        _each(list(self.services.open_requests), step)
+    def _for_each_open(self, step: Callable[[OpenRequest], None]) -> None:
+        _for_each(list(self.services.open_requests), step)
 
 
-def _each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> None:
+def _for_each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> None:
     """Call `step` on each request. A failure of one ends that request only."""
     for request in requests:
         try:
             step(request)
         except Exception:
-            request.failed_here()
+            request.fail_internally()

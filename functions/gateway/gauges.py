@@ -8,7 +8,7 @@ from prometheus_client import Gauge
 
 from functions.gateway.replica_gauges import ReplicaGauges
 from functions.gateway.services import Services
-from functions.telemetry.cells import Counter
+from functions.telemetry.cells import CounterFamily
 
 _PHASES = ("starting", "ready", "warm", "draining", "hung", "dead")
 
@@ -22,17 +22,17 @@ class StateGauges:
             "shoal_bus_state_seconds", "Time since the bus was found or lost, or since the start", registry=registry
         )
         self._unheard = Gauge("shoal_unheard_replicas", "Replicas in use without current heartbeats", registry=registry)
-        self._hedges = Counter(
+        self._hedges = CounterFamily(
             "shoal_hedges", "Second attempts started because the first one was slow", ["outcome"], registry=registry
         )
         self._hedges_before = (0, 0)
-        self._quarantined = Counter(
+        self._quarantined = CounterFamily(
             "shoal_prompts_quarantined",
             "Requests rejected because replicas failed on their prompt",
             registry=registry,
         )
         self._quarantined_before = 0
-        self._traces_dropped = Counter(
+        self._traces_dropped = CounterFamily(
             "shoal_traces_dropped", "Trace rows that could not be written in time", registry=registry
         )
         self._traces_dropped_before = 0
@@ -46,7 +46,7 @@ class StateGauges:
         self._unpublished_pins = Gauge(
             "shoal_session_pins_untold", "Pins that other gateways have not received yet", registry=registry
         )
-        self._lost_pins = Counter(
+        self._lost_pins = CounterFamily(
             "shoal_session_pins_lost", "Pins that other gateways will not receive", registry=registry
         )
         self._lost_pins_before = 0
@@ -54,7 +54,7 @@ class StateGauges:
         self._untold_homes = Gauge(
             "shoal_session_homes_untold", "Homes that other gateways have not received yet", registry=registry
         )
-        self._home_totals = Counter(
+        self._home_totals = CounterFamily(
             "shoal_session_homes_exchanged",
             "Session homes that other gateways cannot derive, by outcome of their exchange",
             ["outcome"],
@@ -73,7 +73,9 @@ class StateGauges:
         self._age = Gauge(
             "shoal_snapshot_age_seconds", "Time since the registry last vouched for the snapshot", registry=registry
         )
-        self._refused_snapshots = Counter("shoal_snapshot_refused", "Snapshots rejected as invalid", registry=registry)
+        self._refused_snapshots = CounterFamily(
+            "shoal_snapshot_refused", "Snapshots rejected as invalid", registry=registry
+        )
         self._refused_before = 0
         self._phase = Gauge(
             "shoal_replica_state", "1 for the phase that the replica is in", ["replica", "state"], registry=registry
@@ -103,7 +105,7 @@ class StateGauges:
         self._kv.clear()
         suspected = services.fleet.suspicions.replicas.values()
         catalogue = services.state.catalogue
-        self._replicas.take(
+        self._replicas.update(
             (heartbeat for heartbeat, _ in services.fleet.heartbeats()),
             services.clock(),
             suspected,

@@ -8,7 +8,7 @@ import socket
 
 from functions.api.netloc import netloc
 from functions.gateway.settings import GatewaySettings
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 
 BACKLOG = 4096
 # Send buffer of the kernel for one client. By default it grows to 4 MiB, 38 GB for 9,500 clients that read slowly. At
@@ -48,7 +48,7 @@ def _bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:
     if shared:
         options.append((socket.SOL_SOCKET, socket.SO_REUSEPORT, 1))
     try:
-        listener = bound(host, port, *options)
+        listener = bind_socket(host, port, *options)
     except OSError as error:
         raise StartFailed(
             f"cannot listen on {netloc(host, port)}: {error.strerror}; free it or set {setting}"

@@ -23,7 +23,7 @@ _POOL_BYTES = 100 * 10**6 + 130 * MIB  # cached blocks of its replicas, and a to
 _FILE_BYTES = 20 * MIB  # a file during its upload to the store
 
 
-def most(settings: GatewaySettings, pools: int, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
+def maximum_parts(settings: GatewaySettings, pools: int, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
     """Return the parts of the maximum memory. `pools`: number of pools that generate, each with a tokenizer."""
     limits, batch = Limits(), BatchLimits()
     parts = [

@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from functions.api.ids import PoolName
 from functions.decisions.routing.choice import NoReplica, Prediction
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway.prefix.metrics import PrefixStats
 from functions.gateway.request.request import CascadeSpend, Ended
 from functions.gateway.routing.adapter_loads import ColdOutcome
 from functions.gateway.routing.rollout import judge
 from functions.http.connections import Closed
-from functions.telemetry.cells import Counter, CounterCell, Histogram, HistogramCell
+from functions.telemetry.cells import CounterCell, CounterFamily, HistogramCell, HistogramFamily
 from functions.telemetry.gap_histogram import MIDDLES_S
 
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -40,101 +40,103 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None, *, named_models: int = NAMED_MODELS) -> None:
         self.registry = registry or CollectorRegistry()
         by_pool = ["pool", "class"]
-        self._requests = Counter(
+        self._requests = CounterFamily(
             "shoal_requests",
             "Requests by HTTP status; models beyond the busiest are `other`",
             ["model", "class", "code"],
             registry=self.registry,
         )
-        self._ttft = Histogram(
+        self._ttft = HistogramFamily(
             "shoal_ttft_seconds", "Time to first token", by_pool, buckets=_TTFT_BUCKETS, registry=self.registry
         )
-        self._inter_token = Histogram(
+        self._inter_token = HistogramFamily(
             "shoal_inter_token_seconds",
             "Time between two tokens of a stream, each gap",
             by_pool,
             buckets=_INTER_TOKEN_BUCKETS,
             registry=self.registry,
         )
-        self._model_ttft = Histogram(
+        self._model_ttft = HistogramFamily(
             "shoal_model_ttft_seconds",
             "Time to first token by model; those beyond the busiest are `other`",
             ["model"],
             buckets=_TTFT_BUCKETS,
             registry=self.registry,
         )
-        self._seconds = Histogram(
+        self._seconds = HistogramFamily(
             "shoal_request_seconds",
             "Time from a request's arrival to the end of its answer",
             by_pool,
             buckets=_REQUEST_BUCKETS,
             registry=self.registry,
         )
-        self._tokens = Counter(
+        self._tokens = CounterFamily(
             "shoal_tokens", "Tokens, by the engine's count", ["pool", "kind"], registry=self.registry
         )
-        self._routes = Counter(
+        self._routes = CounterFamily(
             "shoal_route_decisions", "Routing decisions by reason", ["reason"], registry=self.registry
         )
-        self._retries = Counter("shoal_retries", "Attempts after the first", registry=self.registry)
-        self._failures = Counter(
+        self._retries = CounterFamily("shoal_retries", "Attempts after the first", registry=self.registry)
+        self._failures = CounterFamily(
             "shoal_attempt_failures", "Attempts at a replica that failed", ["failure"], registry=self.registry
         )
-        self._shed = Counter("shoal_shed", "Requests refused for lack of capacity", ["reason"], registry=self.registry)
-        self._degraded = Counter(
+        self._shed = CounterFamily(
+            "shoal_shed", "Requests refused for lack of capacity", ["reason"], registry=self.registry
+        )
+        self._degraded = CounterFamily(
             "shoal_degraded", "Requests that another pool answered", ["from", "to"], registry=self.registry
         )
-        self._taken_over = Counter(
+        self._taken_over = CounterFamily(
             "shoal_pool_takeovers",
             "Requests that another pool of the same model answered",
             ["from", "to"],
             registry=self.registry,
         )
-        self._hedge_lost = Counter(
+        self._hedge_lost = CounterFamily(
             "shoal_hedge_lost_tokens",
             "Predicted prompt tokens that the slower of two attempts computed; charged to no tenant",
             ["pool"],
             registry=self.registry,
         )
-        self._cascade = Counter(
+        self._cascade = CounterFamily(
             "shoal_cascade",
             "Answers of small models in cascades, by verdict",
             ["from", "to", "verdict"],
             registry=self.registry,
         )
-        self._splits = Counter(
+        self._splits = CounterFamily(
             "shoal_prefill_paths",
             "Answers of pools with a prefill pool: `pays` if that pool computed the prompt, else the reason why not",
             ["pool", "why"],
             registry=self.registry,
         )
-        self._closed = Counter(
+        self._closed = CounterFamily(
             "shoal_connections_closed",
             "Client connections closed or refused at a limit: crowded (idle, closed for a new one), address (limit per "
             "address), no_room (all are busy), slow_reader (others need the memory of its unread answer)",
             ["reason"],
             registry=self.registry,
         )
-        self._quota = Counter(
+        self._quota = CounterFamily(
             "shoal_quota_rejections", "Requests over a tenant's own limit", ["dimension"], registry=self.registry
         )
-        self._cold = Histogram(
+        self._cold = HistogramFamily(
             "shoal_cold_load_seconds",
             "Time from the first request for an adapter that no replica has loaded to the end of its load",
             ["outcome"],
             buckets=_COLD_BUCKETS,
             registry=self.registry,
         )
-        self._rollout_requests = Counter(
+        self._rollout_requests = CounterFamily(
             "shoal_rollout_requests", "Requests of channels in rollout", ["model", "group"], registry=self.registry
         )
-        self._rollout_failures = Counter(
+        self._rollout_failures = CounterFamily(
             "shoal_rollout_failures",
             "Failed requests of channels in rollout: status 500 and above, except 503 for lack of capacity",
             ["model", "group"],
             registry=self.registry,
         )
-        self._bus_lost = Counter(
+        self._bus_lost = CounterFamily(
             "shoal_bus_lost",
             "Times that the bus was unreachable",
             ["what"],
@@ -164,7 +166,7 @@ class Metrics:
     def retried(self) -> None:
         self._retries.inc()
 
-    def attempt_failed(self, failure: Failure) -> None:
+    def attempt_failed(self, failure: AttemptFailure) -> None:
         self._failures.labels(failure.value).inc()
 
     def bus_lost(self, what: Literal["heartbeats", "evidence", "pins", "homes"]) -> None:

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from functions.api.ids import TenantId
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 from functions.gateway.http.headers import announced_bytes
 from functions.gateway.intake.callers import identify_manager
 from functions.gateway.services import Services
@@ -76,22 +76,22 @@ class RegistryForwarding:
         services = self._services
         _, caller, key = identify_manager(services, request)
         if not all(map(_SEGMENT.fullmatch, request.path_params.values())):
-            raise Refused(errors.not_found(request.method, request.scope["path"]))
+            raise RequestRejected(errors.not_found(request.method, request.scope["path"]))
         most_bytes = None if _is_upload(request) else services.limits.body_bytes
         if most_bytes is not None and (announced_bytes(request.scope["headers"]) or 0) > most_bytes:
-            raise Refused(errors.body_too_large(most_bytes))
+            raise RequestRejected(errors.body_too_large(most_bytes))
         async with AsyncExitStack() as held:
-            self._take(held, request, caller.tenant)
+            self._reserve(held, request, caller.tenant)
             try:
-                answer = await self._client.send(self._sent(request, key), stream=True)
+                answer = await self._client.send(self._build_request(request, key), stream=True)
             except ClientDisconnect:
                 return Response(status_code=_LEFT)  # the client has left
             except httpx.HTTPError as error:
-                raise Refused(_away()) from error
+                raise RequestRejected(_registry_unavailable()) from error
             held.push_async_callback(answer.aclose)
             return _Relayed(answer, held.pop_all())
 
-    def _sent(self, request: Request, key: str) -> httpx.Request:
+    def _build_request(self, request: Request, key: str) -> httpx.Request:
         is_upload = _is_upload(request)
         query = request.scope["query_string"].decode("latin-1")
         return self._client.build_request(
@@ -102,9 +102,9 @@ class RegistryForwarding:
             timeout=httpx.Timeout(_CHECKED_S if is_upload else _ANSWER_S, connect=_CONNECT_S, write=_WRITE_S),
         )
 
-    def _take(self, held: AsyncExitStack, request: Request, tenant: TenantId) -> None:
+    def _reserve(self, held: AsyncExitStack, request: Request, tenant: TenantId) -> None:
         shares = self._uploads if _is_upload(request) else self._open
-        held.enter_context(shares.taken(tenant))
+        held.enter_context(shares.reserved(tenant))
 
 
 class _Relayed(StreamingResponse):
@@ -139,7 +139,7 @@ async def _body(request: Request, most_bytes: int | None) -> AsyncIterator[bytes
     async for block in request.stream():
         size_bytes += len(block)
         if most_bytes is not None and size_bytes > most_bytes:
-            raise Refused(errors.body_too_large(most_bytes))
+            raise RequestRejected(errors.body_too_large(most_bytes))
         if block:
             yield block
 
@@ -148,19 +148,19 @@ def _is_upload(request: Request) -> bool:
     return request.method == "POST" and bool(request.scope["path"] == UPLOADS)
 
 
-def _too_many() -> Refused:
+def _too_many() -> RequestRejected:
     message = "Too many requests to the registry are open. Wait for an answer first."
-    return Refused(ErrorAnswer(429, "requests", "too_many_requests", message, retry_after_s=1))
+    return RequestRejected(ErrorAnswer(429, "requests", "too_many_requests", message, retry_after_s=1))
 
 
-def _too_many_uploads() -> Refused:
+def _too_many_uploads() -> RequestRejected:
     message = (
         f"Too many uploads are under way: the limit is {_UPLOADS_OF_TENANT} a tenant and {_UPLOADS_AT_ONCE} in all. "
         "Wait for one to end."
     )
-    return Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
+    return RequestRejected(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
 
 
-def _away() -> ErrorAnswer:
+def _registry_unavailable() -> ErrorAnswer:
     message = "The registry is unreachable. Models are still served, but cannot be managed now. Try again shortly."
     return errors.unavailable(message, "registry_unavailable", 5)

@@ -37,7 +37,7 @@ class ReplicaGauges(Collector):
         self._silent: dict[str, _Gone] = {}
         self._suspected: Counts[Domain] = Counts()
 
-    def take(
+    def update(
         self,
         heartbeats: Iterable[Heartbeat],
         now_s: float,
@@ -83,9 +83,9 @@ class ReplicaGauges(Collector):
         )
         for (kind, domain), count in sorted(self._suspected.items()):
             suspected.add_metric([kind, domain], count)
-        yield from (pools, zones, suspected, *self._of_ready())
+        yield from (pools, zones, suspected, *self._ready_metrics())
 
-    def _of_ready(self) -> Iterator[Metric]:
+    def _ready_metrics(self) -> Iterator[Metric]:
         kv = GaugeMetricFamily("shoal_pool_kv_usage_ratio", "KV cache in use in the fullest replica", labels=["pool"])
         service = GaugeMetricFamily(
             "shoal_replica_service_seconds",

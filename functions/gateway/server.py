@@ -26,7 +26,7 @@ from functions.gateway.assembly import make_services
 from functions.gateway.background import Background
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
-from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.conversations import KeptConversations
 from functions.gateway.chat.tools.calls import ToolCaller
 from functions.gateway.gateway import Gateway
 from functions.gateway.gauges import StateGauges
@@ -58,7 +58,7 @@ def run(settings: GatewaySettings, other: OtherChoice | None = None) -> None:
     listeners = inherited.listeners if inherited is not None else bind_all(settings)
     config = _uvicorn_config(settings)
     raise_descriptor_limit()
-    warn_if_over(memory.most(settings, pools=1), limit_bytes())
+    warn_if_over(memory.maximum_parts(settings, pools=1), limit_bytes())
     server = _Server(config, settings, listeners, inherited, other)
     server.run(sockets=[listeners[0]])
 
@@ -138,7 +138,7 @@ class _Server(uvicorn.Server):
             password=configured.bus_password(settings),
             shelf_bytes=settings.conversation_tenant_bytes,
         )
-        kept = Conversations(self._conversations, settings.pepper_file.read_bytes().strip())
+        kept = KeptConversations(self._conversations, settings.pepper_file.read_bytes().strip())
         composer = Composer(
             ChatServices(self._services, gateway.handle, ToolCaller(configured.tool_policy(settings)), kept)
         )
@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
             self._batches.close_store()
         if self._exact is not None:
             self._exact.close()
-        await self._background.last_words()
+        await self._background.publish_last_state()
         await self._usage.close()
         await asyncio.to_thread(self._trace_outputs.close)
         self._services.upstreams.close()

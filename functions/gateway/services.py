@@ -66,7 +66,7 @@ class OpenRequest(Watched, Protocol):
 
     def cut_short(self, answer: ErrorAnswer) -> None: ...
 
-    def failed_here(self) -> None: ...
+    def fail_internally(self) -> None: ...
 
 
 class SnapshotSource(Protocol):
@@ -77,7 +77,7 @@ class SnapshotSource(Protocol):
 
 
 @dataclass(slots=True)
-class State:
+class GatewayState:
     catalogue: Catalogue | None = None  # a request under way continues with the one that it began with
     snapshot_source: SnapshotSource | None = None
     snapshot_too_old: bool = False  # the registry has not confirmed the snapshot for too long: valid keys are unknown
@@ -124,7 +124,7 @@ class Services:
     end_listeners: tuple[EndListener, ...]  # notified of each request's end, in this order
     bus_link: BusLink
     origins: Origins = field(default_factory=Origins)  # origins whose pages may call the gateway
-    state: State = field(default_factory=State)
+    state: GatewayState = field(default_factory=GatewayState)
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in order of arrival
 
     def requests_of(self, pools: Iterable[PoolName]) -> dict[PoolName, int]:

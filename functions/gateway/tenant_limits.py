@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from functions.api.ids import TenantId
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 
 _PERIOD_S = 60
 _BURST_DIVISOR = 6
@@ -47,7 +47,10 @@ class TenantShares:
     __slots__ = ("_held", "_most_per_tenant", "_refusal", "held", "most")
 
     def __init__(
-        self, most: int = sys.maxsize, most_per_tenant: int = sys.maxsize, refusal: Callable[[], Refused] | None = None
+        self,
+        most: int = sys.maxsize,
+        most_per_tenant: int = sys.maxsize,
+        refusal: Callable[[], RequestRejected] | None = None,
     ) -> None:
         self._most_per_tenant = most_per_tenant
         self._refusal = refusal
@@ -63,25 +66,25 @@ class TenantShares:
         own = self._held[tenant] + amount
         return self.held + amount <= self.most and own <= min(self._most_per_tenant, own_most)
 
-    def take(self, tenant: str, amount: int = 1) -> None:
+    def reserve(self, tenant: str, amount: int = 1) -> None:
         self._held[tenant] += amount
         self.held += amount
 
-    def give_back(self, tenant: str, amount: int = 1) -> None:
+    def release(self, tenant: str, amount: int = 1) -> None:
         self.held -= amount
         self._held[tenant] -= amount
         if not self._held[tenant]:
             del self._held[tenant]
 
     @contextmanager
-    def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
+    def reserved(self, tenant: str, amount: int = 1) -> Iterator[None]:
         if self._refusal is not None and not self.is_free(tenant, amount):
             raise self._refusal()
-        self.take(tenant, amount)
+        self.reserve(tenant, amount)
         try:
             yield
         finally:
-            self.give_back(tenant, amount)
+            self.release(tenant, amount)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -96,7 +99,7 @@ class TenantSlots:
         *,
         wait_s: float | None = None,
         most_users: int | None = None,
-        refusal: Callable[[], Refused] | None = None,
+        refusal: Callable[[], RequestRejected] | None = None,
     ) -> None:
         """`refusal` is raised after a wait of `wait_s`, or if `most_users` of a tenant hold or wait for a slot."""
         self._most = most
@@ -126,7 +129,7 @@ class TenantSlots:
         self._forget(tenant, slots)
 
     @asynccontextmanager
-    async def taken(self, tenant: str) -> AsyncIterator[None]:
+    async def reserved(self, tenant: str) -> AsyncIterator[None]:
         await self.enter(tenant)
         try:
             yield
@@ -171,7 +174,7 @@ class Lookups:
                 f"Too many calls for {what}: calls for models, rollouts, files, batches and conversations together are "
                 f"limited to {self._per_minute} a minute at this gateway. Call less often. {_ADVICE.get(what, '')}"
             )
-            raise Refused(
+            raise RequestRejected(
                 ErrorAnswer(429, "requests", "too_many_lookups", message, retry_after_s=-(-wait_us // US_PER_S))
             )
         bucket.add(bucket.unit)

@@ -83,7 +83,7 @@ def _shippings(settings: GatewaySettings, gateway_id: str) -> dict[str, Shipping
         )
     found = {}
     if settings.trace_store_url is not None:
-        found["store"] = Shipping(settings.trace_dir, "store", _store(settings, settings.trace_store_url))
+        found["store"] = Shipping(settings.trace_dir, "store", _store_receiver(settings, settings.trace_store_url))
     if settings.otlp_endpoint is not None:
         from functions.telemetry import otlp
 
@@ -95,7 +95,7 @@ def _shippings(settings: GatewaySettings, gateway_id: str) -> dict[str, Shipping
     return found
 
 
-def _store(settings: GatewaySettings, url: str) -> Receiver:
+def _store_receiver(settings: GatewaySettings, url: str) -> Receiver:
     from functions.telemetry.store.client import StoreAddress, StoreReceiver, TraceStore
 
     file = settings.trace_store_password_file

@@ -16,7 +16,7 @@ from functions.api.snapshot import ServiceClass
 from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.request.access import Caller
 from functions.decisions.routing.choice import Prediction
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.decisions.routing.sessions import session_hash
 from functions.gateway.http.headers import TraceContext
 from functions.gateway.request.answers import Usage
@@ -71,7 +71,7 @@ class TracedRequest(msgspec.Struct, gc=False):
     stream: bool
     timeline: Timeline
     usage: Usage | None
-    failures: tuple[Failure, ...]
+    failures: tuple[AttemptFailure, ...]
     attempts: int
     snapshot_epoch: int
     status: int

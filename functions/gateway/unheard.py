@@ -38,9 +38,9 @@ class UnheardReplicas:
             replica = services.fleet.replica(replica_id)
             if replica is not None:
                 self._asking.add(replica_id)
-                services.tasks.once("ask an unheard replica", self._ask(services, replica))
+                services.tasks.once("ask an unheard replica", self._connect(services, replica))
 
-    async def _ask(self, services: Services, replica: ReplicaView) -> None:
+    async def _connect(self, services: Services, replica: ReplicaView) -> None:
         connect_s = services.limits.connect_s
         try:
             connection = await services.upstreams.dial(replica.id, replica.host, replica.port, connect_s)
@@ -48,7 +48,7 @@ class UnheardReplicas:
             if replica.id in services.fleet.expiry.doubted:  # no heartbeat came in the meantime
                 self._is_out(replica.id)
         else:
-            services.upstreams.give_back(connection)
+            services.upstreams.release(connection)
             self._again_s[replica.id] = services.clock() + ASKED_AGAIN_S
         finally:
             self._asking.discard(replica.id)

@@ -13,7 +13,7 @@ import socket
 EVERY = "::"
 
 
-def bound(host: str, port: int, *options: tuple[int, int, int]) -> socket.socket:
+def bind_socket(host: str, port: int, *options: tuple[int, int, int]) -> socket.socket:
     """Return a bound socket that does not listen yet. `options` are `setsockopt` arguments, set before the bind.
     Raises OSError if the address cannot be bound."""
     every = host == EVERY

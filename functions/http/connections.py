@@ -65,7 +65,7 @@ class Connections:
         if self._most_per_address and self._per_address[address] >= self._most_per_address:
             self.closed("address")
             return False
-        if len(self._addresses) >= self._most and not self._make_room():
+        if len(self._addresses) >= self._most and not self._close_idle_connection():
             self.closed("no_room")
             return False
         self._addresses[connection] = address
@@ -97,11 +97,11 @@ class Connections:
     def is_known(self, connection: Connection) -> bool:
         return connection not in self._strangers
 
-    def known(self, connection: Connection) -> None:
+    def mark_known(self, connection: Connection) -> None:
         """Mark a connection that has sent a valid credential."""
         self._strangers.pop(connection, None)
 
-    def spoke(self, connection: Connection) -> None:
+    def mark_active(self, connection: Connection) -> None:
         """Record that a request of the connection begins or was answered. Among strangers it is now the last to be
         closed."""
         if connection in self._strangers:
@@ -114,7 +114,7 @@ class Connections:
         for connection in [each for each in self._addresses if now_s >= each.due_s]:
             connection.check(now_s)
 
-    def _make_room(self) -> bool:
+    def _close_idle_connection(self) -> bool:
         victim = next((each for each in self._strangers if each.idle_since_s is not None), None) or self._longest_idle()
         if victim is None:
             return False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
-from functions.fleet.own_stalls import Rounds
+from functions.fleet.own_stalls import StallGuard
 from functions.http.connections import Connections
 
 _SWEEP_S = 0.5
@@ -59,7 +59,7 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def in_words(refusal: Refusal) -> tuple[Headers, bytes]:
+def plain_text_answer(refusal: Refusal) -> tuple[Headers, bytes]:
     """Format a refusal as plain text, for ports that are scraped, probed or called by webhooks."""
     return [(b"content-type", b"text/plain; charset=utf-8")], f"{refusal.message}\n".encode()
 
@@ -86,9 +86,9 @@ class Reader(Protocol):
 class Readers(Protocol):
     """Registry of authenticated clients with unread answers, by the identity that `authenticated` gave."""
 
-    def waits(self, reader: Reader, who: Any) -> None: ...
+    def add_waiting(self, reader: Reader, who: Any) -> None: ...
 
-    def gone(self, reader: Reader) -> None: ...
+    def remove_waiting(self, reader: Reader) -> None: ...
 
 
 @dataclass(slots=True)
@@ -97,14 +97,14 @@ class Guard:
 
     bounds: Bounds
     connections: Connections
-    refusal: Callable[[Refusal], tuple[Headers, bytes]] = in_words  # headers and body, without content-length
+    refusal: Callable[[Refusal], tuple[Headers, bytes]] = plain_text_answer  # headers and body, without content-length
     clock: Callable[[], float] = time.monotonic
     on_refused: Callable[[int], None] = lambda status: None
     readers: Readers | None = None  # notified of clients that do not read
     lame_duck_s: float = -1.0  # negative: as in `bounds`; a drain with more time sets another value
     sweeps_itself: bool = True  # False: another component calls `connections.sweep`
     _swept: asyncio.TimerHandle | None = None
-    _rounds: Rounds = field(default_factory=lambda: Rounds(_SWEEP_S, 0.0))
+    _rounds: StallGuard = field(default_factory=lambda: StallGuard(_SWEEP_S, 0.0))
 
     def __post_init__(self) -> None:
         if self.lame_duck_s < 0:
@@ -119,7 +119,7 @@ class Guard:
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._swept = None
         now_s = self.clock()
-        if self._rounds.may_judge(now_s):
+        if self._rounds.is_on_time(now_s):
             self.connections.sweep(now_s)
         if self.connections:
             self.watch(loop)

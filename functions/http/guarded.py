@@ -106,7 +106,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard.connections.discard(self)
-        self._nobody_waits()
+        self._remove_waiting_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -130,7 +130,7 @@ class GuardedHttp(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._read_by_s = _NEVER_S
-        self._nobody_waits()
+        self._remove_waiting_reader()
 
     # Methods that the sweep, uvicorn and `connections` call.
 
@@ -169,7 +169,7 @@ class GuardedHttp(HttpToolsProtocol):
     def authenticated(self, who: str | None) -> None:
         """Mark the connection as known and remember the identity `who`."""
         self._who = who
-        self._guard.connections.known(self)
+        self._guard.connections.mark_known(self)
 
     @property
     def unread_bytes(self) -> int:
@@ -183,7 +183,7 @@ class GuardedHttp(HttpToolsProtocol):
         self.scope["extensions"] = cast(Any, {_KEY: self})
         self._in_head, self._head_bytes, self._arrived_bytes, self._body_bytes = True, 0, 0, 0
         self._since_s = self._guard.clock()
-        self._guard.connections.spoke(self)
+        self._guard.connections.mark_active(self)
         self._idle_until_s = _NEVER_S
         self._deadline_s = self._since_s + self._guard.bounds.head_s
 
@@ -228,7 +228,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._deadline_s = _NEVER_S  # from here on the handler's own timeouts apply
         super().on_message_complete()
         if self.cycle.response_complete:  # answered before its body was complete
-            self._rest()
+            self._start_keep_alive()
 
     # Methods that uvicorn calls.
 
@@ -236,7 +236,7 @@ class GuardedHttp(HttpToolsProtocol):
         if self._deadline_s != _NEVER_S:  # a pipelined request, which was not read while this answer was being sent
             self._deadline_s = self._guard.clock() + self._guard.bounds.body_s
         else:
-            self._rest()
+            self._start_keep_alive()
         super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -266,11 +266,11 @@ class GuardedHttp(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
             self._feed(head + data[upgrade.args[0] :])
 
-    def _rest(self) -> None:
+    def _start_keep_alive(self) -> None:
         """Start the idle timeout, because no request is under way."""
         guard = self._guard
         self._since_s = guard.clock()
-        guard.connections.spoke(self)
+        guard.connections.mark_active(self)
         rests_s = guard.lame_duck_s if self._draining else guard.bounds.keep_alive_s
         self._idle_until_s = self._since_s + rests_s
 
@@ -322,13 +322,13 @@ class GuardedHttp(HttpToolsProtocol):
     def _expect_reader(self) -> None:
         readers = self._guard.readers
         if readers is not None and self._who is not None:
-            readers.waits(self, self._who)
+            readers.add_waiting(self, self._who)
         self._unread_bytes = self.unread_bytes
         self._read_by_s = self._guard.clock() + self._guard.bounds.write_stall_s
 
-    def _nobody_waits(self) -> None:
+    def _remove_waiting_reader(self) -> None:
         if self._guard.readers is not None:
-            self._guard.readers.gone(self)
+            self._guard.readers.remove_waiting(self)
 
     def _cut_unless_read(self) -> None:
         """Abort if the client has read too little since the last check; else start the next interval."""

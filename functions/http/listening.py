@@ -111,12 +111,12 @@ class TlsListener:
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(_WITHOUT_DESCRIPTORS_S, self._accept_again)
                 return
-            self._begin(accepted, address_of(peer))
+            self._start_handshake(accepted, address_of(peer))
 
     def _accept_again(self) -> None:
         self._loop.add_reader(self._listener, self._accept)
 
-    def _begin(self, accepted: socket.socket, address: str) -> None:
+    def _start_handshake(self, accepted: socket.socket, address: str) -> None:
         accepted.setblocking(False)
         handshake = Handshake(accepted, self._clock())
         if not self._connections.add(handshake, address):
@@ -168,7 +168,7 @@ async def listen(
     return TlsListener(listener, tls, make_protocol, connections, handshake_s=handshake_s, clock=clock)
 
 
-def config_of(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = GuardedHttp, **more: Any) -> Config:
+def server_config(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = GuardedHttp, **more: Any) -> Config:
     """Return uvicorn's configuration for a server with this guard."""
     return Config(
         cast(Any, app),
@@ -186,7 +186,7 @@ def config_of(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = GuardedH
 
 async def serve(app: ASGIApp, listener: socket.socket, guard: Guard) -> asyncio.Server:
     """Serve an application on its own socket on the running event loop, without a drain."""
-    config = config_of(app, guard)
+    config = server_config(app, guard)
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()

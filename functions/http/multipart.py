@@ -80,14 +80,14 @@ class MultipartForm:
 
     def write(self, block: bytes) -> None:
         """Parse one block; MultipartInvalid if it is malformed or `file_begins` rejects it."""
-        with _in_words():
+        with _parser_errors():
             self._parser.write(block)
 
     def end(self) -> None:
         """End the body; MultipartInvalid if the form is incomplete."""
         if not self._is_whole:
             raise MultipartInvalid("The form ended before its last boundary. Send it again.")
-        with _in_words():
+        with _parser_errors():
             self._parser.finalize()
 
     # Parser callbacks.
@@ -158,7 +158,7 @@ class MultipartForm:
 
 
 @contextlib.contextmanager
-def _in_words() -> Iterator[None]:
+def _parser_errors() -> Iterator[None]:
     try:
         yield
     except MultipartParseError as error:

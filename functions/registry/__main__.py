@@ -9,7 +9,7 @@ import sys
 from pydantic import ValidationError
 
 from functions.api import struct_types
-from functions.registry.server import StartFailed, migrate, run
+from functions.registry.server import RegistryStartFailed, migrate, run
 from functions.registry.settings import RegistrySettings
 
 
@@ -22,10 +22,10 @@ def main() -> int:
         if sys.argv[1:] == ["migrate"]:
             migrate(settings)
         elif sys.argv[1:]:
-            raise StartFailed(f"{sys.argv[1][:80]!r} is no command; there is `migrate`, or none to serve")
+            raise RegistryStartFailed(f"{sys.argv[1][:80]!r} is no command; there is `migrate`, or none to serve")
         else:
             run(settings)
-    except (StartFailed, ValidationError) as error:
+    except (RegistryStartFailed, ValidationError) as error:
         print(f"registry: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1
     return 0

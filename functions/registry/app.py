@@ -34,7 +34,7 @@ from functions.artifacts.errors import (
 from functions.fleet.role_credentials import RoleCredentials
 from functions.registry import errors
 from functions.registry.artifact_routes import artifact_routes
-from functions.registry.collecting import Collecting
+from functions.registry.collecting import GarbageCollector
 from functions.registry.console.page import page_routes
 from functions.registry.console.routes import branch_routes, observed_routes, trace_routes
 from functions.registry.console.sources import ConsoleSources, no_sources
@@ -45,7 +45,7 @@ from functions.registry.fleet_routes import audit_routes, collect_routes, fleet_
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.internal_routes import internal_routes, weights_routes
 from functions.registry.key_routes import key_routes
-from functions.registry.metrics import Metrics, active_stages
+from functions.registry.metrics import RegistryMetrics, active_stages
 from functions.registry.model_routes import model_routes
 from functions.registry.openapi import install_document
 from functions.registry.principal import Authenticator
@@ -54,7 +54,7 @@ from functions.registry.regions.routes import regions_routes
 from functions.registry.rollout_routes import rollout_routes
 from functions.registry.services import RegistryServices
 from functions.registry.snapshot_routes import snapshot_routes
-from functions.registry.sql.errors import DatabaseUnavailable, Kind, Refused
+from functions.registry.sql.errors import CatalogueRefused, DatabaseUnavailable, Kind
 from functions.registry.store import SnapshotStore
 from functions.registry.store_watch import StoreWatch
 from functions.registry.tracker import Tracker, tracker_routes
@@ -85,14 +85,14 @@ _ARTIFACTS: dict[type[ArtifactError], tuple[int, str]] = {
 }
 
 
-def install(app: FastAPI) -> None:
-    app.add_exception_handler(Refused, _refused)
+def install_catalogue_errors(app: FastAPI) -> None:
+    app.add_exception_handler(CatalogueRefused, _refused)
     app.add_exception_handler(DatabaseUnavailable, _database)
     app.add_exception_handler(ArtifactError, _artifact)
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)
+    assert isinstance(error, CatalogueRefused)
     status = _STATUS[error.kind]
     body = error_body(status, error.code, error.message, error.subject)
     if error.code == "rollout_active":
@@ -119,8 +119,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UNROUTED = "(none)"  # one label for all unknown paths, so that a scanner creates no series
 
 
-class Envelope:
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+class RequestEnvelope:
+    def __init__(self, app: ASGIApp, metrics: RegistryMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
@@ -167,17 +167,17 @@ def make_app(
     wall_clock: Callable[[], float] = time.time,
     *,
     services: RegistryServices | None = None,
-    collecting: Collecting | None = None,
+    collecting: GarbageCollector | None = None,
     regions: RegionParts | None = None,
     store_watch: StoreWatch | None = None,
     console: ConsoleSources | None = None,
 ) -> ASGIApp:
     """Make the app. Without `services` it serves the snapshot, the fleet, the tracker and the published models
     (read-only)."""
-    metrics = Metrics()
+    metrics = RegistryMetrics()
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
-    errors.install(app)
-    install(app)
+    errors.install_error_handlers(app)
+    install_catalogue_errors(app)
     operators = require_role(credentials)
     install_document(app, operators)
     routers = [
@@ -225,8 +225,8 @@ def make_app(
         others = regions.follower.statuses() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []
         if store_watch is not None:
-            metrics.store_is(store_watch.is_up)
+            metrics.set_store_up(store_watch.is_up)
         text = metrics.exposition(store, fleet, wall_clock(), stages, others, without_facts=without_facts)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    return Envelope(app, metrics)
+    return RequestEnvelope(app, metrics)

@@ -86,12 +86,12 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
         if media == "application/json":
             body = await body_of(FromUri)(request)
             tenant = _tenant(services, who, body.tenant)
-            with ingesting.place(tenant):
+            with ingesting.reserve_place(tenant):
                 expect = await services.expectation(tenant, _base(services, tenant, body.base_model))
                 ingested, is_new = await ingesting.from_uri(body.artifact_uri, expect, who.actor(request))
         elif media == "multipart/form-data":
-            with ingesting.place(who.tenant):
-                tenant, ingested, is_new = await _received(services, ingesting, request, who)
+            with ingesting.reserve_place(who.tenant):
+                tenant, ingested, is_new = await _receive_form(services, ingesting, request, who)
         else:
             message = "send multipart/form-data with the files, or application/json with an artifact_uri"
             raise ApiError(415, "unsupported_media_type", message)
@@ -109,7 +109,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
     return router
 
 
-async def _received(
+async def _receive_form(
     services: RegistryServices, ingesting: Ingesting, request: Request, who: Principal
 ) -> tuple[TenantId | None, Ingested, bool]:
     """Receive a multipart body and store its adapter."""
@@ -123,11 +123,11 @@ async def _received(
             async for block in _blocks(request, ingesting.ingest.policy):
                 await ingesting.run(lambda block=block: form.write(block))  # type: ignore[misc]
             await ingesting.run(form.end)
-            tenant, base = _named(services, who, form.fields)
+            tenant, base = _form_target(services, who, form.fields)
             expect = await services.expectation(tenant, base)
             ingested = await ingesting.run(lambda: upload.finish(expect))
             actor = who.actor(request)
-            is_new = await ingesting.run(lambda: ingesting.keep(ingested, "", expect, actor))
+            is_new = await ingesting.run(lambda: ingesting.record_artifact(ingested, "", expect, actor))
         except BaseException as error:
             failure = error
             raise
@@ -186,7 +186,7 @@ def _too_slow(what: str, policy: IngestPolicy) -> ApiError:
     return ApiError(408, "body_too_slow", message, headers={"connection": "close"})
 
 
-def _named(services: RegistryServices, who: Principal, fields: dict[str, str]) -> tuple[TenantId | None, str]:
+def _form_target(services: RegistryServices, who: Principal, fields: dict[str, str]) -> tuple[TenantId | None, str]:
     unknown = sorted(set(fields) - _FIELDS)
     if unknown:
         allowed = ", ".join(sorted(_FIELDS))
@@ -235,7 +235,7 @@ def _stored(found: StoredArtifact) -> dict[str, Any]:
     }
 
 
-class FileWriter(Protocol):
+class AdapterFileWriter(Protocol):
     def write(self, block: bytes) -> None: ...
     def close(self) -> None: ...
 
@@ -253,10 +253,10 @@ class AdapterForm(MultipartForm):
     max_parts: ClassVar[int] = 1024
     fields_first: ClassVar[bool] = True
 
-    def __init__(self, boundary: bytes, open_file: Callable[[str], FileWriter]) -> None:
+    def __init__(self, boundary: bytes, open_file: Callable[[str], AdapterFileWriter]) -> None:
         super().__init__(boundary)
         self._open_file = open_file
-        self._writer: FileWriter | None = None
+        self._writer: AdapterFileWriter | None = None
 
     def file_begins(self, filename: bytes) -> None:
         self._writer = self._open_file(text_of(filename))

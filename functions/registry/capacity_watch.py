@@ -44,20 +44,22 @@ class CapacityWatch:
         """Count every minute, a little after its beginning, until cancelled. Raises DatabaseUnavailable."""
         while True:
             await asyncio.sleep(_MINUTE_S - self._wall_clock() % _MINUTE_S + 1.0)
-            await self.look()
+            await self.count_minute()
 
-    async def look(self) -> None:
+    async def count_minute(self) -> None:
         """Count the present minute, and once a day delete old rows."""
         now_unix_s = self._wall_clock()
         if self._fleet.bus_connected:
-            count = functools.partial(usage.take_minute, minute=int(now_unix_s) // _MINUTE_S, pools=self._pools())
-            await self._written(count)
+            count = functools.partial(
+                usage.count_minute, minute=int(now_unix_s) // _MINUTE_S, pools=self._pool_minutes()
+            )
+            await self._write(count)
         if int(now_unix_s) // _DAY_S != self._forgot_day:
             before = int(now_unix_s - self._usage_days * _DAY_S) // 3600
-            await self._written(functools.partial(usage.forget_before, hour=before, now_unix_s=now_unix_s))
+            await self._write(functools.partial(usage.delete_before, hour=before, now_unix_s=now_unix_s))
             self._forgot_day = int(now_unix_s) // _DAY_S
 
-    def _pools(self) -> list[MinuteOfPool]:
+    def _pool_minutes(self) -> list[MinuteOfPool]:
         """Return the present minute for each pool of the snapshot, including pools without replicas."""
         there = Counter(seen.heartbeat.pool for seen in self._fleet.replicas())
         return [
@@ -70,5 +72,5 @@ class CapacityWatch:
             for entry in self._store.feed.content.snapshot.pools
         ]
 
-    async def _written(self, work: Callable[..., None]) -> None:
-        await self._database.run(functools.partial(self._database.unaudited, work))
+    async def _write(self, work: Callable[..., None]) -> None:
+        await self._database.run(functools.partial(self._database.write_unaudited, work))

@@ -16,15 +16,15 @@ from functions.api.snapshot import RolloutEntry
 from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec
 from functions.registry.sql import catalogue_writes, rollout_writes, rollouts
 from functions.registry.sql.catalogue import StoredModel, StoredVersion
-from functions.registry.sql.catalogue_writes import Limits
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.catalogue_writes import CatalogueLimits
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.transaction import Write
 
 PolicyOf = Callable[[str], RolloutEntry]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ChannelMoveResult:
     model: StoredModel
     channel: str
     version: StoredVersion  # the requested version
@@ -34,40 +34,40 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ChannelMove:
     model: ModelId
     channel: str
     version: str
     policy_of: PolicyOf
-    limits: Limits
+    limits: CatalogueLimits
     if_lock_version: int | None = None  # lock version that the caller has seen; 0: no channel yet
 
-    def apply(self, write: Write) -> Moved:
+    def apply(self, write: Write) -> ChannelMoveResult:
         """Move the channel in the caller's transaction. Raises Refused if that is not possible."""
-        model = catalogue_writes.existing(write, self.model)
+        model = catalogue_writes.require_model(write, self.model)
         version = model.version(self.version)
         if version is None:
             message = f"{self.model} has no version {self.version}; PUT it first"
-            raise Refused("missing", "version_not_found", message, self.version)
+            raise CatalogueRefused("missing", "version_not_found", message, self.version)
         self._check_seen(model)
         pointed = model.channels.get(self.channel)
         active = rollouts.active_of(write.connection, self.model, self.channel)
         lock_version = pointed.lock_version if pointed is not None else 0
         if active is not None and active.rollout.to_version == self.version:
-            return Moved(model, self.channel, version, lock_version, is_new=False, rollout=active.rollout)
+            return ChannelMoveResult(model, self.channel, version, lock_version, is_new=False, rollout=active.rollout)
         if active is not None:
             rollout_writes.refuse_second(write, self.model, self.channel)
         if pointed is not None and pointed.version == self.version:
-            return Moved(model, self.channel, version, lock_version, is_new=False)
+            return ChannelMoveResult(model, self.channel, version, lock_version, is_new=False)
         before = model.version(pointed.version) if pointed is not None else None
         policy = self.policy_of(model.rollout)
         if before is None or before.digest == version.digest or len(policy.stages) < 2:
-            after = catalogue_writes.point(write, model, self.channel, self.version, self.limits)
-            return Moved(model, self.channel, version, after.lock_version, is_new=True)
-        rollout = self._begin(write, model, before, version, policy)
-        return Moved(model, self.channel, version, lock_version, is_new=True, rollout=rollout)
+            after = catalogue_writes.point_channel(write, model, self.channel, self.version, self.limits)
+            return ChannelMoveResult(model, self.channel, version, after.lock_version, is_new=True)
+        rollout = self._start_rollout(write, model, before, version, policy)
+        return ChannelMoveResult(model, self.channel, version, lock_version, is_new=True, rollout=rollout)
 
-    def _begin(
+    def _start_rollout(
         self, write: Write, model: StoredModel, before: StoredVersion, version: StoredVersion, policy: RolloutEntry
     ) -> Rollout:
         spec = RolloutSpec(
@@ -91,4 +91,4 @@ class Move:
         found = pointed.lock_version if pointed is not None else 0
         if self.if_lock_version is not None and self.if_lock_version != found:
             message = f"{self.model}:{self.channel} has moved since; its ETag is {found}, not {self.if_lock_version}"
-            raise Refused("precondition", "channel_changed", message, str(found))
+            raise CatalogueRefused("precondition", "channel_changed", message, str(found))

@@ -38,7 +38,7 @@ class NotNow(Exception):
 
 
 @dataclass(slots=True)
-class Collecting:
+class GarbageCollector:
     """Garbage collector of one registry. Owned by one event loop; a pass runs in a thread."""
 
     objects: CollectedStore
@@ -48,12 +48,12 @@ class Collecting:
     grace_s: float
     wall_clock: Callable[[], float]
 
-    async def forever(self, interval_s: float) -> None:
+    async def collect_periodically(self, interval_s: float) -> None:
         """Run a pass after each interval; a pass that cannot run is skipped."""
         while True:
             await asyncio.sleep(interval_s)
             try:
-                done = await self.once()
+                done = await self.collect_once()
             except NotNow as why:
                 _log.info("garbage is not collected now: %s", why)
             else:
@@ -61,7 +61,7 @@ class Collecting:
                     "garbage: %d of %d candidates deleted, %d bytes", done.deleted, done.candidates, done.deleted_bytes
                 )
 
-    async def once(self, *, dry_run: bool = False) -> Collected:
+    async def collect_once(self, *, dry_run: bool = False) -> Collected:
         """Run one pass. Raises NotNow if the snapshot or the bus is missing or another registry is collecting."""
         loop = asyncio.get_running_loop()
         self._check_knowledge()
@@ -75,7 +75,7 @@ class Collecting:
 
     def _pass(self, on_loop: Callable[[Callable[[], set[str]]], set[str]], dry_run: bool) -> Collected:
         now_unix_s = self.wall_clock()
-        with self.database.exclusive(_LOCK) as is_ours:
+        with self.database.exclusive_lock(_LOCK) as is_ours:
             if not is_ours:
                 raise NotNow("another registry collects now")
             if not dry_run:

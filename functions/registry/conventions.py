@@ -31,7 +31,7 @@ _BODY_TIMEOUT_S = 60.0
 Answer = TypeVar("Answer")
 
 
-def shows(header: str, accepted: Iterable[str]) -> bool:
+def has_credential(header: str, accepted: Iterable[str]) -> bool:
     """Return True if the Authorization header has one of these tokens. Comparison takes constant time."""
     given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
     shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
@@ -42,8 +42,8 @@ def require_token(token: str) -> Callable[[Request], None]:
     """Make a dependency that admits only requests with this token."""
 
     def check(request: Request) -> None:
-        if not shows(request.headers.get("authorization", ""), (token,)):
-            raise _nobody()
+        if not has_credential(request.headers.get("authorization", ""), (token,)):
+            raise _unauthenticated()
         authenticated(request.scope)
 
     return check
@@ -54,22 +54,22 @@ def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[
 
     def check(request: Request) -> None:
         header = request.headers.get("authorization", "")
-        if not any(shows(header, credentials.accepted(purpose)) for purpose in ("operate", *purposes)):
-            if any(shows(header, credentials.accepted(purpose)) for purpose in _REGISTRY_PURPOSES):
+        if not any(has_credential(header, credentials.accepted(purpose)) for purpose in ("operate", *purposes)):
+            if any(has_credential(header, credentials.accepted(purpose)) for purpose in _REGISTRY_PURPOSES):
                 raise ApiError(403, "wrong_role", "this credential is another role's: it does not open this route")
-            raise _nobody()
+            raise _unauthenticated()
         authenticated(request.scope)
 
     return check
 
 
-def shows_role(request: Request, credentials: RoleCredentials, purpose: Purpose) -> bool:
+def has_role(request: Request, credentials: RoleCredentials, purpose: Purpose) -> bool:
     """Return True if the request has this role's credential or the operator's."""
     header = request.headers.get("authorization", "")
-    return any(shows(header, credentials.accepted(each)) for each in ("operate", purpose))
+    return any(has_credential(header, credentials.accepted(each)) for each in ("operate", purpose))
 
 
-def _nobody() -> ApiError:
+def _unauthenticated() -> ApiError:
     message = "this route needs a credential of the installation: Authorization: Bearer <token>"
     return ApiError(401, "invalid_internal_token", message, headers={"www-authenticate": "Bearer"})
 
@@ -152,7 +152,7 @@ def refuse_other_media(request: Request, expected: str) -> None:
         raise ApiError(415, "unsupported_media_type", message)
 
 
-def describes(type_: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
+def body_schema(type_: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
     """Return the body's schema for `openapi_extra`. The types are flat, so the schema needs no references."""
     schema = msgspec.json.schema(type_)
     own = _with_anchors(schema["$defs"][type_.__name__])
@@ -184,7 +184,7 @@ def etag(lock_version: int) -> dict[str, str]:
     return {"etag": f'"{lock_version}"'}
 
 
-def seen(if_match: str) -> int | None:
+def lock_version_of(if_match: str) -> int | None:
     """Return the lock version in an If-Match header, or None if it is empty or `*`."""
     if if_match.strip() in ("", "*"):
         return None

@@ -12,36 +12,36 @@ from functions.api.snapshot_index import Tables, base_of
 from functions.artifacts.locations import weights_at
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.registry.errors import ApiError
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.store import SnapshotStore
 
 _VOLUME = "pvc://"
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredCatalogue:
     store: SnapshotStore
 
     def git_model(self, model: ModelId) -> ModelEntry | None:
         """Return the model as git declares it, or None if git does not declare it."""
         entry = self._tables.models.get(model)
-        return entry if entry is not None and is_gits(entry) else None
+        return entry if entry is not None and is_git_model(entry) else None
 
     def git_adapters(self) -> list[ModelEntry]:
         """Return the LoRA adapters that git declares."""
-        return [entry for entry in self._tables.models.values() if is_gits(entry) and entry.type == "lora"]
+        return [entry for entry in self._tables.models.values() if is_git_model(entry) and entry.type == "lora"]
 
-    def refuse_gits(self, model: ModelId) -> None:
+    def refuse_git_model(self, model: ModelId) -> None:
         entry = self.git_model(model)
         if entry is not None:
             where = entry.declared_in or "the git repository"
             message = f"{model} is declared in {where}: change it there and push, the API does not write what git owns"
-            raise Refused("conflict", "declared_in_git", message, where)
+            raise CatalogueRefused("conflict", "declared_in_git", message, where)
 
     def require_tenant(self, tenant: str) -> TenantId:
         if TenantId(tenant) not in self._published().tenants:
             message = f"there is no tenant {tenant[:80]!r}; tenants are declared in git (kind: Tenant)"
-            raise Refused("missing", "tenant_not_found", message)
+            raise CatalogueRefused("missing", "tenant_not_found", message)
         return TenantId(tenant)
 
     def require_base(self, base: str, tenant: str | None = None) -> PoolName:
@@ -54,7 +54,9 @@ class Declared:
         ]
         if base not in known:
             there = ", ".join(sorted(known)[:20]) or "none"
-            raise Refused("invalid", "base_not_found", f"there is no base model {base[:80]!r}; there are: {there}")
+            raise CatalogueRefused(
+                "invalid", "base_not_found", f"there is no base model {base[:80]!r}; there are: {there}"
+            )
         return PoolName(base)
 
     def folder_of(self, base: str) -> PurePosixPath:
@@ -78,14 +80,16 @@ class Declared:
         """Raise Refused if there is no such policy. `default` always exists, since it is built in."""
         if name != DEFAULT_ROLLOUT.name and name not in self._published().rollouts:
             known = ", ".join(sorted({DEFAULT_ROLLOUT.name, *self._tables.rollouts})[:20])
-            raise Refused("invalid", "policy_not_found", f"there is no RolloutPolicy {name[:80]!r}; there are: {known}")
+            raise CatalogueRefused(
+                "invalid", "policy_not_found", f"there is no RolloutPolicy {name[:80]!r}; there are: {known}"
+            )
 
     def policy(self, name: str) -> RolloutEntry:
         """Return the policy of this name. If it is not declared, return `default`, as declared or built in."""
         declared = self._tables.rollouts
         return declared.get(name) or declared.get(DEFAULT_ROLLOUT.name) or DEFAULT_ROLLOUT
 
-    def knows_key(self, key_id: str) -> bool:
+    def has_key(self, key_id: str) -> bool:
         return KeyId(key_id) in self._tables.keys
 
     @property
@@ -99,6 +103,6 @@ class Declared:
         return self._tables
 
 
-def is_gits(entry: ModelEntry) -> bool:
+def is_git_model(entry: ModelEntry) -> bool:
     """Return True if git declares the model: such an entry names its file, one from the API names none."""
     return bool(entry.declared_in)

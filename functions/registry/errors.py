@@ -32,7 +32,7 @@ def error_body(status: int, code: str | None, message: str, param: str | None = 
     return {"error": {"message": message, "type": type_, "param": param, "code": code}}
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Return all errors of the app and of the framework in the one format."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)

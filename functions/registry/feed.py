@@ -17,7 +17,7 @@ from functions.api.snapshot_comparison import Changes
 from functions.api.snapshot_entries import AnyEntry
 from functions.api.snapshot_index import Indexed, empty
 from functions.decisions.catalogue import Catalogue
-from functions.fleet.pauses import PATIENT_SLICE_S, breather
+from functions.fleet.pauses import PATIENT_SLICE_S, pause_between_slices
 
 MAX_STEPS = 64
 MAX_DELTA_ENTRIES = 20_000  # per answer, and over all steps together; beyond that a whole document costs no more
@@ -56,7 +56,7 @@ class Feed:
     def catalogue(self) -> Catalogue:
         """Catalogue of the current content. It is built once per content, since that visits all pools."""
         if self._catalogue is None or self._catalogue[0] is not self.content:
-            self._catalogue = self.content, Catalogue.of(self.content)
+            self._catalogue = self.content, Catalogue.from_indexed(self.content)
         return self._catalogue[1]
 
     def advance(self, content: Indexed, changes: Changes) -> None:
@@ -71,14 +71,14 @@ class Feed:
                 self._steps.popleft()
         self.content = content
         self._deltas, self._whole = {}, None
-        self.wake()
+        self.wake_waiters()
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake all waiters, which then check the feed again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def changed(self, timeout_s: float) -> None:
+    async def wait_for_change(self, timeout_s: float) -> None:
         """Wait until the next step or the timeout."""
         event = self._changed
         with contextlib.suppress(TimeoutError):
@@ -125,7 +125,7 @@ class Feed:
 
 def _encoded(content: Indexed) -> list[bytes]:
     pieces: list[bytes] = []
-    breathe = breather(PATIENT_SLICE_S)
+    breathe = pause_between_slices(PATIENT_SLICE_S)
     gathered: list[bytes] = []
     size_bytes = 0
     for line in documents.full_lines(content.snapshot):

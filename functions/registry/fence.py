@@ -47,7 +47,7 @@ class Fence:
         with contextlib.suppress(FileNotFoundError):
             self.highest = int(self._file.read_text()[:_MAX_CHARS])
 
-    def share(self, raise_to: RaiseTo) -> None:
+    def use_database(self, raise_to: RaiseTo) -> None:
         """Store the number in the database as well."""
         self._raise_to = raise_to
 
@@ -62,10 +62,10 @@ class Fence:
         or OSError."""
         known = self._known_to_database(token)
         if known > self.highest:
-            self._keep(known)
+            self._store(known)
         self.check(token)
         if token > self.highest:
-            self._keep(token)
+            self._store(token)
 
     def _known_to_database(self, token: int) -> int:
         """Return the database's highest leadership, read once and for each new leadership.
@@ -83,7 +83,7 @@ class Fence:
         self._is_told = True
         return known
 
-    def _keep(self, token: int) -> None:
+    def _store(self, token: int) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._file.with_name(self._file.name + ".tmp")
         with temporary.open("w") as file:

@@ -20,13 +20,13 @@ from functions.fleet.pool_board import REPORT_PATH, DesiredPools, PoolReport, re
 from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.verdicts import VERDICTS_MAX_BYTES, VERDICTS_PATH, Verdicts
 from functions.fleet.zones import ZONES_MAX_BYTES, ZONES_PATH, ZoneTable
-from functions.registry.collecting import Collecting, NotNow
+from functions.registry.collecting import GarbageCollector, NotNow
 from functions.registry.conventions import (
     AfterNumber,
     JsonBody,
     Limit,
     body_of,
-    describes,
+    body_schema,
     page_of,
     read_body,
     require_role,
@@ -86,7 +86,7 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
     @router.put(VERDICTS_PATH, status_code=204, dependencies=controller)
     async def verdicts(request: Request) -> Response:
         """Replace the list of slow replicas, faulty accelerators and nodes that are not ready."""
-        await fleet.judged(await _decoded(request, Verdicts, VERDICTS_MAX_BYTES))
+        await fleet.set_verdicts(await _decoded(request, Verdicts, VERDICTS_MAX_BYTES))
         return Response(status_code=204)
 
     return router
@@ -144,10 +144,10 @@ class Collect(JsonBody, frozen=True):
     dry_run: bool = False  # count without deleting
 
 
-def collect_routes(collecting: Collecting | None, authenticator: Authenticator) -> APIRouter:
+def collect_routes(collecting: GarbageCollector | None, authenticator: Authenticator) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/internal/v1/gc", openapi_extra=describes(Collect, required=False))
+    @router.post("/internal/v1/gc", openapi_extra=body_schema(Collect, required=False))
     async def collect(
         who: Annotated[Principal, Depends(authenticator.operator)],
         body: Annotated[Collect, Depends(body_of(Collect))],
@@ -156,7 +156,7 @@ def collect_routes(collecting: Collecting | None, authenticator: Authenticator) 
         if collecting is None:
             raise ApiError(503, "no_store", "this registry has no object store configured: there is nothing to collect")
         try:
-            done = await collecting.once(dry_run=body.dry_run)
+            done = await collecting.collect_once(dry_run=body.dry_run)
         except NotNow as error:
             raise ApiError(409, "not_now", f"nothing was deleted: {error}") from error
         return {"object": "gc", "dry_run": body.dry_run, **dataclasses.asdict(done)}

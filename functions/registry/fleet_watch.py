@@ -27,7 +27,7 @@ MAX_COLD_STARTS = 1024  # pools
 DESIRED_FOR_S = 60.0  # sizes desired by a controller that has stopped expire
 
 
-class PoolWatch:
+class PoolReportWatch:
     """Pool reports of gateways and desired pool sizes. Owned by one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,10 +39,10 @@ class PoolWatch:
     async def follow(self, bus: PoolBus) -> None:
         """Receive pool reports until the bus is lost. Raises BusUnavailable."""
         async for message in bus.pools():
-            self.take(message)
+            self.receive_message(message)
 
-    def take(self, message: bytes) -> None:
-        self._board.take(message, self._clock())
+    def receive_message(self, message: bytes) -> None:
+        self._board.receive_message(message, self._clock())
 
     def sums(self) -> Mapping[str, PoolSum]:
         return self._board.sums(self._clock())
@@ -75,7 +75,7 @@ class FleetWatch:
         self._bus = bus
         self._clock = clock
         self._view = FleetView()
-        self.pools = PoolWatch(clock)
+        self.pools = PoolReportWatch(clock)
         self.cold_starts: dict[str, Mapping[str, float]] = {}  # by pool: the last cold start's seconds by stage
         self.zones = ZoneTable()  # the controller's last table
         self._verdicts, self._verdicts_s = Verdicts(), float("-inf")
@@ -100,20 +100,20 @@ class FleetWatch:
         try:
             async for messages in self._bus.listen():
                 for message in messages:
-                    self.take(message)
+                    self.receive_message(message)
                 self.link.set(True)
         finally:
             self.link.set(False)
 
-    def take(self, message: bytes) -> None:
+    def receive_message(self, message: bytes) -> None:
         """Process one message of the bus: heartbeats and pulses, one per line."""
         try:
             for line in heartbeats.lines(message):
-                self._take_line(line)
+                self._receive_line(line)
         except HeartbeatInvalid:
             self.refused_total += 1
 
-    def _take_line(self, line: bytes) -> None:
+    def _receive_line(self, line: bytes) -> None:
         try:
             said = heartbeats.decode_line(line)
             if self._seals is not None:
@@ -121,23 +121,23 @@ class FleetWatch:
         except HeartbeatInvalid:
             self.refused_total += 1
             return
-        completed = self._view.completed(said) if isinstance(said, Pulse) else (said, None)
+        completed = self._view.complete_pulse(said) if isinstance(said, Pulse) else (said, None)
         if completed is not None:
             self._view.fold(completed[0], self._clock(), completed[1])
-            self._keep_cold_start(completed[0])
+            self._record_cold_start(completed[0])
 
-    def _keep_cold_start(self, heartbeat: Heartbeat) -> None:
+    def _record_cold_start(self, heartbeat: Heartbeat) -> None:
         """Record the last cold start of a pool. It stays if the pool is scaled to zero."""
         if heartbeat.cold_start and (heartbeat.pool in self.cold_starts or len(self.cold_starts) < MAX_COLD_STARTS):
             self.cold_starts[heartbeat.pool] = heartbeat.cold_start
 
-    async def judged(self, verdicts: Verdicts) -> None:
+    async def set_verdicts(self, verdicts: Verdicts) -> None:
         """Replace the controller's verdicts and publish the nodes among them to gateways.
 
         If the bus is unavailable, gateways receive the nodes with the next verdicts.
         """
         self._verdicts, self._verdicts_s = verdicts, self._clock()
-        self._view.tell_nodes(verdicts.nodes, self._verdicts_s + VERDICTS_FOR_S)
+        self._view.set_troubled_nodes(verdicts.nodes, self._verdicts_s + VERDICTS_FOR_S)
         if self.node_bus is not None:
             with contextlib.suppress(BusUnavailable):
                 await self.node_bus.publish_nodes(notice_of(verdicts))
@@ -152,7 +152,7 @@ class FleetWatch:
         now_s = self._clock()
         self._expire(now_s)
         if self.link.is_up:
-            self._view.suspect(now_s)
+            self._view.update_suspicions(now_s)
         suspected = {id_: " ".join(domain) for id_, domain in self._view.suspicions.replicas.items()}
         return [
             ReplicaSighting(heartbeat, max(0.0, now_s - seen_s), suspected.get(ReplicaId(heartbeat.replica_id), ""))

@@ -63,7 +63,7 @@ class Bases:
     _read: dict[str, tuple[PurePosixPath, Stamp, KnownBase]] = field(default_factory=dict)  # by base: the last facts
     _missing: set[str] = field(default_factory=set)  # bases whose missing facts were logged
 
-    def known(self, base: str, folder: PurePosixPath) -> KnownBase | None:
+    def find_facts(self, base: str, folder: PurePosixPath) -> KnownBase | None:
         """Return the facts of the base as its folder has them now, or None if they are missing. The next call checks
         again."""
         found = self._find(base, folder)
@@ -122,7 +122,7 @@ class Ingesting:
         self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="ingest")
 
     @contextlib.contextmanager
-    def place(self, tenant: TenantId | None) -> Iterator[None]:
+    def reserve_place(self, tenant: TenantId | None) -> Iterator[None]:
         """Reserve one of the few places. Raises 429 if the tenant uses all of its places, 503 if the registry has
         none left.
 
@@ -143,7 +143,7 @@ class Ingesting:
             self._freed = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def place_soon(self, tenant: TenantId | None, patience_s: float = PATIENCE_S) -> AsyncIterator[None]:
+    async def wait_for_place(self, tenant: TenantId | None, patience_s: float = PATIENCE_S) -> AsyncIterator[None]:
         """Reserve a place as `place` does, but wait up to `patience_s` for one. For work that takes seconds."""
         gives_up_s = asyncio.get_running_loop().time() + patience_s
         while (refusal := self._refusal(tenant)) is not None:
@@ -152,7 +152,7 @@ class Ingesting:
                     await self._freed.wait()
             except TimeoutError:
                 raise refusal from None
-        with self.place(tenant):
+        with self.reserve_place(tenant):
             yield
 
     def _refusal(self, tenant: TenantId | None) -> ApiError | None:
@@ -175,7 +175,7 @@ class Ingesting:
         It does not wait for ingests, since content that was checked before needs none. Raises ApiError if the base's
         facts are required and missing.
         """
-        known = await asyncio.to_thread(self._bases.known, base, folder) if base else None
+        known = await asyncio.to_thread(self._bases.find_facts, base, folder) if base else None
         if base and known is None and self.facts_required:
             message = f"adapters over {base} cannot be checked: its facts are missing (`shoal base facts`); try later"
             raise ApiError(503, "base_facts_missing", message)
@@ -187,16 +187,16 @@ class Ingesting:
             admits=functools.partial(self._admit, tenant) if tenant is not None else None,
         )
 
-    def without_facts(self, folders: Mapping[str, PurePosixPath]) -> list[str]:
+    def bases_without_facts(self, folders: Mapping[str, PurePosixPath]) -> list[str]:
         """Return the bases whose facts are missing. Blocks on the disk."""
-        return [base for base, folder in folders.items() if self._bases.known(base, folder) is None]
+        return [base for base, folder in folders.items() if self._bases.find_facts(base, folder) is None]
 
     async def from_uri(self, uri: str, expect: Expectation, actor: Actor) -> tuple[Ingested, bool]:
         """Fetch, publish and record the adapter at the URI. Return it, and True if it is new to the tenant."""
 
         def fetch() -> tuple[Ingested, bool]:
             ingested = self.ingest.from_uri(uri, expect)
-            return ingested, self.keep(ingested, uri, expect, actor)
+            return ingested, self.record_artifact(ingested, uri, expect, actor)
 
         return await self.run(fetch)
 
@@ -204,7 +204,7 @@ class Ingesting:
         """Check that stored content fits this base as well. Raises ArtifactRefused with the reason if it does not."""
         await self.run(lambda: self.ingest.check(digest, expect))
 
-    def keep(self, ingested: Ingested, uri: str, expect: Expectation, actor: Actor) -> bool:
+    def record_artifact(self, ingested: Ingested, uri: str, expect: Expectation, actor: Actor) -> bool:
         """Write the artifact's row while its objects are held. Return True if it is new to the tenant. Blocks.
 
         Raises Refused if the artifact exceeds the tenant's limit.
@@ -225,11 +225,11 @@ class Ingesting:
                     raise StoreUnavailable("parts of this artifact are just being deleted; try again in a minute")
                 if held.session is not None and not ledger.is_open(write.connection, held.session):
                     raise StoreUnavailable("this took longer than an ingest may; try again")
-                return artifacts.keep(write, row, limit)
+                return artifacts.put_artifact(write, row, limit)
 
             return self.database.write(actor, name)
 
-    def has(self, digest: Digest) -> bool:
+    def has_manifest(self, digest: Digest) -> bool:
         """Return True if the store has the manifest, which is written after all its objects. Blocks."""
         return self.ingest.store.size_of(manifest_key(hex_of(digest))) is not None
 

@@ -59,7 +59,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         wait_s: WaitSeconds = 0.0,
     ) -> Response:
         """Changes of all writes above `after`, immediately or as soon as there are any."""
-        found = await unless_client_leaves(request, follower.beyond(after, wait_s))
+        found = await unless_client_leaves(request, follower.next_changes(after, wait_s))
         if found is None:
             return Response(status_code=204)
         return Response(msgspec.json.encode(_described(found)), media_type="application/json")
@@ -75,7 +75,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
             raise ApiError(400, "wrong_rollout_id", message, "rollout")
 
         def write(write: Write) -> tuple[lifecycle.Rollout, bool]:
-            rollout_writes.fenced(write, fence)
+            rollout_writes.check_fence(write, fence)
             return rollout_writes.create(write, spec)
 
         row, is_new = await services.write(request, who, write)
@@ -89,8 +89,8 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         command = await _document(request, rollout_codec.decode_command)
 
         def write(write: Write) -> lifecycle.Rollout:
-            rollout_writes.fenced(write, fence)
-            return rollout_writes.apply(write, rollout, command.event, command.lock_version, services.limits)
+            rollout_writes.check_fence(write, fence)
+            return rollout_writes.apply_event(write, rollout, command.event, command.lock_version, services.limits)
 
         return _row_answer(await services.write(request, who, write), 200)
 
@@ -117,7 +117,7 @@ class ChangesFollower:
         self._changed = asyncio.Event()
         self._database.on_commit(self._committed)
 
-    async def beyond(self, after: int, wait_s: float) -> Changes:
+    async def next_changes(self, after: int, wait_s: float) -> Changes:
         """Return the next page of changes above `after`; an empty one after `wait_s` or at shutdown."""
         if self._waiters >= MAX_WAITERS:
             raise ApiError(503, "too_many_waiters", "too many callers wait for changes", headers={"retry-after": "5"})
@@ -136,7 +136,7 @@ class ChangesFollower:
             left_s = ends_s - loop.time()
             # If `last` is below `after`, the database was restored, which the caller must notice.
             if last != after or left_s <= 0 or self._store.closing:
-                return await self._read(lambda c: changes.since(c, after))
+                return await self._read(lambda c: changes.changes_after(c, after))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, OTHERS_POLL_S)):
                     await changed.wait()

@@ -16,13 +16,13 @@ from functions.api import keys
 from functions.api.keys import KEY_ID_PATTERN
 from functions.api.kinds.quantities import expiry_unix_s
 from functions.api.snapshot import Scope, ServiceClass
-from functions.registry.conventions import MAX_LIMIT, JsonBody, Limit, TenantName, body_of, describes, page_of
+from functions.registry.conventions import MAX_LIMIT, JsonBody, Limit, TenantName, body_of, body_schema, page_of
 from functions.registry.errors import ApiError
 from functions.registry.principal import Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import api_keys
 from functions.registry.sql.api_keys import StoredKey
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.transaction import Write
 
 _KEY_ID = re.compile(KEY_ID_PATTERN)
@@ -57,7 +57,7 @@ def key_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
     operator, database = services.authenticator.operator, services.database
 
-    @router.post("/v1/tenants/{tenant}/keys", status_code=201, openapi_extra=describes(NewKey, required=False))
+    @router.post("/v1/tenants/{tenant}/keys", status_code=201, openapi_extra=body_schema(NewKey, required=False))
     async def create(
         request: Request,
         tenant: TenantName,
@@ -93,7 +93,9 @@ def key_routes(services: RegistryServices) -> APIRouter:
         """Keys that were created through the API, by id, including revoked ones. Their secrets are not shown."""
         if after and not _KEY_ID.fullmatch(after):
             raise ApiError(400, "invalid_parameter", "the parameter after is no key id", "after")
-        found = await database.run(lambda: database.read(lambda c: api_keys.of_tenant(c, tenant, after, limit + 1)))
+        found = await database.run(
+            lambda: database.read(lambda c: api_keys.keys_of_tenant(c, tenant, after, limit + 1))
+        )
         data = [_described(key) for key in found[:limit]]
         return page_of(data, found[limit - 1].id if len(found) > limit else None)
 
@@ -106,10 +108,10 @@ def key_routes(services: RegistryServices) -> APIRouter:
         def write(write: Write) -> None:
             try:
                 api_keys.revoke(write, tenant, key_id)
-            except Refused as error:
-                if error.code == "key_not_found" and services.declared.knows_key(key_id):
+            except CatalogueRefused as error:
+                if error.code == "key_not_found" and services.declared.has_key(key_id):
                     message = f"{key_id} is declared in git: take it out of its Tenant there and push"
-                    raise Refused("conflict", "declared_in_git", message, key_id) from error
+                    raise CatalogueRefused("conflict", "declared_in_git", message, key_id) from error
                 raise
 
         await services.write(request, who, write)
@@ -124,8 +126,8 @@ def _key_id(services: RegistryServices, wanted: str | None) -> str:
     if not _KEY_ID.fullmatch(wanted):
         message = "a key's id is 1 to 32 of 0-9 A-Z a-z -, beginning with a letter or digit"
         raise ApiError(400, "invalid_key_id", message, "id")
-    if services.declared.knows_key(wanted):
-        raise Refused("conflict", "key_exists", f"there is a key {wanted}; choose another id", wanted)
+    if services.declared.has_key(wanted):
+        raise CatalogueRefused("conflict", "key_exists", f"there is a key {wanted}; choose another id", wanted)
     return wanted
 
 

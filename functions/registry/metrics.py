@@ -27,7 +27,7 @@ class RegionStatus(NamedTuple):
     taken: int
 
 
-class Metrics:
+class RegistryMetrics:
     def __init__(self) -> None:
         self.collectors = CollectorRegistry()
         self.requests = Counter(
@@ -131,11 +131,11 @@ class Metrics:
             registry=self.collectors,
         )
 
-    def store_is(self, is_up: bool | None) -> None:
+    def set_store_up(self, is_up: bool | None) -> None:
         if is_up is not None:
             self._store_up.set(is_up)
 
-    def answered(self, document: str, size_bytes: int) -> None:
+    def count_answer(self, document: str, size_bytes: int) -> None:
         """Count a document sent to a follower: `whole` or `delta`."""
         self._answers.labels(document=document).inc()
         self._answer_bytes.labels(document=document).inc(size_bytes)
@@ -173,7 +173,7 @@ class Metrics:
         for pool, stages_s in fleet.cold_starts.items():
             for part, took_s in stages_s.items():
                 self._cold_start.labels(pool=pool, stage=part).set(took_s)
-        self._judged(fleet.verdicts)
+        self._set_verdicts(fleet.verdicts)
         self._without_facts.clear()
         for base in without_facts:
             self._without_facts.labels(base=base).set(1)
@@ -188,7 +188,7 @@ class Metrics:
             self._region_taken.labels(region=other.name).set(other.taken)
         return generate_latest(self.collectors)
 
-    def _judged(self, verdicts: Verdicts) -> None:
+    def _set_verdicts(self, verdicts: Verdicts) -> None:
         self._troubles.clear()
         for each in verdicts.replicas:
             self._troubles.labels(pool=each.pool, replica=each.replica_id, what=each.what, state=each.state).set(1)

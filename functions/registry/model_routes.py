@@ -53,14 +53,14 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
     @router.get("/v1/models/{name}")
     async def base_model(name: str, who: Annotated[Principal, Depends(authenticator.reader)]) -> dict[str, Any]:
         """A base model."""
-        return await look.one(ModelId(name), who)
+        return await look.describe_model(ModelId(name), who)
 
     @router.get("/v1/models/{tenant}/{name}")
     async def tenants_model(
         tenant: str, name: str, who: Annotated[Principal, Depends(authenticator.reader)]
     ) -> dict[str, Any]:
         """A model of a tenant."""
-        return await look.one(ModelId(f"{tenant}/{name}"), who)
+        return await look.describe_model(ModelId(f"{tenant}/{name}"), who)
 
     @router.get("/v1/models/{tenant}/{name}/versions")
     async def versions(
@@ -74,7 +74,7 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
 
         `in_force` and `channels_in_force` show what is published to gateways.
         """
-        model = await look.one(ModelId(f"{tenant}/{name}"), who)
+        model = await look.describe_model(ModelId(f"{tenant}/{name}"), who)
         published = look.catalogue.models.get(ModelId(model["id"]))
         rows = with_in_force(await look.versions(model, after, limit + 1), published)
         channels = published.channels if published is not None else {}
@@ -99,7 +99,7 @@ class _CatalogueReader:
             return [], False
         return await database.run(lambda: database.read(lambda c: catalogue.models_after(c, after, limit, who.tenant)))
 
-    async def one(self, model: ModelId, who: Principal) -> dict[str, Any]:
+    async def describe_model(self, model: ModelId, who: Principal) -> dict[str, Any]:
         entry = self.catalogue.models.get(model)
         if not may_see(self.catalogue, who, model):
             raise model_not_found(model)

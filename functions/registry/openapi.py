@@ -63,16 +63,16 @@ def install_document(app: FastAPI, require_token: Callable[[Request], None]) -> 
         try:
             require_token(request)
         except ApiError:
-            return public(app)
-        return whole(app)
+            return public_document(app)
+        return whole_document(app)
 
 
-def public(app: FastAPI) -> dict[str, Any]:
-    made = whole(app)
+def public_document(app: FastAPI) -> dict[str, Any]:
+    made = whole_document(app)
     return made | {"paths": {path: methods for path, methods in made["paths"].items() if _INTERNAL not in path}}
 
 
-def whole(app: FastAPI) -> dict[str, Any]:
+def whole_document(app: FastAPI) -> dict[str, Any]:
     made = app.openapi()
     if "securitySchemes" in made.get("components", {}):  # FastAPI returns the same document again
         return made

@@ -11,8 +11,8 @@ from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load
 from functions.artifacts.signatures import SignaturePolicy
 from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_stats import EvidenceBook
-from functions.registry.collecting import Collecting
-from functions.registry.declared import Declared
+from functions.registry.collecting import GarbageCollector
+from functions.registry.declared import DeclaredCatalogue
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.ingesting import Ingesting
 from functions.registry.principal import Authenticator
@@ -21,7 +21,7 @@ from functions.registry.services import RegistryServices
 from functions.registry.settings import RegistrySettings
 from functions.registry.sharing import SnapshotSharing
 from functions.registry.sql.artifacts import ByteLimit
-from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.catalogue_writes import CatalogueLimits
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import UrlInvalid, database_url
 from functions.registry.sql.ledger import SqlLedger
@@ -42,7 +42,7 @@ class Secrets:
 @dataclass(frozen=True, slots=True)
 class RegistryParts:
     services: RegistryServices
-    collecting: Collecting | None
+    collecting: GarbageCollector | None
     sharing: SnapshotSharing | None  # None for SQLite, whose file only one registry uses
 
     def close(self) -> None:
@@ -67,16 +67,16 @@ def database_from(settings: RegistrySettings, password: str | None) -> Database:
 def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStore, fleet: FleetWatch) -> RegistryParts:
     """Build all parts. Raises SettingsWrong with the setting to correct."""
     database = database_from(settings, secrets.database_password)
-    store.fence.share(database.raise_fence)
+    store.fence.use_database(database.raise_fence)
     objects = _objects(settings)
     pepper = secrets.pepper.encode() if secrets.pepper is not None else None
     services = RegistryServices(
         database=database,
-        declared=Declared(store),
+        declared=DeclaredCatalogue(store),
         authenticator=Authenticator(
             store, secrets.credentials, pepper, readers=_rate_limiter(settings), writers=_rate_limiter(settings)
         ),
-        limits=Limits(
+        limits=CatalogueLimits(
             models_per_tenant=settings.max_models_per_tenant,
             versions_per_model=settings.max_versions_per_model,
             channels_per_model=settings.max_channels_per_model,
@@ -93,7 +93,7 @@ def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStor
     sharing = SnapshotSharing(database, store) if not database.is_sqlite else None
     if objects is None:
         return RegistryParts(services, None, sharing)
-    collecting = Collecting(objects, database, store, fleet, settings.gc_grace_s, time.time)
+    collecting = GarbageCollector(objects, database, store, fleet, settings.gc_grace_s, time.time)
     return RegistryParts(services, collecting, sharing)
 
 

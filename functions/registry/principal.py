@@ -15,7 +15,7 @@ from functions.api.snapshot import Scope
 from functions.decisions.request.access import authenticate
 from functions.fleet.role_credentials import RoleCredentials
 from functions.http.guarded import authenticated
-from functions.registry.conventions import shows
+from functions.registry.conventions import has_credential
 from functions.registry.errors import ApiError
 from functions.registry.rate_limiter import TenantRateLimiter
 from functions.registry.sql.audit import Actor
@@ -58,10 +58,10 @@ class Authenticator:
         default_factory=TenantRateLimiter
     )  # separate, so that reads of a dashboard cannot block a rollback
 
-    def caller(self, request: Request) -> Principal:
+    def identify_caller(self, request: Request) -> Principal:
         """Return the caller that the Authorization header proves. Raises 401 without a valid credential."""
         header = request.headers.get("authorization", "")
-        if shows(header, self.credentials.accepted("operate")):
+        if has_credential(header, self.credentials.accepted("operate")):
             authenticated(request.scope)
             return OPERATOR
         found = None
@@ -75,18 +75,18 @@ class Authenticator:
 
     async def reader(self, request: Request) -> AsyncIterator[Principal]:
         """Admit a read. It counts as one of its tenant's open requests until it ends; 429 if there are too many."""
-        principal = _with_scope(self.caller(request), "models:read")
-        with self.readers.passing(principal.tenant):
+        principal = _with_scope(self.identify_caller(request), "models:read")
+        with self.readers.admit_request(principal.tenant):
             yield principal
 
     async def writer(self, request: Request) -> AsyncIterator[Principal]:
         """Admit a write, like `reader`, with a separate count and rate."""
-        principal = _with_scope(self.caller(request), "models:write")
-        with self.writers.passing(principal.tenant):
+        principal = _with_scope(self.identify_caller(request), "models:write")
+        with self.writers.admit_request(principal.tenant):
             yield principal
 
     async def operator(self, request: Request) -> Principal:
-        principal = self.caller(request)
+        principal = self.identify_caller(request)
         if not principal.is_operator:
             message = "this route is the operator's: it needs the installation's internal token"
             raise ApiError(403, "operator_only", message)
@@ -94,14 +94,14 @@ class Authenticator:
 
     async def gateway(self, request: Request) -> None:
         """Admit gateways and the operator."""
-        if shows(request.headers.get("authorization", ""), self.credentials.accepted("account")):
+        if has_credential(request.headers.get("authorization", ""), self.credentials.accepted("account")):
             authenticated(request.scope)
         else:
             await self.operator(request)
 
     async def controller(self, request: Request) -> Principal:
         """Admit the controller and the operator."""
-        if shows(request.headers.get("authorization", ""), self.credentials.accepted("publish")):
+        if has_credential(request.headers.get("authorization", ""), self.credentials.accepted("publish")):
             authenticated(request.scope)
         else:
             await self.operator(request)

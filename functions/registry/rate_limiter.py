@@ -35,7 +35,7 @@ class TenantRateLimiter:
     _buckets: dict[TenantId, TokenBucket] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def passing(self, tenant: TenantId | None) -> Iterator[None]:
+    def admit_request(self, tenant: TenantId | None) -> Iterator[None]:
         """Count one request of the tenant until it ends. Raises 429 at a limit. The operator has no limit."""
         if tenant is None:
             yield
@@ -44,7 +44,7 @@ class TenantRateLimiter:
             raise _refused(
                 f"{self.at_once} requests of yours are open, which is the limit: wait for an answer first", 1
             )
-        self._take(tenant)
+        self._spend(tenant)
         self._open[tenant] += 1
         try:
             yield
@@ -53,7 +53,7 @@ class TenantRateLimiter:
             if not self._open[tenant]:
                 del self._open[tenant]
 
-    def _take(self, tenant: TenantId) -> None:
+    def _spend(self, tenant: TenantId) -> None:
         now_us = int(self.clock() * US_PER_S)
         bucket = self._buckets.get(tenant) or self._new_bucket(tenant, now_us)
         bucket.advance(now_us)

@@ -21,16 +21,16 @@ from functions.registry.conventions import (
     Limit,
     RolloutName,
     body_of,
-    describes,
+    body_schema,
     etag,
+    lock_version_of,
     page_of,
-    seen,
 )
 from functions.registry.errors import ApiError
 from functions.registry.principal import Principal
 from functions.registry.services import RegistryServices
 from functions.registry.sql import rollout_writes, rollouts
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.rollouts import Filter, StoredRollout
 from functions.registry.sql.transaction import Write
 from functions.registry.views import described_evidence, described_rollout
@@ -80,7 +80,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         answer = described_rollout(stored.rollout) | seen_so_far | {"events": found[1]}
         return JSONResponse(answer, headers=etag(stored.rollout.lock_version))
 
-    @router.post("/v1/rollouts/{rollout}/{verb}", openapi_extra=describes(Act, required=False))
+    @router.post("/v1/rollouts/{rollout}/{verb}", openapi_extra=body_schema(Act, required=False))
     async def act(
         *,
         request: Request,
@@ -91,14 +91,14 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         if_match: IfMatch = "",
     ) -> Response:
         """Control a rollout. 409 if its state does not allow the command."""
-        lock_version = seen(if_match)
+        lock_version = lock_version_of(if_match)
 
         def write(write: Write) -> Any:
             stored = _visible(rollouts.find(write.connection, rollout), who, rollout)
             if lock_version not in (None, stored.rollout.lock_version):
                 message = f"{rollout} has changed since: its ETag is {stored.rollout.lock_version}, not {lock_version}"
-                raise Refused("precondition", "rollout_changed", message, rollout)
-            return rollout_writes.apply(write, rollout, _event(verb, who, body), None, services.limits)
+                raise CatalogueRefused("precondition", "rollout_changed", message, rollout)
+            return rollout_writes.apply_event(write, rollout, _event(verb, who, body), None, services.limits)
 
         after = await services.write(request, who, write)
         return JSONResponse(described_rollout(after), headers=etag(after.lock_version))

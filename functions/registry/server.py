@@ -32,10 +32,10 @@ from functions.fleet.snapshot_notices import announce, follow_notices
 from functions.fleet.tasks import Supervised
 from functions.fleet.valkey_bus import ValkeyBus
 from functions.fleet.valkey_client import Password, password_in
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Headers, Refusal
-from functions.http.listening import GuardedServer, config_of
+from functions.http.listening import GuardedServer, server_config
 from functions.registry.app import make_app
 from functions.registry.capacity_watch import CapacityWatch
 from functions.registry.console.samples import MOST_BYTES as SAMPLES_BYTES
@@ -69,7 +69,7 @@ _DESCRIPTORS_WANTED = 65_536
 _SPARE_DESCRIPTORS = 64  # listener, bus, files, and clients outside long polls
 
 
-class StartFailed(Exception):
+class RegistryStartFailed(Exception):
     """The registry cannot start with this configuration; the message says what to change."""
 
 
@@ -85,7 +85,7 @@ def migrate(settings: RegistrySettings) -> None:
     try:
         database_from(settings, password).prepare()
     except (SettingsWrong, DatabaseUnavailable) as error:
-        raise StartFailed(str(error)) from error
+        raise RegistryStartFailed(str(error)) from error
 
 
 async def _serve(settings: RegistrySettings) -> None:
@@ -96,7 +96,7 @@ async def _serve(settings: RegistrySettings) -> None:
     tasks = Supervised()
     store = SnapshotStore(
         settings.state_dir / SNAPSHOT_FILE,
-        min(settings.max_waiters, _bearable_connections()),
+        min(settings.max_waiters, _descriptor_limit()),
         on_published=lambda notice: tasks.once("announce", announce(bus, notice)),
     )
     store.load()
@@ -110,9 +110,9 @@ async def _serve(settings: RegistrySettings) -> None:
     fleet.node_bus = bus
     parts = _parts(settings, credentials, store, fleet)
     regions = _regions(settings, password, parts)
-    await _begin(parts, bus, tasks, settings)
+    await _start_tasks(parts, bus, tasks, settings)
     if regions is not None:
-        regions.begin(tasks)
+        regions.start_tasks(tasks)
     tasks.forever("bus", fleet.run, expected=(BusUnavailable,))
     tasks.forever("pools", lambda: fleet.pools.follow(bus), expected=(BusUnavailable,))
     capacity = CapacityWatch(parts.services.database, fleet, store, time.time, settings.usage_days)
@@ -121,8 +121,8 @@ async def _serve(settings: RegistrySettings) -> None:
     tasks.forever("samples", lambda: sample(console.samples, fleet))
     recent_use = functools.partial(console.recent_use.watch, parts.services.database)
     tasks.forever("recent use", recent_use, expected=(DatabaseUnavailable,))
-    most = min(settings.max_connections, _bearable_connections())
-    warn_if_over(most_memory(settings), limit_bytes())
+    most = min(settings.max_connections, _descriptor_limit())
+    warn_if_over(maximum_memory(settings), limit_bytes())
     guard = Guard(_BOUNDS, Connections(most, settings.max_connections_per_address), refusal_of)
     ingesting = parts.services.ingesting
     store_watch = StoreWatch(ingesting.ingest.store) if ingesting is not None else None
@@ -160,7 +160,7 @@ def _parts(
     try:
         return parts_from(settings, secrets, store, fleet)
     except SettingsWrong as error:
-        raise StartFailed(str(error)) from error
+        raise RegistryStartFailed(str(error)) from error
 
 
 def _regions(settings: RegistrySettings, bus_password: Password | None, parts: RegistryParts) -> RegionParts | None:
@@ -168,7 +168,7 @@ def _regions(settings: RegistrySettings, bus_password: Password | None, parts: R
     try:
         return region_parts(settings, token, bus_password, parts.services)
     except ValueError as error:
-        raise StartFailed(str(error)) from error
+        raise RegistryStartFailed(str(error)) from error
 
 
 def _console(settings: RegistrySettings) -> ConsoleSources:
@@ -176,10 +176,10 @@ def _console(settings: RegistrySettings) -> ConsoleSources:
     try:
         return sources_from(settings, _secret(file) if file is not None else None)
     except OSError as error:
-        raise StartFailed(f"an authority's file cannot be read: {error}") from error
+        raise RegistryStartFailed(f"an authority's file cannot be read: {error}") from error
 
 
-async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
+async def _start_tasks(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
     """Prepare the database, the snapshot and the staging folder, and start the background tasks.
 
     If the database is unavailable, a background task retries.
@@ -188,18 +188,18 @@ async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settin
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(DatabaseUnavailable):  # logged by the task below, which retries
         await asyncio.to_thread(services.database.prepare)
-    tasks.forever("database", lambda: _prepared(services.database), expected=(DatabaseUnavailable,))
+    tasks.forever("database", lambda: _prepare_database(services.database), expected=(DatabaseUnavailable,))
     sharing = parts.sharing
     if sharing is not None:
         with contextlib.suppress(DatabaseUnavailable, StoreFailed):
-            await sharing.look()  # so that the first answer has the snapshot of other registries
+            await sharing.sync_once()  # so that the first answer has the snapshot of other registries
         tasks.forever("other registries", sharing.run, expected=(DatabaseUnavailable, StoreFailed))
-        told = functools.partial(follow_notices, bus, sharing.heard)
+        told = functools.partial(follow_notices, bus, sharing.notify_published)
         tasks.forever("word of other registries", told, expected=(BusUnavailable,))
 
     async def gather_evidence() -> None:
         async for message in bus.stats():
-            services.evidence.take(message, time.time())
+            services.evidence.receive_message(message, time.time())
 
     tasks.forever("evidence", gather_evidence, expected=(BusUnavailable,))
     if services.ingesting is not None:
@@ -209,10 +209,14 @@ async def _begin(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settin
     collecting = parts.collecting
     if collecting is not None and settings.gc_interval_s > 0:
         interval_s = settings.gc_interval_s
-        tasks.forever("garbage", lambda: collecting.forever(interval_s), expected=(DatabaseUnavailable, ArtifactError))
+        tasks.forever(
+            "garbage",
+            lambda: collecting.collect_periodically(interval_s),
+            expected=(DatabaseUnavailable, ArtifactError),
+        )
 
 
-async def _prepared(database: Database) -> None:
+async def _prepare_database(database: Database) -> None:
     """Prepare the database if it is not ready, then wait until cancelled."""
     if not database.ready:
         await asyncio.to_thread(database.prepare)
@@ -252,8 +256,8 @@ def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
 
 def _uvicorn_config(settings: RegistrySettings, app: ASGIApp, guard: Guard) -> uvicorn.Config:
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
-        raise StartFailed("set both SHOAL_REGISTRY_TLS_CERT_FILE and SHOAL_REGISTRY_TLS_KEY_FILE, or neither")
-    return config_of(
+        raise RegistryStartFailed("set both SHOAL_REGISTRY_TLS_CERT_FILE and SHOAL_REGISTRY_TLS_KEY_FILE, or neither")
+    return server_config(
         app,
         guard,
         timeout_graceful_shutdown=max(1, int(settings.drain_timeout_s)),
@@ -262,7 +266,7 @@ def _uvicorn_config(settings: RegistrySettings, app: ASGIApp, guard: Guard) -> u
     )
 
 
-def _bearable_connections() -> int:
+def _descriptor_limit() -> int:
     """Return the number of clients that the file descriptors allow, after raising the soft limit to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else max(soft, _DESCRIPTORS_WANTED)
@@ -274,19 +278,19 @@ def _bearable_connections() -> int:
 def _listen(host: str, port: int) -> socket.socket:
     """Bind the listener first, so that a port in use is reported immediately with a clear message."""
     try:
-        return bound(host, port)
+        return bind_socket(host, port)
     except OSError as error:
         where = netloc(host, port)
-        raise StartFailed(f"cannot listen on {where}: {error.strerror}; set SHOAL_REGISTRY_PORT") from error
+        raise RegistryStartFailed(f"cannot listen on {where}: {error.strerror}; set SHOAL_REGISTRY_PORT") from error
 
 
 def _secret(file: Path) -> str:
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StartFailed(f"the secret in {file} cannot be read: {error}") from error
+        raise RegistryStartFailed(f"the secret in {file} cannot be read: {error}") from error
     if not text:
-        raise StartFailed(f"{file} is empty; a secret is expected there")
+        raise RegistryStartFailed(f"{file} is empty; a secret is expected there")
     return text
 
 
@@ -295,13 +299,15 @@ def _credentials(file: Path) -> RoleCredentials:
     try:
         found = RoleCredentials.read(file)
     except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:
-        raise StartFailed(f"the internal token in {file} cannot be used: {error}") from error
+        raise RegistryStartFailed(f"the internal token in {file} cannot be used: {error}") from error
     if not found.is_token:
-        raise StartFailed(f"{file} holds the credentials of the {found.role}; the registry needs the internal token")
+        raise RegistryStartFailed(
+            f"{file} holds the credentials of the {found.role}; the registry needs the internal token"
+        )
     return found
 
 
-def most_memory(settings: RegistrySettings, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
+def maximum_memory(settings: RegistrySettings, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
     """Return the memory that a registry uses if it reaches all bounds of its settings together."""
     return [
         Part("the process", _BASE_BYTES),

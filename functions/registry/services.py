@@ -11,10 +11,10 @@ from fastapi import Request
 from functions.api.ids import Digest, TenantId
 from functions.artifacts.ingest import Expectation
 from functions.fleet.rollout_stats import EvidenceBook
-from functions.registry.declared import Declared
+from functions.registry.declared import DeclaredCatalogue
 from functions.registry.ingesting import Ingesting
 from functions.registry.principal import Authenticator, Principal
-from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.catalogue_writes import CatalogueLimits
 from functions.registry.sql.database import Database
 from functions.registry.sql.transaction import Write
 
@@ -27,7 +27,7 @@ class Checks:
 
     locks: WeakValueDictionary[tuple[TenantId, Digest, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    def of(self, tenant: TenantId, digest: Digest, fingerprint: str) -> asyncio.Lock:
+    def lock_for(self, tenant: TenantId, digest: Digest, fingerprint: str) -> asyncio.Lock:
         return self.locks.setdefault((tenant, digest, fingerprint), asyncio.Lock())
 
 
@@ -37,9 +37,9 @@ Answer = TypeVar("Answer")
 @dataclass(frozen=True, slots=True)
 class RegistryServices:
     database: Database
-    declared: Declared
+    declared: DeclaredCatalogue
     authenticator: Authenticator
-    limits: Limits
+    limits: CatalogueLimits
     evidence: EvidenceBook
     ingesting: Ingesting | None  # None: no object store is configured, so no adapter can be stored
     pepper: bytes | None
@@ -56,14 +56,14 @@ class RegistryServices:
         """Return the bases without facts, whose adapters are not checked. Empty without an object store."""
         if self.ingesting is None:
             return []
-        return await asyncio.to_thread(self.ingesting.without_facts, self.declared.base_folders())
+        return await asyncio.to_thread(self.ingesting.bases_without_facts, self.declared.base_folders())
 
     async def write(self, request: Request, principal: Principal, work: Callable[[Write], Answer]) -> Answer:
         """Run one audited transaction. It is short and atomic, so a client that disconnects does not cancel it."""
         actor = principal.actor(request)
         write = self.database.run(lambda: self.database.write(actor, work), for_operator=principal.is_operator)
-        return await _to_its_end(write)
+        return await _run_to_end(write)
 
 
-async def _to_its_end(work: Awaitable[Answer]) -> Answer:
+async def _run_to_end(work: Awaitable[Answer]) -> Answer:
     return await asyncio.shield(work)

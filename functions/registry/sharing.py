@@ -22,12 +22,12 @@ from functions.api import snapshot_document as documents
 from functions.api.snapshot import SnapshotInvalid
 from functions.api.snapshot_document import in_chunks
 from functions.api.snapshot_index import Indexed
-from functions.fleet.pauses import PATIENT_SLICE_S, breather
+from functions.fleet.pauses import PATIENT_SLICE_S, pause_between_slices
 from functions.fleet.snapshot_notices import SnapshotNotice
 from functions.registry.sql import published
 from functions.registry.sql.database import Database
 from functions.registry.sql.errors import DatabaseUnavailable
-from functions.registry.sql.published import Document, EpochBehind
+from functions.registry.sql.published import EpochBehind, SnapshotDocument
 from functions.registry.store import EpochTaken, SnapshotStore
 
 LOOK_EVERY_S = 2.0
@@ -43,9 +43,9 @@ class SnapshotSharing:
         self._store = store
         self._told = asyncio.Event()
         self._unread = 0  # an epoch that could not be read, which is logged once
-        store.share(self.keep)
+        store.set_share(self.share_publication)
 
-    def keep(self, content: Indexed, delta: bytes, base_hash: str) -> None:
+    def share_publication(self, content: Indexed, delta: bytes, base_hash: str) -> None:
         """Write a publication to the database before followers see it. Blocks.
 
         Raises EpochTaken if another registry has published this epoch or a later one.
@@ -58,7 +58,7 @@ class SnapshotSharing:
         except DatabaseUnavailable as error:
             _log.warning("epoch %d is kept on this disk alone for now: %s", content.snapshot.epoch, error)
 
-    def heard(self, notice: SnapshotNotice) -> None:
+    def notify_published(self, notice: SnapshotNotice) -> None:
         """Wake `run` if another registry has announced a later epoch on the bus."""
         if notice.epoch > self._store.epoch:
             self._told.set()
@@ -66,29 +66,29 @@ class SnapshotSharing:
     async def run(self) -> None:
         """Synchronise with the database until cancelled. Raises DatabaseUnavailable."""
         while True:
-            await self.look()
+            await self.sync_once()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._told.wait()
 
-    async def look(self) -> None:
+    async def sync_once(self) -> None:
         """Adopt a later snapshot from the database, or write ours if it is later."""
         self._told.clear()
         store = self._store
         latest = await self._database.run(lambda: self._database.read(published.latest), for_operator=True)
         if latest > store.epoch:
-            await self._take_up(latest)
+            await self._adopt_latest(latest)
         elif latest < store.epoch:
             content = store.feed.content
             with contextlib.suppress(EpochBehind):  # written by another registry in the meantime
                 await self._database.run(lambda: self._put(content, b"", ""), for_operator=True)
 
-    async def _take_up(self, latest: int) -> None:
+    async def _adopt_latest(self, latest: int) -> None:
         base = self._store.feed.content
         after = functools.partial(published.documents_after, epoch=base.snapshot.epoch, content_hash=base.content_hash)
         found = await self._database.run(lambda: self._database.read(after), for_operator=True)
         try:
-            await self._store.take_up(lambda current: _read(current, found))
+            await self._store.adopt(lambda current: _read(current, found))
         except SnapshotInvalid as error:
             if latest != self._unread:
                 _log.error("epoch %d of another registry cannot be read here, and is left out: %s", latest, error)
@@ -98,13 +98,13 @@ class SnapshotSharing:
         if not self._database.ready:
             raise DatabaseUnavailable("the registry's database is not there yet")
         whole = lambda: b"".join(documents.full_lines(content.snapshot))  # noqa: E731
-        document = Document(content.snapshot.epoch, content.content_hash, delta, base_hash, whole)
-        self._database.unaudited(lambda connection: published.put(connection, document))
+        document = SnapshotDocument(content.snapshot.epoch, content.content_hash, delta, base_hash, whole)
+        self._database.write_unaudited(lambda connection: published.put(connection, document))
 
 
 def _read(base: Indexed, found: Sequence[bytes]) -> Indexed:
     """Apply the documents to `base` and return the content. Blocks. Raises SnapshotInvalid."""
     content = base
     for document in found:
-        content = documents.read(in_chunks(document), content, breather(PATIENT_SLICE_S))
+        content = documents.read(in_chunks(document), content, pause_between_slices(PATIENT_SLICE_S))
     return content

@@ -26,11 +26,11 @@ from functions.fleet.snapshots import (
     GATEWAYS_HEADER,
     HASH_HEADER,
 )
-from functions.registry.conventions import read_body, require_role, shows_role, unless_client_leaves
+from functions.registry.conventions import has_role, read_body, require_role, unless_client_leaves
 from functions.registry.errors import ApiError
 from functions.registry.feed import Feed
 from functions.registry.fence import Fenced
-from functions.registry.metrics import Metrics
+from functions.registry.metrics import RegistryMetrics
 from functions.registry.store import EpochTaken, SnapshotStore, StoreFailed, TooManyWaiters
 
 MAX_WAIT_S = 60.0
@@ -49,7 +49,7 @@ FenceToken = Annotated[
 ]
 
 
-def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCredentials) -> APIRouter:
+def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials: RoleCredentials) -> APIRouter:
     router = APIRouter()
     readers = [Depends(require_role(credentials, "follow", "agent", "publish"))]
     publishers = [Depends(require_role(credentials, "publish"))]
@@ -65,15 +65,15 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCre
     ) -> Response:
         """The snapshot with an epoch above `after`, or the changes since the base: immediately, or once it is
         published."""
-        store.heard(after)
-        if GATEWAY_HEADER in request.headers and shows_role(request, credentials, "follow"):
-            store.gateways.heard(request.headers[GATEWAY_HEADER])
+        store.record_follower_epoch(after)
+        if GATEWAY_HEADER in request.headers and has_role(request, credentials, "follow"):
+            store.gateways.record_request(request.headers[GATEWAY_HEADER])
         name = PoolName(pool) if pool is not None else None
         if wait_s == 0:
-            return await _answer(store, await store.beyond(after, 0, name), base, metrics)
+            return await _answer(store, await store.wait_beyond(after, 0, name), base, metrics)
         try:
-            with store.waiting():
-                feed = await unless_client_leaves(request, store.beyond(after, wait_s, name))
+            with store.reserve_waiter():
+                feed = await unless_client_leaves(request, store.wait_beyond(after, wait_s, name))
         except TooManyWaiters as error:
             message = "too many callers wait for a snapshot; ask again later"
             raise ApiError(503, "too_many_waiters", message, headers=_RETRY_AFTER) from error
@@ -116,17 +116,17 @@ def snapshot_routes(store: SnapshotStore, metrics: Metrics, credentials: RoleCre
     return router
 
 
-async def _answer(store: SnapshotStore, feed: Feed | None, base: str, metrics: Metrics) -> Response:
+async def _answer(store: SnapshotStore, feed: Feed | None, base: str, metrics: RegistryMetrics) -> Response:
     if feed is None:
         return Response(status_code=204, headers=_headers(store))
     delta = feed.delta_from(base) if base else None
     headers = _headers(store) | {HASH_HEADER: feed.content.content_hash}
     if delta is not None:
-        metrics.answered("delta", len(delta))
+        metrics.count_answer("delta", len(delta))
         return Response(delta, media_type=_MEDIA_TYPE, headers=headers)
     content, pieces = await feed.whole()
     size_bytes = sum(map(len, pieces))
-    metrics.answered("whole", size_bytes)
+    metrics.count_answer("whole", size_bytes)
     headers |= {HASH_HEADER: content.content_hash, "content-length": str(size_bytes)}
     return StreamingResponse(_stream(pieces), media_type=_MEDIA_TYPE, headers=headers)
 
@@ -145,5 +145,5 @@ def _headers(store: SnapshotStore) -> dict[str, str]:
     }
     if store.epoch:
         headers[HASH_HEADER] = store.feed.content.content_hash
-    gateways = store.gateways.number()
+    gateways = store.gateways.count_recent()
     return headers | {GATEWAYS_HEADER: str(gateways)} if gateways else headers

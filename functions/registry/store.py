@@ -26,7 +26,7 @@ from functions.api.snapshot_comparison import Changes
 from functions.api.snapshot_entries import AnyEntry, ModelEntry
 from functions.api.snapshot_index import Indexed, applied, changes_between, empty, indexed
 from functions.decisions.routing.placement import model_of
-from functions.fleet.pauses import PATIENT_SLICE_S, breather
+from functions.fleet.pauses import PATIENT_SLICE_S, pause_between_slices
 from functions.fleet.snapshot_file import SnapshotFile
 from functions.fleet.snapshot_notices import ALL_POOLS, MAX_POOLS, SnapshotNotice
 from functions.fleet.snapshots import MAX_GATEWAYS
@@ -53,7 +53,7 @@ def view_of(content: Indexed, pool: PoolName) -> Indexed:
     return applied(empty(), content.snapshot, changes)
 
 
-def follow_on(view: Feed, content: Indexed, changes: Changes, pool: PoolName) -> None:
+def advance_view(view: Feed, content: Indexed, changes: Changes, pool: PoolName) -> None:
     """Advance the view's feed if the changes concern it."""
     served = _served_in(content, pool)
     if served != _served_in(view.content, pool):  # the pool now serves another model, so all its models differ
@@ -136,7 +136,7 @@ Share = Callable[[Indexed, bytes, str], None]
 Raises EpochTaken."""
 
 
-def _alone(content: Indexed, delta: bytes, base_hash: str) -> None:
+def _share_with_none(content: Indexed, delta: bytes, base_hash: str) -> None:
     """Share with no other registry."""
 
 
@@ -148,7 +148,7 @@ class FollowingGateways:
         self._began_s = clock()
         self._heard_s: dict[str, float] = {}
 
-    def heard(self, gateway: str) -> None:
+    def record_request(self, gateway: str) -> None:
         if not 0 < len(gateway) <= _NAME_MAX_CHARS:
             return
         now_s = self._clock()
@@ -157,7 +157,7 @@ class FollowingGateways:
         while len(self._heard_s) > MAX_GATEWAYS or self._oldest_s() < now_s - GATEWAY_SILENT_S:
             del self._heard_s[next(iter(self._heard_s))]
 
-    def number(self) -> int | None:
+    def count_recent(self) -> int | None:
         """Return the number of gateways, or None until each of them has had time to poll."""
         now_s = self._clock()
         if now_s < self._began_s + GATEWAY_SILENT_S:
@@ -189,9 +189,9 @@ class SnapshotStore:
         self._highest_heard = 0
         self._publishing = asyncio.Lock()
         self._on_published = on_published
-        self._share: Share = _alone
+        self._share: Share = _share_with_none
 
-    def share(self, give: Share) -> None:
+    def set_share(self, give: Share) -> None:
         """Set the function that gives each publication to other registries before followers see it (`sharing`)."""
         self._share = give
 
@@ -227,7 +227,7 @@ class SnapshotStore:
             self.feed.advance(content, {})
             _log.info("snapshot epoch %d (%s) taken up", self.epoch, content.content_hash)
 
-    def heard(self, after: int) -> None:
+    def record_follower_epoch(self, after: int) -> None:
         """Record the epoch that a follower has."""
         if self._highest_heard < after <= self.epoch_floor + MAX_LEAD:
             self._highest_heard = after
@@ -243,12 +243,14 @@ class SnapshotStore:
 
     async def publish(self, snapshot: Snapshot) -> Published:
         """Publish the snapshot. Raises EpochTaken or StoreFailed, after which nothing has changed."""
-        return await self._publish(lambda base: indexed(snapshot, base, breather(PATIENT_SLICE_S)), 0)
+        return await self._publish(lambda base: indexed(snapshot, base, pause_between_slices(PATIENT_SLICE_S)), 0)
 
     async def publish_document(self, chunks: Iterable[bytes], fence: int = 0) -> Published:
         """Publish a document, whole or as a delta for the current one. Also raises SnapshotInvalid, BaseMissing or
         Fenced."""
-        return await self._publish(lambda base: documents.read(chunks, base, breather(PATIENT_SLICE_S)), fence)
+        return await self._publish(
+            lambda base: documents.read(chunks, base, pause_between_slices(PATIENT_SLICE_S)), fence
+        )
 
     async def _publish(self, read: Callable[[Indexed], Indexed], fence: int) -> Published:
         async with self._publishing:
@@ -262,13 +264,13 @@ class SnapshotStore:
                     f" (the next one must be above {self.epoch_floor})"
                 )
             try:
-                changes = await asyncio.to_thread(self._keep, base, content, fence)
+                changes = await asyncio.to_thread(self._persist, base, content, fence)
             except OSError as error:
                 raise StoreFailed(f"the snapshot could not be stored: {error.strerror}") from error
             self._advance(content, changes)
             return Published(content)
 
-    async def take_up(self, read: Callable[[Indexed], Indexed]) -> None:
+    async def adopt(self, read: Callable[[Indexed], Indexed]) -> None:
         """Adopt the publication of another registry if its epoch is above ours. Raises SnapshotInvalid or
         StoreFailed."""
         async with self._publishing:
@@ -282,32 +284,32 @@ class SnapshotStore:
                 raise StoreFailed(f"the snapshot could not be stored: {error.strerror}") from error
             self._advance(content, changes)
 
-    def _keep(self, base: Indexed, content: Indexed, fence: int) -> Changes:
+    def _persist(self, base: Indexed, content: Indexed, fence: int) -> Changes:
         """Share the content with other registries, write it to disk, and return its changes. Blocks."""
         self.fence.admit(fence)
         return self._write(base, content, self._share)
 
-    def _write(self, base: Indexed, content: Indexed, share: Share = _alone) -> Changes:
+    def _write(self, base: Indexed, content: Indexed, share: Share = _share_with_none) -> Changes:
         changes = changes_between(base, content)
         is_small = sum(map(len, changes.values())) <= MAX_DELTA_ENTRIES
         lines = documents.delta_lines(content.snapshot, base.content_hash, changes) if is_small else ()
         delta = b"".join(lines)
         share(content, delta, base.content_hash)
-        self._file.keep(content, delta, base.content_hash, breather(PATIENT_SLICE_S))
+        self._file.store(content, delta, base.content_hash, pause_between_slices(PATIENT_SLICE_S))
         return changes
 
     def _advance(self, content: Indexed, changes: Changes) -> None:
         concerned = pools_concerned(self.feed.content, changes)
         self.feed.advance(content, changes)
         for pool in [pool for pool in self._views if pool not in content.tables.pools]:
-            self._views.pop(pool).wake()
+            self._views.pop(pool).wake_waiters()
         for pool, view in self._views.items():
-            follow_on(view, content, changes, pool)
+            advance_view(view, content, changes, pool)
         _log.info("snapshot epoch %d (%s) published", self.epoch, content.content_hash)
         self._on_published(SnapshotNotice(self.epoch, concerned))
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def reserve_waiter(self) -> Iterator[None]:
         """Reserve a long poll. Raises TooManyWaiters at the limit."""
         if self.waiters >= self._max_waiters:
             raise TooManyWaiters
@@ -317,7 +319,7 @@ class SnapshotStore:
         finally:
             self.waiters -= 1
 
-    async def beyond(self, after: int, timeout_s: float, pool: PoolName | None = None) -> Feed | None:
+    async def wait_beyond(self, after: int, timeout_s: float, pool: PoolName | None = None) -> Feed | None:
         """Return the feed once its epoch is above `after`; None at the timeout or when the store closes."""
         ends_s = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -329,10 +331,10 @@ class SnapshotStore:
                 return None
             # A pool that does not exist yet has no feed of its own; any publication may create it.
             waits_for = feed if pool is None or pool in self._views else self.feed
-            await waits_for.changed(left_s)
+            await waits_for.wait_for_change(left_s)
 
     def close(self) -> None:
         """End all present and future waits."""
         self.closing = True
         for feed in (self.feed, *self._views.values()):
-            feed.wake()
+            feed.wake_waiters()

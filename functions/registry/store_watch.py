@@ -21,10 +21,10 @@ class StoreWatch:
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.check_store()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def look(self) -> None:
+    async def check_store(self) -> None:
         try:
             await asyncio.to_thread(self._store.size_of, _NOWHERE)
         except ArtifactError:

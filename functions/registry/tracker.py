@@ -67,13 +67,13 @@ class Tracker:
         """Record the announcement and return its peers. Raises TrackerFull, BoardFull or OtherShape."""
         now_s = self.clock()
         board = self._boards.get(digest)
-        if board is None or not board.knows(announcement.address):
+        if board is None or not board.has_member(announcement.address):
             self._check_room(now_s)
         return self._board(digest, count, now_s).announce(announcement, now_s, self.rng)
 
     def leave(self, digest: Digest, address: str) -> None:
         if (board := self._boards.get(digest)) is not None:
-            board.leave(address)
+            board.remove_member(address)
 
     def reports(self) -> list[BoardReport]:
         """Return a report of every artifact in transfer, by digest."""

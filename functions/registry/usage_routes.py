@@ -47,14 +47,14 @@ def usage_routes(services: RegistryServices) -> APIRouter:
     authenticator, database = services.authenticator, services.database
 
     @router.post(USAGE_PATH, dependencies=[Depends(authenticator.gateway)])
-    async def told(request: Request) -> dict[str, Any]:
+    async def count_usage_report(request: Request) -> dict[str, Any]:
         """Count a gateway's report. A report that is sent again counts once."""
         try:
             report = usage_report.decode(b"".join(await read_body(request, REPORT_MAX_BYTES)))
         except ReportInvalid as error:
             raise ApiError(400, "invalid_body", f"the body cannot be used: {error}") from error
         now_unix_s = database.now_unix_s()
-        count = functools.partial(database.unaudited, lambda c: usage.take_report(c, report, now_unix_s))
+        count = functools.partial(database.write_unaudited, lambda c: usage.count_report(c, report, now_unix_s))
         return {"object": "usage.report", "is_new": await database.run(count)}
 
     @router.get("/v1/usage")

@@ -52,7 +52,7 @@ async def content_of(services: RegistryServices, actor: Actor, wanted: VersionRe
         return Content(known.digest, known.artifact_uri)  # a version never changes, so nothing is fetched again
     if services.ingesting is None:
         raise no_store()
-    with services.ingesting.place(wanted.tenant):
+    with services.ingesting.reserve_place(wanted.tenant):
         # The version's tenant owns the content and limits the allowed addresses, also if an operator registers it.
         expect = await services.expectation(wanted.tenant, wanted.base)
         ingested, _ = await services.ingesting.from_uri(wanted.artifact_uri, expect, actor)
@@ -73,12 +73,12 @@ async def _check_fitting(services: RegistryServices, wanted: VersionRequest, dig
     fingerprint = expect.base_fingerprint
     if expect.base is None or not await _is_unchecked(database, tenant, digest, fingerprint):
         return
-    async with services.checks.of(tenant, digest, fingerprint):
+    async with services.checks.lock_for(tenant, digest, fingerprint):
         if await _is_unchecked(database, tenant, digest, fingerprint):  # a concurrent request may have checked it
-            async with ingesting.place_soon(tenant):
+            async with ingesting.wait_for_place(tenant):
                 await ingesting.check(digest, expect)
-            fits = artifacts.fits
-            await database.run(lambda: database.unaudited(lambda c: fits(c, digest, tenant, fingerprint)))
+            fits = artifacts.record_fit
+            await database.run(lambda: database.write_unaudited(lambda c: fits(c, digest, tenant, fingerprint)))
 
 
 async def _is_unchecked(database: Database, tenant: TenantId, digest: Digest, fingerprint: str) -> bool:

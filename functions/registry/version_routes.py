@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from functions.api.ids import DIGEST_PATTERN, NAME_PATTERN, ModelId, is_incoming
-from functions.registry.channel_moves import Move, Moved
+from functions.registry.channel_moves import ChannelMove, ChannelMoveResult
 from functions.registry.conventions import (
     ChannelName,
     IfMatch,
@@ -20,9 +20,9 @@ from functions.registry.conventions import (
     TenantName,
     VersionName,
     body_of,
-    describes,
+    body_schema,
     etag,
-    seen,
+    lock_version_of,
 )
 from functions.registry.errors import ApiError
 from functions.registry.principal import Principal, own_model
@@ -30,7 +30,7 @@ from functions.registry.services import RegistryServices
 from functions.registry.sql import catalogue, catalogue_writes
 from functions.registry.sql.catalogue import StoredModel
 from functions.registry.sql.catalogue_writes import NewVersion
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.transaction import Write
 from functions.registry.version_content import VersionRequest, content_of
 from functions.registry.views import described_rollout
@@ -59,7 +59,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
     router = APIRouter()
     authenticator = services.authenticator
 
-    @router.put("/v1/models/{tenant}/{name}/versions/{version}", openapi_extra=describes(PutVersion))
+    @router.put("/v1/models/{tenant}/{name}/versions/{version}", openapi_extra=body_schema(PutVersion))
     async def put(
         *,
         request: Request,
@@ -76,16 +76,16 @@ def version_routes(services: RegistryServices) -> APIRouter:
         content = await content_of(services, who.actor(request), wanted)
         new = NewVersion(model, tenant, body.base_model, version, content.digest, content.uri, body.rollout)
 
-        def write(write: Write) -> tuple[bool, StoredModel, Moved | None]:
+        def write(write: Write) -> tuple[bool, StoredModel, ChannelMoveResult | None]:
             is_new = catalogue_writes.put_version(write, new, services.limits)
             moved = _move(services, model, body.promote_to, version).apply(write) if body.promote_to else None
-            return is_new, catalogue_writes.existing(write, model), moved
+            return is_new, catalogue_writes.require_model(write, model), moved
 
         is_new, stored, moved = await services.write(request, who, write)
         answer = _version_answer(stored, version) | (_moved_answer(moved) if moved is not None else {})
         return JSONResponse(answer, 201 if is_new else 200)
 
-    @router.post("/v1/models/{tenant}/{name}/channels/{channel}", openapi_extra=describes(MoveChannel))
+    @router.post("/v1/models/{tenant}/{name}/channels/{channel}", openapi_extra=body_schema(MoveChannel))
     async def move(
         *,
         request: Request,
@@ -98,9 +98,9 @@ def version_routes(services: RegistryServices) -> APIRouter:
     ) -> Response:
         """Point the channel to a version: immediately (200) or by a rollout (202). 409 names an active rollout."""
         model = own_model(who, tenant, name)
-        services.declared.refuse_gits(model)
+        services.declared.refuse_git_model(model)
         _refuse_reserved(channel, "channel")
-        step = _move(services, model, channel, body.version, seen(if_match))
+        step = _move(services, model, channel, body.version, lock_version_of(if_match))
         moved = await services.write(request, who, step.apply)
         status = 202 if moved.is_new and moved.rollout is not None else 200
         return JSONResponse(_moved_answer(moved), status, headers=etag(moved.lock_version))
@@ -165,14 +165,14 @@ def _made_here(services: RegistryServices, write: Write, model: ModelId) -> Stor
     and would only block the id.
     """
     if catalogue.model(write.connection, model) is None:
-        services.declared.refuse_gits(model)
-    return catalogue_writes.existing(write, model)
+        services.declared.refuse_git_model(model)
+    return catalogue_writes.require_model(write, model)
 
 
 def _check(services: RegistryServices, model: ModelId, tenant: str, body: PutVersion) -> None:
     """Reject what can be rejected before anything is fetched."""
     _refuse_reserved(body.promote_to or "", "promote_to")
-    services.declared.refuse_gits(model)
+    services.declared.refuse_git_model(model)
     services.declared.require_tenant(tenant)
     services.declared.require_base(body.base_model, tenant)
     if body.rollout is not None:
@@ -193,14 +193,14 @@ def _refuse_reserved(channel: str, param: str) -> None:
 
 def _move(
     services: RegistryServices, model: ModelId, channel: str, version: str, if_lock_version: int | None = None
-) -> Move:
-    return Move(model, channel, version, services.declared.policy, services.limits, if_lock_version)
+) -> ChannelMove:
+    return ChannelMove(model, channel, version, services.declared.policy, services.limits, if_lock_version)
 
 
 def _version_answer(stored: StoredModel, name: str) -> dict[str, Any]:
     version = stored.version(name)
     if version is None:
-        raise Refused("missing", "version_not_found", f"{stored.id} has no version {name}")
+        raise CatalogueRefused("missing", "version_not_found", f"{stored.id} has no version {name}")
     return {
         "object": "model.version",
         "model": stored.id,
@@ -213,7 +213,7 @@ def _version_answer(stored: StoredModel, name: str) -> dict[str, Any]:
     }
 
 
-def _moved_answer(moved: Moved) -> dict[str, Any]:
+def _moved_answer(moved: ChannelMoveResult) -> dict[str, Any]:
     return {
         "model": moved.model.id,
         "channel": moved.channel,

@@ -15,9 +15,9 @@ from functions.api.ids import Digest, ModelId, TenantId, engine_name
 from functions.api.snapshot import ModelEntry
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout import evidence as rollout_evidence
-from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.evidence import GroupStats, TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout
-from functions.registry.declared import is_gits
+from functions.registry.declared import is_git_model
 from functions.registry.principal import Principal
 from functions.registry.sql.catalogue import StoredModel, StoredVersion
 
@@ -31,7 +31,7 @@ def git_models_after(
     models = catalogue.snapshot.models
     for index in range(bisect_right(models, after, key=_ID), len(models)):
         model = models[index]
-        if (with_apis or is_gits(model)) and may_see(catalogue, principal, model.id):
+        if (with_apis or is_git_model(model)) and may_see(catalogue, principal, model.id):
             yield described_model(model)
 
 
@@ -63,7 +63,7 @@ def described_model(model: ModelEntry) -> dict[str, Any]:
             for channel, version in model.channels.items()
         },
         "rollout": model.rollout,
-        "declared_in": model.declared_in if is_gits(model) else "",
+        "declared_in": model.declared_in if is_git_model(model) else "",
     }
 
 
@@ -113,7 +113,7 @@ def described_rollout(rollout: Rollout) -> dict[str, Any]:
     return row | {"object": "rollout", "active": rollout.is_active, "percent": rollout.percent}
 
 
-def described_evidence(evidence: Evidence) -> dict[str, Any]:
+def described_evidence(evidence: TrialEvidence) -> dict[str, Any]:
     """Describe both groups twice: sketches for programs (`evidence`) and a few figures for people (`groups`)."""
     return {
         "evidence": rollout_evidence.to_builtins(evidence),

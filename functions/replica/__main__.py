@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from functions.api import struct_types
 from functions.artifacts.s3 import CredentialsInvalid
-from functions.replica.listeners import StartFailed
+from functions.replica.listeners import AgentStartFailed
 from functions.replica.server import run
 from functions.replica.settings import ReplicaSettings
 
@@ -18,7 +18,7 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         run(ReplicaSettings())
-    except (StartFailed, CredentialsInvalid, ValidationError, OSError) as error:
+    except (AgentStartFailed, CredentialsInvalid, ValidationError, OSError) as error:
         print(f"replica agent: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1
     return 0

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from functions.decisions.health.accelerator_errors import DeviceErrors, fatal
+from functions.decisions.health.accelerator_errors import DeviceErrors, describe_fatal
 from functions.replica.status import AgentStatus
 
 LOOK_EVERY_S = 1.0
@@ -47,28 +47,28 @@ class AcceleratorFault:
 
     async def run(self) -> None:
         while True:
-            self.look()
+            self.check_fault()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def look(self) -> None:
+    def check_fault(self) -> None:
         """Update the fault once, from the file and the driver's errors. This takes a few microseconds."""
-        before, kept = self._status.accelerator_fault, self._kept()
+        before, kept = self._status.accelerator_fault, self._read_fault_file()
         if before and self._file is not None and not kept:
             self._source.forget_errors()
             self._change("")
             _log.warning("the accelerator's error was cleared: %s", before)
         elif not before:
-            found = kept or fatal(self._source.errors())
+            found = kept or describe_fatal(self._source.errors())
             if found:
                 _log.error("the replica is out until this accelerator error is cleared: %s", found)
-                self._keep(found)
+                self._write_fault_file(found)
                 self._change(found)
 
     def _change(self, fault: str) -> None:
         self._status.accelerator_fault = fault
         self._on_change()
 
-    def _kept(self) -> str:
+    def _read_fault_file(self) -> str:
         if self._file is None:
             return ""
         try:
@@ -80,7 +80,7 @@ class AcceleratorFault:
             return f"{self._file} cannot be read: {error.strerror}"
         return said or "taken out by an operator"
 
-    def _keep(self, fault: str) -> None:
+    def _write_fault_file(self, fault: str) -> None:
         if self._file is None or self._file.exists():
             return
         with contextlib.suppress(OSError):  # without the file, the fault lasts as long as the agent

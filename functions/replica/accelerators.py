@@ -109,11 +109,11 @@ class Accelerators(Collector):
         if library is None or own is None:
             return
         self._is_open = True
-        self._handles = self._found(own)
+        self._handles = self._find_devices(own)
         for position, handle in enumerate(self._handles):
-            number = self._asked(library.nvmlDeviceGetIndex, handle)
+            number = self._query(library.nvmlDeviceGetIndex, handle)
             self._positions[position if number is None else number] = position
-        self._events = self._asked(library.nvmlEventSetCreate)
+        self._events = self._query(library.nvmlEventSetCreate)
         for index, handle in enumerate(self._handles if self._events is not None else ()):
             if self._is_done(library.nvmlDeviceRegisterEvents, handle, _XID_EVENT, self._events):
                 self._tells_xids.add(index)
@@ -123,7 +123,7 @@ class Accelerators(Collector):
         if not self._is_open:
             self.open()
         self.readings = tuple(self._reading(handle) for handle in self._handles)
-        self._take_xids()
+        self._read_xids()
         for index, reading in enumerate(self.readings):
             if _UNCORRECTED in reading.ecc_errors:
                 self._ecc_base.setdefault(index, reading.ecc_errors[_UNCORRECTED])
@@ -187,26 +187,26 @@ class Accelerators(Collector):
             self.read()
             self._stop.wait(READ_EVERY_S)
 
-    def _found(self, own: tuple[str, ...]) -> list[Any]:
+    def _find_devices(self, own: tuple[str, ...]) -> list[Any]:
         """Return the devices' handles in the given order, without missing devices."""
         library: Any = self._library
         if own == ("all",):
-            own = tuple(str(number) for number in range(self._asked(library.nvmlDeviceGetCount) or 0))
+            own = tuple(str(number) for number in range(self._query(library.nvmlDeviceGetCount) or 0))
         handles = [
-            self._asked(library.nvmlDeviceGetHandleByIndex, int(name))
+            self._query(library.nvmlDeviceGetHandleByIndex, int(name))
             if name.isascii() and name.isdigit()
-            else self._asked(library.nvmlDeviceGetHandleByUUID, name)
+            else self._query(library.nvmlDeviceGetHandleByUUID, name)
             for name in own
         ]
         return [handle for handle in handles if handle is not None]
 
     def _reading(self, handle: Any) -> Reading:
         library: Any = self._library
-        use = self._asked(library.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._asked(library.nvmlDeviceGetMemoryInfo, handle)
-        power_mw = self._asked(library.nvmlDeviceGetPowerUsage, handle)
+        use = self._query(library.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._query(library.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = self._query(library.nvmlDeviceGetPowerUsage, handle)
         ecc = {
-            kind: self._asked(library.nvmlDeviceGetTotalEccErrors, handle, number, _SINCE_DRIVER_LOADED)
+            kind: self._query(library.nvmlDeviceGetTotalEccErrors, handle, number, _SINCE_DRIVER_LOADED)
             for kind, number in _ECC.items()
         }
         return Reading(
@@ -214,15 +214,15 @@ class Accelerators(Collector):
             memory_used_bytes=memory.used if memory is not None else None,
             memory_total_bytes=memory.total if memory is not None else None,
             power_w=power_mw / 1000 if power_mw is not None else None,
-            temperature_c=self._asked(library.nvmlDeviceGetTemperature, handle, _GPU_SENSOR),
+            temperature_c=self._query(library.nvmlDeviceGetTemperature, handle, _GPU_SENSOR),
             ecc_errors={kind: errors for kind, errors in ecc.items() if errors is not None},
         )
 
-    def _take_xids(self) -> None:
+    def _read_xids(self) -> None:
         """Read all pending XIDs; a wait of 0 ms that finds none raises."""
         library: Any = self._library
-        while self._events is not None and (event := self._asked(library.nvmlEventSetWait_v2, self._events, 0)):
-            index = self._positions.get(self._asked(library.nvmlDeviceGetIndex, event.device) or 0, 0)
+        while self._events is not None and (event := self._query(library.nvmlEventSetWait_v2, self._events, 0)):
+            index = self._positions.get(self._query(library.nvmlDeviceGetIndex, event.device) or 0, 0)
             self._xids[index] += 1
             number = int(event.eventData)
             self._last_xid[index] = number
@@ -231,7 +231,7 @@ class Accelerators(Collector):
                 self._distinct_xids = {**self._distinct_xids, index: (*known, number)}
             _log.error("accelerator %d: XID %d", index, event.eventData)
 
-    def _asked(self, call: Callable[..., T], *arguments: object) -> T | None:
+    def _query(self, call: Callable[..., T], *arguments: object) -> T | None:
         """Call the library. Return None if the device does not support the call or is lost."""
         try:
             return call(*arguments)

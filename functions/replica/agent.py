@@ -44,11 +44,11 @@ from functions.replica.disk_tier import DiskKeeper, DiskNeeds, DiskTier
 from functions.replica.heartbeat_loop import HeartbeatLoop
 from functions.replica.kv_events.source import EventSource
 from functions.replica.kv_events.watch import KvWatch
-from functions.replica.listeners import StartFailed
+from functions.replica.listeners import AgentStartFailed
 from functions.replica.load_spans import LoadSpans
 from functions.replica.metrics import AgentMetrics
 from functions.replica.monitor import EngineProber, Monitor
-from functions.replica.peer_app import make_peer_app, opens, role_routes
+from functions.replica.peer_app import accepted_credentials, make_peer_app, role_routes
 from functions.replica.reconciler import AdapterReconciler, Reports
 from functions.replica.settings import ReplicaSettings
 from functions.replica.simulated_accelerator import SimulatedDevice
@@ -97,7 +97,7 @@ class Agent:
         self.tasks.forever("standby", self.standby.run)
         self.tasks.forever("disk", self.disk.run)
         self.tasks.forever("snapshot", self.follower.run, expected=(SnapshotSourceUnavailable, SnapshotRefused))
-        notices = partial(follow_notices, self.notices_bus, self.follower.heard)
+        notices = partial(follow_notices, self.notices_bus, self.follower.handle_notice)
         self.tasks.forever("snapshot notices", notices, expected=(BusUnavailable,))
         if self.zone_wanted is not None:
             self.tasks.once("zone", self.zone_wanted())
@@ -141,7 +141,7 @@ def build(settings: ReplicaSettings) -> Agent:
     metrics.watch_bus(heartbeat_loop.link)
     accelerators = Accelerators(settings.pool, settings.replica_id, _devices(settings), settings.accelerators_file)
     fault = AcceleratorFault(status, accelerators, settings.accelerator_fault_file, heartbeat_loop.send_now)
-    fault.look()
+    fault.check_fault()
     metrics.watch_accelerators(accelerators)
     source = _source(settings, partial(credentials.secret, "chunks"))
     policy = AdapterPolicy(max_adapters=settings.max_adapters, grace_s=settings.adapter_grace_s)
@@ -165,25 +165,25 @@ def build(settings: ReplicaSettings) -> Agent:
         token=bearer,
         cache_file=settings.snapshot_cache_file,
         on_swap=partial(_follow, settings, reconciler, source, prober, status=status),
-        on_confirmed=status.take_epoch,
+        on_confirmed=status.confirm_epoch,
         pool=PoolName(settings.pool),
     )
     metrics.watch_snapshot(follower)
     status.snapshot_problem = lambda: follower.last_problem
     kv_watch = _kv_watch(settings, status)
-    status.prefix_events = lambda: kv_watch.is_told if kv_watch is not None else False
+    status.prefix_events = lambda: kv_watch.receives_events if kv_watch is not None else False
     if kv_watch is not None:
         metrics.watch_kv(kv_watch)
     drain = Drain(status, settings.drain_timeout_s)
     standby = Standby(
         status, engine, heartbeat_loop.send_now, may_sleep=settings.sleep_when_warm, engine_turn=reconciler.engine_turn
     )
-    standby.begin(settings.standby_file)
+    standby.read_standby_file(settings.standby_file)
     routers = [_chunks(source.cache, settings), role_routes(standby)]
     return Agent(
         app=make_app(status, drain, metrics.page, engine.metrics_page),
         peer_app=make_peer_app(
-            partial(opens, credentials, lambda: (status.identity.engine_host, status.peer_port)),
+            partial(accepted_credentials, credentials, lambda: (status.identity.engine_host, status.peer_port)),
             reconciler.load,
             metrics.on_answer,
             routers,
@@ -239,14 +239,14 @@ def _follow(
         )
     adapters = entry.max_adapters if entry is not None else None
     rank = entry.max_lora_rank if entry is not None else None
-    if reconciler.hold(settings.max_adapters if adapters is None else adapters):
-        _tell_difference(settings, "max_adapters", settings.max_adapters, adapters)
-    if source.allow(settings.max_lora_rank if rank is None else rank):
-        _tell_difference(settings, "max_lora_rank", settings.max_lora_rank, rank)
+    if reconciler.set_max_adapters(settings.max_adapters if adapters is None else adapters):
+        _warn_about_difference(settings, "max_adapters", settings.max_adapters, adapters)
+    if source.set_max_rank(settings.max_lora_rank if rank is None else rank):
+        _warn_about_difference(settings, "max_lora_rank", settings.max_lora_rank, rank)
     reconciler.follow(catalogue)
 
 
-def _tell_difference(settings: ReplicaSettings, name: str, configured: int, of_engine: int | None) -> None:
+def _warn_about_difference(settings: ReplicaSettings, name: str, configured: int, of_engine: int | None) -> None:
     """Warn about a setting that repeats an engine argument but no longer agrees with it."""
     if name in settings.model_fields_set and of_engine not in (None, configured):
         _log.warning("%s is set to %d, but the engine's arguments set %d, which is used", name, configured, of_engine)
@@ -268,7 +268,9 @@ def _status(settings: ReplicaSettings) -> AgentStatus:
         zone=settings.zone,
         node=settings.node_name,
     )
-    return AgentStatus(identity=identity, health=engine_health.begin(now_s), clock=time.monotonic, judged_s=now_s)
+    return AgentStatus(
+        identity=identity, health=engine_health.initial_health(now_s), clock=time.monotonic, judged_s=now_s
+    )
 
 
 def _zone_wanted(
@@ -277,10 +279,10 @@ def _zone_wanted(
     if settings.zone or not settings.node_name:
         return None
 
-    def take(zone: str) -> None:
+    def set_zone(zone: str) -> None:
         status.identity = replace(status.identity, zone=zone)  # the next heartbeat carries it
 
-    return partial(zones.learn, registry, settings.registry_url, token, ("node", settings.node_name), take)
+    return partial(zones.fetch_zone, registry, settings.registry_url, token, ("node", settings.node_name), set_zone)
 
 
 def _kv_watch(settings: ReplicaSettings, status: AgentStatus) -> KvWatch | None:
@@ -350,7 +352,7 @@ def _credentials(settings: ReplicaSettings) -> RoleCredentials:
     try:
         return read_for("agent", settings.internal_token_file)
     except CredentialsUnusable as error:
-        raise StartFailed(f"SHOAL_REPLICA_INTERNAL_TOKEN_FILE: {error}") from error
+        raise AgentStartFailed(f"SHOAL_REPLICA_INTERNAL_TOKEN_FILE: {error}") from error
 
 
 def _tls(settings: ReplicaSettings) -> ssl.SSLContext | bool:

@@ -51,7 +51,7 @@ class Drain:
     is_final: bool = False  # the process exits after it
     is_engines: bool = False  # requested only for an engine that ends: over when there is a new one
 
-    def begin(self, why: str, *, is_final: bool = False, engine_ends: bool = False) -> None:
+    def start(self, why: str, *, is_final: bool = False, engine_ends: bool = False) -> None:
         """Start the drain; the next heartbeat announces it. Calling this again is harmless."""
         self.is_final = self.is_final or is_final
         self.is_engines = engine_ends and (self.is_engines or self.began_s is None)
@@ -154,7 +154,7 @@ def make_app(
     async def start_drain(
         wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0, engine_ends: bool = False
     ) -> Response:
-        drain.begin("its engine is to end" if engine_ends else "requested by POST /drain", engine_ends=engine_ends)
+        drain.start("its engine is to end" if engine_ends else "requested by POST /drain", engine_ends=engine_ends)
         done = await drain.wait(wait_s)
         return JSONResponse({"drained": done, "outstanding": status.load.outstanding}, status_code=200 if done else 202)
 

@@ -25,7 +25,7 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 @dataclass(frozen=True, slots=True)
-class LoadAnswer:
+class ColdLoadAnswer:
     answer: Answer
     reason: str = ""  # for people; empty if it is loaded
     tier: Tier | None = None  # set if it is loaded
@@ -33,7 +33,7 @@ class LoadAnswer:
 
 @dataclass(slots=True)
 class _Call:
-    answer: asyncio.Future[LoadAnswer]
+    answer: asyncio.Future[ColdLoadAnswer]
     waiting: int = 0
 
 
@@ -52,7 +52,7 @@ class ColdCalls:
     def names(self) -> tuple[EngineName, ...]:
         return tuple(self._calls)
 
-    async def wait(self, name: EngineName, wait_s: float) -> LoadAnswer:
+    async def wait(self, name: EngineName, wait_s: float) -> ColdLoadAnswer:
         """Return the answer set by `settle`, or `timed_out`."""
         call = self._calls.get(name)
         if call is None:
@@ -63,7 +63,7 @@ class ColdCalls:
             async with asyncio.timeout(wait_s):
                 return await asyncio.shield(call.answer)
         except TimeoutError:
-            return LoadAnswer(
+            return ColdLoadAnswer(
                 "timed_out", f"{name} was not loaded within {wait_s:.1f} s; a load that has begun continues"
             )
         finally:
@@ -72,12 +72,12 @@ class ColdCalls:
             if not call.waiting and self._calls.get(name) is call:
                 del self._calls[name]
 
-    def settle(self, name: EngineName, answer: LoadAnswer) -> None:
+    def settle(self, name: EngineName, answer: ColdLoadAnswer) -> None:
         """Answer all calls that wait for the adapter, if there are any."""
         call = self._calls.pop(name, None)
         if call is not None and not call.answer.done():
             call.answer.set_result(answer)
 
-    def settle_all(self, answer: LoadAnswer) -> None:
+    def settle_all(self, answer: ColdLoadAnswer) -> None:
         for name in self.names:
             self.settle(name, answer)

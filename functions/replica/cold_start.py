@@ -64,14 +64,14 @@ class ColdStart:
         self._listens_unix_s: float | None = None
         self._answers_unix_s: float | None = None
 
-    def listens(self, process_began_unix_s: float | None) -> None:
+    def record_listening(self, process_began_unix_s: float | None) -> None:
         """Record the first poll at which the server answers."""
         if self._listens_unix_s is None:
             self._listens_unix_s = self._wall_clock()
             if process_began_unix_s is not None and 0.0 <= self._listens_unix_s - process_began_unix_s <= MOST_S:
                 self._began_unix_s = process_began_unix_s
 
-    def answers(self) -> None:
+    def record_first_answer(self) -> None:
         """Record the answer to the engine's first request."""
         if self._answers_unix_s is None:
             self._answers_unix_s = self._wall_clock()
@@ -84,13 +84,13 @@ class ColdStart:
         log = LogTimes()
         if self._log_file is not None:
             log = await asyncio.to_thread(_read, self._log_file, self._began_unix_s, listens)
-        found = staged(self._began_unix_s, listens, log)
+        found = compute_stages(self._began_unix_s, listens, log)
         found["first_answer"], found["warm_up"] = answers - listens, serves - answers
         _log.info("cold start: %s", ", ".join(f"{stage} {took_s:.1f} s" for stage, took_s in found.items()))
         return {stage: round(took_s, 3) for stage, took_s in found.items()}
 
 
-def staged(began_unix_s: float, listens_unix_s: float, log: LogTimes) -> dict[ColdStage, float]:
+def compute_stages(began_unix_s: float, listens_unix_s: float, log: LogTimes) -> dict[ColdStage, float]:
     """Return the stages until the server answers.
 
     Worked example (test_worked_example_of_stages): started at 0 s, it begins to load at 76 s and listens at 168 s.
@@ -116,10 +116,10 @@ def _read(file: Path, began_unix_s: float, listens_unix_s: float) -> LogTimes:
     except OSError as error:
         _log.info("the engine's log cannot be read, so its start counts as one stage: %s", error)
         return LogTimes()
-    return of_log(text.splitlines(), began_unix_s, listens_unix_s)
+    return parse_log(text.splitlines(), began_unix_s, listens_unix_s)
 
 
-def of_log(lines: Iterable[str], began_unix_s: float, listens_unix_s: float) -> LogTimes:
+def parse_log(lines: Iterable[str], began_unix_s: float, listens_unix_s: float) -> LogTimes:
     """Parse this start's log lines; other times are another process's. The slowest of several workers counts."""
     loads_unix_s: float | None = None
     took_s: dict[ColdStage, dict[str, float]] = {}

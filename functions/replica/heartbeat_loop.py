@@ -25,7 +25,7 @@ from functions.fleet.heartbeat import (
     WITHOUT_ROOM_MAX,
     Heartbeat,
 )
-from functions.fleet.own_stalls import Rounds
+from functions.fleet.own_stalls import StallGuard
 from functions.replica.status import AgentStatus
 from functions.telemetry.bus_link import BusLink
 
@@ -183,9 +183,9 @@ class HeartbeatLoop:
         self._running.set()
         bus = self._open_bus()
         next_s = loop.time()
-        rounds = Rounds(self._interval_s, next_s)
+        rounds = StallGuard(self._interval_s, next_s)
         while not self._stopping.is_set():
-            if not rounds.may_judge(loop.time()):  # after a stall the agent's own loop judges the engine first
+            if not rounds.is_on_time(loop.time()):  # after a stall the agent's own loop judges the engine first
                 await asyncio.sleep(self._interval_s / 2)
             await self._send(bus, self._next_heartbeat())
             next_s = max(next_s + self._interval_s, loop.time())  # a lost second is not made up for by a burst

@@ -12,24 +12,24 @@ import orjson
 from starlette.types import ASGIApp
 
 from functions.api.netloc import netloc
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Headers, Refusal
-from functions.http.listening import GuardedServer, config_of
+from functions.http.listening import GuardedServer, server_config
 
 _BACKLOG = 256
 
 
-class StartFailed(Exception):
+class AgentStartFailed(Exception):
     """The agent cannot start as configured; the message says what to change."""
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
     """Return a listening socket. Raise StartFailed, naming `setting`, if that fails."""
     try:
-        listener = bound(host, port)
+        listener = bind_socket(host, port)
     except OSError as error:
-        raise StartFailed(
+        raise AgentStartFailed(
             f"cannot listen on {netloc(host, port)}: {error.strerror}; free it or set {setting}"
         ) from error
     listener.listen(_BACKLOG)
@@ -67,7 +67,7 @@ def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
 def agent_server(app: ASGIApp) -> QuietServer:
     """Return the server of the agent's own port."""
     guard = Guard(AGENT_BOUNDS, Connections(AGENT_CONNECTIONS), refusal_of)
-    return QuietServer(config_of(app, guard), guard)
+    return QuietServer(server_config(app, guard), guard)
 
 
 _CLOSE_WITHIN_S = 2
@@ -85,7 +85,7 @@ class PeerServer:
     ) -> None:
         self._listener = listener
         guard = Guard(bounds, Connections(most_connections), refusal_of)
-        self._server = QuietServer(config_of(app, guard, timeout_graceful_shutdown=_CLOSE_WITHIN_S), guard)
+        self._server = QuietServer(server_config(app, guard, timeout_graceful_shutdown=_CLOSE_WITHIN_S), guard)
 
     @property
     def port(self) -> int:

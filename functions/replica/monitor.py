@@ -21,7 +21,7 @@ from functions.decisions.health.token_rate import TokenRate
 from functions.engines.client import EngineClient
 from functions.engines.errors import EngineError, EngineHung, EngineRefused, EngineUnreachable
 from functions.engines.metrics import EngineMetrics
-from functions.fleet.own_stalls import Rounds
+from functions.fleet.own_stalls import StallGuard
 from functions.fleet.tasks import Supervised
 from functions.replica.cold_start import ColdStart
 from functions.replica.status import Adapters, AgentStatus, EngineLoad
@@ -72,7 +72,7 @@ class EngineProber:
         self.begun = self.answered = 0
         self.answered_s = 0.0  # total seconds of the answered probes
 
-    def begin(self) -> None:
+    def mark_pending(self) -> None:
         """Mark a probe as pending. Call before `run` is scheduled."""
         self.begun += 1
         self.newest = Probe("pending", started_s=self._clock())
@@ -192,7 +192,7 @@ class Monitor:
         self._is_new = True  # this engine process has not been seen ready yet
         self._metrics: EngineMetrics | None = None
         self._version_is_due = False
-        self._rounds = Rounds(TICK_S, status.clock())
+        self._rounds = StallGuard(TICK_S, status.clock())
         self.metrics_failures = 0  # polls of a listening engine without readable metrics
 
     async def run(self) -> None:
@@ -207,7 +207,7 @@ class Monitor:
         polled = await poll_engine(self._engine)
         now_s = self._status.clock()
         if polled.metrics is not None:
-            self._take(polled.metrics, now_s)
+            self._record_metrics(polled.metrics, now_s)
         elif polled.health == "ok":
             self.metrics_failures += 1
         evidence = Evidence(
@@ -218,8 +218,10 @@ class Monitor:
             warming=self._status.warming,
         )
         if polled.health == "ok":
-            self._cold_start.listens(polled.metrics.process_began_unix_s if polled.metrics is not None else None)
-        if self._rounds.may_judge(now_s):
+            self._cold_start.record_listening(
+                polled.metrics.process_began_unix_s if polled.metrics is not None else None
+            )
+        if self._rounds.is_on_time(now_s):
             self._judge(evidence, now_s)
         else:  # this loop was stalled: the engine's answers meanwhile were not read
             self._status.judged_s = now_s
@@ -229,7 +231,7 @@ class Monitor:
         if self._version_is_due:
             await self._learn_version()
         if self._status.computes and engine_health.probe_due(self._status.health, evidence, now_s, self._policy):
-            self._prober.begin()
+            self._prober.mark_pending()
             self._tasks.once("probe", self._prober.run())
 
     def _probe(self, health: HealthAnswer, now_s: float) -> Probe:
@@ -238,7 +240,7 @@ class Monitor:
             return Probe("answered", started_s=now_s, ended_s=now_s)
         return self._prober.newest
 
-    def _take(self, metrics: EngineMetrics, now_s: float) -> None:
+    def _record_metrics(self, metrics: EngineMetrics, now_s: float) -> None:
         status = self._status
         if self._metrics is not None and metrics.process_began_unix_s != self._metrics.process_began_unix_s:
             self._is_new = True  # it restarted between two polls
@@ -264,11 +266,11 @@ class Monitor:
         status.condemned = engine_health.condemned(status.health, now_s, self._policy)
         status.judged_s = now_s
         if status.health.phase != before.phase:
-            self._enter(before.phase)
+            self._on_phase_change(before.phase)
         if status.health.phase == "ready" and self._is_new:
-            self._greet()
+            self._on_first_ready()
 
-    def _enter(self, before: EnginePhase) -> None:
+    def _on_phase_change(self, before: EnginePhase) -> None:
         status = self._status
         _log.warning("engine %s -> %s: %s", before, status.health.phase, status.health.reason or "it answers")
         if status.health.phase == "dead":
@@ -285,17 +287,17 @@ class Monitor:
                 self._weights.forget()
         self._version_is_due = status.health.phase == "ready"
 
-    def _greet(self) -> None:
+    def _on_first_ready(self) -> None:
         """Handle the first time that a process of the engine is ready."""
         self._is_new = False
         self._on_new_engine()
         if self._weights is not None:
             began_unix_s = self._metrics.process_began_unix_s if self._metrics is not None else None
-            self._tasks.once("weights", self._weights.learn(began_unix_s))
+            self._tasks.once("weights", self._weights.detect_weights(began_unix_s))
         if self._status.computes and not self._has_served():
-            self._cold_start.answers()
+            self._cold_start.record_first_answer()
             self._is_measured = True
-            if self._warm_up.begin():
+            if self._warm_up.mark_warming():
                 self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
 
     def _has_served(self) -> bool:

@@ -26,7 +26,7 @@ from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.heartbeat import ENGINE_NAME_MAX_CHARS
 from functions.fleet.role_credentials import Purpose, RoleCredentials
 from functions.http.guarded import authenticated
-from functions.replica.cold_calls import Answer, LoadAnswer
+from functions.replica.cold_calls import Answer, ColdLoadAnswer
 from functions.replica.standby import Standby
 
 # Bounded bodies of requests to the agent.
@@ -61,7 +61,7 @@ _STATUS: dict[Answer, int] = {
 
 _PURPOSES: dict[str, Purpose] = {"/adapters/load": "load", "/standing": "standing"}
 
-Load = Callable[[EngineName, float], Awaitable[LoadAnswer]]
+Load = Callable[[EngineName, float], Awaitable[ColdLoadAnswer]]
 Accepted = Callable[[str], Iterable[str]]  # the credentials that open a path
 
 
@@ -102,7 +102,7 @@ def make_peer_app(
     return CredentialRequired(app, accepted)
 
 
-def opens(credentials: RoleCredentials, address: Callable[[], tuple[str, int]], path: str) -> list[str]:
+def accepted_credentials(credentials: RoleCredentials, address: Callable[[], tuple[str, int]], path: str) -> list[str]:
     """Return the credentials that open a path of the agent: a gateway's loads, the controller's roles, nodes' chunks.
 
     An agent that has only the internal token also accepts the token itself and credentials derived from it for this
@@ -170,7 +170,7 @@ def role_routes(standby: Standby) -> APIRouter:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return JSONResponse({"reason": f"not a change of role: {error}"}, status_code=400)
         try:
-            await standby.become(standby=asked.standby)
+            await standby.change_role(standby=asked.standby)
         except EngineError as error:
             return JSONResponse({"reason": f"the engine does not wake: {error}"}, status_code=503)
         phase, reason = standby.phase()

@@ -28,7 +28,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.engines.client import EngineClient, EngineModel
 from functions.engines.errors import EngineError, EngineRefused
 from functions.fleet.tasks import Supervised
-from functions.replica.cold_calls import ColdCalls, LoadAnswer, Tier
+from functions.replica.cold_calls import ColdCalls, ColdLoadAnswer, Tier
 from functions.replica.disk_tier import DiskNeeds
 from functions.replica.load_spans import LoadEnd, LoadOutcome
 from functions.replica.source import AdapterSource
@@ -81,18 +81,18 @@ class AdapterReconciler:
         self.engine_turn = asyncio.Lock()  # one load at a time, since each stalls a step; none while it falls asleep
         self._wake = asyncio.Event()
 
-    def hold(self, max_adapters: int) -> bool:
+    def set_max_adapters(self, max_adapters: int) -> bool:
         """Set the number of adapters that the engine holds. Return True if it changed."""
         before, self._policy = self._policy, replace(self._policy, max_adapters=max_adapters)
         return before != self._policy
 
     def follow(self, catalogue: Catalogue) -> None:
         """Apply a new snapshot; the next pass starts immediately."""
-        self._demand = decisions.wanted_in(catalogue.snapshot, PoolName(self._status.identity.pool))
+        self._demand = decisions.build_demand(catalogue.snapshot, PoolName(self._status.identity.pool))
         self._status.snapshot_epoch = catalogue.epoch
         self._wake.set()
 
-    async def load(self, name: EngineName, wait_s: float) -> LoadAnswer:
+    async def load(self, name: EngineName, wait_s: float) -> ColdLoadAnswer:
         """Load an adapter that a gateway needs now, and return the result within `wait_s`."""
         engine, now_s = self._engine_now(), self._status.clock()
         not_now = self._not_now(name, engine)
@@ -100,7 +100,7 @@ class AdapterReconciler:
             return not_now or _NO_PLAN
         request = (name, ColdLoad(now_s, now_s + wait_s))
         leaving = name in self._state.withdrawn_since_s
-        verdict, self._state = decisions.ask(self._demand, engine, self._state, request, self._policy)
+        verdict, self._state = decisions.request_load(self._demand, engine, self._state, request, self._policy)
         if verdict == "accepted":
             self._source.hurry(self._demand.by_name[name].digest)  # in case it is being fetched ahead of need
             self._wake.set()
@@ -110,17 +110,17 @@ class AdapterReconciler:
             self._reports.loaded(tier, 0.0)
             if leaving:
                 self._wake.set()  # so that it is advertised again
-            return LoadAnswer("loaded", tier=tier)
+            return ColdLoadAnswer("loaded", tier=tier)
         if verdict in ("refused", "failed"):
             told = str(self._state.failures[name])
-            return LoadAnswer("refused" if verdict == "refused" else "failed", told)
+            return ColdLoadAnswer("refused" if verdict == "refused" else "failed", told)
         return _UNKNOWN if verdict == "unknown" else _TOO_MANY
 
-    def _not_now(self, name: EngineName, engine: EngineAdapters) -> LoadAnswer | None:
+    def _not_now(self, name: EngineName, engine: EngineAdapters) -> ColdLoadAnswer | None:
         """Return an answer if no load is possible at all now."""
         phase, reason = self._status.phase()
         if phase != "ready":
-            return LoadAnswer("not_ready", f"{phase}: {reason}")
+            return ColdLoadAnswer("not_ready", f"{phase}: {reason}")
         if not self._status.adapters.known:
             return _NO_PLAN
         return _TOO_MANY if self._calls.full and name not in engine.loaded else None
@@ -142,7 +142,7 @@ class AdapterReconciler:
         self._wake.clear()
         if self._demand is None or not self._engine_is_ready():
             self._listed = frozenset()
-            self._calls.settle_all(LoadAnswer("not_ready", "the engine is not ready"))
+            self._calls.settle_all(ColdLoadAnswer("not_ready", "the engine is not ready"))
             return
         try:
             listed = await self._engine.models()
@@ -160,8 +160,8 @@ class AdapterReconciler:
             self._tasks.once(f"load {adapter.name}", self._load(adapter, urgent=urgent))
         if self._needs.observe(self._listed, self._loading, self._status.clock()):
             self._reports.disk_changed()
-        self._tell(plan)
-        self._answer(plan)
+        self._update_status(plan)
+        self._settle_calls(plan)
         for name in plan.unload if not self._status.asleep else ():
             if name in self._state.withdrawn_since_s:  # a gateway may have requested it while others were unloaded
                 await self._unload(name)
@@ -175,7 +175,7 @@ class AdapterReconciler:
         heard = self._heard() and self._status.clock() - self._status.load_read_s <= BUSY_KNOWN_S
         return EngineAdapters(loaded=loaded, busy=busy, loading=frozenset(self._loading), heard=heard)
 
-    def _tell(self, plan: AdapterPlan) -> None:
+    def _update_status(self, plan: AdapterPlan) -> None:
         before = self._status.adapters
         self._status.adapters = Adapters(
             known=True,
@@ -192,14 +192,14 @@ class AdapterReconciler:
         if plan.reason and plan.reason != before.reason:
             _log.warning("adapters not loaded: %s", plan.reason)
 
-    def _answer(self, plan: AdapterPlan) -> None:
+    def _settle_calls(self, plan: AdapterPlan) -> None:
         """Answer waiting calls that this plan decides: loaded, no room, or dropped by the snapshot."""
         assert self._demand is not None
         for name in self._calls.names:
             if name in plan.refused:
-                self._calls.settle(name, LoadAnswer("no_room", plan.refused[name]))
+                self._calls.settle(name, ColdLoadAnswer("no_room", plan.refused[name]))
             elif name in plan.advertise:
-                self._calls.settle(name, LoadAnswer("loaded", tier="host"))
+                self._calls.settle(name, ColdLoadAnswer("loaded", tier="host"))
             elif name not in self._demand.by_name:
                 self._calls.settle(name, _UNKNOWN)
 
@@ -229,7 +229,7 @@ class AdapterReconciler:
             took_s = self._status.clock() - started_s
             self._listed |= {name}
             self._reports.loaded(obtained.tier, took_s)
-            self._calls.settle(name, LoadAnswer("loaded", tier=obtained.tier))
+            self._calls.settle(name, ColdLoadAnswer("loaded", tier=obtained.tier))
             ended("loaded", obtained.tier)
             _log.info("adapter %s loaded from %s in %.0f ms", name, obtained.tier, took_s * 1000)
         finally:
@@ -239,9 +239,11 @@ class AdapterReconciler:
 
     def _fail(self, name: EngineName, reason: str, *, refused: bool) -> Literal["refused", "failed"]:
         outcome: Literal["refused", "failed"] = "refused" if refused else "failed"
-        self._state = decisions.failed(self._state, name, reason, self._status.clock(), self._policy, refused=refused)
+        self._state = decisions.record_failed_load(
+            self._state, name, reason, self._status.clock(), self._policy, refused=refused
+        )
         self._reports.failed(outcome)
-        self._calls.settle(name, LoadAnswer(outcome, reason))
+        self._calls.settle(name, ColdLoadAnswer(outcome, reason))
         return outcome
 
     async def _put_into_engine(self, name: EngineName, path: str) -> None:
@@ -269,9 +271,9 @@ class AdapterReconciler:
             self._unloading.discard(name)
 
 
-_TOO_MANY = LoadAnswer("no_room", "too many cold loads wait at this replica")
-_NO_PLAN = LoadAnswer("not_ready", "no snapshot yet, or the engine's adapters have not been listed yet")
-_UNKNOWN = LoadAnswer("unknown", "this replica's snapshot does not name the adapter (yet): retry shortly")
+_TOO_MANY = ColdLoadAnswer("no_room", "too many cold loads wait at this replica")
+_NO_PLAN = ColdLoadAnswer("not_ready", "no snapshot yet, or the engine's adapters have not been listed yet")
+_UNKNOWN = ColdLoadAnswer("unknown", "this replica's snapshot does not name the adapter (yet): retry shortly")
 
 
 def _is_ours(model: EngineModel) -> bool:

@@ -76,7 +76,7 @@ def _listen_for_signals(asked: asyncio.Event, hurried: asyncio.Event) -> None:
 
 async def _stop_when_asked(agent: Agent, server: uvicorn.Server, asked: asyncio.Event, hurried: asyncio.Event) -> None:
     await asked.wait()
-    agent.drain.begin("requested by a signal", is_final=True)
+    agent.drain.start("requested by a signal", is_final=True)
     done = await agent.drain.wait(until=hurried)
     _log.info("drained" if done else "stopping with requests left in the engine")
     server.should_exit = True

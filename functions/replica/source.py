@@ -102,7 +102,7 @@ class StoreSource:
     _turns: LoadScheduler[Digest] = field(default_factory=lambda: LoadScheduler(urgent=MAX_URGENT, ahead=MAX_AHEAD))
     _flights: dict[Digest, asyncio.Lock] = field(default_factory=dict)
 
-    def allow(self, max_rank: int) -> bool:
+    def set_max_rank(self, max_rank: int) -> bool:
         """Set the largest allowed rank. Return True if it changed."""
         before, self.max_rank = self.max_rank, max_rank
         return before != max_rank

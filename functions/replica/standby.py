@@ -58,7 +58,7 @@ class Standby:
         self._turn = asyncio.Lock()
         self._since_s = status.clock()  # time of the last role change
 
-    def begin(self, file: Path | None) -> None:
+    def read_standby_file(self, file: Path | None) -> None:
         """Set the initial role. Call before the first heartbeat."""
         self._status.standby = file is not None and file.exists()
 
@@ -66,7 +66,7 @@ class Standby:
         """Return the phase and reason as published to gateways."""
         return self._status.phase()
 
-    async def become(self, *, standby: bool) -> None:
+    async def change_role(self, *, standby: bool) -> None:
         """Change the role. Raise EngineError and stay warm if a sleeping engine does not wake."""
         async with self._turn:
             if standby == self._status.standby:
@@ -83,20 +83,20 @@ class Standby:
         """Put the engine to sleep whenever it is warm, well and empty; run until cancelled."""
         while self._may_sleep:
             async with self._turn:
-                await self._look()
+                await self._update_sleep()
             await asyncio.sleep(LOOK_INTERVAL_S)
         await asyncio.Event().wait()
 
-    async def _look(self) -> None:
+    async def _update_sleep(self) -> None:
         if not self._has_learnt:
             with contextlib.suppress(EngineError):  # it starts or is falling asleep: retried
-                await self._learn()
+                await self._read_sleep_state()
         elif self._status.asleep and not self._status.standby:
-            await self._rouse()
+            await self._wake_promoted()
         elif self._can_sleep():
             await self._sleep()
 
-    async def _learn(self) -> None:
+    async def _read_sleep_state(self) -> None:
         """Read the sleep state. Raise EngineHung or EngineUnreachable: a sleeping engine must not pass for awake."""
         try:
             self._status.asleep = await self._engine.is_sleeping()
@@ -129,7 +129,7 @@ class Standby:
                 self._status.falling_asleep = False
         self._tell()
 
-    async def _rouse(self) -> None:
+    async def _wake_promoted(self) -> None:
         """Wake an engine that was promoted while no agent was running."""
         try:
             await self._wake()
@@ -140,7 +140,7 @@ class Standby:
 
     async def _wake(self) -> None:
         if self._may_sleep and not self._has_learnt:
-            await self._learn()
+            await self._read_sleep_state()
         if self._status.asleep:
             await self._engine.wake_up()
             self._status.asleep = False

@@ -132,7 +132,7 @@ class AgentStatus:
             return "its engine is being warmed up"
         return "its engine is asleep and is being woken" if self.asleep and not self.standby else ""
 
-    def take_epoch(self, epoch: int) -> None:
+    def confirm_epoch(self, epoch: int) -> None:
         """Record that the registry confirmed this epoch: nothing newer concerns this pool."""
         self.snapshot_epoch = epoch
 

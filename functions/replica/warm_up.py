@@ -49,7 +49,7 @@ class WarmUp:
         self._engine, self._model, self._status = engine, model, status
         self._timeout_s = timeout_s
 
-    def begin(self) -> bool:
+    def mark_warming(self) -> bool:
         """Mark the replica as warming up. Return True if a warm-up is needed. Call before `run` is scheduled."""
         self._status.warming = self._timeout_s > 0
         return self._status.warming

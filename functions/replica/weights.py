@@ -44,7 +44,7 @@ class LoadedWeights:
         self._engines += 1
         self._status.weights = None
 
-    async def learn(self, started_unix_s: float | None) -> None:
+    async def detect_weights(self, started_unix_s: float | None) -> None:
         """Find the weights of a new engine; `started_unix_s` is the start of its process, if known."""
         self._engines += 1
         engine, folder = self._engines, self._folder
@@ -79,12 +79,12 @@ class LoadedWeights:
                 "%s was written to after the engine started from it, so the loaded weights are unknown", folder
             )
             return None
-        digest = weights_digest(folder, self._notes, hashed=_tell)
+        digest = weights_digest(folder, self._notes, hashed=_log_hashing)
         if facts_of(folder) != facts:
             _log.warning("%s was written to while it was read, so the loaded weights are unknown", folder)
             return None
         return digest
 
 
-def _tell(folder: Path) -> None:
+def _log_hashing(folder: Path) -> None:
     _log.info("%s has no matching manifest, so all its files are read once (`shoal base manifest` avoids that)", folder)

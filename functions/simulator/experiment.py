@@ -99,7 +99,7 @@ class Chats:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedWorkload:
     """A trace, played faster or slower; each seed plays a window that starts at another place."""
 
     path: Path

@@ -21,10 +21,10 @@ from functions.simulator.fleet.simulation import simulate
 from functions.simulator.prefill_pools import ROUTING
 from functions.simulator.replicas_needed import (
     SLICE_REPLICAS,
-    Load,
+    OfferedLoad,
     check_one_request,
     fewest,
-    kept,
+    keeps_slos,
     mean_tokens,
     traffic,
     work_s,
@@ -35,7 +35,7 @@ _MODEL, _PREFILL = PoolName("model"), PoolName("model-prefill")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class PrefillReplicas:
     """Replicas of a prefill pool."""
 
     profile: EngineProfile
@@ -55,7 +55,7 @@ class Apart:
 
 
 def replicas_apart(
-    writing: EngineProfile, reading: Reading, load: Load, seed: int, progress: Callable[[str], None]
+    writing: EngineProfile, reading: PrefillReplicas, load: OfferedLoad, seed: int, progress: Callable[[str], None]
 ) -> Apart:
     """Return the sizes of both pools; raise Unreachable if no sizes are enough."""
     check_one_request(writing, load)
@@ -71,7 +71,7 @@ def replicas_apart(
         for readers in _readers(replicas, share):
             progress(f"{readers} + {replicas - readers} replicas at {slice_.requests_per_s:,.1f} requests/s")
             outcome = _try(writing, reading, slice_, (readers, replicas - readers), seed)
-            if kept(outcome, load):
+            if keeps_slos(outcome, load):
                 found[replicas] = readers, outcome
                 return True
         return False
@@ -96,7 +96,9 @@ def _readers(replicas: int, share: float) -> Iterator[int]:
     yield from (each for each in (first, first + 1, first - 1) if 1 <= each < replicas)
 
 
-def _try(writing: EngineProfile, reading: Reading, load: Load, sizes: tuple[int, int], seed: int) -> Outcome:
+def _try(
+    writing: EngineProfile, reading: PrefillReplicas, load: OfferedLoad, sizes: tuple[int, int], seed: int
+) -> Outcome:
     readers, writers = sizes
     pools = (
         PoolSetting(name=_MODEL, profile=writing, replicas=writers),

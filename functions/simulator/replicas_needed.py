@@ -16,7 +16,7 @@ from math import ceil, exp
 
 from functions.decisions.capacity.accelerators import accelerator
 from functions.decisions.capacity.memory import MemoryPlan, Serving, plan_memory
-from functions.decisions.capacity.model_shape import known
+from functions.decisions.capacity.model_shape import known_shape
 from functions.decisions.capacity.speed import Speed, speed_of
 from functions.simulator.fleet.engine_profile import EngineProfile
 from functions.simulator.fleet.outcome import Outcome
@@ -35,7 +35,7 @@ class Unreachable(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class OfferedLoad:
     requests_per_s: float
     prompt_tokens: int  # median
     output_tokens: int  # median
@@ -67,11 +67,11 @@ def profile_from(speed: Speed, memory: MemoryPlan, serving: Serving) -> EnginePr
 
 def estimated_profile(model: str, product: str, serving: Serving) -> EngineProfile:
     """Return the profile of a public model on an accelerator, by its data sheet and without measurement."""
-    shape, device = known(model), accelerator(product)
+    shape, device = known_shape(model), accelerator(product)
     return profile_from(speed_of(shape, serving, device), plan_memory(shape, serving, device), serving)
 
 
-def replicas_needed(profile: EngineProfile, load: Load, seed: int, progress: Callable[[str], None]) -> Needed:
+def replicas_needed(profile: EngineProfile, load: OfferedLoad, seed: int, progress: Callable[[str], None]) -> Needed:
     """Return the replicas needed; raise Unreachable if no number is enough."""
     check_one_request(profile, load)
     estimate = max(1, ceil(load.requests_per_s * work_s(profile, load)))
@@ -81,7 +81,7 @@ def replicas_needed(profile: EngineProfile, load: Load, seed: int, progress: Cal
     def keeps(replicas: int) -> bool:
         progress(f"{replicas} replicas at {load.requests_per_s * part:,.1f} requests/s")
         tried[replicas] = _try(profile, load, load.requests_per_s * part, replicas, seed)
-        return kept(tried[replicas], load)
+        return keeps_slos(tried[replicas], load)
 
     found = fewest(keeps, max(1, ceil(estimate * part)))
     outcome = tried[found]
@@ -114,7 +114,7 @@ def fewest(keeps: Callable[[int], bool], guess: int) -> int:
     return high
 
 
-def check_one_request(profile: EngineProfile, load: Load) -> None:
+def check_one_request(profile: EngineProfile, load: OfferedLoad) -> None:
     """Raise Unreachable if even an idle replica is too slow."""
     longest_tokens = int(load.prompt_tokens * exp(_P99 * _SPREAD))
     alone_ms = profile.step_ms * ceil(longest_tokens / profile.step_budget_tokens)
@@ -133,7 +133,7 @@ def check_one_request(profile: EngineProfile, load: Load) -> None:
         )
 
 
-def work_s(profile: EngineProfile, load: Load) -> float:
+def work_s(profile: EngineProfile, load: OfferedLoad) -> float:
     """Return the seconds of replica time per request, in a batch as large as its memory holds."""
     context = load.prompt_tokens + load.output_tokens
     batch = max(1, min(profile.max_sequences, profile.kv_tokens // max(1, context)))
@@ -142,7 +142,7 @@ def work_s(profile: EngineProfile, load: Load) -> float:
     return (load.prompt_tokens * profile.prefill_ms_per_token + load.output_tokens * step_ms / batch) / 1000
 
 
-def traffic(load: Load, requests_per_s: float) -> Traffic:
+def traffic(load: OfferedLoad, requests_per_s: float) -> Traffic:
     requests = min(_MOST_REQUESTS, max(_LEAST_REQUESTS, requests_per_s * _LEAST_S))
     return Traffic(
         requests_per_s=requests_per_s, seconds=requests / requests_per_s, turns=1, system_tokens=0,
@@ -150,19 +150,19 @@ def traffic(load: Load, requests_per_s: float) -> Traffic:
     )  # fmt: skip
 
 
-def mean_tokens(load: Load) -> float:
+def mean_tokens(load: OfferedLoad) -> float:
     """Return the mean tokens per request; lengths are log-normal, so the mean is above the median."""
     return (load.prompt_tokens + load.output_tokens) * exp(_SPREAD**2 / 2)
 
 
-def _try(profile: EngineProfile, load: Load, requests_per_s: float, replicas: int, seed: int) -> Outcome:
+def _try(profile: EngineProfile, load: OfferedLoad, requests_per_s: float, replicas: int, seed: int) -> Outcome:
     setting = Setting(
         replicas=replicas, profile=profile, admission=None, block_tokens=BLOCK_TOKENS, extra_s=load.ttft_slo_s
     )
     return simulate(setting, synthetic(traffic(load, requests_per_s), seed))
 
 
-def kept(outcome: Outcome, load: Load) -> bool:
+def keeps_slos(outcome: Outcome, load: OfferedLoad) -> bool:
     band = outcome.bands[0]
     slowest_ms, gap_s = band.ttft.quantile(0.99), outcome.gaps.quantile_s(0.99)
     if slowest_ms is None or slowest_ms > load.ttft_slo_s * 1000 or band.served < 0.99 * band.asked:

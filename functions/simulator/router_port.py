@@ -56,7 +56,7 @@ class SimulatedRouter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineMetrics:
+class RouterEngineMetrics:
     """Current metrics of an engine."""
 
     running: int
@@ -68,7 +68,7 @@ class EngineStates(Protocol):
     def cached_tokens(self, replica_id: ReplicaId, asked: Question) -> int:
         """Return the tokens of the prompt's longest cached prefix; at most all but one."""
 
-    def engine(self, replica_id: ReplicaId) -> EngineMetrics: ...
+    def engine(self, replica_id: ReplicaId) -> RouterEngineMetrics: ...
 
     def first_token_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
         """Return the seconds to the first token of a prompt with so many tokens to compute, if it arrived now."""

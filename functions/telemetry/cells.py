@@ -4,8 +4,8 @@ One thread (the event loop) owns a cell, which holds plain numbers, so that coun
 0.05 us instead of 0.23, an observation 0.15 instead of 0.54, and a request needs eight of them. The scraping thread
 reads the numbers one by one; a histogram's sum may be one observation ahead of its buckets, as with any scrape.
 
-`Counter` and `Histogram` have prometheus_client's interface (`labels(…).inc()`) and are registered as collectors of
-the same registry. Gauges, which are set once a scrape, use the library.
+`CounterFamily` and `HistogramFamily` have prometheus_client's interface (`labels(…).inc()`) and are registered as
+collectors of the same registry. Gauges, which are set once a scrape, use the library.
 """
 
 from abc import abstractmethod
@@ -99,7 +99,7 @@ class _Family(Collector, Generic[Cell]):
         """Return the current samples of the family for the exposition."""
 
 
-class Counter(_Family[CounterCell]):
+class CounterFamily(_Family[CounterCell]):
     def __init__(
         self, name: str, documentation: str, labelnames: Sequence[str] = (), *, registry: CollectorRegistry
     ) -> None:
@@ -116,7 +116,7 @@ class Counter(_Family[CounterCell]):
         yield family
 
 
-class Histogram(_Family[HistogramCell]):
+class HistogramFamily(_Family[HistogramCell]):
     def __init__(
         self,
         name: str,

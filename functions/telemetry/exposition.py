@@ -94,10 +94,10 @@ class MetricsServer:
 
     async def _on_the_loop(self, ask: Callable[[], T]) -> T:
         """Call a function on the process's event loop and return its result."""
-        answer = asyncio.run_coroutine_threadsafe(_called(ask), self._loop)
+        answer = asyncio.run_coroutine_threadsafe(_call(ask), self._loop)
         async with asyncio.timeout(_REFRESH_TIMEOUT_S):
             return await asyncio.wrap_future(answer)
 
 
-async def _called(ask: Callable[[], T]) -> T:
+async def _call(ask: Callable[[], T]) -> T:
     return ask()

@@ -46,7 +46,7 @@ class Gaps:
             return ()
         counts = tuple([(bucket, count) for bucket, count in enumerate(self._counts) if count])
         each = (tokens - 1) / self.total
-        return counts if each <= _ONE_TOKEN_A_PIECE else _apart(counts, each)
+        return counts if each <= _ONE_TOKEN_A_PIECE else _gaps_of_tokens(counts, each)
 
     def quantile_ms(self, quantile: float) -> float | None:
         """Return the quantile; None if there were no gaps."""
@@ -60,7 +60,7 @@ class Gaps:
         return MIDDLES_S[-1] * 1000
 
 
-def _apart(counts: GapCounts, each: float) -> GapCounts:
+def _gaps_of_tokens(counts: GapCounts, each: float) -> GapCounts:
     """Convert gaps between pieces of `each` tokens on average to gaps between tokens."""
     total = sum(count for _, count in counts)
     token_s = MIDDLES_S[_median(counts, total)] / each

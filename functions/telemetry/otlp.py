@@ -162,7 +162,7 @@ class OtlpReceiver:
         self._service = service
         self._instance = instance
 
-    def take(self, lines: bytes, name: str) -> None:
+    def receive(self, lines: bytes, name: str) -> None:
         some: list[Span] = []
         for line in lines.splitlines():
             try:

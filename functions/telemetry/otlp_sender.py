@@ -34,7 +34,7 @@ Attributes = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SpanEvent:
     """Something that happened at `at_unix_s`. Its name is from a small fixed set: `shoal.push`, `shoal.rollout`."""
 
     name: str
@@ -97,7 +97,7 @@ class OtlpSender:
             made["status"] = {"code": otlp.ERROR_CODE}
         self._put(self._spans, made)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: SpanEvent) -> None:
         self._put(self._events, _record(event))
 
     def send(self) -> None:
@@ -132,11 +132,11 @@ class OtlpSender:
     def _send_until_stopped(self) -> None:
         wait_s = _EVERY_S
         while not self._stop.wait(wait_s):
-            wait_s = _EVERY_S if self._try() else min(_RETRY_MAX_S, 2 * wait_s)
-        self._try()
+            wait_s = _EVERY_S if self._send_once() else min(_RETRY_MAX_S, 2 * wait_s)
+        self._send_once()
         self._collector.close()
 
-    def _try(self) -> bool:
+    def _send_once(self) -> bool:
         try:
             self.send()
         except ReceiverAway as error:
@@ -160,7 +160,7 @@ def sender_of(settings: OtlpSettings, service: str, instance: str) -> OtlpSender
     return OtlpSender(collector, service, instance)
 
 
-def _record(event: Event) -> dict[str, Any]:
+def _record(event: SpanEvent) -> dict[str, Any]:
     number, text = _SEVERITY[event.severity]
     at_ns = str(round(event.at_unix_s * 1e9))
     attributes = _bounded(event.attributes)

@@ -60,7 +60,7 @@ class TraceFiles:
         was written."""
         descriptor = self._descriptor
         if descriptor is None or self._written_bytes >= self._file_bytes:
-            descriptor = self._begin(now_unix_s)
+            descriptor = self._open_next_file(now_unix_s)
         data = b"".join(line + b"\n" for line in lines)
         if self._unsynced_since_s is None:
             self._unsynced_since_s = now_unix_s
@@ -90,7 +90,7 @@ class TraceFiles:
             finally:
                 os.close(descriptor)  # releases the lock
 
-    def _begin(self, now_unix_s: float) -> int:
+    def _open_next_file(self, now_unix_s: float) -> int:
         self.close()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._directory / f"requests-{int(now_unix_s * 1000):013d}-{os.getpid()}.ndjson"
@@ -125,12 +125,12 @@ def size_of(path: Path) -> int | None:
 
 def is_finished(path: Path) -> bool:
     """Return True if no process writes to the file any more."""
-    with held(path, fcntl.LOCK_SH, create=False) as mine:
+    with try_lock(path, fcntl.LOCK_SH, create=False) as mine:
         return mine
 
 
 @contextmanager
-def held(path: Path, how: int = fcntl.LOCK_EX, *, create: bool = True) -> Iterator[bool]:
+def try_lock(path: Path, how: int = fcntl.LOCK_EX, *, create: bool = True) -> Iterator[bool]:
     """Lock the file while the block runs and yield True if the lock is free. A process that dies releases its lock."""
     try:
         descriptor = os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o600)

@@ -6,7 +6,7 @@ from functions.telemetry.trace_row import TraceRow
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TracePart:
     """One part of a request's time, in milliseconds since its arrival."""
 
     name: str
@@ -14,7 +14,7 @@ class Part:
     ms: float
 
 
-def parts(row: TraceRow) -> list[Part]:
+def parts(row: TraceRow) -> list[TracePart]:
     """Return the parts, without those that the request never reached. `other` is the rest if it ended before its
     first token."""
     found, at_ms = [], 0.0
@@ -28,8 +28,8 @@ def parts(row: TraceRow) -> list[Part]:
         ("decode", decode_ms),
     ):
         if ms is not None:
-            found.append(Part(name, at_ms, ms))
+            found.append(TracePart(name, at_ms, ms))
             at_ms += ms
     if at_ms < row.total_ms - 0.001:
-        found.append(Part("other", at_ms, row.total_ms - at_ms))
+        found.append(TracePart("other", at_ms, row.total_ms - at_ms))
     return found

@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 import xxhash
 
-from functions.telemetry.trace_files import held, is_finished, size_of
+from functions.telemetry.trace_files import is_finished, size_of, try_lock
 from functions.telemetry.trace_row import LINE_MAX_BYTES, PATTERN
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class PieceRefused(Exception):
 class Receiver(Protocol):
     """A destination of whole lines, which must recognise a repeated piece by its name."""
 
-    def take(self, lines: bytes, name: str) -> None:
+    def receive(self, lines: bytes, name: str) -> None:
         """Store a piece; raises ReceiverAway or PieceRefused."""
 
 
@@ -103,10 +103,10 @@ class Shipping:
     def _ship_until_stopped(self) -> None:
         wait_s = _EVERY_S
         while not self._stop.wait(wait_s):
-            wait_s = self._try(wait_s)
-        self._try(_EVERY_S)
+            wait_s = self._ship_once(wait_s)
+        self._ship_once(_EVERY_S)
 
-    def _try(self, waited_s: float) -> float:
+    def _ship_once(self, waited_s: float) -> float:
         """Run one round and return the wait until the next."""
         try:
             self.ship()
@@ -124,7 +124,7 @@ class Shipping:
         """Ship everything that is there, unless another process ships; raises ReceiverAway and OSError."""
         if not self._directory.is_dir():
             return
-        with held(self._lock_file) as mine:
+        with try_lock(self._lock_file) as mine:
             self.waiting_bytes = 0
             if not mine:
                 return
@@ -133,7 +133,7 @@ class Shipping:
                 for path in sorted(self._directory.glob(PATTERN)):
                     self._ship_file(path)
             finally:
-                self._look_at_waiting()
+                self._measure_waiting()
 
     def _ship_file(self, path: Path) -> None:
         place = self._offsets.setdefault(path.name, FileOffsets())
@@ -168,7 +168,7 @@ class Shipping:
 
     def _deliver(self, file_name: str, start: int, lines: bytes) -> None:
         try:
-            self._receiver.take(lines, _name(file_name, start, lines))
+            self._receiver.receive(lines, _name(file_name, start, lines))
             self.written_total += lines.count(b"\n")
         except PieceRefused as error:
             first, second = _halves(lines)
@@ -179,7 +179,7 @@ class Shipping:
             self._deliver(file_name, start, first)
             self._deliver(file_name, start + len(first), second)
 
-    def _look_at_waiting(self) -> None:
+    def _measure_waiting(self) -> None:
         sizes = {path.name: size_of(path) or 0 for path in self._directory.glob(PATTERN)}
         self.waiting_bytes = sum(max(0, size - self._place(name).sent) for name, size in sizes.items())
 

@@ -100,7 +100,7 @@ class TraceSink:
 
     def _write_waiting(self) -> None:
         try:
-            while batch := self._take():
+            while batch := self._next_batch():
                 self._write(batch)
             if self._files is not None:
                 self._files.sync(self._wall_clock())
@@ -126,7 +126,7 @@ class TraceSink:
         finally:
             self.spooled_total += written
 
-    def _take(self) -> list[Traced]:
+    def _next_batch(self) -> list[Traced]:
         batch: list[Traced] = []
         while len(batch) < _BATCH_ROWS:
             try:

@@ -95,7 +95,7 @@ class Bare:
             gateway.receive_heartbeat(heartbeat(number, 10_000 + number, 1))
             connection = UpstreamConnection(services.upstreams, ReplicaId(f"bench-{number}"))
             connection.connection_made(cast(Any, Transport(self._asks(connection))))
-            services.upstreams.give_back(connection)
+            services.upstreams.release(connection)
         self.target = Target(0, b"authorization: Bearer %b\r\n" % api_key.encode())
         self.client = lane(gateway, cast(Any, None), cast(Any, SimpleNamespace(connections=set())), {})
         self.client.connection_made(cast(Any, Transport()))

@@ -100,13 +100,13 @@ def computing(content: Indexed, folder: Path, rows: Rows) -> None:
     rows["read the whole, from nothing"] = measured(lambda breathe: documents.read(whole, empty(), breathe))
     rows["read the whole, over the same"] = measured(lambda breathe: documents.read(whole, content, breathe))
     kept = SnapshotFile(folder / "kept")
-    rows["keep the whole"] = measured(lambda breathe: kept.keep(content, breathe=breathe))
+    rows["keep the whole"] = measured(lambda breathe: kept.store(content, breathe=breathe))
     for count in (1, 1000, 15_000):
         new = changed(content, content.snapshot.epoch + 1, count)
         lines = documents.delta_lines(new.snapshot, content.content_hash, changes_between(content, new))
         delta = list(documents.in_chunks(b"".join(lines)))
         rows[f"read a delta, {count:,} tenants"] = measured(_reading(delta, content))
-    rows["keep a delta"] = measured(lambda breathe: kept.keep(new, b"".join(delta), content.content_hash, breathe))
+    rows["keep a delta"] = measured(lambda breathe: kept.store(new, b"".join(delta), content.content_hash, breathe))
 
 
 def _reading(delta: list[bytes], base: Indexed) -> Callable[[Breathe], Indexed]:
@@ -245,7 +245,7 @@ def measure(models: int, tenants: int, rounds: int, seconds: float, rows: Rows, 
         report("computing")
         computing(content, folder, rows)
         report("cold start")
-        SnapshotFile(folder / "cold").keep(content)
+        SnapshotFile(folder / "cold").store(content)
         timed(rows, "cold start: read the cache", SnapshotFile(folder / "cold").load)
         with registry(folder) as (url, pid):
             report("swapping")

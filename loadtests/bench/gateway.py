@@ -25,7 +25,7 @@ from functions.api.snapshot import (
     ModelEntry,
     PoolEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     Snapshot,
     TenantEntry,
     VersionEntry,
@@ -40,7 +40,7 @@ MODEL = ModelId("acme/bench")
 POOL = PoolName("bench")
 _START_S = 120.0
 _MANY = 1_000_000_000_000
-_NEVER_REACHED = QuotaLimits(
+_NEVER_REACHED = QuotaLimitsPart(
     requests_per_minute=1_000_000_000,
     input_tokens_per_minute=_MANY,
     output_tokens_per_minute=_MANY,

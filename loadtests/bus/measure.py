@@ -98,7 +98,7 @@ def prefix_cost(server: Server, blocks: int, each: int) -> Sent:
 
 def ask_cost(server: Server, each: int) -> Sent:
     ask = messages.prefix_ask(1)
-    return _sent(server, PREFIX_ASKS_CHANNEL, len(ask), lambda bus: bus.ask_prefixes(ask), each)
+    return _sent(server, PREFIX_ASKS_CHANNEL, len(ask), lambda bus: bus.publish_prefix_request(ask), each)
 
 
 def _sent(server: Server, channel: str, size: int, send: Callable[[ValkeyBus], Awaitable[None]], each: int) -> Sent:
@@ -175,11 +175,11 @@ async def _leases(server: Server, calls: int) -> Leases:
     server_us, own_us, in_bytes, out_bytes = [], [], [], []
     for accounts in sizes:
         for gateway in range(4):
-            await broker.ask(f"gw-{gateway}", messages.lease_round(accounts))
+            await broker.request_leases(f"gw-{gateway}", messages.lease_round(accounts))
         groups = messages.lease_round(accounts)
         (bytes_in, bytes_out), cpu_s, own_s = server.moved_bytes(), server.cpu_s(), time.process_time()
         for _ in range(calls):
-            await broker.ask("gw-0", groups)
+            await broker.request_leases("gw-0", groups)
         own_us.append(1e6 * (time.process_time() - own_s) / calls)
         server_us.append(1e6 * (server.cpu_s() - cpu_s) / calls)
         now_in, now_out = server.moved_bytes()
@@ -200,7 +200,9 @@ def homes_received_us(conversations: int, each: int) -> float:
     )
     batches = [messages.home_batch(conversations) for _ in range(each)]
     taken = iter(batches)
-    return _process_us(lambda: gateway.router.homes.received(session_homes.decode(next(taken)), 1_800_000_000.0), each)
+    return _process_us(
+        lambda: gateway.router.homes.receive_batch(session_homes.decode(next(taken)), 1_800_000_000.0), each
+    )
 
 
 def prefix_received_us(blocks: int, each: int) -> float:

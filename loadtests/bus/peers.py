@@ -49,8 +49,8 @@ def speak(port: int, replicas: int, per_s: float) -> None:
         with client.pipeline(transaction=False) as pipeline:
             for number in range(sent, sent + round(per_s / 10)):
                 said = heartbeat(number % replicas, FIRST_SEQUENCE + number, number / replicas)
-                line = told[number % replicas].next(said)
-                told[number % replicas].sent(line, said, is_known=True, single_listeners=0)
+                line = told[number % replicas].next_line(said)
+                told[number % replicas].mark_sent(line, said, is_known=True, single_listeners=0)
                 keys = (KEY_PREFIX + said.replica_id, HELD_KEY, PACE_KEY)
                 flags = (int(line.is_whole), int(line.at_once), int(SILENCE_LIMIT_S))
                 pipeline.evalsha(sha, len(keys), *keys, line.text, *flags, GATHERED_CHANNEL, ALONE_CHANNEL)

@@ -146,7 +146,7 @@ class VirtualFleet:
         assert not isinstance(decision, NoReplica)
         engine = self._engines[decision.replica.id]
         asked.dispatched_s = now_s
-        asked.place = self._load.enter(decision.replica.id, asked.prompt_tokens, now_s)
+        asked.place = self._load.add_request(decision.replica.id, asked.prompt_tokens, now_s)
         running = Running.arrive(self._number, range(asked.prompt_tokens), range(asked.output_tokens), now_s=now_s)
         self._running[running.seq_id] = asked
         engine.core.add(running)
@@ -164,15 +164,15 @@ class VirtualFleet:
             assert asked.place is not None
             if running.emitted_tokens == 1:
                 asked.ttft_s = now_s - asked.at_s
-                self._load.start(asked.place)
+                self._load.mark_first_token(asked.place)
                 if self.admission is not None and asked.ticket is not None:
                     self.admission.first_token(asked.ticket, now_s - asked.dispatched_s)
             if running.status is Status.FINISHED:
                 asked.ended_s = now_s
                 del self._running[running.seq_id]
-                self._load.leave(asked.place)
+                self._load.remove_request(asked.place)
                 if self.admission is not None and asked.ticket is not None:
-                    self.admission.ended(asked.ticket, None)
+                    self.admission.record_end(asked.ticket, None)
         self._serve(now_s)
         self._step(engine, now_s)
 
@@ -190,8 +190,8 @@ class VirtualFleet:
         self._at(now_s + _SWEEP_S, self._sweep)
         if self.admission is None:
             return
-        self.admission.look([engine.view for engine in self._engines.values()], now_s)
-        for ticket in list(self.admission.late(now_s)):
+        self.admission.update_capacity([engine.view for engine in self._engines.values()], now_s)
+        for ticket in list(self.admission.expire_late(now_s)):
             self._refuse(self._waiting.pop(ticket.number), self.admission.refuse_late(ticket, now_s), now_s)
         self._serve(now_s)
 

@@ -31,7 +31,7 @@ def running_tracker(token: str) -> Iterator[str]:
 
 def _main(pipe: Connection, token: str) -> None:
     app = FastAPI()
-    errors.install(app)
+    errors.install_error_handlers(app)
     app.include_router(tracker_routes(Tracker(), [Depends(require_token(token))]))
     listener = bind("127.0.0.1", 0, "port")
     pipe.send(listener.getsockname()[1])

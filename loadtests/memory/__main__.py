@@ -38,7 +38,7 @@ class Client:
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
-    def begin(self, headers: Headers, first: bytes) -> None:
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
         self.statuses[200] = self.statuses.get(200, 0) + 1
 
     def more(self, data: bytes) -> None:

@@ -53,8 +53,8 @@ class Engines(UpstreamPool):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock, idle_per_replica=8, keep_alive_s=4.0)
 
-    def take(self, replica_id: ReplicaId) -> UpstreamConnection:
-        known = super().take(replica_id)
+    def pop_idle(self, replica_id: ReplicaId) -> UpstreamConnection:
+        known = super().pop_idle(replica_id)
         if known is not None:
             return known
         transport = Transport()

@@ -23,7 +23,7 @@ from functions.api.snapshot import (
     ModelEntry,
     PoolEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     Snapshot,
     TenantEntry,
     VersionEntry,
@@ -47,7 +47,7 @@ class Fleet:
     folder: Path
     gateways: int
     engines: int
-    limits: QuotaLimits
+    limits: QuotaLimitsPart
     step_ms: float = 20.0
     api_key: str = field(default_factory=lambda: keys.mint("load", "load", secrets.token_bytes(32)))
 

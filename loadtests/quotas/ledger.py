@@ -18,7 +18,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from loadtests.quotas.client import Answer, Ask, send
 from loadtests.quotas.fleet import MODEL, Fleet
 
@@ -30,9 +30,9 @@ _MANY = 10**9
 Row = dict[str, object]
 
 
-def limits_of() -> QuotaLimits:
+def limits_of() -> QuotaLimitsPart:
     """All are counted, none is reached."""
-    return QuotaLimits(
+    return QuotaLimitsPart(
         requests_per_minute=_MANY,
         input_tokens_per_minute=_MANY,
         output_tokens_per_minute=_MANY,

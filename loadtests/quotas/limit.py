@@ -16,7 +16,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.decisions.quota.token_bucket import burst_of
 from loadtests.quotas.client import Answer, Ask, send
 from loadtests.quotas.fleet import MODEL, Fleet
@@ -28,8 +28,8 @@ _LEARNING_S = 2.0  # a bus that has just begun keeps bursts back for a second: t
 Row = dict[str, object]
 
 
-def limits_of(tokens_per_minute: int, burst_s: int) -> QuotaLimits:
-    return QuotaLimits(
+def limits_of(tokens_per_minute: int, burst_s: int) -> QuotaLimitsPart:
+    return QuotaLimitsPart(
         output_tokens_per_minute=tokens_per_minute,
         requests_per_minute=10**6,
         concurrent_requests=10_000,

@@ -15,9 +15,9 @@ from functions.api.snapshot import RolloutEntry, StageEntry
 from functions.decisions.catalogue import ResolvedModel, Split
 from functions.decisions.catalogue_policies import DEFAULT_ROLLOUT
 from functions.decisions.rollout.evaluation import Residency, evaluate
-from functions.decisions.rollout.events import Breached, Loaded, StagePassed
-from functions.decisions.rollout.evidence import STREAM_SHARES, Evidence, GroupStats
-from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, begun, transition
+from functions.decisions.rollout.events import Breached, StagePassed, VersionLoaded
+from functions.decisions.rollout.evidence import STREAM_SHARES, GroupStats, TrialEvidence
+from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, new_rollout, transition
 from functions.decisions.rollout.split import Group, choose
 
 TENANT = TenantId("acme")
@@ -68,13 +68,13 @@ class VirtualRollout:
     _open: list[tuple[float, int, Group, int, bool, float]] = field(default_factory=list)
     _sessions: list[str] = field(default_factory=list)
     _pins: dict[str, Group] = field(default_factory=dict)
-    _trials: dict[int, Evidence] = field(default_factory=dict)
+    _trials: dict[int, TrialEvidence] = field(default_factory=dict)
 
     def run(self, at_most_s: float) -> Outcome:
-        row = transition(begun(_spec(self.policy, self.rng), 0.0), Loaded(), 0.0)
+        row = transition(new_rollout(_spec(self.policy, self.rng), 0.0), VersionLoaded(), 0.0)
         while row.state == "running" and self.now_s < at_most_s:
             self._second(row)
-            evidence = self._trials.setdefault(row.trial, Evidence())
+            evidence = self._trials.setdefault(row.trial, TrialEvidence())
             evidence.heard_unix_s = self.now_s
             event = evaluate(row, evidence, Residency(), self.now_s).event
             if isinstance(event, Breached | StagePassed):
@@ -108,7 +108,7 @@ class VirtualRollout:
         heapq.heappush(self._open, (at_s + took_ms / 1000, self.requests, choice.group, split.stage, failed, took_ms))
 
     def _group(self, trial: int, group: Group) -> GroupStats:
-        evidence = self._trials.setdefault(trial, Evidence())
+        evidence = self._trials.setdefault(trial, TrialEvidence())
         return evidence.candidate if group == "candidate" else evidence.control
 
 

@@ -27,7 +27,7 @@ def table() -> str:
 def _costs(size: int) -> tuple[float, float, float, float]:
     index, quiet, load = PoolIndex(_replicas(size, busy=True)), PoolIndex(_replicas(size, busy=False)), OwnLoad()
     for number in range(0, size, 2):
-        load.enter(_name(number), 1000)
+        load.add_request(_name(number), 1000)
     hits = {_name(number): 512 * (number + 1) for number in range(min(size, 6))}
     base = EngineName("base")
     return (

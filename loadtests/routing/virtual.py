@@ -70,7 +70,7 @@ class Replay:
         self._asked: dict[int, tuple[TraceRequest, float, float]] = {}  # by sequence: when it was asked and routed
         self._number = 0
         for engine in self._engines.values():
-            self._record.holds_at_most(engine.id, 2 * shape.kv_tokens)
+            self._record.set_capacity(engine.id, 2 * shape.kv_tokens)
 
     def run(self, asked: Sequence[TraceRequest], compression: float) -> list[Sample]:
         """Until each has its first token; a minute passes before the first, in which adapters are loaded ahead."""
@@ -105,7 +105,7 @@ class Replay:
         adapter = engine.adapter_ids[_name(asked)] if asked.adapter is not None else None
         running = Running.arrive(self._number, prompt, reply, now_s=self.now_s, adapter=adapter)
         tokens = len(asked.blocks) * BLOCK_TOKENS - decision.cached_tokens
-        engine.places[running.seq_id] = self._load.enter(decision.replica.id, max(0, tokens), self.now_s)
+        engine.places[running.seq_id] = self._load.add_request(decision.replica.id, max(0, tokens), self.now_s)
         self._asked[running.seq_id] = (asked, since_s, at_s)
         engine.core.add(running)
         if not engine.busy:
@@ -137,9 +137,9 @@ class Replay:
         decision = route(request, index, self._policy, self._load)
         if isinstance(decision, NoReplica):
             return decision
-        self._record.enter(hashes, decision.replica.id, tokens, BLOCK_TOKENS, self.now_s)
+        self._record.record_sent(hashes, decision.replica.id, tokens, BLOCK_TOKENS, self.now_s)
         if session is not None:
-            self._homes.sent(POOL, session, decision.replica.id, assumed, self._policy.session_ttl_s)
+            self._homes.record_sent(POOL, session, decision.replica.id, assumed, self._policy.session_ttl_s)
         if decision.load_elsewhere is not None:
             self.cold.copy(name, decision.load_elsewhere)
         return decision
@@ -172,10 +172,10 @@ class Replay:
     def _stepped(self, engine: Engine) -> None:
         for running in engine.core.end_step(self.now_s):
             if running.emitted_tokens == 1:
-                self._load.start(engine.places[running.seq_id])
+                self._load.mark_first_token(engine.places[running.seq_id])
                 self.samples.append(self._sample(running))
             if running.status is Status.FINISHED:
-                self._load.leave(engine.places.pop(running.seq_id))
+                self._load.remove_request(engine.places.pop(running.seq_id))
         self._step(engine)
 
     def _sample(self, running: Running) -> Sample:

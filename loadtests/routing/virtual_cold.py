@@ -60,7 +60,7 @@ class VirtualCold:
         self._copied_s[name] = now_s
         self._copies[name] = None
         self.copies += 1
-        self._fleet.take_adapter_slot(replica_id)
+        self._fleet.reserve_adapter_slot(replica_id)
         self._engines[replica_id].load_cold(name)
 
     def loaded(self, engine: Engine, name: EngineName) -> None:
@@ -88,5 +88,5 @@ class VirtualCold:
             load.pause_s = min(_LONGEST_PAUSE_S, 2 * load.pause_s)
             return
         load.asked.add(found.id)
-        self._fleet.take_adapter_slot(found.id)
+        self._fleet.reserve_adapter_slot(found.id)
         self._engines[found.id].load_cold(name)

@@ -47,7 +47,9 @@ def _digits(number: int) -> str:
 
 def demand(count: int) -> AdapterDemand:
     """All of them have a channel, and none is in a rollout."""
-    return AdapterDemand.of(WantedAdapter(adapter_name(number), adapter_digest(number), "") for number in range(count))
+    return AdapterDemand.from_ranked(
+        WantedAdapter(adapter_name(number), adapter_digest(number), "") for number in range(count)
+    )
 
 
 class Clock(Protocol):
@@ -95,7 +97,7 @@ class Engine:
         """A gateway asks for it; `loaded` or `refused` follows."""
         now_s = self.clock.now_s
         request = (name, ColdLoad(now_s, now_s + _COLD_LOAD_S))
-        asked, self._state = agents.ask(self.demand, self._now(), self._state, request, self.policy)
+        asked, self._state = agents.request_load(self.demand, self._now(), self._state, request, self.policy)
         if asked == "loaded":
             self.clock.at(now_s, lambda: self.loaded(self, name))
         elif asked == "accepted":

@@ -200,6 +200,6 @@ def _played(folder: Path, number: int, case: Case) -> bool:
 
 def _found(store: TraceStore) -> tuple[int, int, int]:
     """Requests, rows of them in the table, and requests in the totals."""
-    rows = store.ask("SELECT count() AS n, uniqExact(request_id) AS u FROM shoal.requests")[0]
-    rolled = store.ask("SELECT sum(requests) AS n FROM shoal.requests_hourly")[0]["n"]
+    rows = store.select("SELECT count() AS n, uniqExact(request_id) AS u FROM shoal.requests")[0]
+    rolled = store.select("SELECT sum(requests) AS n FROM shoal.requests_hourly")[0]["n"]
     return rows["u"], rows["n"], rolled

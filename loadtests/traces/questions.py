@@ -43,9 +43,9 @@ def _fill(store: TraceStore, rows: int) -> None:
     since_s = int(time.time()) - _WEEK_S
     began_s, part_s = time.monotonic(), _WEEK_S * _BATCH_ROWS // rows
     for number in range(rows // _BATCH_ROWS):
-        store.order(generated(_BATCH_ROWS, since_s + number * part_s, part_s, number * _BATCH_ROWS))
+        store.execute(generated(_BATCH_ROWS, since_s + number * part_s, part_s, number * _BATCH_ROWS))
     print(f"{rows} rows made in {time.monotonic() - began_s:.0f} s", flush=True)
-    on_disk = store.ask(
+    on_disk = store.select(
         "SELECT sum(bytes_on_disk) AS b, sum(rows) AS n, count() AS p FROM system.parts "
         "WHERE active AND table = 'requests'"
     )[0]
@@ -71,7 +71,7 @@ def _asked(store: TraceStore, some: TraceRow, now_s: float) -> dict[str, Callabl
     return {
         "one request by its id": lambda: int(find(store, some.request_id) is not None),
         **{name: partial(_size, store, each) for name, each in searches.items()},
-        "a tenant's week by hour and model, totals": lambda: len(store.ask(_ROLLUP)),
+        "a tenant's week by hour and model, totals": lambda: len(store.select(_ROLLUP)),
     }
 
 

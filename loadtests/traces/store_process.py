@@ -30,7 +30,7 @@ class StoreProcess:
         with contextlib.closing(self.client()) as store:
             for _ in range(600):
                 with contextlib.suppress(StoreAway):
-                    store.ask("SELECT 1")
+                    store.select("SELECT 1")
                     return
                 time.sleep(0.1)
         raise SystemExit(f"the store did not start: {(self.folder / 'log').read_text()}")

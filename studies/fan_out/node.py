@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from functions.decisions.distribution.peers import Failure
+from functions.decisions.distribution.peers import PeerFailure
 from functions.decisions.distribution.swarm import PeerRequest, Swarm
 from functions.decisions.distribution.tracker import Announcement
 
@@ -26,7 +26,7 @@ class Link:
     bytes_per_s: float
     free_at_s: float = 0.0
 
-    def take(self, size_bytes: float, now_s: float) -> float:
+    def reserve(self, size_bytes: float, now_s: float) -> float:
         """Reserve the bytes. Return when they will have passed."""
         self.free_at_s = max(self.free_at_s, now_s) + size_bytes / self.bytes_per_s
         return self.free_at_s
@@ -57,7 +57,7 @@ class SimNode:
     _announced_s: float = -1.0
     _announcing: int = 0  # number of the next announcement; earlier ones are void
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if self.simulation.assumptions.swarm:
             self._announce(0)
         else:
@@ -87,7 +87,7 @@ class SimNode:
     def _reach_store(self, ask: PeerRequest) -> None:
         down = self.simulation.assumptions.store_down
         if down is not None and down[0] <= self.simulation.events.now_s < down[1]:
-            self._failed(ask, Failure.BROKEN)
+            self._failed(ask, PeerFailure.BROKEN)
         else:
             self._slice(ask, None, self.simulation.store, self.simulation.assumptions.slices)
 
@@ -95,15 +95,15 @@ class SimNode:
         peer = self.simulation.nodes_by_address[ask.peer or ""]
         latency_s = self.simulation.assumptions.latency_s
         if not peer.alive:
-            self.simulation.events.after(_REFUSED_AFTER_S, partial(self._failed, ask, Failure.BROKEN))
+            self.simulation.events.after(_REFUSED_AFTER_S, partial(self._failed, ask, PeerFailure.BROKEN))
         elif not peer.swarm.have >> ask.chunk & 1:
-            self.simulation.events.after(latency_s, partial(self._failed, ask, Failure.LACKS))
+            self.simulation.events.after(latency_s, partial(self._failed, ask, PeerFailure.LACKS))
         elif peer.uploads >= self.simulation.assumptions.max_uploads:
             after_s = min(2.0, max(0.05, 2 * self.simulation.assumptions.chunk_bytes / peer.up.bytes_per_s))
-            self.simulation.events.after(latency_s, partial(self._failed, ask, Failure.BUSY, after_s))
+            self.simulation.events.after(latency_s, partial(self._failed, ask, PeerFailure.BUSY, after_s))
         else:
             peer.uploads += 1
-            self.swarm.peers.gossip(peer.address, peer.swarm.have)
+            self.swarm.peers.add_chunks(peer.address, peer.swarm.have)
             self._slice(ask, peer, peer.up, self.simulation.assumptions.slices)
 
     def _slice(self, ask: PeerRequest, peer: SimNode | None, source: Link, left: int) -> None:
@@ -119,22 +119,22 @@ class SimNode:
         size_bytes = self.simulation.size_of(ask.chunk) / self.simulation.assumptions.slices
         if peer is None:
             self.simulation.store_bytes += size_bytes
-        through_s = max(source.take(size_bytes, now_s), self.down.take(size_bytes, now_s))
+        through_s = max(source.reserve(size_bytes, now_s), self.down.reserve(size_bytes, now_s))
         self.simulation.events.at(through_s, partial(self._slice, ask, peer, source, left - 1))
 
     def _ended(self, ask: PeerRequest, peer: SimNode | None, *, whole: bool) -> None:
         if not whole:
-            self._failed(ask, Failure.BROKEN)
+            self._failed(ask, PeerFailure.BROKEN)
         elif peer is not None and peer.corrupt:
-            self._failed(ask, Failure.CORRUPT)
+            self._failed(ask, PeerFailure.CORRUPT)
         else:
             self._arrived(ask)
 
     def _arrived(self, ask: PeerRequest) -> None:
         del self._running[ask.number]
-        for useless in self.swarm.arrived(ask, self.simulation.events.now_s):
+        for useless in self.swarm.record_chunk(ask, self.simulation.events.now_s):
             del self._running[useless.number]
-            self.swarm.dropped(useless)
+            self.swarm.cancel_request(useless)
         if ask.peer is not None:
             self.from_peers_bytes += self.simulation.size_of(ask.chunk)
         if self.swarm.missing:
@@ -144,13 +144,13 @@ class SimNode:
         self.finished_s = self.simulation.events.now_s + hashing_s
         self.simulation.on_finished(self)
 
-    def _failed(self, ask: PeerRequest, failure: Failure, after_s: float = 0.0) -> None:
+    def _failed(self, ask: PeerRequest, failure: PeerFailure, after_s: float = 0.0) -> None:
         if not self.alive or ask.number not in self._running:
             return
         del self._running[ask.number]
         self.failures[failure.value] += 1
         after_s *= 0.5 + self.rng.random()
-        self.swarm.failed(ask, failure, self.simulation.events.now_s, after_s=after_s)
+        self.swarm.record_failure(ask, failure, self.simulation.events.now_s, after_s=after_s)
         self.pump()
 
     def _announce(self, number: int) -> None:
@@ -165,12 +165,12 @@ class SimNode:
         answer = self.simulation.announce(news)
         self._announce_by(events.now_s + answer.again_after_s)
 
-        def heard() -> None:
+        def receive_answer() -> None:
             if self.alive and self.finished_s is None:
-                self.swarm.heard(answer, events.now_s)
+                self.swarm.apply_tracker_answer(answer, events.now_s)
                 self.pump()
 
-        events.after(2 * latency_s, heard)
+        events.after(2 * latency_s, receive_answer)
 
     def _announce_by(self, when_s: float) -> None:
         self._announcing += 1

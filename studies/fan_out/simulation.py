@@ -42,7 +42,7 @@ class Simulation:
         for index in range(self.assumptions.nodes):
             node = self._node(index)
             self.nodes_by_address[node.address] = node
-            self.events.at(node.began_s, node.begin)
+            self.events.at(node.began_s, node.start)
             if index in killed:
                 self.events.at(killed[index], partial(self._kill, node))
         self._unfinished = self.assumptions.nodes

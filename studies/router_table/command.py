@@ -15,12 +15,12 @@ import orjson
 from rich.table import Table
 
 from functions.cli import charts
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.simulate_fleet import check_loads
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.simulator.experiment import FleetTooSlow
 from functions.simulator.workload.traces import TraceUnreadable
-from studies.router_table.runs import Capacity, Line, Plan, ResultsUnusable, Sizes, make
+from studies.router_table.runs import Capacity, Line, Plan, ResultsUnusable, Sizes, run_missing
 from studies.router_table.summary import Cell, Standing, cells, markdown, milliseconds, standings
 from studies.router_table.trials import TRIALS
 from studies.routers.command import known_routers
@@ -50,12 +50,12 @@ def table(
         if plot is not None:
             charts.check(plot)
         with TerminalReporter(make_error_console()).step("Simulating") as step:
-            lines = make(plan, results, processes, step.update)
+            lines = run_missing(plan, results, processes, step.update)
             step.note(f"{len(lines):,} lines in {results}")
     except (TraceUnreadable, OSError) as error:
-        raise Refused(f"a trace or a file cannot be used: {error}") from error
+        raise CommandRefused(f"a trace or a file cannot be used: {error}") from error
     except (ResultsUnusable, FleetTooSlow, charts.PictureImpossible) as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     _show(plan, lines, report=report, plot=plot, as_json=as_json)
 
 
@@ -83,7 +83,7 @@ def _show(plan: Plan, lines: Sequence[Line], *, report: Path | None, plot: Path 
 def _trials(names: Sequence[str]) -> tuple[str, ...]:
     unknown = [name for name in names if name not in TRIALS]
     if unknown:
-        raise Refused(f"there is no trace {unknown[0]!r}: one of {', '.join(TRIALS)}")
+        raise CommandRefused(f"there is no trace {unknown[0]!r}: one of {', '.join(TRIALS)}")
     return tuple(names or TRIALS)
 
 

@@ -111,7 +111,7 @@ def read_lines(path: Path, sizes: Sizes) -> list[Line]:
     return found
 
 
-def make(plan: Plan, path: Path, processes: int, progress: Callable[[str], None]) -> list[Line]:
+def run_missing(plan: Plan, path: Path, processes: int, progress: Callable[[str], None]) -> list[Line]:
     """Run what is missing, and return all lines."""
     known = read_lines(path, plan.sizes)
     _write_whole(path, known or [plan.sizes])

@@ -29,7 +29,7 @@ class Spread:
     most: float
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> "Spread":
+    def from_values(cls, values: Sequence[float | None]) -> "Spread":
         known = [inf if value is None else value for value in values]
         return cls(median(known), min(known), max(known))
 
@@ -168,10 +168,10 @@ def _cell(key: tuple[str, float, str], runs: Sequence[Run]) -> Cell:
     hits = [run.hit_ratio for run in runs if run.hit_ratio is not None]
     return Cell(
         trial, load, router, len(runs),
-        Spread.of([run.ttft_p50_ms for run in runs]),
-        Spread.of([run.ttft_p99_ms for run in runs]),
-        Spread.of([run.goodput_ratio for run in runs]),
-        Spread.of([run.itl_p99_ms for run in runs]),
+        Spread.from_values([run.ttft_p50_ms for run in runs]),
+        Spread.from_values([run.ttft_p99_ms for run in runs]),
+        Spread.from_values([run.goodput_ratio for run in runs]),
+        Spread.from_values([run.itl_p99_ms for run in runs]),
         median(hits) if hits else None,
         median(run.cold_starts for run in runs),
     )  # fmt: skip

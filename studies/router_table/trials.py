@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from functions.api.ids import EngineName
-from functions.simulator.experiment import Chats, Recorded, Workload
+from functions.simulator.experiment import Chats, RecordedWorkload, Workload
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.fleet.setting import POOL, AdapterTimes, PoolSetting, Setting
 from functions.simulator.workload.agents import AgentRuns, read_runs
@@ -58,7 +58,7 @@ class Trial:
             case "agents":
                 return AgentRuns(read_runs(path), requests)
             case _:
-                return Recorded(path, requests, seeds)
+                return RecordedWorkload(path, requests, seeds)
 
     def setting(self, router: str, workload: Workload, seed: int) -> Setting:
         """Return the setting without admission queues: rejections must not hide the routers' effect."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.simulate_fleet import fleet
 from functions.simulator.router_port import MakeRouter
 from studies.routers.simulated import ROUTERS
@@ -30,5 +30,5 @@ def known_routers(names: Sequence[str]) -> Mapping[str, MakeRouter | None]:
     """Return the named routers, or all if none is named."""
     unknown = [name for name in names if name not in ROUTERS]
     if unknown:
-        raise Refused(f"there is no router {unknown[0]!r}: one of {', '.join(ROUTERS)}")
+        raise CommandRefused(f"there is no router {unknown[0]!r}: one of {', '.join(ROUTERS)}")
     return {name: ROUTERS[name] for name in names or ROUTERS}

@@ -32,10 +32,10 @@ class _Live:
 
 
 def _live(router: Callable[[], LiveRouter]) -> MakeRouter:
-    def make(engines: EngineStates, rng: Draws) -> SimulatedRouter:
+    def make_router(engines: EngineStates, rng: Draws) -> SimulatedRouter:
         return _Live(router())
 
-    return make
+    return make_router
 
 
 ROUTERS: Mapping[str, MakeRouter | None] = {

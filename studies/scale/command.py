@@ -15,8 +15,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from functions.cli.charts import Mark, Panel, PictureImpossible, Series, check, lines
-from functions.cli.refused import Refused
+from functions.cli.charts import ChartMark, Panel, PictureImpossible, Series, check, lines
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.decisions.quantile_sketch import QuantileSketch
 from functions.simulator.fleet.engine_profile import PROFILES
@@ -30,7 +30,7 @@ def scale(wanted: Scale, *, processes: int, plot: Path | None, as_json: bool) ->
         try:
             check(plot)
         except PictureImpossible as error:
-            raise Refused(str(error)) from error
+            raise CommandRefused(str(error)) from error
     reporter = TerminalReporter(make_error_console())
     began_s = time.perf_counter()
     title = f"{wanted.requests_per_s:,.0f} requests/s on {wanted.replicas:,} replicas for {wanted.seconds:.0f} s"
@@ -49,13 +49,13 @@ def scale(wanted: Scale, *, processes: int, plot: Path | None, as_json: bool) ->
 def wanted(*, profile: str | None, **figures: Any) -> Scale:
     """Return the scale; Refused if the figures make no fleet."""
     if profile is not None and profile not in PROFILES:
-        raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
+        raise CommandRefused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     if profile is not None:
         figures["profile"] = PROFILES[profile]
     try:
         return Scale(**figures)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 def _show(console: Console, wanted: Scale, reports: Sequence[RegionReport], wall_s: float) -> None:
@@ -167,7 +167,7 @@ def _region(report: RegionReport) -> dict[str, Any]:
 
 
 def _draw(path: Path, title: str, wanted: Scale, reports: Sequence[RegionReport]) -> None:
-    marks = [Mark(wanted.lost_at_s, "a region is lost")] if wanted.lost_at_s is not None else []
+    marks = [ChartMark(wanted.lost_at_s, "a region is lost")] if wanted.lost_at_s is not None else []
 
     def series(what: str) -> list[Series]:
         return [

@@ -35,7 +35,9 @@ class Point:
 
     @property
     def ttft_p99_ms(self) -> float | None:
-        return QuantileSketch.of({bucket: count for bucket, count in self.ttft.items() if count > 0}).quantile(0.99)
+        return QuantileSketch.from_buckets(
+            {bucket: count for bucket, count in self.ttft.items() if count > 0}
+        ).quantile(0.99)
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ def _recorded(simulation: Simulation) -> list[Point]:
     former = Point(0.0)
     former_busy_s = 0.0
 
-    def look() -> None:
+    def record_point() -> None:
         nonlocal former, former_busy_s
         total = _total(simulation)
         replicas = simulation.lifecycle.replicas.values()
@@ -151,9 +153,9 @@ def _recorded(simulation: Simulation) -> list[Point]:
             )
         )
         former, former_busy_s = total, busy_s
-        simulation.events.after(EVERY_S, look)
+        simulation.events.after(EVERY_S, record_point)
 
-    simulation.events.at(EVERY_S, look)
+    simulation.events.at(EVERY_S, record_point)
     return points
 
 

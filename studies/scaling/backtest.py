@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from functions.decisions.autoscaling.forecast import UPPER_QUANTILE, Demand, learn
+from functions.decisions.autoscaling.forecast import UPPER_QUANTILE, Demand, update_demand
 from functions.decisions.autoscaling.forecast_methods import BIN_S, METHODS, pinball
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
@@ -57,7 +57,7 @@ def backtest(series: Iterable[float], horizon_s: float, skip_minutes: int = 0) -
     said: dict[int, tuple[tuple[float, ...], int, float]] = {}
     for minute, value in enumerate(series):
         # A sample closes the bin of the minute before it, so the prediction for this minute does not know this value.
-        demand = learn(demand, PoolSignals(at_s=minute * BIN_S, ready=0, arriving_tokens_per_s=value), policy)
+        demand = update_demand(demand, PoolSignals(at_s=minute * BIN_S, ready=0, arriving_tokens_per_s=value), policy)
         if demand.ahead and demand.ahead[-1][0] == minute - 1 + ahead_bins:
             foreseen = demand.ahead[-1][1]
             best = METHODS.index(demand.best())

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from functions.api.expressions import ExpressionInvalid, parse_scale_rule
 from functions.cli import charts
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.simulator.fleet.engine_profile import PROFILES
@@ -50,7 +50,7 @@ def scaling(
 ) -> None:
     wanted = _known_scalers(scalers)
     if profile not in PROFILES:
-        raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
+        raise CommandRefused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     policy = _policy(scale_down or DOWN, slack_s, startup_s)
     _check_picture(plot)
     traffic = Traffic(
@@ -70,7 +70,7 @@ def scaling(
             found = dict(comparison.run(wanted, step.update))
             step.note(f"{given.load.requests.sum():,.0f} requests")
     except (TraceUnreadable, OSError) as error:
-        raise Refused(f"the recording cannot be read: {error}") from error
+        raise CommandRefused(f"the recording cannot be read: {error}") from error
     title = f"{traffic_pool}, day {day}: {given.load.requests.sum():,.0f} requests, starts take {startup_s} s"
     if plot is not None:
         _draw(plot, title, found)
@@ -98,7 +98,7 @@ def fleet_scaling(
     as_json: bool,
 ) -> None:
     if profile not in PROFILES:
-        raise Refused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
+        raise CommandRefused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     traffic = Traffic(
         directory=traces_dir / "servegen", pool=traffic_pool, day=day, lessons_days=0, share_ratio=share,
         seconds=minutes * 60,
@@ -108,7 +108,7 @@ def fleet_scaling(
         with reporter.step("Simulating request by request"):
             outcome = fleet_minutes(traffic, from_minute * 60, PROFILES[profile], _policy(DOWN, slo_s, startup_s))
     except (TraceUnreadable, OSError) as error:
-        raise Refused(f"the recording cannot be read: {error}") from error
+        raise CommandRefused(f"the recording cannot be read: {error}") from error
     shown = {"scaling": outcome.day.figures(), "replicas": outcome.day.replicas, "fleet": outcome.fleet}
     if as_json:
         sys.stdout.write(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -139,7 +139,7 @@ def forecast(*, traces_dir: Path, horizons_s: Sequence[int], days: int, as_json:
                     results.append((name, backtest(minutes, float(horizon_s), skip)))
             step.note(f"{len(results)} series and horizons")
     except (TraceUnreadable, OSError) as error:
-        raise Refused(f"a recording cannot be read: {error}") from error
+        raise CommandRefused(f"a recording cannot be read: {error}") from error
     if as_json:
         shown = [{"series": name, **result.figures()} for name, result in results]
         sys.stdout.write(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -164,7 +164,7 @@ def _known_scalers(names: Sequence[str]) -> list[ScalerName]:
     known_names: dict[str, ScalerName] = {name: name for name in SCALERS}
     unknown = [name for name in names if name not in known_names]
     if unknown:
-        raise Refused(f"there is no autoscaler {unknown[0]!r}: one of {', '.join(SCALERS)}")
+        raise CommandRefused(f"there is no autoscaler {unknown[0]!r}: one of {', '.join(SCALERS)}")
     return [known_names[name] for name in names or SCALERS]
 
 
@@ -179,7 +179,7 @@ def _policy(scale_down: Sequence[str], slo_s: float, startup_s: int) -> ScalePol
             startup_s=float(startup_s),
         )
     except ExpressionInvalid as error:
-        raise Refused(f"--scale-down: {error}") from error
+        raise CommandRefused(f"--scale-down: {error}") from error
 
 
 def _check_picture(plot: Path | None) -> None:
@@ -188,7 +188,7 @@ def _check_picture(plot: Path | None) -> None:
     try:
         charts.check(plot)
     except charts.PictureImpossible as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 def _table(found: Mapping[ScalerName, DayOutcome], given: Known) -> Table:

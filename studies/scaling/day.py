@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from functions.decisions.autoscaling.forecast import Demand, learn, reactive_only
+from functions.decisions.autoscaling.forecast import Demand, reactive_only, update_demand
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.engine_profile import EngineProfile
@@ -51,7 +51,7 @@ def learnt(demand: Demand, policy: ScalePolicy, load: Load, begins_s: float) -> 
             deferrable_tokens_per_s=later_per_s,
             utilization_ratio=work_s / ready,
         )
-        demand = learn(demand, signals, policy)
+        demand = update_demand(demand, signals, policy)
     return demand
 
 

@@ -53,7 +53,7 @@ class FleetRun:
                 signals_s=float(PERIOD_S),
             ),
             self._weighed(workload),
-            ((float(PERIOD_S), self._look),),
+            ((float(PERIOD_S), self._adjust_replicas),),
         )
 
     @property
@@ -74,11 +74,11 @@ class FleetRun:
         """Return the fleet's figures, in addition to those of the day."""
         return self._simulation.outcome.figures()
 
-    def _look(self, simulation: Simulation) -> None:
+    def _adjust_replicas(self, simulation: Simulation) -> None:
         signals = simulation.signals(POOL)
         counts = simulation.counts(POOL)
         self.outcome.note(counts.ready + counts.starting + counts.draining, signals, signals.queue_seconds or 0.0)
-        desired = self._scaler.look(signals, simulation.now_s)
+        desired = self._scaler.decide_replicas(signals, simulation.now_s)
         change = desired - counts.ready - counts.starting
         self.outcome.scaled(change)
         for _ in range(change):

@@ -60,7 +60,7 @@ class FluidPool:
             worst_s = max(self._second(second) for second in range(begins_s, ends_s))
             signals = self._signals(begins_s, ends_s)
             self.outcome.note(self._ready + len(self._starting) + len(self._draining), signals, worst_s)
-            self._scale(scaler.look(signals, float(ends_s)), ends_s)
+            self._scale(scaler.decide_replicas(signals, float(ends_s)), ends_s)
         return self.outcome
 
     def _second(self, now_s: int) -> float:

@@ -20,7 +20,7 @@ ScalerName = Literal["shoal", "reactive", "rules", "static", "oracle", "hpa", "k
 
 
 class Scaler(Protocol):
-    def look(self, signals: PoolSignals, now_s: float) -> int:
+    def decide_replicas(self, signals: PoolSignals, now_s: float) -> int:
         """Return the number of replicas that there should be, including starting ones."""
 
 
@@ -28,7 +28,7 @@ class StaticScaler:
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
 
-    def look(self, signals: PoolSignals, now_s: float) -> int:
+    def decide_replicas(self, signals: PoolSignals, now_s: float) -> int:
         return self._replicas
 
 
@@ -40,7 +40,7 @@ class PlannedScaler:
         self._step_s = step_s
         self._startup_s = startup_s
 
-    def look(self, signals: PoolSignals, now_s: float) -> int:
+    def decide_replicas(self, signals: PoolSignals, now_s: float) -> int:
         first = int(now_s / self._step_s)
         last = int((now_s + self._startup_s) / self._step_s) + 1
         return max(self._plan[first : last + 1], default=self._plan[-1])
@@ -52,7 +52,7 @@ class HpaScaler:
         self._target_per_s = target_per_s
         self._bounds = bounds
 
-    def look(self, signals: PoolSignals, now_s: float) -> int:
+    def decide_replicas(self, signals: PoolSignals, now_s: float) -> int:
         self._state, desired = hpa(self._state, signals, now_s, target_per_s=self._target_per_s, bounds=self._bounds)
         return desired
 
@@ -66,7 +66,7 @@ class KpaScaler:
         self._bounds = bounds
         self._under_way = under_way
 
-    def look(self, signals: PoolSignals, now_s: float) -> int:
+    def decide_replicas(self, signals: PoolSignals, now_s: float) -> int:
         self._state, desired = kpa(
             self._state, signals, self._under_way(), now_s, target=self._target, bounds=self._bounds
         )

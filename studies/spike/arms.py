@@ -42,7 +42,7 @@ class ScaledBy:
 
     def act(self, simulation: Simulation) -> None:
         counts = simulation.counts(self.pool)
-        desired = self.scaler.look(simulation.signals(self.pool), simulation.now_s)
+        desired = self.scaler.decide_replicas(simulation.signals(self.pool), simulation.now_s)
         bring_to(simulation, self.pool, desired - counts.ready - counts.starting)
 
 
@@ -69,7 +69,7 @@ class LadderController:
 
     def act(self, simulation: Simulation) -> None:
         signals, now_s = simulation.signals(self._pool), simulation.now_s
-        desired = self._scaler.look(signals, now_s)
+        desired = self._scaler.decide_replicas(signals, now_s)
         self._state, self.rungs = step(self._state, signals, self._means(signals), now_s)
         for _ in range(self.rungs.borrow):
             simulation.promote(self._pool)

@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 from rich.table import Table
 
-from functions.cli.charts import Mark, Panel, PictureImpossible, Series, check, lines
-from functions.cli.refused import Refused
+from functions.cli.charts import ChartMark, Panel, PictureImpossible, Series, check, lines
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console, make_error_console
 from studies.spike.arms import ARMS, TITLES, ArmName
 from studies.spike.figures import ArmFigures, Range, figures_of, over_seeds
@@ -74,7 +74,7 @@ def table(found: Sequence[ArmFigures]) -> Table:
 def draw(path: Path, spike: SpikeSetting, runs: Sequence[SpikeRun]) -> None:
     """Draw a column for each arm."""
     panels: list[Panel] = []
-    marks = (Mark(spike.at_s, f"{spike.factor:g}x"), Mark(spike.at_s + spike.start_s, "first start"))
+    marks = (ChartMark(spike.at_s, f"{spike.factor:g}x"), ChartMark(spike.at_s + spike.start_s, "first start"))
     for one in runs:
         line = one.recorder.timeline
         replicas = [
@@ -85,7 +85,7 @@ def draw(path: Path, spike: SpikeSetting, runs: Sequence[SpikeRun]) -> None:
         line = one.recorder.timeline
         panels.append(Panel("requests without a first token", "requests", [Series("waiting", line.at_s, line.waiting)]))
     for one in runs:
-        line, slo = one.recorder.timeline, Mark(SLO_MS, "promised", is_level=True)
+        line, slo = one.recorder.timeline, ChartMark(SLO_MS, "promised", is_level=True)
         p99 = Series("interactive p99", line.at_s, line.p99_ms)
         panels.append(Panel("time to first token", "ms", [p99], (slo,), is_log=True))
     for one in runs:
@@ -114,7 +114,7 @@ def _known(names: Sequence[str]) -> list[ArmName]:
     known: dict[str, ArmName] = {arm: arm for arm in ARMS}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise Refused(f"there is no {unknown[0]!r} to compare: one of {', '.join(ARMS)}")
+        raise CommandRefused(f"there is no {unknown[0]!r} to compare: one of {', '.join(ARMS)}")
     return [known[name] for name in names or ARMS]
 
 
@@ -124,7 +124,7 @@ def _check(plot: Path | None) -> None:
     try:
         check(plot)
     except PictureImpossible as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
 
 
 def _number(value: float | None) -> str:

@@ -31,7 +31,7 @@ class Sums:
     ttft: dict[int, int]
 
     @classmethod
-    def of(cls, band: BandOutcome) -> "Sums":
+    def from_band(cls, band: BandOutcome) -> "Sums":
         return cls(
             band.asked, sum(band.shed.values()), sum(band.lost.values()), band.degraded, band.in_time,
             band.ttft.buckets(),
@@ -40,7 +40,7 @@ class Sums:
     def p99_ms(self, since: "Sums") -> float | None:
         """Return the p99 of first tokens since the earlier sums."""
         new = {bucket: count - since.ttft.get(bucket, 0) for bucket, count in self.ttft.items()}
-        return QuantileSketch.of({bucket: count for bucket, count in new.items() if count > 0}).quantile(0.99)
+        return QuantileSketch.from_buckets({bucket: count for bucket, count in new.items() if count > 0}).quantile(0.99)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Recorder:
 
     def act(self, simulation: Simulation) -> None:
         bands, line, counts = simulation.outcome.bands, self.timeline, simulation.counts(self._pool)
-        interactive, batch = Sums.of(bands[_INTERACTIVE]), Sums.of(bands[_BATCH])
+        interactive, batch = Sums.from_band(bands[_INTERACTIVE]), Sums.from_band(bands[_BATCH])
         self._window.append(interactive)
         line.at_s.append(simulation.now_s)
         line.ready.append(counts.ready)

@@ -13,7 +13,7 @@ from tests.api.sources import FILES, POLICIES, M, Q, edited, load, problems_of
 
 
 def policy() -> Declared[RoutingPolicy]:
-    return load(FILES).of(RoutingPolicy)[0]
+    return load(FILES).objects_of(RoutingPolicy)[0]
 
 
 ANY_POLICY = policy()
@@ -95,7 +95,7 @@ def test_a_pool_obeys_its_name_before_a_beginning_and_the_longest_beginning_befo
 
 
 def test_the_default_rollout_need_not_be_declared_others_must() -> None:
-    assert load(FILES).of(Model)[0].value.spec.rollout == "default"
+    assert load(FILES).objects_of(Model)[0].value.spec.rollout == "default"
     (problem,) = problems_of(
         edited(M, "  channels: {stable: v1}\n---", "  channels: {stable: v1}\n  rollout: carefull\n---")
     )

@@ -18,12 +18,12 @@ KEYS_OF_GLOBEX = f'    - {{id: prod, hmacSha256: "{HEX}"}}\n'
 
 def test_sound_files_become_objects_with_their_places() -> None:
     loaded = load(FILES)
-    assert [(it.source, it.value.metadata.name) for it in loaded.of(Tenant)] == [
+    assert [(it.source, it.value.metadata.name) for it in loaded.objects_of(Tenant)] == [
         (f"{T}:1", "acme"),
         (f"{T}:15", "globex"),
     ]
-    assert [it.value.spec.id for it in loaded.of(Model)] == ["smollm2-135m", "acme/support-bot"]
-    (pool,) = loaded.of(InferenceService)
+    assert [it.value.spec.id for it in loaded.objects_of(Model)] == ["smollm2-135m", "acme/support-bot"]
+    (pool,) = loaded.objects_of(InferenceService)
     assert (pool.value.pool, pool.value.context_window_tokens, pool.value.replica_bounds) == (
         "smollm2-135m",
         2048,
@@ -71,12 +71,12 @@ def test_kserves_own_keys_are_kserves_business() -> None:
     loaded = load(
         edited(P, "    minReplicas: 2", "    minReplicas: 2\n    canaryTrafficPercent: 10\n    whatEver: {a: [1]}")
     )
-    assert loaded.of(InferenceService)[0].value.spec.predictor.min_replicas == 2
+    assert loaded.objects_of(InferenceService)[0].value.spec.predictor.min_replicas == 2
 
 
 def test_anchors_may_be_used_within_a_document() -> None:
     loaded = load(edited(T, "scopes: [inference]", "scopes: [&i inference, 'models:read', *i]"))
-    assert loaded.of(Tenant)[0].value.spec.keys[0].scopes == ("inference", "models:read", "inference")
+    assert loaded.objects_of(Tenant)[0].value.spec.keys[0].scopes == ("inference", "models:read", "inference")
 
 
 def test_a_document_that_is_a_list_is_no_object() -> None:
@@ -106,8 +106,8 @@ def test_a_missing_folder_is_a_problem_not_an_empty_configuration(tmp_path: Path
 
 def test_the_projects_own_files_are_sound() -> None:
     loaded = load(demo_files())
-    assert {it.value.metadata.name for it in loaded.of(Tenant)} == {"acme", "globex"}
-    assert {it.value.spec.id: it.value.spec.channels["stable"] for it in loaded.of(Model)} == {
+    assert {it.value.metadata.name for it in loaded.objects_of(Tenant)} == {"acme", "globex"}
+    assert {it.value.spec.id: it.value.spec.channels["stable"] for it in loaded.objects_of(Model)} == {
         "smollm2-135m": "v1", "acme/support-bot": "v1", "acme/pirate": "v1", "globex/haiku": "v1",
     }  # fmt: skip
 

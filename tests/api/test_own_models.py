@@ -43,7 +43,7 @@ def files(*documents: str) -> dict[str, str]:
 def test_a_tenants_own_model_needs_no_isolation_of_its_tenant() -> None:
     """acme shares everything else."""
     loaded = load(files(model(), own_pool(), model("acme/tone", "lora", "acme.wiki")))
-    own = next(each.value for each in loaded.of(Model) if each.value.spec.id == "acme/wiki")
+    own = next(each.value for each in loaded.objects_of(Model) if each.value.spec.id == "acme/wiki")
     assert (own.pool, own.owner) == ("acme.wiki", "acme")
 
 

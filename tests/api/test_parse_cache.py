@@ -25,14 +25,14 @@ def test_a_changed_file_alone_is_judged_again() -> None:
     load(FILES, cache)
     changed = load(edited(T, "tier: enterprise", "tier: standard"), cache)
     assert cache.misses == len(FILES) + 1
-    assert [tenant.value.spec.tier for tenant in changed.of(Tenant)] == ["standard", "standard"]
+    assert [tenant.value.spec.tier for tenant in changed.objects_of(Tenant)] == ["standard", "standard"]
 
 
 def test_the_same_content_under_another_name_has_that_names_places() -> None:
     cache = ParseCache()
     load(FILES, cache)
     renamed = {("policies/people.yaml" if name == T else name): text for name, text in FILES.items()}
-    assert load(renamed, cache).of(Tenant)[0].source == "policies/people.yaml:1"
+    assert load(renamed, cache).objects_of(Tenant)[0].source == "policies/people.yaml:1"
 
 
 def test_problems_are_remembered_and_told_again() -> None:
@@ -59,16 +59,16 @@ def test_the_bound_holds_and_the_longest_unused_go_first() -> None:
     cost_bytes = 10 * MEMORY_PER_BYTE + FILE_OVERHEAD_BYTES
     cache = ParseCache(max_bytes=2 * cost_bytes)
     for name in ("a", "b", "a", "c"):
-        cache.judged(name, b"# comment\n")
+        cache.result_of(name, b"# comment\n")
         assert cache.used_bytes <= cache.max_bytes
     before = cache.misses
-    cache.judged("a", b"# comment\n")
+    cache.result_of("a", b"# comment\n")
     assert cache.misses == before, "a was used after b"
-    cache.judged("b", b"# comment\n")
+    cache.result_of("b", b"# comment\n")
     assert cache.misses == before + 1
 
 
 def test_a_file_larger_than_the_bound_is_judged_and_not_kept() -> None:
     cache = ParseCache(max_bytes=100)
-    assert cache.judged("a", b"# comment\n").problems == ()
+    assert cache.result_of("a", b"# comment\n").problems == ()
     assert cache.used_bytes == 0

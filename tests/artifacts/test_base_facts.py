@@ -102,7 +102,7 @@ def test_targets_match_whole_last_parts(model: Path) -> None:
     ],
 )
 def test_names_that_the_base_goes_by(model: Path, name: str, known: bool) -> None:
-    assert facts_of(model, names=("tiny",)).goes_by(name) is known
+    assert facts_of(model, names=("tiny",)).has_name(name) is known
 
 
 def test_facts_travel_as_one_document(model: Path, tmp_path: Path) -> None:

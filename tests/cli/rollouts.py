@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from functions.api.snapshot import RolloutEntry, StageEntry
-from functions.decisions.rollout.evidence import STREAM_SHARES, Evidence, GroupStats, to_builtins
+from functions.decisions.rollout.evidence import STREAM_SHARES, GroupStats, TrialEvidence, to_builtins
 from functions.decisions.rollout.lifecycle import Rollout
 
 NOW_UNIX_S = 10_000.0
@@ -49,7 +49,7 @@ def group(requests: int, errors: int, total_ms: float) -> GroupStats:
     return stats
 
 
-def answer(it: Rollout, evidence: Evidence | None = None) -> dict[str, Any]:
+def answer(it: Rollout, evidence: TrialEvidence | None = None) -> dict[str, Any]:
     """As GET /v1/rollouts/{id}, which says more than a rollout has."""
     known: dict[str, Any] = msgspec.to_builtins(it)
-    return known | {"object": "rollout", "evidence": to_builtins(evidence or Evidence()), "events": []}
+    return known | {"object": "rollout", "evidence": to_builtins(evidence or TrialEvidence()), "events": []}

@@ -7,7 +7,7 @@ import pytest
 
 from functions.artifacts.base_facts import decode
 from functions.cli import base
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from tests.artifacts.test_base_folder import downloaded, model
 
 
@@ -24,7 +24,7 @@ def test_a_manifest_is_written_and_what_a_model_pins_told(tmp_path: Path, capsys
 
 def test_links_are_refused_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = downloaded(tmp_path / "cache")
-    with pytest.raises(Refused, match="--to DIR copies it as plain files"):
+    with pytest.raises(CommandRefused, match="--to DIR copies it as plain files"):
         base.manifest(snapshot, to=None, clean=True, again=False, as_json=False)
     base.manifest(downloaded(tmp_path / "other"), to=tmp_path / "llama", clean=False, again=False, as_json=True)
     assert json.loads(capsys.readouterr().out)["version"].startswith(
@@ -35,12 +35,12 @@ def test_links_are_refused_with_the_way_out(tmp_path: Path, capsys: pytest.Captu
 def test_facts_are_one_document(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     base.facts(model(tmp_path / "llama"), names=["meta-llama/Llama-3.1-8B"])
     facts = decode(capsysbinary.readouterr().out)
-    assert facts.goes_by("llama-3.1-8b")
+    assert facts.has_name("llama-3.1-8b")
     assert facts.features_of("model.layers.0.self_attn.q_proj") == (4, 4)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file"])
 def test_what_is_no_folder_is_said(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Refused, match="is no folder"):
+    with pytest.raises(CommandRefused, match="is no folder"):
         base.manifest(tmp_path / name, to=None, clean=False, again=False, as_json=False)

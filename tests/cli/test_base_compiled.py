@@ -12,7 +12,7 @@ from functions.artifacts.locations import parse_weights_name
 from functions.artifacts.s3 import S3Settings, S3Store
 from functions.cli import base_push
 from functions.cli.base_push import Bucket
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from tests.artifacts.conftest import s3_settings, store
 from tests.artifacts.test_base_folder import model
 
@@ -56,18 +56,18 @@ def test_what_was_compiled_comes_beside_its_weights(
 
 
 def test_weights_that_nobody_pushed_have_no_place_for_it(root: Path, to: Bucket) -> None:
-    with pytest.raises(Refused, match="nobody@v1"):
+    with pytest.raises(CommandRefused, match="nobody@v1"):
         base_push.push_compiled("nobody@v1", root, to, engine="0.32.0", accelerator="cpu", as_json=False)
 
 
 def test_a_folder_that_no_engine_has_compiled_in_is_refused(tmp_path: Path, to: Bucket) -> None:
     """Told before anything is read or sent: most likely the wrong folder was named."""
-    with pytest.raises(Refused, match="has no folder torch_compile_cache: name the VLLM_CACHE_ROOT"):
+    with pytest.raises(CommandRefused, match="has no folder torch_compile_cache: name the VLLM_CACHE_ROOT"):
         base_push.push_compiled(TARGET, tmp_path, to, engine="0.32.0", accelerator="cpu", as_json=False)
 
 
 def test_words_that_are_none_are_refused(root: Path, to: Bucket, store: S3Store, tmp_path: Path) -> None:
     weights = FolderSource(model(tmp_path / "llama"))
     push_base(store, weights, parse_weights_name(TARGET), weights.files())
-    with pytest.raises(Refused, match="is not a name of an engine or accelerator"):
+    with pytest.raises(CommandRefused, match="is not a name of an engine or accelerator"):
         base_push.push_compiled(TARGET, root, to, engine="0.32.0", accelerator="../h100", as_json=False)

@@ -4,7 +4,7 @@ import pytest
 
 from functions.artifacts.errors import ArtifactRefused
 from functions.artifacts.locations import WeightsName
-from functions.cli.base_push import named
+from functions.cli.base_push import parse_target
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ from functions.cli.base_push import named
     ],
 )
 def test_a_tenants_own_models_weights_go_by_its_pools_name(target: str, model: str, weights: WeightsName) -> None:
-    assert named(target) == (model, weights)
+    assert parse_target(target) == (model, weights)
 
 
 @pytest.mark.parametrize("target", ["acme/wiki", "a/b/c@v1", "@v1", "acme/@v1", "acme/wiki@../v1"])
 def test_what_names_no_version_is_refused(target: str) -> None:
     with pytest.raises(ArtifactRefused):
-        named(target)
+        parse_target(target)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from functions.cli.capacity_comparison import Comparison
-from functions.cli.capacity_options import by_name, figures, nodes_from, products_from
+from functions.cli.capacity_comparison import PrefillComparison
+from functions.cli.capacity_options import by_name, nodes_from, positive_numbers, products_from
 from functions.cli.main import app
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.simulator.prefill_sizing import Apart
 from functions.simulator.replicas_needed import Needed
 
@@ -23,7 +23,7 @@ def run(*args: str) -> Result:
 
 def refused(*args: str) -> str:
     result = run(*args)
-    assert isinstance(result.exception, Refused), result.output
+    assert isinstance(result.exception, CommandRefused), result.output
     return str(result.exception)
 
 
@@ -83,7 +83,7 @@ def test_a_prefill_pool_has_no_load_of_its_own() -> None:
     assert "answers nothing: --load qwen3-32b=" in refused(FLEET, *PREFILL, "--load", "qwen3-32b-prefill=2")
 
 
-def compared(*, one: int | None, reading: int, writing: int, gap_ms: float = 9.0, **costs: float) -> Comparison:
+def compared(*, one: int | None, reading: int, writing: int, gap_ms: float = 9.0, **costs: float) -> PrefillComparison:
     needed = (
         Needed(replicas=one, ttft_p99_ms=1.0, itl_p99_ms=75.0, tokens_per_s=1.0, simulated_replicas=1) if one else None
     )
@@ -92,7 +92,7 @@ def compared(*, one: int | None, reading: int, writing: int, gap_ms: float = 9.0
         simulated_replicas=1,
     )  # fmt: skip
     sizes: dict[str, float | None] = {"cost": float(reading + writing), "one_cost": float(one) if one else None}
-    return Comparison(pool="m", reads="m-prefill", apart=apart, one=needed, **(sizes | costs))  # type: ignore[arg-type]
+    return PrefillComparison(pool="m", reads="m-prefill", apart=apart, one=needed, **(sizes | costs))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,13 @@ def compared(*, one: int | None, reading: int, writing: int, gap_ms: float = 9.0
         (compared(one=3, reading=2, writing=1, gap_ms=80.0), False, "apart does not pay"),
         (compared(one=None, reading=2, writing=1), True, "keep the promise, which one pool cannot"),
         (compared(one=2, reading=2, writing=1, cost=4.0, one_cost=5.0), True, "apart pays"),
-        (Comparison(pool="m", reads="r", apart=None, one=None, trouble="too slow"), False, "does not pay: too slow"),
+        (
+            PrefillComparison(pool="m", reads="r", apart=None, one=None, trouble="too slow"),
+            False, "does not pay: too slow",
+        ),
     ],
 )  # fmt: skip
-def test_what_is_worth_it_is_said(found: Comparison, pays: bool, words: str) -> None:
+def test_what_is_worth_it_is_said(found: PrefillComparison, pays: bool, words: str) -> None:
     assert found.pays == pays and words in found.words
 
 
@@ -158,10 +161,10 @@ def test_a_folder_without_services_is_told(tmp_path: Path) -> None:
 
 def test_options_of_names_and_values() -> None:
     assert by_name(["a=1", "2"], "--x") == {"a": "1", "": "2"}
-    assert figures(["a=1.5"], "--x") == {"a": 1.5}
+    assert positive_numbers(["a=1.5"], "--x") == {"a": 1.5}
     assert products_from(["MI=1:2:3:4", "p=NVIDIA-L4"]) == {"": "MI=1:2:3:4", "p": "NVIDIA-L4"}
     assert products_from(["p=MI=1:2:3:4"]) == {"p": "MI=1:2:3:4"}
     assert [node.accelerators for node in nodes_from("2x8xX")] == [8, 8]
     for texts in (["a=1", "a=2"], ["a="]):
-        with pytest.raises(Refused):
+        with pytest.raises(CommandRefused):
             by_name(texts, "--x")

@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from functions.cli.charts import MAX_POINTS, Mark, Panel, PictureImpossible, Series, check, lines, thinned
+from functions.cli.charts import MAX_POINTS, ChartMark, Panel, PictureImpossible, Series, check, lines, thinned
 
 
 def test_names_titles_and_marks_are_in_the_picture(tmp_path: Path) -> None:
     path = tmp_path / "spike.svg"
     panel = Panel("replicas", "number", [Series("ready", [0, 1], [1, 2]), Series("starting", [0, 1], [0, 1])],
-                  marks=[Mark(0.5, "5x"), Mark(1.5, "SLO", is_level=True)])  # fmt: skip
+                  marks=[ChartMark(0.5, "5x"), ChartMark(1.5, "SLO", is_level=True)])  # fmt: skip
     lines(path, "A spike", [panel, panel], columns=2, note="of one seed")
     words = re.sub(r"<!--.*?-->", "", path.read_text(), flags=re.DOTALL)
     assert ElementTree.fromstring(words).tag.endswith("svg")

@@ -12,7 +12,7 @@ from functions.api import keys
 from functions.api.kinds.tenant import Tenant
 from functions.cli.key import limit_of
 from functions.cli.main import app
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from tests.controller.configs import load, tenant, tier
 from tests.registry.console_rig import console_rig
 from tests.registry.test_process import TOKEN
@@ -27,13 +27,13 @@ def test_a_limit_is_written_as_in_a_policy() -> None:
 
 @pytest.mark.parametrize("text", ["", "requestsPerMinute", "requests_per_minute=60", "weight=2"])
 def test_what_is_no_limit_is_refused_with_those_that_are(text: str) -> None:
-    with pytest.raises(Refused, match=r"no limit; allowed: requestsPerMinute|a whole number from 1"):
+    with pytest.raises(CommandRefused, match=r"no limit; allowed: requestsPerMinute|a whole number from 1"):
         limit_of(text)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "1" * 13])
 def test_a_limit_is_a_whole_number_from_1(value: str) -> None:
-    with pytest.raises(Refused, match="maxOutputTokens is a whole number from 1"):
+    with pytest.raises(CommandRefused, match="maxOutputTokens is a whole number from 1"):
         limit_of(f"maxOutputTokens={value}")
 
 
@@ -61,7 +61,7 @@ def test_a_tenant_takes_the_entry_as_it_is_printed() -> None:
     made = json.loads(shoal("mint", "--id", "one", "--pepper-file", "-", "-o", "json", stdin=PEPPER).stdout)
     declared = yaml.safe_load(tenant("acme"))
     declared["spec"]["keys"] = [made["entry"]]
-    (taken,) = load(f"{tier()}---\n{yaml.safe_dump(declared)}").of(Tenant)
+    (taken,) = load(f"{tier()}---\n{yaml.safe_dump(declared)}").objects_of(Tenant)
     assert taken.value.spec.keys[0].hmac_sha256 == made["entry"]["hmacSha256"]
 
 
@@ -77,7 +77,7 @@ def test_a_tenant_takes_the_entry_as_it_is_printed() -> None:
 )
 def test_what_makes_no_key_is_said(words: tuple[str, ...], pepper: str, says: str) -> None:
     done = shoal("mint", *words, "--pepper-file", "-", stdin=pepper)
-    assert isinstance(done.exception, Refused)
+    assert isinstance(done.exception, CommandRefused)
     assert says in str(done.exception)
     assert done.stdout == ""
 

@@ -7,9 +7,9 @@ import typer
 from typer.testing import CliRunner
 
 from functions.cli.main import app
-from functions.cli.on_a_cluster import INSTEAD, refuse_local_ones
-from functions.cli.options import of_any_registry
-from functions.cli.refused import Refused
+from functions.cli.on_a_cluster import INSTEAD, refuse_local_commands
+from functions.cli.options import with_registry_options
+from functions.cli.refused import CommandRefused
 
 _ASK_A_REGISTRY = (
     ("top",),
@@ -36,9 +36,9 @@ def test_a_cluster_is_named_the_same_way_everywhere(words: tuple[str, ...]) -> N
 @pytest.mark.parametrize("command", INSTEAD)
 def test_a_command_of_this_machine_says_what_does_it_on_a_cluster(command: str) -> None:
     assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0, "it is still called so"
-    with pytest.raises(Refused, match=f"`shoal {command}` is for the fleet of this machine; for a cluster: "):
-        refuse_local_ones([command, "--context", "production"])
-    refuse_local_ones([command])
+    with pytest.raises(CommandRefused, match=f"`shoal {command}` is for the fleet of this machine; for a cluster: "):
+        refuse_local_commands([command, "--context", "production"])
+    refuse_local_commands([command])
 
 
 def test_who_names_a_cluster_asks_its_registry_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_who_names_a_cluster_asks_its_registry_and_no_other(monkeypatch: pytest.
     monkeypatch.setenv("SHOAL_CLI_NAMESPACE", "shoal")
     said: list[tuple[str, dict[str, str]]] = []
 
-    @of_any_registry
+    @with_registry_options
     def look(name: str) -> None:
         said.append((name, {key: value for key, value in os.environ.items() if key.startswith("SHOAL_CLI_")}))
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from functions.cli.chat import _texts
 from functions.cli.fleet_wait import in_force, missing_words
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.status_tables import show
 from functions.cli.terminal import TerminalReporter
 
@@ -38,7 +38,7 @@ def test_a_streams_texts_come_out_in_order() -> None:
     ],
 )
 def test_a_stream_that_was_cut_off_is_no_answer(lines: list[str], words: str) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(CommandRefused, match=words):
         list(_texts(iter(lines)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from functions.cli.promote import promote
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from tests.fleets import git
 
 PROJECT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_what_is_so_already_is_said_and_not_written_again(clone: Path, capsys: p
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(clone: Path, model: str, version: str, words: str) -> None:
     before = (clone / "registry" / "models.yaml").read_bytes()
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(CommandRefused, match=words):
         promote(model, version, "stable", as_json=False)
     assert (clone / "registry" / "models.yaml").read_bytes() == before
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(clone: Path, model: st
 def test_an_edit_that_the_configuration_does_not_bear_is_taken_back(clone: Path) -> None:
     """A channel's name is checked by the loader, as a push would be."""
     before = (clone / "registry" / "models.yaml").read_bytes()
-    with pytest.raises(Refused, match="Not_A_Name"):
+    with pytest.raises(CommandRefused, match="Not_A_Name"):
         promote(BOT, "v2", "Not_A_Name", as_json=False)
     assert (clone / "registry" / "models.yaml").read_bytes() == before
     assert not list((clone / "registry").glob(".*"))
@@ -98,7 +98,7 @@ def test_an_edit_that_the_configuration_does_not_bear_is_taken_back(clone: Path)
 
 def test_a_configuration_with_mistakes_is_not_edited(clone: Path) -> None:
     (clone / "policies" / "broken.yaml").write_text("apiVersion: shoal.dev/v1alpha1\nkind: Tenant\n")
-    with pytest.raises(Refused, match=r"policies/broken\.yaml:1"):
+    with pytest.raises(CommandRefused, match=r"policies/broken\.yaml:1"):
         promote(BOT, "v2", "stable", as_json=False)
 
 
@@ -107,5 +107,7 @@ def test_away_from_any_yaml_and_any_fleet_it_is_told_what_to_do(
 ) -> None:
     monkeypatch.setenv("SHOAL_STATE_DIR", str(tmp_path / "nowhere"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused, match="start one with `shoal up`, or set SHOAL_CLI_REGISTRY_URL and SHOAL_CLI_KEY"):
+    with pytest.raises(
+        CommandRefused, match="start one with `shoal up`, or set SHOAL_CLI_REGISTRY_URL and SHOAL_CLI_KEY"
+    ):
         promote(BOT, "v2", "stable", as_json=False)

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.rollout_tables import drawn, line, picture_of, rollout_table
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.evidence import TrialEvidence
 from tests.cli.rollouts import NOW_UNIX_S, answer, group, rollout
 
 
@@ -17,7 +17,7 @@ def shown(what: RenderableType, width: int = 80) -> str:
     return output.getvalue()
 
 
-SLOW = Evidence(group(60, 0, 900.0), group(3000, 3, 400.0), NOW_UNIX_S - 1)
+SLOW = TrialEvidence(group(60, 0, 900.0), group(3000, 3, 400.0), NOW_UNIX_S - 1)
 
 
 def test_both_groups_stand_side_by_side() -> None:
@@ -42,7 +42,7 @@ def test_conditions_are_shown_with_their_figures_and_how_near_they_are() -> None
 
 def test_a_stage_that_nobody_told_of_says_so() -> None:
     assert "no gateway has reported on this stage yet" in shown(drawn(picture_of(answer(rollout()), NOW_UNIX_S)))
-    silent = Evidence(group(60, 0, 400.0), group(60, 0, 400.0), NOW_UNIX_S - 60)
+    silent = TrialEvidence(group(60, 0, 400.0), group(60, 0, 400.0), NOW_UNIX_S - 60)
     assert "gateways silent for 60 s" in shown(drawn(picture_of(answer(rollout(), silent), NOW_UNIX_S)))
 
 
@@ -68,7 +68,7 @@ def test_every_state_is_drawn_within_the_terminal(changes: dict[str, object], wi
 
 def test_a_line_has_the_share_both_groups_and_why() -> None:
     words = line(
-        picture_of(answer(rollout(), Evidence(group(10, 0, 400.0), group(900, 9, 400.0), NOW_UNIX_S)), NOW_UNIX_S)
+        picture_of(answer(rollout(), TrialEvidence(group(10, 0, 400.0), group(900, 9, 400.0), NOW_UNIX_S)), NOW_UNIX_S)
     )
     assert words.startswith("running 1 % (1 of 3) | control v1: 900 requests, 1.0 % failed, first token p99 40")
     assert "candidate v2: 10 requests, first token p99 40" in words
@@ -90,7 +90,7 @@ def test_what_a_newer_registry_tells_besides_is_passed_over() -> None:
     "wrong", [{"state": "exploded"}, {"stage": -1}, {"evidence": {"candidate": {"requests": -1}, "control": {}}}]
 )
 def test_an_answer_that_is_no_rollout_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(Refused, match="does not understand"):
+    with pytest.raises(CommandRefused, match="does not understand"):
         picture_of(answer(rollout()) | wrong, NOW_UNIX_S)
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from functions.cli.main import app
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 
 def shoal(*words: str) -> subprocess.CompletedProcess[str]:
@@ -20,7 +20,7 @@ def shoal(*words: str) -> subprocess.CompletedProcess[str]:
 def refused(*words: str) -> str:
     """What is wrong, by the command in this process."""
     result = CliRunner().invoke(app, ["simulate", "fleet", *words])
-    assert isinstance(result.exception, Refused), result.output
+    assert isinstance(result.exception, CommandRefused), result.output
     return str(result.exception)
 
 

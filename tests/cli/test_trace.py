@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.simulate_tables import cascade
 from functions.cli.trace import show, trace
 from functions.telemetry.trace_files import TraceFiles
@@ -61,7 +61,7 @@ def test_as_json_it_is_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_request_that_left_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no trace of r-9"):
+    with pytest.raises(CommandRefused, match="no trace of r-9"):
         trace("r-9", written(tmp_path, row()), as_json=False)
 
 
@@ -80,18 +80,18 @@ def test_a_threshold_is_evaluated_from_what_was_recorded(tmp_path: Path, capsys:
 
 
 def test_traces_without_cascades_say_so(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no answer in"):
+    with pytest.raises(CommandRefused, match="no answer in"):
         cascade(written(tmp_path, row()), [], as_json=False)
-    with pytest.raises(Refused, match="there is no"):
+    with pytest.raises(CommandRefused, match="there is no"):
         cascade(tmp_path / "nothing", [], as_json=False)
 
 
 @pytest.mark.parametrize("threshold", [float("nan"), float("inf"), -0.5])
 def test_what_is_no_threshold_is_refused(tmp_path: Path, threshold: float) -> None:
-    with pytest.raises(Refused, match="is no threshold"):
+    with pytest.raises(CommandRefused, match="is no threshold"):
         cascade(written(tmp_path, row()), [threshold], as_json=False)
 
 
 def test_a_directory_that_is_not_there_is_told_from_a_request_that_is_not(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="there is no directory"):
+    with pytest.raises(CommandRefused, match="there is no directory"):
         trace("r-1", tmp_path / "elsewhere", as_json=False)

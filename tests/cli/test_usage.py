@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.usage import moment_unix_s, notes, pools_table, usage_table
 
 NOW_UNIX_S = 1_800_000_000.0
@@ -108,5 +108,5 @@ def test_times_as_people_write_them(text: str, unix_s: float) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "0d", "7w", "", "2027-13-01"])
 def test_what_is_no_time_is_said(text: str) -> None:
-    with pytest.raises(Refused, match="is no time"):
+    with pytest.raises(CommandRefused, match="is no time"):
         moment_unix_s(text, NOW_UNIX_S)

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from functions.cli.main import app
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.validate_report import EXCERPT_MAX_CHARS, excerpt
 from tests.api.sources import FILES, POOLS, P, Q, T, edited
 from tests.controller.unobeyed.test_declared import EVENTS, service
@@ -32,7 +32,7 @@ def shoal(folder: Path, *arguments: str, stdin: bytes = b"", **variables: str | 
     """The command in this process; what it refuses comes out as `main` would print it."""
     with chdir(folder):
         result = CliRunner().invoke(app, arguments, input=stdin, env={"SHOAL_CRDS_DIR": None, **variables})
-    refused = f"{result.exception}".encode() if isinstance(result.exception, Refused) else b""
+    refused = f"{result.exception}".encode() if isinstance(result.exception, CommandRefused) else b""
     assert refused or result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Answer(result.exit_code, result.stdout_bytes, result.stderr_bytes + refused)
 

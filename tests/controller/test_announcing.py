@@ -7,7 +7,7 @@ import msgspec
 
 from functions.controller.announcing import Announcer, Look, events_between
 from functions.controller.rollouts.book import Book, folded
-from functions.decisions.rollout.events import Loaded, RolledBack
+from functions.decisions.rollout.events import RolledBack, VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout, transition
 from functions.fleet.branch_report import BranchReport, PastRevision
 from functions.telemetry.otlp import Collector
@@ -58,7 +58,7 @@ def test_a_clusters_own_objects_have_no_history_and_are_told_by_what_is_in_force
 
 def test_a_rollouts_way_is_told_step_by_step() -> None:
     begun = rollout()
-    running = transition(begun, Loaded(), 100.0)
+    running = transition(begun, VersionLoaded(), 100.0)
     back = transition(running, RolledBack("an operator said so"), 200.0)
     looks = [Look(report(), book(2 + number, *rows)) for number, rows in enumerate(((), (begun,), (running,), (back,)))]
     told = [events_between(*pair, 300.0) for pair in pairwise(looks)]
@@ -74,7 +74,7 @@ def test_a_controller_that_begins_tells_nothing_of_before() -> None:
         announcer = Announcer(OtlpSender(client, "shoal-controller", "c0"))
         announcer.look(report(FORMER), Book(), 1.0)
         announcer.look(report(FORMER), book(2, rollout()), 2.0)
-        announcer.look(report(REFUSED, FORMER), book(3, transition(rollout(), Loaded(), 3.0)), 3.0)
+        announcer.look(report(REFUSED, FORMER), book(3, transition(rollout(), VersionLoaded(), 3.0)), 3.0)
         announcer.sender.send()
         push, move = taken.events()
         assert (push.event_name, attributes(push)["shoal.revision"]) == ("shoal.push", "main@b")

@@ -20,8 +20,8 @@ from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.surge import one_more
-from functions.decisions.rollout.evaluation import Verdict
-from functions.decisions.rollout.events import Breached, Loaded, StagePassed
+from functions.decisions.rollout.evaluation import RolloutVerdict
+from functions.decisions.rollout.events import Breached, StagePassed, VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.replica_shares import VersionShares
 from tests.controller.test_plan import CONTEXT
@@ -46,7 +46,7 @@ class Rows:
 class Judge:
     widening: frozenset[str] = frozenset()
     aimed: tuple[ModelId, VersionShares] | None = None
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, RolloutVerdict] = field(default_factory=dict)
 
     def aim(self, base: ModelEntry, shares: VersionShares) -> None:
         self.aimed = base.id, shares
@@ -117,9 +117,9 @@ async def test_a_rollout_from_one_version_to_the_next(rig: Rig) -> None:
     """One replica more from its beginning until all have changed; the highest numbers change first."""
     assert await rig.now() == "v1 v1 v1 v1"
     assert await rig.at() == "v1 v1 v1 v1 v2", "while it loads"
-    assert await rig.at(Loaded()) == "v1 v1 v1 v1 v2"
-    assert await rig.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
-    assert await rig.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2 v2"
+    assert await rig.at(VersionLoaded()) == "v1 v1 v1 v1 v2"
+    assert await rig.at(VersionLoaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
+    assert await rig.at(VersionLoaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2 v2"
     assert rig.judge.aimed == (POOL, VersionShares("v1", {"v2": 4}, is_moving=True)), "so many are waited for"
     rig.stable, rig.rows.active = "v2", ()
     assert await rig.now() == "v2 v2 v2 v2 v2", "the last one changes, with one more beside it"
@@ -129,14 +129,14 @@ async def test_a_rollout_from_one_version_to_the_next(rig: Rig) -> None:
 
 
 async def test_what_is_taken_back_ends_at_once(rig: Rig) -> None:
-    assert await rig.at(Loaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
-    assert await rig.at(Loaded(), Breached("slow")) == "v1 v1 v1 v1"
+    assert await rig.at(VersionLoaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
+    assert await rig.at(VersionLoaded(), Breached("slow")) == "v1 v1 v1 v1"
 
 
 async def test_without_a_surge_there_are_never_more_replicas(tmp_path: Path) -> None:
     rig = Rig(tmp_path, surge=False)
-    assert await rig.at(Loaded()) == "v1 v1 v1 v2"
-    assert await rig.at(Loaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2"
+    assert await rig.at(VersionLoaded()) == "v1 v1 v1 v2"
+    assert await rig.at(VersionLoaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2"
     rig.stable, rig.rows.active = "v2", ()
     assert await rig.now() == "v2 v2 v2 v2"
 
@@ -145,12 +145,12 @@ async def test_engines_memory_is_not_looked_at_while_no_version_moves(rig: Rig) 
     """Twice a second, of engines of some gigabytes, it took a tenth of a core."""
     assert await rig.now() == "v1 v1 v1 v1"
     assert rig.asked_for_room == 0
-    assert await rig.at(Loaded()) == "v1 v1 v1 v1 v2"
+    assert await rig.at(VersionLoaded()) == "v1 v1 v1 v1 v2"
     assert rig.asked_for_room == 1
 
 
 async def test_while_the_rows_are_not_published_nothing_is_changed(rig: Rig) -> None:
-    before = await rig.at(Loaded(), StagePassed(), StagePassed())
+    before = await rig.at(VersionLoaded(), StagePassed(), StagePassed())
     split = rig.published()
     rig.rows.active = ()  # completed: the channel still points at v1
     rig.versions._published = lambda: split
@@ -159,7 +159,7 @@ async def test_while_the_rows_are_not_published_nothing_is_changed(rig: Rig) -> 
 
 async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(rig: Rig) -> None:
     """Else it would not know the processes of the new version, and end them as foreign ones."""
-    await rig.at(Loaded(), StagePassed(), StagePassed())
+    await rig.at(VersionLoaded(), StagePassed(), StagePassed())
     ran = engines(plan_fleet(CONTEXT, rig.reconciler.wanted.pools, Target(engine="sim"), {}))
     rig.begin()
     (pool,) = rig.reconciler.wanted.pools
@@ -169,9 +169,9 @@ async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(r
 
 async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(rig: Rig) -> None:
     """Written down, killed before replica 3 was changed: it runs v1 still, and is to run v2."""
-    await rig.at(Loaded())
+    await rig.at(VersionLoaded())
     before = plan_fleet(rig.reconciler.context(), rig.reconciler.wanted.pools, Target(engine="sim"), {})
-    await rig.at(Loaded(), StagePassed(), StagePassed())
+    await rig.at(VersionLoaded(), StagePassed(), StagePassed())
     slots = {f"{POOL}-{number}": number for number in range(5)}
     runs = [found(number, spec) for number, spec in enumerate(before.values())]
     for known in (rig, None):
@@ -205,7 +205,7 @@ async def test_a_pool_that_moves_has_no_other_replica_more(rig: Rig) -> None:
         "engine-base-4",
         "agent-base-4",
     }
-    await rig.at(Loaded())
+    await rig.at(VersionLoaded())
     (pool,) = rig.reconciler.wanted.pools
     assert one_more(CONTEXT, [pool], Target(engine="sim"), {}, POOL) == {}
 

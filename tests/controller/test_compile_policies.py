@@ -10,7 +10,7 @@ from functions.api.snapshot import (
     ClassifierEntry,
     FallbackEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     RolloutEntry,
     RoutingEntry,
     RuleEntry,
@@ -32,7 +32,7 @@ def compiled(*documents: str) -> Snapshot:
 def test_policies_arrive_with_units_and_canonical_expressions() -> None:
     quota = tier(spec="{weight: 2, limits: {requestsPerMinute: 60, maxOutputTokens: 100}}")
     it = compiled(quota, pool(), pool("other"), tenant("acme"), base(), lora("acme/bot", "v1"), policies())
-    limits = QuotaLimits(requests_per_minute=60, max_output_tokens=100, token_burst_seconds=10)
+    limits = QuotaLimitsPart(requests_per_minute=60, max_output_tokens=100, token_burst_seconds=10)
     assert it.quotas == (QuotaEntry("standard", 2.0, limits),)
     fallback = FallbackEntry("saturated", PoolName("base"), PoolName("other"), ("standard",))
     assert it.routing == (

@@ -9,8 +9,7 @@ from functions.api.ids import INCOMING, Digest
 from functions.api.loader import Loaded
 from functions.controller.conditions import SHOWN_PER_KIND, ObjectCondition, ObservedState, conditions
 from functions.controller.snapshot.compile import compile_snapshot
-from functions.decisions.rollout.events import Breached
-from functions.decisions.rollout.events import Loaded as VersionLoaded
+from functions.decisions.rollout.events import Breached, VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.fleet.heartbeat import Heartbeat
 from tests.controller.configs import base, load, lora, pool, tenant

@@ -92,8 +92,8 @@ def kept(snapshot: Snapshot) -> Snapshot:
         *(f"tenants/{tenant.name}" for tenant in snapshot.tenants),
         *(f"rolloutpolicies/{rollout.name}" for rollout in snapshot.rollouts),
     }
-    objects: list[Declared[AnyObject] | None] = [last_good.of(key) for key in sorted(keys)]
-    objects += [last_good.of_service(f"inferenceservices/{pool.name}", pool.name, b"{}") for pool in snapshot.pools]
+    objects: list[Declared[AnyObject] | None] = [last_good.find_object(key) for key in sorted(keys)]
+    objects += [last_good.find_service(f"inferenceservices/{pool.name}", pool.name, b"{}") for pool in snapshot.pools]
     return compiled([one for one in objects if one is not None])
 
 

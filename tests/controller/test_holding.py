@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from functions.api.ids import INCOMING, Digest, ModelId, PoolName, engine_name
 from functions.api.snapshot import SCHEMA_VERSION, ModelEntry, PoolEntry, Snapshot, VersionEntry
 from functions.controller.snapshot.holding import LoadedReplica, flips, hold, serving_of
-from functions.decisions.adapters.demand import wanted_in
-from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, failed, plan
+from functions.decisions.adapters.demand import build_demand
+from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, plan, record_failed_load
 from functions.fleet.heartbeat import Heartbeat
 from functions.replica.heartbeat_loop import compose
 from functions.replica.status import Adapters
@@ -146,10 +146,12 @@ def test_a_beat_says_what_finds_no_room_among_however_many_that_fail() -> None:
     bot = snapshot("v1", "v2", "v3", stable="v1", **{INCOMING: "v2", f"{INCOMING}-2": "v3"}).models[0]
     broken = [ModelEntry(ModelId(f"acme/x{n}"), POOL, "lora", (version("v1", digest_of(n)),), {}) for n in range(8)]
     broken = [replace(each, versions=(renamed(each),)) for each in broken]
-    demand = wanted_in(replace(OLD, models=(bot, *broken)), POOL)
+    demand = build_demand(replace(OLD, models=(bot, *broken)), POOL)
     policy, state = AdapterPolicy(max_adapters=3), AdapterState()
     for each in broken:
-        state = failed(state, each.versions[0].engine_name, "refused by the engine", 1e9, policy, refused=True)
+        state = record_failed_load(
+            state, each.versions[0].engine_name, "refused by the engine", 1e9, policy, refused=True
+        )
     made = plan(demand, EngineAdapters(frozenset()), state, 0.0, policy)
     status = make_status(adapters=Adapters(known=True, reason=made.reason, without_room=made.without_room))
     ((told,),) = serving_of([compose(status, sequence=0, sent_unix_s=0.0)]).values()

@@ -20,7 +20,7 @@ from functions.api.kinds.inference_service import (
     TASK_LABEL,
 )
 from functions.api.snapshot import Snapshot
-from functions.controller.kubernetes.run.selection import judge
+from functions.controller.kubernetes.run.selection import validate_document
 from functions.controller.snapshot.compile import compile_snapshot
 
 POOL, OTHER_POOL, OWN_POOL = "base-a", "base-b", "base-a-acme"
@@ -249,7 +249,7 @@ def whole() -> dict[str, Written]:
 
 
 def declared(key: str, document: Written) -> Declared[AnyObject]:
-    judged = judge(key, orjson.dumps(document))
+    judged = validate_document(key, orjson.dumps(document))
     assert judged.declared is not None, judged.problems
     return judged.declared
 

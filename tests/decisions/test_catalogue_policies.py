@@ -13,7 +13,7 @@ from functions.api.snapshot import (
     BandEntry,
     PoolEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     RoutingEntry,
     Snapshot,
     TenantEntry,
@@ -56,7 +56,7 @@ def test_the_order_of_policies_decides_nothing(patterns: list[str], rng: random.
 
 
 def catalogue() -> Catalogue:
-    quota = QuotaEntry("standard", 2.0, QuotaLimits(requests_per_minute=60))
+    quota = QuotaEntry("standard", 2.0, QuotaLimitsPart(requests_per_minute=60))
     snapshot = Snapshot(
         snapshots.SCHEMA_VERSION,
         1,

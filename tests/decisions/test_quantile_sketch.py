@@ -62,7 +62,7 @@ def test_counts_err_on_the_safe_side(added: list[float], limit: float) -> None:
 @given(values)
 def test_what_comes_back_from_the_wire_is_the_same(added: list[float]) -> None:
     it = sketch(*added)
-    again = QuantileSketch.of(it.buckets())
+    again = QuantileSketch.from_buckets(it.buckets())
     assert (again.buckets(), again.count) == (it.buckets(), it.count)
 
 
@@ -81,7 +81,7 @@ def test_the_longest_and_what_is_no_number_count_as_the_longest(value: float) ->
 @pytest.mark.parametrize("buckets", [{FIRST_BUCKET - 1: 1}, {LAST_BUCKET + 1: 1}, {0: 0}, {0: -3}])
 def test_buckets_that_are_none_are_refused(buckets: dict[int, int]) -> None:
     with pytest.raises(ValueError, match="allowed"):
-        QuantileSketch.of(buckets)
+        QuantileSketch.from_buckets(buckets)
 
 
 def test_an_empty_one_has_no_quantile() -> None:

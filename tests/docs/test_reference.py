@@ -13,7 +13,7 @@ from docs.generate.pages import FOLDER, made
 from docs.generate.settings import classes, variables
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.gateway.metrics import Metrics as GatewayMetrics
-from functions.registry.metrics import Metrics as RegistryMetrics
+from functions.registry.metrics import RegistryMetrics
 from tests.docs.pages import ROOT, pages
 
 _NO_METRICS = {"shoal_local", "shoal_tokenizer", "shoal_local_trainer", "shoal_controller"}  # keys, files, prefixes

@@ -31,7 +31,7 @@ def test_a_wrong_change_changes_nothing(wrong: dict[str, object]) -> None:
 def test_the_share_of_requests_hit_is_the_ratio_and_repeats_with_the_seed(ratio: float, seed: int) -> None:
     def hits() -> list[bool]:
         box = FaultBox(Faults(ratio=ratio, error_status=500), Random(seed))
-        return [box.for_request().error_status == 500 for _ in range(400)]
+        return [box.draw_for_request().error_status == 500 for _ in range(400)]
 
     assert hits() == hits()
     assert abs(sum(hits()) / 400 - ratio) < 0.15
@@ -39,8 +39,8 @@ def test_the_share_of_requests_hit_is_the_ratio_and_repeats_with_the_seed(ratio:
 
 def test_one_adapter_may_be_worse_than_its_neighbours() -> None:
     box = FaultBox(Faults(model="bot@sha256:2", error_status=500, delay_s=0.1), Random(0))
-    assert box.for_request("acme/bot@sha256:2f").error_status == 500
-    assert box.for_request("acme/bot@sha256:1f") == box.for_request("base") == Faults()
+    assert box.draw_for_request("acme/bot@sha256:2f").error_status == 500
+    assert box.draw_for_request("acme/bot@sha256:1f") == box.draw_for_request("base") == Faults()
 
 
 def test_a_life_goes_forward_only() -> None:

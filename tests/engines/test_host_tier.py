@@ -123,9 +123,9 @@ def test_events_tell_exactly_what_both_places_hold(
     for prompt, salted in prompts:
         engine.submit(prompt, reply=3, salt="x" if salted else None)
         engine.run()
-        events = as_events(scheduler.blocks.take_events(), 4)
+        events = as_events(scheduler.blocks.pop_events(), 4)
         for event in decode(msgspec.msgpack.encode([1.0, events, 0])).events:
-            assert known.take(event)
+            assert known.apply_event(event)
     assert len(known.names) == len(scheduler.blocks._block_of)
     assert len(known.host_names) == sum(name not in scheduler.blocks._block_of for name in scheduler.host._kept)
     assert known.left_out_total == 0

@@ -26,7 +26,7 @@ def telling_engine(**limits: Any) -> VirtualEngine:
 
 
 def batch_of(engine: VirtualEngine) -> bytes:
-    changes = engine.core.scheduler.blocks.take_events()
+    changes = engine.core.scheduler.blocks.pop_events()
     return msgspec.msgpack.encode([1.0, as_events(changes, engine.limits.block_size_tokens), 0])
 
 
@@ -67,8 +67,8 @@ def test_events_tell_exactly_what_the_cache_holds(prompts: Iterable[tuple[list[i
         engine.submit(prompt, reply=3, salt=salt)
         engine.run()
         for event in decode(batch_of(engine)).events:
-            assert known.take(event)
-        changes, in_host = known.take_changes()
+            assert known.apply_event(event)
+        changes, in_host = known.pop_changes()
         assert not in_host
         held = (held | changes.added) - changes.removed
     pool = engine.core.scheduler.blocks

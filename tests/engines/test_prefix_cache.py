@@ -98,7 +98,7 @@ def test_the_pool_gives_all_or_nothing(counts: list[int], size: int) -> None:
     held: list[list[int]] = []
     for count in counts:
         free = pool.free_blocks
-        taken = pool.take((), count)
+        taken = pool.allocate((), count)
         if taken is None:
             assert free < count and pool.free_blocks == free
             if held:
@@ -111,9 +111,9 @@ def test_the_pool_gives_all_or_nothing(counts: list[int], size: int) -> None:
 
 def test_a_shared_block_stays_held_until_its_last_holder_lets_go() -> None:
     pool = BlockPool(2)
-    (block,) = pool.take((), 1) or []
+    (block,) = pool.allocate((), 1) or []
     pool.remember(block, b"name")
-    assert pool.take(pool.match([b"name"]), 0) == [block]
+    assert pool.allocate(pool.match([b"name"]), 0) == [block]
     pool.release([block])
     assert pool.free_blocks == 1
     pool.release([block])
@@ -123,10 +123,10 @@ def test_a_shared_block_stays_held_until_its_last_holder_lets_go() -> None:
 
 def test_withheld_blocks_count_as_taken_and_are_given_to_nobody() -> None:
     pool = BlockPool(10)
-    held = pool.take((), 3)
+    held = pool.allocate((), 3)
     pool.withheld_blocks = 5
     assert (pool.free_blocks, pool.usage_ratio) == (2, 0.8)
-    assert pool.take((), 3) is None and pool.take((), 2) is not None
+    assert pool.allocate((), 3) is None and pool.allocate((), 2) is not None
     pool.withheld_blocks = 9  # more than are free: those that are held stay whose they are
     assert pool.free_blocks == 0 and pool.usage_ratio == 1.0
     assert held is not None
@@ -138,9 +138,9 @@ def test_withheld_blocks_count_as_taken_and_are_given_to_nobody() -> None:
 def test_a_pool_that_finds_nothing_has_forgotten_nothing() -> None:
     pool = BlockPool(4)
     pool.events = []
-    (block,) = pool.take((), 1) or ()
+    (block,) = pool.allocate((), 1) or ()
     assert pool.remember(block, b"a")
     pool.finds_nothing = True
-    assert pool.match([b"a"]) == [] and pool.take_events() == [], "nobody is told: that is the fault"
+    assert pool.match([b"a"]) == [] and pool.pop_events() == [], "nobody is told: that is the fault"
     pool.finds_nothing = False
     assert pool.match([b"a"]) == [block]

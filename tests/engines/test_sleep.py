@@ -12,7 +12,7 @@ from functions.engines.client import EngineClient
 from functions.engines.errors import EngineRefused
 from functions.engines.sim.lifecycle import MEMORY, Slumber
 from functions.engines.sim.parts import EngineParts
-from functions.replica.kv_events.source import Cleared, decode
+from functions.replica.kv_events.source import AllBlocksCleared, decode
 from tests.engines.servers import serving
 from tests.engines.test_kv_events import batch_of, telling_engine
 
@@ -47,24 +47,24 @@ def running(parts: EngineParts) -> int:
 
 
 def test_awake_again_when_all_memory_is_back() -> None:
-    asleep = Slumber().begun(1)
+    asleep = Slumber().fall_asleep(1)
     assert (asleep.state, asleep.away) == ("weights_offloaded", MEMORY)
-    weights = asleep.woken(["weights"])
+    weights = asleep.wake_up(["weights"])
     assert (weights.state, weights.away) == ("weights_offloaded", {"kv_cache"})
-    assert weights.woken(["kv_cache"]) == asleep.woken(None) == Slumber()
-    assert weights.woken(["weights"]) == weights, "it is there already"
+    assert weights.wake_up(["kv_cache"]) == asleep.wake_up(None) == Slumber()
+    assert weights.wake_up(["weights"]) == weights, "it is there already"
 
 
 def test_level_0_is_left_by_any_wake_up() -> None:
-    paused = Slumber().begun(0)
+    paused = Slumber().fall_asleep(0)
     assert (paused.state, paused.away) == ("", frozenset())
-    assert paused.woken(["scheduling"]) == paused.woken(None) == Slumber()
+    assert paused.wake_up(["scheduling"]) == paused.wake_up(None) == Slumber()
 
 
 def test_only_waking_the_weights_takes_time() -> None:
-    asleep = Slumber().begun(2)
-    assert [asleep.brings_weights(tags) for tags in (None, ["weights"], ["kv_cache"])] == [True, True, False]
-    assert not Slumber().brings_weights(None)
+    asleep = Slumber().fall_asleep(2)
+    assert [asleep.reloads_weights(tags) for tags in (None, ["weights"], ["kv_cache"])] == [True, True, False]
+    assert not Slumber().reloads_weights(None)
 
 
 def test_a_forgotten_cache_is_told_and_not_found() -> None:
@@ -73,7 +73,7 @@ def test_a_forgotten_cache_is_told_and_not_found() -> None:
     engine.run()
     batch_of(engine)
     engine.core.scheduler.forget_cache()
-    assert [type(event) for event in decode(batch_of(engine)).events] == [Cleared]
+    assert [type(event) for event in decode(batch_of(engine)).events] == [AllBlocksCleared]
     again = engine.submit(range(20))
     engine.run()
     assert again.cached_tokens == 0

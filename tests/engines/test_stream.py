@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from functions.engines.sim.accept import Choice, Prompt, Work
+from functions.engines.sim.accept import Prompt, ReplyChoice, Work
 from functions.engines.sim.blocks import CacheScope
 from functions.engines.sim.chunks import ChatChunks, StreamOptions
 from functions.engines.sim.faults import Faults, Writer
@@ -24,13 +24,13 @@ class RememberedConnection:
         self.closing = False
         self.lost: Callable[[], None] | None = None
 
-    def when_lost(self, tell: Callable[[], None] | None) -> None:
+    def set_lost_callback(self, tell: Callable[[], None] | None) -> None:
         self.lost = tell
 
     def write_chunk(self, data: bytes) -> None:
         self.events.append(data)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         self.congested = False
 
 
@@ -40,7 +40,7 @@ class OneStream:
     def __init__(self) -> None:
         prompt = Prompt([1, 2, 3], TEXT)
         plan = plan_reply(TEXT, BuiltinTokenizer(), Ending(max_tokens=50))
-        choice = Choice(0, prompt, plan)
+        choice = ReplyChoice(0, prompt, plan)
         work = Work("m", None, CacheScope(), 0, 50, 1, (prompt,), (choice,))
         self.connection: Any = RememberedConnection()
         chunks = ChatChunks(Envelope("chatcmpl-x", "m", 1, "f", prompt_token_details=False), StreamOptions())

@@ -108,7 +108,7 @@ async def test_what_each_role_does_works(url: str) -> None:
             "pools": (registry.pools, lambda: gateway.publish_pools(b"pools")),
             "stats": (registry.stats, lambda: gateway.publish_stats(b"stats")),
             "prefixes": (gateway.prefixes, lambda: agent.publish_prefixes(b"prefixes")),
-            "asks": (agent.prefix_asks, lambda: gateway.ask_prefixes(b"ask")),
+            "asks": (agent.prefix_requests, lambda: gateway.publish_prefix_request(b"ask")),
         }
         for name, (listen, say) in hears.items():
             assert await _is_heard(listen, say), name
@@ -118,7 +118,7 @@ async def test_what_each_role_does_works(url: str) -> None:
         assert await conversations.delete("shelf", "one")
         await conversations.close()
         quotas = ValkeyQuotaBroker(url, password=login("gateway", PASSWORD), timeout_s=5.0)
-        assert (await quotas.ask("gateway-1", [Group(False, (request_for(5.0),))])).gateways >= 1
+        assert (await quotas.request_leases("gateway-1", [Group(False, (request_for(5.0),))])).gateways >= 1
         await quotas.close()
         regions = RegionBus(url, password=login("registry", PASSWORD))
         used = await regions.read()

@@ -12,13 +12,13 @@ from functions.fleet.heartbeat import (
     decode_line,
     lines,
 )
-from functions.fleet.heartbeat_gathering import Line, ReplicaLines
+from functions.fleet.heartbeat_gathering import BusLine, ReplicaLines
 from tests.fleet.builders import beat
 
 
-def said(replica: ReplicaLines, heartbeat: Heartbeat, *, is_known: bool = True, single: int = 0) -> Line:
-    line = replica.next(heartbeat)
-    replica.sent(line, heartbeat, is_known=is_known, single_listeners=single)
+def said(replica: ReplicaLines, heartbeat: Heartbeat, *, is_known: bool = True, single: int = 0) -> BusLine:
+    line = replica.next_line(heartbeat)
+    replica.mark_sent(line, heartbeat, is_known=is_known, single_listeners=single)
     return line
 
 
@@ -60,7 +60,7 @@ def test_every_ten_seconds_it_is_whole_although_nothing_changed() -> None:
 def test_what_the_bus_may_not_have_is_said_again_whole() -> None:
     replica = ReplicaLines()
     said(replica, beat(sequence=1))
-    replica.lost()
+    replica.mark_lost()
     assert said(replica, beat(sequence=2)).is_whole
     assert not said(replica, beat(sequence=3), is_known=False).is_whole
     assert said(replica, beat(sequence=4)).is_whole

@@ -181,7 +181,7 @@ def test_both_tokens_of_a_rotation_are_believed_and_afterwards_one() -> None:
 
 def test_a_wrong_credential_somewhere_does_not_fill_the_log() -> None:
     seals = checker()
-    assert [seals.has_to_be_told(now_s) for now_s in (0.0, 1.0, 59.0, 61.0, 62.0)] == [True, False, False, True, False]
+    assert [seals.should_log(now_s) for now_s in (0.0, 1.0, 59.0, 61.0, 62.0)] == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize(

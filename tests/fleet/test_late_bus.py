@@ -33,7 +33,7 @@ class Subscription:
 
 
 async def _first(subscription: Subscription) -> bytes:
-    return await anext(valkey_bus._heard(cast(PubSub, subscription)))
+    return await anext(valkey_bus._receive(cast(PubSub, subscription)))
 
 
 @pytest.fixture(autouse=True)

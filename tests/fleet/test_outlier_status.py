@@ -9,7 +9,7 @@ READY = [ReplicaId(name) for name in "abcd"]
 
 
 def out(outliers: OutlierTracker, now_s: float = 0.0) -> list[str]:
-    return sorted(outliers.of(POOL, READY, now_s).out)
+    return sorted(outliers.pool_status(POOL, READY, now_s).out)
 
 
 def test_most_of_a_pool_is_never_out() -> None:
@@ -18,7 +18,7 @@ def test_most_of_a_pool_is_never_out() -> None:
         outliers.breaker(POOL, replica_id).eject(0.0)
     assert out(outliers) == ["a", "b"]
     outliers.breaker(POOL, READY[2]).eject(0.0)
-    found = outliers.of(POOL, READY, 0.0)
+    found = outliers.pool_status(POOL, READY, 0.0)
     assert (found.out, found.panic) == (frozenset(), True)
     assert found.penalties_ms == dict.fromkeys(READY[:3], REFUSAL_MS)
 
@@ -29,12 +29,12 @@ def test_those_that_are_not_ready_do_not_count() -> None:
         outliers.breaker(POOL, ReplicaId(name)).eject(0.0)
     outliers.breaker(POOL, READY[0]).eject(0.0)
     assert out(outliers) == ["a"]
-    assert not outliers.of(POOL, READY, 0.0).panic
+    assert not outliers.pool_status(POOL, READY, 0.0).panic
 
 
 def test_of_a_pool_that_is_well_the_same_answer_is_given() -> None:
     outliers = OutlierTracker()
-    assert outliers.of(POOL, READY, 0.0) is outliers.of(PoolName("other"), READY, 1.0)
+    assert outliers.pool_status(POOL, READY, 0.0) is outliers.pool_status(PoolName("other"), READY, 1.0)
 
 
 def test_who_is_gone_takes_its_past_along() -> None:
@@ -49,11 +49,13 @@ def test_who_is_gone_takes_its_past_along() -> None:
 def test_who_has_been_well_for_long_is_forgotten() -> None:
     outliers = OutlierTracker()
     outliers.breaker(POOL, READY[0]).eject(0.0)
-    outliers.answered(POOL, READY[0], 6.0, 7.0)
-    outliers.judge([(POOL, 4)], 7.0)
-    assert outliers.of(POOL, READY, 7.0).out == frozenset()
-    outliers.judge([(POOL, 4)], 7.0 + FORGET_AFTER_S)
-    assert outliers.of(POOL, READY, 70.0) is OutlierTracker.of(outliers, PoolName("other"), READY, 0.0)
+    outliers.record_answer(POOL, READY[0], 6.0, 7.0)
+    outliers.eject_outliers([(POOL, 4)], 7.0)
+    assert outliers.pool_status(POOL, READY, 7.0).out == frozenset()
+    outliers.eject_outliers([(POOL, 4)], 7.0 + FORGET_AFTER_S)
+    assert outliers.pool_status(POOL, READY, 70.0) is OutlierTracker.pool_status(
+        outliers, PoolName("other"), READY, 0.0
+    )
 
 
 def test_outliers_are_ejected_up_to_the_cap_and_counted_until_they_are_back() -> None:
@@ -61,12 +63,12 @@ def test_outliers_are_ejected_up_to_the_cap_and_counted_until_they_are_back() ->
 
     def misbehave(*names: int) -> None:
         for number, replica_id in enumerate(many):
-            seen = outliers.seen(POOL, replica_id)
+            seen = outliers.request_counts(POOL, replica_id)
             seen.requests, seen.failures = 100, 90 if number in names else 0
 
     misbehave(0, 1)
-    assert outliers.judge([(POOL, 8)], 0.0) == ["r0"], "of eight, one"
+    assert outliers.eject_outliers([(POOL, 8)], 0.0) == ["r0"], "of eight, one"
     misbehave(1)
-    assert outliers.judge([(POOL, 8)], INTERVAL_S / 2) == []
-    assert outliers.of(POOL, many, 1.0).out == {"r0"}
-    assert outliers.judge([(POOL, 8)], INTERVAL_S) == ["r1"], "the first one is on probation by then"
+    assert outliers.eject_outliers([(POOL, 8)], INTERVAL_S / 2) == []
+    assert outliers.pool_status(POOL, many, 1.0).out == {"r0"}
+    assert outliers.eject_outliers([(POOL, 8)], INTERVAL_S) == ["r1"], "the first one is on probation by then"

@@ -6,29 +6,29 @@ import time
 import pytest
 
 from functions.fleet import own_stalls
-from functions.fleet.own_stalls import Rounds
+from functions.fleet.own_stalls import StallGuard
 
 _WAIT_S, _STILL_S = 0.2, 0.4
 
 
 def test_worked_example_of_the_prologue() -> None:
-    rounds = Rounds(0.25, 9.5)
-    assert [rounds.may_judge(at_s) for at_s in (9.75, 10.0, 41.0, 41.25, 41.5)] == [True, True, False, True, True]
+    rounds = StallGuard(0.25, 9.5)
+    assert [rounds.is_on_time(at_s) for at_s in (9.75, 10.0, 41.0, 41.25, 41.5)] == [True, True, False, True, True]
 
 
 def test_who_is_always_late_judges_every_other_time() -> None:
-    rounds = Rounds(0.25, 0.0)
-    assert [rounds.may_judge(at_s) for at_s in (5.0, 10.0, 15.0, 20.0)] == [False, True, False, True]
+    rounds = StallGuard(0.25, 0.0)
+    assert [rounds.is_on_time(at_s) for at_s in (5.0, 10.0, 15.0, 20.0)] == [False, True, False, True]
 
 
 def test_a_stop_that_follows_a_small_delay_is_one_all_the_same() -> None:
-    rounds = Rounds(0.25, 0.0)
-    assert [rounds.may_judge(at_s) for at_s in (0.6, 31.0, 31.25)] == [False, False, True]
+    rounds = StallGuard(0.25, 0.0)
+    assert [rounds.is_on_time(at_s) for at_s in (0.6, 31.0, 31.25)] == [False, False, True]
 
 
 def test_a_round_that_is_somewhat_late_judges() -> None:
-    rounds = Rounds(0.25, 0.0)
-    assert [rounds.may_judge(at_s) for at_s in (0.25, 0.65, 1.15)] == [True, True, True]
+    rounds = StallGuard(0.25, 0.0)
+    assert [rounds.is_on_time(at_s) for at_s in (0.25, 0.65, 1.15)] == [True, True, True]
 
 
 async def test_a_wait_whose_end_comes_late_is_over_after_a_second_look() -> None:

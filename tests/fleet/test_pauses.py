@@ -3,12 +3,12 @@
 import time
 
 from functions.fleet import pauses
-from functions.fleet.pauses import breather
+from functions.fleet.pauses import pause_between_slices
 
 
 def pauses_taken(slice_s: float, calls: int) -> int:
     """Seen from outside: a pause takes at least PAUSE_S of clock time and hardly any of the CPU's."""
-    breathe = breather(slice_s)
+    breathe = pause_between_slices(slice_s)
     taken = 0
     for _ in range(calls):
         began_s = time.perf_counter()

@@ -37,8 +37,10 @@ def sketch(*values_ms: float) -> dict[int, int]:
 
 def test_two_gateways_are_added() -> None:
     board = PoolBoard()
-    board.hear(beat(stats(arrivals=60, queue_s=0.2, queued_tokens=10, ttft_ms=sketch(*[100.0] * 99))), 0.0)
-    board.hear(beat(stats(window_s=10.0, arrivals=10, queue_s=1.5, ttft_ms=sketch(900.0)), gateway="gw-2"), 0.0)
+    board.record_heartbeat(beat(stats(arrivals=60, queue_s=0.2, queued_tokens=10, ttft_ms=sketch(*[100.0] * 99))), 0.0)
+    board.record_heartbeat(
+        beat(stats(window_s=10.0, arrivals=10, queue_s=1.5, ttft_ms=sketch(900.0)), gateway="gw-2"), 0.0
+    )
     total = board.sums(0.0)["a"]
     assert (total.gateways, total.arrivals_per_s, total.queue_s, total.queued_tokens) == (2, 3.0, 1.5, 10)
     assert total.ttft_p50_s == pytest.approx(0.1, rel=0.01)
@@ -48,31 +50,31 @@ def test_two_gateways_are_added() -> None:
 
 def test_a_gateway_that_falls_silent_is_no_part_of_the_sum() -> None:
     board = PoolBoard()
-    board.hear(beat(stats(arrivals=60)), 0.0)
-    board.hear(beat(stats(arrivals=30), gateway="gw-2"), HEARD_FOR_S)
+    board.record_heartbeat(beat(stats(arrivals=60)), 0.0)
+    board.record_heartbeat(beat(stats(arrivals=30), gateway="gw-2"), HEARD_FOR_S)
     assert board.sums(HEARD_FOR_S + 1.0)["a"].gateways == 1
     assert board.sums(3 * HEARD_FOR_S) == {}, "nobody has spoken of it: it is not a pool that nobody asks"
 
 
 def test_what_was_overtaken_does_not_count_and_a_new_process_does() -> None:
     board = PoolBoard()
-    board.hear(beat(stats(arrivals=60), sequence=5), 0.0)
-    board.hear(beat(stats(arrivals=30), sequence=4), 0.0)
+    board.record_heartbeat(beat(stats(arrivals=60), sequence=5), 0.0)
+    board.record_heartbeat(beat(stats(arrivals=30), sequence=4), 0.0)
     assert board.sums(0.0)["a"].arrivals_per_s == 2.0
-    board.hear(beat(stats(arrivals=30), sequence=0, incarnation=8), 0.0)
+    board.record_heartbeat(beat(stats(arrivals=30), sequence=0, incarnation=8), 0.0)
     assert board.sums(0.0)["a"].arrivals_per_s == 1.0
 
 
 def test_rungs_of_any_gateway_are_shown_in_the_ladders_order() -> None:
     board = PoolBoard()
-    board.hear(beat(stats(rungs=("shift",), why="full")), 0.0)
-    board.hear(beat(stats(rungs=("shed",)), gateway="gw-2"), 0.0)
+    board.record_heartbeat(beat(stats(rungs=("shift",), why="full")), 0.0)
+    board.record_heartbeat(beat(stats(rungs=("shed",)), gateway="gw-2"), 0.0)
     assert board.sums(0.0)["a"].rungs == ("shed", "shift")
 
 
 def test_the_book_is_bounded() -> None:
     board = PoolBoard()
-    taken = [board.hear(beat(stats(), gateway=f"gw-{number}"), 0.0) for number in range(MAX_GATEWAYS + 1)]
+    taken = [board.record_heartbeat(beat(stats(), gateway=f"gw-{number}"), 0.0) for number in range(MAX_GATEWAYS + 1)]
     assert taken == [True] * MAX_GATEWAYS + [False]
     assert board.refused_total == 1
 
@@ -91,7 +93,7 @@ def test_what_is_out_of_range_is_refused(change: dict[str, object]) -> None:
     document = msgspec.json.decode(encode(beat(stats())))
     document["pools"][0].update(change)
     board = PoolBoard()
-    assert not board.take(msgspec.json.encode(document), 0.0)
+    assert not board.receive_message(msgspec.json.encode(document), 0.0)
     assert board.refused_total == 1
 
 
@@ -99,15 +101,15 @@ def test_one_pool_that_is_out_of_range_costs_the_others_nothing() -> None:
     document = msgspec.json.decode(encode(beat(stats("a", arrivals=60), stats("b"))))
     document["pools"][1]["queue_s"] = 1e9
     board = PoolBoard()
-    assert board.take(msgspec.json.encode(document), 0.0)
+    assert board.receive_message(msgspec.json.encode(document), 0.0)
     assert board.sums(0.0).keys() == {"a"}
     assert board.refused_total == 1
 
 
 def test_what_says_that_a_pool_is_too_small_is_added_apart() -> None:
     board = PoolBoard()
-    board.hear(beat(stats(shed=60, overflow=30, queued_tokens=9, foreground_queued_tokens=4)), 0.0)
-    board.hear(beat(stats(shed=30, overflow=15, foreground_queued_tokens=2), gateway="gw-2"), 0.0)
+    board.record_heartbeat(beat(stats(shed=60, overflow=30, queued_tokens=9, foreground_queued_tokens=4)), 0.0)
+    board.record_heartbeat(beat(stats(shed=30, overflow=15, foreground_queued_tokens=2), gateway="gw-2"), 0.0)
     total = board.sums(0.0)["a"]
     assert (total.shed_per_s, total.overflow_per_s, total.foreground_queued_tokens) == (3.0, 1.5, 6)
 
@@ -137,20 +139,20 @@ def needs(*lacking: tuple[str, str], gateway: str = "gw-1") -> bytes:
 def test_what_gateways_lack_is_added_up_and_forgotten_with_them() -> None:
     board = PoolBoard()
     assert board.needs(0.0) == GatewayNeeds(0)
-    assert board.take(needs(("tokenizer", "a")), 0.0)
-    assert board.take(needs(("tokenizer", "a"), ("tool_secret", "acme/x"), gateway="gw-2"), 5.0)
+    assert board.receive_message(needs(("tokenizer", "a")), 0.0)
+    assert board.receive_message(needs(("tokenizer", "a"), ("tool_secret", "acme/x"), gateway="gw-2"), 5.0)
     assert board.needs(5.0) == GatewayNeeds(
         2, (Lacking("tokenizer", "a", 2, "not there"), Lacking("tool_secret", "acme/x", 1, "not there"))
     )
     assert not board.sums(5.0), "it has told of no pool"
-    board.take(needs(gateway="gw-2"), 15.0)
+    board.receive_message(needs(gateway="gw-2"), 15.0)
     assert board.needs(NEEDS_FOR_S + 1) == GatewayNeeds(1), "nothing is lacking at the one that still speaks"
 
 
 def test_figures_and_needs_do_not_hide_each_other() -> None:
     board = PoolBoard()
-    board.take(needs(("tokenizer", "a")), 0.0)
-    board.hear(beat(stats(arrivals=30)), 0.0)
+    board.receive_message(needs(("tokenizer", "a")), 0.0)
+    board.record_heartbeat(beat(stats(arrivals=30)), 0.0)
     assert board.needs(0.0).gateways == 1 and board.sums(0.0)["a"].arrivals_per_s == 1.0
 
 
@@ -165,7 +167,7 @@ def test_needs_are_bounded() -> None:
         decode(too_many)
     board = PoolBoard()
     for number in range(MAX_GATEWAYS + 5):
-        board.take(needs(gateway=f"gw-{number}"), 0.0)
+        board.receive_message(needs(gateway=f"gw-{number}"), 0.0)
     assert board.needs(0.0).gateways == MAX_GATEWAYS
 
 
@@ -176,14 +178,14 @@ def demand(waking: int, open_requests: int = 0, gateway: str = "gw-1", sequence:
 
 def test_requests_that_wait_for_a_pool_at_zero_are_added_up_and_forgotten_with_their_gateway() -> None:
     board = PoolBoard()
-    board.hear(beat(stats()), 0.0)
-    board.take(demand(5, 1), 0.0)
-    board.take(demand(2, gateway="gw-2"), 3.0)
+    board.record_heartbeat(beat(stats()), 0.0)
+    board.receive_message(demand(5, 1), 0.0)
+    board.receive_message(demand(2, gateway="gw-2"), 3.0)
     assert (board.sums(3.0)["a"].waking, board.sums(3.0)["a"].open_requests) == (7, 1)
-    board.take(demand(0, sequence=3), 3.0)
-    board.take(demand(9, sequence=2), 3.0)
+    board.receive_message(demand(0, sequence=3), 3.0)
+    board.receive_message(demand(9, sequence=2), 3.0)
     assert board.sums(3.0)["a"].waking == 2, "one that was overtaken does not count"
-    board.hear(beat(stats(), sequence=2), 3.0 + HEARD_FOR_S)
+    board.record_heartbeat(beat(stats(), sequence=2), 3.0 + HEARD_FOR_S)
     assert board.sums(3.1 + HEARD_FOR_S)["a"].waking == 0, "nobody has spoken of it lately"
 
 

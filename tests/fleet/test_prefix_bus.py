@@ -3,7 +3,7 @@
 import pytest
 
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.prefix_updates import Delta, PrefixRequest, decode, decode_ask, encode, pack
+from functions.fleet.prefix_updates import Delta, PrefixRequest, decode, decode_request, encode, pack
 from functions.fleet.valkey_bus import ValkeyBus
 from tests.fleet.conftest import PASSWORD
 from tests.fleet.listening import first
@@ -19,15 +19,15 @@ async def test_news_and_questions_reach_the_other_side(valkey_port: int) -> None
     async with ValkeyBus(url, password=PASSWORD) as agent, ValkeyBus(url, password=PASSWORD) as gateway:
         news = await first(gateway.prefixes(), lambda: agent.publish_prefixes(encode(NEWS)))
         assert decode(news) == NEWS
-        ask = await first(agent.prefix_asks(), lambda: gateway.ask_prefixes(encode(ASK)))
-        assert decode_ask(ask) == ASK
+        ask = await first(agent.prefix_requests(), lambda: gateway.publish_prefix_request(encode(ASK)))
+        assert decode_request(ask) == ASK
 
 
 async def test_a_bus_that_is_away_says_so() -> None:
     async with ValkeyBus(f"valkey://127.0.0.1:{free_port()}/0") as bus:
-        for send in (bus.publish_prefixes, bus.ask_prefixes):
+        for send in (bus.publish_prefixes, bus.publish_prefix_request):
             with pytest.raises(BusUnavailable):
                 await send(b"")
-        for messages in (bus.prefixes(), bus.prefix_asks()):
+        for messages in (bus.prefixes(), bus.prefix_requests()):
             with pytest.raises(BusUnavailable):
                 await anext(messages)

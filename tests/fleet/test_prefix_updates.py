@@ -8,14 +8,14 @@ from functions.decisions.prefix.block_bloom import build
 from functions.fleet.prefix_updates import (
     ASK_MAX_BYTES,
     UPDATE_MAX_BYTES,
-    Bloom,
     Delta,
+    PrefixBloom,
     PrefixRequest,
     PrefixUpdate,
     PrefixUpdateInvalid,
     State,
     decode,
-    decode_ask,
+    decode_request,
     encode,
     pack,
     unpack,
@@ -29,7 +29,7 @@ def test_what_was_told_is_read(added: list[int], removed: list[int]) -> None:
     updates: list[PrefixUpdate] = [
         Delta("r-0", "base", 7, 3, 16, pack(added), pack(removed)),
         State("r-0", "base", 7, 3, 16, 0, 2, pack(added)),
-        Bloom("r-0", "base", 16, len(added), build(added)),
+        PrefixBloom("r-0", "base", 16, len(added), build(added)),
     ]
     assert [decode(encode(item)) for item in updates] == updates
     assert list(unpack(pack(added))) == added
@@ -37,7 +37,7 @@ def test_what_was_told_is_read(added: list[int], removed: list[int]) -> None:
 
 def test_a_question_is_read() -> None:
     ask = PrefixRequest("base", "events", ("r-0", "r-1"), everyone=True)
-    assert decode_ask(encode(ask)) == ask
+    assert decode_request(encode(ask)) == ask
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_question_is_read() -> None:
         Delta("r-0", "base", 7, 3, 16, b"1234567"),
         Delta("r-0", "base", 7, 3, 16, bytes(UPDATE_MAX_BYTES)),
         State("r-0", "base", 7, 3, 16, 0, 0),
-        Bloom("r-0", "", 16, 0, b""),
+        PrefixBloom("r-0", "", 16, 0, b""),
     ],
 )
 def test_what_no_agent_says_is_refused(update: PrefixUpdate) -> None:
@@ -59,7 +59,7 @@ def test_what_no_agent_says_is_refused(update: PrefixUpdate) -> None:
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_message_or_refused(content: bytes) -> None:
-    for read in (decode, decode_ask):
+    for read in (decode, decode_request):
         with pytest.raises(PrefixUpdateInvalid):
             read(content)
 
@@ -68,4 +68,4 @@ def test_size_is_bounded() -> None:
     with pytest.raises(PrefixUpdateInvalid, match="over the limit"):
         decode(bytes(UPDATE_MAX_BYTES + 1))
     with pytest.raises(PrefixUpdateInvalid, match="over the limit"):
-        decode_ask(bytes(ASK_MAX_BYTES + 1))
+        decode_request(bytes(ASK_MAX_BYTES + 1))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_bloom import build
 from functions.decisions.prefix.block_names import chain
-from functions.fleet.prefix_filters import Held
-from functions.fleet.prefix_updates import SILENCE_LIMIT_S, Bloom, Delta, State, pack
+from functions.fleet.prefix_filters import LeadingBlocks
+from functions.fleet.prefix_updates import SILENCE_LIMIT_S, Delta, PrefixBloom, State, pack
 from functions.fleet.prefix_view import PrefixView
 
 POOL = PoolName("base")
@@ -26,7 +26,7 @@ def state(sequence: int, names: list[int], part: int = 0, parts: int = 1, genera
     return State("r-0", "base", generation, sequence, 16, part, parts, pack(names))
 
 
-def view_of(*news: Delta | State | Bloom) -> PrefixView:
+def view_of(*news: Delta | State | PrefixBloom) -> PrefixView:
     view = PrefixView()
     for item in news:
         view.fold(item, 0.0)
@@ -54,18 +54,18 @@ def test_a_lost_delta_makes_a_replica_unknown_until_its_state_comes() -> None:
     view = view_of(delta(0, []), *(delta(at, [CHAIN[at - 1]]) for at in range(1, 5)))
     assert held(view) == {"r-0": 4}
     view.fold(delta(6, [CHAIN[5]]), 0.0)
-    assert held(view) is None and view.unknown(POOL) == ("r-0",) and view.gaps_total == 1
+    assert held(view) is None and view.unknown_replicas(POOL) == ("r-0",) and view.gaps_total == 1
     view.fold(state(6, CHAIN[:3], 0, 2), 0.0)
     assert held(view) is None
     view.fold(state(6, CHAIN[3:6], 1, 2), 0.0)
-    assert held(view) == {"r-0": 6} and view.unknown(POOL) == ()
+    assert held(view) == {"r-0": 6} and view.unknown_replicas(POOL) == ()
     view.fold(delta(7, [CHAIN[6]]), 0.0)
     assert held(view) == {"r-0": 7}
 
 
 def test_whoever_comes_late_waits_for_a_state() -> None:
     view = view_of(delta(40, CHAIN[:5]))
-    assert held(view) is None and view.unknown(POOL) == ("r-0",)
+    assert held(view) is None and view.unknown_replicas(POOL) == ("r-0",)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_new_generation_takes_the_place_of_the_old() -> None:
 
 
 def test_silence_makes_unknown() -> None:
-    view = view_of(delta(0, []), delta(1, CHAIN[:5]), Bloom("r-1", "base", 16, 5, build(CHAIN[:5])))
+    view = view_of(delta(0, []), delta(1, CHAIN[:5]), PrefixBloom("r-1", "base", 16, 5, build(CHAIN[:5])))
     view.sweep(SILENCE_LIMIT_S)
     assert held(view) == {"r-0": 5} and held_by_bloom(view) == {"r-1": 5}
     view.sweep(SILENCE_LIMIT_S + 1)
@@ -107,7 +107,7 @@ def test_what_left_the_accelerator_is_held_in_host_memory() -> None:
     whole = State("r-1", "base", 7, 2, 16, 0, 1, pack(CHAIN[:3]), pack(CHAIN[3:7]))
     view = view_of(delta(0, []), delta(1, CHAIN[:7]), moved, whole)
     found = view.held_by_events(POOL, CHAIN[:9])
-    assert found == Held({"r-0": 7, "r-1": 7}, {"r-0": 4, "r-1": 4})  # type: ignore[dict-item]
+    assert found == LeadingBlocks({"r-0": 7, "r-1": 7}, {"r-0": 4, "r-1": 4})  # type: ignore[dict-item]
     view.fold(delta(3, [], host_removed=pack(CHAIN[5:7])), 0.0)
     found = view.held_by_events(POOL, CHAIN[:9])
     assert found is not None and (found.blocks["r-0"], found.in_host["r-0"]) == (5, 2)  # type: ignore[index]
@@ -116,26 +116,26 @@ def test_what_left_the_accelerator_is_held_in_host_memory() -> None:
 
 def test_filters_of_both_places() -> None:
     view = view_of(
-        Bloom("r-0", "base", 16, 5, build(CHAIN[:5])),
-        Bloom("r-1", "base", 16, 7, build(CHAIN[:3]), build(CHAIN[:7])),
+        PrefixBloom("r-0", "base", 16, 5, build(CHAIN[:5])),
+        PrefixBloom("r-1", "base", 16, 7, build(CHAIN[:3]), build(CHAIN[:7])),
     )
     found = view.held_by_bloom(POOL, CHAIN)
-    assert found == Held({"r-0": 5, "r-1": 7}, {"r-1": 4})  # type: ignore[dict-item]
+    assert found == LeadingBlocks({"r-0": 5, "r-1": 7}, {"r-1": 4})  # type: ignore[dict-item]
     for at in range(20):  # more columns than at first
-        view.fold(Bloom(f"s-{at}", "base", 16, 2, build(CHAIN[:2])), 0.0)
+        view.fold(PrefixBloom(f"s-{at}", "base", 16, 2, build(CHAIN[:2])), 0.0)
     found = view.held_by_bloom(POOL, CHAIN)
     assert found is not None and found.blocks["s-19"] == 2 and found.in_host == {"r-1": 4}  # type: ignore[comparison-overlap,index]
     view.forget(ReplicaId("r-1"))
-    view.fold(Bloom("t-0", "base", 16, 1, build(CHAIN[:1])), 0.0)
+    view.fold(PrefixBloom("t-0", "base", 16, 1, build(CHAIN[:1])), 0.0)
     found = view.held_by_bloom(POOL, CHAIN)
     assert found is not None and found.in_host == {} and found.blocks["t-0"] == 1, "the column is another's now"  # type: ignore[index]
 
 
 @pytest.mark.parametrize("wrong", [b"x" * 24, b"x" * 8])
 def test_a_filter_that_is_none_changes_nothing(wrong: bytes) -> None:
-    view = view_of(Bloom("r-0", "base", 16, 5, build(CHAIN[:5])))
+    view = view_of(PrefixBloom("r-0", "base", 16, 5, build(CHAIN[:5])))
     with pytest.raises(ValueError, match="a filter of"):
-        view.fold(Bloom("r-0", "base", 16, 5, build(CHAIN[:9]), wrong), 0.0)
+        view.fold(PrefixBloom("r-0", "base", 16, 5, build(CHAIN[:9]), wrong), 0.0)
     assert held_by_bloom(view) == {"r-0": 5}
 
 
@@ -162,10 +162,10 @@ def test_a_replica_without_blocks_yet_says_nothing_of_their_size() -> None:
 
 
 def test_a_filter_that_is_none_is_refused_and_changes_nothing() -> None:
-    view = view_of(Bloom("r-0", "base", 16, 5, build(CHAIN[:5])))
+    view = view_of(PrefixBloom("r-0", "base", 16, 5, build(CHAIN[:5])))
     for replica_id in ("r-0", "r-1"):
         with pytest.raises(ValueError, match="filter of"):
-            view.fold(Bloom(replica_id, "base", 16, 5, b"12345678"), 0.0)
+            view.fold(PrefixBloom(replica_id, "base", 16, 5, b"12345678"), 0.0)
     assert held_by_bloom(view) == {"r-0": 5}
 
 
@@ -205,7 +205,7 @@ def test_names_that_the_bus_makes_up_leave_nothing_behind() -> None:
     for number in range(500):
         view.fold(delta(0, [], replica_id="liar", pool=f"pool-{number}"), 0.0)
         with pytest.raises(ValueError, match="power of two"):
-            view.fold(Bloom(f"liar-{number}", f"bloom-{number}", 16, 3, b"12345678"), 0.0)
+            view.fold(PrefixBloom(f"liar-{number}", f"bloom-{number}", 16, 3, b"12345678"), 0.0)
     assert len(view._pools) == 2 and len(view._pool_of) == 2
     view.sweep(SILENCE_LIMIT_S + 1.0)
     assert not view._pools and not view._pool_of

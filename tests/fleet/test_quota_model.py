@@ -54,8 +54,8 @@ async def test_the_model_answers_as_the_script_does(valkey_port: int, learning: 
     model, rng = QuotaModel(), Random(5)
     if not learning:
         await broker._client.set("shoal:quota:born", 1)
-        model.ask("g0", (), time.time_ns() // 1000 - 2_000_000)
-        await broker.ask("g0", ())
+        model.request_leases("g0", (), time.time_ns() // 1000 - 2_000_000)
+        await broker.request_leases("g0", ())
     held: dict[tuple[str, str], int] = {}
     for _ in range(3 if learning else 60):
         gateway = rng.choice(("g0", "g1"))
@@ -63,8 +63,8 @@ async def test_the_model_answers_as_the_script_does(valkey_port: int, learning: 
         for _ in range(rng.randint(1, 2)):
             requests = [_draw_request(rng, held, gateway) for _ in range(rng.randint(1, 2))]
             groups.append(Group(rng.random() < 0.5, tuple({request.account: request for request in requests}.values())))
-        real = await broker.ask(gateway, groups)
-        _alike(real, model.ask(gateway, groups, time.time_ns() // 1000))
+        real = await broker.request_leases(gateway, groups)
+        _alike(real, model.request_leases(gateway, groups, time.time_ns() // 1000))
         for group, granted in zip(groups, real.granted, strict=True):
             for request, grant in zip(group.requests, granted.grants, strict=True):
                 if request.places_limit != NO_LIMIT:

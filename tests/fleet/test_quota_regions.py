@@ -37,7 +37,9 @@ class Bus:
         rate = RateRequest(2, 60, 100 * MICRO, SLOW_S, int(tokens * MICRO), 1)
         limit = 5 if places or held else NO_LIMIT
         is_urgent = places >= 0  # a round gives places back
-        return await self.gateways.ask("g0", [Group(is_urgent, (LeaseRequest(account, limit, held, places, (rate,)),))])
+        return await self.gateways.request_leases(
+            "g0", [Group(is_urgent, (LeaseRequest(account, limit, held, places, (rate,)),))]
+        )
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ async def buses(valkey_port: int) -> AsyncIterator[tuple[Bus, Bus]]:
     made = tuple(Bus(ValkeyQuotaBroker(url, password=PASSWORD), RegionBus(url, password=PASSWORD)) for url in urls)
     await made[0].gateways._client.flushall()
     for bus in made:
-        await bus.gateways.ask("g0", ())
+        await bus.gateways.request_leases("g0", ())
         await bus.region.read()  # from now on it counts
     yield made[0], made[1]
     for bus in made:
@@ -113,7 +115,7 @@ async def test_a_bus_that_began_anew_counts_anew(buses: tuple[Bus, Bus]) -> None
     await a.gateways._client.flushdb()
     await a.region.read()
     await asyncio.sleep(0.01)
-    await a.gateways.ask("g0", ())
+    await a.gateways.request_leases("g0", ())
     await a.ask(30)
     assert (await tell(a, b, is_whole=False))[1] is None
     assert (await tell(a, b))[1] == 0
@@ -141,6 +143,6 @@ async def test_a_region_that_nobody_follows_counts_nothing(valkey_port: int) -> 
     broker = ValkeyQuotaBroker(url, password=PASSWORD)
     await broker._client.flushdb()
     rate = RateRequest(2, 60, 100 * MICRO, SLOW_S, MICRO, 1)
-    await broker.ask("g0", [Group(True, (LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,)),))])
+    await broker.request_leases("g0", [Group(True, (LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,)),))])
     assert set(await broker._client.hkeys("shoal:quota:account:acme")) == {b"2"}  # type: ignore[misc]
     await broker.close()

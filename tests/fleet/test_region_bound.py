@@ -27,7 +27,7 @@ class Region:
     def ask(self, tokens: int, now_s: float) -> bool:
         rate = RateRequest(2, LIMIT, BURST * MICRO, PERIOD_S, tokens * MICRO, MICRO)
         group = Group(True, (LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,)),))
-        (answer,) = self.bus.ask("g0", [group], int(now_s * US)).granted
+        (answer,) = self.bus.request_leases("g0", [group], int(now_s * US)).granted
         if answer.ok:
             self.granted.append((now_s, tokens))
             self.total += tokens

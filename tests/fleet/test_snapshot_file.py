@@ -34,7 +34,7 @@ class Journal:
         new = indexed(snapshot(epoch=epoch, tenants=tenants), self.content)
         base, self.content = self.content, new
         delta = b"".join(delta_lines(new.snapshot, base.content_hash, changes_between(base, new)))
-        self.file.keep(new, delta, base.content_hash)
+        self.file.store(new, delta, base.content_hash)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ async def test_news_of_something_later_begins_the_poll_anew(rig: Rig, monkeypatc
     rig.hangs = True
     polling = asyncio.create_task(rig.follower.poll())
     await until_asked(rig, 1)
-    rig.follower.heard(SnapshotNotice(epoch=3))
+    rig.follower.handle_notice(SnapshotNotice(epoch=3))
     async with asyncio.timeout(20):
         assert await polling is False, "nothing came, and it may be asked again"
 
@@ -349,7 +349,7 @@ async def test_more_news_does_not_put_the_next_poll_off(rig: Rig, monkeypatch: p
     await until_asked(rig, 1)
     async with asyncio.timeout(20):
         while not polling.done():
-            rig.follower.heard(SnapshotNotice(epoch=3))
+            rig.follower.handle_notice(SnapshotNotice(epoch=3))
             await asyncio.sleep(0.01)
     assert await polling is False
 
@@ -370,9 +370,9 @@ async def test_news_while_a_poll_is_being_given_up_is_no_failure(rig: Rig, monke
     rig.follower = rig.new_follower()
     polling = asyncio.create_task(rig.follower.poll())
     await until_asked(rig, 1)
-    rig.follower.heard(SnapshotNotice(epoch=3))
+    rig.follower.handle_notice(SnapshotNotice(epoch=3))
     await given_up.wait()
-    rig.follower.heard(SnapshotNotice(epoch=4))
+    rig.follower.handle_notice(SnapshotNotice(epoch=4))
     async with asyncio.timeout(20):
         assert await polling is False
 
@@ -395,7 +395,7 @@ async def test_news_that_does_not_concern_it_disturbs_no_poll(
     rig.hangs = True
     polling = asyncio.create_task(rig.follower.poll())
     await until_asked(rig, 2)
-    rig.follower.heard(news)
+    rig.follower.handle_notice(news)
     await asyncio.sleep(0.1)
     assert not polling.done(), why
     polling.cancel()

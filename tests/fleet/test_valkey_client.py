@@ -149,7 +149,7 @@ async def _granted(broker: ValkeyQuotaBroker, requests: int) -> int:
         while True:
             try:
                 request = LeaseRequest("t:acme", NO_LIMIT, 0, 0, (rate,))
-                answer = await broker.ask("gw-0", [Group(False, (request,))])
+                answer = await broker.request_leases("gw-0", [Group(False, (request,))])
                 return answer.granted[0].grants[0].granted_micro[0]
             except BusUnavailable:
                 await asyncio.sleep(0.2)

@@ -115,9 +115,9 @@ def test_a_beat_does_not_end_an_ejection_but_a_new_agent_does() -> None:
 def test_an_answer_ends_an_ejection_but_not_one_that_was_on_its_way() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
     view.eject(R0, 10.0)
-    view.answered(R0, 9.0, 11.0)
+    view.record_answer(R0, 9.0, 11.0)
     assert view.ejected(BASE, 11.0) == {R0}
-    view.answered(R0, 11.0, 12.0)
+    view.record_answer(R0, 11.0, 12.0)
     assert view.ejected(BASE, 12.0) == frozenset()
 
 
@@ -125,20 +125,20 @@ def test_after_an_ejection_one_probe_goes_at_a_time() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
     view.eject(R0, 0.0)
     assert view.ejected(BASE, EJECTION_BASE_S) == frozenset()
-    view.sent(R0, EJECTION_BASE_S)
+    view.record_sent(R0, EJECTION_BASE_S)
     assert view.ejected(BASE, EJECTION_BASE_S) == {R0}
-    view.sent(R1, EJECTION_BASE_S)
+    view.record_sent(R1, EJECTION_BASE_S)
     assert view.ejected(BASE, EJECTION_BASE_S) == {R0}, "whoever was never out needs no probe"
 
 
 def test_faults_in_a_row_take_a_replica_out() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
-    assert [view.fault(R0, 0.0) for _ in range(FAULTS_MAX)] == [0.0] * (FAULTS_MAX - 1) + [EJECTION_BASE_S]
+    assert [view.record_fault(R0, 0.0) for _ in range(FAULTS_MAX)] == [0.0] * (FAULTS_MAX - 1) + [EJECTION_BASE_S]
 
 
 def test_a_refusal_makes_it_look_slower() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
-    view.refuse(R0, 0.0)
+    view.record_refusal(R0, 0.0)
     status = view.outlier_status(BASE, 0.5)
     assert (status.out, list(status.penalties_ms), status.panic) == (frozenset(), [R0], False)
 
@@ -154,23 +154,23 @@ def test_a_pool_never_loses_its_last_ready_replica_to_ejection() -> None:
 
 def test_evidence_against_a_stranger_is_nothing() -> None:
     view, who = view_of(beat()), ReplicaId("who")
-    assert view.eject(who, 0.0) == view.fault(who, 0.0) == 0.0
-    view.refuse(who, 0.0)
-    view.sent(who, 0.0)
-    view.started(who, 0.0, 1.0, 10)
-    view.answered(who, 0.0, 1.0)
+    assert view.eject(who, 0.0) == view.record_fault(who, 0.0) == 0.0
+    view.record_refusal(who, 0.0)
+    view.record_sent(who, 0.0)
+    view.record_first_token(who, 0.0, 1.0, 10)
+    view.record_answer(who, 0.0, 1.0)
     assert view.outlier_status(BASE, 0.0).out == frozenset()
 
 
 def test_who_does_much_worse_than_the_others_is_out_for_a_while() -> None:
     view = view_of(*(beat(replica_id=f"r{n}") for n in range(6)))
-    view.judge(0.0)
+    view.eject_outliers(0.0)
     for n in range(6):
         for _ in range(30):
-            view.started(ReplicaId(f"r{n}"), 1.0, 9.0 if n == 3 else 1.5, 100)
-            view.answered(ReplicaId(f"r{n}"), 1.0, 10.0)
-    assert view.judge(5.0) == [], "once an interval"
-    assert view.judge(10.0) == [ReplicaId("r3")]
+            view.record_first_token(ReplicaId(f"r{n}"), 1.0, 9.0 if n == 3 else 1.5, 100)
+            view.record_answer(ReplicaId(f"r{n}"), 1.0, 10.0)
+    assert view.eject_outliers(5.0) == [], "once an interval"
+    assert view.eject_outliers(10.0) == [ReplicaId("r3")]
     assert view.ejected(BASE, 10.0) == {ReplicaId("r3")}
 
 
@@ -255,13 +255,13 @@ def test_what_was_asked_for_takes_room_until_the_next_beat() -> None:
     view = view_of(beat(sequence=1, adapter_room=2))
     rooms = []
     for _ in range(3):
-        view.take_adapter_slot(R0)
+        view.reserve_adapter_slot(R0)
         rooms.append(known(view).adapter_room)
     view.note_adapter(R0, EngineName("b@1"), 0.0)
     assert (rooms, known(view).adapter_room) == ([1, 0, 0], 0)
     view.fold(beat(sequence=2, adapter_room=2), 1.0)
     assert known(view).adapter_room == 2
-    view.take_adapter_slot(ReplicaId("nobody"))
+    view.reserve_adapter_slot(ReplicaId("nobody"))
 
 
 def test_what_was_withdrawn_is_remembered_while_its_engine_has_it_still() -> None:
@@ -354,7 +354,7 @@ def pulse(**changes: Any) -> Pulse:
 
 def test_a_pulse_stands_for_the_whole_beat_with_its_load() -> None:
     view = view_of(beat(adapters=("a",), zone="z", running=1))
-    completed = view.completed(pulse(sequence=2, running=9))
+    completed = view.complete_pulse(pulse(sequence=2, running=9))
     assert completed is not None and completed[0] == beat(sequence=2, adapters=("a",), zone="z", running=9)
     assert view.fold(completed[0], 1.0, completed[1])
     known = view.replica(R0)
@@ -364,14 +364,14 @@ def test_a_pulse_stands_for_the_whole_beat_with_its_load() -> None:
 
 @pytest.mark.parametrize("whose", [{"replica_id": "r1"}, {"incarnation": 2000}])
 def test_a_pulse_of_an_agent_that_is_not_known_says_nothing(whose: dict[str, Any]) -> None:
-    assert view_of(beat()).completed(pulse(sequence=2, **whose)) is None
+    assert view_of(beat()).complete_pulse(pulse(sequence=2, **whose)) is None
 
 
 def test_a_pulse_takes_along_what_was_noted_meanwhile() -> None:
     view = view_of(beat(adapters=("a",)))
     view.note_adapter(R0, EngineName("b"), 0.0)
     for sequence, at_s, there in ((2, 1.0, {"a", "b"}), (3, NOTED_FOR_S + 0.1, {"a"})):
-        completed = view.completed(pulse(sequence=sequence))
+        completed = view.complete_pulse(pulse(sequence=sequence))
         assert completed is not None and view.fold(completed[0], at_s, completed[1])
         known = view.replica(R0)
         assert known is not None and known.adapters == frozenset(there)
@@ -386,40 +386,40 @@ def test_a_zone_that_falls_silent_is_suspected_and_back_with_a_heartbeat() -> No
     view = FleetView()
     for second in range(4):
         zoned(view, "a1 a2 b1 b2" if second else "a1 a2 b1 b2 c1 c2", float(second), second)
-        assert not view.suspect(second + 0.5)[0] or second == 3
+        assert not view.update_suspicions(second + 0.5)[0] or second == 3
     assert view.outlier_status(BASE, 3.6).suspected == {"c1", "c2"}
     assert view.ejected(BASE, 3.6) == {"c1", "c2"}
     zoned(view, "c2", 4.0, 9)
-    assert view.suspect(4.1) == (frozenset(), frozenset())
+    assert view.update_suspicions(4.1) == (frozenset(), frozenset())
     assert view.outlier_status(BASE, 4.1).suspected == {"c1"}
     zoned(view, "c1", 4.2, 9)
-    assert view.suspect(4.3)[1] == {("zone", "c")}
+    assert view.update_suspicions(4.3)[1] == {("zone", "c")}
     assert view.outlier_status(BASE, 4.3).suspected == frozenset()
 
 
 def test_after_a_pause_of_the_bus_nobody_is_suspected_by_who_speaks_first() -> None:
     view = FleetView()
     zoned(view, "a1 a2 b1 b2 c1 c2", 0.0, 1)
-    view.suspect(8.0)
+    view.update_suspicions(8.0)
     zoned(view, "a1 a2 b1 b2", 8.1, 2)
-    view.suspect(8.2)
+    view.update_suspicions(8.2)
     assert not view.suspicions.replicas
 
 
 def test_nodes_that_are_told_not_to_be_ready_are_forgotten_when_nobody_says_so_any_more() -> None:
     view = FleetView()
     zoned(view, "a1 a2 b1 b2", 0.0, 1)
-    view.tell_nodes({"node-a1": "down"}, 60.0)
-    assert view.suspect(1.0)[0] == {("node", "node-a1")}
+    view.set_troubled_nodes({"node-a1": "down"}, 60.0)
+    assert view.update_suspicions(1.0)[0] == {("node", "node-a1")}
     zoned(view, "a1 a2 b1 b2", 60.5, 2)
-    assert view.suspect(61.0)[1] == {("node", "node-a1")}
+    assert view.update_suspicions(61.0)[1] == {("node", "node-a1")}
 
 
 def test_who_alone_is_left_is_not_ejected_for_being_suspected() -> None:
     view = FleetView()
     zoned(view, "a1 b1", 0.0, 1)
-    view.tell_nodes({"node-a1": "down"}, 60.0)
-    view.suspect(0.1)
+    view.set_troubled_nodes({"node-a1": "down"}, 60.0)
+    view.update_suspicions(0.1)
     assert view.ejected(BASE, 0.1) == {"a1"}
     view.fold(beat(replica_id="b1", zone="b", node="node-b1", sequence=2, phase="draining"), 0.2)
     assert view.ejected(BASE, 0.2) == frozenset()

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from functions.fleet import zones
-from functions.fleet.zones import ZoneTable, learn
+from functions.fleet.zones import ZoneTable, fetch_zone
 
 TABLE = ZoneTable({"n1": "eu-1a", "n2": "eu-1b"}, {"gateway-1": "n2", "gateway-2": "n9"})
 
@@ -54,7 +54,7 @@ async def test_it_is_asked_for_less_and_less_often_until_it_is_known(monkeypatch
     taken: list[str] = []
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
         async with asyncio.timeout(60):
-            await learn(client, "http://registry/", "token", ("pod", "gateway-1"), taken.append)
+            await fetch_zone(client, "http://registry/", "token", ("pod", "gateway-1"), taken.append)
     assert (taken, answers) == (["eu-1b"], [])
     assert waited_s == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     assert {str(request.url) for request in asked} == {"http://registry/v1/fleet/zones?pod=gateway-1"}

@@ -12,7 +12,7 @@ from functions.api.snapshot import ToolEntry
 from functions.fleet.bus import BusUnavailable
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
-from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.conversations import KeptConversations
 from functions.gateway.chat.tools.calls import ToolAnswer, ToolCaller, ToolPolicy
 from functions.gateway.chat.tools.declared import ToolCall
 from functions.gateway.intake.routes import CHAT
@@ -91,7 +91,7 @@ class Stage:
         acme, globex = rig.snapshot().tenants
         self.play = play("r0", tenants=(msgspec.structs.replace(acme, **tenant), globex), **(sections or {}))
         self.shelf, self.tools = Shelf(), PlayedTools()
-        kept = Conversations(self.shelf, PEPPER)
+        kept = KeptConversations(self.shelf, PEPPER)
         gateway = self.play.gateway
         self.chat = ChatServices(gateway.services, gateway.handle, self.tools, kept)
         self.composer = Composer(self.chat)

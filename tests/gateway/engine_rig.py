@@ -22,7 +22,7 @@ from functions.api.ids import ReplicaId
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, Route
 from functions.gateway.limits import Limits
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from functions.gateway.request.upstream import UpstreamConnection, UpstreamPool
 from functions.gateway.routing.load_client import Loader
 from tests.gateway import sse
@@ -145,7 +145,7 @@ class Client:
         self._begins(status, headers)
         self.body, self.ended = body, True
 
-    def begin(self, headers: Headers, first: bytes) -> None:
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
         self._begins(200, headers)
         assert first
         self.body = first
@@ -187,17 +187,17 @@ class Play:
         self.engines: list[Engine] = []
         gateway.services = replace(gateway.services, upstreams=PlayedPool(self))
         self.client = Client()
-        self.exchange: Exchange | None = None
+        self.exchange: RequestExchange | None = None
         self.born_dying = False  # connections break between the handshake and their first use
 
-    def ask(self, model: str = "acme/bot", stream: bool = True, route: Route = CHAT, **fields: Any) -> Exchange:
+    def ask(self, model: str = "acme/bot", stream: bool = True, route: Route = CHAT, **fields: Any) -> RequestExchange:
         """A new client's request, up to where the exchange waits."""
         content = {"prompt": "hi"} if route is COMPLETIONS else {"messages": [{"role": "user", "content": "hi"}]}
         more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
         body = sse.compact({"model": model, "stream": stream, **content, **fields})
         self.client = Client()
         exchange = self.gateway.handle(route, headers(**more), body, self.client, self.rig.clock())
-        assert isinstance(exchange, Exchange), self.client.body
+        assert isinstance(exchange, RequestExchange), self.client.body
         self.exchange = exchange
         return exchange
 

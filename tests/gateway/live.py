@@ -26,7 +26,7 @@ from functions.gateway import feeds
 from functions.gateway.assembly import make_services
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
-from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.conversations import KeptConversations
 from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.asgi import make_app
@@ -146,7 +146,7 @@ class LiveGateway:
             await loader.close()
 
     def _composer(self, store: ValkeyConversations) -> Composer:
-        kept = Conversations(store, PEPPER)
+        kept = KeptConversations(store, PEPPER)
         composer = Composer(ChatServices(self.gateway.services, self.gateway.handle, ToolCaller(ToolPolicy()), kept))
         self.gateway.interceptors = (composer,)
         return composer

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import QuotaEntry, QuotaLimits, ServiceClass
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart, ServiceClass
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.decisions.request.features import RequestFeatures
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.quota_leases import MICRO, NO_LIMIT, Group, LeaseAnswer, LeaseRequest, RateRequest
 from functions.fleet.quota_model import QuotaModel
 from functions.fleet.tasks import Supervised
-from functions.gateway.errors import OverQuota, Refused
+from functions.gateway.errors import OverQuota, RequestRejected
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request.answers import Usage
@@ -27,20 +27,20 @@ class Broker:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.script = QuotaModel()
-        self.script.ask("", (), self._now_us() - 60 * US_PER_S)  # it has run for a while
+        self.script.request_leases("", (), self._now_us() - 60 * US_PER_S)  # it has run for a while
         self.away = False
         self.slow = False
         self.lag_s = 0.0  # of a call, half of it on the way there
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
+    async def request_leases(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         if self.away:
             raise BusUnavailable("away")
         if self.slow:
             await asyncio.Event().wait()
         if not self.lag_s:
-            return self.script.ask(gateway_id, groups, self._now_us())
+            return self.script.request_leases(gateway_id, groups, self._now_us())
         await asyncio.sleep(self.lag_s / 2)
-        answer = self.script.ask(gateway_id, groups, self._now_us())
+        answer = self.script.request_leases(gateway_id, groups, self._now_us())
         await asyncio.sleep(self.lag_s / 2)
         return answer
 
@@ -54,7 +54,9 @@ class Broker:
     def outstanding(self, account: str, dimension: int, limit: int, burst: int) -> int:
         """Tokens that the bus counts as used up."""
         rate = RateRequest(dimension, limit, burst * MICRO, 60, 0, 1)
-        asked = self.script.ask("", [Group(False, (LeaseRequest(account, NO_LIMIT, 0, 0, (rate,)),))], self._now_us())
+        asked = self.script.request_leases(
+            "", [Group(False, (LeaseRequest(account, NO_LIMIT, 0, 0, (rate,)),))], self._now_us()
+        )
         return burst - asked.granted[0].grants[0].left_micro[0] // MICRO
 
     def _now_us(self) -> int:
@@ -69,7 +71,7 @@ class Shared:
         self.now = now or self.clock
         self.broker = Broker(self.now)
         self.tasks = Supervised()
-        self.quota = QuotaEntry("enterprise", limits=QuotaLimits(**limits))
+        self.quota = QuotaEntry("enterprise", limits=QuotaLimitsPart(**limits))
         self.quotas = [TenantQuotas() for _ in range(gateways)]
         self.leases: list[QuotaLeases] = []
         self.retry_after_s = 0.0  # as the last refusal said
@@ -115,24 +117,24 @@ class Shared:
         quotas = self.quotas[gateway]
         try:
             entry = quotas.enter(ACME, self.quota, self.now())
-        except Refused as refused:
+        except RequestRejected as refused:
             self._was_told(refused)
             return None
         features = RequestFeatures(4, prompt_tokens, False, 4096, output_tokens)
         try:
             if not entry.reserve(features, self.now(), service_class):
-                answered: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
-                quotas.ask(entry, self.now, answered.set_result)
+                answered: asyncio.Future[RequestRejected | None] = asyncio.get_running_loop().create_future()
+                quotas.request_missing(entry, self.now, answered.set_result)
                 refused = await answered
                 if refused is not None:
                     raise refused
-        except Refused as refused:
+        except RequestRejected as refused:
             self._was_told(refused)
             entry.leave(self.now())
             return None
         return entry
 
-    def _was_told(self, refused: Refused) -> None:
+    def _was_told(self, refused: RequestRejected) -> None:
         if isinstance(refused, OverQuota):
             self.retry_after_s = int(dict(refused.headers)[b"retry-after-ms"]) / 1000.0
 

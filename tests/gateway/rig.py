@@ -18,7 +18,7 @@ from functions.api.snapshot import (
     ModelEntry,
     PoolEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     RoutingEntry,
     Scope,
     ServiceClass,
@@ -79,7 +79,7 @@ def version(name: str, digest: Digest, engine: str) -> VersionEntry:
 
 
 def quota(name: str = "enterprise", **limits: int) -> QuotaEntry:
-    return QuotaEntry(name, limits=QuotaLimits(**limits))
+    return QuotaEntry(name, limits=QuotaLimitsPart(**limits))
 
 
 def routing(**changes: Any) -> RoutingEntry:

@@ -26,8 +26,8 @@ class Floor:
 
 async def test_a_copy_is_known_once_it_is_loaded() -> None:
     floor = Floor()
-    floor.copies.wanted(HOT, R0)
-    floor.copies.wanted(HOT, R0)
+    floor.copies.request_copy(HOT, R0)
+    floor.copies.request_copy(HOT, R0)
     (await floor.loader.next()).answers("loaded")
     await floor.until_idle()
     replica = floor.fleet.replica(R0)
@@ -38,10 +38,10 @@ async def test_a_copy_is_known_once_it_is_loaded() -> None:
 async def test_one_that_could_not_be_loaded_is_asked_for_again_only_later() -> None:
     floor = Floor()
     for _ in range(2):
-        floor.copies.wanted(HOT, R0)
+        floor.copies.request_copy(HOT, R0)
         (await floor.loader.next()).answers("no_room")
         await floor.until_idle()
-        floor.copies.wanted(HOT, R0)
+        floor.copies.request_copy(HOT, R0)
         assert floor.copies.under_way == 0
         floor.clock.forward(PAUSE_S)
     replica = floor.fleet.replica(R0)
@@ -51,7 +51,7 @@ async def test_one_that_could_not_be_loaded_is_asked_for_again_only_later() -> N
 async def test_few_are_under_way_at_once() -> None:
     floor = Floor()
     for number in range(MAX_AT_ONCE + 5):
-        floor.copies.wanted(EngineName(f"acme/hot-{number}@sha256:0123456789abcdef"), R0)
+        floor.copies.request_copy(EngineName(f"acme/hot-{number}@sha256:0123456789abcdef"), R0)
     assert floor.copies.under_way == MAX_AT_ONCE
     for _ in range(MAX_AT_ONCE):
         (await floor.loader.next()).answers("loaded")
@@ -61,7 +61,7 @@ async def test_few_are_under_way_at_once() -> None:
 
 async def test_a_replica_that_is_gone_is_not_asked() -> None:
     floor = Floor()
-    floor.copies.wanted(HOT, ReplicaId("gone"))
+    floor.copies.request_copy(HOT, ReplicaId("gone"))
     await floor.until_idle()
     assert floor.loader.asked == []
 
@@ -69,5 +69,5 @@ async def test_a_replica_that_is_gone_is_not_asked() -> None:
 def test_without_agents_nothing_is_copied() -> None:
     floor = Floor()
     copies = AdapterCopies(None, floor.fleet, floor.tasks, floor.clock)
-    copies.wanted(HOT, R0)
+    copies.request_copy(HOT, R0)
     assert copies.under_way == 0

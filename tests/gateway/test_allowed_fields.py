@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.media import admit_media
 from functions.gateway.intake.routes import (
@@ -60,7 +60,7 @@ def sent(admitted: Admitted) -> dict[str, Any]:
 def refusal(
     route: Route, key: str = ACME_KEY, unknown: str | None = None, **fields: Any
 ) -> tuple[int, str | None, str]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         admit(route, key, unknown, **fields)
     answer = refused.value.answer
     return answer.status, answer.param, answer.message

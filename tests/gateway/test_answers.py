@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.decisions.routing.choice import NoReplica
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.fleet.heartbeat import to_view
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
@@ -91,34 +91,34 @@ def test_steps_that_never_came_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("failures", "status", "code"),
     [
-        ((Failure.OVERLOADED,), 503, "overloaded"),
-        ((Failure.RESET, Failure.OVERLOADED), 503, "overloaded"),
-        ((Failure.ADAPTER_MISSING,), 503, "model_not_ready"),
-        ((Failure.FIRST_BYTE,), 504, "deadline_exceeded"),
-        ((Failure.CONNECT,), 502, "upstream_failed"),
-        ((Failure.RESET, Failure.RESET, Failure.RESET), 502, "upstream_failed"),
-        ((Failure.ENGINE_ERROR,), 502, "upstream_failed"),
-        ((Failure.BAD_ANSWER,), 502, "upstream_failed"),
-        ((Failure.ABORTED,), 502, "upstream_failed"),
-        ((Failure.REPLICA_LOST,), 502, "upstream_failed"),
+        ((AttemptFailure.OVERLOADED,), 503, "overloaded"),
+        ((AttemptFailure.RESET, AttemptFailure.OVERLOADED), 503, "overloaded"),
+        ((AttemptFailure.ADAPTER_MISSING,), 503, "model_not_ready"),
+        ((AttemptFailure.FIRST_BYTE,), 504, "deadline_exceeded"),
+        ((AttemptFailure.CONNECT,), 502, "upstream_failed"),
+        ((AttemptFailure.RESET, AttemptFailure.RESET, AttemptFailure.RESET), 502, "upstream_failed"),
+        ((AttemptFailure.ENGINE_ERROR,), 502, "upstream_failed"),
+        ((AttemptFailure.BAD_ANSWER,), 502, "upstream_failed"),
+        ((AttemptFailure.ABORTED,), 502, "upstream_failed"),
+        ((AttemptFailure.REPLICA_LOST,), 502, "upstream_failed"),
     ],
 )
-def test_which_answer_each_failure_earns(failures: tuple[Failure, ...], status: int, code: str) -> None:
+def test_which_answer_each_failure_earns(failures: tuple[AttemptFailure, ...], status: int, code: str) -> None:
     answer = replies.all_failed(failures, False, ADMITTED)
     assert (answer.status, answer.code) == (status, code)
     assert (answer.retry_after_s is not None) == (status == 503)
     assert replies.all_failed(failures, True, ADMITTED).status == 504
 
 
-@pytest.mark.parametrize("failure", Failure)
-def test_every_failure_has_an_answer(failure: Failure) -> None:
+@pytest.mark.parametrize("failure", AttemptFailure)
+def test_every_failure_has_an_answer(failure: AttemptFailure) -> None:
     assert replies.all_failed((failure,), False, ADMITTED).status in (502, 503, 504)
 
 
 def test_nobody_to_send_to() -> None:
     empty = replies.no_replica(NoReplica("pool_empty"), (), ADMITTED)
     assert (empty.status, empty.code) == (503, "no_capacity")
-    after = replies.no_replica(NoReplica("all_tried"), (Failure.CONNECT,), ADMITTED)
+    after = replies.no_replica(NoReplica("all_tried"), (AttemptFailure.CONNECT,), ADMITTED)
     assert (after.status, after.code) == (502, "upstream_failed")
 
 
@@ -207,13 +207,13 @@ def test_an_error_that_says_nothing_still_gets_words(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "failure"),
     [
-        (404, Failure.ADAPTER_MISSING),
-        (429, Failure.OVERLOADED),
-        (503, Failure.OVERLOADED),
-        *((status, Failure.ENGINE_ERROR) for status in (500, 502, 504, 401, 403, 204, 302, 418)),
+        (404, AttemptFailure.ADAPTER_MISSING),
+        (429, AttemptFailure.OVERLOADED),
+        (503, AttemptFailure.OVERLOADED),
+        *((status, AttemptFailure.ENGINE_ERROR) for status in (500, 502, 504, 401, 403, 204, 302, 418)),
     ],
 )
-def test_other_statuses_are_failures_of_the_attempt(status: int, failure: Failure) -> None:
+def test_other_statuses_are_failures_of_the_attempt(status: int, failure: AttemptFailure) -> None:
     assert replies.engine_refusal(status, b'{"error":{"message":"Valid aliases: globex/bot"}}', RENAMING) is failure
 
 

@@ -46,10 +46,10 @@ async def test_large_answers_come_few_at_a_time() -> None:
     rig, answers = Rig(), TenantShares(100, 60)
     turns = turns_of(rig, answers)
     for size_bytes, most in ((10, 6), (40, 1), (200, 1)):
-        turns.was_answered(size_bytes)
+        turns.record_answer_size(size_bytes)
         begun = []
-        while turns._may():
-            turn = turns.next()
+        while turns._may_send():
+            turn = turns.next_turn()
             await turn.__aenter__()
             begun.append(turn)
         assert len(begun) == most
@@ -81,28 +81,28 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
         rig.gateway.services.quotas.leasing = shared.leases[0]
     turns = turns_of(rig, TenantShares(10**9, 10**9), batches)
     async with AsyncExitStack() as begun:
-        while turns._may():
-            await begun.enter_async_context(turns.next())
+        while turns._may_send():
+            await begun.enter_async_context(turns.next_turn())
         assert turns.in_flight == lines
 
 
 async def test_one_large_answer_is_forgotten_in_time() -> None:
     turns = turns_of(Rig(), TenantShares(30_000, 30_000))
     for shorter, may_begin in ((34, False), (35, True)):
-        turns.was_answered(30_000)
+        turns.record_answer_size(30_000)
         for _ in range(shorter):
-            turns.was_answered(1)
-        async with turns.next():
-            assert turns._may() is may_begin
+            turns.record_answer_size(1)
+        async with turns.next_turn():
+            assert turns._may_send() is may_begin
 
 
 async def test_one_batchs_large_answers_leave_another_its_line() -> None:
     rig, answers = Rig(), TenantShares(100, 100)
     greedy, other = turns_of(rig, answers), turns_of(rig, answers)
     for turns in (greedy, other):
-        turns.was_answered(90)
-    async with greedy.next():
-        assert other._may() and not greedy._may()
+        turns.record_answer_size(90)
+    async with greedy.next_turn():
+        assert other._may_send() and not greedy._may_send()
 
 
 def test_a_line_waits_as_bytes() -> None:
@@ -116,7 +116,7 @@ async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
     batches = batches_of(Rig(), RangedStore(), BatchLimits(held_bytes=1000, held_bytes_per_tenant=1000))
     shared = shared_of(batches)
     run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])._round("")
-    with shared.bodies.taken("another", 900):
+    with shared.bodies.reserved("another", 900):
         await run._until_headroom(4000)  # one, whatever its size
         waiting = asyncio.ensure_future(asyncio.Event().wait())
         run._under_way.add(waiting)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ async def batches(rig: Rig, objects: DatedStore) -> AsyncIterator[Batches]:
     for tenant in ("acme", "globex"):
         file_id = names.new_id("file", BEGAN_S)
         put_file(objects, file_id, b"{}\n", tenant)
-        await made.shelf.keep(tenant, file_id, size_bytes=3, filename="f", purpose="batch", now_unix_s=BEGAN_S)
+        await made.shelf.save_record(tenant, file_id, size_bytes=3, filename="f", purpose="batch", now_unix_s=BEGAN_S)
     yield made
     made.close_store()
 

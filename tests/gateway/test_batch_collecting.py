@@ -20,10 +20,10 @@ MONTH_S = 31 * 24 * 3600.0
 
 
 async def kept(batches: Batches, tenant: str, file_id: str) -> None:
-    writer = batches.shelf.begin(tenant, file_id)
+    writer = batches.shelf.open_writer(tenant, file_id)
     writer.write(b"{}")
     writer.finish()
-    await batches.shelf.keep(tenant, file_id, size_bytes=2, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
+    await batches.shelf.save_record(tenant, file_id, size_bytes=2, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
 
 
 async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S3Store) -> None:
@@ -51,12 +51,12 @@ async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S
         assert await batches.store.size_of(names.content_key("acme", gone)) is None
     assert await batches.store.size_of(names.content_key("acme", read)) == 2
     assert await batches.log.ids("acme") == [open_id]
-    assert not await batches.store.found("parts/", 10)
+    assert not await batches.store.list_first("parts/", 10)
     assert not store.client.list_multipart_uploads(Bucket=store.bucket).get("Uploads")
     await Collecting(shared).collect_at(time.time() + MONTH_S + 8 * 24 * 3600)
     assert await batches.log.ids("acme") == [open_id]
     assert abs(await Collecting(shared)._store_says_unix_s() - time.time()) < 600
-    await batches.store.delete([one.key for one in await batches.store.found("", 1000) if one.key != "ready"])
+    await batches.store.delete([one.key for one in await batches.store.list_first("", 1000) if one.key != "ready"])
 
 
 def test_a_large_object_is_there_once_it_is_whole_and_is_read_by_ranges(store: S3Store) -> None:

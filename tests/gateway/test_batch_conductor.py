@@ -46,13 +46,13 @@ async def batches(rig: Rig, objects: RangedStore) -> AsyncIterator[Batches]:
 
 async def look(batches: Batches, rig: Rig, after_s: float = 0.0) -> None:
     rig.clock.now_s += after_s
-    await batches.conductor._look()
+    await batches.conductor._scan()
 
 
 async def test_a_batch_that_was_made_here_and_is_anothers_by_now_stays_that(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.open(first)
-    batches.conductor.said(first)
+    batches.conductor.notify_record(first)
     theirs = batch_moves.claimed(first, "another", 2)
     await log.append(theirs)
     await look(batches, rig)
@@ -67,7 +67,7 @@ async def test_each_look_counts_a_tenants_open_batches(batches: Batches, rig: Ri
         await batches.log.open(replace(record(), id=batch_id(number)))
     await look(batches, rig)
     assert shared.open_batches == {"acme": 3}
-    await batches.log.forget("acme", batch_id(0))
+    await batches.log.delete_marker("acme", batch_id(0))
     await look(batches, rig)
     assert shared.open_batches == {"acme": 2}
 
@@ -118,13 +118,13 @@ async def test_what_is_said_of_a_batch_while_it_is_taken_is_heeded(
 ) -> None:
     first = record()
     await batches.log.open(first)
-    batches.conductor.said(first)
+    batches.conductor.notify_record(first)
     cancelled = batch_moves.cancelled(first, 2)
 
     def cancel(_: str) -> None:
         objects.before_new = None
         objects.put(names.log_key("acme", first.id, 2), msgspec.json.encode(cancelled))
-        batches.conductor.said(cancelled)
+        batches.conductor.notify_record(cancelled)
 
     objects.before_new = cancel  # as the claim is written
     await look(batches, rig)
@@ -137,7 +137,7 @@ async def test_a_batch_made_here_is_taken_as_soon_as_the_store_is_back(
     batches: Batches, rig: Rig, objects: RangedStore
 ) -> None:
     await batches.log.open(record())
-    batches.conductor.said(record())
+    batches.conductor.notify_record(record())
 
     def fail(_: str) -> None:
         objects.before_new = None
@@ -153,7 +153,7 @@ async def test_a_batch_made_here_is_taken_as_soon_as_the_store_is_back(
 async def test_without_a_snapshot_nothing_is_taken(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.open(first)
-    batches.conductor.said(first)
+    batches.conductor.notify_record(first)
     known, rig.gateway.services.state.catalogue = rig.gateway.services.state.catalogue, None
     await look(batches, rig)
     await look(batches, rig, OLD_S)
@@ -211,7 +211,7 @@ async def test_who_leaves_begins_nothing(batches: Batches, rig: Rig, objects: Ra
     made = [record(id=batch_id(number)) for number in range(3)]
     for one in made:
         await batches.log.open(one)
-        batches.conductor.said(one)
+        batches.conductor.notify_record(one)
 
     def leaves(_: str) -> None:
         batches.conductor._is_leaving = True
@@ -234,7 +234,7 @@ async def test_the_stores_threads_end_with_the_gateway(batches: Batches, objects
 async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Batches, rig: Rig) -> None:
     worn = replace(record(), claims=batch_moves.MAX_CLAIMS)
     await batches.log.open(worn)
-    batches.conductor.said(worn)
+    batches.conductor.notify_record(worn)
     await look(batches, rig)
     latest = await batches.log.latest("acme", worn.id)
     assert latest is not None and latest.status == "failed"
@@ -260,7 +260,7 @@ async def test_a_store_that_takes_no_marker_costs_a_batch_none_of_its_claims(
     for _ in range(5):
         rig.clock.now_s += OLD_S
         with contextlib.suppress(StoreUnavailable):
-            await batches.conductor._look()
+            await batches.conductor._scan()
     assert await log.latest("acme", theirs.id) == theirs
     monkeypatch.setattr(objects, "put", put)
     await look(batches, rig, OLD_S)
@@ -276,8 +276,8 @@ async def test_who_takes_a_batch_up_leaves_what_its_marker_says(batches: Batches
     await log.touch(theirs, said)
     await look(batches, rig)
     rig.clock.now_s += OLD_S
-    batches.conductor._begin = lambda *_: None  # type: ignore[method-assign]
-    await batches.conductor._look()
+    batches.conductor._start_run = lambda *_: None  # type: ignore[method-assign]
+    await batches.conductor._scan()
     latest = await log.latest("acme", theirs.id)
     assert latest is not None and latest.claims == 2
     assert await log.progress("acme", theirs.id) == said

@@ -14,9 +14,9 @@ from functions.gateway.batch.files import names
 from functions.gateway.batch.files.shelf import Shelf
 from functions.gateway.batch.files.store import THREADS
 from functions.gateway.batch.log import BatchProgress
-from functions.gateway.batch.routes import BatchForm, _check, _opened, add_routes
+from functions.gateway.batch.routes import BatchForm, _check_form, _open_log, add_routes
 from functions.gateway.batch.service import Batches
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.asgi import make_app
 from tests.decisions.batch.test_batch_record import record
 from tests.gateway.batch_memory import RangedStore, batch_id, batches_of, shared_of
@@ -44,7 +44,7 @@ async def test_a_record_that_was_written_without_an_answer_is_the_batch() -> Non
     objects = DoubtfulStore()
     objects.is_written = True
     batches = batches_of(Rig(), objects)
-    assert await _opened(batches, record()) == record()
+    assert await _open_log(batches, record()) == record()
     assert [one.id for one in await batches.log.all_open()] == [record().id]
     batches.close_store()
 
@@ -53,7 +53,7 @@ async def test_a_record_that_comes_after_the_client_was_refused_makes_no_second_
     objects = DoubtfulStore()
     batches = batches_of(Rig(), objects)
     with pytest.raises(StoreUnavailable):
-        await _opened(batches, record())
+        await _open_log(batches, record())
     assert objects.late is not None and not objects.put_new(*objects.late)
     latest = await batches.log.latest("acme", record().id)
     assert latest is not None and (latest.status, latest.errors[0].code) == ("failed", "not_created")
@@ -71,7 +71,7 @@ async def test_a_store_that_is_gone_is_asked_once() -> None:
     objects.put = gone  # type: ignore[method-assign]
     batches = batches_of(Rig(), objects)
     with pytest.raises(StoreUnavailable):
-        await _opened(batches, record())
+        await _open_log(batches, record())
     assert asked == [names.marker_key("acme", record().id)]
     batches.close_store()
 
@@ -123,9 +123,9 @@ async def test_a_log_that_cannot_be_read_is_told_to_come_again_and_hides_no_othe
 async def test_listings_are_two_at_a_time_and_of_purposes_that_files_have() -> None:
     rig = Rig()
     batches = batches_of(rig, RangedStore())
-    with batches.listings.taken("acme"), batches.listings.taken("globex"):
+    with batches.listings.reserved("acme"), batches.listings.reserved("globex"):
         assert (await answered(rig, batches, "GET", "/v1/files"))[0] == 200
-        with batches.listings.taken("acme"):
+        with batches.listings.reserved("acme"):
             for path in ("/v1/files", "/v1/batches"):
                 status, body = await answered(rig, batches, "GET", path)
                 assert status == 429 and b"too_many_listings" in body
@@ -188,13 +188,13 @@ async def test_files_are_gone_when_their_owner_said_so_and_a_batchs_as_it_was_as
     async def keep(expiry_s: int | None) -> str:
         file_id = names.new_id("file", now_s[0])
         about = {"size_bytes": 1, "filename": "a", "purpose": "batch_output", "now_unix_s": now_s[0]}
-        await shelf.keep("acme", file_id, expiry_s=expiry_s, **about)  # type: ignore[arg-type]
+        await shelf.save_record("acme", file_id, expiry_s=expiry_s, **about)  # type: ignore[arg-type]
         return file_id
 
     short, usual = await keep(3600), await keep(None)
     now_s[0] += 3599.0
     found = await shelf.find("acme", short)
-    assert found is not None and found.shown()["expires_at"] == 1_003_600
+    assert found is not None and found.file_object()["expires_at"] == 1_003_600
     now_s[0] += 1.0
     assert await shelf.find("acme", short) is None and await shelf.find("acme", usual) is not None
     batches.close_store()
@@ -202,7 +202,7 @@ async def test_files_are_gone_when_their_owner_said_so_and_a_batchs_as_it_was_as
 
 @pytest.mark.parametrize("expiry", [{"anchor": "now", "seconds": 3600}, {"anchor": "created_at", "seconds": 1}, 5, {}])
 def test_an_expiry_of_output_that_is_none_is_refused(expiry: Any) -> None:
-    with pytest.raises((Refused, msgspec.ValidationError)):
-        _check(msgspec.convert({**NEW_BATCH, "output_expires_after": expiry}, BatchForm))
+    with pytest.raises((RequestRejected, msgspec.ValidationError)):
+        _check_form(msgspec.convert({**NEW_BATCH, "output_expires_after": expiry}, BatchForm))
     asked = {**NEW_BATCH, "output_expires_after": {"anchor": "created_at", "seconds": 7200}}
-    assert _check(msgspec.convert(asked, BatchForm)) == 24 * 3600
+    assert _check_form(msgspec.convert(asked, BatchForm)) == 24 * 3600

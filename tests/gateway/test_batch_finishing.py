@@ -101,7 +101,9 @@ def ids_in(lines: list[dict[str, Any]]) -> list[str]:
 async def files_of(batches: Batches, of: BatchRecord) -> list[str]:
     """What is there of the files of a batch, whoever wrote it."""
     stems = (of.output_file_id[:-2], of.error_file_id[:-2])
-    found = await batches.store.found("contents/acme/", 1000) + await batches.store.found("records/acme/", 1000)
+    found = await batches.store.list_first("contents/acme/", 1000) + await batches.store.list_first(
+        "records/acme/", 1000
+    )
     return sorted(one.key.split("/")[2] for one in found if one.key.split("/")[2].startswith(stems))
 
 

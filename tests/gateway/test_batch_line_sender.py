@@ -47,5 +47,5 @@ async def test_a_line_that_is_asked_again_after_a_takeover_is_another_request() 
         sender = LineSender(
             lambda: 0.0, handle, COMPLETIONS, "batch_1", claim, "Bearer x", pace, pacer, metrics, lambda: 0.5
         )
-        await sender.ask(LineRequest(6, "seven", b"{}"))
+        await sender.send_until_done(LineRequest(6, "seven", b"{}"))
     assert asked == [b"batch_1.7.1.1", b"batch_1.7.2.1"]

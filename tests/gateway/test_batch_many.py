@@ -26,7 +26,7 @@ BODY = {"input_file_id": FILE_ID, "endpoint": "/v1/chat/completions", "completio
 async def batches_with_file(rig: Rig, objects: RangedStore) -> Batches:
     made = batches_of(rig, objects)
     put_file(objects, FILE_ID, b"{}\n")
-    await made.shelf.keep("acme", FILE_ID, size_bytes=3, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
+    await made.shelf.save_record("acme", FILE_ID, size_bytes=3, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
     return made
 
 
@@ -37,9 +37,9 @@ async def test_a_batch_behind_many_others_is_taken_up() -> None:
         objects.put(names.marker_key(f"aaa{number % 500}", batch_id(number)), b"{}")
     last = record(input_file_id=FILE_ID)
     await batches.log.open(last)
-    batches.conductor.said(last)
+    batches.conductor.notify_record(last)
     assert len(await batches.log.all_open()) == 20_501
-    await batches.conductor._look()
+    await batches.conductor._scan()
     latest = await batches.log.latest("acme", last.id)
     assert latest is not None and latest.claims == 1
     await rig.gateway.services.tasks.close()

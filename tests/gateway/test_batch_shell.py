@@ -53,7 +53,7 @@ async def test_of_two_who_claim_a_batch_at_once_one_is_told(store: FileStore) ->
     with pytest.raises(Overtaken) as overtaken:
         await log.append(claims[1])
     assert overtaken.value.latest == claims[0] == await log.latest("acme", first.id)
-    assert await log.follows(first) == claims[0] and await log.follows(claims[0]) is None
+    assert await log.record_after(first) == claims[0] and await log.record_after(claims[0]) is None
 
 
 async def test_a_record_whose_answer_was_lost_is_no_defeat(store: FileStore, objects: GoneStore) -> None:
@@ -77,7 +77,7 @@ async def test_what_is_not_durable_does_not_count_and_is_not_lost(store: FileSto
     objects.is_gone = True
     for ordinal in range(5):
         parts.add(result(ordinal))
-    writing = asyncio.create_task(parts.keep_writing())
+    writing = asyncio.create_task(parts.write_until_stopped())
     parts.stop()
     async with asyncio.timeout(30):
         while parts.undurable != 5:
@@ -118,7 +118,7 @@ async def test_a_part_has_no_more_than_fits_and_one_answer_at_least(store: FileS
     for ordinal, size_bytes in enumerate((60, 60, 500, 10)):
         parts.add(result(ordinal, b"x" * size_bytes))
     parts.stop()
-    await parts.keep_writing()
+    await parts.write_until_stopped()
     assert [[one.ordinal for one in await parts.read(key)] for key in parts.keys] == [[0], [1], [2], [3]]
 
 

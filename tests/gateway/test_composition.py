@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from functions.api.snapshot import ConversationsPart
-from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.conversations import KeptConversations
 from tests.gateway import rig, sse
 from tests.gateway.composing import LONG, WEATHER, MakePlay, Stage, content_of, counted
 from tests.gateway.rig import BOT_V1, PEPPER
@@ -32,7 +32,7 @@ async def test_a_tenants_features_are_its_own(play: MakePlay) -> None:
     catalogue = stage.play.gateway.services.state.catalogue
     assert catalogue is not None
     acme, globex = catalogue.tenants
-    assert composer.concerns(catalogue, acme) and not composer.concerns(catalogue, globex)
+    assert composer.may_handle(catalogue, acme) and not composer.may_handle(catalogue, globex)
 
 
 # conversations
@@ -92,7 +92,7 @@ async def test_of_two_at_once_the_later_says_that_it_is_not_kept(play: MakePlay)
     stage = Stage(play, conversations=ConversationsPart())
     client = stage.ask("hi", header_x_session_id="s1")
     await stage.engine()
-    name = Conversations(stage.shelf, PEPPER)._name(rig.snapshot().tenants[0].name, "s1")
+    name = KeptConversations(stage.shelf, PEPPER)._name(rig.snapshot().tenants[0].name, "s1")
     stage.shelf.values[name] = b"of another"
     await stage.says("hello")
     assert client.status == 200 and client.headers[b"x-shoal-conversation"] == b"not-kept"
@@ -159,7 +159,7 @@ async def test_each_tenant_has_a_shelf_of_its_own_that_does_not_name_it(play: Ma
         stage.ask("hi", session_id=session)
         await stage.says("hello")
     assert len(stage.shelf.shelves) == 1 and len(stage.shelf.values) == 2
-    kept, (acme, globex) = Conversations(stage.shelf, PEPPER), (tenant.name for tenant in rig.snapshot().tenants)
+    kept, (acme, globex) = KeptConversations(stage.shelf, PEPPER), (tenant.name for tenant in rig.snapshot().tenants)
     (shelf,) = stage.shelf.shelves
     assert shelf == kept._shelf(acme) != kept._shelf(globex) and acme not in shelf
     assert not await kept.forget(globex, "s1"), "another tenant's session of that name is another session"
@@ -180,7 +180,7 @@ async def test_a_turn_under_way_does_not_bring_back_what_was_deleted(play: MakeP
 async def test_that_nothing_is_kept_is_said_once_a_minute(play: MakePlay, caplog: pytest.LogCaptureFixture) -> None:
     shelf = Stage(play).shelf
     clock, (acme, _) = rig.Clock(), (tenant.name for tenant in rig.snapshot().tenants)
-    kept = Conversations(shelf, PEPPER, clock)
+    kept = KeptConversations(shelf, PEPPER, clock)
     conversation = await kept.load(acme, "s")
     shelf.away = True
     said = []

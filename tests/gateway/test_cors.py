@@ -26,7 +26,7 @@ ASKS = {"access-control-request-method": "POST", "access-control-request-headers
 
 def browser(origins: str) -> httpx.AsyncClient:
     gateway = Rig().gateway
-    gateway.services = replace(gateway.services, origins=Origins.of(origins))
+    gateway.services = replace(gateway.services, origins=Origins.parse(origins))
     return httpx.AsyncClient(transport=httpx.ASGITransport(make_app(gateway)), base_url="https://localhost")
 
 
@@ -81,7 +81,7 @@ async def test_a_cache_learns_that_answers_depend_on_the_origin() -> None:
 async def test_a_page_is_answered_off_the_fast_lane(play: Playing, origins: str, on_the_lane: bool) -> None:
     """There the headers are made that let it read the answer; where no origin may, none has to be looked for."""
     p = play("r0")
-    p.gateway.services = replace(p.gateway.services, origins=Origins.of(origins))
+    p.gateway.services = replace(p.gateway.services, origins=Origins.parse(origins))
     connection = Connection(p) >> post(STREAM_BODY, origin=PAGE)
     assert connection.on_the_lane == on_the_lane
 
@@ -116,4 +116,4 @@ def test_what_answers_say_can_be_read_by_pages() -> None:
 )
 def test_what_is_no_origin_is_refused_at_start(text: str) -> None:
     with pytest.raises(ValueError, match="not an origin"):
-        Origins.of(text)
+        Origins.parse(text)

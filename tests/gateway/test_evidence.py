@@ -7,7 +7,7 @@ from functions.api.ids import ModelId, ReplicaId, RolloutId, TenantId
 from functions.decisions.quantile_sketch import FIRST_BUCKET, LAST_BUCKET
 from functions.decisions.rollout.evidence import GroupStats
 from functions.decisions.rollout.losses import BURST_S
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.fleet.rollout_heartbeat import (
     HEARTBEAT_MAX_BYTES,
     MAX_STAGES_PER_HEARTBEAT,
@@ -109,7 +109,7 @@ def test_a_stream_that_broke_had_a_first_token_and_no_end() -> None:
 
 
 def broke_at(replica_id: str, sent_s: float) -> Attempted:
-    return Attempted(ReplicaId(replica_id), sent_s, Failure.RESET)
+    return Attempted(ReplicaId(replica_id), sent_s, AttemptFailure.RESET)
 
 
 def test_a_replica_of_the_old_version_that_is_lost_is_one_failure_too() -> None:
@@ -128,7 +128,7 @@ def test_a_replica_of_the_old_version_that_is_lost_is_one_failure_too() -> None:
 def test_an_engine_that_says_that_it_failed_is_not_lost() -> None:
     evidence = gathering()
     for _ in range(5):
-        said_so = Attempted(ReplicaId("r0"), 0.0, Failure.ENGINE_ERROR)
+        said_so = Attempted(ReplicaId("r0"), 0.0, AttemptFailure.ENGINE_ERROR)
         evidence.ended(USE, ACME, (502, "upstream_failed"), ANSWERED, attempted=said_so)
     assert counts(groups(evidence)[0]) == (5, 5)
 
@@ -186,7 +186,7 @@ def test_beats_say_what_changed_and_now_and_then_all() -> None:
     assert stages(evidence) == [[0]]
     clock.forward(WHOLE_EVERY_S)
     assert stages(evidence) == [[1, 0]]
-    evidence.say_all_again()
+    evidence.resend_all()
     assert stages(evidence) == [[1, 0]]
 
 

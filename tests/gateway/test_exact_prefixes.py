@@ -15,7 +15,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.prefix.block_bloom import build
 from functions.decisions.routing.request import CachedPrompt
 from functions.fleet.bus import BusUnavailable
-from functions.fleet.prefix_updates import Bloom, Delta, PrefixRequest, decode_ask, encode, pack
+from functions.fleet.prefix_updates import Delta, PrefixBloom, PrefixRequest, decode_request, encode, pack
 from functions.gateway import feeds
 from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import CHAT, TOKENIZE, Route
@@ -71,7 +71,7 @@ def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
     )
     learnt = exact.learner.learn(job)
     assert learnt is not None
-    exact.learnt(job, learnt)
+    exact.store_learnt(job, learnt)
     return learnt
 
 
@@ -106,7 +106,7 @@ def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
 
 def test_blooms_where_the_policy_says_so(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
-    exact.receive(encode(Bloom("r0", POOL, BLOCK, 5, build(names[:5]))))
+    exact.receive(encode(PrefixBloom("r0", POOL, BLOCK, 5, build(names[:5]))))
     assert tokens(exact.matched(admit(source="bloom"))) == {"r0": 5 * BLOCK}
     assert exact.matched(admit(source="events")) is None, "nobody has told events"
 
@@ -128,16 +128,16 @@ def test_what_is_not_known_is_none(exact: ExactPrefixes) -> None:
 
 def test_what_is_no_news_is_counted(exact: ExactPrefixes) -> None:
     exact.receive(b"rubbish")
-    exact.receive(encode(Bloom("r0", POOL, BLOCK, 1, b"12345678")))
+    exact.receive(encode(PrefixBloom("r0", POOL, BLOCK, 1, b"12345678")))
     assert exact.refused_total == 2
 
 
 def test_what_is_asked_of_whom(exact: ExactPrefixes) -> None:
-    assert exact.asks(catalogue_by("sent")) == []
-    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", everyone=True)]
+    assert exact.due_requests(catalogue_by("sent")) == []
+    assert exact.due_requests(catalogue_by("events")) == [PrefixRequest(POOL, "events", everyone=True)]
     exact.receive(encode(Delta("r0", POOL, 7, 9, BLOCK)))
-    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
-    assert exact.asks(catalogue_by("bloom")) == [PrefixRequest(POOL, "bloom", ("r0",))]
+    assert exact.due_requests(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
+    assert exact.due_requests(catalogue_by("bloom")) == [PrefixRequest(POOL, "bloom", ("r0",))]
 
 
 def test_figures(exact: ExactPrefixes) -> None:
@@ -171,10 +171,10 @@ class FakeNews:
             yield message
         raise BusUnavailable("gone")
 
-    async def ask_prefixes(self, message: bytes) -> None:
+    async def publish_prefix_request(self, message: bytes) -> None:
         await self.asked.put(message)
 
-    async def prefix_asks(self) -> AsyncIterator[bytes]:
+    async def prefix_requests(self) -> AsyncIterator[bytes]:
         raise AssertionError("a gateway hears no questions")
         yield b""
 
@@ -183,18 +183,18 @@ class FakeNews:
 
 
 async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) -> None:
-    exact.asks(catalogue_by("events"))
+    exact.due_requests(catalogue_by("events"))
     for sequence in (0, 3):
         with pytest.raises(BusUnavailable):
             await feeds.follow_prefixes(exact, FakeNews(encode(Delta("r0", POOL, 7, sequence, BLOCK))))
-    assert exact.asks(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
+    assert exact.due_requests(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
 
 
 async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
     gateway, bus = rig.Rig().gateway, FakeNews()
     gateway.swap(catalogue_by("events"))
-    task = asyncio.create_task(feeds.ask_for_prefixes(gateway.services, exact, bus))
-    ask = decode_ask(await asyncio.wait_for(bus.asked.get(), 60))
+    task = asyncio.create_task(feeds.request_prefixes(gateway.services, exact, bus))
+    ask = decode_request(await asyncio.wait_for(bus.asked.get(), 60))
     task.cancel()
     assert ask == PrefixRequest(POOL, "events", everyone=True)
 

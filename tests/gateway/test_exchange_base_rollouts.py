@@ -3,7 +3,7 @@
 from functions.api.snapshot import SplitEntry
 from functions.decisions.health.ejection import EJECTION_BASE_S
 from functions.decisions.rollout.losses import BURST_S
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing
@@ -21,7 +21,7 @@ def in_base_rollout(play: Playing) -> Play:
     return p
 
 
-def ask(p: Play, session: str | None = None, *, stream: bool = False) -> Exchange:
+def ask(p: Play, session: str | None = None, *, stream: bool = False) -> RequestExchange:
     more = {"header_x_session_id": session} if session is not None else {}
     return p.ask(POOL, stream=stream, header_x_request_id=subject_in("candidate"), **more)
 

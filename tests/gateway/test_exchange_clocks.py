@@ -7,7 +7,7 @@ import pytest
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import AdmissionEntry, BandEntry
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.sink import Headers
 from functions.gateway.intake.routes import CHAT
 from functions.gateway.quota.accounts import RequestQuota
@@ -66,9 +66,9 @@ async def test_a_deadline_that_passes_while_limits_are_asked_for_reaches_no_engi
     play: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = play("r0")
-    told: list[Callable[[Refused | None], None]] = []
+    told: list[Callable[[RequestRejected | None], None]] = []
     monkeypatch.setattr(RequestQuota, "reserve", lambda *_: False)
-    monkeypatch.setattr(p.gateway.services.quotas, "ask", lambda _entry, _now, done: told.append(done))
+    monkeypatch.setattr(p.gateway.services.quotas, "request_missing", lambda _entry, _now, done: told.append(done))
     p.ask(header_x_shoal_deadline_ms="500")
     p.rig.clock.forward(0.5)
     told[0](None)

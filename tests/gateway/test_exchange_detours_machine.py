@@ -16,7 +16,7 @@ from hypothesis.stateful import consumes, initialize, invariant, precondition, r
 from functions.api.ids import EngineName, PoolName, TenantId
 from functions.api.snapshot import CascadeEntry, FallbackEntry
 from functions.gateway import errors
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from tests.gateway import sse
 from tests.gateway.detours import LARGE, SURE, THIRD, UNSURE, pools, scored
 from tests.gateway.engine_rig import Client, Engine, Play
@@ -111,7 +111,7 @@ class DetourMachine(ExchangeMachine):
             self._do(partial(engine.answers, 200, orjson.dumps(answer)))
 
     @rule(target=ExchangeMachine.requests, model=st.sampled_from([str(POOL), str(LARGE)]))
-    def ask_a_base(self, model: str) -> tuple[Exchange, Client]:
+    def ask_a_base(self, model: str) -> tuple[RequestExchange, Client]:
         assert self.play.gateway.services.state.catalogue is not None
         there = model if model in self.play.gateway.services.state.catalogue.pools else str(POOL)
         self._do(lambda: self.play.ask(there, header_x_request_id=f"r{len(self.asked)}"))
@@ -151,7 +151,7 @@ class DetourMachine(ExchangeMachine):
 
     @precondition(lambda self: len(self.asked) > 3)
     @rule(request=consumes(ExchangeMachine.requests))
-    def time_to_drain_is_over(self, request: tuple[Exchange, Client]) -> None:
+    def time_to_drain_is_over(self, request: tuple[RequestExchange, Client]) -> None:
         self._do(partial(request[0].cut_short, errors.restarting()))
 
     def _beat(self, replica: str, phase: str) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from functions.api.ids import TenantId
 from functions.decisions.rollout.evidence import GroupStats
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from functions.gateway.routing.load_client import LoadState
 from tests.gateway import sse
 from tests.gateway.engine_rig import Client, Engine, Play
@@ -44,13 +44,13 @@ PIECES = st.sampled_from(
 
 
 class ExchangeMachine(RuleBasedStateMachine):
-    requests: Bundle[tuple[Exchange, Client]] = Bundle("requests")
+    requests: Bundle[tuple[RequestExchange, Client]] = Bundle("requests")
 
     @initialize()
     def begin(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.play = self._run(self._make())
-        self.asked: list[tuple[Exchange, Client]] = []
+        self.asked: list[tuple[RequestExchange, Client]] = []
         self.beats = 1
         self.adapters: dict[str, tuple[str, ...]] = {}
 
@@ -81,7 +81,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         deadline_ms=st.sampled_from(["3000", "20000"]),
         session=st.sampled_from(["a", "b", "c", "d"]),
     )
-    def ask(self, stream: bool, deadline_ms: str, session: str) -> tuple[Exchange, Client]:
+    def ask(self, stream: bool, deadline_ms: str, session: str) -> tuple[RequestExchange, Client]:
         names = {"x_shoal_deadline_ms": deadline_ms, "x_session_id": session, "x_request_id": f"r{len(self.asked)}"}
         more = {f"header_{name}": value for name, value in names.items()}
         self._do(lambda: self.play.ask(stream=stream, **more))
@@ -132,11 +132,11 @@ class ExchangeMachine(RuleBasedStateMachine):
             self._do(engine.dies)
 
     @rule(request=consumes(requests))
-    def client_leaves(self, request: tuple[Exchange, Client]) -> None:
+    def client_leaves(self, request: tuple[RequestExchange, Client]) -> None:
         self._do(request[0].client_left)
 
     @rule(request=requests, stops=st.booleans())
-    def client_stops_or_reads_on(self, request: tuple[Exchange, Client], stops: bool) -> None:
+    def client_stops_or_reads_on(self, request: tuple[RequestExchange, Client], stops: bool) -> None:
         if not request[0].ended:
             self._do(request[0].pause if stops else request[0].resume)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from functions.gateway.request.attempt import Attempt
-from functions.gateway.request.exchange import Exchange
-from functions.gateway.request.split import Split
+from functions.gateway.request.exchange import RequestExchange
+from functions.gateway.request.split import PrefillSplit
 from tests.gateway import sse, test_split
 from tests.gateway.client_rig import CHAT_BODY, STREAM_BODY, Connection, post
 from tests.gateway.engine_rig import Play
@@ -27,8 +27,8 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def requests_in_memory() -> list[Exchange | Attempt | Split]:
-    return [found for found in gc.get_objects() if isinstance(found, Exchange | Attempt | Split)]
+def requests_in_memory() -> list[RequestExchange | Attempt | PrefillSplit]:
+    return [found for found in gc.get_objects() if isinstance(found, RequestExchange | Attempt | PrefillSplit)]
 
 
 async def _answered(play: Play, connection: Connection) -> None:

@@ -9,7 +9,7 @@ from functions.api.ids import TenantId
 from functions.decisions.rollout.evidence import STREAM_SHARES, GroupStats
 from functions.decisions.rollout.split import bucket_of
 from functions.gateway.intake.routes import TOKENIZE
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from tests.gateway import sse
 from tests.gateway.engine_rig import Engine, Play
 from tests.gateway.hello import Playing
@@ -28,7 +28,7 @@ def subject_in(group: str, percent: int = 50) -> str:
     return next(name for name in found if (bucket_of(ROLLOUT, ACME, name) < percent * 100) == (group == "candidate"))
 
 
-def ask(p: Play, group: str, session: str | None = None, **more: Any) -> Exchange:
+def ask(p: Play, group: str, session: str | None = None, **more: Any) -> RequestExchange:
     """A request of that group: by its id, or by its session."""
     if session is not None:
         more["header_x_session_id"] = session

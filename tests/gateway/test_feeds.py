@@ -107,7 +107,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
 async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() -> None:
     gateway, bus = Rig(policies=in_rollout()).gateway, Bus()
     pins = gateway.services.rollouts.splits.pins
-    pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    pins.pin(ROLLOUT, b"12345678", "control", 300.0)
     bus.away = True
     with pytest.raises(BusUnavailable):
         await feeds.publish_pins(gateway.services, bus)
@@ -124,14 +124,14 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
 
 async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
     gateway, bus = Rig(policies=in_rollout()).gateway, Bus()
-    gateway.services.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    gateway.services.rollouts.splits.pins.pin(ROLLOUT, b"12345678", "control", 300.0)
     await feeds.publish_pins_once(gateway.services, bus)
     assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.unpublished == 0
 
 
 async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     mine, theirs, bus = Rig().gateway.services, Rig().gateway.services, Bus()
-    mine.rollouts.splits.pins.hold(ROLLOUT, b"12345678", "control", 300.0)
+    mine.rollouts.splits.pins.pin(ROLLOUT, b"12345678", "control", 300.0)
     async with running(feeds.publish_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
         await until(lambda: bus.pins_told)
         for message in (b"nonsense", bus.pins_told[0][0]):
@@ -146,7 +146,7 @@ async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_t
     former, later, bus = Rig().gateway.services, Rig().gateway.services, Bus()
     assert former.gateway_id == later.gateway_id
     conversation, replica = b"12345678", ReplicaId("r1")
-    former.router.homes.sent(POOL, conversation, replica, ReplicaId("r0"), 300.0)
+    former.router.homes.record_sent(POOL, conversation, replica, ReplicaId("r0"), 300.0)
     async with running(feeds.publish_homes, former, bus), running(feeds.follow_homes, later, bus):
         await until(lambda: bus.homes_told)
         bus.coming.put_nowait(bus.homes_told[0])

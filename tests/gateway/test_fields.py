@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake import field_tables, fields
 from functions.gateway.limits import Limits
 
@@ -17,7 +17,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def refused_param(table: fields.FieldTable, body: dict[str, Any]) -> str | None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         fields.check_fields(body, table)
     answer = refused.value.answer
     assert answer.status == 400
@@ -161,7 +161,7 @@ def test_token_routes_refuse(table: fields.FieldTable, name: str, value: Any) ->
 
 
 def test_an_absurd_value_is_not_repeated_to_the_caller() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         fields.check_fields({"stop": ["x" * 100_000] * 5}, CHAT)
     assert len(refused.value.answer.message) < 200
 
@@ -189,5 +189,5 @@ def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
     fields.check_fields(body, CHAT)
     assert (body["max_tokens"], body["n"], body["temperature"]) == (5, 1, 1.0)
     assert [type(body[name]) for name in ("max_tokens", "n", "temperature")] == [int, int, float]
-    with pytest.raises(Refused, match="'n'"):
+    with pytest.raises(RequestRejected, match="'n'"):
         fields.check_fields({"max_tokens": 5.0, "n": 1.5}, CHAT)

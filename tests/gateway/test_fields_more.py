@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake import field_tables
 from functions.gateway.intake.fields import FieldTable, check_fields
 from functions.gateway.limits import Limits
@@ -117,7 +117,7 @@ RIGHT: list[tuple[FieldTable, str, Any]] = [
 
 @pytest.mark.parametrize(("table", "name", "value"), WRONG)
 def test_refused_with_param(table: FieldTable, name: str, value: Any) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         check_fields({name: value}, table)
     answer = refused.value.answer
     assert answer.status == 400 and answer.param == name and name in answer.message

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files.upload import UploadForm, UploadSlots, check_fields, filename_of, own_expiry_s
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.http.multipart import MultipartInvalid
 
 BOUNDARY = "xyz"
@@ -81,14 +81,14 @@ def test_what_is_no_form_is_refused(content_type: str) -> None:
 
 def test_a_field_that_would_not_be_heeded_is_refused() -> None:
     form, _ = fed(part("purpose", b"batch") + part("colour", b"red") + part("file", b"x", "a") + END)
-    with pytest.raises(Refused, match="not supported"):
+    with pytest.raises(RequestRejected, match="not supported"):
         check_fields(form)
 
 
 def test_a_purpose_that_nothing_here_reads_is_named_as_such() -> None:
     """`'purpose' is required`, to who had sent one, sends him looking in the wrong place."""
     form, _ = fed(part("purpose", b"user_data") + part("file", b"x", "a") + END)
-    with pytest.raises(Refused, match="'purpose' must be \"batch\""):
+    with pytest.raises(RequestRejected, match="'purpose' must be \"batch\""):
         check_fields(form)
 
 
@@ -99,13 +99,13 @@ def test_a_files_name_is_only_ever_shown() -> None:
 
 def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
     places = UploadSlots(most=2, most_per_tenant=1)
-    with places.taken("acme"):
-        with pytest.raises(Refused) as own, places.taken("acme"):
+    with places.reserved("acme"):
+        with pytest.raises(RequestRejected) as own, places.reserved("acme"):
             raise AssertionError
-        with places.taken("globex"), pytest.raises(Refused) as full, places.taken("initech"):
+        with places.reserved("globex"), pytest.raises(RequestRejected) as full, places.reserved("initech"):
             raise AssertionError
     assert (own.value.answer.status, full.value.answer.status) == (429, 503)
-    with places.taken("acme"):
+    with places.reserved("acme"):
         assert (places.held, places.held_by("acme")) == (1, 1)
 
 
@@ -113,11 +113,11 @@ def test_no_tenant_has_two_places_where_others_would_have_none() -> None:
     places = UploadSlots(most=8, most_per_tenant=2)
     with ExitStack() as held:
         for tenant in ("a", "a", "b", "b", "c", "c", "d"):
-            held.enter_context(places.taken(tenant))
-        with pytest.raises(Refused) as again, places.taken("d"):
+            held.enter_context(places.reserved(tenant))
+        with pytest.raises(RequestRejected) as again, places.reserved("d"):
             raise AssertionError
         assert again.value.answer.status == 503
-        with places.taken("e"), pytest.raises(Refused), places.taken("f"):
+        with places.reserved("e"), pytest.raises(RequestRejected), places.reserved("f"):
             raise AssertionError
 
 
@@ -137,8 +137,8 @@ def test_a_file_expires_when_its_owner_says_so() -> None:
     [("created_at", "3599"), ("created_at", "2592001"), ("now", "3600"), ("created_at", "x"), ("created_at", "9" * 30)],
 )
 def test_an_expiry_that_is_none_is_refused_in_words(anchor: str, seconds: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         check_fields(form_with(expires_after__anchor=anchor, expires_after__seconds=seconds))
     assert refused.value.answer.param == "expires_after"
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         check_fields(form_with(expires_after__anchor=anchor))

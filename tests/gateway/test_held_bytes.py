@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.held_bytes import FREE_BYTES, HeldBytes, Hold
 from tests.gateway import sse
 from tests.gateway.client_rig import CHAT_BODY, Connection, post
@@ -72,10 +72,10 @@ def test_a_tenant_has_at_most_as_much_as_it_leaves_free() -> None:
     most = []
     for tenant in (A, B, C):
         had: list[Hold] = []
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRejected):
             while True:
                 had.append(room.body(tenant, 4 * MIB, "r"))
-                had[-1].came(4 * MIB)
+                had[-1].reserve_up_to(4 * MIB)
         most.append(sum(upload.held_bytes for upload in had) // MIB)
     assert most == [128, 64, 32]
     assert len(refused) == 3
@@ -87,15 +87,15 @@ def test_what_is_announced_takes_no_room_before_it_comes() -> None:
     bodies = [room.body(A, MIB, "r") for _ in range(256)]
     assert room.held_bytes == 0
     for upload in bodies:
-        upload.came(MIB)
+        upload.reserve_up_to(MIB)
         upload.end()
     assert not refused
 
 
 def test_the_refusal_says_when_to_come_again_and_what_is_taken_now() -> None:
     room, _ = uploads(8 * MIB)
-    room.body(A, 4 * MIB, "r").came(4 * MIB)
-    with pytest.raises(Refused) as refused:
+    room.body(A, 4 * MIB, "r").reserve_up_to(4 * MIB)
+    with pytest.raises(RequestRejected) as refused:
         room.body(A, 4 * MIB, "r")
     answer = refused.value.answer
     assert (answer.status, answer.code) == (503, "overloaded")
@@ -120,9 +120,9 @@ def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
             upload = room.body(tenant, announced_bytes, "r")
             held.append(upload)
             if came_bytes > upload.bound_bytes:
-                upload.came(came_bytes)
+                upload.reserve_up_to(came_bytes)
                 assert upload.bound_bytes >= came_bytes
-        except Refused:
+        except RequestRejected:
             assert room.held_bytes > 0
         assert room.held_bytes == sum(each.held_bytes for each in held) <= 16 * MIB
         one_ends: bool = data.draw(st.booleans())
@@ -140,30 +140,30 @@ def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
 
 def test_bodies_and_answers_share_the_room() -> None:
     room, refused = uploads(16 * MIB)
-    room.body(A, 4 * MIB, "r").came(4 * MIB)
+    room.body(A, 4 * MIB, "r").reserve_up_to(4 * MIB)
     answer = room.answer(A, "r")
-    answer.came(4 * MIB)
-    with pytest.raises(Refused) as over:
-        answer.came(5 * MIB)
+    answer.reserve_up_to(4 * MIB)
+    with pytest.raises(RequestRejected) as over:
+        answer.reserve_up_to(5 * MIB)
     assert (over.value.answer.status, over.value.answer.code) == (503, "no_room_for_answer")
     assert over.value.answer.retry_after_s in (2, 3) and refused == ["answers_full"]
-    room.answer(B, "r").came(4 * MIB)
+    room.answer(B, "r").reserve_up_to(4 * MIB)
 
 
 def test_what_is_not_read_counts_whatever_it_is_until_it_is_read() -> None:
     room, _ = uploads(16 * MIB)
     reader = Reading(12 * MIB)
-    room.waits(reader, A)
-    room.waits(reader, A)
+    room.add_waiting(reader, A)
+    room.add_waiting(reader, A)
     assert (room.held_bytes, room.unread_bytes, room.occupied) == (12 * MIB, 12 * MIB, 1)
-    room.gone(reader)
-    room.gone(reader)
+    room.remove_waiting(reader)
+    room.remove_waiting(reader)
     assert (room.held_bytes, room.unread_bytes, room.occupied) == (0, 0, 0)
 
 
 def test_what_is_small_is_not_looked_at() -> None:
     room, _ = uploads()
-    room.waits(Reading(FREE_BYTES), A)
+    room.add_waiting(Reading(FREE_BYTES), A)
     assert room.held_bytes == 0 and room.occupied == 0
 
 
@@ -171,12 +171,12 @@ def test_a_slow_reader_is_closed_where_others_need_the_memory_and_not_before() -
     """64 KiB a second of 8 MiB; at 128 KiB/s it would stay."""
     room, refused = uploads(16 * MIB)
     slow, fast = Reading(8 * MIB), Reading(6 * MIB)
-    room.waits(slow, A)
-    room.waits(fast, B)
+    room.add_waiting(slow, A)
+    room.add_waiting(fast, B)
     room.now_s, slow.unread_bytes, fast.unread_bytes = 60.0, 8 * MIB - 60 * 65536, 0
-    room.body(B, None, "r").came(MIB)
+    room.body(B, None, "r").reserve_up_to(MIB)
     assert not slow.closed, "there was room: what the fast one has read counts no more"
-    room.body(B, None, "r").came(5 * MIB)
+    room.body(B, None, "r").reserve_up_to(5 * MIB)
     assert slow.closed and not fast.closed and (room.cut, refused, room.occupied) == (1, [], 1)
 
 
@@ -184,19 +184,19 @@ def test_the_largest_goes_first_and_no_more_than_have_to() -> None:
     room, refused = uploads(16 * MIB)
     small, large, third = Reading(2 * MIB), Reading(9 * MIB), Reading(3 * MIB)
     for reader, tenant in ((small, A), (large, B), (third, C)):
-        room.waits(reader, tenant)
+        room.add_waiting(reader, tenant)
     room.now_s = 10.0
-    room.body(C, None, "r").came(MIB)
+    room.body(C, None, "r").reserve_up_to(MIB)
     assert [reader.closed for reader in (small, large, third)] == [False, True, False] and refused == []
 
 
 def test_a_reader_that_has_just_begun_is_not_judged() -> None:
     room, refused = uploads(16 * MIB)
     reader = Reading(15 * MIB)
-    room.waits(reader, A)
+    room.add_waiting(reader, A)
     room.now_s = 1.9
-    with pytest.raises(Refused):
-        room.body(B, None, "r").came(2 * MIB)
+    with pytest.raises(RequestRejected):
+        room.body(B, None, "r").reserve_up_to(2 * MIB)
     assert not reader.closed and refused == ["uploads_full"]
 
 

@@ -37,10 +37,10 @@ def told(homes: SessionHomes) -> list[tuple[str, bytes]]:
 def test_a_home_holds_for_its_time_after_the_last_turn() -> None:
     clock = Clock()
     homes = SessionHomes(clock)
-    homes.sent(POOL, ONE, A, A, TTL_S)
+    homes.record_sent(POOL, ONE, A, A, TTL_S)
     clock.forward(200.0)
     assert home(homes) == (A, True) and home(homes, ONE, OTHER_POOL) is None
-    homes.sent(POOL, ONE, A, A, TTL_S)
+    homes.record_sent(POOL, ONE, A, A, TTL_S)
     clock.forward(299.0)
     assert home(homes) == (A, True)
     clock.forward(1.0)
@@ -51,24 +51,24 @@ def test_a_home_holds_for_its_time_after_the_last_turn() -> None:
 
 def test_a_policy_without_session_time_remembers_nothing() -> None:
     homes = SessionHomes(Clock())
-    homes.sent(POOL, ONE, A, B, 0.0)
+    homes.record_sent(POOL, ONE, A, B, 0.0)
     assert len(homes) == 0 and told(homes) == []
 
 
 def test_a_tenant_with_many_conversations_drives_out_its_own() -> None:
     homes = SessionHomes(Clock(), max_homes=64)
-    homes.sent(POOL, conversation(0, "globex"), B, B, TTL_S)
+    homes.record_sent(POOL, conversation(0, "globex"), B, B, TTL_S)
     for number in range(1000):
-        homes.sent(POOL, conversation(number), A, A, TTL_S)
+        homes.record_sent(POOL, conversation(number), A, A, TTL_S)
     assert len(homes) <= 64 and home(homes, conversation(0, "globex")) == (B, True)
 
 
 def test_only_exceptions_are_told() -> None:
     ours, theirs = SessionHomes(Clock()), SessionHomes(Clock())
-    ours.sent(POOL, ONE, A, A, TTL_S)
+    ours.record_sent(POOL, ONE, A, A, TTL_S)
     assert told(ours) == [], "where all assume it"
-    ours.sent(POOL, ONE, B, A, TTL_S)
-    theirs.received(batch_of(ours), NOW_UNIX_S)
+    ours.record_sent(POOL, ONE, B, A, TTL_S)
+    theirs.receive_batch(batch_of(ours), NOW_UNIX_S)
     assert home(theirs) == (B, False)
     assert told(theirs) == [], "what was heard is not told again"
 
@@ -76,11 +76,11 @@ def test_only_exceptions_are_told() -> None:
 def test_a_conversation_that_goes_back_home_is_told_too_since_the_others_believe_what_they_heard() -> None:
     clock = Clock()
     ours, theirs = SessionHomes(clock), SessionHomes(clock)
-    ours.sent(POOL, ONE, B, A, TTL_S)
-    theirs.received(batch_of(ours), NOW_UNIX_S)
+    ours.record_sent(POOL, ONE, B, A, TTL_S)
+    theirs.receive_batch(batch_of(ours), NOW_UNIX_S)
     clock.forward(1.0)
-    theirs.sent(POOL, ONE, A, A, TTL_S)
-    ours.received(batch_of(theirs, NOW_UNIX_S + 1.0), NOW_UNIX_S + 1.0)
+    theirs.record_sent(POOL, ONE, A, A, TTL_S)
+    ours.receive_batch(batch_of(theirs, NOW_UNIX_S + 1.0), NOW_UNIX_S + 1.0)
     assert home(ours) == (A, False)
 
 
@@ -90,15 +90,15 @@ def test_an_exception_is_told_again_halfway_through_its_time() -> None:
     at_s = []
     for now_s in (0, 100, 160, 200, 309, 320):
         clock.now_s = float(now_s)
-        homes.sent(POOL, ONE, B, A, TTL_S)
+        homes.record_sent(POOL, ONE, B, A, TTL_S)
         at_s += [now_s] * len(told(homes))
     assert at_s == [0, 160, 320]
 
 
 def test_a_replica_that_came_makes_an_exception_of_who_stays() -> None:
     homes = SessionHomes(Clock())
-    homes.sent(POOL, ONE, A, A, TTL_S)
-    homes.sent(POOL, ONE, A, C, TTL_S)
+    homes.record_sent(POOL, ONE, A, A, TTL_S)
+    homes.record_sent(POOL, ONE, A, C, TTL_S)
     assert told(homes) == [("a", ONE)]
 
 
@@ -106,28 +106,28 @@ def test_the_latest_word_counts_however_late_it_comes() -> None:
     clock = Clock()
     homes = SessionHomes(clock)
     early, late = SessionHomes(clock), SessionHomes(clock)
-    early.sent(POOL, ONE, B, A, TTL_S)
-    late.sent(POOL, ONE, C, A, TTL_S)
+    early.record_sent(POOL, ONE, B, A, TTL_S)
+    late.record_sent(POOL, ONE, C, A, TTL_S)
     clock.forward(10.0)
     now_unix_s = NOW_UNIX_S + 10.0
-    homes.received(batch_of(late, now_unix_s - 1.0), now_unix_s)
-    homes.received(batch_of(early, now_unix_s - 5.0), now_unix_s)
+    homes.receive_batch(batch_of(late, now_unix_s - 1.0), now_unix_s)
+    homes.receive_batch(batch_of(early, now_unix_s - 5.0), now_unix_s)
     assert home(homes) == (C, False)
-    homes.sent(POOL, ONE, A, A, TTL_S)
-    late.sent(POOL, ONE, C, A, TTL_S)
+    homes.record_sent(POOL, ONE, A, A, TTL_S)
+    late.record_sent(POOL, ONE, C, A, TTL_S)
     late.publish_failed([])
-    homes.received(HomeBatch("other", now_unix_s - 0.5, batch_of(early).homes), now_unix_s)
+    homes.receive_batch(HomeBatch("other", now_unix_s - 0.5, batch_of(early).homes), now_unix_s)
     assert home(homes) == (A, True), "our own is later"
 
 
 def test_what_the_bus_did_not_take_is_told_later_unless_there_is_news() -> None:
     homes, theirs = SessionHomes(Clock()), SessionHomes(Clock())
-    homes.sent(POOL, ONE, B, A, TTL_S)
-    homes.sent(POOL, conversation(2), B, A, TTL_S)
+    homes.record_sent(POOL, ONE, B, A, TTL_S)
+    homes.record_sent(POOL, conversation(2), B, A, TTL_S)
     batch = homes.to_publish()
-    homes.sent(POOL, ONE, C, A, TTL_S)
+    homes.record_sent(POOL, ONE, C, A, TTL_S)
     homes.publish_failed(batch)
-    theirs.received(batch_of(homes), NOW_UNIX_S)
+    theirs.receive_batch(batch_of(homes), NOW_UNIX_S)
     assert (home(theirs), home(theirs, conversation(2))) == ((C, False), (B, False))
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_told_for_long_is_counted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "MAX_UNPUBLISHED", 8)
     homes = SessionHomes(Clock())
     for number in range(10):
-        homes.sent(POOL, conversation(number), B, A, TTL_S)
+        homes.record_sent(POOL, conversation(number), B, A, TTL_S)
     assert (homes.unpublished, homes.lost_total) == (8, 2)
 
 
@@ -143,31 +143,31 @@ def test_a_batch_is_bounded_and_the_rest_follows() -> None:
     homes, theirs = SessionHomes(Clock()), SessionHomes(Clock())
     count = MAX_PLACES_PER_BATCH + 5
     for number in range(count):
-        homes.sent(POOL, conversation(number), ReplicaId(f"r{number}"), A, TTL_S)
+        homes.record_sent(POOL, conversation(number), ReplicaId(f"r{number}"), A, TTL_S)
     batches = [batch_of(homes), batch_of(homes)]
     assert [len(batch.homes) for batch in batches] == [MAX_PLACES_PER_BATCH, 5]
     for batch in batches:
-        theirs.received(batch, NOW_UNIX_S)
+        theirs.receive_batch(batch, NOW_UNIX_S)
     assert len(theirs) == count and homes.to_publish() == []
 
 
 def test_an_old_batch_counts_for_the_time_that_is_left() -> None:
     clock = Clock()
     ours, theirs = SessionHomes(clock), SessionHomes(clock)
-    ours.sent(POOL, ONE, B, A, TTL_S)
+    ours.record_sent(POOL, ONE, B, A, TTL_S)
     batch = batch_of(ours)
-    theirs.received(batch, NOW_UNIX_S + TTL_S - 1.0)
+    theirs.receive_batch(batch, NOW_UNIX_S + TTL_S - 1.0)
     assert home(theirs) is not None
     clock.forward(1.0)
     assert home(theirs) is None
-    theirs.received(batch, NOW_UNIX_S + TTL_S)
+    theirs.receive_batch(batch, NOW_UNIX_S + TTL_S)
     assert home(theirs) is None
 
 
 def test_hashes_that_are_none_are_refused() -> None:
     homes = SessionHomes(Clock())
-    homes.sent(POOL, ONE, B, A, TTL_S)
+    homes.record_sent(POOL, ONE, B, A, TTL_S)
     (entry,) = homes.to_publish()
     broken = type(entry)(entry.pool, entry.replica, entry.ttl_s, "AAAA")
     with pytest.raises(HomesInvalid):
-        homes.received(HomeBatch("other", NOW_UNIX_S, (broken,)), NOW_UNIX_S)
+        homes.receive_batch(HomeBatch("other", NOW_UNIX_S, (broken,)), NOW_UNIX_S)

@@ -65,12 +65,14 @@ def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
     clock, index = Clock(), grown()
     ours, theirs = SessionHomes(clock), SessionHomes(clock)
     for number in NUMBERS:
-        ours.sent(POOL, conversation(number), at(conversation(number), index), at(conversation(number), index), TTL_S)
+        ours.record_sent(
+            POOL, conversation(number), at(conversation(number), index), at(conversation(number), index), TTL_S
+        )
     assert told(ours) == []
     ours.recheck(POOL, index.changed)
-    ours.look_again(lambda pool, key, name: at(key, index, settled=False))
+    ours.publish_moved(lambda pool, key, name: at(key, index, settled=False))
     batch = batch_of(ours)
-    theirs.received(batch, NOW_UNIX_S)
+    theirs.receive_batch(batch, NOW_UNIX_S)
     index.fresh.clear()
     for number in NUMBERS:
         key = conversation(number)
@@ -79,17 +81,17 @@ def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
         assert (heard is not None) == (at(key, index) == "new"), "the others need no word"
     assert 5 < len(theirs) < 25
     ours.recheck(POOL, {EVERY})
-    ours.look_again(lambda pool, key, name: at(key, index, settled=False))
+    ours.publish_moved(lambda pool, key, name: at(key, index, settled=False))
     assert told(ours) == [], "once"
 
 
 def test_only_conversations_of_the_adapter_are_looked_at_again_and_only_those_seen_here() -> None:
     homes = SessionHomes(Clock())
     for number, name in enumerate((ADAPTER, EVERY, ADAPTER)):
-        homes.sent(POOL, conversation(number), A, A, TTL_S, name)
+        homes.record_sent(POOL, conversation(number), A, A, TTL_S, name)
     other = SessionHomes(Clock())
-    other.sent(POOL, conversation(2), B, A, TTL_S)
-    homes.received(batch_of(other), NOW_UNIX_S)
+    other.record_sent(POOL, conversation(2), B, A, TTL_S)
+    homes.receive_batch(batch_of(other), NOW_UNIX_S)
     looked_at: list[bytes] = []
 
     def assumed(pool: PoolName, key: bytes, name: EngineName) -> ReplicaId:
@@ -98,7 +100,7 @@ def test_only_conversations_of_the_adapter_are_looked_at_again_and_only_those_se
 
     homes.recheck(POOL, {ADAPTER})
     homes.recheck(PoolName("other"), {EVERY})
-    homes.look_again(assumed)
+    homes.publish_moved(assumed)
     assert looked_at == [conversation(0)]
     assert told(homes) == [("a", conversation(0))]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from functions.decisions.catalogue import Catalogue
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.intake import Intake, RawRequest, _upstream_body
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, DETOKENIZE, ROUTES, TOKENIZE, Route
 from functions.gateway.request.request import Admitted
@@ -33,7 +33,7 @@ def through(raw: RawRequest, route: Route = CHAT, catalogue: Catalogue = CATALOG
 
 
 def refusal(*args: Any, **kwargs: Any) -> tuple[int, str]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         admit(*args, **kwargs)
     return refused.value.answer.status, refused.value.answer.code
 
@@ -72,9 +72,9 @@ def sent(admitted: Admitted) -> dict[str, Any]:
 )
 def test_every_wrong_key_gets_the_same_answer(authorization: str) -> None:
     headers = [*rig.headers(None), (b"authorization", authorization.encode("latin-1"))]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         through(RawRequest("r", headers, b"{}"))
-    with pytest.raises(Refused) as without:
+    with pytest.raises(RequestRejected) as without:
         through(RawRequest("r", rig.headers(None), b"{}"))
     assert refused.value.answer == without.value.answer
     assert refused.value.answer.status == 401
@@ -170,7 +170,7 @@ def test_a_reference_names_one_version(requested: str, served_as: str, engine: s
     ],
 )
 def test_what_a_caller_may_not_use_does_not_exist(requested: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         admit(chat(model=requested))
     answer = refused.value.answer
     assert (answer.status, answer.code, answer.param) == (404, "model_not_found", "model")
@@ -180,7 +180,7 @@ def test_what_a_caller_may_not_use_does_not_exist(requested: str) -> None:
 def test_another_tenants_model_and_one_that_nobody_has_are_refused_alike() -> None:
     messages = []
     for requested in ("globex/bot", "globex/no9"):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRejected) as refused:
             admit(chat(model=requested))
         messages.append(refused.value.answer.message.replace(requested, "…"))
     assert messages[0] == messages[1]
@@ -276,7 +276,7 @@ def test_a_deadline_is_kept() -> None:
 
 
 def precheck_refusal(headers: list[tuple[bytes, bytes]]) -> tuple[int, str]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         INTAKE.precheck(CATALOGUE, headers, NOW_UNIX_S)
     return refused.value.answer.status, refused.value.answer.code
 
@@ -296,6 +296,6 @@ def test_head_and_whole_request_are_refused_alike() -> None:
         rig.headers(rig.READER_KEY),
         [*rig.headers(), (b"host", b"b")],
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRejected) as refused:
             through(RawRequest("r", headers, b""))
         assert precheck_refusal(headers) == (refused.value.answer.status, refused.value.answer.code)

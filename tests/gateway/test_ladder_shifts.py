@@ -62,13 +62,13 @@ async def test_nobody_is_sent_to_a_full_pool_because_another_one_has_room(
     p.gateway.receive_heartbeat(
         heartbeat("big0", pool=LARGE, adapters=(), kv_blocks_total=1, prefill_ms_per_token=0.001)
     )
-    ratios, look = [], QueueLadder.look
+    ratios, look = [], QueueLadder.update_rungs
 
     def looks(ladder: QueueLadder, admission: Admission, now_s: float, *, shiftable_ratio: float) -> Rungs:
         ratios.append(shiftable_ratio)
         return look(ladder, admission, now_s, shiftable_ratio=shiftable_ratio)
 
-    monkeypatch.setattr(QueueLadder, "look", looks)
+    monkeypatch.setattr(QueueLadder, "update_rungs", looks)
     p.ask()
     p.gateway.sweep()
     assert ratios == [1.0]

@@ -10,8 +10,8 @@ from functions.api.ids import TenantId
 from functions.decisions.catalogue import Catalogue
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.errors import Refused
-from functions.gateway.intake.listing import KEPT_S, ListedLately, Listing, describe_model, page_of
+from functions.gateway.errors import RequestRejected
+from functions.gateway.intake.listing import KEPT_S, Listing, RecentListings, describe_model, page_of
 from tests.gateway import rig
 
 CATALOGUE = rig.catalogue()
@@ -129,7 +129,7 @@ def test_a_channel_in_rollout_shows_its_control_and_the_version_that_is_on_its_w
 
 
 def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
-    lately = ListedLately(lambda: 0.0)
+    lately = RecentListings(lambda: 0.0)
 
     def page(**query: str) -> tuple[list[str], bool]:
         listed = json.loads(lately.models(CATALOGUE, fleet(), ACME, page_of(query)))
@@ -145,7 +145,7 @@ def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
 def test_pages_within_a_second_are_cut_from_what_was_written_once() -> None:
     """Else whoever asks for one model at a time has the gateway walk over ten thousand, each time."""
     now_s, view = [0.0], fleet()
-    lately = ListedLately(lambda: now_s[0])
+    lately = RecentListings(lambda: now_s[0])
 
     def ready(**query: str) -> list[bool]:
         listed = json.loads(lately.models(CATALOGUE, view, ACME, page_of(query)))
@@ -166,7 +166,7 @@ def test_models_have_what_clients_of_vllm_read() -> None:
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "", "²", "1" * 50])
 def test_a_limit_that_is_none_is_refused_in_words(limit: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         page_of({"limit": limit})
     assert refused.value.answer.message == "'limit' must be an integer from 1 to 1000."
     assert refused.value.answer.param == "limit"

@@ -321,7 +321,7 @@ async def test_the_evidence_is_what_the_clients_saw(pair: Pair) -> None:
 
 async def follow(bus: ValkeyBus, book: EvidenceBook) -> None:
     async for message in bus.stats():
-        assert book.take(message, 1.0)
+        assert book.receive_message(message, 1.0)
 
 
 async def until_subscribed(bus: ValkeyBus) -> None:

@@ -6,11 +6,11 @@ import pytest
 from functions.api.ids import TenantId
 from functions.gateway.chat.composition.composer import Composer
 from functions.gateway.chat.composition.shared import ChatServices
-from functions.gateway.chat.conversations import Conversations
+from functions.gateway.chat.conversations import KeptConversations
 from functions.gateway.chat.tools.calls import ToolCaller, ToolPolicy
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.asgi import make_app
-from functions.gateway.intake.listing import ListedLately, Listing
+from functions.gateway.intake.listing import Listing, RecentListings
 from functions.gateway.tenant_limits import Lookups
 from tests.gateway.composing import Shelf
 from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, PEPPER, Rig, catalogue, heartbeat, limits
@@ -22,7 +22,7 @@ def taken(lookups: Lookups, tenant: TenantId, most: int) -> int:
     for number in range(most):
         try:
             lookups.count(tenant, "models")
-        except Refused:
+        except RequestRejected:
             return number
     return most
 
@@ -31,7 +31,7 @@ def test_a_flood_of_lookups_is_refused() -> None:
     now_s = 1000.0
     lookups = Lookups(6000, lambda: now_s)
     assert taken(lookups, ACME, 2000) == 1000
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         lookups.count(ACME, "batches")
     answer = refused.value.answer
     assert (answer.status, answer.code, answer.retry_after_s) == (429, "too_many_lookups", 1)
@@ -55,7 +55,7 @@ def test_only_tenants_that_ask_are_remembered() -> None:
 async def test_models_are_lookups_and_so_are_deletions_of_conversations() -> None:
     rig = Rig(limits=limits(lookups_per_minute=12))
     services = rig.gateway.services
-    chat = ChatServices(services, rig.gateway.handle, ToolCaller(ToolPolicy()), Conversations(Shelf(), PEPPER))
+    chat = ChatServices(services, rig.gateway.handle, ToolCaller(ToolPolicy()), KeptConversations(Shelf(), PEPPER))
     transport = httpx.ASGITransport(app=make_app(rig.gateway, [Composer(chat).add_routes]))
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
 
@@ -74,7 +74,7 @@ async def test_models_are_lookups_and_so_are_deletions_of_conversations() -> Non
 def test_a_listing_is_written_once_a_second_and_anew_for_each_snapshot() -> None:
     rig = Rig().with_replicas("r0")
     first, second, fleet = catalogue(), catalogue(epoch=2), rig.gateway.services.fleet
-    lately = ListedLately(rig.clock)
+    lately = RecentListings(rig.clock)
     told = lately.models(first, fleet, ACME)
     assert told == Listing().models(first, fleet, ACME).content
     fleet.fold(heartbeat("r1"), rig.clock())
@@ -90,12 +90,12 @@ def test_listings_are_forgotten_by_age_and_by_size() -> None:
     fleet = rig.gateway.services.fleet
     tenants = [TenantId(f"t{number}") for number in range(10)]
     size_bytes = Listing().models(listed, fleet, tenants[0]).held_bytes
-    lately = ListedLately(rig.clock, kept_bytes=4 * size_bytes)
+    lately = RecentListings(rig.clock, kept_bytes=4 * size_bytes)
     told = [lately.models(listed, fleet, tenant) for tenant in tenants]
     assert len(lately) == 4
     assert [lately.models(listed, fleet, tenant) is told[6 + at] for at, tenant in enumerate(tenants[6:])] == [True] * 4
     rig.clock.now_s += 1.0
     lately.models(listed, fleet, tenants[0])
     assert len(lately) == 1
-    none = ListedLately(rig.clock, kept_bytes=size_bytes - 1)
+    none = RecentListings(rig.clock, kept_bytes=size_bytes - 1)
     assert none.models(listed, fleet, tenants[0]) and not len(none)

@@ -3,7 +3,7 @@
 import pytest
 
 from functions.api.ids import KeyId, TenantId
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.headers import RequestHeaders
 from tests.gateway.rig import NOW_UNIX_S, Rig, catalogue, key_entry, mint
 
@@ -18,7 +18,7 @@ def test_a_mandate_is_the_key_until_the_work_ends() -> None:
             gateway.services.state.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S
         )
         assert (caller.tenant, caller.key_id) == ("acme", "acme-ci")
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         gateway.services.intake.identify(
             gateway.services.state.catalogue, RequestHeaders(authorization=token), NOW_UNIX_S
         )

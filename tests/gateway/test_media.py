@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from functions.api.ids import TenantId
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.media import admit_media, host_problem, media_problem, url_problem
 
 OUTSIDE = [
@@ -115,7 +115,7 @@ IN_PLACES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("body", IN_PLACES, ids=[str(index) for index in range(len(IN_PLACES))])
 def test_engines_fetch_from_no_host_that_the_operator_has_not_named(body: dict[str, Any]) -> None:
     """A public name of a tenant's own leads wherever he likes by the time that the engine resolves it."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         admit_media(body, b"pepper", TenantId("acme"), frozenset({"cdn.example.com"}))
     assert (refused.value.answer.status, refused.value.answer.code) == (400, "media_host_not_allowed")
 

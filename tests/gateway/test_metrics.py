@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client import generate_latest
 
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from tests.gateway.hello import Playing, finishes
 from tests.gateway.rig import NOW_UNIX_S, ROLLOUT, Rig, catalogue, headers, limits
 
@@ -55,8 +55,8 @@ def test_what_is_known_of_sessions_and_not_told_yet() -> None:
     rig = Rig()
     pins = rig.gateway.services.rollouts.splits.pins
     for number in range(3):
-        pins.hold(ROLLOUT, bytes([number]) * 8, "control", 300.0)
-    pins.hold(ROLLOUT, b"c" * 8, "candidate", 300.0)
+        pins.pin(ROLLOUT, bytes([number]) * 8, "control", 300.0)
+    pins.pin(ROLLOUT, b"c" * 8, "candidate", 300.0)
     assert (scraped(rig, "shoal_session_pins"), scraped(rig, "shoal_session_pins_untold")) == (4, 4)
     pins.lost_total = 2
     assert scraped(rig, "shoal_session_pins_lost_total") == 2
@@ -74,7 +74,7 @@ def test_a_snapshot_that_nobody_has_vouched_for_for_too_long_lets_nobody_in() ->
     source.confirmed_unix_s = NOW_UNIX_S - 3601.0
     gateway.sweep()
     assert "SHOAL_GATEWAY_SNAPSHOT_MAX_AGE_S" in (gateway.not_ready_reason() or "")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         gateway.precheck(headers())
     assert (refused.value.answer.status, refused.value.answer.code) == (503, "snapshot_too_old")
     source.confirmed_unix_s = NOW_UNIX_S

@@ -106,7 +106,7 @@ class Board:
         self.heard = asyncio.Event()
 
     async def publish_pools(self, message: bytes) -> None:
-        assert self.board.take(message, 0.0)
+        assert self.board.receive_message(message, 0.0)
         self.heard.set()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import PoolEntry, TenantEntry
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.routes import ROUTES, Route
 from functions.gateway.routing.splits import Splits
@@ -129,7 +129,7 @@ def test_no_value_is_our_mistake(route: Route) -> None:
             try:
                 intake.admit(catalogue, route, raw, intake.recognise(catalogue, raw, NOW_UNIX_S))
                 answers["taken"] += 1
-            except Refused as refused:
+            except RequestRejected as refused:
                 assert 400 <= refused.answer.status < 500, (path, odd)
                 answers["refused"] += 1
             except Exception as error:

@@ -36,9 +36,9 @@ def batch_of(pins: SessionPins, sent_unix_s: float = NOW_UNIX_S) -> PinBatch:
 def test_a_pin_holds_for_its_time_after_the_last_request() -> None:
     clock = Clock()
     pins = SessionPins(clock)
-    pins.hold(ROLLOUT, ONE, "control", TTL_S)
+    pins.pin(ROLLOUT, ONE, "control", TTL_S)
     clock.forward(200)
-    pins.hold(ROLLOUT, ONE, "control", TTL_S)
+    pins.pin(ROLLOUT, ONE, "control", TTL_S)
     clock.forward(299)
     assert pins.group_of(ROLLOUT, ONE) == "control" and pins.group_of(OTHER, ONE) is None
     clock.forward(1)
@@ -50,7 +50,7 @@ def test_a_pin_holds_for_its_time_after_the_last_request() -> None:
 
 def test_a_pool_without_session_time_pins_nothing() -> None:
     pins = SessionPins(Clock())
-    pins.hold(ROLLOUT, ONE, "control", 0.0)
+    pins.pin(ROLLOUT, ONE, "control", 0.0)
     assert len(pins) == 0 and told(pins) == []
 
 
@@ -60,33 +60,33 @@ def test_a_pin_is_told_again_halfway_through_its_time() -> None:
     heard_at_s = []
     for now_s in (0, 100, 160, 200, 309, 320):
         clock.now_s = float(now_s)
-        pins.hold(ROLLOUT, ONE, "control", TTL_S)
+        pins.pin(ROLLOUT, ONE, "control", TTL_S)
         heard_at_s += [now_s] * len(told(pins))
     assert heard_at_s == [0, 160, 320]
 
 
 def test_each_group_is_told_as_what_it_is() -> None:
     pins, theirs = SessionPins(Clock()), SessionPins(Clock())
-    pins.hold(ROLLOUT, ONE, "candidate", TTL_S)
-    pins.hold(ROLLOUT, session(2), "control", TTL_S)
-    theirs.received(batch_of(pins), NOW_UNIX_S)
+    pins.pin(ROLLOUT, ONE, "candidate", TTL_S)
+    pins.pin(ROLLOUT, session(2), "control", TTL_S)
+    theirs.receive_batch(batch_of(pins), NOW_UNIX_S)
     assert [theirs.group_of(ROLLOUT, it) for it in (ONE, session(2))] == ["candidate", "control"]
     assert told(theirs) == [], "what was heard is not told again"
 
 
 def test_what_the_bus_did_not_take_keeps_its_group() -> None:
     pins, theirs = SessionPins(Clock()), SessionPins(Clock())
-    pins.hold(ROLLOUT, ONE, "candidate", TTL_S)
+    pins.pin(ROLLOUT, ONE, "candidate", TTL_S)
     pins.publish_failed(pins.to_publish())
-    theirs.received(batch_of(pins), NOW_UNIX_S)
+    theirs.receive_batch(batch_of(pins), NOW_UNIX_S)
     assert theirs.group_of(ROLLOUT, ONE) == "candidate"
 
 
 def test_another_gateways_pins_hold_for_what_is_left_of_their_time() -> None:
     clock, mine = Clock(), SessionPins(Clock())
-    mine.hold(ROLLOUT, ONE, "control", TTL_S)
+    mine.pin(ROLLOUT, ONE, "control", TTL_S)
     theirs = SessionPins(clock)
-    theirs.received(batch_of(mine), NOW_UNIX_S + 100)
+    theirs.receive_batch(batch_of(mine), NOW_UNIX_S + 100)
     clock.forward(199)
     assert theirs.group_of(ROLLOUT, ONE) == "control"
     clock.forward(1)
@@ -96,40 +96,40 @@ def test_another_gateways_pins_hold_for_what_is_left_of_their_time() -> None:
 
 def test_a_batch_whose_time_is_over_or_that_comes_from_the_future() -> None:
     mine, theirs = SessionPins(Clock()), SessionPins(Clock())
-    mine.hold(ROLLOUT, ONE, "control", TTL_S)
+    mine.pin(ROLLOUT, ONE, "control", TTL_S)
     batch = batch_of(mine)
-    theirs.received(batch, NOW_UNIX_S + TTL_S)
+    theirs.receive_batch(batch, NOW_UNIX_S + TTL_S)
     assert len(theirs) == 0
-    theirs.received(batch, NOW_UNIX_S - 10_000)
+    theirs.receive_batch(batch, NOW_UNIX_S - 10_000)
     assert theirs.group_of(ROLLOUT, ONE) == "control"
 
 
 def test_what_a_gateway_knows_itself_stays() -> None:
     mine, theirs = SessionPins(Clock()), SessionPins(Clock())
-    mine.hold(ROLLOUT, ONE, "candidate", TTL_S)
-    theirs.hold(ROLLOUT, ONE, "control", TTL_S)
-    mine.received(batch_of(theirs), NOW_UNIX_S)
+    mine.pin(ROLLOUT, ONE, "candidate", TTL_S)
+    theirs.pin(ROLLOUT, ONE, "control", TTL_S)
+    mine.receive_batch(batch_of(theirs), NOW_UNIX_S)
     assert mine.group_of(ROLLOUT, ONE) == "candidate"
 
 
 def test_a_session_that_moves_to_another_gateway_is_told_of_by_that_one() -> None:
     """Each keeps the pin alive for itself: halfway through the heard time it is told again."""
     clock, mine = Clock(), SessionPins(Clock())
-    mine.hold(ROLLOUT, ONE, "control", TTL_S)
+    mine.pin(ROLLOUT, ONE, "control", TTL_S)
     theirs = SessionPins(clock)
-    theirs.received(batch_of(mine), NOW_UNIX_S)
+    theirs.receive_batch(batch_of(mine), NOW_UNIX_S)
     clock.forward(100)
-    theirs.hold(ROLLOUT, ONE, "control", TTL_S)
+    theirs.pin(ROLLOUT, ONE, "control", TTL_S)
     assert told(theirs) == []
     clock.forward(60)
-    theirs.hold(ROLLOUT, ONE, "control", TTL_S)
+    theirs.pin(ROLLOUT, ONE, "control", TTL_S)
     assert told(theirs) == [ONE]
 
 
 def test_an_ended_rollout_holds_nobody() -> None:
     pins = SessionPins(Clock())
-    pins.hold(ROLLOUT, ONE, "control", TTL_S)
-    pins.hold(OTHER, ONE, "control", TTL_S)
+    pins.pin(ROLLOUT, ONE, "control", TTL_S)
+    pins.pin(OTHER, ONE, "control", TTL_S)
     pins.drop_rollouts({ROLLOUT})
     assert pins.group_of(ROLLOUT, ONE) is None and pins.group_of(OTHER, ONE) == "control"
     assert [entry.rollout for entry in pins.to_publish()] == [OTHER]
@@ -138,15 +138,15 @@ def test_an_ended_rollout_holds_nobody() -> None:
 def test_pins_are_bounded_and_the_longest_silent_goes() -> None:
     pins = SessionPins(Clock(), max_pins=3)
     for number in range(3):
-        pins.hold(ROLLOUT, session(number), "control", TTL_S)
-    pins.hold(ROLLOUT, session(0), "control", TTL_S)
-    pins.hold(ROLLOUT, session(3), "control", TTL_S)
+        pins.pin(ROLLOUT, session(number), "control", TTL_S)
+    pins.pin(ROLLOUT, session(0), "control", TTL_S)
+    pins.pin(ROLLOUT, session(3), "control", TTL_S)
     groups = [pins.group_of(ROLLOUT, session(number)) for number in range(4)]
     assert groups == ["control", None, "control", "control"]
     hostile = SessionPins(Clock())
     for number in range(5):
-        hostile.hold(ROLLOUT, session(number), "control", TTL_S)
-    pins.received(batch_of(hostile), NOW_UNIX_S)
+        hostile.pin(ROLLOUT, session(number), "control", TTL_S)
+    pins.receive_batch(batch_of(hostile), NOW_UNIX_S)
     assert len(pins) == 3
 
 
@@ -154,9 +154,9 @@ def test_a_tenant_that_invents_sessions_drives_out_its_own_only() -> None:
     pins = SessionPins(Clock(), max_pins=200)
     theirs = [session_hash(TenantId("globex"), f"s{number}") for number in range(50)]
     for hash_ in theirs:
-        pins.hold(ROLLOUT, hash_, "control", TTL_S)
+        pins.pin(ROLLOUT, hash_, "control", TTL_S)
     for number in range(1000):
-        pins.hold(ROLLOUT, session(number), "control", TTL_S)
+        pins.pin(ROLLOUT, session(number), "control", TTL_S)
     assert {pins.group_of(ROLLOUT, hash_) for hash_ in theirs} == {"control"}
     assert len(pins) <= 200 and pins.group_of(ROLLOUT, session(999)) == "control"
 
@@ -165,22 +165,22 @@ def test_batches_are_bounded_and_lose_nothing() -> None:
     pins = SessionPins(Clock())
     wanted = {session(number) for number in range(MAX_SESSIONS_PER_BATCH + 10)}
     for hash_ in wanted:
-        pins.hold(ROLLOUT, hash_, "control", TTL_S)
+        pins.pin(ROLLOUT, hash_, "control", TTL_S)
     first, second = told(pins), told(pins)
     assert (len(first), len(second)) == (MAX_SESSIONS_PER_BATCH, 10)
     assert {*first, *second} == wanted and told(pins) == []
     for number in range(MAX_ROLLOUTS_PER_BATCH + 5):
-        pins.hold(RolloutId(f"ro-{number:08}"), ONE, "control", TTL_S)
+        pins.pin(RolloutId(f"ro-{number:08}"), ONE, "control", TTL_S)
     assert [len(pins.to_publish()), len(pins.to_publish())] == [MAX_ROLLOUTS_PER_BATCH, 5]
 
 
 def test_what_the_bus_did_not_take_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = SessionPins(Clock())
     for number in range(5):
-        pins.hold(ROLLOUT, session(number), "control", TTL_S)
+        pins.pin(ROLLOUT, session(number), "control", TTL_S)
     pins.publish_failed(pins.to_publish())
     assert pins.unpublished == 5 and len(told(pins)) == 5
     monkeypatch.setattr(pins_module, "MAX_UNPUBLISHED", 3)
     for number in range(5, 10):
-        pins.hold(ROLLOUT, session(number), "control", TTL_S)
+        pins.pin(ROLLOUT, session(number), "control", TTL_S)
     assert (pins.unpublished, pins.lost_total) == (3, 2)

@@ -163,7 +163,7 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
     }[POOL]
     assert stats.arrivals == 1
     assert stats.arriving_tokens > 0
-    assert QuantileSketch.of(stats.ttft_ms).count == 1
+    assert QuantileSketch.from_buckets(stats.ttft_ms).count == 1
 
 
 async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Playing) -> None:
@@ -179,7 +179,7 @@ async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Pl
     engine.streams(sse.DONE)
     engine.ends_stream()
     stats = next(iter(p.gateway.services.admission.pools.heartbeats(SENDER, 1.0, [], {}))).pools[0]
-    gaps = QuantileSketch.of(stats.gap_ms)
+    gaps = QuantileSketch.from_buckets(stats.gap_ms)
     assert gaps.count_above(4_000) == 1 and gaps.quantile(0.5) == pytest.approx(20, rel=0.13)
     sample = p.gateway.services.metrics.registry.get_sample_value
     labels = {"pool": POOL, "class": "interactive"}
@@ -214,7 +214,7 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
 async def test_whoever_begins_to_wait_for_a_pool_at_zero_is_told_of_at_once() -> None:
     rig, bus = Rig(policies={"autoscaling": (AutoscalingEntry("zero", POOL, 0, 4),)}), Bus()
     catalogue, wakes = rig.gateway.services.state.catalogue, rig.gateway.services.pool_wakes
-    assert catalogue is not None and wakes.ask(catalogue, POOL)
+    assert catalogue is not None and wakes.request_pool(catalogue, POOL)
     began_s = time.monotonic()
     with contextlib.suppress(BusUnavailable):
         async with asyncio.timeout(30.0):

@@ -55,7 +55,7 @@ async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> Non
     play.rig.clock.forward(0.4)
     first.answers(200, prefilled())
     decodes(await play.connects())
-    took = QuantileSketch.of(told(play).ttft_ms)
+    took = QuantileSketch.from_buckets(told(play).ttft_ms)
     assert took.count == 1 and took.quantile(0.5) == pytest.approx(400, rel=0.15)
     assert told(play, POOL).arrivals == 1 and told(play, POOL).degraded == 0, "and its own pool's as before"
 
@@ -86,7 +86,7 @@ async def test_a_prompt_that_the_pool_has_failed_to_read_was_answered_by_another
     decodes(await play.connects())
     assert path(play) == "path=one;why=prefill_failed"
     assert (told(play).arrivals, told(play).degraded) == (1, 1)
-    assert QuantileSketch.of(told(play).ttft_ms).count == 0
+    assert QuantileSketch.from_buckets(told(play).ttft_ms).count == 0
 
 
 async def test_batch_may_wait_and_is_told_apart() -> None:
@@ -134,7 +134,7 @@ async def test_the_wait_of_a_prefill_pool_is_its_prompts() -> None:
     clock, asking = Clock(), Play("r0").ask().admitted
     activity = PoolActivity(clock)
     for wait_s in (0.0, 1.0, 2.0):
-        activity.prompt_came(asking, wait_s, is_read=wait_s < 2.0)
+        activity.prompt_arrived(asking, wait_s, is_read=wait_s < 2.0)
     assert told_by(activity, POOL).queue_s == 1.0
     assert told_by(activity, POOL).degraded == 1
     clock.forward(SLOT_S * SLOTS)

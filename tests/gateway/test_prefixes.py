@@ -52,7 +52,7 @@ def test_worked_example_of_the_prologue() -> None:
         four.features, prompt_bytes=2048, prompt_tokens=564, prompt_exact=False, text_blocks=(1, 2, 3, 4)
     )
     three = msgspec.structs.replace(features, text_blocks=(1, 2, 3, 5))
-    known.sent(msgspec.structs.replace(four, features=features), R0, 0.0)
+    known.record_sent(msgspec.structs.replace(four, features=features), R0, 0.0)
     assert known.cached(msgspec.structs.replace(four, features=three), 0.0).tokens == {R0: 384}
 
 
@@ -60,7 +60,7 @@ def test_the_next_turn_is_known_where_the_last_one_went() -> None:
     known = prefixes()
     first, second = chat("hello"), chat("hello", "and then?")
     assert known.cached(first, 0.0).tokens == {}
-    known.sent(first, R0, 0.0)
+    known.record_sent(first, R0, 0.0)
     found = known.cached(second, 1.0).tokens
     assert set(found) == {R0}
     assert 0.6 * second.features.prompt_tokens < found[R0] < second.features.prompt_tokens
@@ -73,13 +73,13 @@ def test_a_whole_prompt_is_never_all_cached() -> None:
         exact.features, prompt_bytes=512, prompt_tokens=64, prompt_exact=True, text_blocks=(1,)
     )
     request = msgspec.structs.replace(exact, features=features)
-    known.sent(request, R0, 0.0)
+    known.record_sent(request, R0, 0.0)
     assert known.cached(request, 0.0).tokens == {R0: 63}
 
 
 def test_nothing_is_known_across_tenants() -> None:
     known = prefixes()
-    known.sent(chat("hello"), R0, 0.0)
+    known.record_sent(chat("hello"), R0, 0.0)
     assert known.cached(chat("hello", key=GLOBEX_KEY), 0.0).tokens == {}
 
 
@@ -88,8 +88,8 @@ def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
     known = prefixes()
     known.receive_heartbeat(rig.heartbeat("r0"))
     known.receive_heartbeat(rig.heartbeat("r1"))
-    known.sent(chat("hello"), R0, 0.0)
-    known.sent(chat("hello"), R1, 0.0)
+    known.record_sent(chat("hello"), R0, 0.0)
+    known.record_sent(chat("hello"), R1, 0.0)
     known.receive_heartbeat(rig.heartbeat("r0", phase=phase))
     assert set(known.cached(chat("hello"), 0.0).tokens) == {R1}
     known.forget(R1)
@@ -101,11 +101,11 @@ def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> 
     for name, blocks in (("r0", 100), ("r1", 100_000)):
         known.receive_heartbeat(rig.heartbeat(name, kv_blocks_total=blocks, kv_block_tokens=16))
     mine = chat("hello")
-    known.sent(mine, R0, 0.0)
+    known.record_sent(mine, R0, 0.0)
     for number in range(12):
         body = [SYSTEM | {"content": f"{number} other rules " * 100}]
         other = msgspec.structs.replace(mine, features=_features_of(body))
-        known.sent(other, R0, 0.0)
+        known.record_sent(other, R0, 0.0)
     assert R0 not in known.cached(mine, 0.0).tokens, "30 kB of others went there since, and it holds 6.4"
 
 
@@ -113,14 +113,14 @@ def _features_of(messages: list[dict[str, Any]]) -> Any:
     model = rig.catalogue().resolve(rig.snapshot().tenants[0].name, "acme/bot")
     assert model is not None
     tenant = rig.snapshot().tenants[0].name
-    return INTAKE.features.of({"messages": messages}, CHAT, model, tenant, "s", length_field="max_tokens")
+    return INTAKE.features.build({"messages": messages}, CHAT, model, tenant, "s", length_field="max_tokens")
 
 
 @pytest.mark.parametrize("source", ["events", "bloom"])
 def test_what_replicas_tell_goes_before_the_own_record(source: str) -> None:
     telling = Telling({R1: 77})
     known = prefixes(exact=telling)
-    known.sent(chat("hello"), R0, 0.0)
+    known.record_sent(chat("hello"), R0, 0.0)
     assert known.cached(chat("hello", source=source), 0.0).tokens == {R1: 77}
     telling.answer = {}
     assert known.cached(chat("hello", source=source), 0.0).tokens == {}, "nobody has it, and that is known"
@@ -133,7 +133,7 @@ def test_what_replicas_tell_goes_before_the_own_record(source: str) -> None:
 def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
     known = prefixes(max_blocks=1000)
     for number in range(200):
-        known.sent(
+        known.record_sent(
             msgspec.structs.replace(chat("x"), features=_features_of([SYSTEM | {"content": f"{number} " * 999}])),
             R0,
             0.0,
@@ -145,6 +145,6 @@ def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
     known.swap([PoolName("other")])
     assert len(known) == 0
     assert known.cached(chat("x"), 0.0).tokens == {}
-    known.sent(chat("x"), R0, 0.0)
+    known.record_sent(chat("x"), R0, 0.0)
     known.receive_heartbeat(rig.heartbeat("r0"))
     known.forget(R0)

@@ -265,7 +265,7 @@ async def test_what_ends_in_the_drain_is_told_before_the_end(tmp_path: Path, cer
 
 async def follow(bus: ValkeyBus, book: EvidenceBook) -> None:
     async for message in bus.stats():
-        book.take(message, time.time())
+        book.receive_message(message, time.time())
 
 
 def counted(book: EvidenceBook) -> int:

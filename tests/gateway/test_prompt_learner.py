@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from functions.api.ids import PoolName
 from functions.decisions.prefix.block_names import chain, scope_seed
-from functions.engines.sim.model import ServedModel
+from functions.engines.sim.model import SimulatedModel
 from functions.engines.sim.templates import ChatMessage
 from functions.gateway.intake.routes import CHAT, COMPLETIONS, Route
 from functions.gateway.prefix import prompt_learner
@@ -96,26 +96,26 @@ def test_another_body_than_was_admitted_is_not_learnt(learner: PromptLearner, mo
 def test_a_pool_without_a_tokenizer_is_looked_at_again_later(tmp_path: Path) -> None:
     now_s = [5.0]
     models = PromptModels(clock=lambda: now_s[0])
-    assert models.of(POOL, tmp_path / POOL) is None
+    assert models.model_for(POOL, tmp_path / POOL) is None
     model_dir(tmp_path)
-    assert models.of(POOL, tmp_path / POOL) is None
+    assert models.model_for(POOL, tmp_path / POOL) is None
     now_s[0] += RETRY_S
-    assert models.of(POOL, tmp_path / POOL) is not None
-    assert models.of(PoolName("another"), tmp_path / "another") is None
+    assert models.model_for(POOL, tmp_path / POOL) is not None
+    assert models.model_for(PoolName("another"), tmp_path / "another") is None
 
 
 def test_another_directory_is_another_tokenizer_at_once(tmp_path: Path) -> None:
     models = PromptModels(clock=lambda: 0.0)
     first, second = (model_dir(tmp_path / name) / POOL for name in ("a", "b"))
-    found = models.of(POOL, first)
-    assert found is not None and models.of(POOL, first) is found
-    assert models.of(POOL, second) not in (None, found)
-    assert models.of(POOL, tmp_path) is None, "a former one is none"
+    found = models.model_for(POOL, first)
+    assert found is not None and models.model_for(POOL, first) is found
+    assert models.model_for(POOL, second) not in (None, found)
+    assert models.model_for(POOL, tmp_path) is None, "a former one is none"
 
 
 def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"shoal_tokenizer": "builtin"}))
-    model, engine = load_model(tmp_path), ServedModel.load(str(tmp_path), ())
+    model, engine = load_model(tmp_path), SimulatedModel.load(str(tmp_path), ())
     messages = [{"role": "user", "content": "Größe, “quotes”\nand 1234567 words"}]
     assert model.template is not None
     prompt = model.template.render(messages)

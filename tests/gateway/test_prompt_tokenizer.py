@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from functions.gateway.prefix import prompt_tokenizer
 from functions.gateway.prefix.prompt_template import PromptTemplate, load_template
-from functions.gateway.prefix.prompt_tokenizer import ModelTokenizer
+from functions.gateway.prefix.prompt_tokenizer import ModelPromptTokenizer
 from tests.gateway.prompt_rig import CONVERSATIONS, POOL, TEMPLATE, TEXTS, model_dir, real_model_dir, trained
 from tests.soak import sampled
 
@@ -20,8 +20,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(directory: Path) -> ModelTokenizer:
-    return ModelTokenizer.load(directory)
+def tokenizer(directory: Path) -> ModelPromptTokenizer:
+    return ModelPromptTokenizer.load(directory)
 
 
 WHOLE = Tokenizer.from_str(trained())
@@ -30,7 +30,7 @@ CHATML = PromptTemplate(TEMPLATE, {})
 
 @settings(max_examples=200)
 @given(CONVERSATIONS)
-def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelTokenizer, messages: list[dict[str, str]]) -> None:
+def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelPromptTokenizer, messages: list[dict[str, str]]) -> None:
     assert tokenizer.in_pieces
     prompt = CHATML.render(messages)
     tokens = tokenizer.tokens(prompt, add_special_tokens=False)
@@ -43,7 +43,7 @@ def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelTokenizer, messag
 def test_token_ids_are_those_of_the_real_model(examples: int) -> None:
     """Many conversations with the base model's own tokenizer and template."""
     directory = real_model_dir()
-    tokenizer, template = ModelTokenizer.load(directory), load_template(directory)
+    tokenizer, template = ModelPromptTokenizer.load(directory), load_template(directory)
     whole = Tokenizer.from_file(str(directory / "tokenizer.json"))
     assert template is not None and tokenizer.in_pieces
 
@@ -60,7 +60,7 @@ def test_token_ids_are_those_of_the_real_model(examples: int) -> None:
 
 
 @given(TEXTS)
-def test_a_piece_that_is_remembered_is_the_same(tokenizer: ModelTokenizer, text: str) -> None:
+def test_a_piece_that_is_remembered_is_the_same(tokenizer: ModelPromptTokenizer, text: str) -> None:
     first = tokenizer.tokens(text, add_special_tokens=False)
     assert tokenizer.tokens(text, add_special_tokens=False).ids == first.ids
 
@@ -69,7 +69,7 @@ def test_a_special_token_that_takes_its_neighbours_spaces_is_never_cut_at(tmp_pa
     content = json.loads(trained())
     content["added_tokens"] = [token | {"lstrip": True} for token in content["added_tokens"]]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    tokenizer = ModelTokenizer.load(tmp_path)
+    tokenizer = ModelPromptTokenizer.load(tmp_path)
     assert not tokenizer.in_pieces
     text = "one two  <|im_start|> three"
     whole = Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False)
@@ -80,7 +80,7 @@ def test_a_tokenizer_that_adds_a_space_at_the_beginning_is_found_out(tmp_path: P
     content = json.loads(trained())
     content["pre_tokenizer"]["add_prefix_space"] = True
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    tokenizer = ModelTokenizer.load(tmp_path)
+    tokenizer = ModelPromptTokenizer.load(tmp_path)
     text = "one<|im_start|>two"
     whole = Tokenizer.from_str(json.dumps(content)).encode(text, add_special_tokens=False)
     assert list(tokenizer.tokens(text, add_special_tokens=False).ids) == whole.ids
@@ -88,7 +88,7 @@ def test_a_tokenizer_that_adds_a_space_at_the_beginning_is_found_out(tmp_path: P
 
 def test_what_is_remembered_is_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_tokenizer, "MAX_REMEMBERED_BYTES", 2000)
-    tokenizer = ModelTokenizer.load(directory)
+    tokenizer = ModelPromptTokenizer.load(directory)
     for number in range(50):
         tokenizer.tokens(f"message {number}", add_special_tokens=False)
     assert len(tokenizer._remembered) <= 6
@@ -99,4 +99,4 @@ def test_what_is_remembered_is_bounded(directory: Path, monkeypatch: pytest.Monk
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError):
-        ModelTokenizer.load(tmp_path)
+        ModelPromptTokenizer.load(tmp_path)

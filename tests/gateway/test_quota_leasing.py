@@ -229,7 +229,7 @@ async def test_how_many_there_were_outlives_a_restart(tmp_path: Path) -> None:
     assert gateway_count.last_known(file, 1) == 1
     shared = Shared(3, output_tokens_per_minute=LIMIT)
     await shared.meet()
-    keeping = asyncio.create_task(gateway_count.keep(shared.leases[0], file))
+    keeping = asyncio.create_task(gateway_count.save_changes(shared.leases[0], file))
     async with asyncio.timeout(60):
         while gateway_count.last_known(file, 1) != 3:
             await asyncio.sleep(0.01)
@@ -260,7 +260,7 @@ async def test_a_client_that_leaves_while_its_limits_are_asked_for_leaves_nothin
     entry = quotas.enter(ACME, shared.quota, shared.clock())
     assert entry.reserve(RequestFeatures(4, 1, False, 10, 10), shared.clock()) is False
     told: list[object] = []
-    quotas.ask(entry, shared.clock, told.append)
+    quotas.request_missing(entry, shared.clock, told.append)
     entry.leave(shared.clock())
     while not told:
         await asyncio.sleep(0)
@@ -298,7 +298,7 @@ async def test_a_place_that_comes_free_here_while_the_bus_says_no_is_taken(monke
     shared = Shared(2, concurrent_requests=2)
     await shared.meet()
     first, second = await at_once(shared, 0, 2)
-    answers = shared.broker.ask
+    answers = shared.broker.request_leases
 
     async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         answer = await answers(gateway_id, groups)
@@ -306,7 +306,7 @@ async def test_a_place_that_comes_free_here_while_the_bus_says_no_is_taken(monke
         shared.ends(first, 10)
         return answer
 
-    monkeypatch.setattr(shared.broker, "ask", ask)
+    monkeypatch.setattr(shared.broker, "request_leases", ask)
     assert len(await at_once(shared, 0, 1)) == 1
     assert shared.quotas[0].in_flight(ACME) == 2 and second.reservation.state == "reserved"
 
@@ -338,7 +338,7 @@ async def test_nobody_comes_while_what_is_owed_cannot_be_paid() -> None:
 
 def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callable[[int], int]) -> None:
     """The bus's answer to the n-th call, from 0, comes after so many turns of the loop: others go out meanwhile."""
-    answers, calls = shared.broker.ask, count()
+    answers, calls = shared.broker.request_leases, count()
 
     async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         call = next(calls)
@@ -347,7 +347,7 @@ def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callabl
             await asyncio.sleep(0)
         return answer
 
-    monkeypatch.setattr(shared.broker, "ask", ask)
+    monkeypatch.setattr(shared.broker, "request_leases", ask)
     monkeypatch.setattr("functions.gateway.quota.leases.ASK_S", 30.0)  # turns of the loop, not time, order the answers
 
 

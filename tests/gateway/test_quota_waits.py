@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart
 from functions.decisions.request.features import RequestFeatures
 from functions.gateway.errors import OverQuota
 from functions.gateway.quota.accounts import RequestQuota, TenantQuotas
@@ -14,7 +14,7 @@ from tests.gateway.rig import ACME_KEY, key_entry
 ACME = TenantId("acme")
 limit = st.one_of(st.none(), st.integers(1, 5_000))
 limits = st.builds(
-    QuotaLimits,
+    QuotaLimitsPart,
     input_tokens_per_minute=limit,
     output_tokens_per_minute=limit,
     kv_token_seconds_per_minute=limit,
@@ -34,7 +34,10 @@ def wait_told(refused: OverQuota) -> float:
 @settings(deadline=None)
 @given(limits, limits, requests, st.tuples(st.integers(0, 400), st.integers(0, 400)))
 def test_a_wait_is_as_long_as_it_says(
-    of_tenant: QuotaLimits, of_key: QuotaLimits, before: list[tuple[int, int, float, float]], last: tuple[int, int]
+    of_tenant: QuotaLimitsPart,
+    of_key: QuotaLimitsPart,
+    before: list[tuple[int, int, float, float]],
+    last: tuple[int, int],
 ) -> None:
     quotas, tier = TenantQuotas(), QuotaEntry("tier", limits=of_tenant)
     key = structs.replace(key_entry(ACME_KEY, "acme"), limits=of_key)

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart
 from functions.decisions.quota.dimensions import GPU, OUTPUT
 from functions.gateway.intake.routes import TOKENIZE
 from functions.gateway.quota.accounts import TenantQuotas
@@ -432,7 +432,7 @@ async def test_every_end_is_charged_once_and_as_delivered(
 async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> None:
     for weight_ratio, charged in ((0.0, 40), (0.25, 55), (1.0, 100)):
         tier = QuotaEntry(
-            "enterprise", limits=QuotaLimits(input_tokens_per_minute=60_000), cached_token_weight_ratio=weight_ratio
+            "enterprise", limits=QuotaLimitsPart(input_tokens_per_minute=60_000), cached_token_weight_ratio=weight_ratio
         )
         p = play("r0", quotas=(tier,))
         entry = p.gateway.services.quotas.enter(ACME, tier, 0.0)
@@ -457,7 +457,7 @@ async def test_seconds_of_accelerators_and_of_cache_are_told_as_they_are_charged
 
 
 async def test_a_keys_own_limits_hold_within_its_tenants(play: Playing) -> None:
-    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(requests_per_minute=2))
+    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimitsPart(requests_per_minute=2))
     keys = (limited, key_entry(BATCH_KEY, "acme", max_class="batch"))
     p = play("r0", quotas=(quota(requests_per_minute=3),), keys=keys)
     connection = Connection(p)
@@ -477,7 +477,7 @@ async def test_a_keys_own_limits_hold_within_its_tenants(play: Playing) -> None:
 
 
 async def test_a_refusal_names_the_longest_wait_and_whose_limit_it_is(play: Playing) -> None:
-    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(output_tokens_per_minute=600))
+    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimitsPart(output_tokens_per_minute=600))
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),), keys=(limited,))
     connection = Connection(p) >> post(asking(120))
     await p.settle()
@@ -490,7 +490,7 @@ async def test_a_refusal_names_the_longest_wait_and_whose_limit_it_is(play: Play
 
 
 async def test_a_keys_own_caps_hold(play: Playing) -> None:
-    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimits(max_output_tokens=5))
+    limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimitsPart(max_output_tokens=5))
     p = play("r0", quotas=(quota(max_output_tokens=50),), keys=(limited, key_entry(BATCH_KEY, "acme")))
     connection = Connection(p) >> post(asking(6))
     assert (connection.answer.status, connection.answer.code) == (400, "output_length_exceeded")

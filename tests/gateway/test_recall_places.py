@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import ConversationsPart, QuotaEntry, QuotaLimits
+from functions.api.snapshot import ConversationsPart, QuotaEntry, QuotaLimitsPart
 from functions.gateway.chat.conversations import READ_AT_ONCE, recall_slots
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from tests.gateway.composing import MakePlay, Shelf, Stage, counted
 from tests.gateway.engine_rig import Client
 
@@ -35,7 +35,7 @@ class SlowShelf(Shelf):
 def stage_with(play: MakePlay, **limits: int) -> tuple[Stage, SlowShelf]:
     stage = Stage(
         play,
-        sections={"quotas": (QuotaEntry("enterprise", limits=QuotaLimits(**limits)),)},
+        sections={"quotas": (QuotaEntry("enterprise", limits=QuotaLimitsPart(**limits)),)},
         conversations=ConversationsPart(),
     )
     shelf = SlowShelf()
@@ -88,12 +88,12 @@ async def test_one_tenants_do_not_keep_anothers_waiting() -> None:
     places, held = recall_slots(), asyncio.Event()
 
     async def holds() -> None:
-        async with places.taken(ACME):
+        async with places.reserved(ACME):
             await held.wait()
 
     holders = [asyncio.ensure_future(holds()) for _ in range(READ_AT_ONCE + 1)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(60), places.taken(GLOBEX):
+    async with asyncio.timeout(60), places.reserved(GLOBEX):
         assert not any(holder.done() for holder in holders)
     held.set()
     await asyncio.gather(*holders)
@@ -104,13 +104,13 @@ async def test_who_finds_no_place_in_time_is_told_so() -> None:
     places, held = recall_slots(wait_s=0.0), asyncio.Event()
 
     async def holds() -> None:
-        async with places.taken(ACME):
+        async with places.reserved(ACME):
             await held.wait()
 
     holders = [asyncio.ensure_future(holds()) for _ in range(READ_AT_ONCE)]
     await asyncio.sleep(0)
-    with pytest.raises(Refused, match="Try again shortly") as refused:
-        async with places.taken(ACME):
+    with pytest.raises(RequestRejected, match="Try again shortly") as refused:
+        async with places.reserved(ACME):
             raise AssertionError("there is no place")
     assert (refused.value.answer.status, refused.value.answer.code) == (503, "conversation_unavailable")
     held.set()

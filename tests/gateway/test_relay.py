@@ -250,7 +250,7 @@ def test_an_event_without_choices_that_is_no_usage_passes() -> None:
 def test_a_base_model_asked_for_by_its_name_is_not_renamed() -> None:
     same = Renaming("base", "base")
     data = sse.token("base", "x")
-    assert same.fields(data) is data
+    assert same.rename_fields(data) is data
 
 
 # the first events

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.headers import (
     RawHeaders,
     announced_bytes,
@@ -20,7 +20,7 @@ JSON = (b"content-type", b"application/json")
 
 
 def refusal(headers: RawHeaders) -> tuple[int, str]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         read_headers(headers, "id", limits())
     return refused.value.answer.status, refused.value.answer.code
 
@@ -121,7 +121,7 @@ def test_json_is_json(value: bytes) -> None:
     ],
 )
 def test_other_media_are_refused(headers: RawHeaders) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         check_json_body(headers)
     assert (refused.value.answer.status, refused.value.answer.code) == (415, "unsupported_media_type")
 

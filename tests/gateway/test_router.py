@@ -103,7 +103,7 @@ async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Pla
     for heartbeat, _ in fleet.heartbeats():
         told = {"sequence": heartbeat.sequence + 1, "node": f"node-{heartbeat.replica_id}"}
         fleet.fold(msgspec.structs.replace(heartbeat, **told), p.rig.clock())
-    fleet.tell_nodes({"node-r0": "down"}, p.rig.clock() + 60.0)
+    fleet.set_troubled_nodes({"node-r0": "down"}, p.rig.clock() + 60.0)
     p.gateway.sweep()
     for _ in range(6):
         exchange = p.ask(stream=True)

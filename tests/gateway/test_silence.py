@@ -13,30 +13,30 @@ def slot(replica_id: ReplicaId = R0) -> InFlightSlot:
 
 def test_worked_example_of_the_prologue() -> None:
     silence, stream = Silence(), slot()
-    silence.speaks(stream, 10.0)
-    silence.heard(R0, 10.2)
-    assert silence.mute([R0], 11.1) == []
-    assert silence.mute([R0], 10.2 + MUTE_AFTER_S) == [R0]
+    silence.expect_bytes(stream, 10.0)
+    silence.record_bytes(R0, 10.2)
+    assert silence.mute_replicas([R0], 11.1) == []
+    assert silence.mute_replicas([R0], 10.2 + MUTE_AFTER_S) == [R0]
     assert silence.quiet_s(R0, 10.0, 11.2) == 1.0
-    silence.heard(R0, 12.0)
-    assert silence.mute([R0], 12.5) == []
+    silence.record_bytes(R0, 12.0)
+    assert silence.mute_replicas([R0], 12.5) == []
 
 
 def test_a_stream_that_nobody_reads_is_none_that_ought_to_speak() -> None:
     silence, stream = Silence(), slot()
-    silence.speaks(stream, 0.0)
-    silence.pauses(stream)
-    silence.pauses(stream)
-    assert silence.mute([R0], 100.0) == [] and not silence.ought_to_speak(R0)
-    silence.speaks(stream, 100.0)
-    assert silence.mute([R0], 100.5) == [] and silence.mute([R0], 101.0) == [R0]
+    silence.expect_bytes(stream, 0.0)
+    silence.stop_expecting(stream)
+    silence.stop_expecting(stream)
+    assert silence.mute_replicas([R0], 100.0) == [] and not silence.expects_bytes(R0)
+    silence.expect_bytes(stream, 100.0)
+    assert silence.mute_replicas([R0], 100.5) == [] and silence.mute_replicas([R0], 101.0) == [R0]
 
 
 def test_what_is_found_in_vain_is_mute_until_it_is_heard_or_has_nothing_left() -> None:
     silence = Silence()
-    silence.found_mute(R0)
-    silence.found_mute(R1)
-    assert silence.mute([R0, R1], 5.0) == [R0, R1]
-    silence.heard(R1, 5.0)
-    assert silence.mute([R0, R1], 5.1) == [R0]
-    assert silence.mute([R1], 5.2) == []
+    silence.mark_mute(R0)
+    silence.mark_mute(R1)
+    assert silence.mute_replicas([R0, R1], 5.0) == [R0, R1]
+    silence.record_bytes(R1, 5.0)
+    assert silence.mute_replicas([R0, R1], 5.1) == [R0]
+    assert silence.mute_replicas([R1], 5.2) == []

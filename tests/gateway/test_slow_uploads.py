@@ -41,7 +41,7 @@ async def uploaded(
     async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
         with ExitStack() as held:
             for number in range(others):
-                held.enter_context(batches.uploads.taken(f"t{number}"))
+                held.enter_context(batches.uploads.reserved(f"t{number}"))
             answer = await client.post("/v1/files", content=sent(), headers=headers)
     assert not batches.uploads._held, "its place is free"
     batches.close_store()

@@ -170,7 +170,7 @@ async def test_nobody_calls_a_prefill_pool_by_its_name() -> None:
     catalogue = play.gateway.services.state.catalogue
     assert catalogue is not None
     assert catalogue.usable(play.gateway.services.state.catalogue.tenants["acme"].name, PREFILL).in_order == ()  # type: ignore[index]
-    assert PREFILL not in catalogue.takes_over(POOL)
+    assert PREFILL not in catalogue.takeover_pools(POOL)
 
 
 # a failure at each step
@@ -259,7 +259,7 @@ async def one_request(number: int, step: str, seen: Counter[str]) -> None:
     assert play.client.status == 200 and play.client.ended and play.client.body.endswith(sse.DONE), step
     assert charged(play) == (4000, 7), step  # once, whatever came before
     assert play.quiet(), step
-    rows = play.gateway.services.usage.take()
+    rows = play.gateway.services.usage.pop_rows()
     by_pool = {row.pool: row for row in rows}
     assert sum(row.requests for row in rows) == 1
     assert (by_pool[PREFILL].accelerator_seconds > 0.0 if PREFILL in by_pool else False) == (step == "none"), step
@@ -308,7 +308,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_pays_for_that() -> 
     assert play.exchange is not None
     play.exchange.client_left()
     assert first.dropped and play.quiet()
-    rows = {row.pool: row for row in play.gateway.services.usage.take()}
+    rows = {row.pool: row for row in play.gateway.services.usage.pop_rows()}
     assert rows[PREFILL].accelerator_seconds > 0.0
     assert charged(play)[0] > 1000
 

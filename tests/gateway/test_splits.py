@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from functions.decisions.catalogue import Catalogue
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.intake import Intake, RawRequest
 from functions.gateway.intake.models import as_control
 from functions.gateway.intake.routes import CHAT
@@ -167,7 +167,7 @@ def test_what_reaches_the_engine_of_a_session() -> None:
     ],
 )
 def test_what_names_no_session(named: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         Door().admit(**named)
     assert (refused.value.answer.status, refused.value.answer.param) == (400, param)
 

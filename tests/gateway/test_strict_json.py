@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake import json_body as strict_json
 from functions.gateway.intake.json_body import _outside_strings, parse_object
 
@@ -20,7 +20,7 @@ def parse(body: bytes, *, depth: int = DEPTH, values: int = VALUES) -> dict[str,
 
 
 def refusal(body: bytes, **bounds: int) -> tuple[str, str | None, str]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         parse(body, **bounds)
     answer = refused.value.answer
     assert answer.status == 400
@@ -210,7 +210,7 @@ def test_any_bytes_are_refused_or_read_as_the_standard_parser_reads_them(noise: 
     body = b'{"a":' + noise + b"}"
     try:
         parsed = parse(body)
-    except Refused:
+    except RequestRejected:
         return
     strict = json.loads(body, parse_constant=lambda constant: pytest.fail(f"{constant} was taken"))
     assert _same(parsed, strict)

@@ -25,7 +25,7 @@ def lesson(tenant: str, number: int, size_bytes: int = 1) -> Lesson:
 def drain(queue: TokenizeQueue[Lesson]) -> list[Lesson]:
     taken = []
     while len(queue):
-        found = queue.take()
+        found = queue.next_job()
         assert found is not None
         taken.append(found)
     return taken
@@ -45,7 +45,7 @@ def test_who_was_away_saves_nothing_up() -> None:
     for number in range(20):
         queue.put(lesson("a", number, 1000))
     for _ in range(10):
-        queue.take()
+        queue.next_job()
     for number in range(20, 30):
         queue.put(lesson("b", number, 1000))
     assert [found.tenant for found in drain(queue)][:4] == ["a", "b", "a", "b"]
@@ -54,7 +54,7 @@ def test_who_was_away_saves_nothing_up() -> None:
 def test_a_prompt_waits_once() -> None:
     queue: TokenizeQueue[Lesson] = TokenizeQueue()
     assert queue.put(lesson("a", 7)) and queue.put(lesson("a", 7)) and len(queue) == 1
-    assert queue.take() is not None and len(queue) == 0
+    assert queue.next_job() is not None and len(queue) == 0
     assert queue.put(lesson("a", 7)) and len(queue) == 1, "it may come again once it was taken"
 
 
@@ -87,7 +87,7 @@ def test_whoever_waits_is_woken_by_a_lesson_and_by_the_end() -> None:
     taken: list[Lesson | None] = []
 
     def take_two() -> None:
-        taken.extend((queue.take(), queue.take()))
+        taken.extend((queue.next_job(), queue.next_job()))
 
     thread = threading.Thread(target=take_two)
     thread.start()

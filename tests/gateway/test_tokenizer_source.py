@@ -183,10 +183,10 @@ async def test_a_lesson_by_a_former_tokenizer_is_dropped() -> None:
     await exact.refresh_tokenizers(catalogue_of(OLD))
     tell(exact, "r0", [1])
     assert exact.matched(admit()) is None
-    job = exact.learner._queue.take()
+    job = exact.learner._queue.next_job()
     assert job is not None and job.model_dir == store.there[OLD]
     await exact.refresh_tokenizers(catalogue_of(NEW))
-    exact.learnt(job, None)  # type: ignore[arg-type]  # it would fail if it were kept
+    exact.store_learnt(job, None)  # type: ignore[arg-type]  # it would fail if it were kept
 
 
 async def test_figures() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.gateway.limits import Limits
 from functions.telemetry.otlp import spans
 from functions.telemetry.trace_row import TraceRow, encode
@@ -99,7 +99,7 @@ async def test_a_stream_that_broke_off_says_so(play: Playing) -> None:
 
 async def test_what_was_refused_before_it_had_a_model_leaves_no_row(play: Playing) -> None:
     limited: Any = quota(requests_per_minute=1)
-    assert limited.limits == QuotaLimits(requests_per_minute=1)
+    assert limited.limits == QuotaLimitsPart(requests_per_minute=1)
     p = play("r0", quotas=(limited,))
     p.ask(stream=False)
     (await p.connects()).answers(200, sse.whole(BOT_V1))

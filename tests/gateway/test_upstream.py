@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import ReplicaId
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway.request.upstream import UpstreamConnection, UpstreamPool
 from tests.gateway.engine_rig import STREAM_HEAD, PlayedTransport
 from tests.gateway.test_relay import cut, cuts
@@ -24,7 +24,7 @@ class Reader:
     def __init__(self) -> None:
         self.heads: list[tuple[int, bytes]] = []
         self.pieces: list[bytes] = []
-        self.ends: list[Failure | None] = []
+        self.ends: list[AttemptFailure | None] = []
         self.ended = asyncio.Event()
 
     def on_head(self, status: int, content_type: bytes) -> None:
@@ -39,7 +39,7 @@ class Reader:
         self.ends.append(None)
         self.ended.set()
 
-    def on_failure(self, failure: Failure, detail: str) -> None:
+    def on_failure(self, failure: AttemptFailure, detail: str) -> None:
         self.ends.append(failure)
         self.ended.set()
 
@@ -97,7 +97,7 @@ def test_an_answer_cut_anywhere_is_one_answer(at: list[int], before: str, framin
     assert answer.heads == [(200, b"text/event-stream")]
     assert b"".join(answer.pieces) == BODY and answer.ends == [None]
     assert transport.closing == (after != "nothing"), "whoever says more than was asked is not trusted with the next"
-    assert (pool.take(ReplicaId("r0")) is connection) == (after == "nothing")
+    assert (pool.pop_idle(ReplicaId("r0")) is connection) == (after == "nothing")
 
 
 @given(cuts, st.integers(0, 60))
@@ -108,8 +108,8 @@ def test_half_an_answer_is_none(at: list[int], missing: int) -> None:
     assert answer.ends == []
     transport.closing = True
     connection.connection_lost(None)
-    assert answer.ends == [Failure.RESET]
-    assert pool.take(ReplicaId("r0")) is None
+    assert answer.ends == [AttemptFailure.RESET]
+    assert pool.pop_idle(ReplicaId("r0")) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_is_no_answer_fails_once_and_ends_the_connection(answer_bytes: byte
         answer = received(
             connection, transport, [answer_bytes[start : start + size] for start in range(0, len(answer_bytes), size)]
         )
-        assert answer.ends == [Failure.BAD_ANSWER] and transport.aborted
+        assert answer.ends == [AttemptFailure.BAD_ANSWER] and transport.aborted
 
 
 def test_a_head_that_is_sent_away_takes_its_body_with_it() -> None:
@@ -174,4 +174,4 @@ def test_what_is_no_body_has_a_bound(what: str) -> None:
     _, connection, transport = connected()
     begins, goes_on = ENDLESS[what]
     answer = received(connection, transport, [begins] + [goes_on] * 100)
-    assert answer.ends == [Failure.BAD_ANSWER] and transport.aborted
+    assert answer.ends == [AttemptFailure.BAD_ANSWER] and transport.aborted

@@ -24,7 +24,9 @@ class Rig:
         self.delivery = UsageDelivery(self.sums, UsageSpool(folder), self._post, "gateway", self.clock)
 
     def uses(self, tokens: int) -> None:
-        self.sums.put_back([UsageRow(1, "acme", "acme/bot", "v1", "pool", "interactive", 1, completion_tokens=tokens)])
+        self.sums.restore_rows(
+            [UsageRow(1, "acme", "acme/bot", "v1", "pool", "interactive", 1, completion_tokens=tokens)]
+        )
 
     def counted(self) -> list[int]:
         """Tokens of each report that was new."""
@@ -54,7 +56,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 async def test_a_registry_that_is_away_is_told_later(rig: Rig) -> None:
     rig.answers = [None, 503, 404]
     rig.uses(3)
-    await rig.delivery.keep_once()
+    await rig.delivery.write_once()
     for _ in range(3):
         with pytest.raises(NotDelivered):
             rig.delivery.deliver()
@@ -69,7 +71,7 @@ async def test_a_registry_that_is_away_is_told_later(rig: Rig) -> None:
 async def test_a_process_that_ends_tells_all_also_what_came_after_a_report_that_failed(rig: Rig) -> None:
     rig.answers = [None]
     rig.uses(3)
-    await rig.delivery.keep_once()
+    await rig.delivery.write_once()
     with pytest.raises(NotDelivered):
         rig.delivery.deliver()
     rig.uses(4)
@@ -81,10 +83,10 @@ async def test_a_process_that_ends_tells_all_also_what_came_after_a_report_that_
 async def test_what_the_registry_will_never_take_is_kept_for_people_and_holds_up_nothing(rig: Rig) -> None:
     rig.answers = [413]
     rig.uses(3)
-    await rig.delivery.keep_once()
+    await rig.delivery.write_once()
     rig.delivery.deliver()
     rig.uses(4)
-    await rig.delivery.keep_once()
+    await rig.delivery.write_once()
     rig.delivery.deliver()
     assert rig.counted() == [4] and rig.metric("shoal_usage_reports_total", outcome="refused") == 1.0
     assert len(list(rig.delivery.spool.directory.glob("*/*.refused"))) == 1
@@ -98,8 +100,8 @@ async def test_a_disk_that_takes_nothing_leaves_it_in_memory(rig: Rig, monkeypat
         patched.setattr(rig.delivery.spool, "write", fails)
         for tokens in (3, 4):
             rig.uses(tokens)
-            await rig.delivery.keep_once()
+            await rig.delivery.write_once()
     assert rig.metric("shoal_usage_unspooled_requests") == 2.0
-    await rig.delivery.keep_once()
+    await rig.delivery.write_once()
     rig.delivery.deliver()
     assert rig.counted() == [7] and rig.metric("shoal_usage_unspooled_requests") == 0.0

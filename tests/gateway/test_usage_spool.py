@@ -64,7 +64,7 @@ def test_a_report_that_is_not_answered_stays_the_same(spools: Spools) -> None:
     first = told(spool.pending())
     spool.write([row(tokens=4)])
     assert told(spool.pending()) == first
-    spool.pending()[0].done()
+    spool.pending()[0].delete()
     (second,) = told(spool.pending())
     assert (second.sequence, tokens([second])) == (2, 4)
 
@@ -73,7 +73,7 @@ def test_nothing_is_pending_where_nothing_was_written(spools: Spools) -> None:
     spool = spools()
     assert spool.pending() == []
     spool.write([row()])
-    spool.pending()[0].done()
+    spool.pending()[0].delete()
     assert spool.pending() == []
 
 
@@ -140,7 +140,7 @@ def test_more_keys_than_a_report_bears_are_several_reports(spools: Spools) -> No
     reports = told(spool.pending())
     assert [len(report.rows) for report in reports] == [6_000, 6_000]
     for pending in spool.pending():
-        pending.done()
+        pending.delete()
     assert [len(report.rows) for report in told(spool.pending())] == [6_000]
 
 
@@ -151,8 +151,8 @@ def test_what_was_told_leaves_no_folder_behind(spools: Spools, tmp_path: Path) -
     killed(first)
     for files in second.abandoned():
         for pending in files:
-            pending.done()
+            pending.delete()
     for pending in second.pending():
-        pending.done()
+        pending.delete()
     second.close()
     assert list(tmp_path.iterdir()) == []

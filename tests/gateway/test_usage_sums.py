@@ -21,7 +21,7 @@ FOUR = (PoolEntry(POOL, 2048, accelerators_per_replica=4, price_per_accelerator_
 
 def rows(p: Play) -> dict[str, UsageRow]:
     """By pool."""
-    return {row.pool: row for row in p.gateway.services.usage.take()}
+    return {row.pool: row for row in p.gateway.services.usage.pop_rows()}
 
 
 def only(p: Play) -> UsageRow:
@@ -44,7 +44,7 @@ async def test_a_row_has_who_asked_for_what_when(play: Playing) -> None:
     assert (row.hour, row.tenant, row.model, row.version, row.pool) == (HOUR, "acme", "acme/bot", "v1", POOL)
     assert (row.service_class, row.requests, row.failed, row.left) == ("interactive", 3, 0, 0)
     assert tokens(row) == (9, 0, 6) and row.lost_attempts == 0
-    assert p.gateway.services.usage.take() == [], "and is taken once"
+    assert p.gateway.services.usage.pop_rows() == [], "and is taken once"
 
 
 async def test_all_accelerators_of_a_replica_are_charged_at_their_price(play: Playing) -> None:
@@ -222,7 +222,7 @@ async def test_more_models_than_rows_go_to_their_tenant_and_then_are_told_as_los
     assert len(sums) == 3 and sums.lost_requests_total == 0
     for _ in range(5):
         sums.count(ended, (3, 0, 2))
-    found = sums.take()
+    found = sums.pop_rows()
     assert [row.model for row in found] == ["acme/bot"] * 3 + [""] * 3
     assert sum(row.requests for row in found) == 6 and sums.lost_requests_total == 2
 
@@ -231,8 +231,8 @@ async def test_what_could_not_be_kept_is_there_again(play: Playing) -> None:
     ended = await ended_once(play)
     sums = UsageSums(lambda: NOW_UNIX_S)
     sums.count(ended, (3, 1, 2))
-    taken = sums.take()
+    taken = sums.pop_rows()
     sums.count(ended, (30, 10, 20))
-    sums.put_back(taken)
-    (row,) = sums.take()
+    sums.restore_rows(taken)
+    (row,) = sums.pop_rows()
     assert (row.requests, tokens(row)) == (2, (33, 11, 22))

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 
 _SEND_BYTES = 64 * 1024
 
@@ -32,23 +32,23 @@ def reached(listener: socket.socket, address: str) -> str:
     ],
 )
 def test_who_is_let_in(host: str, by_four: str, by_six: str) -> None:
-    with bound(host, 0) as listener:
+    with bind_socket(host, 0) as listener:
         assert (reached(listener, "127.0.0.1"), reached(listener, "::1")) == (by_four, by_six)
 
 
 def test_a_kernel_without_ipv6_listens_to_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with bound("::", 0) as listener:
+    with bind_socket("::", 0) as listener:
         assert reached(listener, "127.0.0.1") == "127.0.0.1"
 
 
 def test_options_are_there_before_the_bind() -> None:
-    with bound("::", 0, (socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)) as listener:
+    with bind_socket("::", 0, (socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)) as listener:
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * _SEND_BYTES  # as Linux counts
 
 
 @pytest.mark.parametrize("host", ["::", "127.0.0.1"])
 def test_a_port_that_is_taken_is_said(host: str) -> None:
-    with bound(host, 0) as first, pytest.raises(OSError, match="in use"):
+    with bind_socket(host, 0) as first, pytest.raises(OSError, match="in use"):
         first.listen()
-        bound(host, first.getsockname()[1])
+        bind_socket(host, first.getsockname()[1])

@@ -37,7 +37,7 @@ class Listener:
     def known(self, name: str) -> Client:
         client = self.comes(name)
         assert client is not None
-        self.connections.known(client)
+        self.connections.mark_known(client)
         return client
 
 
@@ -47,7 +47,7 @@ def test_strangers_who_say_little_keep_nobody_out() -> None:
     strangers = [listener.comes(f"s{number}") for number in range(9500)]
     for stranger in strangers[:4000]:
         assert stranger is not None
-        listener.connections.spoke(stranger)
+        listener.connections.mark_active(stranger)
     newcomers = [listener.comes(f"n{number}") for number in range(2000)]
     assert all(client is not None and not client.gone for client in newcomers)
     gone = [number for number, client in enumerate(strangers) if client is not None and client.gone]
@@ -63,7 +63,7 @@ def test_a_known_connection_gives_way_after_all_strangers_and_one_with_a_request
     stranger = listener.comes("stranger")
     listener.now_s += 50.0
     assert listener.comes("a") is not None and stranger is not None and stranger.gone
-    listener.connections.known(next(each for each in listener.connections if getattr(each, "name", "") == "a"))
+    listener.connections.mark_known(next(each for each in listener.connections if getattr(each, "name", "") == "a"))
     listener.connections.sweep(listener.now_s)
     assert listener.comes("b") is not None and long_idle.gone
     assert not busy.gone
@@ -112,7 +112,7 @@ def test_a_connection_keeps_its_place_whatever_stands_for_it() -> None:
     lane = Client("lane")
     listener.connections.replace(handshake, lane)
     assert len(listener.connections) == 1 and not listener.connections.is_known(lane)
-    listener.connections.known(lane)
+    listener.connections.mark_known(lane)
     plain = Client("plain")
     listener.connections.replace(lane, plain)
     assert listener.connections.is_known(plain) and list(listener.connections) == [plain]

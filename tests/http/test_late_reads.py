@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Receive, Scope, Send
 from functions.http.guarded import GuardedHttp
-from functions.http.listening import Handshake, config_of, listen
+from functions.http.listening import Handshake, listen, server_config
 
 _BOUND_S, _STILL_S = 1.0, 2.5  # each bound, and for how long the loop stands still
 _PATIENCE_S = 60.0
@@ -73,7 +73,7 @@ class _Server:
 def _serving(tls: ssl.SSLContext | None) -> Iterator[_Server]:
     bound, stands, connections = _bound(), _bound(), Connections(8)
     guard = Guard(Bounds(head_s=_BOUND_S, body_s=_BOUND_S, keep_alive_s=_BOUND_S), connections)
-    config, state = config_of(_app, guard), ServerState()
+    config, state = server_config(_app, guard), ServerState()
     config.load()
     loop, ready, over = uvloop.new_event_loop(), threading.Event(), asyncio.Event()
 

@@ -18,7 +18,7 @@ from typing import Any
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES
 from functions.gateway import memory as gateway_memory
 from functions.gateway.settings import GatewaySettings
-from functions.registry.server import most_memory as registry_memory
+from functions.registry.server import maximum_memory as registry_memory
 from functions.registry.settings import RegistrySettings
 from functions.telemetry.memory import total_bytes
 from tests.manifests.rendering import Rendering
@@ -127,7 +127,7 @@ class Sizing:
     @property
     def gateway_most_bytes(self) -> float:
         """Every bound reached at once."""
-        return total_bytes(gateway_memory.most(self.gateway_settings, self.pools, self.load.snapshot_bytes))
+        return total_bytes(gateway_memory.maximum_parts(self.gateway_settings, self.pools, self.load.snapshot_bytes))
 
     @property
     def registry_most_bytes(self) -> float:

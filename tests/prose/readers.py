@@ -11,7 +11,7 @@ from typing import Literal
 
 Kind = Literal["docstring", "comment", "help", "page", "function", "class", "test"]
 
-_METRICS = re.compile(r"(Counter|Gauge|Histogram)(MetricFamily)?$")
+_METRICS = re.compile(r"(Counter|Gauge|Histogram)((Metric)?Family)?$")
 _COMMENT_OF_YAML = re.compile(r"^(?P<indent>\s*)#(?P<text>.*)$|\s#(?P<trailing> .*)$")
 _NO_PROSE = re.compile(r"^(`{3,}|~{3,}).*?^\1|<!--.*?-->|`[^`\n]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 _TOOL_COMMENT = re.compile(r"(noqa|type:|fmt:|pragma|mypy:|ruff:|!)")

@@ -47,7 +47,9 @@ def test_comments_of_tools_are_no_prose(tmp_path: Path) -> None:
 def test_person_words_are_found_in_prose_test_names_yaml_and_pages(tmp_path: Path) -> None:
     assert findings(tmp_path, "tests/api/test_a.py", "def test_nobody_waits():\n    pass\n") == [("person", 1)]
     assert findings(tmp_path, "manifests/base/a.yaml", "a: 1  # whoever reads\n") == [("person", 1)]
-    assert findings(tmp_path, "docs/contributing.md", "# A\n\n`who` runs, he said.\n```sh\nwho\n```\n") == [("person", 3)]
+    assert findings(tmp_path, "docs/contributing.md", "# A\n\n`who` runs, he said.\n```sh\nwho\n```\n") == [
+        ("person", 3)
+    ]
 
 
 def test_help_of_options_and_metrics_is_prose(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from functions.api.snapshot import (
 from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
-from functions.registry.declared import Declared
+from functions.registry.declared import DeclaredCatalogue
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.ingesting import Ingesting
 from functions.registry.principal import Authenticator
@@ -35,7 +35,7 @@ from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor
-from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.catalogue_writes import CatalogueLimits
 from functions.registry.sql.database import Database
 from functions.registry.store import SnapshotStore
 from tests.fleet.builders import snapshot
@@ -45,7 +45,7 @@ PEPPER = b"pepper"
 ENTROPY = {"acme-writer": b"1" * 32, "acme-reader": b"2" * 32, "acme-plain": b"3" * 32, "globex-writer": b"4" * 32}
 SCOPES = {"writer": ("models:write",), "reader": ("models:read",), "plain": ("inference",)}
 STAGES = (StageEntry(10, 60.0), StageEntry(100))
-LIMITS = Limits(models_per_tenant=50, versions_per_model=20, channels_per_model=3)
+LIMITS = CatalogueLimits(models_per_tenant=50, versions_per_model=20, channels_per_model=3)
 
 
 def digest(letter: str) -> Digest:
@@ -114,7 +114,7 @@ class Rig:
     def artifact(self, letter: str, tenant: str = "acme") -> str:
         """Content that was brought in; its digest."""
         row = StoredArtifact(digest(letter), tenant, "", 1000, {"rank": 4})
-        self.database.write(Actor("test"), lambda write: artifacts.keep(write, row))
+        self.database.write(Actor("test"), lambda write: artifacts.put_artifact(write, row))
         return digest(letter)
 
     async def put(
@@ -154,13 +154,17 @@ class Rig:
 
 @asynccontextmanager
 async def catalogue(
-    folder: Path, database: Database, limits: Limits = LIMITS, ingesting: Ingesting | None = None, **authenticator: Any
+    folder: Path,
+    database: Database,
+    limits: CatalogueLimits = LIMITS,
+    ingesting: Ingesting | None = None,
+    **authenticator: Any,
 ) -> AsyncIterator[Rig]:
     store = SnapshotStore(folder / "snapshot.json")
     await store.publish(published())
     services = RegistryServices(
         database=database,
-        declared=Declared(store),
+        declared=DeclaredCatalogue(store),
         authenticator=Authenticator(store, RoleCredentials(TOKEN), PEPPER, lambda: NOW_UNIX_S, **authenticator),
         limits=limits,
         evidence=EvidenceBook(),

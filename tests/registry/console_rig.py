@@ -12,7 +12,7 @@ from functions.api import snapshot as snapshots
 from functions.api.ids import Digest
 from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 from functions.decisions.rollout import codec as rollout_codec
-from functions.decisions.rollout.events import Loaded
+from functions.decisions.rollout.events import VersionLoaded
 from functions.decisions.rollout.lifecycle import RolloutSpec, id_of
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.cli.rollouts import POLICY
@@ -49,7 +49,7 @@ class ConsoleRig:
         made = self.client.put(f"/internal/v1/rollouts/{id_}", content=rollout_codec.encode(spec))
         assert made.status_code in (200, 201), made.text
         if loaded:
-            event = rollout_codec.encode(Loaded()).decode()
+            event = rollout_codec.encode(VersionLoaded()).decode()
             body = f'{{"event": {event}, "lock_version": 0}}'
             assert self.client.post(f"/internal/v1/rollouts/{id_}/events", content=body).status_code == 200
         return str(id_)

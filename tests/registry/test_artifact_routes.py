@@ -18,8 +18,8 @@ from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry import artifact_routes
 from functions.registry.app import make_app
-from functions.registry.collecting import Collecting
-from functions.registry.declared import Declared
+from functions.registry.collecting import GarbageCollector
+from functions.registry.declared import DeclaredCatalogue
 from functions.registry.errors import ApiError
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.ingesting import Ingesting
@@ -42,7 +42,7 @@ class Bringing(Rig):
 
     objects: S3Store
     staging: Path
-    collecting: Collecting
+    collecting: GarbageCollector
     fleet: FleetWatch
     app: ASGIApp
 
@@ -76,7 +76,7 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
     ingesting = Ingesting(ingest, database, models_dir=None, max_rank=64, at_once=3, at_once_per_tenant=1)
     services = RegistryServices(
         database=database,
-        declared=Declared(store),
+        declared=DeclaredCatalogue(store),
         authenticator=Authenticator(store, RoleCredentials(TOKEN), PEPPER, lambda: NOW_UNIX_S),
         limits=LIMITS,
         evidence=EvidenceBook(),
@@ -85,7 +85,7 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
     )
     fleet = FleetWatch(ScriptedBus())
     fleet.link.set(True)
-    collecting = Collecting(objects, database, store, fleet, grace_s=0.0, wall_clock=lambda: NOW_UNIX_S)
+    collecting = GarbageCollector(objects, database, store, fleet, grace_s=0.0, wall_clock=lambda: NOW_UNIX_S)
     app = make_app(store, fleet, RoleCredentials(TOKEN), lambda: NOW_UNIX_S, services=services, collecting=collecting)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry", timeout=60) as client:
         made = Bringing(database, store, services, client)
@@ -230,7 +230,7 @@ async def test_a_tenant_has_few_places_and_the_registry_not_many_more(bringing: 
     ingesting = bringing.services.ingesting
     assert ingesting is not None
     adapter = make_adapter(tmp_path / "adapter")
-    with ingesting.place("acme"):  # type: ignore[arg-type]
+    with ingesting.reserve_place("acme"):  # type: ignore[arg-type]
         busy = await bringing.upload(adapter, "acme-writer")
         assert (busy.status_code, error_of(busy)["code"], busy.headers["retry-after"]) == (
             429,
@@ -238,7 +238,7 @@ async def test_a_tenant_has_few_places_and_the_registry_not_many_more(bringing: 
             "10",
         )
         assert (await bringing.upload(adapter, "globex-writer")).status_code == 201
-        with ingesting.place(None), ingesting.place(None):
+        with ingesting.reserve_place(None), ingesting.reserve_place(None):
             assert (await bringing.upload(adapter, "globex-writer")).status_code == 503
     assert (await bringing.upload(adapter, "acme-writer")).status_code == 201
 
@@ -291,12 +291,12 @@ async def test_what_a_replica_has_loaded_stays_although_its_version_is_gone(brin
     body = {"digest": digest, "base_model": "base"}
     await bringing.call("PUT", "/v1/models/acme/bot/versions/v1", "acme-writer", json=body)
     await bringing.call("DELETE", "/v1/models/acme/bot/versions/v1", "acme-writer")
-    bringing.fleet.take(heartbeats.encode(heartbeat(adapters=(f"acme/bot@{digest[:23]}",))))
+    bringing.fleet.receive_message(heartbeats.encode(heartbeat(adapters=(f"acme/bot@{digest[:23]}",))))
     bringing.collecting.wall_clock = lambda: NOW_UNIX_S + 10.0
     for _ in range(3):
         assert (await bringing.call("POST", "/internal/v1/gc")).status_code == 200
     assert f"manifests/sha256/{digest.removeprefix('sha256:')}" in bringing.stored()
-    bringing.fleet.take(heartbeats.encode(heartbeat(sequence=2)))
+    bringing.fleet.receive_message(heartbeats.encode(heartbeat(sequence=2)))
     for _ in range(2):
         assert (await bringing.call("POST", "/internal/v1/gc")).status_code == 200
     assert f"manifests/sha256/{digest.removeprefix('sha256:')}" not in bringing.stored()
@@ -307,7 +307,7 @@ async def test_nothing_is_collected_by_who_cannot_know_what_is_needed(bringing: 
     refused = await bringing.call("POST", "/internal/v1/gc")
     assert (refused.status_code, error_of(refused)["code"]) == (409, "not_now")
     bringing.fleet.link.set(True)
-    with bringing.database.exclusive("collecting"):
+    with bringing.database.exclusive_lock("collecting"):
         refused = await bringing.call("POST", "/internal/v1/gc")
         assert "another registry" in error_of(refused)["message"]
 

@@ -38,6 +38,6 @@ async def test_the_chain_is_verified_on_demand(catalogue: Rig) -> None:
     assert (found["sound"], found["entries"]) == (True, 3)
     assert found["head"] == (await catalogue.get("/v1/audit", limit=1))["data"][0]["hash"]
     forged = update(audit).where(audit.c.seq == 2).values(entry='{"seq":2,"actor":"nobody"}')
-    catalogue.database.unaudited(lambda connection: connection.execute(forged))
+    catalogue.database.write_unaudited(lambda connection: connection.execute(forged))
     found = await catalogue.get("/v1/audit/verify")
     assert (found["sound"], found["broken_at"]) == (False, 2)

@@ -11,7 +11,7 @@ from tests.registry.base_folders import MODULE, put_facts
 
 
 def width_of(bases: Bases, folder: str) -> int:
-    known = bases.known("chat", PurePosixPath(folder))
+    known = bases.find_facts("chat", PurePosixPath(folder))
     assert known is not None
     return known.facts.modules[MODULE][0]
 
@@ -26,13 +26,13 @@ def test_a_pool_that_moves_to_another_folder_has_that_ones_facts(tmp_path: Path)
 def test_files_that_change_in_place_are_read_again_and_tell_themselves_apart(tmp_path: Path) -> None:
     file = put_facts(tmp_path, "base", 576)
     bases = Bases(tmp_path)
-    before = bases.known("chat", PurePosixPath("base"))
+    before = bases.find_facts("chat", PurePosixPath("base"))
     assert before is not None
-    assert bases.known("chat", PurePosixPath("base")) is before  # nothing changed: nothing is read
+    assert bases.find_facts("chat", PurePosixPath("base")) is before  # nothing changed: nothing is read
     at_ns = file.stat().st_mtime_ns
     put_facts(tmp_path, "base", 960)
     os.utime(file, ns=(at_ns + 1, at_ns + 1))
-    after = bases.known("chat", PurePosixPath("base"))
+    after = bases.find_facts("chat", PurePosixPath("base"))
     assert after is not None
     assert after.facts.modules[MODULE] == (960, 960)
     assert after.fingerprint != before.fingerprint
@@ -40,9 +40,9 @@ def test_files_that_change_in_place_are_read_again_and_tell_themselves_apart(tmp
 
 def test_a_base_that_is_not_at_hand_is_looked_for_again(tmp_path: Path) -> None:
     bases = Bases(tmp_path)
-    assert bases.known("chat", PurePosixPath("base")) is None
-    assert bases.known("chat", PurePosixPath("../base")) is None
-    assert Bases(None).known("chat", PurePosixPath("base")) is None
+    assert bases.find_facts("chat", PurePosixPath("base")) is None
+    assert bases.find_facts("chat", PurePosixPath("../base")) is None
+    assert Bases(None).find_facts("chat", PurePosixPath("base")) is None
     put_facts(tmp_path, "base", 576)
     assert width_of(bases, "base") == 576
 
@@ -53,13 +53,13 @@ def test_missing_facts_are_logged_once_until_they_come_and_go_again(
     bases, folder = Bases(tmp_path), PurePosixPath("base")
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert bases.known("chat", folder) is None
+            assert bases.find_facts("chat", folder) is None
         assert len(caplog.messages) == 1
         assert "adapters of chat are not checked" in caplog.messages[0]
         assert "shoal base facts" in caplog.messages[0]
         file = put_facts(tmp_path, "base", 576)
-        assert bases.known("chat", folder) is not None
+        assert bases.find_facts("chat", folder) is not None
         file.write_bytes(b"{}")
-        assert bases.known("chat", folder) is None
+        assert bases.find_facts("chat", folder) is None
         assert len(caplog.messages) == 2
     assert "not a document of base facts" in caplog.messages[1]

@@ -28,7 +28,7 @@ def watching(database: Database, fleet: FleetWatch, *, at_s: float = 0.0) -> Cap
 def heard(*replicas: str) -> FleetWatch:
     fleet = FleetWatch(ScriptedBus(), clock=lambda: 0.0)
     for name in replicas:
-        fleet.take(heartbeats.encode(heartbeat(name, pool=PoolName("base"))))
+        fleet.receive_message(heartbeats.encode(heartbeat(name, pool=PoolName("base"))))
     fleet.link.set(True)
     return fleet
 
@@ -39,19 +39,19 @@ def had(database: Database) -> dict[str, tuple[int, float, float]]:
 
 
 async def test_replicas_are_paid_with_all_their_accelerators_and_pools_without_any_are_seen(database: Database) -> None:
-    await watching(database, heard("r0", "r1")).look()
+    await watching(database, heard("r0", "r1")).count_minute()
     assert had(database) == {"base": (1, 480.0, 1.2), "idle": (1, 0.0, 0.0)}
 
 
 async def test_a_minute_is_paid_once_though_two_registries_look_and_one_looks_twice(database: Database) -> None:
     fleet = heard("r0")
     for at_s in (1.0, 2.0, 61.0):
-        await watching(database, fleet, at_s=at_s).look()
+        await watching(database, fleet, at_s=at_s).count_minute()
     assert had(database)["base"] == (2, 480.0, 1.2)
 
 
 async def test_without_the_bus_nobody_knows_who_is_there(database: Database) -> None:
     fleet = heard("r0")
     fleet.link.set(False)
-    await watching(database, fleet).look()
+    await watching(database, fleet).count_minute()
     assert had(database) == {}

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.fleet.branch_report import PROBLEMS_MAX
 from functions.fleet.pool_board import PoolSum
 from functions.registry.app import make_app
@@ -21,7 +21,7 @@ from functions.registry.console.prometheus import Prometheus, PrometheusAddress,
 from functions.registry.console.samples import FIGURES, POOLS_MAX, SAMPLES_MAX, Samples, rows_of
 from functions.registry.console.series import POINTS, POOLS_SHOWN, QUERIES, PoolSeries
 from functions.registry.console.sources import ConsoleSources, drill_reports, no_sources
-from functions.registry.console.tenants import KEPT, MOST_BYTES, ROWS_MAX, Look, RecentUse, shares
+from functions.registry.console.tenants import KEPT, MOST_BYTES, ROWS_MAX, RecentUse, UsageReading, shares
 from functions.registry.console.traces import Traces
 from functions.registry.fleet_watch import FleetWatch
 from functions.telemetry.store.client import StoreAddress, TraceStore
@@ -50,16 +50,16 @@ def test_a_sample_has_what_gateways_and_replicas_said_and_holes_where_nobody_did
 def test_a_step_shows_its_peak_and_a_silent_minute_is_a_hole() -> None:
     samples = Samples()
     for at_s, queue_s in ((0.0, 1.0), (10.0, 9.0), (20.0, 2.0), (130.0, 3.0)):
-        samples.take({"a": {"queue_s": queue_s}}, at_s)
+        samples.add_rows({"a": {"queue_s": queue_s}}, at_s)
     assert samples.series(0.0, 60.0, 3)["queue_s"]["a"] == [9.0, None, 3.0]
 
 
 def test_samples_are_bounded_in_pools_and_in_time() -> None:
     samples = Samples()
-    samples.take({f"p{number}": {"queue_s": 1.0} for number in range(POOLS_MAX + 50)}, 0.0)
+    samples.add_rows({f"p{number}": {"queue_s": 1.0} for number in range(POOLS_MAX + 50)}, 0.0)
     assert len(samples.series(0.0, 60.0, 1)["queue_s"]) == POOLS_MAX
     for number in range(SAMPLES_MAX + 10):
-        samples.take({"p0": {"queue_s": float(number)}}, 10.0 * number)
+        samples.add_rows({"p0": {"queue_s": float(number)}}, 10.0 * number)
     assert samples.series(0.0, 10.0, 10)["queue_s"] == {}, "the first ten are forgotten, and so are silent pools"
 
 
@@ -103,8 +103,8 @@ async def test_series_come_from_prometheus_by_queries_that_are_written_here_and_
     with listening({"/api/v1/query_range": matrix(*pools, at_s=now_s - 3540.0)}) as (url, asked):
         prometheus = Prometheus(PrometheusAddress(url))
         series = PoolSeries(Samples(), prometheus, lambda: 0.0, lambda: now_s)
-        answer = await series.of("1h")
-        assert await series.of("1h") is answer
+        answer = await series.answer_for("1h")
+        assert await series.answer_for("1h") is answer
         await prometheus.close()
     assert sorted(asked) == sorted(QUERIES.values()), "one question for each figure, however many look"
     assert (answer["source"], answer["trouble"], answer["pools"]) == ("prometheus", "", POOLS_SHOWN + 5)
@@ -116,10 +116,10 @@ async def test_series_come_from_prometheus_by_queries_that_are_written_here_and_
 @pytest.mark.parametrize("answer", [b"<html>", {"status": "error", "error": "out of order"}, {"status": "success"}])
 async def test_a_prometheus_that_answers_nonsense_is_away_and_samples_stand_in(answer: Any) -> None:
     samples = Samples()
-    samples.take({"a": {"queue_s": 1.5}}, 7199.0)
+    samples.add_rows({"a": {"queue_s": 1.5}}, 7199.0)
     with listening({"/api/v1/query_range": answer, "/api/v1/alerts": answer}) as (url, _):
         prometheus = Prometheus(PrometheusAddress(url))
-        told = await PoolSeries(samples, prometheus, lambda: 0.0, lambda: 7200.0).of("15m")
+        told = await PoolSeries(samples, prometheus, lambda: 0.0, lambda: 7200.0).answer_for("15m")
         with pytest.raises(PrometheusAway):
             await prometheus.alerts()
         await prometheus.close()
@@ -151,17 +151,17 @@ def test_alerts_are_ours_and_what_pages_comes_first() -> None:
 
 def test_worked_example_from_the_prologue() -> None:
     used = USED | {"prompt_tokens": 30_000.0, "cached_tokens": 10_000.0}
-    assert shares(QuotaLimits(input_tokens_per_minute=10_000), 0.0, used, 300.0) == {
+    assert shares(QuotaLimitsPart(input_tokens_per_minute=10_000), 0.0, used, 300.0) == {
         "input_tokens_per_minute": pytest.approx(0.4)
     }
-    assert shares(QuotaLimits(input_tokens_per_minute=10_000), 1.0, used, 300.0)["input_tokens_per_minute"] == 0.6
-    assert shares(QuotaLimits(), 0.0, used, 300.0) == {}, "what is not limited has no share"
+    assert shares(QuotaLimitsPart(input_tokens_per_minute=10_000), 1.0, used, 300.0)["input_tokens_per_minute"] == 0.6
+    assert shares(QuotaLimitsPart(), 0.0, used, 300.0) == {}, "what is not limited has no share"
 
 
 def test_recent_use_takes_no_more_than_the_sum_of_the_registrys_memory_says() -> None:
     rows = 2000
     tracemalloc.start()
-    kept = Look(0.0, {(f"tenant-{number}", 486_000 + number % 2): _used(number) for number in range(rows)})
+    kept = UsageReading(0.0, {(f"tenant-{number}", 486_000 + number % 2): _used(number) for number in range(rows)})
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(kept.rows) == rows and held / rows <= MOST_BYTES / (KEPT + 1) / ROWS_MAX
@@ -173,13 +173,13 @@ def _used(number: int) -> dict[str, float]:
 
 def test_recent_use_is_what_was_added_over_the_turn_of_the_hour_too() -> None:
     recent = RecentUse()
-    assert recent.since(Look(3600.0, {}))[0] == 0.0, "nothing to compare with"
-    recent.looks.append(Look(3540.0, {("acme", 0): USED | {"requests": 100.0}}))
-    newest = Look(3660.0, {("acme", 0): USED | {"requests": 110.0}, ("acme", 3600): USED | {"requests": 7.0}})
-    seconds, added = recent.since(newest)
+    assert recent.used_since(UsageReading(3600.0, {}))[0] == 0.0, "nothing to compare with"
+    recent.looks.append(UsageReading(3540.0, {("acme", 0): USED | {"requests": 100.0}}))
+    newest = UsageReading(3660.0, {("acme", 0): USED | {"requests": 110.0}, ("acme", 3600): USED | {"requests": 7.0}})
+    seconds, added = recent.used_since(newest)
     assert (seconds, added["acme"]["requests"]) == (120.0, 17.0)
     for number in range(100):
-        recent.looks.append(Look(float(number), {}))
+        recent.looks.append(UsageReading(float(number), {}))
     assert len(recent.looks) == KEPT
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from functions.registry.declared import Declared
+from functions.registry.declared import DeclaredCatalogue
 from tests.registry.backends import url
 from tests.registry.catalogue_rig import Rig, published
 
@@ -24,7 +24,7 @@ async def test_a_policy_that_is_not_declared_is_the_default_one(catalogue: Rig, 
     await without(catalogue, *gone)
     moved = await catalogue.point("v2")
     assert (moved.status_code, moved.json()["moved"]) == (202, False)
-    stages = [stage.percent for stage in Declared(catalogue.store).policy(policy).stages]
+    stages = [stage.percent for stage in DeclaredCatalogue(catalogue.store).policy(policy).stages]
     assert stages == ([1, 10, 50, 100] if "default" in gone else [10, 100])  # as built in, or as declared
 
 

@@ -86,9 +86,9 @@ def test_only_so_many_steps_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_waiting_ends_with_the_next_step_or_the_time() -> None:
     feed = Feed()
-    waiting = asyncio.create_task(feed.changed(60))
+    waiting = asyncio.create_task(feed.wait_for_change(60))
     await asyncio.sleep(0)
     advance(feed, content(1, [("a", "x")]))
     async with asyncio.timeout(20):
         await waiting
-        await feed.changed(0.01)
+        await feed.wait_for_change(0.01)

@@ -63,7 +63,7 @@ class Shared:
 
 def shared_fence(folder: Path, shared: Shared) -> Fence:
     it = fence(folder)
-    it.share(shared.raise_to)
+    it.use_database(shared.raise_to)
     return it
 
 

@@ -166,7 +166,7 @@ async def test_a_page_never_tears_a_write_apart(catalogue: Rig) -> None:
     for page_rows in (1, 2, 3, 5):
         after, models, rollouts = 0, [], []
         while True:
-            page = catalogue.database.read(lambda c, after=after, rows=page_rows: changes.since(c, after, rows))
+            page = catalogue.database.read(lambda c, after=after, rows=page_rows: changes.changes_after(c, after, rows))
             models += [row.id for row in page.models]
             rollouts += [row.rollout.model for row in page.rollouts]
             assert page.change > after or not page.more
@@ -188,7 +188,7 @@ async def test_a_follower_hears_of_another_registrys_write_too(catalogue: Rig) -
     listeners, catalogue.database._listeners = catalogue.database._listeners, []  # as if in another process
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(feed(catalogue, after=0, wait_s=60))
-        catalogue.database.write(Actor("other"), lambda write: write.audited("made", "thing"))
+        catalogue.database.write(Actor("other"), lambda write: write.add_audit_entry("made", "thing"))
     assert waiting.result()["change"] == 1
     catalogue.database._listeners = listeners
 

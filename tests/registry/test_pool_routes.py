@@ -29,8 +29,10 @@ async def report(rig: Rig) -> PoolReport:
 
 
 async def test_sums_and_replicas_are_told(rig: Rig) -> None:
-    rig.fleet.take(heartbeats.encode(heartbeat(phase="warm")))
-    rig.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),))))
+    rig.fleet.receive_message(heartbeats.encode(heartbeat(phase="warm")))
+    rig.fleet.pools.receive_message(
+        pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),)))
+    )
     rig.now_s = 2.0
     told = await report(rig)
     assert told.pools["a"].arrivals_per_s == 2.0
@@ -39,7 +41,7 @@ async def test_sums_and_replicas_are_told(rig: Rig) -> None:
 
 
 async def test_a_pool_of_which_nobody_spoke_lately_is_not_there(rig: Rig) -> None:
-    rig.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0),))))
+    rig.fleet.pools.receive_message(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0),))))
     rig.now_s = 60.0
     assert (await report(rig)).pools == {}
 
@@ -97,6 +99,6 @@ async def test_a_zone_that_fell_silent_is_told_to_the_controller(rig: Rig) -> No
         rig.now_s = float(now_s)
         for name in ["a1", "a2", "b1", "b2", "c1", "c2"] if not now_s else ["a1", "a2", "b1", "b2"]:
             replica = heartbeat(replica_id=name, zone=name[0], sequence=now_s + 1)
-            rig.fleet.take(heartbeats.encode(replica))
+            rig.fleet.receive_message(heartbeats.encode(replica))
     told = (await report(rig)).replicas
     assert {each.replica_id: each.suspected for each in told if each.suspected} == {"c1": "zone c", "c2": "zone c"}

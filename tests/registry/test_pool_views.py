@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from functions.api.ids import Digest, EngineName, ModelId, PoolName
 from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, StageEntry, VersionEntry
 from functions.api.snapshot_index import Indexed, changes_between, indexed
-from functions.decisions.adapters.demand import wanted_in
+from functions.decisions.adapters.demand import build_demand
 from functions.registry.feed import Feed
-from functions.registry.store import follow_on, pools_concerned, view_of
+from functions.registry.store import advance_view, pools_concerned, view_of
 from tests.fleet.builders import snapshot
 
 POOLS = ("p0", "p1", "p2")
@@ -45,7 +45,7 @@ def test_a_pool_of_anothers_model_loads_that_ones_adapters() -> None:
     models = {"a/x": ("p0", "1"), "a/y": ("p1", "1"), "a/z": ("p2", "1")}
     it = view_of(content(3, models, p0_serves="p1"), PoolName("p0")).snapshot
     assert ([m.id for m in it.models], [p.name for p in it.pools]) == (["a/y"], ["p0", "p1"])
-    assert list(wanted_in(it, PoolName("p0")).by_name) == ["a/y@1"]
+    assert list(build_demand(it, PoolName("p0")).by_name) == ["a/y@1"]
 
 
 def test_a_pool_that_is_not_there_has_an_empty_view() -> None:
@@ -69,7 +69,7 @@ def test_a_followed_view_is_the_view_and_moves_only_if_its_content_does(
     for before, after in pairwise(whole):
         changes = changes_between(before, after)
         held = feed.content
-        follow_on(feed, after, changes, PoolName("p0"))
+        advance_view(feed, after, changes, PoolName("p0"))
         expected = view_of(after, PoolName("p0"))
         assert feed.content.content_hash == expected.content_hash
         assert (feed.epoch == after.snapshot.epoch) == (expected.content_hash != held.content_hash)

@@ -21,14 +21,14 @@ def test_a_burst_passes_and_then_the_rate_holds() -> None:
     now_s = [0.0]
     limiter = TenantRateLimiter(per_s=2.0, burst=3, clock=lambda: now_s[0])
     for _ in range(3):
-        with limiter.passing(ACME):
+        with limiter.admit_request(ACME):
             pass
-    with pytest.raises(ApiError) as told, limiter.passing(ACME):
+    with pytest.raises(ApiError) as told, limiter.admit_request(ACME):
         pass
     assert (told.value.status, told.value.headers["retry-after"]) == (429, "1")
-    with limiter.passing(GLOBEX):  # which has a rate of its own
+    with limiter.admit_request(GLOBEX):  # which has a rate of its own
         now_s[0] += 0.5
-    with limiter.passing(ACME):
+    with limiter.admit_request(ACME):
         pass
 
 
@@ -36,10 +36,10 @@ def test_so_many_are_open_at_a_time_and_the_operators_do_not_count() -> None:
     limiter = TenantRateLimiter(at_once=2)
     with ExitStack() as opened:
         for tenant in (ACME, ACME, GLOBEX, None, None, None):
-            opened.enter_context(limiter.passing(tenant))
-        with pytest.raises(ApiError, match="2 requests of yours are open"), limiter.passing(ACME):
+            opened.enter_context(limiter.admit_request(tenant))
+        with pytest.raises(ApiError, match="2 requests of yours are open"), limiter.admit_request(ACME):
             pass
-    with limiter.passing(ACME):
+    with limiter.admit_request(ACME):
         pass
 
 
@@ -48,7 +48,7 @@ def test_who_calls_no_more_is_forgotten() -> None:
     limiter = TenantRateLimiter(clock=lambda: now_s[0])
     for number in range(5000):
         now_s[0] += 1.0
-        with limiter.passing(TenantId(f"t{number}")):
+        with limiter.admit_request(TenantId(f"t{number}")):
             pass
     assert len(limiter._buckets) <= 1024
 
@@ -69,7 +69,7 @@ async def test_what_a_tenant_reads_does_not_refuse_its_own_rollback(catalogue: R
     authenticator = catalogue.services.authenticator
     with ExitStack() as opened:
         for _ in range(authenticator.readers.at_once):
-            opened.enter_context(authenticator.readers.passing(ACME))
+            opened.enter_context(authenticator.readers.admit_request(ACME))
         assert (await catalogue.call("GET", "/v1/models", "acme-reader")).status_code == 429
         path, body = f"/v1/rollouts/{rollout}/rollback", {"reason": "rude"}
         assert (await catalogue.call("POST", path, "acme-writer", json=body)).status_code == 200

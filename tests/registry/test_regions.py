@@ -102,7 +102,7 @@ async def regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             one.parts.follower._client._client = httpx.AsyncClient(
                 transport=httpx.ASGITransport(other.app), headers=headers
             )
-            one.parts.begin(tasks)
+            one.parts.start_tasks(tasks)
         yield a, b
         await tasks.close()
         for one in (a, b):
@@ -310,7 +310,7 @@ async def test_what_happened_while_the_way_was_cut_comes_afterwards(
     )
     await other.tasks.close()  # with the poll that is under way
     other.tasks = Supervised()
-    follower._begin(other)
+    follower._start_tasks(other)
     assert (await a.rig.call("DELETE", "/v1/tenants/acme/keys/cut")).status_code == 204
     await asyncio.sleep(1.0)
     assert await b_keys() == {"cut": False} and not follower.is_connected(other), "it says so, and goes on"

@@ -30,7 +30,7 @@ def heartbeat() -> Iterator[bytes]:
 async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: Rig, heartbeat: bytes) -> None:
     rollout = await catalogue.rolling()
     assert (await catalogue.happened(rollout, "loaded", 0)).status_code == 200
-    assert catalogue.services.evidence.take(heartbeat.replace(b"ro-00000000", rollout.encode()), 950.0)
+    assert catalogue.services.evidence.receive_message(heartbeat.replace(b"ro-00000000", rollout.encode()), 950.0)
     shown = await catalogue.get(f"/v1/rollouts/{rollout}")
     assert (shown["state"], shown["stage"], shown["percent"], shown["active"]) == ("running", 0, 10, True)
     assert (shown["from_version"], shown["to_digest"]) == ("v1", digest("d"))

@@ -74,7 +74,7 @@ async def _until_lost(rig: Rig) -> None:
 
 
 async def test_without_the_bus_the_last_view_stays_and_ages(rig: Rig) -> None:
-    rig.fleet.take(heartbeats.encode(heartbeat()))
+    rig.fleet.receive_message(heartbeats.encode(heartbeat()))
     rig.now_s = SILENCE_LIMIT_S
     shown = (await rig.get("/v1/fleet")).json()
     assert (shown["bus_connected"], [it["age_s"] for it in shown["replicas"]]) == (False, [SILENCE_LIMIT_S])
@@ -85,20 +85,20 @@ async def test_without_the_bus_the_last_view_stays_and_ages(rig: Rig) -> None:
 async def test_a_bus_that_answers_and_brings_nothing_is_no_end_of_the_fleet(rig: Rig) -> None:
     """The controller takes a registry that hears most replicas no more for one that hears nobody."""
     for name in ("r0", "r1", "r2"):
-        rig.fleet.take(heartbeats.encode(heartbeat(replica_id=name)))
+        rig.fleet.receive_message(heartbeats.encode(heartbeat(replica_id=name)))
     rig.fleet.link.set(True)
     rig.now_s = SILENCE_LIMIT_S + 0.1
     shown = (await rig.get("/v1/fleet")).json()
     assert (shown["bus_connected"], len(shown["replicas"])) == (False, 3)
     rig.now_s += 1.0
     for name in ("r0", "r1"):
-        rig.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=2)))
+        rig.fleet.receive_message(heartbeats.encode(heartbeat(replica_id=name, sequence=2)))
     shown = (await rig.get("/v1/fleet")).json()
     assert (shown["bus_connected"], len(shown["replicas"])) == (True, 3), "r2's silence counts anew, too"
     for sequence in range(3, 20):
         rig.now_s += 1.0
         for name in ("r0", "r1"):
-            rig.fleet.take(heartbeats.encode(heartbeat(replica_id=name, sequence=sequence)))
+            rig.fleet.receive_message(heartbeats.encode(heartbeat(replica_id=name, sequence=sequence)))
     shown = (await rig.get("/v1/fleet")).json()
     assert [it["replica_id"] for it in shown["replicas"]] == ["r0", "r1"]
 
@@ -115,7 +115,7 @@ async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(rig: Rig) ->
     await rig.put(snapshot(epoch=7))
     await rig.put(snapshot(epoch=7))
     await rig.get("/no/such/route")
-    rig.fleet.take(heartbeats.encode(heartbeat(phase="hung")))
+    rig.fleet.receive_message(heartbeats.encode(heartbeat(phase="hung")))
     text = (await rig.get("/metrics")).text
     samples = dict(re.findall(r"^(shoal\S+?) ([0-9.]+)$", text, re.MULTILINE))
     assert samples["shoal_snapshot_epoch"] == "7.0"

@@ -40,7 +40,7 @@ async def test_a_corrupt_file_is_set_aside_and_the_registry_starts(
 
 async def test_a_registry_that_lost_a_million_publications_goes_beyond_them(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path / "snapshot.json")
-    store.heard(1_000_000)
+    store.record_follower_epoch(1_000_000)
     with pytest.raises(EpochTaken, match="above 1000000"):
         await store.publish(snapshot(epoch=1))
     assert (await store.publish(snapshot(epoch=1_000_001))).epoch == 1_000_001
@@ -67,8 +67,8 @@ async def test_a_file_that_cannot_even_be_moved_does_not_stop_the_start(tmp_path
 
 def test_the_floor_follows_what_followers_have_but_not_what_is_absurd(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path / "snapshot.json")
-    store.heard(MAX_LEAD + 1)
+    store.record_follower_epoch(MAX_LEAD + 1)
     assert store.epoch_floor == 0
-    store.heard(MAX_LEAD)
-    store.heard(5)
+    store.record_follower_epoch(MAX_LEAD)
+    store.record_follower_epoch(5)
     assert store.epoch_floor == MAX_LEAD

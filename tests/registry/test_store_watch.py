@@ -22,6 +22,6 @@ async def test_a_store_that_is_away_is_seen_and_one_that_is_back_too() -> None:
     told = [watch.is_up]
     for is_away in (False, True, False):
         store.is_away = is_away
-        await watch.look()
+        await watch.check_store()
         told.append(watch.is_up)
     assert told == [None, True, False, True]

@@ -39,7 +39,7 @@ def tracker(clock: Clock) -> Tracker:
 @pytest.fixture
 async def http(tracker: Tracker) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
-    errors.install(app)
+    errors.install_error_handlers(app)
     app.include_router(tracker_routes(tracker, [Depends(require_token("right"))]))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app, client=("10.0.0.9", 5000)),

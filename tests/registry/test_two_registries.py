@@ -17,7 +17,7 @@ import pytest
 from functions.api import snapshot as snapshots
 from functions.fleet.snapshots import EPOCH_HEADER, SNAPSHOT_PATH
 from functions.registry.sql import audit, changes, rollouts
-from functions.registry.sql.artifacts import StoredArtifact, keep
+from functions.registry.sql.artifacts import StoredArtifact, put_artifact
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
@@ -109,7 +109,7 @@ def both(database_of_both: Database, tmp_path: Path) -> Iterator[list[Process]]:
 def prepared(database: Database) -> None:
     for letter in LETTERS:
         row = StoredArtifact(digest(letter), "", "", 1, {})
-        database.write(Actor("test"), lambda write, row=row: keep(write, row))
+        database.write(Actor("test"), lambda write, row=row: put_artifact(write, row))
 
 
 def promote(process: Process, model: int, number: int) -> str:

@@ -51,7 +51,7 @@ async def test_money_of_a_pool_is_the_operators(catalogue: Rig) -> None:
     await tell(catalogue)
     seen = [MinuteOfPool("base", 1, 4, 10.0), MinuteOfPool("large", 1, 4, 10.0)]
     for minute in range(6):
-        catalogue.database.unaudited(lambda c, minute=minute: usage.take_minute(c, minute, seen))
+        catalogue.database.write_unaudited(lambda c, minute=minute: usage.count_minute(c, minute, seen))
     base, large = (await catalogue.get("/v1/usage/pools"))["data"]
     assert (base["pool"], base["minutes_seen"], base["paid_cost"], base["tokens"]) == (
         "base",

@@ -146,14 +146,14 @@ async def test_a_place_that_does_not_come_is_refused_in_the_end(checking: Checki
     assert ingesting is not None
     with ExitStack() as taken:
         for _ in range(2):
-            taken.enter_context(ingesting.place(ACME))
+            taken.enter_context(ingesting.reserve_place(ACME))
         with pytest.raises(ApiError, match="2 uploads of yours are under way"):
             await taken_soon(ingesting)
     await taken_soon(ingesting)
 
 
 async def taken_soon(ingesting: Ingesting) -> None:
-    async with ingesting.place_soon(ACME, patience_s=0.01):
+    async with ingesting.wait_for_place(ACME, patience_s=0.01):
         pass
 
 
@@ -163,7 +163,7 @@ async def test_what_was_checked_does_not_wait_behind_slow_ingests(checking: Chec
     assert ingesting is not None
     with ExitStack() as taken:
         for tenant in ("globex", "initech", "hooli"):
-            taken.enter_context(ingesting.place(TenantId(tenant)))
+            taken.enter_context(ingesting.reserve_place(TenantId(tenant)))
         slow = [asyncio.ensure_future(ingesting.run(ends.wait)) for _ in range(3)]
         try:
             async with asyncio.timeout(60):

@@ -19,7 +19,9 @@ class Clock:
 def make_status(phase: str = "ready", clock: Clock | None = None, **changes: Any) -> AgentStatus:
     """A replica that is ready, with one adapter in, unless told otherwise."""
     clock = clock or Clock()
-    health = replace(engine_health.begin(clock.now_s), phase=phase, reason="" if phase == "ready" else f"it is {phase}")
+    health = replace(
+        engine_health.initial_health(clock.now_s), phase=phase, reason="" if phase == "ready" else f"it is {phase}"
+    )
     status = AgentStatus(
         identity=Identity(ReplicaId("r0"), PoolName("smollm2-135m"), "127.0.0.1", 8460, 1_700_000_000_000),
         health=health,

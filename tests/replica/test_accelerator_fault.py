@@ -28,12 +28,12 @@ def test_a_fatal_error_drains_the_replica_and_its_heartbeat_says_why(tmp_path: P
     fault = fault_of(status, devices, tmp_path / "r0" / "fault", told)
     library.events.append(SimpleNamespace(device=101, eventData=31))
     devices.read()
-    fault.look()
+    fault.check_fault()
     assert (status.phase()[0], told) == ("ready", []), "a program's fault"
     library.events.append(SimpleNamespace(device=101, eventData=79))
     devices.read()
-    fault.look()
-    fault.look()
+    fault.check_fault()
+    fault.check_fault()
     heartbeat = compose(status, sequence=1, sent_unix_s=1.0)
     assert (heartbeat.phase, len(told)) == ("draining", 1)
     assert (
@@ -48,13 +48,13 @@ def test_it_lasts_through_a_restart_until_the_file_is_deleted(tmp_path: Path) ->
     file, (devices, library) = tmp_path / "fault", played()
     library.events.append(SimpleNamespace(device=100, eventData=48))
     devices.read()
-    fault_of(make_status(), devices, file, []).look()
+    fault_of(make_status(), devices, file, []).check_fault()
     status, told, (devices, _) = make_status(), list[str](), played()
     again = fault_of(status, devices, file, told)
-    again.look()
+    again.check_fault()
     assert status.accelerator_fault.startswith("accelerator 0: XID 48")
     file.unlink()
-    again.look()
+    again.check_fault()
     assert (status.accelerator_fault, told[-1], status.phase()[0]) == ("", "", "ready")
 
 
@@ -63,14 +63,14 @@ def test_what_was_told_before_it_was_cleared_counts_no_more(tmp_path: Path) -> N
     fault = fault_of(status, devices, file, [])
     library.events.append(SimpleNamespace(device=100, eventData=95))
     devices.read()
-    fault.look()
+    fault.check_fault()
     file.unlink()
-    fault.look()
-    fault.look()
+    fault.check_fault()
+    fault.check_fault()
     assert status.accelerator_fault == "" and not file.exists()
     library.events.append(SimpleNamespace(device=100, eventData=95))
     devices.read()
-    fault.look()
+    fault.check_fault()
     assert status.accelerator_fault
 
 
@@ -78,7 +78,7 @@ def test_an_operator_takes_it_out_by_the_file(tmp_path: Path) -> None:
     status, file, (devices, _) = make_status(), tmp_path / "fault", played()
     fault = fault_of(status, devices, file, [])
     file.write_text("fans\nare loud\n")
-    fault.look()
+    fault.check_fault()
     assert status.phase() == ("draining", "fans are loud")
 
 
@@ -87,6 +87,6 @@ def test_without_a_file_it_lasts_as_long_as_the_agent() -> None:
     fault = fault_of(status, devices, None, [])
     library.events.append(SimpleNamespace(device=100, eventData=119))
     devices.read()
-    fault.look()
-    fault.look()
+    fault.check_fault()
+    fault.check_fault()
     assert status.accelerator_fault

@@ -24,12 +24,14 @@ async def known_to_a_gateway(url: str, is_enough: int) -> PrefixView:
     view, bus = PrefixView(), ValkeyBus(url)
     async with asyncio.timeout(60), bus:
         news = bus.prefixes()
-        await bus.ask_prefixes(encode(PrefixRequest(POOL, "events", everyone=True)))
+        await bus.publish_prefix_request(encode(PrefixRequest(POOL, "events", everyone=True)))
         async for message in news:
             view.fold(decode(message), 0.0)
             if view.known_blocks().get((PoolName(POOL), "events"), 0) >= is_enough:
                 return view
-            await bus.ask_prefixes(encode(PrefixRequest(POOL, "events", view.unknown(PoolName(POOL)))))
+            await bus.publish_prefix_request(
+                encode(PrefixRequest(POOL, "events", view.unknown_replicas(PoolName(POOL))))
+            )
     raise AssertionError("the bus fell silent")
 
 

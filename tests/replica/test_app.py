@@ -140,8 +140,8 @@ async def test_a_drain_can_be_called_off(status: AgentStatus, drain: Drain, engi
 async def test_the_drain_of_an_agent_that_stops_is_not_called_off(
     client: httpx.AsyncClient, status: AgentStatus, drain: Drain
 ) -> None:
-    drain.begin("asked by POST /drain")
-    drain.begin("asked by a signal", is_final=True)
+    drain.start("asked by POST /drain")
+    drain.start("asked by a signal", is_final=True)
     assert (await client.delete("/drain")).status_code == 409
     assert status.draining
 

@@ -95,7 +95,7 @@ async def test_how_a_probe_ends(
     well_engine.fault(**fault)
     timeout_s = 1.0 if state == "timed_out" else 60.0
     prober = EngineProber(client_of(well_engine, http_client), POOL, timeout_s, time.monotonic)
-    prober.begin()
+    prober.mark_pending()
     assert prober.newest.state == "pending"
     await prober.run()
     assert prober.newest.state == state
@@ -109,7 +109,7 @@ async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: h
     prober = EngineProber(engine, POOL, 60.0, time.monotonic)
     before = monitor.rate_counters_of(await engine.metrics(), prober)
     for _ in range(3):
-        prober.begin()
+        prober.mark_pending()
         await prober.run()
     after = monitor.rate_counters_of(await engine.metrics(), prober)
     assert after.finished == before.finished

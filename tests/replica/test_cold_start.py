@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from functions.engines.metrics import parse_metrics
-from functions.replica.cold_start import ColdStart, LogTimes, of_log, staged
+from functions.replica.cold_start import ColdStart, LogTimes, compute_stages, parse_log
 from tests.replica.statuses import EMPTY_PAGE
 
 BEGAN = time.mktime((2026, 11, 23, 15, 30, 0, 0, 0, -1))
@@ -29,12 +29,12 @@ REAL = (
 
 def test_worked_example_of_stages() -> None:
     log = LogTimes(76.0, {"weights": 2.5, "compile": 45.0, "graphs": 24.0})
-    found = staged(0.0, 168.0, log)
+    found = compute_stages(0.0, 168.0, log)
     assert found == {"imports": 76.0, "weights": 2.5, "compile": 45.0, "graphs": 24.0, "setup": 20.5}
 
 
 def test_lines_as_vllm_writes_them() -> None:
-    found = of_log(REAL, BEGAN, BEGAN + 200)
+    found = parse_log(REAL, BEGAN, BEGAN + 200)
     assert found == LogTimes(BEGAN + 80, {"weights": 1.91, "compile": 46.20, "graphs": 24.0})
 
 
@@ -43,14 +43,14 @@ def test_on_cpu_compilation_is_from_one_line_to_another() -> None:
     began = line(90, "Warming up model for the compilation...")
     ended = line(140, "Warming up done.")
     other = line(95, "Warming up done.", "Worker pid=1")
-    assert of_log([began, other, ended], BEGAN, BEGAN + 200).took_s == {"compile": 50.0}
-    assert of_log([other, ended], BEGAN, BEGAN + 200).took_s == {}
+    assert parse_log([began, other, ended], BEGAN, BEGAN + 200).took_s == {"compile": 50.0}
+    assert parse_log([other, ended], BEGAN, BEGAN + 200).took_s == {}
 
 
 def test_an_earlier_process_of_the_same_log_does_not_count() -> None:
     earlier = [line(-3600, "Starting to load model x..."), line(-3590, "Loading weights took 99.00 seconds")]
-    assert of_log([*earlier, *REAL], BEGAN, BEGAN + 200) == of_log(REAL, BEGAN, BEGAN + 200)
-    assert of_log(earlier, BEGAN, BEGAN + 200) == LogTimes(None, {})
+    assert parse_log([*earlier, *REAL], BEGAN, BEGAN + 200) == parse_log(REAL, BEGAN, BEGAN + 200)
+    assert parse_log(earlier, BEGAN, BEGAN + 200) == LogTimes(None, {})
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_an_earlier_process_of_the_same_log_does_not_count() -> None:
     ],
 )
 def test_what_is_no_such_line_says_nothing(text: str) -> None:
-    assert of_log([line(10, text)], BEGAN, BEGAN + 200).took_s == {}
+    assert parse_log([line(10, text)], BEGAN, BEGAN + 200).took_s == {}
 
 
 def test_stages_are_no_longer_than_the_whole() -> None:
-    found = staged(0.0, 10.0, LogTimes(4.0, {"weights": 90_000.0, "compile": 3.0}))
+    found = compute_stages(0.0, 10.0, LogTimes(4.0, {"weights": 90_000.0, "compile": 3.0}))
     assert found == {"imports": 4.0, "weights": 6.0, "compile": 0.0, "setup": 0.0}
 
 
@@ -85,10 +85,10 @@ async def test_a_whole_start(tmp_path: Path, has_log: bool) -> None:
         file.write_text("\n".join(REAL))
     start = ColdStart(file, clock)
     clock.now_s = BEGAN + 168
-    start.listens(BEGAN - 2)  # the agent was two seconds late
+    start.record_listening(BEGAN - 2)  # the agent was two seconds late
     clock.now_s = BEGAN + 170
-    start.listens(None)
-    start.answers()
+    start.record_listening(None)
+    start.record_first_answer()
     clock.now_s = BEGAN + 175
     stages = await start.stages()
     assert (stages["first_answer"], stages["warm_up"], sum(stages.values())) == (2.0, 5.0, pytest.approx(177.0))
@@ -98,9 +98,9 @@ async def test_a_whole_start(tmp_path: Path, has_log: bool) -> None:
 def test_a_clock_that_jumps_measures_nothing() -> None:
     clock = Clock()
     start = ColdStart(None, clock)
-    start.listens(None)
+    start.record_listening(None)
     clock.now_s -= 3600
-    start.answers()
+    start.record_first_answer()
     assert asyncio.run(start.stages()) == {}
 
 

@@ -14,7 +14,7 @@ def test_empty_counts_only_when_read_after_everyone_heard() -> None:
     status = make_status(clock=clock, load=EngineLoad(), load_read_s=clock.now_s)
     drain = Drain(status, timeout_s=60)
     assert not drain.done
-    drain.begin("test")
+    drain.start("test")
     assert status.draining
     clock.now_s += HEARD_AFTER_S + 1
     assert not drain.done  # the engine may be full of requests that were on their way
@@ -26,7 +26,7 @@ def test_work_is_waited_for() -> None:
     clock = Clock()
     status = make_status(clock=clock, load=EngineLoad(running=1))
     drain = Drain(status, timeout_s=60)
-    drain.begin("test")
+    drain.start("test")
     clock.now_s += 10
     status.load_read_s = clock.now_s
     assert not drain.done
@@ -42,7 +42,7 @@ def test_blocks_that_were_read_for_another_engine_are_fetched_before_it_ends(han
     clock = Clock()
     status = make_status(clock=clock, hands_over=hands_over, load=EngineLoad())
     drain = Drain(status, timeout_s=60)
-    drain.begin("test")
+    drain.start("test")
     clock.now_s += HEARD_AFTER_S
     status.worked_s = status.load_read_s = clock.now_s
     assert drain.done is is_done
@@ -54,7 +54,7 @@ def test_blocks_that_were_read_for_another_engine_are_fetched_before_it_ends(han
 def test_an_engine_that_is_gone_or_not_up_is_not_waited_for() -> None:
     for phase in ("dead", "starting"):
         drain = Drain(make_status(phase, load=EngineLoad(running=3)), timeout_s=60)
-        drain.begin("test")
+        drain.start("test")
         assert drain.done
 
 
@@ -62,7 +62,7 @@ def test_a_condemned_engine_is_not_waited_for() -> None:
     """Its requests never end; its preStop hook held the restart of a hung engine for the whole of the pod's grace."""
     status = make_status("hung", load=EngineLoad(running=3))
     drain = Drain(status, timeout_s=600)
-    drain.begin("test", engine_ends=True)
+    drain.start("test", engine_ends=True)
     assert not drain.done, "it may come back"
     status.condemned = "hung for 30 s: no token"
     assert drain.done
@@ -70,7 +70,7 @@ def test_a_condemned_engine_is_not_waited_for() -> None:
 
 def test_the_drain_of_an_engine_that_ended_is_over_with_a_new_one() -> None:
     drain = Drain(make_status(), timeout_s=60)
-    drain.begin("its engine is to end", engine_ends=True)
+    drain.start("its engine is to end", engine_ends=True)
     drain.engine_is_new()
     assert not drain.status.draining
     drain.engine_is_new()
@@ -82,12 +82,12 @@ def test_a_new_engine_ends_nobody_elses_drain(asked: str) -> None:
     """An operator took the replica out, or its agent stops, too."""
     drain = Drain(make_status(), timeout_s=60)
     if asked == "before":
-        drain.begin("asked by POST /drain")
-    drain.begin("its engine is to end", engine_ends=True)
+        drain.start("asked by POST /drain")
+    drain.start("its engine is to end", engine_ends=True)
     if asked == "after":
-        drain.begin("asked by POST /drain")
+        drain.start("asked by POST /drain")
     if asked == "stops":
-        drain.begin("asked by a signal", is_final=True)
+        drain.start("asked by a signal", is_final=True)
     drain.engine_is_new()
     assert drain.status.draining
 
@@ -95,17 +95,17 @@ def test_a_new_engine_ends_nobody_elses_drain(asked: str) -> None:
 def test_beginning_again_does_not_restart_the_clock() -> None:
     clock = Clock()
     drain = Drain(make_status(clock=clock), timeout_s=60)
-    drain.begin("first")
+    drain.start("first")
     began_s = drain.began_s
     clock.now_s += 5
-    drain.begin("second")
+    drain.start("second")
     assert drain.began_s == began_s
 
 
 async def test_waiting_ends_with_the_time_or_the_hurry() -> None:
     clock = Clock()
     drain = Drain(make_status(clock=clock, load=EngineLoad(running=1)), timeout_s=0.0)
-    drain.begin("test")
+    drain.start("test")
     assert not await drain.wait()
     hurried = asyncio.Event()
     hurried.set()

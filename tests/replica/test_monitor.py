@@ -59,7 +59,7 @@ class Rig:
     async def tick(self) -> None:
         """After a second, with a probe of that second answered."""
         self.clock.now_s += 1.0
-        self.prober.begin()
+        self.prober.mark_pending()
         await self.prober.run()
         await self.monitor.tick()
 
@@ -114,7 +114,7 @@ async def test_a_prompt_that_no_look_saw_to_run_was_work(rig: Rig) -> None:
 @pytest.mark.parametrize("state", ["falling_asleep", "asleep"])
 async def test_an_engine_that_computes_nothing_is_well_and_not_probed(rig: Rig, state: str) -> None:
     await rig.tick()
-    rig.prober.begin()  # the engine answers this one no more
+    rig.prober.mark_pending()  # the engine answers this one no more
     probes = rig.engine.probes
     setattr(rig.status, state, True)
     for _ in range(60):

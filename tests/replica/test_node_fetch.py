@@ -75,7 +75,7 @@ class NodeFetcher:
 def running_tracker(bases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[str]:
     """The tracker's routes, and what the registry has published of `bases`, on a port of their own; their URL."""
     app = FastAPI()
-    errors.install(app)
+    errors.install_error_handlers(app)
 
     agents = [Depends(require_role(RoleCredentials(TOKEN), "agent"))]
 

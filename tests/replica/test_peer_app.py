@@ -12,8 +12,8 @@ from functions.api.ids import EngineName
 from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.role_credentials import PURPOSES, ROLES, Purpose, Role, RoleCredentials, document
 from functions.replica import cold_calls
-from functions.replica.cold_calls import ColdCalls, LoadAnswer
-from functions.replica.peer_app import BODY_MAX_BYTES, CredentialRequired, make_peer_app, opens
+from functions.replica.cold_calls import ColdCalls, ColdLoadAnswer
+from functions.replica.peer_app import BODY_MAX_BYTES, CredentialRequired, accepted_credentials, make_peer_app
 
 NAME = EngineName("acme/bot@sha256:0123456789abcdef")
 TOKEN = {"authorization": "Bearer the-token"}
@@ -23,11 +23,11 @@ class Loads:
     """What was asked, and what is answered."""
 
     def __init__(self) -> None:
-        self.answer = LoadAnswer("loaded", tier="disk")
+        self.answer = ColdLoadAnswer("loaded", tier="disk")
         self.asked: list[tuple[str, float]] = []
         self.counted: list[str] = []
 
-    async def load(self, name: EngineName, wait_s: float) -> LoadAnswer:
+    async def load(self, name: EngineName, wait_s: float) -> ColdLoadAnswer:
         self.asked.append((name, wait_s))
         return self.answer
 
@@ -45,7 +45,7 @@ async def client(loads: Loads) -> AsyncIterator[httpx.AsyncClient]:
     async def chunk(sha256: str) -> str:
         return sha256
 
-    accepted = partial(opens, RoleCredentials("the-token"), lambda: ("10.0.0.7", 8500))
+    accepted = partial(accepted_credentials, RoleCredentials("the-token"), lambda: ("10.0.0.7", 8500))
     app = make_peer_app(accepted, loads.load, loads.counted.append, [router])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as opened:
         yield opened
@@ -54,17 +54,17 @@ async def client(loads: Loads) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.parametrize(
     ("answer", "status", "told"),
     [
-        (LoadAnswer("loaded", tier="s3"), 200, {"state": "loaded", "tier": "s3"}),
-        (LoadAnswer("unknown", "why"), 404, {"reason": "why"}),
-        (LoadAnswer("no_room", "why"), 409, {"reason": "why"}),
-        (LoadAnswer("refused", "why"), 422, {"reason": "why"}),
-        (LoadAnswer("failed", "why"), 503, {"reason": "why"}),
-        (LoadAnswer("not_ready", "why"), 503, {"reason": "why"}),
-        (LoadAnswer("timed_out", "why"), 504, {"reason": "why"}),
+        (ColdLoadAnswer("loaded", tier="s3"), 200, {"state": "loaded", "tier": "s3"}),
+        (ColdLoadAnswer("unknown", "why"), 404, {"reason": "why"}),
+        (ColdLoadAnswer("no_room", "why"), 409, {"reason": "why"}),
+        (ColdLoadAnswer("refused", "why"), 422, {"reason": "why"}),
+        (ColdLoadAnswer("failed", "why"), 503, {"reason": "why"}),
+        (ColdLoadAnswer("not_ready", "why"), 503, {"reason": "why"}),
+        (ColdLoadAnswer("timed_out", "why"), 504, {"reason": "why"}),
     ],
 )
 async def test_each_answer_has_its_status(
-    client: httpx.AsyncClient, loads: Loads, answer: LoadAnswer, status: int, told: dict[str, str]
+    client: httpx.AsyncClient, loads: Loads, answer: ColdLoadAnswer, status: int, told: dict[str, str]
 ) -> None:
     loads.answer = answer
     found = await client.post("/adapters/load", json={"engine_name": NAME, "wait_s": 2.5, "new": 1}, headers=TOKEN)
@@ -107,7 +107,7 @@ async def test_each_role_opens_its_own_routes_and_no_others(loads: Loads, role: 
     router = APIRouter()
     for path in DOORS:
         router.add_api_route(path, lambda: "inside", methods=["POST"])
-    app = CredentialRequired(FastAPI(), partial(opens, agent, lambda: ("10.0.0.7", 8500)))
+    app = CredentialRequired(FastAPI(), partial(accepted_credentials, agent, lambda: ("10.0.0.7", 8500)))
     app._app.include_router(router)  # type: ignore[attr-defined]
     own: dict[Role, tuple[Purpose, ...]] = {"gateway": ("load",), "controller": ("standing",), "agent": ("chunks",)}
     secrets = [each for purpose in PURPOSES if purpose in ROLES[role] for each in given.accepted(purpose)]
@@ -172,7 +172,7 @@ async def test_all_who_wait_for_one_adapter_get_one_answer() -> None:
     calls = ColdCalls()
     waiting = asyncio.gather(*(calls.wait(NAME, 30.0) for _ in range(50)))
     await asyncio.sleep(0)
-    calls.settle(NAME, LoadAnswer("loaded", tier="s3"))
+    calls.settle(NAME, ColdLoadAnswer("loaded", tier="s3"))
     assert {found.tier for found in await waiting} == {"s3"}
     assert calls.names == ()
 
@@ -184,7 +184,7 @@ async def test_one_who_leaves_or_gives_up_takes_nothing_from_the_others() -> Non
     assert (await calls.wait(NAME, 0.01)).answer == "timed_out"
     leaver.cancel()
     await asyncio.sleep(0)
-    calls.settle(NAME, LoadAnswer("no_room", "full"))
+    calls.settle(NAME, ColdLoadAnswer("no_room", "full"))
     assert (await patient).answer == "no_room"
     assert (await calls.wait(NAME, 0.01)).answer == "timed_out"
     assert calls.names == (), "nothing is kept for those who left"
@@ -196,6 +196,6 @@ async def test_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = [asyncio.ensure_future(calls.wait(NAME, 30.0)) for _ in range(2)]
     await asyncio.sleep(0)
     assert calls.full
-    calls.settle_all(LoadAnswer("not_ready", "gone"))
+    calls.settle_all(ColdLoadAnswer("not_ready", "gone"))
     await asyncio.gather(*waiting)
     assert not calls.full

@@ -9,7 +9,7 @@ import pytest
 
 from functions.api.ids import EngineName
 from functions.http.guard import Bounds
-from functions.replica.cold_calls import LoadAnswer
+from functions.replica.cold_calls import ColdLoadAnswer
 from functions.replica.listeners import PEER_BOUNDS, PeerServer, bind
 from functions.replica.peer_app import make_peer_app
 
@@ -24,9 +24,9 @@ ANSWER = b'{"state":"loaded","tier":"disk"}'
 MAX_CONNECTIONS = 3
 
 
-async def want(name: EngineName, wait_s: float) -> LoadAnswer:
+async def want(name: EngineName, wait_s: float) -> ColdLoadAnswer:
     await asyncio.sleep(2 * WITHIN_S)  # longer than a request may
-    return LoadAnswer("loaded", tier="disk")
+    return ColdLoadAnswer("loaded", tier="disk")
 
 
 @asynccontextmanager

@@ -69,17 +69,17 @@ class Replica:
 
 async def test_a_promotion_is_told_at_once_and_so_is_its_reverse() -> None:
     replica = Replica()
-    await replica.standby.become(standby=True)
-    await replica.standby.become(standby=True)
-    await replica.standby.become(standby=False)
+    await replica.standby.change_role(standby=True)
+    await replica.standby.change_role(standby=True)
+    await replica.standby.change_role(standby=False)
     assert replica.heartbeats == ["warm", "ready"], "what changes nothing is not told"
     assert replica.engine.asked == [], "an engine that cannot sleep is not asked"
 
 
 async def test_what_was_measured_under_another_load_is_forgotten() -> None:
     replica = Replica(status=make_status(rates=EngineRates(service_ms=9_000.0)))
-    await replica.standby.become(standby=True)
-    await replica.standby.become(standby=False)
+    await replica.standby.change_role(standby=True)
+    await replica.standby.change_role(standby=False)
     assert replica.status.rates == EngineRates()
 
 
@@ -101,22 +101,22 @@ def test_what_is_wrong_outranks_being_warm(phase: str, draining: bool) -> None:
 
 def test_how_it_begins_is_said_by_a_file(tmp_path: Path) -> None:
     replica = Replica()
-    replica.standby.begin(tmp_path / "standby")
+    replica.standby.read_standby_file(tmp_path / "standby")
     assert not replica.status.standby
     (tmp_path / "standby").touch()
-    replica.standby.begin(tmp_path / "standby")
+    replica.standby.read_standby_file(tmp_path / "standby")
     assert replica.status.standby
-    replica.standby.begin(None)
+    replica.standby.read_standby_file(None)
     assert not replica.status.standby
 
 
 async def test_an_engine_that_can_sleeps_while_it_is_warm_and_is_woken_first() -> None:
     replica = Replica(may_sleep=True)
-    await replica.standby.become(standby=True)
+    await replica.standby.change_role(standby=True)
     await replica.until_asleep()
     assert replica.engine.sleeps
     assert replica.status.phase() == ("warm", "loaded and asleep, without traffic")
-    await replica.standby.become(standby=False)
+    await replica.standby.change_role(standby=False)
     assert not replica.engine.sleeps
     assert replica.engine.asked == ["GET /is_sleeping", "POST /sleep?level=1", "POST /wake_up"]
 
@@ -215,7 +215,7 @@ async def test_a_body_that_is_none_is_refused(body: bytes) -> None:
 
 async def test_an_engine_that_does_not_wake_stays_warm() -> None:
     replica = Replica(may_sleep=True)
-    await replica.standby.become(standby=True)
+    await replica.standby.change_role(standby=True)
     await replica.until_asleep()
     replica.engine.broken = True
     answer = await ask(replica, b'{"standby": false}')

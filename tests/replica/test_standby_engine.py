@@ -79,7 +79,7 @@ async def test_it_sleeps_once_it_is_settled_and_serves_when_it_is_woken() -> Non
         await warm.until(lambda: warm.heartbeat == ("warm", True))
         assert warm.clock.now_s - began_s >= SETTLED_S
         assert warm.parts.engine.slumber.state == "weights_offloaded"
-        await warm.standby.become(standby=False)
+        await warm.standby.change_role(standby=False)
         assert warm.heartbeat == ("ready", False)
         answer = (await warm.server.post("/v1/chat/completions", json=CHAT)).json()
         assert answer["choices"][0]["message"]["content"] == "one two three"
@@ -114,13 +114,13 @@ async def test_one_that_was_promoted_while_no_agent_was_there_is_woken_before_it
 async def test_a_probe_that_a_sleeping_engine_holds_is_not_held_against_it() -> None:
     async with agent() as warm:
         await warm.client.sleep()
-        warm.prober.begin()
+        warm.prober.mark_pending()
         warm.tasks.once("probe", warm.prober.run())
         await warm.until(lambda: warm.status.asleep)
         began_s = warm.clock.now_s
         await warm.until(lambda: warm.clock.now_s - began_s > 60.0)
         assert warm.heartbeat == ("warm", True) and warm.prober.newest.state == "pending"
-        await warm.standby.become(standby=False)
+        await warm.standby.change_role(standby=False)
         await warm.until(lambda: warm.prober.newest.state == "answered")
         assert warm.heartbeat == ("ready", False)
 

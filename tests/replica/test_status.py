@@ -56,7 +56,7 @@ def test_what_holds_readiness_back(adapters: Adapters, missing: str) -> None:
 
 def test_what_the_registry_confirms_is_how_far_it_is() -> None:
     status = make_status()
-    status.take_epoch(12)
+    status.confirm_epoch(12)
     assert status.snapshot_epoch == 12
 
 

@@ -128,6 +128,6 @@ async def test_warming_up_has_an_end() -> None:
     status = make_status("ready", clock)
     async with httpx.AsyncClient(transport=httpx.MockTransport(engine)) as http:
         warm_up = WarmUp(EngineClient(http, "http://engine"), BASE, status, 0.05)
-        assert warm_up.begin() and status.phase()[0] == "starting"
+        assert warm_up.mark_warming() and status.phase()[0] == "starting"
         await warm_up.run("generate")
     assert status.phase()[0] == "ready"

@@ -47,13 +47,13 @@ async def test_the_heartbeat_tells_what_the_engine_was_started_from(
 ) -> None:
     digest = directories.write_manifest(folder)
     assert compose(status, sequence=0, sent_unix_s=0.0).weights_digest == "", "nobody has looked yet"
-    await weights.learn(STARTED_UNIX_S)
+    await weights.detect_weights(STARTED_UNIX_S)
     sent = heartbeats.decode(heartbeats.encode(compose(status, sequence=1, sent_unix_s=0.0)))
     assert heartbeats.to_view(sent).weights == digest
 
 
 async def test_an_engine_that_is_gone_has_loaded_nothing(status: AgentStatus, weights: LoadedWeights) -> None:
-    await weights.learn(STARTED_UNIX_S)
+    await weights.detect_weights(STARTED_UNIX_S)
     assert status.weights is not None
     weights.forget()
     assert heartbeats.to_view(compose(status, sequence=0, sent_unix_s=0.0)).weights is None
@@ -64,22 +64,22 @@ async def test_a_folder_that_was_written_to_since_the_engine_started_says_nothin
 ) -> None:
     """An agent that was started again beside its engine would tell of weights that this has never read."""
     os.utime(folder / "model.safetensors", (STARTED_UNIX_S + 1, STARTED_UNIX_S + 1))
-    await weights.learn(STARTED_UNIX_S)
+    await weights.detect_weights(STARTED_UNIX_S)
     assert status.weights is None
 
 
 async def test_what_was_true_of_a_running_engine_stays_true(
     status: AgentStatus, weights: LoadedWeights, folder: Path
 ) -> None:
-    await weights.learn(STARTED_UNIX_S)
+    await weights.detect_weights(STARTED_UNIX_S)
     loaded = status.weights
     (folder / "tokenizer.json").write_text("[]")
     assert compose(status, sequence=0, sent_unix_s=0.0).weights_digest == loaded
 
 
 async def test_an_agent_that_sees_no_folder_claims_nothing(status: AgentStatus, tmp_path: Path) -> None:
-    await LoadedWeights(status, None, tmp_path, started_from(tmp_path)).learn(None)
-    await LoadedWeights(status, tmp_path / "nothing", tmp_path, started_from(tmp_path / "nothing")).learn(None)
+    await LoadedWeights(status, None, tmp_path, started_from(tmp_path)).detect_weights(None)
+    await LoadedWeights(status, tmp_path / "nothing", tmp_path, started_from(tmp_path / "nothing")).detect_weights(None)
     assert status.weights is None
 
 
@@ -88,7 +88,7 @@ async def test_an_engine_that_runs_from_another_folder_is_not_told_to_have_this_
 ) -> None:
     """An agent that was changed before its engine told of the new version, while the old one answered."""
     former = model(tmp_path / "former")
-    await LoadedWeights(status, folder, tmp_path / "notes", started_from(former)).learn(STARTED_UNIX_S)
+    await LoadedWeights(status, folder, tmp_path / "notes", started_from(former)).detect_weights(STARTED_UNIX_S)
     assert status.weights is None
 
 
@@ -96,7 +96,7 @@ async def test_an_engine_that_runs_from_another_folder_is_not_told_to_have_this_
 async def test_a_path_that_is_not_seen_from_here_says_nothing(
     status: AgentStatus, folder: Path, tmp_path: Path, root: str
 ) -> None:
-    await LoadedWeights(status, folder, tmp_path / "notes", started_from(Path(root))).learn(STARTED_UNIX_S)
+    await LoadedWeights(status, folder, tmp_path / "notes", started_from(Path(root))).detect_weights(STARTED_UNIX_S)
     assert status.weights is not None
 
 
@@ -106,7 +106,7 @@ async def test_an_engine_that_does_not_answer_says_nothing_of_its_folder(
     async def away() -> tuple[EngineModel, ...]:
         raise EngineUnreachable("connection refused")
 
-    await LoadedWeights(status, folder, tmp_path / "notes", away).learn(STARTED_UNIX_S)
+    await LoadedWeights(status, folder, tmp_path / "notes", away).detect_weights(STARTED_UNIX_S)
     assert status.weights is not None
 
 

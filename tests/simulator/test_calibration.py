@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from functions.cli.main import app
 from functions.simulator.calibration.check import compare, profile_of, quantile, simulated
-from functions.simulator.calibration.fit import FirstToken, Gap, StepFit, TooFewPoints, fit, not_below_nothing
-from functions.simulator.calibration.measure import Answered, Plan, wanted
+from functions.simulator.calibration.fit import FirstToken, Gap, StepFit, TooFewPoints, fit, nonnegative_least_squares
+from functions.simulator.calibration.measure import Answered, Plan, held_out_requests
 from functions.simulator.fleet.engine_profile import PROFILES
 from tests.ports import free_port
 
@@ -39,7 +39,7 @@ def test_no_cost_is_below_nothing() -> None:
     found = fit(FIRSTS, falling)
     assert found.decode_ms_per_sequence == 0.0
     assert found.step_ms == pytest.approx(9.8, abs=0.1)
-    assert not_below_nothing([[1.0], [1.0]], [2.0, 2.0]) == [pytest.approx(2.0)]
+    assert nonnegative_least_squares([[1.0], [1.0]], [2.0, 2.0]) == [pytest.approx(2.0)]
 
 
 @pytest.mark.parametrize(("firsts", "gaps"), [(FIRSTS[:1], GAPS), (FIRSTS, GAPS[:2])])
@@ -49,7 +49,7 @@ def test_a_line_needs_two_ends(firsts: list[FirstToken], gaps: list[Gap]) -> Non
 
 
 def test_a_run_of_the_profile_itself_has_no_error() -> None:
-    profile, requests = PROFILES["sim"], wanted(Plan(held_out=40, held_out_seconds=20.0))
+    profile, requests = PROFILES["sim"], held_out_requests(Plan(held_out=40, held_out_seconds=20.0))
     first_s, last_s, _ = simulated(profile, requests)
     answers = [
         Answered(request.at_s, tuple(_between(first + 0.005, last + 0.005, request.output_tokens)))
@@ -66,8 +66,8 @@ def _between(first_s: float, last_s: float, count: int) -> Iterator[float]:
 
 
 def test_what_is_held_out_is_the_same_for_the_same_seed() -> None:
-    assert wanted(Plan()) == wanted(Plan()) != wanted(Plan(seed=1))
-    assert all(8 <= each.prompt_tokens <= 512 for each in wanted(Plan()))
+    assert held_out_requests(Plan()) == held_out_requests(Plan()) != held_out_requests(Plan(seed=1))
+    assert all(8 <= each.prompt_tokens <= 512 for each in held_out_requests(Plan()))
 
 
 def test_a_profile_must_be_able_to_read() -> None:

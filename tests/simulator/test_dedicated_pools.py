@@ -8,7 +8,7 @@ from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import FallbackEntry, PlacementEntry, PoolUse, RoutingEntry
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting
 from functions.simulator.fleet.simulation import Simulation
-from functions.simulator.fleet.upstream import Connection
+from functions.simulator.fleet.upstream import ModelledConnection
 from functions.simulator.workload.request import WorkloadRequest
 from tests.simulator.rigs import pool, rig, served, shed, stream
 
@@ -72,7 +72,7 @@ def drill(requests: int) -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]
     engines = simulation.lifecycle.engines
     send = engines.send
 
-    def seen(connection: Connection) -> None:
+    def seen(connection: ModelledConnection) -> None:
         asked: WorkloadRequest = connection.asking.request
         came[asked.tenant, simulation.lifecycle.replicas[connection.replica_id].pool.name] += 1
         send(connection)

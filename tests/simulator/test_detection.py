@@ -78,7 +78,7 @@ def test_replicas_that_are_busy_are_not_slow() -> None:
 def zone_lost(monkeypatch: pytest.MonkeyPatch, *, detecting: bool) -> tuple[Simulation, float]:
     """The loss of one zone of three at 20.3 s; until when requests were still sent there, after that."""
     if not detecting:
-        monkeypatch.setattr(FleetView, "suspect", lambda view, now_s: (frozenset(), frozenset()))
+        monkeypatch.setattr(FleetView, "update_suspicions", lambda view, now_s: (frozenset(), frozenset()))
     last: list[tuple[float, int]] = [(0.0, 0)]
 
     def watch(simulation: Simulation) -> None:

@@ -9,7 +9,7 @@ from functions.simulator.experiment import (
     IN_TIME_RATIO,
     Chats,
     FleetTooSlow,
-    Recorded,
+    RecordedWorkload,
     capacity_per_s,
     compare,
     in_time_ratio,
@@ -65,7 +65,7 @@ def test_a_trace_is_played_at_the_rate_asked_for_in_windows(tmp_path: Any) -> No
     path = tmp_path / "trace.jsonl"
     rows = (f'{{"timestamp": {n * 1000}, "input_length": {n + 1}, "output_length": 1}}\n' for n in range(100))
     path.write_text("".join(rows))
-    recorded = Recorded(path, requests=20, seeds=3)
+    recorded = RecordedWorkload(path, requests=20, seeds=3)
     windows = [list(recorded.at_rate(10.0, seed)) for seed in range(3)]
     assert [window[0].prompt_tokens for window in windows] == [1, 41, 81]
     assert all(window[0].at_s == 0.0 and window[-1].at_s == pytest.approx(1.9, abs=0.2) for window in windows)

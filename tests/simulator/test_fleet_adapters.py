@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from functions.simulator.fleet.adapter_tiers import AdapterTiers, demand_of, engine_name_of
+from functions.simulator.fleet.adapter_tiers import ReplicaAdapterTiers, demand_of, engine_name_of
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.setting import POOL, AdapterTimes
 from functions.simulator.fleet.simulation import Simulation
@@ -69,21 +69,21 @@ def test_more_adapters_than_places_are_exchanged_for_each_other() -> None:
 
 
 def test_what_lies_on_the_disk_comes_back_sooner() -> None:
-    tiers = AdapterTiers(TIMES, demand_of(TIMES))
+    tiers = ReplicaAdapterTiers(TIMES, demand_of(TIMES))
     name = engine_name_of(NAMES[5])
-    answer, begun = tiers.ask(name, 100.0, 1.0)
+    answer, begun = tiers.request_load(name, 100.0, 1.0)
     assert answer == "accepted"
     first = next(loading for loading in begun if loading.name == name)
     assert first.ready_s == pytest.approx(1.0 + TIMES.disk_s + TIMES.store_s)
-    tiers.begin_again()
-    again = next(loading for loading in tiers.ask(name, 100.0, 50.0)[1] if loading.name == name)
+    tiers.reset_engine()
+    again = next(loading for loading in tiers.request_load(name, 100.0, 50.0)[1] if loading.name == name)
     assert again.ready_s == pytest.approx(50.0 + TIMES.disk_s)
 
 
 def test_one_that_is_in_no_slot_of_the_accelerator_is_moved_there_first() -> None:
-    tiers = AdapterTiers(TIMES, demand_of(TIMES))
+    tiers = ReplicaAdapterTiers(TIMES, demand_of(TIMES))
     names = [engine_name_of(name) for name in NAMES[:3]]
-    assert [tiers.enter(name) for name in (names[0], names[0], names[1], names[2], names[0])] == [
+    assert [tiers.acquire_slot(name) for name in (names[0], names[0], names[1], names[2], names[0])] == [
         TIMES.gpu_s, 0.0, TIMES.gpu_s, TIMES.gpu_s, TIMES.gpu_s,
     ]  # fmt: skip
 

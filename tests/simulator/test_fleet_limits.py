@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import QuotaEntry, QuotaLimits
-from functions.decisions.quota.account import QuotaAccount, fit
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart
+from functions.decisions.quota.account import QuotaAccount, apply_regime
 from functions.decisions.quota.dimensions import INPUT, PERIODS_S
 from functions.decisions.quota.lease import shared_burst
 from functions.decisions.quota.outage import Regime
@@ -20,7 +20,7 @@ from tests.simulator.rigs import lost, rig, served, shed, stream
 
 
 def entry(**limits: int) -> QuotaEntry:
-    return QuotaEntry("gold", 1.0, QuotaLimits(**limits))
+    return QuotaEntry("gold", 1.0, QuotaLimitsPart(**limits))
 
 
 def run(per_s: float, seconds: float, quota: QuotaEntry, *happens: Any, **setting: Any) -> Outcome:
@@ -92,12 +92,12 @@ def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4_000), st.integers(0, 3_000_000)), max_size=40))
 def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int, int]]) -> None:
     """Granted in all <= three fourths of a burst + what time has emptied, whoever asks for what."""
-    bus, limits = QuotaBus(f"g{number}" for number in range(3)), QuotaLimits(input_tokens_per_minute=60_000)
+    bus, limits = QuotaBus(f"g{number}" for number in range(3)), QuotaLimitsPart(input_tokens_per_minute=60_000)
     accounts = [QuotaAccount() for _ in range(3)]
     now_us = granted = 0
     for account in accounts:
-        account.hold(limits, 0)
-        fit(account, Regime("leased", 3), 0)
+        account.set_limits(limits, 0)
+        apply_regime(account, Regime("leased", 3), 0)
     bucket = accounts[0].buckets[INPUT]
     assert bucket is not None
     burst_micro = shared_burst(INPUT, bucket) * MICRO
@@ -106,6 +106,6 @@ def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int,
         now_us += wait_us
         rate = RateRequest(INPUT, bucket.limit, burst_micro, PERIODS_S[INPUT], tokens * MICRO, 1)
         request = LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,))
-        answer = bus.model.ask(f"g{number}", [Group(False, (request,))], now_us)
+        answer = bus.model.request_leases(f"g{number}", [Group(False, (request,))], now_us)
         granted += answer.granted[0].grants[0].granted_micro[0]
         assert granted <= burst_micro + now_us * bucket.limit // PERIODS_S[INPUT] + len(asks)

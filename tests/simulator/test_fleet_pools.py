@@ -104,7 +104,7 @@ def test_a_closed_loop_asks_on_when_it_was_answered() -> None:
 
 
 _SCRIPT = """
-from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart
 from functions.simulator.fleet.setting import AdapterTimes
 from tests.simulator.rigs import pool, stream, rig
 names = tuple(f"acme/m{n}" for n in range(9))
@@ -119,7 +119,7 @@ def run():
         12.0, 12.0, adapter=lambda n: names[n % 9] if n % 3 else None, pool=lambda n: "a" if n % 3 else "b",
         session=lambda n: f"s{n % 20}", blocks=lambda n: tuple(range(n % 7, n % 7 + 4)),
     )
-    quota = QuotaEntry("all", 1.0, QuotaLimits(input_tokens_per_minute=90_000))
+    quota = QuotaEntry("all", 1.0, QuotaLimitsPart(input_tokens_per_minute=90_000))
     return rig(workload, *happens, pools=pools, gateways=2, quota=quota, seed=3).run().figures()
 first = run()
 assert first == run()

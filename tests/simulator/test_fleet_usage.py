@@ -22,7 +22,7 @@ from functions.api.snapshot import RoutingEntry
 from functions.gateway.request.request import Ended
 from functions.gateway.usage.sums import UsageSums
 from functions.simulator.fleet.simulation import Actor, Simulation
-from functions.simulator.fleet.upstream import Connection
+from functions.simulator.fleet.upstream import ModelledConnection
 from functions.simulator.workload.request import WorkloadRequest
 from tests.drills.virtual.bills import Account, Bills
 from tests.simulator.rigs import rig
@@ -124,7 +124,7 @@ class Run:
     @contextmanager
     def _watching(self) -> Iterator[None]:
         self._dead: set[UsageSums] = set()  # a process that was killed settles nothing
-        count, over = UsageSums.count, Connection.over
+        count, over = UsageSums.count, ModelledConnection.over
 
         def counted(sums: UsageSums, ended: Ended, charged: Any) -> None:
             if sums not in self._dead:
@@ -136,13 +136,13 @@ class Run:
                 self.charged[kind] += charged[2]
             count(sums, ended, charged)
 
-        def ended(connection: Connection, computed_tokens: int) -> None:
+        def ended(connection: ModelledConnection, computed_tokens: int) -> None:
             if connection.is_open:
                 asked = connection.asking.request
                 self.finished[asked.tenant] += max(1, asked.output_tokens)
             over(connection, computed_tokens)
 
-        with patch.object(UsageSums, "count", counted), patch.object(Connection, "over", ended):
+        with patch.object(UsageSums, "count", counted), patch.object(ModelledConnection, "over", ended):
             yield
 
 

@@ -13,7 +13,7 @@ from functions.engines.sim.limits import EngineLimits, StepCosts
 from functions.engines.sim.sequence import Sequence as Running
 from functions.engines.sim.sequence import Status
 from functions.simulator.fleet.engine_profile import PROFILES, EngineProfile
-from functions.simulator.fleet.fluid_engine import FluidEngine, Work
+from functions.simulator.fleet.fluid_engine import FluidEngine, FluidSequence
 from functions.simulator.fleet.prefix_cache import PrefixCache
 from functions.simulator.fleet.token_gaps import TokenGaps
 from tests.soak import sampled
@@ -37,7 +37,7 @@ def fluid(asked: Sequence[Arrival], profile: EngineProfile) -> tuple[dict[int, f
     while number < len(asked) or engine.next_s < math.inf:
         if number < len(asked) and asked[number][0] < engine.next_s:
             at_s, prompt, output = asked[number]
-            engine.add(Work(number, prompt, output, number), at_s)
+            engine.add(FluidSequence(number, prompt, output, number), at_s)
             number += 1
         else:
             engine.advance(engine.next_s)
@@ -142,7 +142,7 @@ def test_what_is_cached_is_not_read_again() -> None:
     took = []
     for number in range(2):
         began_s = engine.now_s
-        engine.add(Work(number, 2000, 1, number, blocks=tuple(range(31))), began_s)
+        engine.add(FluidSequence(number, 2000, 1, number, blocks=tuple(range(31))), began_s)
         engine.advance(engine.next_s)
         took.append(engine.now_s - began_s)
     assert took[0] == pytest.approx((SIM.step_ms + 2000 * SIM.prefill_ms_per_token) / 1000)

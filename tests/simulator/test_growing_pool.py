@@ -35,7 +35,7 @@ def tell(simulation: Simulation) -> None:
     for gateway in simulation.gateways:
         told = tuple(gateway.services.router.homes.to_publish())
         for other in simulation.gateways if told else ():
-            other.services.router.homes.received(HomeBatch(gateway.name, 0.0, told), 0.0)
+            other.services.router.homes.receive_batch(HomeBatch(gateway.name, 0.0, told), 0.0)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Talks:
         gateways = self.simulation.gateways
         for gateway in gateways:
             router = gateway.services.router
-            router.sent = partial(self._sent, router.sent)  # type: ignore[method-assign]
+            router.record_sent = partial(self._sent, router.record_sent)  # type: ignore[method-assign]
             gateway._admitted = partial(self._admitted, gateway._admitted)  # type: ignore[method-assign]
         self.simulation._gateway_of = lambda asked: self.rng.choice(gateways)  # type: ignore[method-assign]
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.prefill_sizing import Apart, Reading, _readers, replicas_apart
-from functions.simulator.replicas_needed import Load, Unreachable, replicas_needed
+from functions.simulator.prefill_sizing import Apart, PrefillReplicas, _readers, replicas_apart
+from functions.simulator.replicas_needed import OfferedLoad, Unreachable, replicas_needed
 
 PROFILE = PROFILES["h100-8b-vllm"]
-READING = Reading(profile=PROFILE, kv_bytes_per_token=131_072, kv_transfer_bytes_per_s=12.5e9)
-LOAD = Load(requests_per_s=6.0, prompt_tokens=2000, output_tokens=100, ttft_slo_s=2.0)
+READING = PrefillReplicas(profile=PROFILE, kv_bytes_per_token=131_072, kv_transfer_bytes_per_s=12.5e9)
+LOAD = OfferedLoad(requests_per_s=6.0, prompt_tokens=2000, output_tokens=100, ttft_slo_s=2.0)
 
 
-def apart(load: Load, tried: list[str] | None = None) -> Apart:
+def apart(load: OfferedLoad, tried: list[str] | None = None) -> Apart:
     return replicas_apart(PROFILE, READING, load, 0, (tried if tried is not None else []).append)
 
 

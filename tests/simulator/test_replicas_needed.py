@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.replicas_needed import Load, Needed, Unreachable, replicas_needed
+from functions.simulator.replicas_needed import Needed, OfferedLoad, Unreachable, replicas_needed
 
 PROFILE = PROFILES["l40s-8b"]
-LOAD = Load(requests_per_s=3.0, prompt_tokens=150, output_tokens=50, ttft_slo_s=1.5)
+LOAD = OfferedLoad(requests_per_s=3.0, prompt_tokens=150, output_tokens=50, ttft_slo_s=1.5)
 
 
-def needed(load: Load) -> Needed:
+def needed(load: OfferedLoad) -> Needed:
     return replicas_needed(PROFILE, load, 0, lambda _: None)
 
 

@@ -10,7 +10,7 @@ from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.simulator.events import Events
 from functions.simulator.fleet.comparison import ModelledEngines
 from functions.simulator.fleet.engine_profile import PROFILES
-from functions.simulator.fleet.fluid_engine import FluidEngine, Work
+from functions.simulator.fleet.fluid_engine import FluidEngine, FluidSequence
 from functions.simulator.fleet.prefix_cache import PrefixCache
 from functions.simulator.fleet.replica import Replica
 from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
@@ -66,9 +66,9 @@ def test_by_events_more_is_found_in_caches_than_by_what_was_sent() -> None:
 def test_a_first_token_is_foretold_to_within_a_step(ahead: tuple[int, ...]) -> None:
     engine = FluidEngine(PROFILES["h100-8b"], TokenGaps())
     for number, tokens in enumerate(ahead):
-        engine.add(Work(number, tokens, 300, None), 0.0)
+        engine.add(FluidSequence(number, tokens, 300, None), 0.0)
     foretold_s = engine.first_token_s(3_000)
-    engine.add(Work(99, 3_000, 5, None), 0.0)
+    engine.add(FluidSequence(99, 3_000, 5, None), 0.0)
     while all(work.number != 99 for work in engine.first):
         engine.advance(engine.next_s)
     assert engine.now_s == pytest.approx(foretold_s, rel=0.1)
@@ -77,7 +77,7 @@ def test_a_first_token_is_foretold_to_within_a_step(ahead: tuple[int, ...]) -> N
 def test_who_finds_the_budget_used_up_waits_by_the_metrics() -> None:
     engine = FluidEngine(PROFILES["h100-8b"], TokenGaps())
     for number, tokens in enumerate((1_500, 1_500, 1_500)):
-        engine.add(Work(number, tokens, 10, None), 0.0)
+        engine.add(FluidSequence(number, tokens, 10, None), 0.0)
     assert (engine.running, engine.waiting, engine.unscheduled) == (3, 0, 1), "of 2,048 tokens two prompts have some"
 
 
@@ -88,7 +88,7 @@ def test_the_truth_is_of_now_and_changes_nothing() -> None:
     engines = ModelledEngines({A: replica}, events)
     question = Question("r", PoolName("base"), EngineName("base"), (1, 2, 3), 16, 100, 10)
     assert engines.cached_tokens(A, question) == 0
-    replica.engine.add(Work(1, 48, 400, None, blocks=(1, 2, 3)), 0.0)
+    replica.engine.add(FluidSequence(1, 48, 400, None, blocks=(1, 2, 3)), 0.0)
     begun_s = engines.first_token_s(A, 10_000)
     events.at(0.015, partial(_see, engines, begun_s))
     events.at(0.016, lambda: None)

@@ -23,8 +23,8 @@ SMALL = Assumptions(
 
 def test_links_share() -> None:
     link = Link(1.0 * MB)
-    assert [link.take(1.0 * MB, 0.0) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
-    assert link.take(1.0 * MB, 10.0) == 11.0
+    assert [link.reserve(1.0 * MB, 0.0) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    assert link.reserve(1.0 * MB, 10.0) == 11.0
 
 
 def test_equal_times_happen_in_order_and_nothing_happens_in_the_past() -> None:

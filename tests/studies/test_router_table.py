@@ -101,8 +101,8 @@ def test_a_router_that_never_answers_a_hundredth_is_behind_any_number() -> None:
 
 
 def test_a_spread_is_the_median_with_the_range() -> None:
-    assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
-    assert Spread.of([1.0, None, None]).middle == inf
+    assert Spread.from_values([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
+    assert Spread.from_values([1.0, None, None]).middle == inf
 
 
 def test_the_report_has_each_router_of_each_cell() -> None:

@@ -114,7 +114,13 @@ def test_the_best_utilization_is_the_highest_that_keeps_the_promise() -> None:
 
 def test_a_planned_replica_is_started_ahead_of_its_time() -> None:
     scaler = PlannedScaler([1, 1, 5, 1, 1], 60.0, 60.0)
-    assert [scaler.look(signals(0, 1), now_s) for now_s in (0.0, 15.0, 60.0, 120.0, 185.0)] == [5, 5, 5, 5, 1]
+    assert [scaler.decide_replicas(signals(0, 1), now_s) for now_s in (0.0, 15.0, 60.0, 120.0, 185.0)] == [
+        5,
+        5,
+        5,
+        5,
+        1,
+    ]
 
 
 def test_worked_examples_of_others() -> None:

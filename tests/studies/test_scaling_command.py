@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from studies.scaling.command import fleet_scaling, forecast, scaling
 from tests.simulator.recorded_days import write_servegen
 
@@ -101,5 +101,5 @@ def test_a_backtest_has_every_series_and_method(traces: Path, capsys: pytest.Cap
     ],
 )
 def test_what_is_wrong_is_said(traces: Path, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(CommandRefused, match=said):
         scaling(**given(traces, **changed))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from studies.spike import command as simulate_spike
 from studies.spike.arms import ARMS, TITLES, ArmName
 from studies.spike.figures import SpikeFigures, over_seeds
@@ -19,9 +19,9 @@ def spike(tmp_path: Path, *, arms: tuple[str, ...] = (), plot: str = "p.svg") ->
 
 
 def test_unknown_ways_and_impossible_pictures_are_refused_first(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="one of ladder, room, hpa, kpa"):
+    with pytest.raises(CommandRefused, match="one of ladder, room, hpa, kpa"):
         spike(tmp_path, arms=("prayer",))
-    with pytest.raises(Refused, match="ends in"):
+    with pytest.raises(CommandRefused, match="ends in"):
         spike(tmp_path, plot="p.txt")
 
 

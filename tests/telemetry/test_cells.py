@@ -12,7 +12,7 @@ BUCKETS = (0.01, 0.5, 1.0, 30.0)
 
 
 def text(registry: CollectorRegistry) -> list[str]:
-    """Without the library's `_created` lines, which nothing reads."""
+    """Without the library's `_create_batch` lines, which nothing reads."""
     return [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
 
 
@@ -23,11 +23,11 @@ def text(registry: CollectorRegistry) -> list[str]:
 def test_says_what_the_library_says(counted: list[tuple[str, float]], observed: list[tuple[str, float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     counters = (
-        cells.Counter("n", "Counted", ["kind"], registry=ours),
+        cells.CounterFamily("n", "Counted", ["kind"], registry=ours),
         prometheus_client.Counter("n", "Counted", ["kind"], registry=theirs),
     )
     histograms = (
-        cells.Histogram("h_seconds", "Seen", ["kind"], buckets=BUCKETS, registry=ours),
+        cells.HistogramFamily("h_seconds", "Seen", ["kind"], buckets=BUCKETS, registry=ours),
         prometheus_client.Histogram("h_seconds", "Seen", ["kind"], buckets=BUCKETS, registry=theirs),
     )
     for kind, amount in counted:
@@ -41,8 +41,8 @@ def test_says_what_the_library_says(counted: list[tuple[str, float]], observed: 
 
 def test_without_labels_there_is_a_zero_from_the_start() -> None:
     registry = CollectorRegistry()
-    counter = cells.Counter("n", "Counted", registry=registry)
-    histogram = cells.Histogram("h", "Seen", buckets=(1.0,), registry=registry)
+    counter = cells.CounterFamily("n", "Counted", registry=registry)
+    histogram = cells.HistogramFamily("h", "Seen", buckets=(1.0,), registry=registry)
     assert registry.get_sample_value("n_total") == 0
     assert registry.get_sample_value("h_count") == 0
     counter.inc(2)
@@ -53,12 +53,12 @@ def test_without_labels_there_is_a_zero_from_the_start() -> None:
 
 def test_two_of_one_name_are_refused() -> None:
     registry = CollectorRegistry()
-    cells.Counter("n", "Counted", registry=registry)
+    cells.CounterFamily("n", "Counted", registry=registry)
     with pytest.raises(ValueError, match="Duplicated"):
-        cells.Counter("n", "Counted again", registry=registry)
+        cells.CounterFamily("n", "Counted again", registry=registry)
 
 
 def test_a_wrong_number_of_labels_is_refused() -> None:
-    counter = cells.Counter("n", "Counted", ["kind"], registry=CollectorRegistry())
+    counter = cells.CounterFamily("n", "Counted", ["kind"], registry=CollectorRegistry())
     with pytest.raises(ValueError, match="kind"):
         counter.labels("a", "b")

@@ -96,6 +96,6 @@ def test_what_a_collector_will_never_take_is_not_sent_for_ever(played: HTTPServe
     Played.statuses = [400]
     with closing(Collector(f"http://127.0.0.1:{played.server_port}", {})) as collector:
         with pytest.raises(PieceRefused):
-            OtlpReceiver(collector, "shoal-gateway", "g1").take(encode(traced()) + b"\n", "a piece")
+            OtlpReceiver(collector, "shoal-gateway", "g1").receive(encode(traced()) + b"\n", "a piece")
         with pytest.raises(PieceRefused):
-            OtlpReceiver(collector, "shoal-gateway", "g1").take(b"{half\n", "a piece")
+            OtlpReceiver(collector, "shoal-gateway", "g1").receive(b"{half\n", "a piece")

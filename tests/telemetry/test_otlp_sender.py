@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from functions.telemetry.otlp import Collector
-from functions.telemetry.otlp_sender import BATCH, Event, OtlpSender, sender_of
+from functions.telemetry.otlp_sender import BATCH, OtlpSender, SpanEvent, sender_of
 from functions.telemetry.trace_shipping import ReceiverAway
 from tests.telemetry.collectors import attributes, collector
 
 IDS = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
-PUSH = Event("shoal.push", 1_800_000_000.5, "main@a is applied", {"shoal.result": "applied", "shoal.count": 2})
+PUSH = SpanEvent("shoal.push", 1_800_000_000.5, "main@a is applied", {"shoal.result": "applied", "shoal.count": 2})
 
 
 def sender_to(url: str, **bounds: int) -> OtlpSender:
@@ -36,7 +36,7 @@ def test_what_a_collector_that_is_away_did_not_take_comes_later_in_its_order() -
     with collector(503) as taken:
         sender = sender_to(taken.url)
         for number in range(BATCH + 3):
-            sender.event(Event("shoal.push", float(number), str(number), {}))
+            sender.event(SpanEvent("shoal.push", float(number), str(number), {}))
         with pytest.raises(ReceiverAway):
             sender.send()
         assert taken.events() == []
@@ -49,7 +49,7 @@ def test_a_collector_that_stays_away_costs_the_oldest_and_bounded_memory() -> No
     with collector() as taken:
         sender = sender_to(taken.url, waiting_max=10)
         for number in range(25):
-            sender.event(Event("shoal.push", float(number), "x" * 100_000, {"shoal.detail": "y" * 100_000}))
+            sender.event(SpanEvent("shoal.push", float(number), "x" * 100_000, {"shoal.detail": "y" * 100_000}))
         assert sender.dropped_total == 15
         sender.send()
         assert [event.time_unix_nano for event in taken.events()] == [number * 10**9 for number in range(15, 25)]

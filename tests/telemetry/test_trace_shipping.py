@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.telemetry.trace_files import PartlyWritten, TraceFiles, held
+from functions.telemetry.trace_files import PartlyWritten, TraceFiles, try_lock
 from functions.telemetry.trace_row import decode, encode, rows
 from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway, Shipping
 from functions.telemetry.trace_sink import TraceSink
@@ -29,7 +29,7 @@ class Remembering:
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
 
-    def take(self, lines: bytes, name: str) -> None:
+    def receive(self, lines: bytes, name: str) -> None:
         self.before()
         if b"bad" in lines:
             raise PieceRefused("a bad row")
@@ -96,7 +96,7 @@ def test_half_a_line_waits_for_its_end_while_somebody_writes_and_is_dropped_once
     path, receiver = tmp_path / "requests-0000000000001-1.ndjson", Remembering()
     path.write_bytes(b"".join(line + b"\n" for line in lines("whole")) + lines("half")[0][:40])
     shipping = Shipping(tmp_path, "store", receiver)
-    with held(path):
+    with try_lock(path):
         shipping.ship()
         assert (receiver.ids, shipping.dropped_total["torn"], shipping.waiting_bytes) == (["whole"], 0, 40)
     shipping.ship()
@@ -130,7 +130,7 @@ def test_what_goes_for_want_of_room_is_counted_where_it_was_not_sent(tmp_path: P
 def test_one_process_ships_a_directory_at_a_time(tmp_path: Path) -> None:
     writing, receiver = files(tmp_path), Remembering()
     writing.write(lines("a"), 1.0)
-    with held(tmp_path / "store.lock"):
+    with try_lock(tmp_path / "store.lock"):
         Shipping(tmp_path, "store", receiver).ship()
         assert receiver.ids == []
     Shipping(tmp_path, "store", receiver).ship()

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from functions.telemetry.store.client import StoreAddress, StoreAway, StoreReceiver, StoreRefused, TraceStore
+from functions.telemetry.store.client import StoreAddress, StoreAway, StoreReceiver, TraceStore, TraceStoreRefused
 from functions.telemetry.store.questions import Search, find, search
 from functions.telemetry.trace_row import COLUMNS, TraceRow, encode
 from functions.telemetry.trace_shipping import PieceRefused, ReceiverAway
@@ -68,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def receiver(server: Server) -> Iterator[StoreReceiver]:
     """On an empty store."""
     yield StoreReceiver(server.store, 30)
-    server.store.order("DROP DATABASE IF EXISTS shoal")
+    server.store.execute("DROP DATABASE IF EXISTS shoal")
 
 
 def row(request_id: str, at_s: float = NOW_S, **changes: object) -> TraceRow:
@@ -80,17 +80,17 @@ def piece(*rows: TraceRow) -> bytes:
 
 
 def count(server: Server, what: str) -> int:
-    return int(server.store.ask(f"SELECT {what} AS n")[0]["n"])
+    return int(server.store.select(f"SELECT {what} AS n")[0]["n"])
 
 
 def test_a_row_comes_back_as_it_was(server: Server, receiver: StoreReceiver) -> None:
     some = row("quoted'; DROP", error="it's \\ \t\n é", first_token_ms=None, ts=NOW_S + 0.123456, cached_tokens=None)
-    receiver.take(piece(some, row("other")), "p1")
+    receiver.receive(piece(some, row("other")), "p1")
     assert find(server.store, "quoted'; DROP") == some
     assert find(server.store, "quoted'; DROP", "another tenant") is None
-    assert {each["name"] for each in server.store.ask("SELECT name FROM system.columns WHERE table = 'requests'")} == {
-        *COLUMNS
-    }
+    assert {
+        each["name"] for each in server.store.select("SELECT name FROM system.columns WHERE table = 'requests'")
+    } == {*COLUMNS}
 
 
 def test_a_piece_that_comes_again_is_there_once_also_in_the_totals_and_after_a_kill(
@@ -98,24 +98,24 @@ def test_a_piece_that_comes_again_is_there_once_also_in_the_totals_and_after_a_k
 ) -> None:
     """Rows over three days and so partitions: each of them has to know the piece."""
     rows = [row(f"r{number}", NOW_S - 40_000 * number, prompt_tokens=7) for number in range(5)]
-    receiver.take(piece(*rows), "p1")
-    receiver.take(piece(*rows), "p1")
+    receiver.receive(piece(*rows), "p1")
+    receiver.receive(piece(*rows), "p1")
     server.kill()
     with pytest.raises(ReceiverAway):
-        receiver.take(piece(*rows), "p1")
+        receiver.receive(piece(*rows), "p1")
     server.start()
-    receiver.take(piece(*rows), "p1")
+    receiver.receive(piece(*rows), "p1")
     assert count(server, "(SELECT count() FROM shoal.requests)") == 5
-    totals = server.store.ask("SELECT sum(requests) AS n, sum(prompt_tokens) AS p FROM shoal.requests_hourly")
+    totals = server.store.select("SELECT sum(requests) AS n, sum(prompt_tokens) AS p FROM shoal.requests_hourly")
     assert totals == [{"n": 5, "p": 35}]
 
 
 def test_rows_that_came_in_two_pieces_are_one_in_every_answer(server: Server, receiver: StoreReceiver) -> None:
     """Before any merge: a spool that was restored from a backup, say."""
     server.store.migrate(30)
-    server.store.order("SYSTEM STOP MERGES shoal.requests")
-    receiver.take(piece(row("a"), row("b", NOW_S + 1)), "p1")
-    receiver.take(piece(row("b", NOW_S + 1), row("c", NOW_S + 2)), "p2")
+    server.store.execute("SYSTEM STOP MERGES shoal.requests")
+    receiver.receive(piece(row("a"), row("b", NOW_S + 1)), "p1")
+    receiver.receive(piece(row("b", NOW_S + 1), row("c", NOW_S + 2)), "p2")
     assert count(server, "(SELECT count() FROM shoal.requests)") == 4
     assert count(server, "(SELECT count() FROM shoal.requests FINAL)") == 3
     found = search(server.store, Search(NOW_S - 10, limit=3))
@@ -126,7 +126,7 @@ def test_the_same_id_of_two_tenants_or_twice_of_one_are_several_requests(
     server: Server, receiver: StoreReceiver
 ) -> None:
     """Callers choose request ids: one of them must not hide another's row."""
-    receiver.take(piece(row("id"), row("id", tenant_id="globex"), row("id", NOW_S + 5, status=500)), "p1")
+    receiver.receive(piece(row("id"), row("id", tenant_id="globex"), row("id", NOW_S + 5, status=500)), "p1")
     assert count(server, "(SELECT count() FROM shoal.requests FINAL)") == 3
     newest = find(server.store, "id", "acme")
     assert newest is not None and newest.status == 500
@@ -139,7 +139,7 @@ def test_a_search_finds_what_was_asked_for(server: Server, receiver: StoreReceiv
         row("failed", NOW_S + 1, status=502, error="upstream_failed", tenant_id="globex"),
         row("other", NOW_S + 2, model_id="acme/poet", version="v3", pool="large", replica_id="large-1", trace_id="ab"),
     ]
-    receiver.take(piece(*rows), "p1")
+    receiver.receive(piece(*rows), "p1")
 
     def ids(**terms: object) -> list[str]:
         return [each.request_id for each in search(server.store, Search(**{"since_s": NOW_S - 60, **terms}))]  # type: ignore[arg-type]
@@ -155,29 +155,31 @@ def test_a_search_finds_what_was_asked_for(server: Server, receiver: StoreReceiv
 def test_a_table_of_an_older_release_gets_the_new_column_and_the_retention(
     server: Server, receiver: StoreReceiver
 ) -> None:
-    receiver.take(piece(row("before")), "p1")
-    server.store.order("ALTER TABLE shoal.requests DROP COLUMN finish_reason SETTINGS mutations_sync=1")
-    StoreReceiver(server.store, 7).take(piece(row("after")), "p2")
+    receiver.receive(piece(row("before")), "p1")
+    server.store.execute("ALTER TABLE shoal.requests DROP COLUMN finish_reason SETTINGS mutations_sync=1")
+    StoreReceiver(server.store, 7).receive(piece(row("after")), "p2")
     found = find(server.store, "after")
     assert found is not None and found.finish_reason == "stop"
-    definition = server.store.ask("SELECT create_table_query AS d FROM system.tables WHERE name = 'requests'")[0]["d"]
+    definition = server.store.select("SELECT create_table_query AS d FROM system.tables WHERE name = 'requests'")[0][
+        "d"
+    ]
     assert "toIntervalDay(7)" in definition
 
 
 def test_a_table_that_was_dropped_is_made_again(server: Server, receiver: StoreReceiver) -> None:
-    receiver.take(piece(row("a")), "p1")
-    server.store.order("DROP DATABASE shoal")
+    receiver.receive(piece(row("a")), "p1")
+    server.store.execute("DROP DATABASE shoal")
     with pytest.raises(ReceiverAway):
-        receiver.take(piece(row("b")), "p2")
-    receiver.take(piece(row("b")), "p2")
+        receiver.receive(piece(row("b")), "p2")
+    receiver.receive(piece(row("b")), "p2")
     assert find(server.store, "b") is not None
 
 
 def test_bad_rows_are_told_from_a_bad_store(server: Server, receiver: StoreReceiver) -> None:
     with pytest.raises(PieceRefused):
-        receiver.take(b'{"ts": "yesterday"}\n', "p1")
-    with pytest.raises(StoreRefused) as caught:
-        server.store.ask("SELECT nothing")
+        receiver.receive(b'{"ts": "yesterday"}\n', "p1")
+    with pytest.raises(TraceStoreRefused) as caught:
+        server.store.select("SELECT nothing")
     assert caught.value.code == 47
 
 
@@ -187,14 +189,17 @@ def test_who_has_no_password_gets_nothing(server: Server) -> None:
     basic = base64.b64encode(f"shoal:{PASSWORD}".encode()).decode()
     assert httpx.post(url, content="SELECT 1", headers={"authorization": f"Basic {basic}"}).text == "1\n"
     assert httpx.get(f"{url}?query=SELECT+1", headers={"authorization": "Basic !"}).status_code == 401
-    with closing(TraceStore(StoreAddress(url, "shoal", "wrong"))) as stranger, pytest.raises(StoreRefused) as caught:
-        stranger.ask("SELECT 1")
+    with (
+        closing(TraceStore(StoreAddress(url, "shoal", "wrong"))) as stranger,
+        pytest.raises(TraceStoreRefused) as caught,
+    ):
+        stranger.select("SELECT 1")
     assert caught.value.code == 516
 
 
 def test_a_store_that_nobody_answers_for_is_away() -> None:
     with closing(TraceStore(StoreAddress(f"http://127.0.0.1:{free_port()}"))) as store, pytest.raises(StoreAway):
-        store.ask("SELECT 1")
+        store.select("SELECT 1")
 
 
 def test_it_ends_at_once_when_told_to(server: Server) -> None:
@@ -208,14 +213,14 @@ def test_a_search_over_many_rows_takes_memory_for_those_that_it_shows(server: Se
     """Of 10 million rows in a week, three days passed a statement's gigabyte: all columns of all rows were sorted."""
     server.store.migrate(30)
     for number in range(3):
-        server.store.order(generated(100_000, int(NOW_S) - 900, 600, number * 100_000))
-    server.store.order("SET max_memory_usage = 67108864")
+        server.store.execute(generated(100_000, int(NOW_S) - 900, 600, number * 100_000))
+    server.store.execute("SET max_memory_usage = 67108864")
     try:
         newest = search(server.store, Search(NOW_S - 3600))
         slowest = search(server.store, Search(NOW_S - 3600, slowest_first=True, limit=7))
     finally:
-        server.store.order("SET max_memory_usage = 1073741824")
+        server.store.execute("SET max_memory_usage = 1073741824")
     assert len(newest) == 50 and [each.ts for each in newest] == sorted((each.ts for each in newest), reverse=True)
-    assert newest[0].ts == server.store.ask("SELECT toFloat64(max(ts)) AS t FROM shoal.requests")[0]["t"]
-    most = server.store.ask("SELECT max(total_ms) AS t FROM shoal.requests")[0]["t"]
+    assert newest[0].ts == server.store.select("SELECT toFloat64(max(ts)) AS t FROM shoal.requests")[0]["t"]
+    most = server.store.select("SELECT max(total_ms) AS t FROM shoal.requests")[0]["t"]
     assert len(slowest) == 7 and slowest[0].total_ms == most

@@ -35,9 +35,9 @@ def problems(everything: Everything, owner_of: Mapping[str, str]) -> Iterator[Pr
         if owner is None:
             continue
         if model.value.spec.type == "lora":
-            yield from _over_its_own(model, owner)
+            yield from _adapter_owner(model, owner)
         elif model.value.pool in pools:
-            yield from _bears_its_name(model, pools[model.value.pool].value)
+            yield from _named_as_pool(model, pools[model.value.pool].value)
 
 
 def _dedicated(service: Declared[InferenceService], owner: str) -> Iterator[Problem]:
@@ -48,13 +48,13 @@ def _dedicated(service: Declared[InferenceService], owner: str) -> Iterator[Prob
         yield service.problem(("metadata", "annotations", DEDICATED_TO_ANNOTATION), message)
 
 
-def _over_its_own(model: Declared[Model], owner: str) -> Iterator[Problem]:
+def _adapter_owner(model: Declared[Model], owner: str) -> Iterator[Problem]:
     if model.value.owner != owner:
         message = f"found {shown(model.value.pool)}, which serves a model of {owner}'s own; allowed: another pool"
         yield model.problem(["spec", "base"], message)
 
 
-def _bears_its_name(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
+def _named_as_pool(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
     if service.model_name != service.pool:
         message = (
             f"its pool {service.pool} serves the model {service.model_name}, by its label {MODEL_LABEL}; allowed: a "

@@ -35,7 +35,7 @@ def problems(everything: Everything) -> Iterator[Problem]:
         yield from _model_of(service, pools, declared)
         if service.value.model_name not in owner_of:
             yield from _owners(service, uses)
-        yield from _reads_for(service, pools)
+        yield from _prefill_targets(service, pools)
     for tenant in everything.tenants:
         yield from _own_pools(tenant, everything, pools)
     governing: dict[str, Declared[RoutingPolicy]] = {}
@@ -83,7 +83,7 @@ def _model_of(service: Declared[InferenceService], pools: Pools, declared: set[s
         yield service.problem(("spec", "predictor", "model", "storageUri"), message)
 
 
-def _reads_for(service: Declared[InferenceService], pools: Pools) -> Iterator[Problem]:
+def _prefill_targets(service: Declared[InferenceService], pools: Pools) -> Iterator[Problem]:
     """Check a prefill pool: another pool of its model must have the same quantization and tenants."""
     value = service.value
     if not value.role or value.model_name not in pools:

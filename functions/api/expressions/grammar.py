@@ -70,7 +70,7 @@ def parse_tree(text: str, start: str) -> Tree[Token]:
     try:
         return _parser().parse(text, start=start)
     except UnexpectedInput as error:
-        raise _in_words(text, start, error) from error
+        raise _error_message(text, start, error) from error
 
 
 @cache
@@ -78,7 +78,7 @@ def _parser() -> Lark:
     return Lark(GRAMMAR, parser="lalr", start=["halt", "scale_rule"], maybe_placeholders=True, propagate_positions=True)
 
 
-def _in_words(text: str, start: str, error: UnexpectedInput) -> ExpressionInvalid:
+def _error_message(text: str, start: str, error: UnexpectedInput) -> ExpressionInvalid:
     offset, expected = len(text.rstrip()), set[str]()
     if isinstance(error, UnexpectedCharacters):
         offset, expected = error.pos_in_stream or 0, set(error.allowed or ())

@@ -27,7 +27,7 @@ ScaleRuleText = Annotated[str, AfterValidator(_checked_rule)]
 ScaleRules = Annotated[tuple[ScaleRuleText, ...], Field(max_length=20)]
 
 
-class Replicas(Strict):
+class ReplicaBounds(Strict):
     """Bounds that no rule exceeds."""
 
     min: Annotated[int, Field(ge=0, le=100_000)]
@@ -40,7 +40,7 @@ class Replicas(Strict):
 class AutoscalingPolicySpec(Strict):
     pool: Name
     """The pool that it scales; one policy per pool."""
-    replicas: Replicas
+    replicas: ReplicaBounds
     warm: Annotated[int, Field(ge=0, le=1000)] = 0
     """Additional replicas with the base model loaded and no traffic, which take over in under a second."""
     idle_after: Duration = "10m"

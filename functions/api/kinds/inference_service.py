@@ -216,7 +216,7 @@ class InferenceService(Foreign):
             yield Finding(
                 ("metadata", "labels", TASK_LABEL), f"found {shown(task)}; allowed: one of {', '.join(_TASKS)}"
             )
-        yield from self._whose()
+        yield from self._model_and_owners()
         is_beside = self.model_name != self.pool
         yield from prefill_role.findings(self.metadata.labels, self.metadata.annotations, is_beside=is_beside)
         model = self.spec.predictor.model
@@ -246,7 +246,7 @@ class InferenceService(Foreign):
             if found is not None and value is None:
                 yield Finding(("metadata", "annotations", name), f"found {shown(found)}; allowed: {allowed}")
 
-    def _whose(self) -> Iterator[Finding]:
+    def _model_and_owners(self) -> Iterator[Finding]:
         """Check the labels for its model and tenants: an invalid value must not open a pool to all tenants."""
         if self.model_name is not None and not is_name(self.model_name):
             message = f"found {shown(self.model_name)}; allowed: the name of the pool whose model it serves"

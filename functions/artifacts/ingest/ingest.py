@@ -57,7 +57,7 @@ def receive(place: S3Source, upload: Upload, staged: Path, store: S3Store, polic
         manifest = manifests.decode(document, policy.limits)
         for entry in manifest.files:
             check_name(entry.path)
-        upload.room.up_to(manifest.total_bytes)
+        upload.room.grow_to(manifest.total_bytes)
         upload.check_space(manifest.total_bytes)
         cache = ArtifactCache(staged / "published")
         digest = manifests.digest_of(document)
@@ -207,7 +207,7 @@ class Ingest:
             manifest = manifests.decode_verified(read_manifest(source, digest), digest, limits)
             for entry in manifest.files:  # check every name before reading the first byte
                 check_name(entry.path)
-            room.up_to(manifest.total_bytes)
+            room.grow_to(manifest.total_bytes)
             Upload(cache.root, self.policy, self._publish, room).check_space(manifest.total_bytes)
             fetched = fetch(source, cache, digest, limits=limits, timeout_s=timeout_s)
             try:
@@ -250,7 +250,7 @@ class Ingest:
         document = self.store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
         manifest = manifests.decode_verified(document, digest, self.policy.limits)
         with self._staged(expect.tenant) as (directory, upload):
-            upload.room.up_to(manifest.total_bytes)
+            upload.room.grow_to(manifest.total_bytes)
             upload.check_space(manifest.total_bytes)
             cache = ArtifactCache(directory / "published")
             fetched = fetch(self.store, cache, digest, limits=self.policy.limits, timeout_s=self.policy.deadline_s)

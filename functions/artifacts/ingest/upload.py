@@ -39,9 +39,9 @@ class StagingBudget:
         self._held: Counter[str] = Counter()
 
     @contextmanager
-    def reservation(self, tenant: str | None) -> Iterator["Reservation"]:
+    def reservation(self, tenant: str | None) -> Iterator["StagingReservation"]:
         """Yield a reservation for one ingest; it is released when the block ends."""
-        made = Reservation(self, tenant or "")
+        made = StagingReservation(self, tenant or "")
         try:
             yield made
         finally:
@@ -55,7 +55,7 @@ class StagingBudget:
         with self._lock:
             return self._held.total()
 
-    def take(self, tenant: str, size_bytes: int) -> None:
+    def reserve(self, tenant: str, size_bytes: int) -> None:
         """Reserve bytes for a tenant; raise CacheFailed if there is no room."""
         with self._lock:
             left_bytes = self._max_bytes - self._held.total() - size_bytes if self._max_bytes is not None else None
@@ -64,7 +64,7 @@ class StagingBudget:
             self._held[tenant] += size_bytes
 
 
-class Reservation:
+class StagingReservation:
     """Bytes that one ingest may hold on the disk so far."""
 
     def __init__(self, budget: StagingBudget, tenant: str) -> None:
@@ -72,11 +72,11 @@ class Reservation:
         self.tenant = tenant
         self.held_bytes = 0
 
-    def up_to(self, size_bytes: int) -> None:
+    def grow_to(self, size_bytes: int) -> None:
         """Grow the reservation to `size_bytes`; raise CacheFailed if there is no room."""
         more_bytes = size_bytes - self.held_bytes
         if more_bytes > 0:
-            self._budget.take(self.tenant, more_bytes)
+            self._budget.reserve(self.tenant, more_bytes)
             self.held_bytes = size_bytes
 
 
@@ -126,7 +126,7 @@ class Upload:
         directory: Path,
         policy: IngestPolicy,
         publish: Callable[[Path, Expectation], Ingested],
-        room: Reservation,
+        room: StagingReservation,
     ) -> None:
         self.policy = policy
         self.room = room
@@ -175,7 +175,7 @@ class Upload:
         if self._total_bytes > self.policy.limits.max_total_bytes:
             raise ArtifactRefused(f"over the limit of {self.policy.limits.max_total_bytes} bytes in all")
         if self._total_bytes > self.room.held_bytes:
-            self.room.up_to(self._total_bytes + _SPACE_CHECKED_EVERY_BYTES)
+            self.room.grow_to(self._total_bytes + _SPACE_CHECKED_EVERY_BYTES)
         self._until_space_check_bytes -= block_bytes
         if self._until_space_check_bytes <= 0:
             self.check_space(block_bytes)

@@ -21,7 +21,7 @@ from functions.artifacts.manifest import Chunk
 from functions.artifacts.s3 import S3Store
 from functions.artifacts.swarm.protocol import CHUNK_PATH, HAVE_HEADER, HAVE_PATH, RETRY_HEADER
 from functions.decisions.distribution.chunk_bits import decode
-from functions.decisions.distribution.peers import Failure
+from functions.decisions.distribution.peers import PeerFailure
 
 _BURST_S = 0.1  # idle time that later bytes may make up for
 
@@ -56,13 +56,13 @@ _ANSWER_MAX_BYTES = 16 * 1024  # limit for /swarm/{digest}, a bitmap
 class PeerFailed(Exception):
     """This peer sends no chunk now; `failure` says what to do about the peer."""
 
-    failure: Failure
+    failure: PeerFailure
     detail: str
     after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedChunk:
     content: bytes
     have: int | None  # the sender's bitmap, if it sent one
 
@@ -79,7 +79,7 @@ class PeerClient:
     answer_within_s: float = _ANSWER_WITHIN_S
     clock: Callable[[], float] = time.monotonic
 
-    async def read(self, address: str, chunk: Chunk) -> Received:
+    async def read(self, address: str, chunk: Chunk) -> ReceivedChunk:
         """Return the bytes that the peer sends for the chunk, unverified; raise PeerFailed."""
         url = f"http://{address}{CHUNK_PATH}{chunk.sha256}"
         try:
@@ -90,8 +90,8 @@ class PeerClient:
                 self._check(response)
                 content = await self._body(response, chunk.size_bytes)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            raise PeerFailed(Failure.BROKEN, repr(error)) from error
-        return Received(content, self._told(response.headers.get(HAVE_HEADER)))
+            raise PeerFailed(PeerFailure.BROKEN, repr(error)) from error
+        return ReceivedChunk(content, self._reported_bitmap(response.headers.get(HAVE_HEADER)))
 
     async def have(self, address: str) -> int:
         """Return the bitmap of chunks that the peer reports; raise PeerFailed."""
@@ -102,12 +102,12 @@ class PeerClient:
             ):
                 self._check(response)
                 if "content-encoding" in response.headers:  # nodes never compress; a small block may expand hugely
-                    raise PeerFailed(Failure.BROKEN, "its bitmap is compressed")
+                    raise PeerFailed(PeerFailure.BROKEN, "its bitmap is compressed")
                 document = bytearray()
                 async for block in response.aiter_bytes():
                     document += block
                     if len(document) > _ANSWER_MAX_BYTES:
-                        raise PeerFailed(Failure.BROKEN, "its bitmap is too long")
+                        raise PeerFailed(PeerFailure.BROKEN, "its bitmap is too long")
             return decode(_HaveAnswer.of(bytes(document)).have, self.count)
         except (
             httpx.HTTPError,
@@ -117,15 +117,15 @@ class PeerClient:
             ValueError,
             TimeoutError,
         ) as error:
-            raise PeerFailed(Failure.BROKEN, repr(error)) from error
+            raise PeerFailed(PeerFailure.BROKEN, repr(error)) from error
 
     def _check(self, response: httpx.Response) -> None:
         if response.status_code == 503:
-            raise PeerFailed(Failure.BUSY, "busy", _busy_s(response.headers.get(RETRY_HEADER)))
+            raise PeerFailed(PeerFailure.BUSY, "busy", _busy_s(response.headers.get(RETRY_HEADER)))
         if response.status_code == 404:
-            raise PeerFailed(Failure.LACKS, "does not have it")
+            raise PeerFailed(PeerFailure.LACKS, "does not have it")
         if response.status_code != 200:
-            raise PeerFailed(Failure.BROKEN, f"answered {response.status_code}")
+            raise PeerFailed(PeerFailure.BROKEN, f"answered {response.status_code}")
 
     async def _body(self, response: httpx.Response, size_bytes: int) -> bytes:
         content = bytearray()
@@ -133,17 +133,17 @@ class PeerClient:
         async for block in response.aiter_raw():
             content += block
             if len(content) > size_bytes:
-                raise PeerFailed(Failure.CORRUPT, f"more than the {size_bytes} bytes it should have")
+                raise PeerFailed(PeerFailure.CORRUPT, f"more than the {size_bytes} bytes it should have")
             wait_s = self.rate.reserve(len(block))
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
                 waited_s += wait_s
             took_s = self.clock() - began_s - waited_s  # our own rate limit is not the peer's fault
             if took_s > _JUDGED_AFTER_S and len(content) < self.min_bytes_per_s * took_s:
-                raise PeerFailed(Failure.SLOW, f"{len(content)} bytes in {took_s:.1f} s")
+                raise PeerFailed(PeerFailure.SLOW, f"{len(content)} bytes in {took_s:.1f} s")
         return bytes(content)
 
-    def _told(self, header: str | None) -> int | None:
+    def _reported_bitmap(self, header: str | None) -> int | None:
         try:
             return None if header is None else decode(header, self.count)
         except ValueError:  # the chunk is good anyway; the tracker reports the bitmap

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DownloadNode:
     """This node's public address and zone."""
 
     address: str  # ip:port where chunk_routes are served
@@ -61,7 +61,7 @@ class Download:
     """Download of one artifact. `registry` (None: the store alone) and `peers_http` carry the installation's token."""
 
     digest: Digest
-    node: Node
+    node: DownloadNode
     cache: ArtifactCache
     shelf: ChunkShelf
     origin: Origin

@@ -23,7 +23,7 @@ from functions.artifacts.assembly import Assembly
 from functions.artifacts.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, FetchUnderway, StoreUnavailable
 from functions.artifacts.swarm.chunk_clients import Origin, PeerClient, PeerFailed
 from functions.artifacts.swarm.protocol import TrackerClient, TrackerUnavailable
-from functions.decisions.distribution.peers import Failure
+from functions.decisions.distribution.peers import PeerFailure
 from functions.decisions.distribution.swarm import PeerRequest, Swarm
 from functions.decisions.distribution.tracker import Announcement
 
@@ -88,7 +88,7 @@ class DownloadProgress:
 class _Ended:
     """Result of one request. No failure means that the chunk is written."""
 
-    failure: Failure | None = None
+    failure: PeerFailure | None = None
     detail: str = ""
     after_s: float = 0.0
     store_is_bad: bool = False
@@ -155,17 +155,17 @@ class Exchange:
                 received = await self.peers.read(ask.peer, chunk)
                 content = received.content
                 if received.have is not None:
-                    self.swarm.peers.gossip(ask.peer, received.have)
+                    self.swarm.peers.add_chunks(ask.peer, received.have)
         except PeerFailed as error:
             return _Ended(error.failure, error.detail, error.after_s)
         except StoreUnavailable as error:
-            return _Ended(Failure.BROKEN, str(error))
+            return _Ended(PeerFailure.BROKEN, str(error))
         except (ArtifactMissing, ArtifactCorrupt) as error:
-            return _Ended(Failure.LACKS, str(error), store_is_bad=True)
+            return _Ended(PeerFailure.LACKS, str(error), store_is_bad=True)
         try:
             await self.threads.on_disk(lambda: self.assembly.put(chunk, content))
         except ArtifactCorrupt as error:
-            return _Ended(Failure.CORRUPT, str(error), store_is_bad=ask.peer is None)
+            return _Ended(PeerFailure.CORRUPT, str(error), store_is_bad=ask.peer is None)
         except ArtifactError as error:  # the local disk failed: other sources do not help
             return _Ended(fatal=error)
         return _Ended()
@@ -173,7 +173,7 @@ class Exchange:
     def _settle(self, ask: PeerRequest, task: asyncio.Task[_Ended]) -> ArtifactError | None:
         """Record how one request ended. Return the error if the download cannot succeed."""
         if task.cancelled():
-            self.swarm.dropped(ask)
+            self.swarm.cancel_request(ask)
             return None
         ended, now_s = task.result(), self.clock()
         if ended.fatal is not None:
@@ -183,12 +183,12 @@ class Exchange:
             return None
         whence = ask.peer or "store"
         self.progress.failures[f"{'peer' if ask.peer else 'store'} {ended.failure.value}"] += 1
-        if ended.failure is Failure.CORRUPT:
+        if ended.failure is PeerFailure.CORRUPT:
             _log.warning("%s sent chunk %d corrupt: %s", whence, ask.chunk, ended.detail)
-        elif ended.failure is not Failure.BUSY:
+        elif ended.failure is not PeerFailure.BUSY:
             _log.info("chunk %d from %s: %s: %s", ask.chunk, whence, ended.failure.value, ended.detail)
         after_s = ended.after_s * (0.5 + self.rng.random())  # spreads the retries of peers that were busy
-        self.swarm.failed(ask, ended.failure, now_s, after_s=after_s, found=ended.detail)
+        self.swarm.record_failure(ask, ended.failure, now_s, after_s=after_s, found=ended.detail)
         if ended.store_is_bad:
             self._bad_reads[ask.chunk] += 1
             if self._bad_reads[ask.chunk] >= _BAD_ORIGIN_READS:
@@ -201,7 +201,7 @@ class Exchange:
             self.progress.from_store_bytes += size_bytes
         else:
             self.progress.from_peers_bytes += size_bytes
-        useless = {other.number for other in self.swarm.arrived(ask, now_s)}
+        useless = {other.number for other in self.swarm.record_chunk(ask, now_s)}
         for task, other in self._running.items():
             if other.number in useless:
                 task.cancel()
@@ -222,7 +222,7 @@ class Exchange:
                     _log.warning("%s; continuing with %d peers and the store", error, len(self.swarm.peers))
                     said = str(error)
             else:
-                self.swarm.heard(answer, self.clock())
+                self.swarm.apply_tracker_answer(answer, self.clock())
                 self.progress.nodes = answer.nodes
                 again_after_s, said = answer.again_after_s, ""
                 self._updated.set()
@@ -245,4 +245,4 @@ class Exchange:
                 continue
             for peer in self.swarm.peers.usable(self.swarm.policy.max_per_peer, self.clock()):
                 with contextlib.suppress(PeerFailed):
-                    self.swarm.peers.gossip(peer.address, await self.peers.have(peer.address))
+                    self.swarm.peers.add_chunks(peer.address, await self.peers.have(peer.address))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 Body = dict[str, Any]
 SYSTEM, MODELS = "shoal", "shoal-models"
@@ -30,11 +30,11 @@ class ClusterChoice:
     models: str = MODELS
 
 
-class Forbidden(Refused):
+class Forbidden(CommandRefused):
     """The credentials do not permit the request."""
 
 
-class NotNow(Refused):
+class ServerBusy(CommandRefused):
     """The server answered 429: a disruption budget or its own load prevents the request now. A retry may succeed."""
 
 
@@ -77,14 +77,16 @@ class KubeCluster:
         try:
             config.load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
-            raise Refused(f"no way to a cluster: {error}; set KUBECONFIG, or name a context with --context") from error
+            raise CommandRefused(
+                f"no way to a cluster: {error}; set KUBECONFIG, or name a context with --context"
+            ) from error
         configuration.retries = False
         self._configuration = configuration
         self.server = str(configuration.host)
         self._client: Any = DynamicClient(ApiClient(configuration), discoverer=_NoDiscovery)  # type: ignore[no-untyped-call]
 
     def get(self, path: str, **params: str) -> Body | None:
-        answer = self._ask("GET", path, params)
+        answer = self._request("GET", path, params)
         return None if answer is None else dict(json.loads(answer))
 
     def list(self, path: str, **params: str) -> Iterator[Body]:
@@ -99,21 +101,21 @@ class KubeCluster:
                 return
 
     def text(self, path: str, **params: str) -> str | None:
-        answer = self._ask("GET", path, params)
+        answer = self._request("GET", path, params)
         return None if answer is None else answer.decode(errors="replace")
 
     def create(self, path: str, body: Body) -> None:
-        if self._ask("POST", path, {}, body) is None:
-            raise Refused(f"{path} is not there: is the namespace?")
+        if self._request("POST", path, {}, body) is None:
+            raise CommandRefused(f"{path} is not there: is the namespace?")
 
     def replace(self, path: str, body: Body) -> None:
-        if self._ask("PUT", path, {}, body) is None:
-            raise Refused(f"{path} is not there")
+        if self._request("PUT", path, {}, body) is None:
+            raise CommandRefused(f"{path} is not there")
 
     def patch(self, path: str, body: Body) -> Body:
-        answer = self._ask("PATCH", path, {}, body, _MERGE_PATCH)
+        answer = self._request("PATCH", path, {}, body, _MERGE_PATCH)
         if answer is None:
-            raise Refused(f"{path} is not there")
+            raise CommandRefused(f"{path} is not there")
         return dict(json.loads(answer))
 
     def forwarded(self, namespace: str, pod: str, port: int) -> Any:
@@ -127,10 +129,10 @@ class KubeCluster:
         try:
             forward: Any = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
         except (ApiException, OSError) as error:
-            raise Refused(f"no way to {namespace}/{pod}: {error}") from error
+            raise CommandRefused(f"no way to {namespace}/{pod}: {error}") from error
         return forward.socket(port)
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -157,10 +159,10 @@ class KubeCluster:
             if error.status in (401, 403):
                 raise Forbidden(f"{method} {path}: {_said(error.body)}") from error
             if error.status == 429:
-                raise NotNow(_said(error.body)) from error
-            raise Refused(f"{method} {path}: {error.status} {_said(error.body)}") from error
+                raise ServerBusy(_said(error.body)) from error
+            raise CommandRefused(f"{method} {path}: {error.status} {_said(error.body)}") from error
         except (HTTPError, OSError) as error:
-            raise Refused(f"{self.server} does not answer: {error}") from error
+            raise CommandRefused(f"{self.server} does not answer: {error}") from error
         return bytes(response.data)
 
 

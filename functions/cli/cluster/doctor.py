@@ -13,7 +13,7 @@ from rich.table import Table
 
 from functions.cli.cluster.access import ClusterChoice, KubeCluster
 from functions.cli.cluster.facts import ClusterFacts, read
-from functions.cli.cluster.finding import Finding, Level
+from functions.cli.cluster.finding import DoctorFinding, Level
 from functions.cli.cluster.installation_checks import INSTALLATION_CHECKS
 from functions.cli.cluster.platform_checks import PLATFORM_CHECKS
 from functions.cli.cluster.supply_checks import SUPPLY_CHECKS
@@ -27,7 +27,7 @@ _MARKS: dict[Level, str] = {
 }
 
 
-def findings(facts: ClusterFacts, choice: ClusterChoice) -> list[Finding]:
+def findings(facts: ClusterFacts, choice: ClusterChoice) -> list[DoctorFinding]:
     checks = (*PLATFORM_CHECKS, *INSTALLATION_CHECKS, *SUPPLY_CHECKS)
     return [finding for check in checks for finding in check(facts, choice)]
 
@@ -40,12 +40,12 @@ def doctor(choice: ClusterChoice, *, as_json: bool) -> None:
         told = {"server": cluster.server, "ok": is_well, "findings": [asdict(each) for each in found]}
         typer.echo(json.dumps(told, indent=2))
     else:
-        _tell(cluster.server, found)
+        _print_findings(cluster.server, found)
     if not is_well:
         raise typer.Exit(1)
 
 
-def _tell(server: str, found: list[Finding]) -> None:
+def _print_findings(server: str, found: list[DoctorFinding]) -> None:
     console = make_console()
     console.print(escape(server))
     table = Table("", "check", "found", box=None, pad_edge=False)

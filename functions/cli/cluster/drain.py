@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import httpx
 
 from functions.api.kinds.inference_service import POOL_LABEL
-from functions.cli.cluster.access import Body, ClusterChoice, KubeCluster, NotNow
+from functions.cli.cluster.access import Body, ClusterChoice, KubeCluster, ServerBusy
 from functions.cli.cluster.finding import labels_of, name_of
 from functions.cli.cluster.tunnel import Tunnel
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local.prepare.steps import Step
 
@@ -50,7 +50,7 @@ def replica_pod(cluster: KubeCluster, replica: str) -> Body:
     found = next((pod for pod in pods if name_of(pod) == replica), None)
     if found is None:
         known = ", ".join(sorted(map(name_of, pods))) or "none"
-        raise Refused(f"no replica is called {replica!r} in {models}; there are: {known}")
+        raise CommandRefused(f"no replica is called {replica!r} in {models}; there are: {known}")
     return found
 
 
@@ -77,13 +77,13 @@ def _wait_empty(agent: httpx.Client, deadline_s: float, step: Step) -> None:
             answer = agent.post("/drain", params={"wait_s": min(_LOOK_S, left_s)})
             told = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise Refused(f"its agent does not answer: {error or type(error).__name__}") from error
+            raise CommandRefused(f"its agent does not answer: {error or type(error).__name__}") from error
         if answer.status_code not in (200, 202):
-            raise Refused(f"its agent refuses: {told}")
+            raise CommandRefused(f"its agent refuses: {told}")
         if told["drained"]:
             return
         if not left_s:
-            raise Refused(
+            raise CommandRefused(
                 f"{told['outstanding']} requests are still there: it takes work again; --timeout waits longer"
             )
         step.update(f"{told['outstanding']} requests are left")
@@ -95,9 +95,9 @@ def _evict(cluster: KubeCluster, replica: str, deadline_s: float, step: Step) ->
     while True:
         try:
             cluster.create(f"/api/v1/namespaces/{models}/pods/{replica}/eviction", body)
-        except NotNow as error:
+        except ServerBusy as error:
             if time.monotonic() > deadline_s:
-                raise Refused(f"it may not go now, and takes work again: {error}") from error
+                raise CommandRefused(f"it may not go now, and takes work again: {error}") from error
             step.update(f"it may not go yet: {error}")
             time.sleep(_LOOK_S)
         else:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from functions.cli.cluster.access import Body, Cluster, Forbidden
 from functions.cli.cluster.secret_plan import Where
-from functions.cli.cluster.secrets import secrets_there
+from functions.cli.cluster.secrets import read_secrets
 
 KNATIVE, KSERVE = "knative-serving", "kserve"
 KNATIVE_CONFIGS = ("config-defaults", "config-features", "config-network")
@@ -74,7 +74,7 @@ def read(cluster: Cluster) -> ClusterFacts:
         platform=both(*(f"/apis/apps/v1/namespaces/{name}/deployments" for name in (KNATIVE, KSERVE))),
         knative=_or_none(lambda: _configs(cluster)),
         storage_classes=items("/apis/storage.k8s.io/v1/storageclasses"),
-        secrets=_or_none(lambda: secrets_there(cluster)),
+        secrets=_or_none(lambda: read_secrets(cluster)),
         policies=both(*(f"/apis/networking.k8s.io/v1/{where}/networkpolicies" for where in (system, models))),
         claims=items(f"/api/v1/{models}/persistentvolumeclaims"),
         jobs=items(f"/apis/batch/v1/{system}/jobs"),

@@ -18,18 +18,20 @@ Level = Literal["ok", "warn", "fail", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     check: str
     level: Level
     words: str
     mend: str = ""
 
 
-Check = Callable[[ClusterFacts, ClusterChoice], Iterator[Finding]]
+Check = Callable[[ClusterFacts, ClusterChoice], Iterator[DoctorFinding]]
 
 
-def unreadable(check: str, what: str) -> Finding:
-    return Finding(check, "unknown", f"these credentials may not read {what}", "call this as a cluster's administrator")
+def unreadable(check: str, what: str) -> DoctorFinding:
+    return DoctorFinding(
+        check, "unknown", f"these credentials may not read {what}", "call this as a cluster's administrator"
+    )
 
 
 def is_installed(facts: ClusterFacts, choice: ClusterChoice) -> bool:

@@ -10,7 +10,7 @@ from functions.cli.cluster.access import Body, ClusterChoice
 from functions.cli.cluster.facts import ClusterFacts, Items
 from functions.cli.cluster.finding import (
     Check,
-    Finding,
+    DoctorFinding,
     Level,
     condition,
     first_reason,
@@ -26,7 +26,7 @@ _APPLY = "kubectl apply --server-side -k YOUR_OVERLAY"
 _HTTPS = "components/public-https, or public-https-cert-manager, in your overlay"
 
 
-def storage(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def storage(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     if facts.storage_classes is None or facts.claims is None:
         yield unreadable("volume of weights", "StorageClasses or claims")
         return
@@ -36,20 +36,22 @@ def storage(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
     if claim is not None:
         phase = claim.get("status", {}).get("phase", "Pending")
         if phase == "Bound":
-            yield Finding("volume of weights", "ok", "the claim shoal-models is bound")
+            yield DoctorFinding("volume of weights", "ok", "the claim shoal-models is bound")
         else:
             mend = "a ReadWriteMany class that is the default, storageClassName in the overlay, or a volume of yours"
-            yield Finding(
+            yield DoctorFinding(
                 "volume of weights", "warn" if has_default else "fail", f"the claim shoal-models is {phase}", mend
             )
     elif has_default:
-        yield Finding("volume of weights", "ok", "there is a default StorageClass; the claim wants ReadWriteMany")
+        yield DoctorFinding("volume of weights", "ok", "there is a default StorageClass; the claim wants ReadWriteMany")
     else:
         mend = "mark a ReadWriteMany class as default, or set storageClassName of the claim in your overlay"
-        yield Finding("volume of weights", "warn", "no StorageClass is the default, and the claim names none", mend)
+        yield DoctorFinding(
+            "volume of weights", "warn", "no StorageClass is the default, and the claim names none", mend
+        )
 
 
-def secrets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def secrets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     if facts.secrets is None:
         yield unreadable("Secrets", "Secrets")
         return
@@ -58,20 +60,20 @@ def secrets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
     steps = plan(facts.secrets, {}, lambda: b"made")
     for step in steps:
         if step.do == "unused":
-            yield Finding(
+            yield DoctorFinding(
                 "Secrets", "warn", f"{_role(choice, step.namespace)}/{step.name} is not used any more", step.words
             )
     wrong = [step for step in steps if step.do not in ("keep", "unused")]
     if not wrong:
-        yield Finding("Secrets", "ok", f"all {len(facts.secrets)} are there, and both namespaces agree")
+        yield DoctorFinding("Secrets", "ok", f"all {len(facts.secrets)} are there, and both namespaces agree")
         return
     for step in wrong:
         where = f"{_role(choice, step.namespace)}/{step.name}"
         words = step.words if step.do in ("clash", "renew") else "is missing"
-        yield Finding("Secrets", "fail", f"{where} {words}", "" if step.do == "clash" else "shoal secrets")
+        yield DoctorFinding("Secrets", "fail", f"{where} {words}", "" if step.do == "clash" else "shoal secrets")
 
 
-def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     """Check the result of the Job that creates and tests the buckets. Only pods of the cluster can reach the store."""
     run = "kubectl apply -k manifests/jobs/buckets"
     if facts.jobs is None:
@@ -79,17 +81,17 @@ def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
         return
     job = next((each for each in facts.jobs if name_of(each) == "buckets"), None)
     if job is None:
-        yield Finding("buckets", "unknown", "not tried in the last hour", run)
+        yield DoctorFinding("buckets", "unknown", "not tried in the last hour", run)
     elif condition(job, "Complete") == "True":
-        yield Finding("buckets", "ok", "both are there, and do conditional writes")
+        yield DoctorFinding("buckets", "ok", "both are there, and do conditional writes")
     elif condition(job, "Failed") == "True":
         words = "the Job failed; its log says what the store lacks"
-        yield Finding("buckets", "fail", words, f"kubectl -n {choice.system} logs job/buckets")
+        yield DoctorFinding("buckets", "fail", words, f"kubectl -n {choice.system} logs job/buckets")
     else:
-        yield Finding("buckets", "unknown", "the Job runs", "look again in a minute")
+        yield DoctorFinding("buckets", "unknown", "the Job runs", "look again in a minute")
 
 
-def processes(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def processes(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     """Check that gateway, registry, controller and bus exist and are ready."""
     if not is_installed(facts, choice):
         return
@@ -101,74 +103,74 @@ def processes(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
 
 def _process(
     name: str, items: Items | None, is_ready: Callable[[Body], bool], choice: ClusterChoice
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     if items is None:
         yield unreadable(name, "it")
         return
     found = next((each for each in items if name_of(each) == name), None)
     if found is None:
-        yield Finding(name, "fail", "is not there", _APPLY)
+        yield DoctorFinding(name, "fail", "is not there", _APPLY)
     elif is_ready(found):
-        yield Finding(name, "ok", "ready")
+        yield DoctorFinding(name, "ok", "ready")
     else:
         words = first_reason(found) or "not ready"
-        yield Finding(name, "fail", words, f"kubectl -n {choice.system} get pods, and their logs")
+        yield DoctorFinding(name, "fail", words, f"kubectl -n {choice.system} get pods, and their logs")
 
 
-def pools(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def pools(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     if not is_installed(facts, choice):
         return
     if facts.runtimes is not None and "shoal-vllm" not in names_of(facts.runtimes):
         words = f"no ServingRuntime shoal-vllm in {choice.models}: no agent would run beside engines"
-        yield Finding("runtime", "fail", words, _APPLY)
+        yield DoctorFinding("runtime", "fail", words, _APPLY)
     for each in facts.pools or ():
         if not is_pool(labels_of(each)):
             continue
         level: Level = "ok" if condition(each, "Ready") == "True" else "fail"
         words = "ready" if level == "ok" else first_reason(each) or "not ready"
         mend = "" if level == "ok" else f"kubectl -n {choice.models} get pods, and their logs"
-        yield Finding(f"pool {name_of(each)}", level, words, mend)
+        yield DoctorFinding(f"pool {name_of(each)}", level, words, mend)
 
 
-def objects(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def objects(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     """Report tenants, policies and models that are not ready, with the controller's message."""
     if facts.objects is None:
         yield unreadable("objects", "objects of shoal.dev")
         return
     refused = [each for each in facts.objects if condition(each, "Ready") == "False"]
     for each in refused[:10]:
-        yield Finding(f"{each['kind']}/{name_of(each)}", "fail", first_reason(each) or "not ready")
+        yield DoctorFinding(f"{each['kind']}/{name_of(each)}", "fail", first_reason(each) or "not ready")
     if facts.objects and not refused:
-        yield Finding("objects", "ok", f"{len(facts.objects)} tenants, policies and models; none is refused")
+        yield DoctorFinding("objects", "ok", f"{len(facts.objects)} tenants, policies and models; none is refused")
 
 
-def public_name(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def public_name(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     """Check that clients have HTTPS and that plain HTTP is redirected."""
     gateway = next((each for each in facts.services or () if name_of(each) == "gateway"), None)
     if gateway is None or facts.mappings is None:
         return
     mapped = [each for each in facts.mappings if each["spec"]["ref"]["name"] == "gateway"]
     if not mapped:
-        yield Finding("public name", "warn", "the gateway has no name of its own: no HTTPS for clients", _HTTPS)
+        yield DoctorFinding("public name", "warn", "the gateway has no name of its own: no HTTPS for clients", _HTTPS)
     network = (facts.knative or {}).get("config-network", {}).get("http-protocol", "Enabled").lower()
     for each in mapped:
         annotated = each["metadata"].get("annotations", {}).get("networking.knative.dev/http-protocol", network)
         url = str(each.get("status", {}).get("url", ""))
         if condition(each, "Ready") != "True":
-            yield Finding(f"name {name_of(each)}", "fail", first_reason(each) or "not ready", _HTTPS)
+            yield DoctorFinding(f"name {name_of(each)}", "fail", first_reason(each) or "not ready", _HTTPS)
         elif not url.startswith("https://"):
-            yield Finding(f"name {name_of(each)}", "fail", "has no certificate: keys travel in the clear", _HTTPS)
+            yield DoctorFinding(f"name {name_of(each)}", "fail", "has no certificate: keys travel in the clear", _HTTPS)
         elif annotated.lower() != "redirected":
-            yield Finding(f"name {name_of(each)}", "warn", "plain HTTP is open beside HTTPS", _HTTPS)
+            yield DoctorFinding(f"name {name_of(each)}", "warn", "plain HTTP is open beside HTTPS", _HTTPS)
         else:
-            yield Finding(f"name {name_of(each)}", "ok", f"{url}, plain HTTP redirected")
+            yield DoctorFinding(f"name {name_of(each)}", "ok", f"{url}, plain HTTP redirected")
     if (
         mapped
         and labels_of(gateway).get("networking.knative.dev/visibility") != "cluster-local"
         and network != "redirected"
     ):
         words = "the gateway's own name is public too, and takes keys in the clear"
-        yield Finding("gateway's own name", "warn", words, _HTTPS)
+        yield DoctorFinding("gateway's own name", "warn", words, _HTTPS)
 
 
 INSTALLATION_CHECKS: tuple[Check, ...] = (storage, secrets, buckets, processes, pools, objects, public_name)

@@ -15,7 +15,7 @@ from functions.cli.cluster.access import Body, Cluster, ClusterChoice, KubeClust
 from functions.cli.cluster.facts import Items
 from functions.cli.cluster.finding import labels_of, name_of, namespace_of
 from functions.cli.cluster.picture import PROCESSES
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 _POLL_S = 1.0
 _USUAL = (*PROCESSES, "valkey", "kserve-container")  # default containers
@@ -42,12 +42,12 @@ class Tail:
     _told: set[str] = field(default_factory=set)  # lines read in that second
 
     def first(self, lines: int) -> Iterator[str]:
-        return self._new(self._ask(tailLines=str(lines)))
+        return self._new(self._fetch_log(tailLines=str(lines)))
 
     def more(self) -> Iterator[str]:
-        return self._new(self._ask(sinceTime=self._since) if self._since else self._ask())
+        return self._new(self._fetch_log(sinceTime=self._since) if self._since else self._fetch_log())
 
-    def _ask(self, **which: str) -> str:
+    def _fetch_log(self, **which: str) -> str:
         return self.read(self.source.path, container=self.source.container, timestamps="true", **which) or ""
 
     def _new(self, text: str) -> Iterator[str]:
@@ -85,7 +85,7 @@ def sources_of(name: str, pods: Items) -> list[Source]:
     own = [pod for pod in pods if name in (name_of(pod), *_group_names(pod))]
     if not own:
         known = sorted({each for pod in pods for each in _group_names(pod)} | {name_of(pod) for pod in pods})
-        raise Refused(f"no process, pool or pod is called {name!r}; there are: {', '.join(known) or 'none'}")
+        raise CommandRefused(f"no process, pool or pod is called {name!r}; there are: {', '.join(known) or 'none'}")
     return [Source(namespace_of(pod), name_of(pod), _container(pod, container)) for pod in own]
 
 
@@ -98,7 +98,7 @@ def _group_names(pod: Body) -> list[str]:
 def _container(pod: Body, wanted: str) -> str:
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     if wanted and wanted not in names:
-        raise Refused(f"{name_of(pod)} has no container {wanted!r}; it has {', '.join(names)}")
+        raise CommandRefused(f"{name_of(pod)} has no container {wanted!r}; it has {', '.join(names)}")
     return wanted or next((name for name in names if name in _USUAL), names[0])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from functions.cli.cluster.access import Body, Cluster, ClusterChoice, KubeCluster
 from functions.cli.cluster.picture import revision_of
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console
 
 RECORD = "shoal-controller"
@@ -31,14 +31,14 @@ def suspend(choice: ClusterChoice, reason: str) -> None:
 
 
 def resume(choice: ClusterChoice) -> None:
-    _followed(KubeCluster(choice), "Resuming", {SUSPEND: None, REASON: None})
+    _order_and_wait(KubeCluster(choice), "Resuming", {SUSPEND: None, REASON: None})
 
 
 def reconcile(choice: ClusterChoice) -> None:
-    _followed(KubeCluster(choice), "Reconciling", {})
+    _order_and_wait(KubeCluster(choice), "Reconciling", {})
 
 
-def _followed(cluster: Cluster, title: str, annotations: dict[str, str | None]) -> None:
+def _order_and_wait(cluster: Cluster, title: str, annotations: dict[str, str | None]) -> None:
     """Annotate, and wait until the controller has handled the request. Fail if the revision was refused."""
     asked = datetime.now(UTC).isoformat()
     _annotate(cluster, {**annotations, REQUESTED_AT: asked})
@@ -55,7 +55,7 @@ def wait_handled(read: Callable[[], Body], asked: str, clock: Callable[[], float
             return record
         if clock() > deadline_s:
             words = "`shoal status --context …` says whether a controller leads; the order stands"
-            raise Refused(f"no controller has handled it within {TIMEOUT_S:.0f} s: {words}")
+            raise CommandRefused(f"no controller has handled it within {TIMEOUT_S:.0f} s: {words}")
         time.sleep(_POLL_S)
 
 
@@ -64,7 +64,7 @@ def outcome(record: Body) -> str:
     revision: dict[str, Any] = revision_of(record)
     newest = revision["history"][0] if revision["history"] else None
     if newest is not None and newest["result"] == "refused":
-        raise Refused(f"{newest['revision']} is refused: {newest['message']}")
+        raise CommandRefused(f"{newest['revision']} is refused: {newest['message']}")
     if newest is not None and newest["result"] != "applied":
         return f"{newest['revision']} is {newest['result']}: {newest['message'][:300]}"
     applied = revision["last_applied"]
@@ -80,7 +80,7 @@ def _record(cluster: Cluster) -> Body:
     record = cluster.get(_path(cluster))
     if record is None:
         system = cluster.choice.system
-        raise Refused(f"no controller has led in {system} yet: there is no ConfigMap {RECORD}")
+        raise CommandRefused(f"no controller has led in {system} yet: there is no ConfigMap {RECORD}")
     return record
 
 

@@ -26,7 +26,7 @@ _STATES = {"True": "Ready", "False": "Stalled"}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterObjects:
     pods: Items  # in both namespaces
     pools: Items
     objects: Items  # objects of shoal.dev, with their kinds
@@ -35,11 +35,11 @@ class Seen:
     leader: str
 
 
-def look(cluster: Cluster) -> Seen:
+def read_objects(cluster: Cluster) -> ClusterObjects:
     """Read the objects with six requests and one for each of shoal's kinds. Fail if a part may not be read."""
     system, models = cluster.choice.system, cluster.choice.models
     lease = cluster.get(f"/apis/coordination.k8s.io/v1/namespaces/{system}/leases/shoal-controller") or {}
-    return Seen(
+    return ClusterObjects(
         pods=tuple(each for where in (system, models) for each in cluster.list(f"/api/v1/namespaces/{where}/pods")),
         pools=tuple(cluster.list(f"/apis/serving.kserve.io/v1beta1/namespaces/{models}/inferenceservices")),
         objects=own_objects(cluster),
@@ -57,7 +57,7 @@ def _nodes(cluster: Cluster) -> Items:
         return ()
 
 
-def picture(seen: Seen) -> dict[str, Any]:
+def status_document(seen: ClusterObjects) -> dict[str, Any]:
     zones = {name_of(node): labels_of(node).get(_ZONE, "") for node in seen.nodes}
     processes = [_process(name, seen.pods, seen.leader) for name in PROCESSES]
     objects = [_object("pool", each) for each in seen.pools if is_pool(labels_of(each))]

@@ -10,7 +10,7 @@ from functions.cli.cluster.access import Body, ClusterChoice
 from functions.cli.cluster.facts import KNATIVE, KSERVE, OWN_KINDS, ClusterFacts, Items
 from functions.cli.cluster.finding import (
     Check,
-    Finding,
+    DoctorFinding,
     Level,
     condition,
     is_installed,
@@ -34,30 +34,30 @@ _PREREQUISITES = "kubectl apply --server-side --field-manager=shoal-prerequisite
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
-def kubernetes_version(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+def kubernetes_version(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
     yield _at_least("Kubernetes", facts.version, KUBERNETES_LEAST, "upgrade the cluster")
 
 
-def platforms(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+def platforms(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
     """Check that Knative Serving and KServe are installed and new enough."""
     for name, group, namespace, least, home in (
         ("Knative Serving", "serving.knative.dev", KNATIVE, KNATIVE_LEAST, "https://knative.dev/docs/install"),
         ("KServe", "serving.kserve.io", KSERVE, KSERVE_LEAST, "https://kserve.github.io, Standard mode"),
     ):
         if group not in facts.groups:
-            yield Finding(name, "fail", f"{group} is not served", f"install {name}: {home}")
+            yield DoctorFinding(name, "fail", f"{group} is not served", f"install {name}: {home}")
             continue
         if facts.platform is None:
             yield unreadable(name, f"Deployments of {namespace}")
             continue
         found = _version_of([each for each in facts.platform if namespace_of(each) == namespace])
         if found is None:
-            yield Finding(name, "unknown", f"is served; no Deployment of {namespace} says its version", "")
+            yield DoctorFinding(name, "unknown", f"is served; no Deployment of {namespace} says its version", "")
         else:
             yield _at_least(name, found, least, f"upgrade {name}")
 
 
-def knative_settings(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+def knative_settings(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
     if "serving.knative.dev" not in facts.groups:
         return
     if facts.knative is None:
@@ -66,37 +66,37 @@ def knative_settings(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]
     ceiling = facts.knative.get("config-defaults", {}).get("max-revision-timeout-seconds", "600")
     if not ceiling.isdigit() or int(ceiling) < REVISION_TIMEOUT_S:
         words = f"max-revision-timeout-seconds is {ceiling}: Knative refuses the gateway's {REVISION_TIMEOUT_S}"
-        yield Finding("Knative's timeout", "fail", words, _PREREQUISITES)
+        yield DoctorFinding("Knative's timeout", "fail", words, _PREREQUISITES)
     else:
-        yield Finding("Knative's timeout", "ok", f"max-revision-timeout-seconds is {ceiling}")
+        yield DoctorFinding("Knative's timeout", "ok", f"max-revision-timeout-seconds is {ceiling}")
     features = {name: value.lower() for name, value in facts.knative.get("config-features", {}).items()}
     off = [name for name in PRODUCTION_FEATURES if features.get(name) != "enabled"]
     if off:
         words = f"{', '.join(off)} not enabled: the production overlay sets these fields"
-        yield Finding("Knative's features", "warn", words, _PREREQUISITES)
+        yield DoctorFinding("Knative's features", "warn", words, _PREREQUISITES)
     else:
-        yield Finding("Knative's features", "ok", "those of the production overlay are enabled")
+        yield DoctorFinding("Knative's features", "ok", "those of the production overlay are enabled")
 
 
-def own_kinds(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+def own_kinds(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
     missing = sorted(set(OWN_KINDS) - facts.own_kinds)
     if missing:
         apply = "kubectl apply --server-side -f manifests/base/crds"
-        yield Finding("shoal's kinds", "fail", f"no CRD of {', '.join(missing)}", apply)
+        yield DoctorFinding("shoal's kinds", "fail", f"no CRD of {', '.join(missing)}", apply)
     else:
-        yield Finding("shoal's kinds", "ok", f"all {len(OWN_KINDS)} are served")
+        yield DoctorFinding("shoal's kinds", "ok", f"all {len(OWN_KINDS)} are served")
 
 
-def namespaces(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def namespaces(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     if facts.namespaces is None:
         yield unreadable("namespaces", "namespaces")
         return
     missing = [name for name in (choice.system, choice.models) if name not in names_of(facts.namespaces)]
     if missing:
         apply = "kubectl apply --server-side -f manifests/base/namespaces.yaml"
-        yield Finding("namespaces", "fail", f"there is no {' and no '.join(missing)}", apply)
+        yield DoctorFinding("namespaces", "fail", f"there is no {' and no '.join(missing)}", apply)
     else:
-        yield Finding("namespaces", "ok", f"{choice.system} and {choice.models}")
+        yield DoctorFinding("namespaces", "ok", f"{choice.system} and {choice.models}")
     labels: tuple[tuple[str, Level, str], ...] = (
         ("shoal.dev/ingress", "fail", "NetworkPolicies let no client in: label Knative's networking layer"),
         ("shoal.dev/monitoring", "warn", "Prometheus may not scrape: label the namespace that it runs in"),
@@ -104,13 +104,13 @@ def namespaces(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
     for label, level, lost in labels:
         chosen = [name_of(each) for each in facts.namespaces if labels_of(each).get(label) == "true"]
         if chosen:
-            yield Finding(f"label {label}", "ok", ", ".join(chosen))
+            yield DoctorFinding(f"label {label}", "ok", ", ".join(chosen))
         else:
             mend = f"kubectl label namespace NAME {label}=true"
-            yield Finding(f"label {label}", level, f"on no namespace: {lost}", mend)
+            yield DoctorFinding(f"label {label}", level, f"on no namespace: {lost}", mend)
 
 
-def network_policies(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def network_policies(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     """Check that NetworkPolicies exist and are enforced, which only the DaemonSet of a known network plugin shows."""
     if facts.daemon_sets is None:
         yield unreadable("NetworkPolicies enforced", "DaemonSets")
@@ -121,51 +121,53 @@ def network_policies(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Fin
         missing = [name for name in (choice.system, choice.models) if name not in denied]
         if missing:
             words = f"no default-deny in {' and '.join(missing)}: engines check no keys"
-            yield Finding("NetworkPolicies", "fail", words, "apply the overlay with its base/network")
+            yield DoctorFinding("NetworkPolicies", "fail", words, "apply the overlay with its base/network")
         else:
-            yield Finding("NetworkPolicies", "ok", f"{len(facts.policies)}, default deny in both namespaces")
+            yield DoctorFinding("NetworkPolicies", "ok", f"{len(facts.policies)}, default deny in both namespaces")
 
 
-def _enforced(daemon_sets: Items) -> Finding:
+def _enforced(daemon_sets: Items) -> DoctorFinding:
     check, names = "NetworkPolicies enforced", names_of(daemon_sets)
     by = sorted(name for name in names if name.startswith(_ENFORCING))
     if by:
-        return Finding(check, "ok", f"by {', '.join(by)}")
+        return DoctorFinding(check, "ok", f"by {', '.join(by)}")
     agents = [each for each in daemon_sets if name_of(each) == "aws-node" and "nodeagent" in str(each["spec"])]
     if agents:
         words = "aws-node can: its agent is there"
-        return Finding(check, "ok", words)
+        return DoctorFinding(check, "ok", words)
     plain = sorted(name for name in names if name.startswith(_NOT_ENFORCING))
     if plain:
         words = f"{', '.join(plain)} does not enforce them: anyone in the cluster may call the engines"
-        return Finding(check, "fail", words, "add a plugin that does, such as Calico or Cilium")
+        return DoctorFinding(check, "fail", words, "add a plugin that does, such as Calico or Cilium")
     words = "no network plugin that is known here"
-    return Finding(check, "unknown", words, "try it: a pod of another namespace must not reach an engine's port 8080")
+    return DoctorFinding(
+        check, "unknown", words, "try it: a pod of another namespace must not reach an engine's port 8080"
+    )
 
 
-def nodes(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+def nodes(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
     if facts.nodes is None:
         yield unreadable("zones", "nodes")
         return
     ready = [each for each in facts.nodes if condition(each, "Ready") == "True"]
     if not facts.nodes:
-        yield Finding("nodes", "fail", "the server knows none", "join nodes to the cluster")
+        yield DoctorFinding("nodes", "fail", "the server knows none", "join nodes to the cluster")
     elif len(ready) < len(facts.nodes):
         down = sorted(names_of(facts.nodes) - names_of(tuple(ready)))
-        yield Finding("nodes", "warn", f"{len(ready)} of {len(facts.nodes)} are ready, not {', '.join(down[:5])}")
+        yield DoctorFinding("nodes", "warn", f"{len(ready)} of {len(facts.nodes)} are ready, not {', '.join(down[:5])}")
     else:
-        yield Finding("nodes", "ok", f"{len(ready)}, all ready")
+        yield DoctorFinding("nodes", "ok", f"{len(ready)}, all ready")
     zones = sorted({labels_of(each)[_ZONE] for each in ready if _ZONE in labels_of(each)})
     if len(zones) > 1:
-        yield Finding("zones", "ok", ", ".join(zones))
+        yield DoctorFinding("zones", "ok", ", ".join(zones))
     else:
         words = f"nodes are in {zones[0]} alone" if zones else f"no node has the label {_ZONE}"
-        yield Finding(
+        yield DoctorFinding(
             "zones", "warn", f"{words}: a zone's loss is everything's", "add nodes in other zones, or label them"
         )
 
 
-def accelerators(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
+def accelerators(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
     """Check that nodes offer the accelerators that the pools' minimum replicas request."""
     if facts.nodes is None:
         yield unreadable("accelerators", "nodes")
@@ -177,11 +179,13 @@ def accelerators(facts: ClusterFacts, _: ClusterChoice) -> Iterator[Finding]:
              if count > offered.get(name, 0)]  # fmt: skip
     if short:
         mend = "add nodes, install the accelerators' device plugin, or lower minReplicas"
-        yield Finding("accelerators", "fail", f"pools want {'; '.join(short)}", mend)
+        yield DoctorFinding("accelerators", "fail", f"pools want {'; '.join(short)}", mend)
     elif offered or facts.pools:
-        yield Finding("accelerators", "ok", words)
+        yield DoctorFinding("accelerators", "ok", words)
     else:
-        yield Finding("accelerators", "warn", f"{words}: staging's CPU pool runs without", "install the device plugin")
+        yield DoctorFinding(
+            "accelerators", "warn", f"{words}: staging's CPU pool runs without", "install the device plugin"
+        )
 
 
 PLATFORM_CHECKS: tuple[Check, ...] = (
@@ -189,14 +193,14 @@ PLATFORM_CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 
 
-def _at_least(name: str, version: str, least: tuple[int, int], mend: str) -> Finding:
+def _at_least(name: str, version: str, least: tuple[int, int], mend: str) -> DoctorFinding:
     match = _VERSION.search(version)
     wanted = ".".join(map(str, least))
     if match is None:
-        return Finding(name, "unknown", f"says {version!r} of its version; {wanted} is needed")
+        return DoctorFinding(name, "unknown", f"says {version!r} of its version; {wanted} is needed")
     if (int(match[1]), int(match[2])) < least:
-        return Finding(name, "fail", f"{version}; {wanted} or later is needed", mend)
-    return Finding(name, "ok", version)
+        return DoctorFinding(name, "fail", f"{version}; {wanted} or later is needed", mend)
+    return DoctorFinding(name, "ok", version)
 
 
 def _version_of(deployments: list[Body]) -> str | None:

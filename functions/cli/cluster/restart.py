@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functions.api.kinds.inference_service import POOL_LABEL, is_pool
 from functions.cli.cluster.access import Body, Cluster, ClusterChoice, KubeCluster
 from functions.cli.cluster.finding import labels_of, name_of
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
@@ -58,12 +58,14 @@ def restart(choice: ClusterChoice, name: str) -> None:
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(f"Restarting {name}") as step:
         while True:
-            left = still_to_do(roll, cluster.get(roll.path) or {}, stamp)
+            left = remaining_work(roll, cluster.get(roll.path) or {}, stamp)
             if not left:
                 step.note("all of its pods are new")
                 return
             if time.monotonic() > deadline_s:
-                raise Refused(f"{left} after {TIMEOUT_S / 60:.0f} min, and it goes on: `shoal status` shows the pods")
+                raise CommandRefused(
+                    f"{left} after {TIMEOUT_S / 60:.0f} min, and it goes on: `shoal status` shows the pods"
+                )
             step.update(left)
             time.sleep(_POLL_S)
 
@@ -81,12 +83,14 @@ def roll_of(cluster: Cluster, name: str) -> Roll:
         path = f"{_APPS}/namespaces/{models}/deployments/{pools[name]}-predictor"
         return Roll(path, "deployments", f"{services}/{pools[name]}", POOL_RESTARTED_AT)
     if cluster.get(f"/api/v1/namespaces/{models}/pods/{name}") is not None:
-        raise Refused(f"{name} is one replica: `shoal drain {name}` lets it end, and another one comes in its place")
+        raise CommandRefused(
+            f"{name} is one replica: `shoal drain {name}` lets it end, and another one comes in its place"
+        )
     known = ", ".join([*_PROCESSES, *sorted(pools)])
-    raise Refused(f"no process and no pool is called {name!r}; there are: {known}")
+    raise CommandRefused(f"no process and no pool is called {name!r}; there are: {known}")
 
 
-def still_to_do(roll: Roll, body: Body, stamp: str) -> str:
+def remaining_work(roll: Roll, body: Body, stamp: str) -> str:
     """Return what is left of the update that was ordered at `stamp` (UTC); empty if it is complete.
 
     An update that was ordered later counts too, because its pods are newer.

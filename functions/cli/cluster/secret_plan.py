@@ -135,7 +135,7 @@ def places() -> list[Where]:
     return [*(place for kind in KINDS for place in kind.places), *(each.place for each in FOLLOWERS), *_UNUSED]
 
 
-def turned(content: bytes, turn: Turn, fresh: bytes) -> bytes:
+def rotated_content(content: bytes, turn: Turn, fresh: bytes) -> bytes:
     """Return the internal token's next content. Turns: add a new token, send the new one first, drop the old one.
 
     Raise CredentialsUnusable if the number of tokens does not fit the turn.

@@ -24,9 +24,9 @@ from functions.cli.cluster.secret_plan import (
     Where,
     places,
     plan,
-    turned,
+    rotated_content,
 )
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import make_console
 from functions.fleet.role_credentials import CredentialsUnusable
 
@@ -54,7 +54,7 @@ def secrets(
     """Create what can be created. Exit with status 1 if a Secret is still missing or wrong."""
     given = {word: _read(word, file) for word, file in files.items()}
     cluster = KubeCluster(choice)
-    there = secrets_there(cluster)
+    there = read_secrets(cluster)
     steps = plan(there, given, _random) if rotate is None else _rotation(there, rotate)
     for step in steps:
         collection = f"/api/v1/namespaces/{_namespace(choice, step.namespace)}/secrets"
@@ -63,7 +63,7 @@ def secrets(
                 cluster.replace(f"{collection}/{step.name}", _body(choice, step))
             else:
                 cluster.create(collection, _body(choice, step))
-    _tell(choice, steps, as_json=as_json)
+    _print_steps(choice, steps, as_json=as_json)
     if any(step.do in ("miss", "clash") for step in steps):
         raise typer.Exit(1)
 
@@ -72,9 +72,9 @@ def _rotation(there: dict[Where, dict[str, bytes]], turn: Turn) -> list[SecretSt
     """Return the steps for the token's next content, first for the registry, then for the derived credentials."""
     where = (SYSTEM, TOKEN_SECRET)
     try:
-        token = turned(there.get(where, {}).get(TOKEN_KEY, b""), turn, _random())
+        token = rotated_content(there.get(where, {}).get(TOKEN_KEY, b""), turn, _random())
     except CredentialsUnusable as error:
-        raise Refused(f"{TOKEN_SECRET} cannot be rotated: {error}") from error
+        raise CommandRefused(f"{TOKEN_SECRET} cannot be rotated: {error}") from error
     step = SecretStep("renew", *where, TOKEN_KEY, token, _TURNED[turn])
     following = plan(there | {where: {TOKEN_KEY: token}}, {}, _random)
     return [step, *(each for each in following if each.do == "renew")]
@@ -84,7 +84,7 @@ def _random() -> bytes:
     return randomness.token_hex(32).encode()
 
 
-def secrets_there(cluster: Cluster) -> dict[Where, dict[str, bytes]]:
+def read_secrets(cluster: Cluster) -> dict[Where, dict[str, bytes]]:
     found: dict[Where, dict[str, bytes]] = {}
     for place in places():
         namespace = _namespace(cluster.choice, place[0])
@@ -111,9 +111,9 @@ def _read(word: str, file: Path) -> bytes:
         with file.open("rb") as opened:
             content = opened.read(_MAX_BYTES + 1).strip()
     except OSError as error:
-        raise Refused(f"--{word} {file}: {error.strerror}") from error
+        raise CommandRefused(f"--{word} {file}: {error.strerror}") from error
     if not content or len(content) > _MAX_BYTES:
-        raise Refused(f"--{word} {file} is empty, or over {_MAX_BYTES} bytes")
+        raise CommandRefused(f"--{word} {file} is empty, or over {_MAX_BYTES} bytes")
     if word.endswith("s3"):
         _check_s3(word, file, content)
     return content
@@ -126,10 +126,10 @@ def _check_s3(word: str, file: Path, content: bytes) -> None:
     except (ValueError, TypeError):
         good = False
     if not good:
-        raise Refused(f'--{word} {file} is not {{"access_key_id": …, "secret_access_key": …}}')
+        raise CommandRefused(f'--{word} {file} is not {{"access_key_id": …, "secret_access_key": …}}')
 
 
-def _tell(choice: ClusterChoice, steps: list[SecretStep], *, as_json: bool) -> None:
+def _print_steps(choice: ClusterChoice, steps: list[SecretStep], *, as_json: bool) -> None:
     rows = [(_namespace(choice, step.namespace), step) for step in steps]
     if as_json:
         told = [{"namespace": where, "name": s.name, "key": s.key, "do": s.do, "words": s.words} for where, s in rows]

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from functions.cli.cluster.access import Body, Cluster, ClusterChoice, KubeCluster
-from functions.cli.cluster.picture import look, picture
+from functions.cli.cluster.picture import read_objects, status_document
 from functions.cli.terminal import make_console
 
 _SHOWN = 60
@@ -23,7 +23,7 @@ _COLOURS = {"Reconciling": "yellow", "Stalled": "red"}
 
 def status(choice: ClusterChoice, *, as_json: bool) -> None:
     cluster = KubeCluster(choice)
-    seen = {"context": choice.context, "server": cluster.server, **picture(look(cluster))}
+    seen = {"context": choice.context, "server": cluster.server, **status_document(read_objects(cluster))}
     if as_json:
         typer.echo(json.dumps(seen, indent=2))
     else:

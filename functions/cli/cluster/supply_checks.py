@@ -12,14 +12,14 @@ from pathlib import PurePosixPath
 from functions.artifacts.locations import weights_at
 from functions.cli.cluster.access import Body, ClusterChoice
 from functions.cli.cluster.facts import ClusterFacts
-from functions.cli.cluster.finding import Check, Finding, Level, is_installed, name_of, unreadable
+from functions.cli.cluster.finding import Check, DoctorFinding, Level, is_installed, name_of, unreadable
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 _OTHERS = frozenset({"queue-proxy", "storage-initializer"})  # added to pods by Knative and KServe
 _SHOWN = 10
 
 
-def images(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def images(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     if facts.pods is None:
         yield unreadable("images", "pods")
         return
@@ -29,18 +29,18 @@ def images(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
         name = image.rpartition("/")[2].partition(":")[0]
         if len(digests) > 1:
             words = f"{image} is {len(digests)} images: pods run {', '.join(sorted(digests))}"
-            yield Finding(f"image {name}", "fail", words, _pin("sha256:…"))
+            yield DoctorFinding(f"image {name}", "fail", words, _pin("sha256:…"))
         else:
             (digest,) = digests
             words = f"{image} is named by a tag, which may move; it runs {digest or 'what no pod says yet'}"
-            yield Finding(f"image {name}", "warn", words, _pin(digest or "sha256:…"))
+            yield DoctorFinding(f"image {name}", "warn", words, _pin(digest or "sha256:…"))
     if len(by_tag) > _SHOWN:
-        yield Finding("more images", "warn", f"{len(by_tag) - _SHOWN} more are named by a tag")
+        yield DoctorFinding("more images", "warn", f"{len(by_tag) - _SHOWN} more are named by a tag")
     if running and not by_tag:
-        yield Finding("images", "ok", f"all {len(running)} are named by their digest")
+        yield DoctorFinding("images", "ok", f"all {len(running)} are named by their digest")
 
 
-def base_facts(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
+def base_facts(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
     """Check that the registry has the facts of each declared base, against which it checks adapters."""
     registry = next((each for each in facts.services or () if name_of(each) == "registry"), None)
     if registry is None or not is_installed(facts, choice):
@@ -56,9 +56,9 @@ def base_facts(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[Finding]:
     missing = {base: folder for base, folder in sorted(folders.items()) if keys.get(folder) not in facts.base_facts}
     for base, folder in list(missing.items())[:_SHOWN]:
         words = f"the registry has none: adapters over it {lost}"
-        yield Finding(f"facts of {base}", level, words, _facts_made(choice, folder, keys, facts.base_facts))
+        yield DoctorFinding(f"facts of {base}", level, words, _facts_commands(choice, folder, keys, facts.base_facts))
     if folders and not missing:
-        yield Finding("base facts", "ok", f"of all {len(folders)} bases")
+        yield DoctorFinding("base facts", "ok", f"of all {len(folders)} bases")
 
 
 SUPPLY_CHECKS: tuple[Check, ...] = (images, base_facts)
@@ -109,7 +109,7 @@ def _env(registry: Body) -> dict[str, str]:
     return {each["name"]: str(each.get("value", "")) for one in containers[:1] for each in one.get("env", ())}
 
 
-def _facts_made(choice: ClusterChoice, folder: str, keys: dict[str, str], there: frozenset[str]) -> str:
+def _facts_commands(choice: ClusterChoice, folder: str, keys: dict[str, str], there: frozenset[str]) -> str:
     key = keys.get(folder, folder.replace("/", ".").replace("@", "."))
     steps = []
     if folder not in keys:

@@ -11,7 +11,7 @@ import threading
 
 from functions.cli.cluster.access import Cluster, ClusterChoice, KubeCluster
 from functions.cli.cluster.finding import condition, labels_of, name_of
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import make_console
 from functions.fleet.role_credentials import tokens_in
 
@@ -48,7 +48,7 @@ class Tunnel:
                 return  # closed
             try:
                 theirs = self._cluster.forwarded(self._namespace, self._pod, self._port)
-            except Refused:
+            except CommandRefused:
                 ours.close()  # the client sees a closed connection
                 continue
             for source, sink in ((ours, theirs), (theirs, ours)):
@@ -79,7 +79,7 @@ def ready_pod(cluster: Cluster, process: str) -> str:
     pods = cluster.list(f"/api/v1/namespaces/{system}/pods", labelSelector=f"app.kubernetes.io/name={process}")
     ready = [name_of(pod) for pod in pods if labels_of(pod) and condition(pod, "Ready") == "True"]
     if not ready:
-        raise Refused(f"no pod of the {process} is ready in {system}: `shoal status --context …` says why")
+        raise CommandRefused(f"no pod of the {process} is ready in {system}: `shoal status --context …` says why")
     return ready[0]
 
 
@@ -90,7 +90,7 @@ def read_token(cluster: Cluster) -> str:
 def _read_secret(cluster: Cluster, name: str, key: str) -> str:
     secret = cluster.get(f"/api/v1/namespaces/{cluster.choice.system}/secrets/{name}")
     if secret is None or key not in (secret.get("data") or {}):
-        raise Refused(f"there is no Secret {name}: `shoal secrets` makes it")
+        raise CommandRefused(f"there is no Secret {name}: `shoal secrets` makes it")
     return base64.b64decode(secret["data"][key]).decode().strip()
 
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from functions.cli.drill.stage import Stage
-from functions.cli.drill.timeline import Accounts, Outcome
-from functions.cli.refused import Refused
+from functions.cli.drill.stage import DrillStage
+from functions.cli.drill.timeline import Accounts, RequestOutcome
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
-from functions.cli.trace_source import asked_store
+from functions.cli.trace_source import open_trace_store
 from functions.telemetry.store.questions import MOST_ROWS, Search, search
 
 ARRIVES_WITHIN_S = 45.0  # gateways report to the registry every ten seconds
@@ -32,7 +32,7 @@ class Owed:
     request_ids: frozenset[str]
 
 
-def owed(outcomes: Sequence[Outcome], injected_s: float, unspooled_s: float) -> Owed:
+def owed(outcomes: Sequence[RequestOutcome], injected_s: float, unspooled_s: float) -> Owed:
     """Return the usage of complete answers, without those that a killed gateway may not have stored."""
     sure = [
         each
@@ -43,51 +43,51 @@ def owed(outcomes: Sequence[Outcome], injected_s: float, unspooled_s: float) -> 
 
 
 @dataclass(slots=True)
-class Ledger:
+class DrillAccounting:
     """Usage ledger and traces of one tenant, counted from a baseline."""
 
-    stage: Stage
+    stage: DrillStage
     since_unix_s: int
     _zero: int = 0
 
-    def begin(self) -> None:
-        self._zero = self._told()
+    def record_baseline(self) -> None:
+        self._zero = self._fetch_ledger_tokens()
 
     def settle(self, due: Owed) -> Accounts:
         """Return the totals once both sources have what is owed, or after ARRIVES_WITHIN_S."""
         deadline_s = time.monotonic() + ARRIVES_WITHIN_S
         while True:
-            told, traced, why = self._asked(due)
+            told, traced, why = self._fetch_totals(due)
             is_there = (told is None or told >= due.tokens) and (traced is None or traced >= len(due.request_ids))
             if is_there or time.monotonic() > deadline_s:
                 return Accounts(due.tokens, told, len(due.request_ids), traced, why)
             time.sleep(ASK_EVERY_S)
 
-    def _asked(self, due: Owed) -> tuple[int | None, int | None, str]:
+    def _fetch_totals(self, due: Owed) -> tuple[int | None, int | None, str]:
         told = traced = None
         why = []
         try:
-            told = self._told() - self._zero
-        except Refused as error:
+            told = self._fetch_ledger_tokens() - self._zero
+        except CommandRefused as error:
             why.append(f"the ledger: {error}")
         try:
-            traced = self._traced(due.request_ids)
-        except Refused as error:
+            traced = self._count_traced_requests(due.request_ids)
+        except CommandRefused as error:
             why.append(f"the trace store: {error}")
         return told, traced, "; ".join(why)
 
-    def _told(self) -> int:
+    def _fetch_ledger_tokens(self) -> int:
         with Registry(self.stage.context) as registry:
             answer = registry.get("/v1/usage", tenant=self.stage.tenant, since=self.since_unix_s)
         total = answer["total"]
         return int(total["prompt_tokens"] + total["completion_tokens"]) if total is not None else 0
 
-    def _traced(self, request_ids: frozenset[str]) -> int:
+    def _count_traced_requests(self, request_ids: frozenset[str]) -> int:
         if not self.stage.entries("traces"):
-            raise Refused("none runs beside this fleet")
+            raise CommandRefused("none runs beside this fleet")
         found: set[str] = set()
         until_s: float | None = None
-        with asked_store(self.stage.context, None, "") as store:
+        with open_trace_store(self.stage.context, None, "") as store:
             for _ in range(_PAGES):
                 asked = Search(self.since_unix_s, until_s, tenant=self.stage.tenant, limit=MOST_ROWS)
                 rows = search(store, asked)

@@ -24,13 +24,13 @@ from functions.cli.drill import (
     picture,
 )
 from functions.cli.drill.declared import Drill
-from functions.cli.drill.journal import Journal, JournalUnreadable
+from functions.cli.drill.journal import JournalUnreadable, UndoJournal
 from functions.cli.drill.judging import judge
-from functions.cli.drill.report import checks_table, keep, markdown, newest, report, summary_table
+from functions.cli.drill.report import checks_table, markdown, newest, report, store_report, summary_table
 from functions.cli.drill.runner import Performance
-from functions.cli.drill.stage import Stage
+from functions.cli.drill.stage import DrillStage
 from functions.cli.drill.undoing import undo
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.terminal import make_console, make_error_console
 from functions.controller.local.files import LockTaken, lock_held
 from functions.controller.local.prepare.secret_files import read_demo_keys
@@ -46,10 +46,10 @@ DRILLS: tuple[Drill, ...] = (
 )
 
 
-def named(name: str) -> Drill:
+def find_drill(name: str) -> Drill:
     found = next((drill for drill in DRILLS if drill.name == name), None)
     if found is None:
-        raise Refused(f"there is no drill {name!r}; there are: {', '.join(drill.name for drill in DRILLS)}")
+        raise CommandRefused(f"there is no drill {name!r}; there are: {', '.join(drill.name for drill in DRILLS)}")
     return found
 
 
@@ -94,23 +94,23 @@ def play(wanted: DrillRequest) -> None:
     drills = _chosen(wanted)
     context = current_context(clones=True)
     if not context.layout.ca_file.is_file():
-        raise Refused(f"there is no fleet in {context.layout.root}: start one with `shoal up --engine sim`")
+        raise CommandRefused(f"there is no fleet in {context.layout.root}: start one with `shoal up --engine sim`")
     folder = context.layout.run_dir
     try:
         with lock_held(folder / "drill.lock"):
-            stage = Stage(context, Journal(folder), _tenant(context, wanted.tenant))
+            stage = DrillStage(context, UndoJournal(folder), _tenant(context, wanted.tenant))
             _take_back_earlier(stage)
             reports, skipped = _play_all(drills, stage, wanted)
     except LockTaken as error:
-        raise Refused("another drill is played on this fleet: wait for its end") from error
+        raise CommandRefused("another drill is played on this fleet: wait for its end") from error
     except JournalUnreadable as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     _show(reports, skipped, wanted)
     failed = [made["drill"] for made in reports if not made["passed"]]
     if failed:
-        raise Refused(f"not everything held in: {', '.join(failed)}")
+        raise CommandRefused(f"not everything held in: {', '.join(failed)}")
     if not reports:
-        raise Refused("nothing was played: " + "; ".join(f"{name}: {why}" for name, why in skipped))
+        raise CommandRefused("nothing was played: " + "; ".join(f"{name}: {why}" for name, why in skipped))
 
 
 def show_kept(wanted: DrillRequest) -> None:
@@ -121,16 +121,16 @@ def show_kept(wanted: DrillRequest) -> None:
     missing = [(name, f"no report of it is kept in {folder}") for name, made in found if made is None]
     reports = [made for _, made in found if made is not None]
     if not reports or (missing and not wanted.all_of_them):
-        raise Refused("; ".join(f"{name}: {why}" for name, why in missing))
+        raise CommandRefused("; ".join(f"{name}: {why}" for name, why in missing))
     for made in reports:
         _draw(wanted.plot, made)
     _show(reports, missing, wanted)
 
 
 def _chosen(wanted: DrillRequest) -> Sequence[Drill]:
-    drills = DRILLS if wanted.all_of_them else tuple(named(name) for name in wanted.names)
+    drills = DRILLS if wanted.all_of_them else tuple(find_drill(name) for name in wanted.names)
     if not drills:
-        raise Refused("name a drill, or --all; `shoal drill --list` shows what there is")
+        raise CommandRefused("name a drill, or --all; `shoal drill --list` shows what there is")
     _check(wanted, len(drills))
     return drills
 
@@ -142,14 +142,14 @@ def _draw(plot: Path | None, made: dict[str, Any]) -> None:
 
 def _check(wanted: DrillRequest, count: int) -> None:
     if not LEAST <= wanted.scale <= 1.0:
-        raise Refused(f"--windows {wanted.scale:g}: from {LEAST} to 1, which is as on production")
+        raise CommandRefused(f"--windows {wanted.scale:g}: from {LEAST} to 1, which is as on production")
     if wanted.plot is not None and not wanted.plot.is_dir():
         if count > 1:
-            raise Refused(f"--plot {wanted.plot}: several drills are drawn into a folder, and this is none")
+            raise CommandRefused(f"--plot {wanted.plot}: several drills are drawn into a folder, and this is none")
         try:
             picture.check(wanted.plot)
         except PictureImpossible as error:
-            raise Refused(f"--plot: {error}") from error
+            raise CommandRefused(f"--plot: {error}") from error
 
 
 def _tenant(context: CliContext, wanted: str | None) -> str:
@@ -157,21 +157,21 @@ def _tenant(context: CliContext, wanted: str | None) -> str:
     if wanted is not None:
         return wanted
     if not known:
-        raise Refused("whose key shall the drill use? --tenant names one")
+        raise CommandRefused("whose key shall the drill use? --tenant names one")
     return known[0]
 
 
-def _take_back_earlier(stage: Stage) -> None:
+def _take_back_earlier(stage: DrillStage) -> None:
     """Undo the changes of an earlier drill that was killed."""
     if stage.journal.entries:
         make_error_console().print(f"taking back {len(stage.journal.entries)} changes of a drill that was ended")
-        wrong = stage.journal.take_back(lambda undoing: undo(stage.context, undoing))
+        wrong = stage.journal.roll_back(lambda undoing: undo(stage.context, undoing))
         if wrong:
-            raise Refused("an earlier drill's changes could not be taken back: " + "; ".join(wrong))
+            raise CommandRefused("an earlier drill's changes could not be taken back: " + "; ".join(wrong))
 
 
 def _play_all(
-    drills: Sequence[Drill], stage: Stage, wanted: DrillRequest
+    drills: Sequence[Drill], stage: DrillStage, wanted: DrillRequest
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     reports: list[dict[str, Any]] = []
     skipped: list[tuple[str, str]] = []
@@ -183,7 +183,7 @@ def _play_all(
         except Exception as error:  # its changes are undone by now; the next drills still run
             if len(drills) == 1:
                 raise
-            why = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            why = str(error) if isinstance(error, CommandRefused) else f"{type(error).__name__}: {error}"
             skipped.append((drill.name, why))
             progress.print(f"  [yellow]not played:[/] {escape(why)}")
             continue
@@ -192,14 +192,14 @@ def _play_all(
     return reports, skipped
 
 
-def _play_one(drill: Drill, stage: Stage, wanted: DrillRequest, progress: Console) -> dict[str, Any]:
+def _play_one(drill: Drill, stage: DrillStage, wanted: DrillRequest, progress: Console) -> dict[str, Any]:
     def say(words: str) -> None:
         progress.print(f"  [dim]{escape(words)}[/]")
 
     performance = Performance(drill, stage, scale=wanted.scale, consents=list(wanted.consents), say=say)
     played = asyncio.run(_interruptible(performance))
     made = report(drill, played, judge(drill, played.timeline))
-    say(f"report: {keep(stage.context.layout.drills_dir, made)}")
+    say(f"report: {store_report(stage.context.layout.drills_dir, made)}")
     progress.print(checks_table(made))
     return made
 

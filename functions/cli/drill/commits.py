@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 
 GIT_S = 120.0
 _WHO = {
@@ -64,7 +64,7 @@ def _git(at: Path, *arguments: str) -> str:
     done = _run(at, *arguments)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
-        raise Refused(f"git {arguments[0]} failed for the drill's change: {said[-1500:]}")
+        raise CommandRefused(f"git {arguments[0]} failed for the drill's change: {said[-1500:]}")
     return done.stdout.strip()
 
 
@@ -76,4 +76,4 @@ def _run(at: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             env=environment, capture_output=True, text=True, timeout=GIT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Refused(f"git {arguments[0]} could not be run for the drill's change: {error}") from error
+        raise CommandRefused(f"git {arguments[0]} could not be run for the drill's change: {error}") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from functions.cli.drill.timeline import Ending
 
 if TYPE_CHECKING:
-    from functions.cli.drill.stage import Stage
+    from functions.cli.drill.stage import DrillStage
 
 STEADY = "steady"  # name of the traffic that runs before, during and after the fault
 
@@ -20,7 +20,7 @@ Page = Literal["gateway", "registry", "agents", "controller"]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class DrillLoad:
     """Requests that arrive at a fixed rate, whether earlier ones have ended or not."""
 
     requests_per_s: float = 4.0
@@ -71,10 +71,10 @@ class Drill:
     taken_back: str
     alert: str
     effect: Effect
-    inject: Callable[["Stage"], None]
-    load: Load = Load()
-    spike: tuple[Load, ...] = ()  # sent only during the fault; may itself be the fault
-    prepare: Callable[["Stage"], None] | None = None  # called before the load, for example to slow the fleet down
+    inject: Callable[["DrillStage"], None]
+    load: DrillLoad = DrillLoad()
+    spike: tuple[DrillLoad, ...] = ()  # sent only during the fault; may itself be the fault
+    prepare: Callable[["DrillStage"], None] | None = None  # called before the load, for example to slow the fleet down
     tolerates: frozenset[Ending] = frozenset()  # allowed endings of steady traffic until recovery, besides "whole"
     spike_tolerates: frozenset[Ending] = frozenset({"refused"})
     simulated_only: bool = False

@@ -4,8 +4,8 @@ On one machine the controller restarts a dead process within a second. To keep a
 drill stops the controller (SIGSTOP). When the controller continues, it starts the process.
 """
 
-from functions.cli.drill.declared import Drill, Effect, Load
-from functions.cli.drill.stage import CONTROLLER, Stage
+from functions.cli.drill.declared import Drill, DrillLoad, Effect
+from functions.cli.drill.stage import CONTROLLER, DrillStage
 
 CONTROLLER_AWAY = Drill(
     name="controller-away",
@@ -14,7 +14,7 @@ CONTROLLER_AWAY = Drill(
     taken_back="a controller is started, as `shoal up` does",
     alert="ControllerAway",
     effect=Effect("no controller answers", "controller", "answers", lambda value: value == 0.0),
-    inject=Stage.kill_controller,
+    inject=DrillStage.kill_controller,
     fires_within_s=90.0,
     clears_within_s=90.0,
 )
@@ -31,7 +31,7 @@ BUS_AWAY = Drill(
 )
 
 
-def _registry_away(stage: Stage) -> None:
+def _registry_away(stage: DrillStage) -> None:
     stage.stop(CONTROLLER)
     stage.kill("registry")
 
@@ -54,7 +54,7 @@ REGISTRY_AWAY = Drill(
 )
 
 
-def _store_away(stage: Stage) -> None:
+def _store_away(stage: DrillStage) -> None:
     stage.stop(CONTROLLER)  # it would restart a hanging store after half a minute
     stage.stop("s3")
 
@@ -73,7 +73,7 @@ STORE_AWAY = Drill(
 )
 
 
-def _gateway_away(stage: Stage) -> None:
+def _gateway_away(stage: DrillStage) -> None:
     stage.stop(CONTROLLER)
     stage.kill("gateway")
 
@@ -88,7 +88,7 @@ GATEWAY_AWAY = Drill(
         "the gateway's page is gone", "gateway", "shoal_snapshot_epoch", lambda value: value is None or value == 0.0
     ),
     inject=_gateway_away,
-    load=Load(requests_per_s=2.0),
+    load=DrillLoad(requests_per_s=2.0),
     tolerates=frozenset({"failed", "refused", "broken_off"}),
     hold_s=10.0,
     recovers_within_s=90.0,

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from functions.cli.drill.declared import Drill, Effect, Load
-from functions.cli.drill.stage import Stage
-from functions.cli.refused import Refused
+from functions.cli.drill.declared import Drill, DrillLoad, Effect
+from functions.cli.drill.stage import DrillStage
+from functions.cli.refused import CommandRefused
 
 SMALL = "drill-small"
 POOL_READY_S = 120.0
@@ -32,10 +32,10 @@ def _service(clone: Path) -> tuple[str, dict[str, Any]]:
             labels = found.get("metadata", {}).get("labels", {}) if isinstance(found, dict) else {}
             if labels.get(_LABEL, SMALL) != SMALL and labels.get("shoal.dev/task", "generate") == "generate":
                 return str(labels[_LABEL]), found
-    raise Refused("the branch has no InferenceService with a pool that generates")
+    raise CommandRefused("the branch has no InferenceService with a pool that generates")
 
 
-def _small_pool(stage: Stage) -> None:
+def _small_pool(stage: DrillStage) -> None:
     def change(clone: Path) -> None:
         large, service = _service(clone)
         made = service | {"metadata": service["metadata"] | {"name": SMALL, "labels": {_LABEL: SMALL}}}
@@ -61,7 +61,7 @@ def _small_pool(stage: Stage) -> None:
                 _edit(lambda documents: _allow(documents, stage.tenant), file)
 
     stage.push(change, "drill: a small pool before the large one")
-    stage.until("the small pool is ready", lambda: _is_ready(stage), POOL_READY_S)
+    stage.wait_until("the small pool is ready", lambda: _is_ready(stage), POOL_READY_S)
 
 
 def _routing(large: str, threshold: float) -> str:
@@ -84,13 +84,13 @@ def _allow(documents: list[Any], tenant: str) -> None:
             each["spec"]["models"] = [*each["spec"]["models"], SMALL]
 
 
-def _is_ready(stage: Stage) -> bool:
+def _is_ready(stage: DrillStage) -> bool:
     status = stage.status()
     phases = [each["phase"] for each in status["replicas"] if each["pool"] == SMALL]
     return bool(status["ready"]) and bool(phases) and set(phases) == {"ready"}
 
 
-def _keep_nothing(stage: Stage) -> None:
+def _keep_nothing(stage: DrillStage) -> None:
     def change(clone: Path) -> None:
         (clone / "policies" / "drill.yaml").write_text(_routing(_service(clone)[0], _ALWAYS))
 
@@ -114,7 +114,7 @@ CASCADE = Drill(
     ),
     inject=_keep_nothing,
     prepare=_small_pool,
-    load=Load(requests_per_s=6.0, words=30, models=(SMALL,), another_may_answer=True),
+    load=DrillLoad(requests_per_s=6.0, words=30, models=(SMALL,), another_may_answer=True),
     hold_s=20.0,
     fires_within_s=120.0,
     clears_within_s=120.0,

@@ -13,9 +13,9 @@ import yaml
 
 from functions.api.ids import Digest, ModelId, engine_name
 from functions.cli.drill.commits import read_branch
-from functions.cli.drill.declared import Drill, Effect, Load
-from functions.cli.drill.stage import Stage
-from functions.cli.refused import Refused
+from functions.cli.drill.declared import Drill, DrillLoad, Effect
+from functions.cli.drill.stage import DrillStage
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
 
 CATALOGUE = "registry"  # folder of the repository
@@ -44,7 +44,7 @@ def adapters_in(clone: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                 yield file, found
 
 
-def _bad_version(stage: Stage) -> None:
+def _bad_version(stage: DrillStage) -> None:
     """Move a channel to a declared, unused version with half of the traffic, and make it fail at every engine."""
     model, other = _model_with_two_versions(stage)
     with Registry(stage.context) as registry:
@@ -52,7 +52,7 @@ def _bad_version(stage: Stage) -> None:
     digest = next(str(each["digest"]) for each in known["data"] if each["name"] == other)
     name = engine_name(ModelId(model), Digest(digest))
     for replica in stage.replicas():
-        stage.switch(replica, model=name, error_status=500, ratio=1.0)
+        stage.set_faults(replica, model=name, error_status=500, ratio=1.0)
 
     def change(clone: Path) -> None:
         for file, found in list(adapters_in(clone)):
@@ -68,14 +68,16 @@ def _bad_version(stage: Stage) -> None:
     stage.push(change, f"drill: {model} moves to {other}, which fails")
 
 
-def _model_with_two_versions(stage: Stage) -> tuple[str, str]:
+def _model_with_two_versions(stage: DrillStage) -> tuple[str, str]:
     with read_branch(stage.context.layout.gitops_dir) as clone:
         for _, found in adapters_in(clone):
             spec = found["spec"]
             others = [v["name"] for v in spec["versions"] if v["name"] not in spec["channels"].values()]
             if spec["id"].startswith(f"{stage.tenant}/") and others:
                 return str(spec["id"]), str(others[0])
-    raise Refused(f"no adapter of {stage.tenant} has a version that no channel points at: the drill moves one to it")
+    raise CommandRefused(
+        f"no adapter of {stage.tenant} has a version that no channel points at: the drill moves one to it"
+    )
 
 
 BAD_VERSION = Drill(
@@ -88,7 +90,7 @@ BAD_VERSION = Drill(
         "requests to the candidate fail", "gateway", "shoal_rollout_failures_total", _some, fold="sum", grows=True
     ),
     inject=_bad_version,
-    load=Load(requests_per_s=6.0, models=("acme/support-bot",)),
+    load=DrillLoad(requests_per_s=6.0, models=("acme/support-bot",)),
     tolerates=frozenset({"failed", "refused"}),
     simulated_only=True,
     fires_within_s=90.0,
@@ -98,7 +100,7 @@ BAD_VERSION = Drill(
 _COLD = tuple(f"acme/drill-{number:02d}" for number in range(COLD_MODELS))
 
 
-def _many_models(stage: Stage) -> None:
+def _many_models(stage: DrillStage) -> None:
     def change(clone: Path) -> None:
         base = next(found for _, found in adapters_in(clone) if found["spec"]["id"].startswith("acme/"))["spec"]
         version = base["versions"][0]
@@ -138,17 +140,17 @@ COLD_START_STORM = Drill(
     ),
     inject=lambda stage: None,
     prepare=_many_models,
-    load=Load(requests_per_s=2.0),
-    spike=(Load(requests_per_s=30.0, max_tokens=16, models=_COLD, traffic="cold"),),
+    load=DrillLoad(requests_per_s=2.0),
+    spike=(DrillLoad(requests_per_s=30.0, max_tokens=16, models=_COLD, traffic="cold"),),
     tolerates=frozenset({"refused"}),  # adapter loads block the engines, and both loads share the tenant's queue
     hold_s=20.0,
     fires_within_s=75.0,
 )
 
 
-def _forget(stage: Stage) -> None:
+def _forget(stage: DrillStage) -> None:
     for replica in stage.replicas():
-        stage.switch(replica, forget_prefixes=True)
+        stage.set_faults(replica, forget_prefixes=True)
 
 
 ROUTING_THRASH = Drill(
@@ -167,7 +169,7 @@ ROUTING_THRASH = Drill(
         grows=True,
     ),
     inject=_forget,
-    load=Load(requests_per_s=6.0, words=120, shared_words=100, max_tokens=8),
+    load=DrillLoad(requests_per_s=6.0, words=120, shared_words=100, max_tokens=8),
     simulated_only=True,
     hold_s=20.0,
     fires_within_s=120.0,
@@ -175,7 +177,7 @@ ROUTING_THRASH = Drill(
 )
 
 
-def _stale_agents(stage: Stage) -> None:
+def _stale_agents(stage: DrillStage) -> None:
     """Give agents a credential that the registry does not know, like after a failed rotation, then push a change.
 
     The secret that signs heartbeats stays, because otherwise gateways would lose all replicas.

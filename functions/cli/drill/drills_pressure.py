@@ -5,8 +5,8 @@ Simulated engines are slowed down first, so that a client on the same machine ca
 
 from types import MappingProxyType
 
-from functions.cli.drill.declared import Drill, Effect, Load
-from functions.cli.drill.stage import Stage
+from functions.cli.drill.declared import Drill, DrillLoad, Effect
+from functions.cli.drill.stage import DrillStage
 
 SLOW = 20.0  # 32 sequences in a step of 0.22 s: two replicas serve about 7 requests a second of 40 tokens
 LONG_PROMPT_WORDS = 1150  # about 1,700 tokens: one step of 85 ms among steps of 8 ms
@@ -17,11 +17,11 @@ def _some(value: float | None) -> bool:
     return value is not None and value > 0.0
 
 
-def pace(stage: Stage, factor: float) -> None:
+def pace(stage: DrillStage, factor: float) -> None:
     """Slow simulated engines down by a factor. A real engine on two cores is slow enough."""
     if stage.status()["target"]["engine"] == "sim":
         for replica in stage.replicas():
-            stage.switch(replica, slow_factor=factor)
+            stage.set_faults(replica, slow_factor=factor)
 
 
 OVERLOAD = Drill(
@@ -35,8 +35,8 @@ OVERLOAD = Drill(
     ),
     inject=lambda stage: None,
     prepare=lambda stage: pace(stage, SLOW),
-    load=Load(requests_per_s=4.0, words=30),
-    spike=(Load(requests_per_s=16.0, words=30, traffic="spike"),),
+    load=DrillLoad(requests_per_s=4.0, words=30),
+    spike=(DrillLoad(requests_per_s=16.0, words=30, traffic="spike"),),
     tolerates=frozenset({"refused"}),
     hold_s=30.0,
     fires_within_s=75.0,
@@ -53,7 +53,7 @@ NOISY_TENANT = Drill(
     ),
     inject=lambda stage: None,
     spike=(
-        Load(
+        DrillLoad(
             requests_per_s=12.0,
             traffic="noisy",
             max_tokens=8,
@@ -81,17 +81,17 @@ HEAD_OF_LINE = Drill(
     ),
     inject=lambda stage: None,
     prepare=lambda stage: pace(stage, 3.0),
-    load=Load(requests_per_s=4.0, words=60, max_tokens=200),
-    spike=(Load(requests_per_s=4.0, words=LONG_PROMPT_WORDS, max_tokens=4, traffic="long"),),
+    load=DrillLoad(requests_per_s=4.0, words=60, max_tokens=200),
+    spike=(DrillLoad(requests_per_s=4.0, words=LONG_PROMPT_WORDS, max_tokens=4, traffic="long"),),
     simulated_only=True,
     hold_s=20.0,
     fires_within_s=75.0,
 )
 
 
-def _hold_kv(stage: Stage) -> None:
+def _hold_kv(stage: DrillStage) -> None:
     for replica in stage.replicas():
-        stage.switch(replica, kv_held_ratio=KV_HELD)
+        stage.set_faults(replica, kv_held_ratio=KV_HELD)
 
 
 KV_EXHAUSTION = Drill(
@@ -107,7 +107,7 @@ KV_EXHAUSTION = Drill(
         lambda value: value is not None and value > 0.95,
     ),
     inject=_hold_kv,
-    load=Load(requests_per_s=6.0, words=60, max_tokens=200),
+    load=DrillLoad(requests_per_s=6.0, words=60, max_tokens=200),
     tolerates=frozenset({"refused"}),
     simulated_only=True,
     hold_s=15.0,

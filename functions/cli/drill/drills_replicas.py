@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 import httpx
 
-from functions.cli.drill.declared import Drill, Effect, Load, Mend
-from functions.cli.drill.stage import CONTROLLER, ENGINE_S, Stage
-from functions.cli.refused import Refused
+from functions.cli.drill.declared import Drill, DrillLoad, Effect, Mend
+from functions.cli.drill.stage import CONTROLLER, ENGINE_S, DrillStage
+from functions.cli.refused import CommandRefused
 
-STREAMS = Load(requests_per_s=6.0, words=60, max_tokens=200)
+STREAMS = DrillLoad(requests_per_s=6.0, words=60, max_tokens=200)
 
 
 def _some(value: float | None) -> bool:
@@ -44,11 +44,11 @@ REPLICA_CRASH = Drill(
 )
 
 
-def _slow(stage: Stage) -> None:
-    stage.switch(stage.replicas()[0], slow_factor=12.0)
+def _slow(stage: DrillStage) -> None:
+    stage.set_faults(stage.replicas()[0], slow_factor=12.0)
 
 
-def _slow_and(state: str) -> Effect:
+def _slow_in_state(state: str) -> Effect:
     labels = MappingProxyType({"what": "slow", "state": state})
     return Effect(f"a slow replica: {state}", "registry", "shoal_replica_troubled", _some, labels=labels, fold="sum")
 
@@ -56,8 +56,8 @@ def _slow_and(state: str) -> Effect:
 RESTARTED = Mend(
     words="the controller has drained and restarted it, and it is ready again",
     done=Effect("slow replicas were restarted", "registry", "shoal_slow_replica_restarts", _some, fold="sum"),
-    under_way=_slow_and("restarting"),
-    held=_slow_and("held"),
+    under_way=_slow_in_state("restarting"),
+    held=_slow_in_state("held"),
     within_s=180.0,  # a minute of suspicion, the drain of running requests, the start
 )
 
@@ -86,7 +86,7 @@ SLOW_REPLICA = Drill(
 )
 
 
-def _lose(stage: Stage, replicas: Sequence[str]) -> None:
+def _lose(stage: DrillStage, replicas: Sequence[str]) -> None:
     stage.stop(CONTROLLER)
     stage.kill(*(f"{role}-{replica}" for replica in replicas for role in ("agent", "engine")))
 
@@ -114,12 +114,12 @@ NODE_LOSS = Drill(
 )
 
 
-def _lose_zone(stage: Stage) -> None:
+def _lose_zone(stage: DrillStage) -> None:
     zones = zones_of(stage)
     _lose(stage, zones[min(zones)])
 
 
-def zones_of(stage: Stage) -> dict[str, list[str]]:
+def zones_of(stage: DrillStage) -> dict[str, list[str]]:
     """Return the ready replicas by zone, as the heartbeats report them."""
     found: dict[str, list[str]] = {}
     for replica in stage.status()["replicas"]:
@@ -128,9 +128,9 @@ def zones_of(stage: Stage) -> dict[str, list[str]]:
     return found
 
 
-def _need_zones(stage: Stage) -> None:
+def _need_zones(stage: DrillStage) -> None:
     if len(zones_of(stage)) < 2:
-        raise Refused("all replicas are in one zone: start the fleet with SHOAL_ZONES=2")
+        raise CommandRefused("all replicas are in one zone: start the fleet with SHOAL_ZONES=2")
 
 
 ZONE_LOSS = Drill(
@@ -157,16 +157,18 @@ ZONE_LOSS = Drill(
 )
 
 
-def _need_devices(stage: Stage) -> None:
+def _need_devices(stage: DrillStage) -> None:
     port = stage.context.ports.agent(stage.entry(f"agent-{stage.replicas()[0]}").slot or 0)
     page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=ENGINE_S).text
     if "shoal_accelerator_errors_total{" not in page:
-        raise Refused("no replica has an accelerator here: start the fleet with SHOAL_SIMULATED_ACCELERATORS=true")
+        raise CommandRefused(
+            "no replica has an accelerator here: start the fleet with SHOAL_SIMULATED_ACCELERATORS=true"
+        )
 
 
-def _fail_device(stage: Stage) -> None:
+def _fail_device(stage: DrillStage) -> None:
     replica, layout = stage.replicas()[0], stage.context.layout
-    stage.will_appear(layout.accelerator_fault_file(replica))
+    stage.register_expected_file(layout.accelerator_fault_file(replica))
     stage.write(layout.simulated_accelerator_file(replica), b'{"xids": [79]}')
 
 

@@ -69,7 +69,7 @@ class JournalUnreadable(Exception):
     """The journal cannot be read or is full. The message says what to check."""
 
 
-class Journal:
+class UndoJournal:
     """The journal file. Only the process that holds the drill lock may write it."""
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +92,7 @@ class Journal:
         self._entries.append(undoing)
         self._write()
 
-    def take_back(self, do: Callable[[Undoing], None], down_to: int = 0) -> list[str]:
+    def roll_back(self, do: Callable[[Undoing], None], down_to: int = 0) -> list[str]:
         """Undo the entries after the mark, the last one first. Return the errors as text."""
         kept, wrong = [], []
         while len(self._entries) > down_to:

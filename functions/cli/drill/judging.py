@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from functions.cli.drill.declared import STEADY, Drill
-from functions.cli.drill.timeline import Ending, Outcome, Timeline
+from functions.cli.drill.timeline import DrillTimeline, Ending, RequestOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class DrillVerdict:
     checks: tuple[Check, ...]
     effect_after_s: float | None
     fired_after_s: float | None
@@ -44,8 +44,8 @@ class Judgement:
 _EXAMPLES = 5
 
 
-def judge(drill: Drill, seen: Timeline) -> Judgement:
-    effect_s = shown_s(seen)
+def judge(drill: Drill, seen: DrillTimeline) -> DrillVerdict:
+    effect_s = effect_seen_s(seen)
     fired_s, cleared_s = fired_and_cleared(drill.alert, seen)
     recovered_s = recovery_s(seen)
     wrong = wrongly_failed(drill, seen, recovered_s)
@@ -63,7 +63,7 @@ def judge(drill: Drill, seen: Timeline) -> Judgement:
         *_mended(drill, seen, mended_after_s),
         *_accounts(seen),
     )
-    return Judgement(
+    return DrillVerdict(
         checks=checks,
         effect_after_s=effect_after_s,
         fired_after_s=fired_after_s,
@@ -76,13 +76,13 @@ def judge(drill: Drill, seen: Timeline) -> Judgement:
     )
 
 
-def shown_s(seen: Timeline) -> float | None:
+def effect_seen_s(seen: DrillTimeline) -> float | None:
     """Return when the effect was first seen after the fault, in the drill's own polls or by Prometheus."""
     points = [*((look.at_s, look.shows_effect) for look in seen.looks), *seen.shown]
     return min((at_s for at_s, shows in points if shows and at_s >= seen.injected_s), default=None)
 
 
-def fired_and_cleared(alert: str, seen: Timeline) -> tuple[float | None, float | None]:
+def fired_and_cleared(alert: str, seen: DrillTimeline) -> tuple[float | None, float | None]:
     """Return when the alert first fired after the fault, and when it cleared for the last time."""
     changes = [change for change in seen.alerts if change.name == alert and change.at_s >= seen.injected_s]
     fired_s = next((change.at_s for change in changes if change.state == "firing"), None)
@@ -92,7 +92,7 @@ def fired_and_cleared(alert: str, seen: Timeline) -> tuple[float | None, float |
     return fired_s, next(change.at_s for change in changes if change.at_s > last_s)
 
 
-def recovery_s(seen: Timeline) -> float | None:
+def recovery_s(seen: DrillTimeline) -> float | None:
     """Return the seconds to recovery, or None if the fleet was not well at the end."""
     well_s = well_from_s(seen)
     if well_s is None:
@@ -101,12 +101,12 @@ def recovery_s(seen: Timeline) -> float | None:
     return max(0.0, max([well_s, *bad]) - seen.taken_back_s)
 
 
-def mended_s(seen: Timeline) -> float | None:
+def mended_s(seen: DrillTimeline) -> float | None:
     """Return when the platform's own repair was complete, or None."""
     return next((look.at_s for look in seen.looks if look.is_mended and look.at_s >= seen.injected_s), None)
 
 
-def well_from_s(seen: Timeline) -> float | None:
+def well_from_s(seen: DrillTimeline) -> float | None:
     """Return the time from which every poll found the fleet well, or None if the last one did not."""
     since_s: float | None = None
     for look in seen.looks:
@@ -117,7 +117,7 @@ def well_from_s(seen: Timeline) -> float | None:
     return since_s
 
 
-def wrongly_failed(drill: Drill, seen: Timeline, recovered_s: float | None) -> list[Outcome]:
+def wrongly_failed(drill: Drill, seen: DrillTimeline, recovered_s: float | None) -> list[RequestOutcome]:
     """Return the requests whose ending the drill does not tolerate, or not at that time."""
     until_s = seen.taken_back_s + min(drill.recovers_within_s, recovered_s if recovered_s is not None else 1e9)
     found = []
@@ -129,27 +129,27 @@ def wrongly_failed(drill: Drill, seen: Timeline, recovered_s: float | None) -> l
     return found
 
 
-def _steady(outcomes: tuple[Outcome, ...]) -> list[Outcome]:
+def _steady(outcomes: tuple[RequestOutcome, ...]) -> list[RequestOutcome]:
     return [each for each in outcomes if each.traffic == STEADY]
 
 
-def _requests(outcomes: tuple[Outcome, ...], wrong: list[Outcome]) -> Check:
+def _requests(outcomes: tuple[RequestOutcome, ...], wrong: list[RequestOutcome]) -> Check:
     words = f"{len(wrong)} of {len(outcomes)} should not have failed"
     return Check("each request whole, or refused where it may be", bool(outcomes) and not wrong, words)
 
 
-def _mixed(outcomes: tuple[Outcome, ...]) -> Check:
+def _mixed(outcomes: tuple[RequestOutcome, ...]) -> Check:
     mixed = sum(each.ending == "mixed" for each in outcomes)
     return Check("no answer of another model or tenant", mixed == 0, f"{mixed} mixed" if mixed else "")
 
 
-def _alert(what: str, seen: Timeline, after_s: float | None, within_s: float) -> Check:
+def _alert(what: str, seen: DrillTimeline, after_s: float | None, within_s: float) -> Check:
     if not seen.sees_alerts:
         return Check(what, None, "no Prometheus runs here: not checked")
     return _bounded(what, after_s, within_s)
 
 
-def _mended(drill: Drill, seen: Timeline, after_s: float | None) -> list[Check]:
+def _mended(drill: Drill, seen: DrillTimeline, after_s: float | None) -> list[Check]:
     if drill.mend is None:
         return []
     if after_s is None and any(look.is_held for look in seen.looks):
@@ -157,7 +157,7 @@ def _mended(drill: Drill, seen: Timeline, after_s: float | None) -> list[Check]:
     return [_bounded(drill.mend.words, after_s, drill.mend.within_s)]
 
 
-def _accounts(seen: Timeline) -> list[Check]:
+def _accounts(seen: DrillTimeline) -> list[Check]:
     """Check that ledger and traces contain the usage of all whole answers, as far as they were readable."""
     told = seen.accounts
     if told is None:
@@ -189,7 +189,7 @@ def _since(at_s: float | None, zero_s: float) -> float | None:
     return max(0.0, at_s - zero_s) if at_s is not None else None
 
 
-def _example(outcome: Outcome) -> str:
+def _example(outcome: RequestOutcome) -> str:
     took_s = outcome.ended_s - outcome.began_s
     begun = f"{outcome.traffic} at {outcome.began_s:.1f} s"
     return f"{begun}: {outcome.ending} after {took_s:.1f} s, {outcome.status} {outcome.detail}"

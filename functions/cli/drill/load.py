@@ -20,8 +20,8 @@ from typing import Any
 
 import httpx
 
-from functions.cli.drill.declared import Load
-from functions.cli.drill.timeline import Ending, Outcome
+from functions.cli.drill.declared import DrillLoad
+from functions.cli.drill.timeline import Ending, RequestOutcome
 
 MAX_OPEN = 400  # open requests per load
 REQUEST_S = 45.0
@@ -35,7 +35,7 @@ _VOCABULARY = ("amber", "basalt", "cedar", "delta", "ember", "fjord", "garnet", 
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """Gateway address, key and model for the requests."""
 
     url: str
@@ -67,10 +67,10 @@ class _Answer:
 class LoadMaker:
     """Sends one load. `outcomes` grows while it runs."""
 
-    load: Load
-    target: Target
+    load: DrillLoad
+    target: LoadTarget
     clock: Callable[[], float]  # seconds since the drill began
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RequestOutcome] = field(default_factory=list)
     left_out: int = 0
     _open: set[asyncio.Task[None]] = field(default_factory=set)
     _starved: list[tuple[float, float]] = field(default_factory=list)  # (start, end) of each stall
@@ -116,7 +116,7 @@ class LoadMaker:
         began_s, answer = self.clock(), _Answer()
         try:
             async with asyncio.timeout(REQUEST_S):
-                await self._ask(client, model, prompt, answer)
+                await self._send(client, model, prompt, answer)
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             answer.broke = repr(error)
         ending, detail = judged(
@@ -127,7 +127,7 @@ class LoadMaker:
             self.left_out += 1
             return
         self.outcomes.append(
-            Outcome(
+            RequestOutcome(
                 traffic=self.load.traffic,
                 began_s=began_s,
                 ended_s=self.clock(),
@@ -140,7 +140,7 @@ class LoadMaker:
             )
         )
 
-    async def _ask(self, client: httpx.AsyncClient, model: str, prompt: str, answer: _Answer) -> None:
+    async def _send(self, client: httpx.AsyncClient, model: str, prompt: str, answer: _Answer) -> None:
         body = {
             "model": model,
             "messages": [{"role": "user", "content": prompt}],
@@ -159,9 +159,9 @@ class LoadMaker:
                 answer.code = _code(await got.aread())
                 return
             async for line in got.aiter_lines():
-                self._take(answer, line)
+                self._read_line(answer, line)
 
-    def _take(self, answer: _Answer, line: str) -> None:
+    def _read_line(self, answer: _Answer, line: str) -> None:
         if not line.startswith("data:") or len(line) > EVENT_MAX_CHARS:
             return
         data = line.removeprefix("data:").strip()
@@ -211,7 +211,7 @@ def _is_own(answer: _Answer, model: str, prompt: str) -> bool:
     return prompt.startswith(text.strip())
 
 
-def _prompt(load: Load) -> str:
+def _prompt(load: DrillLoad) -> str:
     """Return a unique prompt. A random mark follows the shared words, if any."""
     words: Iterator[str] = itertools.cycle(_VOCABULARY)
     shared = [next(words) for _ in range(load.shared_words)]

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from functions.cli.charts import SUFFIXES, Mark, Panel, PictureImpossible, Series, lines
+from functions.cli.charts import SUFFIXES, ChartMark, Panel, PictureImpossible, Series, lines
 
 PAGE = ".html"
 _LEVEL = {"inactive": 0.0, "pending": 1.0, "firing": 2.0}
@@ -40,8 +40,8 @@ def draw(path: Path, made: dict[str, Any]) -> None:
 
 def _draw(path: Path, made: dict[str, Any]) -> None:
     marks = (
-        Mark(made["marks"]["injected_s"], "fault"),
-        Mark(made["marks"]["taken_back_s"], "taken back"),
+        ChartMark(made["marks"]["injected_s"], "fault"),
+        ChartMark(made["marks"]["taken_back_s"], "taken back"),
     )
     at = [second["at_s"] for second in made["seconds"]]
     panels = [

@@ -31,7 +31,10 @@ async def record(alerts: Alerts, alert: str, began_unix_s: float, ended_s: float
     for selector in selectors(rules_for(alert, groups())):
         found += await alerts.range(selector, began_unix_s - LEAD_S, ended_s + LEAD_S)
     length = round(ended_s + LEAD_S) + 1
-    return {name_of(each["metric"]): notation(by_second(each["values"], length)) for each in moving(found)[:SERIES_MAX]}
+    return {
+        name_of(each["metric"]): notation(by_second(each["values"], length))
+        for each in without_idle_buckets(found)[:SERIES_MAX]
+    }
 
 
 def by_second(points: Iterable[tuple[float, float]], length: int) -> list[float | None]:
@@ -42,7 +45,7 @@ def by_second(points: Iterable[tuple[float, float]], length: int) -> list[float 
     return values
 
 
-def moving(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_idle_buckets(series: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the series without the buckets of histograms that counted nothing."""
     counted: defaultdict[frozenset[tuple[str, str]], bool] = defaultdict(bool)
     for each in series:

@@ -15,11 +15,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from functions.cli.drill.declared import Drill
-from functions.cli.drill.judging import Judgement
+from functions.cli.drill.judging import DrillVerdict
 from functions.cli.drill.recording import LEAD_S
-from functions.cli.drill.runner import Played
+from functions.cli.drill.runner import PlayedDrill
 from functions.cli.drill.timeline import seconds
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.controller.local.files import replace_file
 
 VERSION = 1
@@ -27,7 +27,9 @@ KEPT = 200  # stored reports; older ones are removed
 _NAME = re.compile(r"\d{8}T\d{6}Z-[a-z0-9-]+\.json")
 
 
-def report(drill: Drill, played: Played, judgement: Judgement, ended_unix_s: float | None = None) -> dict[str, Any]:
+def report(
+    drill: Drill, played: PlayedDrill, judgement: DrillVerdict, ended_unix_s: float | None = None
+) -> dict[str, Any]:
     """Return plain values. Times are seconds since the drill began; `*_after_s` since the fault or its removal."""
     seen = played.timeline
     ended_unix_s = time.time() if ended_unix_s is None else ended_unix_s
@@ -76,7 +78,7 @@ def report(drill: Drill, played: Played, judgement: Judgement, ended_unix_s: flo
     }
 
 
-def keep(folder: Path, made: dict[str, Any]) -> Path:
+def store_report(folder: Path, made: dict[str, Any]) -> Path:
     """Store the report, and remove the oldest reports beyond KEPT."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = datetime.fromtimestamp(made["ended_unix_s"], UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -96,7 +98,7 @@ def newest(folder: Path, drill: str) -> dict[str, Any] | None:
     try:
         made: dict[str, Any] = msgspec.json.decode(kept[-1].read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError) as error:
-        raise Refused(f"{kept[-1]} cannot be read: {error}") from error
+        raise CommandRefused(f"{kept[-1]} cannot be read: {error}") from error
     return made
 
 

@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 
 import httpx
 
-from functions.cli.drill.accounts import Ledger, owed
-from functions.cli.drill.declared import Drill, Load, needs
-from functions.cli.drill.load import LoadMaker, Target
+from functions.cli.drill.accounts import DrillAccounting, owed
+from functions.cli.drill.declared import Drill, DrillLoad, needs
+from functions.cli.drill.load import LoadMaker, LoadTarget
 from functions.cli.drill.recording import record
-from functions.cli.drill.stage import Stage
-from functions.cli.drill.timeline import AlertChange, Look, Outcome, Timeline
+from functions.cli.drill.stage import DrillStage
+from functions.cli.drill.timeline import AlertChange, DrillTimeline, FleetObservation, RequestOutcome
 from functions.cli.drill.undoing import undo
-from functions.cli.drill.watch import LOOK_EVERY_S, Alerts, Looks, Pages
-from functions.cli.refused import Refused
+from functions.cli.drill.watch import LOOK_EVERY_S, Alerts, FleetObserver, Pages
+from functions.cli.refused import CommandRefused
 from functions.telemetry.alerting.scaled import held_s
 
 READY_S = 90.0  # time for the fleet to become ready again after an earlier drill
@@ -42,8 +42,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    timeline: Timeline
+class PlayedDrill:
+    timeline: DrillTimeline
     engine: str
     replicas: int
     environment: str
@@ -59,14 +59,14 @@ class _Seen:
 
     began_s: float = field(default_factory=time.monotonic)
     began_unix_s: float = field(default_factory=time.time)
-    looks: list[Look] = field(default_factory=list)
+    looks: list[FleetObservation] = field(default_factory=list)
 
     def now_s(self) -> float:
         return time.monotonic() - self.began_s
 
 
 class Performance:
-    def __init__(self, drill: Drill, stage: Stage, *, scale: float, consents: list[str], say: Say) -> None:
+    def __init__(self, drill: Drill, stage: DrillStage, *, scale: float, consents: list[str], say: Say) -> None:
         self._drill, self._stage, self._scale, self._consents, self._say = drill, stage, scale, consents, say
         self._seen = _Seen()
         self._makers: list[LoadMaker] = []
@@ -74,7 +74,7 @@ class Performance:
         self._environment = ""
         self._recorded: dict[str, str] = {}
 
-    async def play(self) -> Played:
+    async def play(self) -> PlayedDrill:
         """Run the drill. Fail if the fleet cannot or may not run it."""
         stage = self._stage
         mark, load_before = stage.journal.mark, os.getloadavg()[0]
@@ -86,10 +86,12 @@ class Performance:
             raise _first_of(group) from group
         finally:
             self._say("taking back what is left")
-            wrong = stage.journal.take_back(lambda undoing: undo(stage.context, undoing), mark)
+            wrong = stage.journal.roll_back(lambda undoing: undo(stage.context, undoing), mark)
         if wrong:
-            raise Refused("not everything could be taken back: " + "; ".join(wrong) + "; `shoal drill` tries it again")
-        return Played(
+            raise CommandRefused(
+                "not everything could be taken back: " + "; ".join(wrong) + "; `shoal drill` tries it again"
+            )
+        return PlayedDrill(
             timeline=timeline,
             engine=engine,
             replicas=replicas,
@@ -113,26 +115,26 @@ class Performance:
         engine = str(status["target"]["engine"])
         replicas = sum(each["phase"] == "ready" for each in status["replicas"])
         if not status["ready"]:
-            raise Refused("the fleet is not ready, or is being changed: `shoal status` says what it waits for")
+            raise CommandRefused("the fleet is not ready, or is being changed: `shoal status` says what it waits for")
         if why := needs(self._drill, engine=engine, replicas=replicas):
-            raise Refused(f"{self._drill.name} cannot be played here: {why}")
+            raise CommandRefused(f"{self._drill.name} cannot be played here: {why}")
         return engine, replicas
 
-    async def _play(self, status: dict[str, Any]) -> Timeline:
+    async def _play(self, status: dict[str, Any]) -> DrillTimeline:
         drill, stage = self._drill, self._stage
         target = await self._target(status["target"]["engine"] == "sim")
         spikes = [(load, await self._target_of(load, target)) for load in drill.spike]
         await self._watch_alerts()
         if drill.prepare is not None:
             await in_thread(lambda: drill.prepare and drill.prepare(stage))
-        pages, ledger = self._pages(status), Ledger(stage, int(self._seen.began_unix_s))
-        await in_thread(ledger.begin)
+        pages, ledger = self._pages(status), DrillAccounting(stage, int(self._seen.began_unix_s))
+        await in_thread(ledger.record_baseline)
         stop_load, stop_spike = asyncio.Event(), asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._maker(drill.load, target).run(stop_load))
-                looks = Looks(pages, drill.effect, drill.mend)
-                await looks.begin()
+                looks = FleetObserver(pages, drill.effect, drill.mend)
+                await looks.record_baseline()
                 watching = group.create_task(self._watch(looks))
                 self._say(f"load: {drill.load.requests_per_s:g} requests/s")
                 await asyncio.sleep(QUIET_S)
@@ -149,7 +151,7 @@ class Performance:
                 self._say(f"taken back: {drill.taken_back}")
                 stop_spike.set()
                 taken_back_s = self._seen.now_s()
-                wrong = await in_thread(lambda: stage.journal.take_back(lambda it: undo(stage.context, it), fault))
+                wrong = await in_thread(lambda: stage.journal.roll_back(lambda it: undo(stage.context, it), fault))
                 limit_s = max(drill.clears_within_s, drill.recovers_within_s)
                 await self._until(self._is_over(taken_back_s), limit_s)
                 await asyncio.sleep(TAIL_S)
@@ -167,23 +169,23 @@ class Performance:
 
     # -- before the load ----------------------------------------------------------------------------------------------
 
-    async def _target(self, echoes: bool) -> Target:
+    async def _target(self, echoes: bool) -> LoadTarget:
         """Create a key, wait until the gateway knows it, and return the target. Fail on production without consent."""
         stage = self._stage
         key = await self._key({})
         self._environment = environment_of(key)
         if why := refusal(self._environment, self._drill.name, self._consents):
-            raise Refused(why)
+            raise CommandRefused(why)
         verify = ssl.create_default_context(cafile=str(stage.context.layout.ca_file))
         base = await self._base_model(key, verify)
-        return Target(url=stage.context.gateway_url, key=key, verify=verify, base_model=base, echoes=echoes)
+        return LoadTarget(url=stage.context.gateway_url, key=key, verify=verify, base_model=base, echoes=echoes)
 
-    async def _target_of(self, load: Load, target: Target) -> Target:
+    async def _target_of(self, load: DrillLoad, target: LoadTarget) -> LoadTarget:
         if not load.key_limits:
             return target
         key = await self._key(dict(load.key_limits))
         await self._base_model(key, target.verify)
-        return Target(target.url, key, target.verify, target.base_model, target.echoes)
+        return LoadTarget(target.url, key, target.verify, target.base_model, target.echoes)
 
     async def _key(self, limits: dict[str, int]) -> str:
         key_id = f"drill-{os.urandom(6).hex()}"
@@ -198,11 +200,13 @@ class Performance:
                 if answer.status_code == httpx.codes.OK:
                     break
                 if time.monotonic() > deadline_s:
-                    raise Refused(f"the gateway does not know the drill's key after {KEY_TRAVELS_S:.0f} s")
+                    raise CommandRefused(f"the gateway does not know the drill's key after {KEY_TRAVELS_S:.0f} s")
                 await asyncio.sleep(0.3)
         bases = sorted(str(model["id"]) for model in answer.json()["data"] if "/" not in str(model["id"]))
         if not bases:
-            raise Refused(f"the tenant {self._stage.tenant} may call no base model: choose another one with --tenant")
+            raise CommandRefused(
+                f"the tenant {self._stage.tenant} may call no base model: choose another one with --tenant"
+            )
         return bases[0]
 
     async def _watch_alerts(self) -> None:
@@ -215,15 +219,15 @@ class Performance:
         deadline_s = time.monotonic() + WINDOWS_S
         while not await alerts.windows_are(drill.alert, held_s(drill.alert, self._scale)):
             if time.monotonic() > deadline_s:
-                raise Refused("Prometheus does not take up the short windows: see the log of `prometheus`")
+                raise CommandRefused("Prometheus does not take up the short windows: see the log of `prometheus`")
             await asyncio.sleep(0.5)
         deadline_s = time.monotonic() + CALM_S
         while True:
-            await alerts.look(0.0)
+            await alerts.refresh(0.0)
             if alerts.states.get(drill.alert, "inactive") == "inactive":
                 break
             if time.monotonic() > deadline_s:
-                raise Refused(f"{drill.alert} fires already: mend that first, its runbook says how")
+                raise CommandRefused(f"{drill.alert} fires already: mend that first, its runbook says how")
             await asyncio.sleep(1.0)
         alerts.changes.clear()
 
@@ -235,18 +239,18 @@ class Performance:
 
     # -- while it goes on ---------------------------------------------------------------------------------------------
 
-    def _maker(self, load: Load, target: Target) -> LoadMaker:
+    def _maker(self, load: DrillLoad, target: LoadTarget) -> LoadMaker:
         maker = LoadMaker(load, target, self._seen.now_s)
         self._makers.append(maker)
         return maker
 
-    async def _watch(self, looks: Looks) -> None:
+    async def _watch(self, looks: FleetObserver) -> None:
         """Poll the fleet and the alerts until cancelled."""
         while True:
             async with asyncio.TaskGroup() as group:
-                look = group.create_task(looks.look(self._seen.now_s()))
+                look = group.create_task(looks.observe(self._seen.now_s()))
                 if self._alerts is not None:
-                    group.create_task(self._alerts.look(self._seen.now_s()))
+                    group.create_task(self._alerts.refresh(self._seen.now_s()))
             self._seen.looks.append(look.result())
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -283,8 +287,8 @@ class Performance:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _timeline(self, injected_s: float, taken_back_s: float, zero: float) -> Timeline:
-        outcomes: list[Outcome] = [each for maker in self._makers for each in maker.outcomes]
+    async def _timeline(self, injected_s: float, taken_back_s: float, zero: float) -> DrillTimeline:
+        outcomes: list[RequestOutcome] = [each for maker in self._makers for each in maker.outcomes]
         seen, effect, ended_s = self._seen, self._drill.effect, self._seen.now_s()
         changes: list[AlertChange] = []
         shown: list[tuple[float, bool]] = []
@@ -294,7 +298,7 @@ class Performance:
             query = effect.query
             for series in await self._alerts.range(query, seen.began_unix_s, ended_s) if query is not None else ():
                 shown += [(at_s, effect.is_there(value - zero)) for at_s, value in series["values"]]
-        return Timeline(
+        return DrillTimeline(
             injected_s=injected_s,
             taken_back_s=taken_back_s,
             ended_s=ended_s,

@@ -18,7 +18,6 @@ from functions.cli.context import CliContext
 from functions.cli.drill.commits import push_change
 from functions.cli.drill.journal import (
     Continue,
-    Journal,
     PutBack,
     Remove,
     RestoreWindows,
@@ -26,9 +25,10 @@ from functions.cli.drill.journal import (
     RevokeKey,
     SetFaults,
     StartController,
+    UndoJournal,
 )
 from functions.cli.fleet_wait import controller_status
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.cli.registry_client import Registry
 from functions.controller.local.children import is_alive, send_signal, session_members, start_time
 from functions.controller.local.files import replace_file
@@ -41,8 +41,8 @@ KEY_LASTS = timedelta(hours=6)  # the key expires even if it is not revoked
 CONTROLLER = "controller"
 
 
-class Stage:
-    def __init__(self, context: CliContext, journal: Journal, tenant: str) -> None:
+class DrillStage:
+    def __init__(self, context: CliContext, journal: UndoJournal, tenant: str) -> None:
         self.context = context
         self.journal = journal
         self.tenant = tenant
@@ -53,7 +53,7 @@ class Stage:
         """Return the controller's status. Fail if no controller answers."""
         found = controller_status(self.context)
         if found is None:
-            raise Refused(f"no fleet runs in {self.context.layout.root}: start one with `shoal up --engine sim`")
+            raise CommandRefused(f"no fleet runs in {self.context.layout.root}: start one with `shoal up --engine sim`")
         return found
 
     def entries(self, role: str | None = None) -> list[LedgerEntry]:
@@ -65,7 +65,7 @@ class Stage:
     def entry(self, name: str) -> LedgerEntry:
         found = next((each for each in self.entries() if each.name.partition(".")[0] == name), None)
         if found is None:
-            raise Refused(f"no process {name} runs; `shoal status` shows those that do")
+            raise CommandRefused(f"no process {name} runs; `shoal status` shows those that do")
         return found
 
     def replicas(self) -> list[str]:
@@ -101,7 +101,7 @@ class Stage:
     def _found(self, name: str) -> tuple[int, float]:
         entry = self.entry(name)
         if entry.pid is None or entry.started_at is None or not is_alive(entry.pid, entry.started_at):
-            raise Refused(f"{name} does not run")
+            raise CommandRefused(f"{name} does not run")
         return entry.pid, entry.started_at
 
     @staticmethod
@@ -110,7 +110,7 @@ class Stage:
 
     # -- engines ------------------------------------------------------------------------------------------------------
 
-    def switch(self, replica: str, **faults: bool | float | str | None) -> None:
+    def set_faults(self, replica: str, **faults: bool | float | str | None) -> None:
         """Set fault switches of a simulated engine. Other switches stay as they are."""
         slot = self.entry(f"engine-{replica}").slot
         port = self.context.ports.engine(slot if slot is not None else 0)
@@ -143,20 +143,20 @@ class Stage:
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file that did not exist before."""
-        self.will_appear(path)
+        self.register_expected_file(path)
         replace_file(path, content)
 
-    def will_appear(self, path: Path) -> None:
+    def register_expected_file(self, path: Path) -> None:
         """Register for removal a file that the platform will create because of the fault."""
         self.journal.add(Remove(str(path)))
 
     @staticmethod
-    def until(what: str, holds: Callable[[], bool], limit_s: float) -> None:
+    def wait_until(what: str, holds: Callable[[], bool], limit_s: float) -> None:
         """Wait until `holds` returns True. Fail after `limit_s`."""
         deadline_s = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() > deadline_s:
-                raise Refused(f"not within {limit_s:.0f} s: {what}")
+                raise CommandRefused(f"not within {limit_s:.0f} s: {what}")
             time.sleep(POLL_S)
 
     @staticmethod

@@ -17,7 +17,7 @@ AlertState = Literal["inactive", "pending", "firing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """One request."""
 
     traffic: str  # name of the drill's load
@@ -43,7 +43,7 @@ class AlertChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FleetObservation:
     """One poll of the fleet. `effect` is the value of the watched gauge; None: no such series."""
 
     at_s: float
@@ -67,20 +67,20 @@ class Accounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class DrillTimeline:
     injected_s: float
     taken_back_s: float
     ended_s: float
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[RequestOutcome, ...] = ()
     alerts: tuple[AlertChange, ...] = ()
-    looks: tuple[Look, ...] = ()
+    looks: tuple[FleetObservation, ...] = ()
     shown: tuple[tuple[float, bool], ...] = ()  # (time, effect shows) from Prometheus, more exact than polls
     sees_alerts: bool = True  # False: no Prometheus runs
     accounts: Accounts | None = None  # None: not checked
 
 
 @dataclass(frozen=True, slots=True)
-class Second:
+class DrillSecond:
     """Requests within one span of time, for a picture."""
 
     at_s: float
@@ -91,11 +91,11 @@ class Second:
     ttft_p99_s: float | None
 
 
-def seconds(outcomes: tuple[Outcome, ...], ended_s: float, span_s: float = 1.0) -> list[Second]:
+def seconds(outcomes: tuple[RequestOutcome, ...], ended_s: float, span_s: float = 1.0) -> list[DrillSecond]:
     """Count requests per span by their end; `offered` and first tokens by their beginning."""
     count = int(ended_s / span_s) + 1
-    begun: list[list[Outcome]] = [[] for _ in range(count)]
-    ended: list[list[Outcome]] = [[] for _ in range(count)]
+    begun: list[list[RequestOutcome]] = [[] for _ in range(count)]
+    ended: list[list[RequestOutcome]] = [[] for _ in range(count)]
     for each in outcomes:
         begun[min(count - 1, int(each.began_s / span_s))].append(each)
         ended[min(count - 1, int(each.ended_s / span_s))].append(each)
@@ -105,7 +105,7 @@ def seconds(outcomes: tuple[Outcome, ...], ended_s: float, span_s: float = 1.0) 
         whole, refused = endings.count("whole"), endings.count("refused")
         first = sorted(each.ttft_s for each in begun[index] if each.ttft_s is not None)
         made.append(
-            Second(
+            DrillSecond(
                 at_s=index * span_s,
                 offered=len(begun[index]),
                 whole=whole,

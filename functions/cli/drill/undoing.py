@@ -21,7 +21,7 @@ from functions.cli.drill.journal import (
 )
 from functions.cli.drill.stage import ENGINE_S, reload_prometheus
 from functions.cli.fleet_wait import ensure_controller
-from functions.cli.registry_client import Answered, Registry, Unreachable
+from functions.cli.registry_client import Registry, RegistryRefusal, RegistryUnreachable
 from functions.controller.local.children import is_alive, send_signal, session_members
 from functions.controller.local.instances import read_ledger
 from functions.controller.local.monitoring import ensure_monitoring
@@ -76,12 +76,12 @@ def _revoke(context: CliContext, key: RevokeKey) -> None:
         try:
             with Registry(context) as registry:
                 registry.send("DELETE", f"/v1/tenants/{key.tenant}/keys/{key.key_id}")
-        except Answered as error:
+        except RegistryRefusal as error:
             if error.status == _GONE:  # the key was never created
                 return
             if error.status < 500 or time.monotonic() > deadline_s:
                 raise
-        except Unreachable:
+        except RegistryUnreachable:
             if time.monotonic() > deadline_s:
                 raise
         else:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from functions.cli.context import CliContext
 from functions.cli.drill.declared import Effect, Mend, Page
-from functions.cli.drill.timeline import AlertChange, AlertState, Look
+from functions.cli.drill.timeline import AlertChange, AlertState, FleetObservation
 
 PAGE_S = 3.0
 LOOK_EVERY_S = 0.5
@@ -94,7 +94,7 @@ def _listens(path: str) -> bool:
 
 
 @dataclass(slots=True)
-class Looks:
+class FleetObserver:
     """Checks whether the fleet is as it was at the baseline, and whether the effect shows."""
 
     pages: Pages
@@ -104,7 +104,7 @@ class Looks:
     zero: float = 0.0  # the counter's value at the baseline
     mends_before: float = 0.0
 
-    async def begin(self) -> None:
+    async def record_baseline(self) -> None:
         gateway = await self.pages.samples("gateway") or {}
         self.ready = _ready(gateway)
         own = await self.pages.samples(self.effect.page)
@@ -112,7 +112,7 @@ class Looks:
         if self.mend is not None:
             self.mends_before = value_of(await self.pages.samples(self.mend.done.page) or {}, self.mend.done) or 0.0
 
-    async def look(self, at_s: float) -> Look:
+    async def observe(self, at_s: float) -> FleetObservation:
         gateway = await self.pages.samples("gateway")
         own = gateway if self.effect.page == "gateway" else await self.pages.samples(self.effect.page)
         value = value_of(own, self.effect) if own is not None else None
@@ -123,7 +123,7 @@ class Looks:
         if shows and not self.effect.grows and not missing:
             missing = self.effect.words
         is_mended, is_held = await self._mended()
-        return Look(
+        return FleetObservation(
             at_s=at_s, is_well=not missing, shows_effect=shows, effect=value, missing=missing,
             is_mended=is_mended and not missing, is_held=is_held,
         )  # fmt: skip
@@ -199,7 +199,7 @@ class Alerts:
             each | {"values": [(float(at) - zero_s, float(value)) for at, value in each["values"]]} for each in series
         ]
 
-    async def look(self, at_s: float) -> None:
+    async def refresh(self, at_s: float) -> None:
         try:
             answer = await self._client.get(f"{self.url}/api/v1/alerts")
             active = answer.raise_for_status().json()["data"]["alerts"]

@@ -18,7 +18,7 @@ from functions.controller.autoscaling.scaler import DesiredSize
 from functions.controller.snapshot.registry_client import RegistryClient, RegistryUnavailable
 from functions.fleet.agent_credentials import agent_credential
 from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPool, DesiredPools, PoolReport
-from functions.fleet.role_credentials import Bearer, now
+from functions.fleet.role_credentials import Bearer, current_secret
 from functions.fleet.verdicts import VERDICTS_PATH, Verdicts
 
 NOTIFY_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
@@ -53,8 +53,8 @@ class RoleNotifier:
         url = f"http://{netloc(order.host, order.port)}/standing"
         try:
             async with self._places:
-                answer = await self._post(url, order, now(self._secret))
-                if answer.status_code == 401 and (former := now(self._former)):
+                answer = await self._post(url, order, current_secret(self._secret))
+                if answer.status_code == 401 and (former := current_secret(self._former)):
                     answer = await self._post(url, order, former)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"{order.replica_id}: {url}: {str(error) or type(error).__name__}"

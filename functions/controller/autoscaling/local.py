@@ -44,7 +44,12 @@ from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
 from functions.controller.snapshot.publication import SnapshotSource
 from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
-from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, allotted, without_slot
+from functions.decisions.autoscaling.accelerator_slots import (
+    HeldSlots,
+    SlotAllotment,
+    allot_slots,
+    sleepers_without_slot,
+)
 from functions.fleet.pool_board import PoolReport
 
 PASS_INTERVAL_S = 1.0
@@ -141,7 +146,7 @@ class LocalScaling:
         in_use = self._slots_in_use(report)
         self._asleep = frozenset(f"{name}-{number}" for name, pool in in_use.items() for number in pool.asleep)
         held, leaving = {name: pool.held() for name, pool in in_use.items()}, self._leaving(in_use)
-        self._ask(report, in_use, without_slot(held, leaving, self._slots()))
+        self._ask(report, in_use, sleepers_without_slot(held, leaving, self._slots()))
         is_suspended = self._is_suspended()
         if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `in_use` has not
             await self._follow(self._next(in_use, held, leaving))
@@ -193,7 +198,7 @@ class LocalScaling:
         self, in_use: Mapping[str, SlotsInUse], held: Mapping[str, HeldSlots], leaving: int
     ) -> dict[str, Allocation]:
         demands = {pool.name: self._demand(pool.name, pool.replicas) for pool in self._reconciler.declared}
-        allowed = self._fitting(demands, allotted(demands, held, leaving, self._slots()))
+        allowed = self._fitting(demands, allot_slots(demands, held, leaving, self._slots()))
         self._held = {}
         may_grow, following = self._may_grow(), {}
         for name, pool in in_use.items():

@@ -24,8 +24,8 @@ from functions.controller.autoscaling.signals import PoolUse, observe, pool_sign
 from functions.controller.snapshot.compile_policies import admission_entry, autoscaling_entry, mapped
 from functions.decisions.admission.bands import BandRules, rules_of
 from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
-from functions.decisions.autoscaling.forecast import Demand, foresee, learn
-from functions.decisions.autoscaling.forecast_memory import Memory, Source, StartupTimes, resumed
+from functions.decisions.autoscaling.forecast import Demand, forecast_demand, update_demand
+from functions.decisions.autoscaling.forecast_memory import Memory, Source, StartupTimes, resume_memory
 from functions.decisions.autoscaling.policy import QUIET_S, ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.decisions.catalogue_policies import DEFAULT_ADMISSION, most_specific
@@ -136,7 +136,7 @@ class Scaler:
     def _begun(self, name: str, size: int | None, now_s: float) -> _Pool:
         """A pool that has just come under a policy, or did so under an earlier controller, whose reasons are not known:
         nothing of it is taken away for the quiet time."""
-        memory = resumed(self._memories.pop(name, Memory()), now_s)
+        memory = resume_memory(self._memories.pop(name, Memory()), now_s)
         quiet_until_s = now_s + max(QUIET_S, memory.starts.expected_s(self._source))
         state = ScalerState(desired=size, quiet_until_s=quiet_until_s)
         use = PoolUse(self._speeds.get(name, 0.0))
@@ -154,11 +154,13 @@ class Scaler:
         self, pool: _Pool, signals: PoolSignals, entry: AutoscalingEntry, admission: AdmissionEntry, now_s: float
     ) -> DesiredSize:
         rules = rules_of(admission)[_INTERACTIVE]
-        policy = ScalePolicy.of(entry, slo_s=rules.slo_s, startup_s=pool.starts.expected_s(self._source))
+        policy = ScalePolicy.from_entry(entry, slo_s=rules.slo_s, startup_s=pool.starts.expected_s(self._source))
         is_due = pool.scaling is None or entry != pool.entry or now_s - pool.decided_s >= DECIDE_EVERY_S
         if pool.scaling is None or is_due or (signals.waking and not pool.scaling.desired):
-            pool.demand = learn(pool.demand, signals, policy)
-            pool.state, pool.scaling = decide(pool.state, policy, signals, now_s, foresee(pool.demand, policy, now_s))
+            pool.demand = update_demand(pool.demand, signals, policy)
+            pool.state, pool.scaling = decide(
+                pool.state, policy, signals, now_s, forecast_demand(pool.demand, policy, now_s)
+            )
             pool.entry, pool.decided_s = entry, now_s
         pool.ladder, rungs = ladder.step(pool.ladder, signals, _means(pool, policy, rules, signals), now_s)
         is_at_zero = not policy.min_replicas and not signals.ready  # there is nothing that could be overloaded
@@ -221,9 +223,11 @@ class Policies:
     def of(cls, revision: str, loaded: Loaded) -> "Policies":
         return cls(
             revision,
-            tuple(mapped(policy, autoscaling_entry) for policy in loaded.of(AutoscalingPolicy)),
-            tuple(mapped(policy, admission_entry) for policy in loaded.of(AdmissionPolicy)),
-            frozenset(each.value.pool for each in loaded.of(InferenceService) if each.value.pool and each.value.role),
+            tuple(mapped(policy, autoscaling_entry) for policy in loaded.objects_of(AutoscalingPolicy)),
+            tuple(mapped(policy, admission_entry) for policy in loaded.objects_of(AdmissionPolicy)),
+            frozenset(
+                each.value.pool for each in loaded.objects_of(InferenceService) if each.value.pool and each.value.role
+            ),
         )
 
     def cover(self, pool: str) -> bool:

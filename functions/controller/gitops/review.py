@@ -172,9 +172,9 @@ def _everything_of(present: Loaded | None, candidate: Loaded) -> str:
     if present is None:
         return ""
     lost = [
-        f"all {len(present.of(kind))} {name}"
+        f"all {len(present.objects_of(kind))} {name}"
         for kind, name in ((InferenceService, "pools"), (Model, "models"), (Tenant, "tenants"))
-        if present.of(kind) and not candidate.of(kind)
+        if present.objects_of(kind) and not candidate.objects_of(kind)
     ]
     return " and ".join(lost)
 
@@ -206,7 +206,7 @@ def changed_processes(present: Loaded | None, candidate: Loaded) -> Iterator[str
     where this machine cannot run one of the two."""
     before = {pool.name: pool for pool in (pools_of(present) if present is not None else ())}
     after = {pool.name: pool for pool in pools_of(candidate)}
-    scaled = {policy.value.spec.pool for policy in candidate.of(AutoscalingPolicy)}
+    scaled = {policy.value.spec.pool for policy in candidate.objects_of(AutoscalingPolicy)}
     for name in sorted({*before, *after}):
         was, is_ = before.get(name), after.get(name)
         if was is None or is_ is None:

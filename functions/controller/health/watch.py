@@ -23,8 +23,8 @@ from functions.decisions.health.slow_replica import (
     Seen,
     SlowPolicy,
     Verdict,
-    look,
-    restarting,
+    record_restart,
+    update_watch,
     verdict,
 )
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
@@ -93,7 +93,7 @@ class FleetHealth:
         """It is done: what the last judgement asked for."""
         watch, state = self._pools[replica.pool]
         seen = next(each for each in state.ready if each.replica_id == replica.replica_id)
-        self._pools[replica.pool] = restarting(watch, seen, self._clock()), state
+        self._pools[replica.pool] = record_restart(watch, seen, self._clock()), state
         self.slow_restarts[replica.pool] += 1
         _log.warning("%s: %s is drained and started again: %s", replica.pool, replica.replica_id, replica.why)
 
@@ -106,7 +106,7 @@ class FleetHealth:
         former, self._pools = self._pools, {}
         for pool, replicas in sorted(by_pool.items())[:_MAX_POOLS]:
             state = _state(pool, replicas, sums.get(pool))
-            watch = look(former[pool][0] if pool in former else PoolWatch(), state, now_s)
+            watch = update_watch(former[pool][0] if pool in former else PoolWatch(), state, now_s)
             self._pools[pool] = watch, state
             judged = verdict(watch, state, self._policy, now_s, now_unix_s)
             if judged is not None:

@@ -10,7 +10,7 @@ from functions.api import struct_types
 from functions.artifacts.s3 import CredentialsInvalid
 from functions.controller.kubernetes.run.client import load_configuration
 from functions.controller.kubernetes.run.process import KubernetesController
-from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
+from functions.controller.kubernetes.run.settings import ControllerStartFailed, KubernetesSettings
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
         struct_types.prepare()
         logging.getLogger("httpx").setLevel(logging.WARNING)
         asyncio.run(_run(settings))
-    except (StartFailed, CredentialsInvalid, ValidationError, OSError, ValueError) as error:
+    except (ControllerStartFailed, CredentialsInvalid, ValidationError, OSError, ValueError) as error:
         print(f"controller: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1
     return 0

@@ -55,7 +55,7 @@ class WriteGuard(Protocol):
 
 
 @dataclass(slots=True)
-class Counts:
+class ApiRequestCounts:
     """Number of requests sent, answered or not. Dry runs change nothing, so they are not writes."""
 
     reads: int = 0
@@ -64,7 +64,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ObjectListing:
     items: tuple[Body, ...]
     resource_version: str  # start of a watch
 
@@ -90,13 +90,13 @@ class KubeApi:
         self._timeout_s = timeout_s
         self._served: dict[Kind, _Served] = {}
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._counts = ApiRequestCounts()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ApiRequestCounts:
         """Requests sent so far."""
         with self._lock:
-            return Counts(self._counts.reads, self._counts.dry_runs, self._counts.writes)
+            return ApiRequestCounts(self._counts.reads, self._counts.dry_runs, self._counts.writes)
 
     @property
     def token(self) -> int:
@@ -121,7 +121,7 @@ class KubeApi:
         answer: Body | None = self._send("get", path, f"get {kind.kind} {namespace}/{name}", kind, none_for_404=True)
         return answer
 
-    def list(self, kind: Kind, namespace: str | None = None, *, label_selector: str | None = None) -> Listing:
+    def list(self, kind: Kind, namespace: str | None = None, *, label_selector: str | None = None) -> ObjectListing:
         """Return all objects of a kind, read in pages. Items get apiVersion and kind, which lists leave out."""
         items: list[Body] = []
         version = ""
@@ -130,7 +130,7 @@ class KubeApi:
             items += [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or []]
             if len(items) > LIST_MAX_ITEMS:
                 raise Terminal(f"list {kind}: over the limit of {LIST_MAX_ITEMS} objects")
-        return Listing(tuple(items), version)
+        return ObjectListing(tuple(items), version)
 
     def _pages(self, kind: Kind, namespace: str | None, label_selector: str | None) -> Iterator[Body]:
         path = self._find(kind).path(namespace)

@@ -35,8 +35,8 @@ from functions.controller.kubernetes.objects import (
     Body,
     Kind,
     ObjectRef,
-    at,
     uid_of,
+    value_at,
     version_of,
 )
 from functions.controller.kubernetes.observation import observe, observe_children
@@ -80,21 +80,21 @@ class Applier:
     def reconcile(self, desired: Desired) -> ApplyOutcome:
         """Run one pass. Raises Retryable (later), Stale (now), LeadershipLost (stop), Terminal (a bad record)."""
         work = _Pass(self._api, self._store, self._settings, self._dry_runs, desired, self._unix_s)
-        work.look()
+        work.observe_live()
         tried, refusals = try_all(self._dry_runs, desired.objects, work.live)
         if refusals:
-            return work.refused(refusals)
+            return work.end_refused(refusals)
         work.list_before_creating(tried)
         try:
             gate = work.apply_waves(tried)
         except (Terminal, KindMissing) as error:  # rare: the dry run passed and the write failed
-            return work.refused([ObjectRefusal(work.applying.ref, work.applying.source, error)])
+            return work.end_refused([ObjectRefusal(work.applying.ref, work.applying.source, error)])
         if gate is not None:
-            return work.waiting(gate)
+            return work.end_waiting(gate)
         if self._may_prune():
             work.prune()
         unpublished = self._unpublished()
-        return work.written_only(unpublished) if unpublished else work.applied()
+        return work.end_unpublished(unpublished) if unpublished else work.end_applied()
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class _Pass:
 
     # -- 1, 2: observing ---------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def observe_live(self) -> None:
         self.began_unix_s = self.unix_s()
         self._record = self._stored = self.store.read()
         namespaces = {self.settings.models_namespace}
@@ -143,7 +143,7 @@ class _Pass:
             )
         marked = self._mark_outdated(tried, entries)
         self._record = self._record.with_entries(entries)
-        if any(dry_run.writes for dry_run in tried) and not self._record.repairs(self.desired.revision):
+        if any(dry_run.writes for dry_run in tried) and not self._record.is_last_good(self.desired.revision):
             self._record = replace(self._record, last_attempted=self.desired.revision)
         creates = any(dry_run.live is None for dry_run in tried)
         if (
@@ -152,7 +152,7 @@ class _Pass:
             or self._stored.token != self.api.token
             or self._stored.last_attempted != self._record.last_attempted
         ):
-            self._remember()
+            self._save_record()
 
     def _mark_outdated(self, tried: list[DryRun], entries: dict[ObjectRef, InventoryEntry]) -> bool:
         """Record children's arguments that could pass for the new ones. Return True if a service is shortened."""
@@ -165,7 +165,7 @@ class _Pass:
             return False
         children = observe_children(self.api, [dry_run.live for dry_run in shortened if dry_run.live is not None])
         for dry_run in shortened:
-            if (mark := children.outdated_by(dry_run.live, dry_run.wanted.body)) is not None:
+            if (mark := children.outdated_fingerprint(dry_run.live, dry_run.wanted.body)) is not None:
                 entries[dry_run.ref] = msgspec.structs.replace(entries[dry_run.ref], outdated=mark)
         return True
 
@@ -200,7 +200,9 @@ class _Pass:
         except Conflict as conflict:  # not in the dry run: another manager wrote since
             raise Stale(str(conflict)) from conflict
         self.dry_runs.note_applied(dry_run)
-        if dry_run.live is None or at(dry_run.live, "metadata", "generation") != at(live, "metadata", "generation"):
+        if dry_run.live is None or value_at(dry_run.live, "metadata", "generation") != value_at(
+            live, "metadata", "generation"
+        ):
             self.fresh.add(dry_run.ref)
         self.live[dry_run.ref] = live
         self.written.append(dry_run.ref)
@@ -220,7 +222,7 @@ class _Pass:
         self.notes += plan.notes
         self.prune_refused = plan.refused
         if plan.delete:
-            self._remember()  # the record must carry our token before a deletion
+            self._save_record()  # the record must carry our token before a deletion
         for ref, found in plan.delete:
             self._delete(ref, found)
         entries = {ref: entry for ref, entry in self._record.by_ref.items() if ref not in plan.forget}
@@ -241,21 +243,21 @@ class _Pass:
 
     # -- 7: recording ------------------------------------------------------------------------------------------------
 
-    def refused(self, refusals: list[ObjectRefusal]) -> ApplyOutcome:
+    def end_refused(self, refusals: list[ObjectRefusal]) -> ApplyOutcome:
         return self._end("refused", refusals=tuple(refusals), message="; ".join(str(each) for each in refusals))
 
-    def waiting(self, gate: WaveGate) -> ApplyOutcome:
-        self._take_uids()
+    def end_waiting(self, gate: WaveGate) -> ApplyOutcome:
+        self._record_uids()
         waits_for = ", ".join(str(ref) for ref, _ in gate.unhealthy)
         return self._end("waiting", gate=gate, message=f"wave {gate.wave} is not healthy: {waits_for}")
 
-    def written_only(self, unpublished: str) -> ApplyOutcome:
-        self._take_uids()
+    def end_unpublished(self, unpublished: str) -> ApplyOutcome:
+        self._record_uids()
         self._record = replace(self._record, waiting=None)
         return self._end("waiting", message=unpublished)
 
-    def applied(self) -> ApplyOutcome:
-        self._take_uids()
+    def end_applied(self) -> ApplyOutcome:
+        self._record_uids()
         self._record = replace(self._record, last_applied=self.desired.revision, waiting=None)
         return self._end("applied", message=self.prune_refused)
 
@@ -265,7 +267,7 @@ class _Pass:
         now_unix_s = self.unix_s()
         attempt = ReconcileAttempt(self.desired.revision, result, now_unix_s, now_unix_s - self.began_unix_s, message)
         self._record = self._record.with_attempt(attempt)
-        self._remember()
+        self._save_record()
         return ApplyOutcome(
             revision=self.desired.revision,
             result=result,
@@ -274,11 +276,11 @@ class _Pass:
             written=tuple(self.written),
             pruned=tuple(self.pruned),
             prune_refused=self.prune_refused,
-            notes=(*self.notes, *self._strangers()),
+            notes=(*self.notes, *self._unlisted_objects()),
             health=self._health(),
         )
 
-    def _take_uids(self) -> None:
+    def _record_uids(self) -> None:
         entries = self._record.by_ref
         for ref, entry in entries.items():
             found = self.live.get(ref)
@@ -286,14 +288,14 @@ class _Pass:
                 entries[ref] = msgspec.structs.replace(entry, uid=uid_of(found))
         self._record = self._record.with_entries(entries)
 
-    def _remember(self) -> None:
+    def _save_record(self) -> None:
         """Write the record if it differs from the stored one, or if an earlier leader wrote that."""
         wanted = replace(self._record, token=self.api.token)
         same = replace(wanted, resource_version="", uid="") == replace(self._stored, resource_version="", uid="")
         if not same:
             self._record = self._stored = self.store.write(wanted)
 
-    def _strangers(self) -> list[Note]:
+    def _unlisted_objects(self) -> list[Note]:
         """Return notes on objects that we apply but that are neither desired nor in the inventory."""
         known = {entry.ref for entry in self._record.entries} | {each.ref for each in self.desired.objects}
         message = (

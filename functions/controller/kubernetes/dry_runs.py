@@ -12,7 +12,14 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, KindMissing, Terminal
 from functions.controller.kubernetes.objects import FIELD_MANAGER, INFERENCE_SERVICE, Body, ObjectRef, is_being_deleted
 from functions.controller.kubernetes.outcome import ObjectRefusal
-from functions.controller.kubernetes.ownership import Policy, Repairs, body_for, fields_applied_by, not_ours, seed_body
+from functions.controller.kubernetes.ownership import (
+    Policy,
+    Repairs,
+    body_for,
+    contested_fields,
+    fields_applied_by,
+    seed_body,
+)
 from functions.controller.kubernetes.render import DesiredObject
 from functions.controller.kubernetes.webhook_rules import mode_change
 
@@ -33,7 +40,7 @@ def is_converged(live: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
     return same_fields and _content(live) == _content(result)
 
 
-def dropped(body: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+def dropped_fields(body: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     """Return up to 5 key paths that were sent but are missing in the result: fields that the server does not know.
 
     A server before 1.25 has no strict field validation and drops unknown fields silently. Empty values may be
@@ -82,16 +89,16 @@ class DryRuns:
     repairs: Repairs
     monotonic_s: Callable[[], float]
 
-    def of(self, wanted: DesiredObject, live: Body | None) -> DryRun | ObjectRefusal:
+    def try_object(self, wanted: DesiredObject, live: Body | None) -> DryRun | ObjectRefusal:
         """Dry-run one object. Raises Retryable and LeadershipLost."""
         if live is not None and is_being_deleted(live):
             return DryRun(wanted, live)  # nothing to write until it is gone; its health reports that
         try:
-            return self._tried(wanted, live)
+            return self._dry_run(wanted, live)
         except (Conflict, Terminal, KindMissing) as error:
             return ObjectRefusal(wanted.ref, wanted.source, error)
 
-    def _tried(self, wanted: DesiredObject, live: Body | None) -> DryRun:
+    def _dry_run(self, wanted: DesiredObject, live: Body | None) -> DryRun:
         if (
             live is not None
             and wanted.ref.kind == INFERENCE_SERVICE.kind
@@ -102,17 +109,17 @@ class DryRuns:
         try:
             result = self.api.server_side_apply(body, dry_run=True)
         except Conflict as conflict:
-            self._refuse_what_is_not_ours(conflict, wanted, live)
+            self._raise_if_contested(conflict, wanted, live)
             force = True
             result = self.api.server_side_apply(body, dry_run=True, force=True)
-        if unknown := dropped(body, result):
+        if unknown := dropped_fields(body, result):
             raise Terminal(f"the API server does not know {', '.join(unknown)}, and would drop it")
         writes = live is None or not is_converged(live, result) or seed_body(wanted, live) is not None
         return DryRun(wanted, live, writes, force)
 
-    def _refuse_what_is_not_ours(self, conflict: Conflict, wanted: DesiredObject, live: Body | None) -> None:
-        often = self.repairs.are_too_many(wanted.ref, self.monotonic_s())
-        fields = not_ours(conflict, wanted, live, self.policy, repaired_often=often)
+    def _raise_if_contested(self, conflict: Conflict, wanted: DesiredObject, live: Body | None) -> None:
+        often = self.repairs.is_limit_reached(wanted.ref, self.monotonic_s())
+        fields = contested_fields(conflict, wanted, live, self.policy, repaired_often=often)
         if fields:
             whose = "; ".join(str(each) for each in fields)
             again = " (overwritten after each repair, probably by a controller)" if often else ""
@@ -120,7 +127,7 @@ class DryRuns:
 
     def note_applied(self, dry_run: DryRun) -> None:
         if dry_run.force:
-            self.repairs.note(dry_run.ref, self.monotonic_s())
+            self.repairs.record_repair(dry_run.ref, self.monotonic_s())
 
 
 def try_all(
@@ -130,7 +137,7 @@ def try_all(
     tried: list[DryRun] = []
     refused: list[ObjectRefusal] = []
     for wanted in objects:
-        match dry_runs.of(wanted, live.get(wanted.ref)):
+        match dry_runs.try_object(wanted, live.get(wanted.ref)):
             case ObjectRefusal() as refusal:
                 refused.append(refusal)
             case DryRun() as dry_run:

@@ -21,11 +21,11 @@ from typing import Any, Literal
 from functions.controller.kubernetes.objects import (
     INFERENCE_SERVICE,
     Body,
-    at,
     condition,
     is_being_deleted,
     list_at,
     mapping_at,
+    value_at,
 )
 from functions.controller.kubernetes.webhook_rules import (
     AUTOSCALER_ANNOTATION,
@@ -57,7 +57,7 @@ JUST_WRITTEN = Health("InProgress", "JustWritten", "written a moment ago; KServe
 
 def child_name(service: Mapping[str, Any]) -> str:
     """Return KServe's name of the predictor's Deployment or Knative Service."""
-    name, predictor = service["metadata"]["name"], at(service, "spec", "predictor", "name")
+    name, predictor = service["metadata"]["name"], value_at(service, "spec", "predictor", "name")
     return f"{name}-{predictor}-predictor" if predictor else f"{name}-predictor"
 
 
@@ -78,7 +78,7 @@ def fingerprint(child: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
 
-def judge(live: Mapping[str, Any], child: Body | None, outdated: str = "") -> Health:
+def assess_health(live: Mapping[str, Any], child: Body | None, outdated: str = "") -> Health:
     """Return the health of a live object. `child` is the Deployment or Knative Service named by `child_name`, or
     None. A child with the fingerprint `outdated` is from before our last change."""
     if is_being_deleted(live):
@@ -93,7 +93,7 @@ def judge(live: Mapping[str, Any], child: Body | None, outdated: str = "") -> He
     if outdated and fingerprint(child, live) == outdated:
         return Health("InProgress", "OldTemplate", "the pod template has the arguments from before the last change")
     of_child = _knative(live, child) if mode_of(live) == KNATIVE else _deployment(live, child)
-    return of_child or _own_word(live) or CURRENT
+    return of_child or _reported_health(live) or CURRENT
 
 
 def _deployment(live: Mapping[str, Any], deployment: Body) -> Health | None:
@@ -106,9 +106,9 @@ def _deployment(live: Mapping[str, Any], deployment: Body) -> Health | None:
 
 
 def _replicas(live: Mapping[str, Any], deployment: Body) -> Health | None:
-    replicas = at(deployment, "spec", "replicas")
+    replicas = value_at(deployment, "spec", "replicas")
     replicas = replicas if isinstance(replicas, int) else 1
-    wanted = at(live, "spec", "predictor", "minReplicas")
+    wanted = value_at(live, "spec", "predictor", "minReplicas")
     by_us = mapping_at(live, "metadata", "annotations").get(AUTOSCALER_ANNOTATION) == "none"
     if by_us and isinstance(wanted, int) and replicas != wanted:
         return Health("InProgress", "Resizing", f"the Deployment still asks for {replicas} of {wanted} replicas")
@@ -129,8 +129,8 @@ def _knative(live: Mapping[str, Any], service: Body) -> Health | None:
     if different := _template_difference(live, mapping_at(service, "spec", "template")):
         return _failed_model(live) or Health("InProgress", "OldTemplate", different)
     created, ready = (
-        at(service, "status", "latestCreatedRevisionName"),
-        at(service, "status", "latestReadyRevisionName"),
+        value_at(service, "status", "latestCreatedRevisionName"),
+        value_at(service, "status", "latestReadyRevisionName"),
     )
     if _reason(service, "ConfigurationsReady", "False") == "RevisionFailed":
         return Health("Failed", "RevisionFailed", _message(service, "ConfigurationsReady"))
@@ -142,11 +142,11 @@ def _knative(live: Mapping[str, Any], service: Body) -> Health | None:
     return None
 
 
-def _own_word(live: Mapping[str, Any]) -> Health | None:
+def _reported_health(live: Mapping[str, Any]) -> Health | None:
     """Return why the service itself reports that it is not Current, or None."""
     if failed := _failed_model(live):
         return failed
-    transition = at(live, "status", "modelStatus", "transitionStatus")
+    transition = value_at(live, "status", "modelStatus", "transitionStatus")
     if transition != "UpToDate":
         return Health("InProgress", "ModelNotLoaded", f"transitionStatus is {transition or 'not set'}")
     if not _is_true(condition(live, "Ready")):
@@ -155,7 +155,7 @@ def _own_word(live: Mapping[str, Any]) -> Health | None:
 
 
 def _failed_model(live: Mapping[str, Any]) -> Health | None:
-    transition = at(live, "status", "modelStatus", "transitionStatus")
+    transition = value_at(live, "status", "modelStatus", "transitionStatus")
     if transition not in ("InvalidSpec", "BlockedByFailedLoad"):
         return None
     failure = mapping_at(live, "status", "modelStatus", "lastFailureInfo")
@@ -228,5 +228,5 @@ def _message(body: Mapping[str, Any], type_: str) -> str:
 
 
 def _int(body: Mapping[str, Any], *path: str) -> int:
-    found = at(body, *path)
+    found = value_at(body, *path)
     return found if isinstance(found, int) else 0

@@ -99,7 +99,7 @@ class InventoryRecord:
             return self
         return replace(self, last_attempted=attempt.revision, history=(attempt, *older)[:HISTORY_MAX])
 
-    def repairs(self, revision: str) -> bool:
+    def is_last_good(self, revision: str) -> bool:
         """Return True if `revision` stays in force while a later one is refused;only its drift is repaired."""
         newest = self.history[:2]
         return len(newest) > 1 and newest[0].result == "refused" and newest[1].revision == revision

@@ -80,7 +80,7 @@ def is_being_deleted(body: Mapping[str, Any]) -> bool:
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
-def at(body: Mapping[str, Any], *path: str) -> Any:
+def value_at(body: Mapping[str, Any], *path: str) -> Any:
     """Return the value below nested mappings, or None if any of them is missing or no mapping."""
     node: Any = body
     for part in path:
@@ -89,12 +89,12 @@ def at(body: Mapping[str, Any], *path: str) -> Any:
 
 
 def mapping_at(body: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    found = at(body, *path)
+    found = value_at(body, *path)
     return found if isinstance(found, dict) else {}
 
 
 def list_at(body: Mapping[str, Any], *path: str) -> list[Any]:
-    found = at(body, *path)
+    found = value_at(body, *path)
     return found if isinstance(found, list) else []
 
 

@@ -12,10 +12,10 @@ from functions.controller.kubernetes.errors import KindMissing
 from functions.controller.kubernetes.health import (
     CURRENT,
     Health,
+    assess_health,
     carries_arguments,
     child_name,
     fingerprint,
-    judge,
 )
 from functions.controller.kubernetes.objects import (
     DEPLOYMENT,
@@ -51,10 +51,10 @@ class Children:
         if live is None:
             return Health("InProgress", "Missing", "does not exist yet")
         if live.get("kind") != INFERENCE_SERVICE.kind:
-            return judge(live, None) if live["metadata"].get("deletionTimestamp") else CURRENT
-        return judge(live, self._child_of(live), outdated)
+            return assess_health(live, None) if live["metadata"].get("deletionTimestamp") else CURRENT
+        return assess_health(live, self._child_of(live), outdated)
 
-    def outdated_by(self, live: Body | None, wanted: Body) -> str | None:
+    def outdated_fingerprint(self, live: Body | None, wanted: Body) -> str | None:
         """Return the fingerprint of the child if it has the arguments of `live`; else None."""
         child = self._child_of(live) if live is not None else None
         if live is None or child is None or not carries_arguments(child, live):

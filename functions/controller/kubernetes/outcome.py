@@ -95,7 +95,7 @@ class PassResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReconcileIntervals:
     resync_s: float = 300.0
     poll_s: float = 5.0
     slowest_poll_s: float = 30.0
@@ -103,7 +103,7 @@ class Pace:
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(base_s=1.0, cap_s=120.0))
 
 
-def next_look_s(result: PassResult, repeats: int, pace: Pace, unit: float) -> float:
+def next_pass_delay_s(result: PassResult, repeats: int, pace: ReconcileIntervals, unit: float) -> float:
     """Return the seconds until the next pass. `repeats` counts passes in a row that ended like this; `unit`: 0..1.
 
     Worked example (test_failures_double_and_spread): the third failure waits 4 s, less up to half of that.
@@ -120,7 +120,7 @@ def next_look_s(result: PassResult, repeats: int, pace: Pace, unit: float) -> fl
             return max(wait_s, result.after_s or 0.0)
 
 
-def together(results: Iterable[PassResult]) -> PassResult:
+def combine_results(results: Iterable[PassResult]) -> PassResult:
     """Combine the results of several parts of one pass. The last kind in `_WORST_LAST` decides the delay: a failure
     that may pass is retried even if another part is stalled."""
     parts = list(results)

@@ -20,9 +20,9 @@ from functions.controller.kubernetes.objects import (
     FIELD_MANAGER,
     Body,
     ObjectRef,
-    at,
     list_at,
     uid_of,
+    value_at,
     version_of,
 )
 from functions.controller.kubernetes.render import DesiredObject
@@ -100,7 +100,7 @@ def seed_body(wanted: DesiredObject, live: Mapping[str, Any]) -> Body | None:
     others = {manager for manager, _ in owners(live, *FIELD)} - {FIELD_MANAGER}
     if wanted.autoscaled is None or others:
         return None
-    number = at(live, *FIELD)
+    number = value_at(live, *FIELD)
     return {
         "apiVersion": wanted.body["apiVersion"],
         "kind": wanted.body["kind"],
@@ -120,7 +120,7 @@ def declared_by_autoscaler_alone(live: Mapping[str, Any]) -> bool:
     return declaring == {AUTOSCALER_MANAGER}
 
 
-def is_ours_to_take(wanted: DesiredObject, conflict: FieldConflict) -> bool:
+def may_force_field(wanted: DesiredObject, conflict: FieldConflict) -> bool:
     """Return True if the autoscaler still owns the field of a pool that is no longer autoscaled."""
     return wanted.autoscaled is None and conflict == FieldConflict(AUTOSCALER_MANAGER, FIELD_TEXT)
 
@@ -136,10 +136,10 @@ class Repairs:
 
     _at_s: dict[ObjectRef, list[float]] = field(default_factory=dict)
 
-    def note(self, ref: ObjectRef, now_s: float) -> None:
+    def record_repair(self, ref: ObjectRef, now_s: float) -> None:
         self._at_s[ref] = [*self._recent(ref, now_s), now_s][-REPAIRS_MAX:]
 
-    def are_too_many(self, ref: ObjectRef, now_s: float) -> bool:
+    def is_limit_reached(self, ref: ObjectRef, now_s: float) -> bool:
         return len(self._recent(ref, now_s)) >= REPAIRS_MAX
 
     def keep_only(self, refs: "set[ObjectRef]") -> None:
@@ -149,7 +149,7 @@ class Repairs:
         return [at_s for at_s in self._at_s.get(ref, []) if now_s - at_s < REPAIR_WINDOW_S]
 
 
-def not_ours(
+def contested_fields(
     conflict: Conflict, wanted: DesiredObject, live: Mapping[str, Any] | None, policy: Policy, *, repaired_often: bool
 ) -> tuple[FieldConflict, ...]:
     """Return the fields that may not be taken by force. If there are none, force is right."""
@@ -159,6 +159,6 @@ def not_ours(
         each
         for each in conflict.conflicts
         if each.manager != FIELD_MANAGER  # a webhook's change to our apply counts as our own update
-        and not is_ours_to_take(wanted, each)
+        and not may_force_field(wanted, each)
         and (declares(live, each.manager) or repaired_often)
     )

@@ -63,21 +63,21 @@ def plan_prune(record: InventoryRecord, desired: Desired, live: Mapping[ObjectRe
             notes.append(Note(entry.ref, "is not managed from this source; it stays as it is"))
         elif found is None:
             forget.append(entry.ref)
-        elif reason := _not_ours(entry, found):
+        elif reason := _reason_not_owned(entry, found):
             forget.append(entry.ref)
             notes.append(Note(entry.ref, f"is not deleted: {reason}"))
-        elif reason := _stays(entry, found):
+        elif reason := _reason_kept(entry, found):
             notes.append(Note(entry.ref, reason))
         else:
             delete.append((entry, found))
     delete.sort(key=lambda pair: (pair[0].wave, pair[0].ref), reverse=True)
-    refused = _too_much(record, desired, [entry for entry, _ in delete])
+    refused = _large_prune_refusal(record, desired, [entry for entry, _ in delete])
     return PrunePlan(
         () if refused else tuple((entry.ref, found) for entry, found in delete), tuple(forget), tuple(notes), refused
     )
 
 
-def _not_ours(entry: InventoryEntry, found: Body) -> str:
+def _reason_not_owned(entry: InventoryEntry, found: Body) -> str:
     if entry.uid and uid_of(found) != entry.uid:
         return "another object of this name was created"
     if not declares(found, FIELD_MANAGER):
@@ -85,7 +85,7 @@ def _not_ours(entry: InventoryEntry, found: Body) -> str:
     return ""
 
 
-def _stays(entry: InventoryEntry, found: Body) -> str:
+def _reason_kept(entry: InventoryEntry, found: Body) -> str:
     if is_being_deleted(found):
         finalizers = ", ".join(map(str, list_at(found, "metadata", "finalizers"))) or "none"
         since = found["metadata"]["deletionTimestamp"]
@@ -95,7 +95,7 @@ def _stays(entry: InventoryEntry, found: Body) -> str:
     return ""
 
 
-def _too_much(record: InventoryRecord, desired: Desired, doomed: list[InventoryEntry]) -> str:
+def _large_prune_refusal(record: InventoryRecord, desired: Desired, doomed: list[InventoryEntry]) -> str:
     if not any(entry.kind == INFERENCE_SERVICE.kind for entry in doomed) or record.consent == desired.revision:
         return ""  # budgets without their services protect nothing
     consent = f"to allow it, annotate the ConfigMap with {CONSENT_ANNOTATION}={desired.revision}"

@@ -69,7 +69,7 @@ class Desired:
     objects: tuple[DesiredObject, ...]  # in the order of application
 
 
-def in_order(objects: "list[DesiredObject]") -> tuple[DesiredObject, ...]:
+def in_apply_order(objects: "list[DesiredObject]") -> tuple[DesiredObject, ...]:
     """Sort objects by wave, then by name, independent of the order of files."""
     return tuple(sorted(objects, key=lambda each: (each.wave, each.ref)))
 
@@ -93,13 +93,15 @@ def render(loaded: Loaded, revision: str, *, namespace: str = MODELS_NAMESPACE, 
     scaled = policy_minima(loaded.objects)
     objects: list[DesiredObject] = []
     problems: list[Problem] = []
-    for service in _pools(loaded.of(InferenceService)):
+    for service in _pools(loaded.objects_of(InferenceService)):
         body = _service_body(service, namespace)
         problems += [service.problem(path, message) for path, message in findings(body)]
         problems += _annotation_problems(service)
         objects.append(_service(service, body, scaled.get(service.value.pool or "")))
         objects.append(_budget(service, body["metadata"]["namespace"], budget_kind))
-    return Rendered(Desired(revision, (budget_kind, INFERENCE_SERVICE), in_order(objects)), tuple(sorted(problems)))
+    return Rendered(
+        Desired(revision, (budget_kind, INFERENCE_SERVICE), in_apply_order(objects)), tuple(sorted(problems))
+    )
 
 
 def render_budgets(
@@ -120,7 +122,7 @@ def render_budgets(
         head = live["metadata"]
         pool, where = str(mapping_at(head, "labels").get(POOL_LABEL, "")), head.get("namespace") or namespace
         budgets.append(DesiredObject(budget_body(head["name"], pool, where, budget_kind), BUDGETS_WAVE, ""))
-    return Desired(revision, (budget_kind,), in_order(budgets))
+    return Desired(revision, (budget_kind,), in_apply_order(budgets))
 
 
 def _pools(services: Iterable[Declared[InferenceService]]) -> list[Declared[InferenceService]]:

@@ -30,10 +30,10 @@ from functions.controller.kubernetes.objects import (
     INFERENCE_SERVICE,
     Body,
     Kind,
-    at,
     list_at,
     mapping_at,
     uid_of,
+    value_at,
 )
 from functions.controller.kubernetes.ownership import FIELD, Policy, declares, owners
 from functions.controller.kubernetes.webhook_rules import AUTOSCALER_ANNOTATION, KNATIVE, mode_of
@@ -50,69 +50,71 @@ Way = Literal["minReplicas", "scale", "revision"]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ReplicaWrite:
     replicas: int  # requested from the cluster now
     changed: bool = False
     contested: str = ""  # why the wanted number is not written, and what to do
     pending: str = ""  # why it cannot be written yet (temporary)
 
 
-def way_of(live: Mapping[str, Any]) -> Way:
+def write_method_of(live: Mapping[str, Any]) -> Way:
     """Return how this service's number is written."""
     if mode_of(live) == KNATIVE:
         return "revision"
     return "scale" if _class_of(live) == "external" else "minReplicas"
 
 
-def bounded(live: Mapping[str, Any], replicas: int) -> int:
+def clamp_replicas(live: Mapping[str, Any], replicas: int) -> int:
     """Limit the number to what KServe's webhooks accept: at most maxReplicas, and at least one with an HPA."""
-    most = at(live, "spec", "predictor", "maxReplicas")
+    most = value_at(live, "spec", "predictor", "maxReplicas")
     if isinstance(most, int) and most > 0:
         replicas = min(replicas, most)
     is_hpa = mode_of(live) != KNATIVE and _class_of(live) == "hpa"
     return max(1, replicas) if is_hpa else replicas
 
 
-def kept_from_zero(live: Mapping[str, Any], replicas: int) -> str:
+def zero_refusal_reason(live: Mapping[str, Any], replicas: int) -> str:
     """Return why a service that should have no replica keeps one, and what to do; otherwise an empty text."""
-    return _NEVER_ZERO if bounded(live, replicas) > replicas == 0 else ""
+    return _NEVER_ZERO if clamp_replicas(live, replicas) > replicas == 0 else ""
 
 
-def present(api: KubeApi, live: Mapping[str, Any]) -> int | None:
+def requested_replicas(api: KubeApi, live: Mapping[str, Any]) -> int | None:
     """Return the number that the cluster is asked for, or None. KServe takes a missing minReplicas as 1."""
-    way = way_of(live)
+    way = write_method_of(live)
     if way == "minReplicas":
-        number = at(live, *FIELD)
+        number = value_at(live, *FIELD)
         number = 1 if number is None else number
     elif way == "scale":
         deployment = api.get(DEPLOYMENT, live["metadata"]["namespace"], child_name(live))
-        number = at(deployment, "spec", "replicas") if deployment is not None else None
+        number = value_at(deployment, "spec", "replicas") if deployment is not None else None
     else:
         floors = [_floor(revision) for revision in _revisions(api, live)]
         number = max((floor for floor in floors if floor is not None), default=None)
     return number if isinstance(number, int) else None
 
 
-def write(
+def write_replicas(
     api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy, *, over: frozenset[str] = frozenset()
-) -> Written:
+) -> ReplicaWrite:
     """Write the number of replicas. Blocks; raises Retryable, Terminal and LeadershipLost like `api`. `over` are
     managers that may be overruled although they still declare the number."""
-    wanted = bounded(live, replicas)
-    match way_of(live):
+    wanted = clamp_replicas(live, replicas)
+    match write_method_of(live):
         case "minReplicas":
             written = _write_field(api, live, wanted, policy, over)
-            return replace(written, contested=written.contested or kept_from_zero(live, replicas))
+            return replace(written, contested=written.contested or zero_refusal_reason(live, replicas))
         case "scale":
             return _write_scale(api, live, wanted)
         case "revision":
             return _write_floors(api, live, wanted)
 
 
-def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Policy, over: frozenset[str]) -> Written:
-    number = at(live, *FIELD)
+def _write_field(
+    api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Policy, over: frozenset[str]
+) -> ReplicaWrite:
+    number = value_at(live, *FIELD)
     if number == wanted and _owns_field(live):
-        return Written(wanted)
+        return ReplicaWrite(wanted)
     try:
         api.server_side_apply(_field_body(live, wanted), manager=AUTOSCALER_MANAGER)
     except Conflict as conflict:
@@ -120,17 +122,17 @@ def _write_field(api: KubeApi, live: Mapping[str, Any], wanted: int, policy: Pol
         if declared and policy == "report":
             return _share(api, live, wanted, ", ".join(map(str, declared)))
         api.server_side_apply(_field_body(live, wanted), manager=AUTOSCALER_MANAGER, force=True)
-    return Written(wanted, changed=number != wanted)
+    return ReplicaWrite(wanted, changed=number != wanted)
 
 
-def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> Written:
+def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> ReplicaWrite:
     """Own the field, at its live number, with the managers that declare it: when they release it, nothing moves."""
-    number = at(live, *FIELD)
+    number = value_at(live, *FIELD)
     if not _owns_field(live):
         api.server_side_apply(_field_body(live, number), manager=AUTOSCALER_MANAGER)
     name = live["metadata"]["name"]
     why = f"{holders}, but {wanted} replicas are wanted; leave minReplicas out of what delivers {name}"
-    return Written(number, contested=why)
+    return ReplicaWrite(number, contested=why)
 
 
 def _owns_field(live: Mapping[str, Any]) -> bool:
@@ -147,27 +149,27 @@ def _field_body(live: Mapping[str, Any], replicas: int) -> Body:
     }
 
 
-def _write_scale(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written:
+def _write_scale(api: KubeApi, live: Mapping[str, Any], wanted: int) -> ReplicaWrite:
     name, namespace = child_name(live), live["metadata"]["namespace"]
     deployment = api.get(DEPLOYMENT, namespace, name)
     if deployment is None:
-        return Written(0, pending=f"the Deployment {name} does not exist yet")
-    if at(deployment, "spec", "replicas") == wanted:
-        return Written(wanted)
+        return ReplicaWrite(0, pending=f"the Deployment {name} does not exist yet")
+    if value_at(deployment, "spec", "replicas") == wanted:
+        return ReplicaWrite(wanted)
     api.scale(DEPLOYMENT, namespace, name, wanted, manager=AUTOSCALER_MANAGER)
-    return Written(wanted, changed=True)
+    return ReplicaWrite(wanted, changed=True)
 
 
-def _write_floors(api: KubeApi, live: Mapping[str, Any], wanted: int) -> Written:
+def _write_floors(api: KubeApi, live: Mapping[str, Any], wanted: int) -> ReplicaWrite:
     revisions = _revisions(api, live)
     if not revisions:
-        return Written(0, pending="no revision takes traffic yet")
+        return ReplicaWrite(0, pending="no revision takes traffic yet")
     outdated = [revision for revision in revisions if _floor(revision) != wanted]
     for revision in outdated:
         metadata = {**_named(revision), "annotations": {MIN_SCALE: str(wanted)}}
         body = {"apiVersion": REVISION.api_version, "kind": REVISION.kind, "metadata": metadata}
         api.server_side_apply(body, manager=AUTOSCALER_MANAGER, force=True)  # Knative set it at the revision's creation
-    return Written(wanted, changed=bool(outdated))
+    return ReplicaWrite(wanted, changed=bool(outdated))
 
 
 def _revisions(api: KubeApi, live: Mapping[str, Any]) -> list[Body]:

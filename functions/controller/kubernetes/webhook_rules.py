@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from functions.api.problems import shown
-from functions.controller.kubernetes.objects import at, list_at, mapping_at
+from functions.controller.kubernetes.objects import list_at, mapping_at, value_at
 
 Path = tuple[str | int, ...]
 Finding = tuple[Path, str]
@@ -41,13 +41,13 @@ def findings(body: Mapping[str, Any]) -> list[Finding]:
 
 def mode_of(body: Mapping[str, Any]) -> str | None:
     """Return the deployment mode (`Standard`, `Knative`) of the status, else of the annotation, else None."""
-    mode = at(body, "status", "deploymentMode") or _annotation(body, MODE_ANNOTATION)
+    mode = value_at(body, "status", "deploymentMode") or _annotation(body, MODE_ANNOTATION)
     return _ALIASES.get(str(mode), str(mode)) if mode else None
 
 
 def mode_change(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     """Return why this body may not replace the live object, or an empty text."""
-    wanted, is_ = mode_of(body), mode_of(live) if at(live, "status", "deploymentMode") else None
+    wanted, is_ = mode_of(body), mode_of(live) if value_at(live, "status", "deploymentMode") else None
     if wanted is None or is_ is None or wanted == is_:
         return ""
     return (
@@ -135,7 +135,7 @@ def _multi_node(body: Mapping[str, Any]) -> Iterator[Finding]:
             path,
             f"a service that spans several nodes needs {MODE_ANNOTATION}: {STANDARD} and {AUTOSCALER_ANNOTATION}: none",
         )
-    uri = at(body, "spec", "predictor", "model", "storageUri")
+    uri = value_at(body, "spec", "predictor", "model", "storageUri")
     if uri is not None and not str(uri).startswith(("pvc://", "oci://")):
         yield (*_PREDICTOR, "model", "storageUri"), f"found {shown(uri)}; allowed with workers: pvc:// or oci://"
     if len(_dicts(worker.get("containers"))) > 1:

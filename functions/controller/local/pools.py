@@ -89,7 +89,7 @@ class PoolUnusable(Exception):
 def pools_of(loaded: Loaded) -> tuple[Pool, ...]:
     """The pools by name; PoolUnusable where one cannot run here."""
     minima = policy_minima(loaded.objects)
-    found = [pool_from(service, minima) for service in loaded.of(InferenceService)]
+    found = [pool_from(service, minima) for service in loaded.objects_of(InferenceService)]
     return tuple(sorted((pool for pool in found if pool is not None), key=lambda pool: pool.name))
 
 
@@ -98,7 +98,7 @@ def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
     problems: list[Problem] = []
     services: list[tuple[Declared[InferenceService], Pool]] = []
     minima = policy_minima(loaded.objects)
-    for service in loaded.of(InferenceService):
+    for service in loaded.objects_of(InferenceService):
         try:
             pool = pool_from(service, minima)
         except PoolUnusable as error:

@@ -37,7 +37,7 @@ from functions.controller.local.probes import ProbeOutcome, ProcessProber
 from functions.controller.local.spec import Probe, ProcessSpec
 from functions.controller.local.step import step
 from functions.decisions.health.backoff import BackoffPolicy
-from functions.fleet.own_stalls import Rounds
+from functions.fleet.own_stalls import StallGuard
 from functions.fleet.tasks import Supervised
 
 TICK_S = 0.2  # a crash is seen, and a ready process noticed, within this
@@ -68,7 +68,7 @@ class Supervisor:
         self._recorded = b""
         self._prober = ProcessProber()
         self._tasks = Supervised(restart_after_s=TICK_S)
-        self._rounds = Rounds(TICK_S, clock())
+        self._rounds = StallGuard(TICK_S, clock())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -123,7 +123,7 @@ class Supervisor:
 
     def round(self) -> None:
         """Where it comes late nobody's time is over yet: what a process answered meanwhile lies unread."""
-        may_judge = self._rounds.may_judge(self._clock())
+        may_judge = self._rounds.is_on_time(self._clock())
         for instance in list(self.instances.values()):
             self._notice_exit(instance)
             self._sweep(instance)

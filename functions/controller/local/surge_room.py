@@ -14,7 +14,7 @@ from pathlib import Path
 from functions.api.kinds.inference_service import accelerators_by_arguments, last_argument
 from functions.controller.local.pools import EngineKind, Pool
 from functions.decisions.capacity.memory import DEFAULT_UTILIZATION_RATIO
-from functions.decisions.rollout.surge_room import Headroom, without_room
+from functions.decisions.rollout.surge_room import Headroom, describe_shortage
 
 DEVICES = Path("/dev")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -40,7 +40,7 @@ class Machine:
                     awake.get(each.name, 0) * utilization_ratio(each) for each in pools if device in self._of(each)
                 )
                 headrooms.append(Headroom(f"the memory of accelerator {device}", 1.0, used, utilization_ratio(pool)))
-        return without_room(headrooms)
+        return describe_shortage(headrooms)
 
     def _of(self, pool: Pool) -> tuple[str, ...]:
         visible = visible_devices(dict(pool.env).get(_VISIBLE))

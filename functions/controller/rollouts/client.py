@@ -16,7 +16,7 @@ from functions.api.snapshot_entries import (
     AnyModelId,
     Hex64,
     Name,
-    QuotaLimits,
+    QuotaLimitsPart,
     Scope,
     ServiceClass,
 )
@@ -24,7 +24,7 @@ from functions.controller.snapshot.registry_client import RegistryClient, Regist
 from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout import evidence as rollout_evidence
 from functions.decisions.rollout.codec import Command, RolloutInvalid
-from functions.decisions.rollout.evidence import Evidence, EvidenceInvalid
+from functions.decisions.rollout.evidence import EvidenceInvalid, TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, id_of
 
 CHANGES_PATH = "/internal/v1/changes"
@@ -59,7 +59,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     max_class: ServiceClass = "interactive"
     expires_unix_s: float | None = None
     revoked: bool = False
-    limits: QuotaLimits | None = None
+    limits: QuotaLimitsPart | None = None
 
 
 class RolloutRow(Rollout, frozen=True, forbid_unknown_fields=False):
@@ -113,7 +113,7 @@ class RolloutClient:
         path = f"{ROLLOUTS_PATH}/{rollout}/events"
         return _row(await self._registry.send("POST", path, content=rollout_codec.encode(command)))
 
-    async def evidence(self, rollout: RolloutId) -> Evidence:
+    async def evidence(self, rollout: RolloutId) -> TrialEvidence:
         """Of the trial that it is in now."""
         response = await self._registry.send("GET", f"{ROLLOUTS_PATH}/{rollout}/evidence")
         try:

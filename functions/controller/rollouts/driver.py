@@ -20,11 +20,11 @@ from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.snapshot.registry_client import LastHeartbeat, RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.rollout.codec import Command
-from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, Verdict, evaluate
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, RolloutVerdict, evaluate
+from functions.decisions.rollout.evidence import TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import finding_text, rollout_text
-from functions.decisions.rollout.replica_shares import VersionShares, aims, share_percent
+from functions.decisions.rollout.replica_shares import VersionShares, candidate_targets, share_percent
 from functions.fleet.heartbeat import Heartbeat
 
 # Residency of a rollout's two versions, from the heartbeats of the pool's replicas. Pure.
@@ -91,7 +91,7 @@ class RolloutDriver:
     ) -> None:
         """Where it may not go on, what is bad is still taken back, and nothing else happens. `on_share` is called when
         the replicas of a base's versions bear another share."""
-        self.verdicts: dict[RolloutId, Verdict] = {}  # of the active rollouts, as last judged
+        self.verdicts: dict[RolloutId, RolloutVerdict] = {}  # of the active rollouts, as last judged
         self.shares: dict[RolloutId, int] = {}  # of bases' rollouts: the percent that their replicas bear
         self.trouble = ""
         self._passed: dict[RolloutId, int] = {}  # of bases' rollouts: the stage that has passed and waits for replicas
@@ -150,7 +150,7 @@ class RolloutDriver:
         self._failed(troubles[0] if troubles else "")
 
     async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], client: RolloutClient) -> None:
-        evidence = await client.evidence(row.id) if row.percent else Evidence()
+        evidence = await client.evidence(row.id) if row.percent else TrialEvidence()
         where = self._with_time(row, residency_of(row, heartbeats))
         where = replace(where, aim=self._aims.get(row.id, 1))
         verdict = evaluate(row, evidence, where, self._wall_clock(), self._patience)
@@ -188,7 +188,7 @@ class RolloutDriver:
 
     def aim(self, base: ModelEntry, shares: VersionShares) -> None:
         """A target says what its pool is to have, before it changes a replica for it."""
-        self._aims = {**self._aims, **aims(base, self._rows.book.active, shares)}  # from a thread, too
+        self._aims = {**self._aims, **candidate_targets(base, self._rows.book.active, shares)}  # from a thread, too
 
     def _share(self, row: Rollout, percent: int) -> None:
         if self.shares.get(row.id, row.percent) != percent:
@@ -217,7 +217,7 @@ def rollouts_in_words(rows: RowsFollower, driver: RolloutDriver, rollouts: tuple
     }
 
 
-def _shown(row: Rollout, verdict: Verdict | None) -> dict[str, Any]:
+def _shown(row: Rollout, verdict: RolloutVerdict | None) -> dict[str, Any]:
     return {
         "id": row.id,
         "model": row.model,

@@ -29,7 +29,7 @@ from functions.api.snapshot import (
     FallbackEntry,
     PlacementEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     RolloutEntry,
     RoutingEntry,
     RuleEntry,
@@ -54,8 +54,8 @@ def quota_entry(policy: QuotaPolicy) -> QuotaEntry:
     )
 
 
-def quota_limits(limits: WrittenLimits) -> QuotaLimits:
-    return msgspec.convert(limits, QuotaLimits, from_attributes=True)
+def quota_limits(limits: WrittenLimits) -> QuotaLimitsPart:
+    return msgspec.convert(limits, QuotaLimitsPart, from_attributes=True)
 
 
 def routing_entry(policy: RoutingPolicy) -> RoutingEntry:

@@ -50,7 +50,7 @@ from functions.controller.snapshot.resolve import Resolved, Resolver
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.replica_shares import with_shares
-from functions.decisions.rollout.steering import moved_with
+from functions.decisions.rollout.steering import follow_rollouts
 
 ATTEMPTS = 4
 BACKOFF = BackoffPolicy(base_s=0.2, cap_s=2.0)
@@ -205,7 +205,7 @@ class Publisher:
                 return PublishOutcome("unchanged", "nothing is published yet")
             book = self._rows.book
             allowed = without_revoked(self._past.snapshot, book)
-            moved, held = await self._held_back(with_shares(moved_with(allowed, book.rows), self._shares()))
+            moved, held = await self._held_back(with_shares(follow_rollouts(allowed, book.rows), self._shares()))
             later = msgspec.structs.replace(moved, epoch=state.next_epoch, compiled_unix_s=self._wall_clock())
             content = await asyncio.to_thread(indexed, later, self._past)
             if content.content_hash == state.snapshot_hash:

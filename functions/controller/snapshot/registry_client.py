@@ -19,8 +19,8 @@ from functions.api import snapshot_document as documents
 from functions.api.snapshot import SNAPSHOT_MAX_BYTES, Snapshot, SnapshotInvalid
 from functions.api.snapshot_index import Indexed, changes_between, empty
 from functions.fleet.heartbeat import SILENCE_LIMIT_S, Heartbeat
-from functions.fleet.pauses import PATIENT_SLICE_S, breather
-from functions.fleet.role_credentials import Bearer, now
+from functions.fleet.pauses import PATIENT_SLICE_S, pause_between_slices
+from functions.fleet.role_credentials import Bearer, current_secret
 from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, FENCE_HEADER, HASH_HEADER, SNAPSHOT_PATH
 
 FLEET_PATH = "/v1/fleet"
@@ -128,7 +128,7 @@ class RegistryClient:
             return None
         try:
             return await asyncio.to_thread(
-                documents.read, documents.in_chunks(response.content), empty(), breather(PATIENT_SLICE_S)
+                documents.read, documents.in_chunks(response.content), empty(), pause_between_slices(PATIENT_SLICE_S)
             )
         except SnapshotInvalid:
             return None
@@ -167,7 +167,10 @@ class RegistryClient:
         timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
         """A good answer, or the error that says what to do; what has a body is fenced."""
-        headers, url = {"authorization": f"Bearer {now(self._token)}", "accept-encoding": "identity"}, self._base + path
+        headers, url = (
+            {"authorization": f"Bearer {current_secret(self._token)}", "accept-encoding": "identity"},
+            self._base + path,
+        )
         if content is not None:
             headers["content-type"] = "application/json"
             headers |= {FENCE_HEADER: str(self._fence())} if self._fence is not None else {}

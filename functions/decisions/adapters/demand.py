@@ -50,7 +50,7 @@ class AdapterDemand:
     named: tuple[EngineName, ...] = ()
 
     @classmethod
-    def of(cls, ranked: Iterable[WantedAdapter], on_demand: Iterable[WantedAdapter] = ()) -> "AdapterDemand":
+    def from_ranked(cls, ranked: Iterable[WantedAdapter], on_demand: Iterable[WantedAdapter] = ()) -> "AdapterDemand":
         """The first entry counts if `ranked` names an adapter twice. `on_demand` is never loaded ahead."""
         ahead: dict[EngineName, WantedAdapter] = {}
         for wanted in ranked:
@@ -65,7 +65,7 @@ class AdapterDemand:
         )
 
 
-def wanted_in(snapshot: Snapshot, pool: PoolName) -> AdapterDemand:
+def build_demand(snapshot: Snapshot, pool: PoolName) -> AdapterDemand:
     """Return every adapter version of the pool, the most important first."""
     entry = next((entry for entry in snapshot.pools if entry.name == pool), None)
     served = model_of(entry) if entry is not None else pool
@@ -95,7 +95,7 @@ def wanted_in(snapshot: Snapshot, pool: PoolName) -> AdapterDemand:
         turns.setdefault(model.id.partition("/")[0], []).extend(pairs)
     rounds = zip_longest(*(turns[tenant] for tenant in sorted(turns)), fillvalue=())
     ranked = (*chain.from_iterable(chain.from_iterable(rounds)), *_in_order(still))
-    return AdapterDemand.of(ranked, sorted(on_demand, key=lambda wanted: wanted.name))
+    return AdapterDemand.from_ranked(ranked, sorted(on_demand, key=lambda wanted: wanted.name))
 
 
 def _in_order(entries: Iterable[tuple[int, EngineName, WantedAdapter]]) -> list[WantedAdapter]:

@@ -31,16 +31,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from functions.api.ids import EngineName
-from functions.decisions.adapters.demand import AdapterDemand, WantedAdapter, wanted_in
+from functions.decisions.adapters.demand import AdapterDemand, WantedAdapter, build_demand
 from functions.decisions.adapters.state import (
     AdapterPolicy,
     AdapterState,
     ColdLoad,
     EngineAdapters,
     Failure,
-    ask,
-    failed,
     observe,
+    record_failed_load,
+    request_load,
 )
 
 __all__ = [
@@ -52,10 +52,10 @@ __all__ = [
     "EngineAdapters",
     "Failure",
     "WantedAdapter",
-    "ask",
-    "failed",
+    "build_demand",
     "plan",
-    "wanted_in",
+    "record_failed_load",
+    "request_load",
 ]  # fmt: skip
 
 _DRAINED = "waits for an adapter that is being drained"
@@ -101,7 +101,7 @@ def plan(
     limit = f"over this replica's limit of {policy.max_adapters} adapters"
     without_room = tuple(name for name in over if name not in engine.loaded)
     left_out = dict.fromkeys(without_room, limit)
-    left_out |= dict.fromkeys(pass_.pins_waiting, _DRAINED if _anyone_leaves(state) else _BUSY)
+    left_out |= dict.fromkeys(pass_.pins_waiting, _DRAINED if _is_any_leaving(state) else _BUSY)
     left_out |= {name: str(failure) for name, failure in state.failures.items()}
     present = engine.loaded | engine.loading | {adapter.name for adapter in pass_.load}
     return AdapterPlan(
@@ -146,7 +146,7 @@ class _Pass:
             if name in self.engine.loading:
                 continue
             if self.room > 0:
-                self._take(self.demand.by_name[name])
+                self._add_load(self.demand.by_name[name])
             else:
                 self.cold_loads_waiting.append(name)
 
@@ -159,13 +159,13 @@ class _Pass:
             if self.room <= 0:
                 self.pins_waiting.append(name)
             elif ahead > 0:
-                self._take(self.demand.by_name[name])
+                self._add_load(self.demand.by_name[name])
                 ahead -= 1
         for adapter in self.demand.ranked:
             if self.room <= self.headroom or ahead <= 0:
                 return
             if self._loadable(adapter.name) and adapter.name not in self.state.cold_loads:
-                self._take(adapter)
+                self._add_load(adapter)
                 ahead -= 1
 
     def victims(self) -> dict[EngineName, float]:
@@ -198,7 +198,7 @@ class _Pass:
         named = self.demand.by_name[name].need != "unnamed"
         return (self.state.used_s(name), named, self.state.loaded_s.get(name, self.now_s), self.demand.rank[name])
 
-    def _take(self, adapter: WantedAdapter) -> None:
+    def _add_load(self, adapter: WantedAdapter) -> None:
         self.load.append(adapter)
         self.room -= 1
 
@@ -236,7 +236,7 @@ def _without_pins(state: AdapterState, pinned: Mapping[EngineName, None]) -> Ada
     )
 
 
-def _anyone_leaves(state: AdapterState) -> bool:
+def _is_any_leaving(state: AdapterState) -> bool:
     return bool(state.unwanted_since_s or state.leaving_since_s)
 
 

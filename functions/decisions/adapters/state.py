@@ -106,7 +106,7 @@ class AdapterState:
 LoadVerdict = Literal["accepted", "loaded", "unknown", "refused", "failed", "full"]
 
 
-def ask(
+def request_load(
     demand: AdapterDemand,
     engine: EngineAdapters,
     state: AdapterState,
@@ -136,7 +136,7 @@ def ask(
     return "accepted", replace(state, cold_loads={**state.cold_loads, name: ColdLoad(first_s, last_s)})
 
 
-def failed(
+def record_failed_load(
     state: AdapterState,
     name: EngineName,
     reason: str,

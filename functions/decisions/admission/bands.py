@@ -74,7 +74,7 @@ def engine_priority(service_class: ServiceClass, now_unix_ms: int) -> int:
     return now_unix_ms + _ENGINE_PATIENCE_MS[service_class]
 
 
-def may_go(
+def may_dispatch(
     band: int, use_ratios: Sequence[float], total_ratio: float, rules: Sequence[BandRules], overloaded: bool
 ) -> bool:
     """Return True if the band may dispatch one more request, within its share or by borrowing."""
@@ -107,7 +107,7 @@ def order(
     return [band for _, band in sorted(ranked)]
 
 
-def part_of_drain(band: int, waiting: Sequence[bool], rules: Sequence[BandRules], overloaded: bool) -> float:
+def drain_share_ratio(band: int, waiting: Sequence[bool], rules: Sequence[BandRules], overloaded: bool) -> float:
     """Return the share of the pool's dispatch rate that goes to the band while the same bands have requests waiting."""
     shares = [
         0.0 if not has_work else BATCH_FLOOR_RATIO if index == BATCH and overloaded else rules[index].share_ratio

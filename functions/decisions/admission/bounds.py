@@ -41,7 +41,7 @@ class Strain:
     overloaded: bool = False
     since_s: float | None = None  # start of the checks that contradict `overloaded`; None if the last one agreed
 
-    def look(self, waited_s: float, slo_s: float, now_s: float) -> bool:
+    def record_longest_wait(self, waited_s: float, slo_s: float, now_s: float) -> bool:
         """Record the longest wait at this moment and return True if the band is overloaded."""
         if (waited_s > _LONG_RATIO * slo_s) == self.overloaded:
             self.since_s = None
@@ -65,7 +65,7 @@ TENANT_MAX_REQUESTS = 512
 BoundReason = Literal["queue_full", "tenant_queue_full", "low_tier"]
 
 
-def bound_broken(
+def exceeded_bound(
     ticket: Ticket, flow: Flow, queue: FairQueue, queues: Sequence[FairQueue], *,
     max_queued_tokens: int, heaviest: float,
 ) -> BoundReason | None:  # fmt: skip
@@ -117,10 +117,10 @@ class WaitTolerance:
     def __init__(self) -> None:
         self.ratio = MOST
 
-    def in_time(self) -> None:
+    def record_in_time(self) -> None:
         """Record that a waiting request was dispatched in time."""
         self.ratio = min(MOST, self.ratio + _STEP * LATE)
 
-    def late(self) -> None:
+    def record_late(self) -> None:
         """Record that a request waited past its deadline."""
         self.ratio = max(LEAST, self.ratio - _STEP * (1.0 - LATE))

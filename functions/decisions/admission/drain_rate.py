@@ -44,15 +44,15 @@ class Rate:
         self._passed = 0.0
         self._since_s = self._full_s = now_s
 
-    def passed(self, amount: float) -> None:
+    def record_dispatched(self, amount: float) -> None:
         self._passed += amount
 
-    def still_full(self, now_s: float) -> None:
+    def mark_full(self, now_s: float) -> None:
         """Record that a request was rejected: the pool is full even if no request waits."""
         self._full_s = now_s
         self.has_been_full = self.per_replica > 0.0
 
-    def at_least(self, now_s: float, replicas: int) -> float:
+    def rate_so_far(self, now_s: float, replicas: int) -> float:
         """Return the rate, or an estimate from this sample so far if there is none yet."""
         if self.per_replica or replicas <= 0:
             return self.per_replica
@@ -94,7 +94,7 @@ class ReturnTimes:
             int, tuple[float, float]
         ] = {}  # start and end of the time for which room is reserved; the first is due first
 
-    def send_away(self, request: int, cost: float, wait_s: float, drain_per_s: float, now_s: float) -> float:
+    def reserve_place(self, request: int, cost: float, wait_s: float, drain_per_s: float, now_s: float) -> float:
         """Return the seconds until there will be room. A request that comes back too early keeps its place."""
         if drain_per_s <= 0.0:
             return wait_s
@@ -109,7 +109,7 @@ class ReturnTimes:
         self._places[request] = (due_s, due_s + _JITTER_RATIO * after_s + _LATE_S)
         return after_s
 
-    def take(self, request: int, now_s: float) -> bool:
+    def claim_place(self, request: int, now_s: float) -> bool:
         """Claim the place of a request that has come back; return False if it has none at this time."""
         place = self._places.get(request)
         if place is None or not place[0] <= now_s <= place[1]:
@@ -117,7 +117,7 @@ class ReturnTimes:
         del self._places[request]
         return True
 
-    def put_back(self, request: int, wait_s: float, now_s: float) -> float:
+    def postpone_place(self, request: int, wait_s: float, now_s: float) -> float:
         """Reserve a new place, ahead of others, for a request that came in time and found no room. Return its delay."""
         if wait_s >= MAX_RETRY_AFTER_S:
             return MAX_RETRY_AFTER_S
@@ -125,12 +125,12 @@ class ReturnTimes:
             self._places[request] = (now_s + wait_s, now_s + (1.0 + _JITTER_RATIO) * wait_s + _LATE_S)
         return wait_s
 
-    def are_due(self, until_s: float, now_s: float) -> bool:
+    def has_due_place(self, until_s: float, now_s: float) -> bool:
         """Return True if a place is due by then, so that a request without a place should not wait."""
         self._forget(now_s)
         return any(due_s <= until_s for due_s, _ in islice(self._places.values(), 1))
 
-    def are_over(self, now_s: float) -> bool:
+    def has_no_places(self, now_s: float) -> bool:
         """Return True if no places are left after expiring a few."""
         self._forget(now_s)
         return not self._places

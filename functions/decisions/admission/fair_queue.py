@@ -136,13 +136,13 @@ class FairQueue:
         """Return the arrival time of the oldest waiting request of all flows that are not parked, or None."""
         return min((flow.oldest().arrived_s for flow in self._waiting_flows() if not flow.parked), default=None)
 
-    def late(self, now_s: float) -> Iterator[tuple[Flow, Ticket]]:
+    def iter_late(self, now_s: float) -> Iterator[tuple[Flow, Ticket]]:
         """Yield the tickets whose deadline has passed. The caller must remove each before it requests the next."""
         for flow in list(self._waiting_flows()):
             while flow.queued_requests and flow.earliest().deadline_s <= now_s:
                 yield flow, flow.earliest()
 
-    def tidy(self, now_s: float) -> None:
+    def forget_idle_flows(self, now_s: float) -> None:
         """Forget flows that have been idle for long, and recompute the active weight. Call once a second."""
         gone = [
             flow.tenant
@@ -150,7 +150,7 @@ class FairQueue:
             if not flow.queued_requests
             and not flow.running
             and flow.last_s + _FORGET_S < now_s
-            and flow.returns.are_over(now_s)
+            and flow.returns.has_no_places(now_s)
         ]
         for tenant in gone:
             del self.flows[tenant]

@@ -125,29 +125,29 @@ class Gate:
             running / self.request_limit, kv_tokens / self.kv_limit_tokens, reading_tokens / self.reading_limit_tokens
         )
 
-    def crowd(self, now_s: float) -> None:
+    def note_crowding(self, now_s: float) -> None:
         """Record crowding: a request that may go found no capacity, or an engine has a long queue."""
         lent_s = now_s - self._crowded_s - self._hold_s
         if lent_s > 0.0:
             self._hold_s = min(CROWDED_MAX_S, 2.0 * self._hold_s) if lent_s < _LENT_WELL_S else CROWDED_S
         self._crowded_s = now_s
 
-    def lends(self, now_s: float) -> bool:
+    def is_lending(self, now_s: float) -> bool:
         """Return True if the last crowding is long enough ago to lend a tenant more than its part."""
         return now_s - self._crowded_s > self._hold_s
 
-    def has_its_part(self, flow: Flow, ticket: Ticket, part: float, now_s: float) -> bool:
+    def holds_full_share(self, flow: Flow, ticket: Ticket, part: float, now_s: float) -> bool:
         """Return True if a tenant with this part holds so much that `ticket` must wait for its other requests."""
         used = self.use_ratio(flow.running, flow.kv_tokens, flow.reading_tokens)
         reading_tokens = min(ticket.prompt_tokens, self.window.per_replica_tokens)
         one = self.use_ratio(1, ticket.kv_tokens, reading_tokens)
         if one >= part:  # large requests run one at a time, even if the window has changed since the previous dispatch
             return used >= part or flow.reading_tokens > 0
-        if part < PART_RATIO and self.lends(now_s):
+        if part < PART_RATIO and self.is_lending(now_s):
             return used >= PART_RATIO
         return used >= with_bursts(part, one)
 
-    def look(self, ready: Sequence[ReplicaView], slo_s: float, now_s: float) -> None:
+    def update_capacity(self, ready: Sequence[ReplicaView], slo_s: float, now_s: float) -> None:
         """Update the limits from the last heartbeats of the pool's ready replicas. Call a few times a second."""
         if (now_s - self._looked_s < _LOOK_S and len(ready) == self.replicas) or not ready:
             self.replicas = len(ready)
@@ -191,7 +191,7 @@ class Gate:
             is_update = self._seen.get(replica.id) is not replica
             learnt = learnt_slots(known, replica.running, replica.waiting, limited) if is_update else known
             if has_long_queue(replica.running, replica.waiting):
-                self.crowd(now_s)
+                self.note_crowding(now_s)
             if learnt is not None:
                 slots[replica.id] = learnt
         self._slots = slots

@@ -29,7 +29,13 @@ from xxhash import xxh3_64_intdigest
 from functions.api.snapshot import AdmissionEntry
 from functions.decisions.admission import bands
 from functions.decisions.admission.bands import STARVED_S, BandRules, rules_of
-from functions.decisions.admission.bounds import BoundReason, Strain, WaitTolerance, bound_broken, queue_headroom_ratio
+from functions.decisions.admission.bounds import (
+    BoundReason,
+    Strain,
+    WaitTolerance,
+    exceeded_bound,
+    queue_headroom_ratio,
+)
 from functions.decisions.admission.drain_rate import Rate, wait_s
 from functions.decisions.admission.fair_queue import FairQueue
 from functions.decisions.admission.gate import Gate
@@ -77,9 +83,9 @@ class Admission:
         self._blocked: int | None = None  # band whose head found no room; -1: the head of a starved band
         self._has_passed = True  # a request was dispatched without waiting in this second
         self._second_s = now_s
-        self.obey(policy)
+        self.apply_policy(policy)
 
-    def obey(self, policy: AdmissionEntry) -> None:
+    def apply_policy(self, policy: AdmissionEntry) -> None:
         self.rules: tuple[BandRules, ...] = rules_of(policy)
         self.max_queued_tokens = policy.max_queued_tokens
 
@@ -101,10 +107,10 @@ class Admission:
             self._has_passed = True
             self._dispatch(ticket, flow, queue, now_s)
             return "dispatch"
-        is_expected = bool(flow.returns) and flow.returns.take(xxh3_64_intdigest(ticket.content), now_s)
+        is_expected = bool(flow.returns) and flow.returns.claim_place(xxh3_64_intdigest(ticket.content), now_s)
         if self.kept_ratios is not None and not is_expected and self._gives_way(ticket, self.kept_ratios, now_s):
             ticket.state = OVER
-            return Refuse(GIVES_WAY, self._send_away(ticket, flow, now_s))
+            return Refuse(GIVES_WAY, self._assign_return_time(ticket, flow, now_s))
         if self._may_pass(ticket, flow, queue, now_s, is_expected=is_expected):
             self._has_passed = self._has_passed or not self.waiting
             self._dispatch(ticket, flow, queue, now_s)
@@ -126,40 +132,40 @@ class Admission:
         starved = self._starved(now_s)
         for band in self._order(starved):
             queue = self.queues[band]
-            flow = self._turn(queue, now_s)
+            flow = self._next_flow(queue, now_s)
             if flow is None:
                 continue
             ticket = flow.head(queue.newest_first)
             if ticket.deadline_s <= now_s:
-                self._too_late(flow, ticket, now_s)
+                self._expire(flow, ticket, now_s)
                 return ticket
             if not self.gate.has_capacity(ticket, self._reads_little(flow, queue)):
                 self._blocked = -1 if starved[band] else band
-                self.gate.crowd(now_s)
+                self.gate.note_crowding(now_s)
                 return None
             self._unqueue(ticket, RUNNING)
-            self.tolerance[band].in_time()
+            self.tolerance[band].record_in_time()
             self._dispatch(ticket, flow, queue, now_s)
             return ticket
         return None
 
-    def late(self, now_s: float) -> Iterator[Ticket]:
+    def expire_late(self, now_s: float) -> Iterator[Ticket]:
         """Remove and yield the waiting tickets whose deadline has passed. The caller must reject each."""
         for queue in self.queues:
-            for flow, ticket in queue.late(now_s):
-                self._too_late(flow, ticket, now_s)
+            for flow, ticket in queue.iter_late(now_s):
+                self._expire(flow, ticket, now_s)
                 yield ticket
 
     def refuse_late(self, ticket: Ticket, now_s: float) -> Refuse:
         """Return the refusal for a ticket that `next` or `late` returned as late."""
         flow = self.queues[ticket.band].flow(ticket.tenant, ticket.weight, now_s)
-        return Refuse("queue_timeout", self._send_away(ticket, flow, now_s))
+        return Refuse("queue_timeout", self._assign_return_time(ticket, flow, now_s))
 
-    def _too_late(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
+    def _expire(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
         """End a late ticket. It lowers the wait tolerance if it had the band's whole time and waited for the pool."""
         if not flow.parked and ticket.deadline_s - ticket.arrived_s > 0.99 * self.rules[ticket.band].max_wait_s:
-            self.tolerance[ticket.band].late()
-            self.drain.still_full(now_s)
+            self.tolerance[ticket.band].record_late()
+            self.drain.mark_full(now_s)
         self._unqueue(ticket, OVER)
         self.queues[ticket.band].refused += 1
 
@@ -171,10 +177,10 @@ class Admission:
     def first_token(self, ticket: Ticket, took_s: float | None = None) -> None:
         """Record the first token of a ticket, `took_s` after its dispatch."""
         if ticket.reading_tokens:
-            self.gate.window.read(ticket, took_s)
-            self.defer(ticket)
+            self.gate.window.record_prefill_end(ticket, took_s)
+            self.release_prefill_tokens(ticket)
 
-    def defer(self, ticket: Ticket) -> None:
+    def release_prefill_tokens(self, ticket: Ticket) -> None:
         """Release the ticket's prefill tokens: its prompt is read, or waits until its adapter is loaded."""
         tokens = ticket.reading_tokens
         if not tokens or ticket.flow is None:
@@ -186,7 +192,7 @@ class Admission:
         if ticket.flow.parked:
             self.queues[ticket.band].unpark(ticket.flow)
 
-    def ended(self, ticket: Ticket, cost: int | None) -> None:
+    def record_end(self, ticket: Ticket, cost: int | None) -> None:
         """Record the end of a dispatched ticket; `cost` is its true cost, or None if unknown."""
         if ticket.state != RUNNING or ticket.flow is None:
             return
@@ -206,21 +212,23 @@ class Admission:
         if flow.parked:
             queue.unpark(flow)
 
-    def look(self, ready: Sequence[ReplicaView], now_s: float) -> None:
+    def update_capacity(self, ready: Sequence[ReplicaView], now_s: float) -> None:
         """Update capacity and overload from the pool's ready replicas. Call `late` and `next` afterwards."""
         interactive = self.queues[_INTERACTIVE]
         slo_s = self.rules[_INTERACTIVE].slo_s or _SECOND_S
-        self.gate.look(ready, slo_s, now_s)
-        while (ticket := self.gate.window.due(now_s)) is not None:
+        self.gate.update_capacity(ready, slo_s, now_s)
+        while (ticket := self.gate.window.pop_due(now_s)) is not None:
             if ticket.state == RUNNING:
                 self.first_token(ticket)
         since_s = interactive.oldest_arrived_s()
-        interactive.newest_first = self._strain.look(now_s - since_s if since_s is not None else 0.0, slo_s, now_s)
+        interactive.newest_first = self._strain.record_longest_wait(
+            now_s - since_s if since_s is not None else 0.0, slo_s, now_s
+        )
         for queue in self.queues:
             for flow in queue.flows.values():
                 queue.unpark(flow)
         if now_s - self._second_s >= _SECOND_S:
-            self._second_passed(now_s)
+            self._run_each_second(now_s)
 
     def expected_wait_s(self, band: int, flow: Flow, cost: int) -> float:
         """Return the predicted wait of one more request of a tenant; 0 if no rate is known."""
@@ -275,9 +283,9 @@ class Admission:
         flow.reading_tokens += reading_tokens
         ticket.dispatched_s = now_s
         queue.charge(flow, ticket.cost, now_s)
-        self.drain.passed(ticket.cost)
+        self.drain.record_dispatched(ticket.cost)
         if not ticket.streams:
-            gate.window.entered(ticket, now_s)
+            gate.window.record_dispatch(ticket, now_s)
 
     def _may_pass(self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool) -> bool:
         """Return True if a ticket may be dispatched on arrival without overtaking a waiting request."""
@@ -285,16 +293,16 @@ class Admission:
             return False
         if flow.queued_requests or self._is_over_its_part(ticket, flow, queue, now_s):
             return False
-        if self._turn(queue, now_s) is not None:
+        if self._next_flow(queue, now_s) is not None:
             return False
         ratios, total = self._use_ratios()
-        if total >= KEPT_BELOW_RATIO and not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
+        if total >= KEPT_BELOW_RATIO and not is_expected and flow.returns.has_due_place(ticket.deadline_s, now_s):
             return False
-        if not bands.may_go(ticket.band, ratios, total, self.rules, self._floors_batch):
+        if not bands.may_dispatch(ticket.band, ratios, total, self.rules, self._floors_batch):
             return False
         return self.gate.has_capacity(ticket, self._reads_little(flow, queue))
 
-    def _turn(self, queue: FairQueue, now_s: float) -> Flow | None:
+    def _next_flow(self, queue: FairQueue, now_s: float) -> Flow | None:
         while (flow := queue.peek()) is not None:
             if not self._is_over_its_part(flow.head(queue.newest_first), flow, queue, now_s):
                 return flow
@@ -305,7 +313,7 @@ class Admission:
         """Return True if the ticket must wait for another request of its tenant to end."""
         if not flow.running or queue.active_weight <= flow.weight:
             return False
-        return self.gate.has_its_part(flow, ticket, flow.weight / queue.active_weight, now_s)
+        return self.gate.holds_full_share(flow, ticket, flow.weight / queue.active_weight, now_s)
 
     def _reads_little(self, flow: Flow, queue: FairQueue) -> bool:
         part = flow.weight / max(queue.active_weight, flow.weight)
@@ -335,19 +343,19 @@ class Admission:
     def _refusal(
         self, ticket: Ticket, flow: Flow, queue: FairQueue, now_s: float, *, is_expected: bool
     ) -> Refuse | None:
-        reason: Reason | None = bound_broken(
+        reason: Reason | None = exceeded_bound(
             ticket, flow, queue, self.queues, max_queued_tokens=self.max_queued_tokens, heaviest=self.heaviest
         )
         if reason is None and not self._is_hopeless(ticket, flow, now_s, is_expected=is_expected):
             return None
         if reason is None:
-            self.drain.still_full(now_s)
+            self.drain.mark_full(now_s)
         queue.refused += 1
-        return Refuse(reason or "saturated", self._send_away(ticket, flow, now_s, is_expected=is_expected))
+        return Refuse(reason or "saturated", self._assign_return_time(ticket, flow, now_s, is_expected=is_expected))
 
     def _is_hopeless(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool) -> bool:
         """Return True if the ticket would be late, or if room is reserved for requests whose return time has come."""
-        if not is_expected and flow.returns.are_due(ticket.deadline_s, now_s):
+        if not is_expected and flow.returns.has_due_place(ticket.deadline_s, now_s):
             return True
         expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
         tolerance = self.tolerance[ticket.band].ratio
@@ -355,21 +363,21 @@ class Admission:
             tolerance *= queue_headroom_ratio(flow.weight, self.heaviest)
         return expected_s > tolerance * (ticket.deadline_s - now_s)
 
-    def _send_away(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool = False) -> float:
+    def _assign_return_time(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool = False) -> float:
         queue = self.queues[ticket.band]
         own_part = flow.weight / max(queue.active_weight, flow.weight)
-        drain_per_s = self._per_s(self.drain.at_least(now_s, self.gate.replicas), ticket.band)
+        drain_per_s = self._per_s(self.drain.rate_so_far(now_s, self.gate.replicas), ticket.band)
         ahead, own = ticket.cost + queue.queued_cost, ticket.cost + flow.queued_cost
         expected_s = wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
         request = xxh3_64_intdigest(ticket.content)
         if is_expected:
-            return flow.returns.put_back(request, expected_s, now_s)
-        return flow.returns.send_away(request, ticket.cost, expected_s, own_part * drain_per_s, now_s)
+            return flow.returns.postpone_place(request, expected_s, now_s)
+        return flow.returns.reserve_place(request, ticket.cost, expected_s, own_part * drain_per_s, now_s)
 
     def _per_s(self, per_replica: float, band: int) -> float:
         """Return the band's part of the pool's drain rate while the same bands have requests waiting."""
         waiting = [bool(queue.waiting) or index == band for index, queue in enumerate(self.queues)]
-        part = bands.part_of_drain(band, waiting, self.rules, self._floors_batch)
+        part = bands.drain_share_ratio(band, waiting, self.rules, self._floors_batch)
         return per_replica * self.gate.replicas * part
 
     def _is_full(self) -> bool:
@@ -378,10 +386,10 @@ class Admission:
         full = self._blocked is not None or gate.use_ratio(gate.running, gate.kv_tokens, gate.reading_tokens) >= _FULL
         return full and self.waiting > 0
 
-    def _second_passed(self, now_s: float) -> None:
+    def _run_each_second(self, now_s: float) -> None:
         self._second_s = now_s
         self.drain.tick(now_s, self.gate.replicas, self._is_full() and not self._has_passed)
         self._has_passed = not self.waiting
         for queue in self.queues:
-            queue.tidy(now_s)
+            queue.forget_idle_flows(now_s)
         self.heaviest = max((flow.weight for queue in self.queues for flow in queue.flows.values()), default=1.0)

@@ -54,17 +54,17 @@ class ReadingWindow:
             tuple[float, int, Ticket]
         ] = []  # requests without streaming, with the time from which they count as read
 
-    def entered(self, ticket: Ticket, now_s: float) -> None:
+    def record_dispatch(self, ticket: Ticket, now_s: float) -> None:
         if not ticket.streams and self._reported_rate > 0.0:
             heappush(self._due, (now_s + ticket.prompt_tokens / self._reported_rate, ticket.number, ticket))
 
-    def read(self, ticket: Ticket, took_s: float | None) -> None:
+    def record_prefill_end(self, ticket: Ticket, took_s: float | None) -> None:
         """Record that a prompt has been read, in `took_s` if known."""
         self._passed_tokens += ticket.prompt_tokens
         if took_s is not None and took_s < self._least_s:
             self._least_s = took_s
 
-    def due(self, now_s: float) -> Ticket | None:
+    def pop_due(self, now_s: float) -> Ticket | None:
         """Remove and return the next ticket that counts as read by now, or None."""
         return heappop(self._due)[2] if self._due and self._due[0][0] <= now_s else None
 

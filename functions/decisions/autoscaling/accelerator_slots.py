@@ -65,23 +65,23 @@ def free_slots(held: Mapping[str, HeldSlots], ending: int, slots: int) -> int:
     return max(0, slots - ending - sum(each.awake for each in held.values()))
 
 
-def without_slot(held: Mapping[str, HeldSlots], ending: int, slots: int) -> dict[str, int]:
+def sleepers_without_slot(held: Mapping[str, HeldSlots], ending: int, slots: int) -> dict[str, int]:
     """Return by pool the sleeping replicas without a slot to wake on: other pools cannot borrow them."""
     free = free_slots(held, ending, slots)
     return {name: max(0, each.asleep - free) for name, each in held.items()}
 
 
-def allotted(
+def allot_slots(
     demands: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, slots: int
 ) -> dict[str, SlotAllotment]:
     """Return the allotment of each pool. `held` has every pool of `demands`; `ending` other engines hold slots too."""
     pools = {name: _Pool(demand, held[name]) for name, demand in sorted(demands.items())}
     free = free_slots(held, ending, slots)
     for pool in pools.values():
-        free -= pool.keep(free)
-    free = _let_serve(list(pools.values()), max(0, free))
-    _give_up(list(pools.values()), slots - ending)
-    free = _let_load(list(pools.values()), free)
+        free -= pool.serve_guaranteed(free)
+    free = _promote_lacking(list(pools.values()), max(0, free))
+    _release_slots(list(pools.values()), slots - ending)
+    free = _start_warm(list(pools.values()), free)
     for pool in pools.values():
         free -= pool.wake_for_surplus(free)
     return {name: SlotAllotment(pool.serving, pool.warm, pool.woken) for name, pool in pools.items()}
@@ -131,7 +131,7 @@ class _Pool:
     def warm(self) -> int:
         return min(self.demand.warm, self.present) + self.started
 
-    def keep(self, free: int) -> int:
+    def serve_guaranteed(self, free: int) -> int:
         """Step 1: serve the replicas of the YAML, whatever the number of free slots."""
         taken = 0
         while self.serving < min(self.demand.serving, self.demand.least):
@@ -156,7 +156,7 @@ class _Pool:
         self.unheard = max(0, self.unheard - 1)
         return 1
 
-    def give_up(self) -> None:
+    def release_slot(self) -> None:
         if self.loading:
             self.loading -= 1
         elif self.unheard > self.spared:
@@ -175,14 +175,14 @@ class _Pool:
         return 0
 
 
-def _let_serve(pools: Sequence[_Pool], free: int) -> int:
+def _promote_lacking(pools: Sequence[_Pool], free: int) -> int:
     """Step 2: promote replicas one at a time. Return the free slots that remain."""
     while able := [pool for pool in pools if pool.can_promote(free)]:
         free -= min(able, key=lambda pool: pool.serving / pool.demand.serving).promote(free)
     return free
 
 
-def _give_up(pools: Sequence[_Pool], slots: int) -> None:
+def _release_slots(pools: Sequence[_Pool], slots: int) -> None:
     """Step 3: release slots of awake warm engines."""
     awake = sum(pool.serving + pool.spare for pool in pools)
     too_many = max(0, awake - slots) + sum(pool.lacks for pool in pools)
@@ -190,10 +190,10 @@ def _give_up(pools: Sequence[_Pool], slots: int) -> None:
         most = max(pools, key=lambda pool: pool.spare, default=None)
         if most is None or not most.spare:
             return
-        most.give_up()
+        most.release_slot()
 
 
-def _let_load(pools: Sequence[_Pool], free: int) -> int:
+def _start_warm(pools: Sequence[_Pool], free: int) -> int:
     """Step 4: start warm engines. Return the free slots that remain."""
     sleepers = [pool for pool in pools if pool.held.sleeps]
     is_loading = any(pool.is_loading for pool in sleepers)

@@ -29,9 +29,9 @@ from typing import Literal
 
 from functions.decisions.autoscaling.forecast import Forecast
 from functions.decisions.autoscaling.policy import ScalePolicy
-from functions.decisions.autoscaling.rules import Looked, look, step_replicas
+from functions.decisions.autoscaling.rules import Looked, evaluate_rules, step_replicas
 from functions.decisions.autoscaling.signals import PoolSignals
-from functions.decisions.autoscaling.zero import Idleness, at_zero, watched
+from functions.decisions.autoscaling.zero import Idleness, decide_near_zero, update_idleness
 
 # Causes of a decision, few enough for a metric's label; the reasons are sentences.
 
@@ -39,7 +39,7 @@ from functions.decisions.autoscaling.zero import Idleness, at_zero, watched
 Cause = Literal["steady", "bounds", "rule", "forecast", "blind", "quiet", "needed", "waiting", "demand", "idle"]
 
 
-def told(looked: Looked) -> str:
+def describe_rule(looked: Looked) -> str:
     """Return the rule with the measured value: `queue_seconds > 0.5: +5% (0.8 s)`."""
     value = looked.value if looked.value is not None else 0.0
     shown = f"{value:.0%}" if looked.rule.metric in ("kv_usage", "utilization") else f"{value:.3g} s"
@@ -92,7 +92,7 @@ def _objections(case: Case) -> Iterator[tuple[Cause, str]]:
         if looked.met is None:
             yield "blind", f"{looked.rule.metric} is unknown: no replica is removed"
         elif looked.met:
-            yield "needed", f"{told(looked)}: no replica is removed"
+            yield "needed", f"{describe_rule(looked)}: no replica is removed"
     if forecast is not None and forecast.replicas >= case.current:
         yield "needed", f"all {case.current} replicas are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"
     if signals.starting or signals.draining or signals.ready > case.current or case.is_coming:
@@ -143,13 +143,13 @@ def decide(
         blind = replace(_quiet(state, policy, now_s), up_since_s=(), down_since_s=(), idleness=Idleness())
         return _ended(blind, policy, current, ("blind", f"no signals for {age_s:.0f} s: nothing changes"))
     if policy.min_replicas == 0:
-        state = replace(state, idleness=watched(state.idleness, signals, now_s))
-        zero = at_zero(state.idleness, policy, signals, current, now_s)
+        state = replace(state, idleness=update_idleness(state.idleness, signals, now_s))
+        zero = decide_near_zero(state.idleness, policy, signals, current, now_s)
         if zero is not None:
             grown = replace(_quiet(state, policy, now_s), grew_s=now_s) if zero.replicas > current else state
             return _ended(grown, policy, zero.replicas, (zero.cause, zero.reason))
-    ups = look(policy.up, state.up_since_s, policy, signals, now_s)
-    downs = look(policy.down, state.down_since_s, policy, signals, now_s)
+    ups = evaluate_rules(policy.up, state.up_since_s, policy, signals, now_s)
+    downs = evaluate_rules(policy.down, state.down_since_s, policy, signals, now_s)
     case = Case(
         policy=policy, signals=signals, now_s=now_s, current=current, ups=ups, forecast=forecast,
         grew_s=state.grew_s, shrank_s=state.shrank_s, quiet_until_s=state.quiet_until_s,
@@ -165,7 +165,7 @@ def decide(
     if against is not None:
         return _ended(state, policy, current, against)
     shrunk = replace(state, shrank_s=now_s)
-    return _ended(shrunk, policy, current - 1, ("rule", f"{told(asks)}: one replica is drained"))
+    return _ended(shrunk, policy, current - 1, ("rule", f"{describe_rule(asks)}: one replica is drained"))
 
 
 def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
@@ -175,9 +175,12 @@ def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
     if holding:
         most = max(holding, key=lambda looked: step_replicas(looked.rule, case.current))
         if case.is_coming:
-            why = "waiting", f"{told(most)}: {case.current - case.signals.ready} requested replicas are still starting"
+            why = (
+                "waiting",
+                f"{describe_rule(most)}: {case.current - case.signals.ready} requested replicas are still starting",
+            )
         else:
-            wanted, why = case.current + step_replicas(most.rule, case.current), ("rule", told(most))
+            wanted, why = case.current + step_replicas(most.rule, case.current), ("rule", describe_rule(most))
     forecast = case.forecast
     if forecast is not None and forecast.replicas > wanted:
         needed = f"{forecast.replicas} replicas are needed in the next {forecast.horizon_s:.0f} s ({forecast.by})"

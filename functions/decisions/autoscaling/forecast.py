@@ -138,7 +138,7 @@ def reactive_only() -> Demand:
     return Demand(methods=tuple(method for method in METHODS if method in REACTIVE))
 
 
-def learn(demand: Demand, signals: PoolSignals, policy: ScalePolicy) -> Demand:
+def update_demand(demand: Demand, signals: PoolSignals, policy: ScalePolicy) -> Demand:
     """Add one sample of signals. Missing or invalid token rates are ignored."""
     tokens_per_s = signals.arriving_tokens_per_s
     if tokens_per_s is None or not isfinite(tokens_per_s) or tokens_per_s < 0.0:
@@ -155,7 +155,7 @@ def learn(demand: Demand, signals: PoolSignals, policy: ScalePolicy) -> Demand:
     return replace(demand, open_bin=now_bin, open_sum=tokens_per_s, open_count=1)
 
 
-def foresee(demand: Demand, policy: ScalePolicy, now_s: float) -> Forecast | None:
+def forecast_demand(demand: Demand, policy: ScalePolicy, now_s: float) -> Forecast | None:
     """Return the forecast; None while too little is known."""
     if demand.replica_per_s is None or demand.replica_per_s <= 0.0 or not demand.bins or demand.open_bin is None:
         return None

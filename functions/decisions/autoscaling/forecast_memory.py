@@ -79,7 +79,7 @@ class Memory:
     starts: StartupTimes = field(default_factory=StartupTimes)
 
 
-def resumed(memory: Memory, now_s: float) -> Memory:
+def resume_memory(memory: Memory, now_s: float) -> Memory:
     """Return the memory to continue with at `now_s`."""
     demand = memory.demand
     if demand.looked_s is None:

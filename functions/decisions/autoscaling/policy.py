@@ -33,7 +33,7 @@ class ScalePolicy:
             raise ValueError(f"{self.min_replicas} to {self.max_replicas} replicas: raise max above min")
 
     @classmethod
-    def of(cls, entry: AutoscalingEntry, *, slo_s: float | None, startup_s: float) -> "ScalePolicy":
+    def from_entry(cls, entry: AutoscalingEntry, *, slo_s: float | None, startup_s: float) -> "ScalePolicy":
         return cls(
             min_replicas=entry.min_replicas,
             max_replicas=max(entry.min_replicas, entry.max_replicas),

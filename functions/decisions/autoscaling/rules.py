@@ -37,7 +37,7 @@ class Looked:
         return self.since_s is not None and now_s - self.since_s >= self.rule.hold_s
 
 
-def look(
+def evaluate_rules(
     rules: Sequence[ScaleRule],
     since_s: Sequence[float | None],
     policy: ScalePolicy,
@@ -46,7 +46,7 @@ def look(
 ) -> tuple[Looked, ...]:
     """Evaluate all rules. `since_s` comes from the previous evaluation; it is ignored if it has another length."""
     former = since_s if len(since_s) == len(rules) else [None] * len(rules)
-    return tuple(_looked(rule, since, policy, signals, now_s) for rule, since in zip(rules, former, strict=True))
+    return tuple(_evaluate_rule(rule, since, policy, signals, now_s) for rule, since in zip(rules, former, strict=True))
 
 
 def step_replicas(rule: ScaleRule, replicas: int) -> int:
@@ -57,7 +57,7 @@ def step_replicas(rule: ScaleRule, replicas: int) -> int:
     return int(amount)
 
 
-def measured(metric: str, signals: PoolSignals) -> float | None:
+def metric_value(metric: str, signals: PoolSignals) -> float | None:
     """Return the value of a metric of `functions.api.expressions.parse.SCALE_METRICS`; None if unknown."""
     value = {
         "p50_ttft": signals.ttft_p50_s,
@@ -74,13 +74,15 @@ def measured(metric: str, signals: PoolSignals) -> float | None:
     return value
 
 
-def _looked(rule: ScaleRule, since_s: float | None, policy: ScalePolicy, signals: PoolSignals, now_s: float) -> Looked:
-    value, threshold = measured(rule.metric, signals), _threshold(rule, policy)
+def _evaluate_rule(
+    rule: ScaleRule, since_s: float | None, policy: ScalePolicy, signals: PoolSignals, now_s: float
+) -> Looked:
+    value, threshold = metric_value(rule.metric, signals), _threshold(rule, policy)
     if value is None or threshold is None:
         return Looked(rule, value, None, None)
     met = _compare(rule, value, threshold)
     if met and rule.metric == "utilization" and rule.step.amount > 0:
-        met = _somebody_waits(policy, signals)
+        met = _has_waiting_requests(policy, signals)
     return Looked(rule, value, met, (now_s if since_s is None else since_s) if met else None)
 
 
@@ -104,7 +106,7 @@ def _compare(rule: ScaleRule, value: float, threshold: float) -> bool:
             return value <= threshold
 
 
-def _somebody_waits(policy: ScalePolicy, signals: PoolSignals) -> bool:
+def _has_waiting_requests(policy: ScalePolicy, signals: PoolSignals) -> bool:
     if signals.queue_seconds or signals.queued_tokens or signals.shed_per_s or signals.degraded_per_s:
         return True
     first_s, slo_s = signals.ttft_p99_s, policy.slo_s

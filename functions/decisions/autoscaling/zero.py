@@ -38,14 +38,16 @@ class AtZero:
     reason: str
 
 
-def watched(idleness: Idleness, signals: PoolSignals, now_s: float) -> Idleness:
+def update_idleness(idleness: Idleness, signals: PoolSignals, now_s: float) -> Idleness:
     """Return the idleness after one more period of signals."""
     since_s = now_s if idleness.since_s is None else idleness.since_s
     serves_s = now_s if idleness.serves_since_s is None else idleness.serves_since_s
-    return Idleness(since_s if _nobody_asks(signals) else None, serves_s if signals.ready else None)
+    return Idleness(since_s if _is_idle(signals) else None, serves_s if signals.ready else None)
 
 
-def at_zero(idleness: Idleness, policy: ScalePolicy, signals: PoolSignals, current: int, now_s: float) -> AtZero | None:
+def decide_near_zero(
+    idleness: Idleness, policy: ScalePolicy, signals: PoolSignals, current: int, now_s: float
+) -> AtZero | None:
     """Return the replicas of a pool that is empty, has only its first start, or is idle; None leaves it to the rules.
 
     `current` is the number of replicas wanted now.
@@ -61,7 +63,7 @@ def at_zero(idleness: Idleness, policy: ScalePolicy, signals: PoolSignals, curre
     return None
 
 
-def _nobody_asks(signals: PoolSignals) -> bool:
+def _is_idle(signals: PoolSignals) -> bool:
     if signals.arrivals_per_s is None or signals.queued_tokens is None:
         return False
     return not (signals.arrivals_per_s or signals.queued_tokens or signals.waking or signals.open_requests)

@@ -29,7 +29,7 @@ class Markers:
     lease_s: float = LEASE_S
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)  # by id: touched, and unchanged since
 
-    def look(self, found: Iterable[OpenBatch], now_s: float) -> list[OpenBatch]:
+    def find_idle(self, found: Iterable[OpenBatch], now_s: float) -> list[OpenBatch]:
         """Record the markers and return the batches whose markers have not changed for `lease_s`."""
         before, self._seen = self._seen, {}
         idle: list[OpenBatch] = []

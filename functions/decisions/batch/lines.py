@@ -43,18 +43,18 @@ class LineCutter:
 
     def feed(self, block: bytes) -> Iterator[RawLine]:
         first, *others = block.split(b"\n") if not self.is_over else (b"",)
-        self._keep(first)
+        self._append(first)
         for piece in others:
             yield from self._cut()
             if self.is_over:
                 return
-            self._keep(piece)
+            self._append(piece)
 
     def end(self) -> Iterator[RawLine]:
         if self._held or self._too_long:
             yield from self._cut()
 
-    def _keep(self, piece: bytes) -> None:
+    def _append(self, piece: bytes) -> None:
         if self._too_long or not piece:
             return
         if len(self._held) + len(piece) > self.max_line_bytes:

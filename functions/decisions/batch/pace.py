@@ -67,13 +67,13 @@ class BatchPace:
     def answered(self) -> None:
         self.window = min(self.most, self.window + 1 / self.window)
 
-    def told_to_wait(self, status: int, after_s: float, now_s: float) -> None:
+    def slow_down(self, status: int, after_s: float, now_s: float) -> None:
         if status == _OWN_LIMIT:
             self.resume_s = max(self.resume_s, now_s + after_s)
         if now_s - self._halved_s >= _HALVE_EVERY_S:
             self.window, self._halved_s = max(1.0, self.window / 2), now_s
 
-    def left(self, limit_per_minute: float, remaining: float, reset_s: float, now_s: float) -> None:
+    def keep_headroom(self, limit_per_minute: float, remaining: float, reset_s: float, now_s: float) -> None:
         """Pause if a limit of the tenant is below its headroom: `remaining` now, full after `reset_s`."""
         capacity = remaining + limit_per_minute * reset_s / 60
         missing = HEADROOM_RATIO * capacity - remaining

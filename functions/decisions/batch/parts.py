@@ -70,7 +70,7 @@ class Done:
         index = ordinal >> 3
         return index < len(self._bits) and bool(self._bits[index] & (1 << (ordinal & 7)))
 
-    def take(self, results: list[LineResult]) -> Iterator[LineResult]:
+    def add_new(self, results: list[LineResult]) -> Iterator[LineResult]:
         """Record results and return those of lines that had none yet."""
         for result in results:
             if result.ordinal in self:

@@ -23,7 +23,9 @@ class AcceleratorUnknown(ValueError):
     """No product has this name; the message lists the known ones and how to describe another."""
 
 
-def _of(name: str, memory_gib: float, terabytes_per_s: float, tflops_16: float, tflops_8: float) -> Accelerator:
+def _make_accelerator(
+    name: str, memory_gib: float, terabytes_per_s: float, tflops_16: float, tflops_8: float
+) -> Accelerator:
     return Accelerator(
         name=name,
         memory_bytes=int(memory_gib * GIB),
@@ -37,16 +39,16 @@ ACCELERATORS = MappingProxyType(
     {
         each.name: each
         for each in (
-            _of("NVIDIA-B200", 179.1, 8.0, 2250, 4500),
-            _of("NVIDIA-H200", 140.4, 4.8, 989, 1979),
-            _of("NVIDIA-H100-80GB-HBM3", 79.6, 3.35, 989, 1979),
-            _of("NVIDIA-H100-NVL", 93.6, 3.9, 835, 1671),
-            _of("NVIDIA-H100-PCIe", 79.6, 2.0, 756, 1513),
-            _of("NVIDIA-A100-SXM4-80GB", 79.2, 2.039, 312, 312),
-            _of("NVIDIA-A100-SXM4-40GB", 39.5, 1.555, 312, 312),
-            _of("NVIDIA-L40S", 44.5, 0.864, 362, 733),
-            _of("NVIDIA-L4", 22.0, 0.3, 121, 242),
-            _of("NVIDIA-A10", 22.5, 0.6, 125, 125),
+            _make_accelerator("NVIDIA-B200", 179.1, 8.0, 2250, 4500),
+            _make_accelerator("NVIDIA-H200", 140.4, 4.8, 989, 1979),
+            _make_accelerator("NVIDIA-H100-80GB-HBM3", 79.6, 3.35, 989, 1979),
+            _make_accelerator("NVIDIA-H100-NVL", 93.6, 3.9, 835, 1671),
+            _make_accelerator("NVIDIA-H100-PCIe", 79.6, 2.0, 756, 1513),
+            _make_accelerator("NVIDIA-A100-SXM4-80GB", 79.2, 2.039, 312, 312),
+            _make_accelerator("NVIDIA-A100-SXM4-40GB", 39.5, 1.555, 312, 312),
+            _make_accelerator("NVIDIA-L40S", 44.5, 0.864, 362, 733),
+            _make_accelerator("NVIDIA-L4", 22.0, 0.3, 121, 242),
+            _make_accelerator("NVIDIA-A10", 22.5, 0.6, 125, 125),
         )
     }
 )
@@ -55,7 +57,7 @@ ACCELERATORS = MappingProxyType(
 def accelerator(name: str) -> Accelerator:
     """Return an accelerator by its product label, or from a description (`described`)."""
     if "=" in name:
-        return described(name)
+        return parse_accelerator(name)
     found = ACCELERATORS.get(name)
     if found is None:
         raise AcceleratorUnknown(
@@ -65,7 +67,7 @@ def accelerator(name: str) -> Accelerator:
     return found
 
 
-def described(text: str) -> Accelerator:
+def parse_accelerator(text: str) -> Accelerator:
     """Parse `MI300X=191.5:5.3:1307:2614`: memory in GiB, TB/s, dense TFLOPS in 16 and in 8 bits."""
     name, _, figures = text.partition("=")
     try:
@@ -74,4 +76,4 @@ def described(text: str) -> Accelerator:
         raise AcceleratorUnknown(f"{text!r} is not a description: write NAME=GiB:TB/s:TFLOPS16:TFLOPS8") from None
     if not name or not all(0 < each < 1e6 for each in (memory_gib, terabytes_per_s, tflops_16, tflops_8)):
         raise AcceleratorUnknown(f"{text!r}: give a name and four figures above 0")
-    return _of(name, memory_gib, terabytes_per_s, tflops_16, tflops_8)
+    return _make_accelerator(name, memory_gib, terabytes_per_s, tflops_16, tflops_8)

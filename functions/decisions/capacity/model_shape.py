@@ -121,7 +121,7 @@ def _texts(value: object) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
-def known(text: str) -> ModelShape:
+def known_shape(text: str) -> ModelShape:
     """Return the public model with the longest name contained in `text` (the last part of a storage URI)."""
     plain = text.lower().replace("_", "-").replace("meta-", "")
     found = [name for name in KNOWN if name in plain]

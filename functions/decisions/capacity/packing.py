@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PlacementDemand:
     """Replicas of one pool to be placed."""
 
     pool: str
@@ -22,7 +22,7 @@ class Demand:
 
 
 @dataclass(slots=True)
-class Node:
+class AcceleratorNode:
     name: str
     product: str
     accelerators: int
@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    nodes: tuple[Node, ...]
+    nodes: tuple[AcceleratorNode, ...]
     unplaced: dict[str, int]  # number of replicas, by pool
     reasons: dict[str, str]  # reason, by pool
 
@@ -46,9 +46,9 @@ class Packing:
         return sum(node.used for node in self.nodes) / whole if whole else 0.0
 
 
-def pack(demands: Iterable[Demand], nodes: Sequence[Node]) -> Packing:
+def pack(demands: Iterable[PlacementDemand], nodes: Sequence[AcceleratorNode]) -> Packing:
     """Place all replicas; `nodes` are not changed."""
-    own = [Node(node.name, node.product, node.accelerators) for node in nodes]
+    own = [AcceleratorNode(node.name, node.product, node.accelerators) for node in nodes]
     unplaced: dict[str, int] = {}
     reasons: dict[str, str] = {}
     for demand in sorted(demands, key=lambda each: (-each.accelerators, each.pool)):
@@ -68,7 +68,7 @@ def pack(demands: Iterable[Demand], nodes: Sequence[Node]) -> Packing:
     return Packing(tuple(own), unplaced, reasons)
 
 
-def _why(demand: Demand, fitting: Sequence[Node]) -> str:
+def _why(demand: PlacementDemand, fitting: Sequence[AcceleratorNode]) -> str:
     if not fitting:
         return f"no node has {demand.product}"
     if max(node.accelerators for node in fitting) < demand.accelerators:

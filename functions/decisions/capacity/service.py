@@ -23,7 +23,7 @@ from functions.api.kinds.inference_service import (
 )
 from functions.decisions.capacity.accelerators import GIB
 from functions.decisions.capacity.memory import DEFAULT_UTILIZATION_RATIO, Serving
-from functions.decisions.capacity.model_shape import ModelShape, known
+from functions.decisions.capacity.model_shape import ModelShape, known_shape
 
 ARCHITECTURE_ANNOTATION = "shoal.dev/architecture"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
@@ -63,7 +63,7 @@ def served_pool(service: InferenceService, document: Mapping[str, Any], shape: M
         replicas=service.replica_bounds,
         product=_product(_at(raw, "nodeSelector")),
         accelerators=count,
-        shape=shape or known(told or uri),
+        shape=shape or known_shape(told or uri),
         serving=_serving(model.args, uri, _environment(raw), count),
         model=service.model_name or "",
         reads=service.role == "prefill",

@@ -22,7 +22,7 @@ _REFUSED_FOR_S = 120.0  # by then, an honest peer has sent its rarest chunks to 
 PEER_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=30.0)
 
 
-class Failure(Enum):
+class PeerFailure(Enum):
     """Reason why a request to a peer ended without its chunk."""
 
     BUSY = "busy"  # the peer serves as many requests as it may
@@ -91,7 +91,7 @@ class PeerBook:
     def all(self) -> list[Peer]:
         return list(self._peers.values())
 
-    def learn(self, facts: PeerFacts, now_s: float) -> None:
+    def add_peer(self, facts: PeerFacts, now_s: float) -> None:
         """Add or refresh a peer. Its set of chunks only grows, except when it turns out to lack one."""
         if facts.address == self.me or self.is_banned(facts.address, now_s):
             return
@@ -104,7 +104,7 @@ class PeerBook:
             idle = (peer.address for peer in self._peers.values() if peer.in_flight == 0)
             self._forget(next(idle, next(iter(self._peers))))
 
-    def gossip(self, address: str, have: int) -> None:
+    def add_chunks(self, address: str, have: int) -> None:
         """Add chunks that the peer itself claims to have."""
         if (peer := self._peers.get(address)) is not None:
             self._gain(peer, have)
@@ -113,23 +113,25 @@ class PeerBook:
         """Return the peers that may serve one more chunk now."""
         return [peer for peer in self._peers.values() if peer.in_flight < max_per_peer and peer.not_before_s <= now_s]
 
-    def succeeded(self, address: str) -> None:
+    def record_success(self, address: str) -> None:
         if (peer := self._peers.get(address)) is not None:
             peer.failures, peer.refused_since_s, peer.refuses = 0, None, False
 
-    def failed(self, address: str, chunk: int, failure: Failure, now_s: float, *, after_s: float, found: str) -> None:
+    def record_failure(
+        self, address: str, chunk: int, failure: PeerFailure, now_s: float, *, after_s: float, found: str
+    ) -> None:
         """Record a failure: the peer is used later, not for this chunk, or not at all."""
         peer = self._peers.get(address)
-        if failure is Failure.CORRUPT:
+        if failure is PeerFailure.CORRUPT:
             self._ban(Ban(address, chunk, found, now_s + self.ban_s), now_s)
         elif peer is None:
             return
-        elif failure is Failure.BUSY:
+        elif failure is PeerFailure.BUSY:
             peer.not_before_s = now_s + after_s
             since_s = peer.refused_since_s = now_s if peer.refused_since_s is None else peer.refused_since_s
             peer.refuses = now_s - since_s >= _REFUSED_FOR_S
         else:
-            if failure is Failure.LACKS:
+            if failure is PeerFailure.LACKS:
                 self.rarity.lose(peer.have & 1 << chunk)
                 peer.have &= ~(1 << chunk)
                 peer.lacked += 1

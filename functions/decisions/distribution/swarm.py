@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from functions.decisions.distribution.chunk_bits import Rng, full, indexes, pick
-from functions.decisions.distribution.peers import Failure, Peer, PeerBook, PeerFacts
+from functions.decisions.distribution.peers import Peer, PeerBook, PeerFacts, PeerFailure
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 ORIGIN_BACKOFF = BackoffPolicy(base_s=0.5, cap_s=8.0)  # a store failure of ten seconds costs at most eight more
@@ -115,12 +115,12 @@ class Swarm:
         banned = [address for address in self.peers.bans if self.peers.is_banned(address, now_s)]
         return (*banned, *(peer.address for peer in self.peers.all() if peer.is_useless))
 
-    def heard(self, answer: PeerAnswer, now_s: float) -> None:
+    def apply_tracker_answer(self, answer: PeerAnswer, now_s: float) -> None:
         """Apply an answer of the tracker. Its grants replace the earlier ones."""
         self._tracker_heard_s, self._tracker_answered, self._without_tracker = now_s, True, False
         self.grants = answer.grants & self.missing
         for facts in answer.peers:
-            self.peers.learn(facts, now_s)
+            self.peers.add_peer(facts, now_s)
 
     def tracker_failed(self) -> None:
         """Record a failed announcement. A tracker that never answered is given up after a few."""
@@ -136,42 +136,44 @@ class Swarm:
         if self.is_alone(now_s) or self._without_tracker:
             self._designate(now_s, rng)
         asks: list[PeerRequest] = []
-        while (ask := self._from_store(now_s, rng) or self._from_a_peer(now_s, rng) or self._again(now_s)) is not None:
+        while (
+            ask := self._from_store(now_s, rng) or self._from_a_peer(now_s, rng) or self._duplicate_request(now_s)
+        ) is not None:
             asks.append(ask)
         return asks
 
-    def arrived(self, ask: PeerRequest, now_s: float) -> list[PeerRequest]:
+    def record_chunk(self, ask: PeerRequest, now_s: float) -> list[PeerRequest]:
         """Record a verified chunk. Return other requests for it, which are now useless."""
-        self._end(ask)
+        self._end_request(ask)
         self.have |= 1 << ask.chunk
         self.grants &= self.have ^ full(self.count)
         self._progress_s = now_s
         if ask.peer is None:
             self._origin_failures = 0
         else:
-            self.peers.succeeded(ask.peer)
+            self.peers.record_success(ask.peer)
         return [other for other, _ in self._asks.get(ask.chunk, {}).values()]
 
-    def failed(
-        self, ask: PeerRequest, failure: Failure, now_s: float, *, after_s: float = 0.0, found: str = ""
+    def record_failure(
+        self, ask: PeerRequest, failure: PeerFailure, now_s: float, *, after_s: float = 0.0, found: str = ""
     ) -> None:
         """Record a failed request. After BUSY, the peer may be used again in `after_s`."""
-        self._end(ask)
+        self._end_request(ask)
         if ask.peer is not None:
-            self.peers.failed(ask.peer, ask.chunk, failure, now_s, after_s=after_s, found=found)
+            self.peers.record_failure(ask.peer, ask.chunk, failure, now_s, after_s=after_s, found=found)
             return
         self._origin_failures += 1
         self._origin_not_before_s = now_s + delay_s(self._origin_failures, ORIGIN_BACKOFF)
 
-    def dropped(self, ask: PeerRequest) -> None:
+    def cancel_request(self, ask: PeerRequest) -> None:
         """Record that this node itself cancelled the request, which is no failure of the peer."""
-        self._end(ask)
+        self._end_request(ask)
 
     def _from_store(self, now_s: float, rng: Rng) -> PeerRequest | None:
         ready = self.grants & self.waits
         if not ready or self._from_origin >= self.policy.origin_requests or self._origin_not_before_s > now_s:
             return None
-        return self._ask(pick(ready, self.count, rng), None, now_s)
+        return self._start_request(pick(ready, self.count, rng), None, now_s)
 
     def _from_a_peer(self, now_s: float, rng: Rng) -> PeerRequest | None:
         waits = self.waits
@@ -184,10 +186,10 @@ class Swarm:
                 offered |= peer.have
             if offered & waits:
                 chunk = pick(self.peers.rarity.rarest(offered & waits), self.count, rng)
-                return self._ask(chunk, _least_asked(group, chunk, rng), now_s)
+                return self._start_request(chunk, _least_asked(group, chunk, rng), now_s)
         return None
 
-    def _again(self, now_s: float) -> PeerRequest | None:
+    def _duplicate_request(self, now_s: float) -> PeerRequest | None:
         """Request a chunk from a second peer if only a few are left, all are in flight, and it has been for long."""
         if self.waits or not 0 < len(self._asks) <= self.policy.endgame_chunks:
             return None
@@ -198,7 +200,7 @@ class Swarm:
                 continue
             holders = [peer for peer in usable if peer.have >> chunk & 1 and peer.address != first.peer]
             if holders:
-                return self._ask(chunk, min(holders, key=lambda peer: peer.in_flight), now_s)
+                return self._start_request(chunk, min(holders, key=lambda peer: peer.in_flight), now_s)
         return None
 
     def _designate(self, now_s: float, rng: Rng) -> None:
@@ -220,7 +222,7 @@ class Swarm:
             if idle_s >= reader_rank(self.me, [peer.address for peer in hopeful], chunk) * self.policy.takeover_s:
                 self.grants |= 1 << chunk
 
-    def _ask(self, chunk: int, peer: Peer | None, now_s: float) -> PeerRequest:
+    def _start_request(self, chunk: int, peer: Peer | None, now_s: float) -> PeerRequest:
         self._asked += 1
         ask = PeerRequest(chunk, None if peer is None else peer.address, self._asked)
         self._asks.setdefault(chunk, {})[ask.number] = (ask, now_s)
@@ -232,7 +234,7 @@ class Swarm:
             peer.in_flight += 1
         return ask
 
-    def _end(self, ask: PeerRequest) -> None:
+    def _end_request(self, ask: PeerRequest) -> None:
         asks = self._asks[ask.chunk]  # KeyError: the shell reported a request that is not in flight
         del asks[ask.number]
         if not asks:

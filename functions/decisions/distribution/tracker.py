@@ -74,7 +74,7 @@ class Board:
     def nodes(self) -> int:
         return len(self._members)
 
-    def knows(self, address: str) -> bool:
+    def has_member(self, address: str) -> bool:
         return address in self._members
 
     @property
@@ -92,7 +92,7 @@ class Board:
 
     def announce(self, announcement: Announcement, now_s: float, rng: Rng) -> PeerAnswer:
         """Update a node and return its peers and grants. Raise BoardFull for a new node beyond the maximum."""
-        self._excuse(now_s)
+        self._excuse_silence(now_s)
         self.heard_s = now_s
         self.expire(now_s)
         member = self._members.get(announcement.address)
@@ -116,7 +116,7 @@ class Board:
         grants = sum(1 << chunk for chunk in member.grants)
         return PeerAnswer(self._sample(member, announcement, rng), grants, self.again_after_s, len(self._members))
 
-    def leave(self, address: str) -> None:
+    def remove_member(self, address: str) -> None:
         """Remove a node and free its grants."""
         member = self._members.pop(address, None)
         if member is not None:
@@ -128,13 +128,13 @@ class Board:
         if now_s - self.heard_s > after_s / 2:
             return
         for address in [one.address for one in self._members.values() if now_s - one.heard_s > after_s]:
-            self.leave(address)
+            self.remove_member(address)
 
     @property
     def _silent_after_s(self) -> float:
         return max(self.policy.expire_after_s, 3 * self.again_after_s)
 
-    def _excuse(self, now_s: float) -> None:
+    def _excuse_silence(self, now_s: float) -> None:
         """Discount a long time in which no node was heard. Otherwise all nodes would expire with their chunks."""
         silent_s = now_s - self.heard_s
         if silent_s > self._silent_after_s / 2:

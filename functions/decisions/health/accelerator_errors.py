@@ -62,7 +62,7 @@ def may_taint(nodes: int, tainted: int) -> bool:
     return tainted < max(1, int(TAINTED_MAX_RATIO * nodes))
 
 
-def fatal(devices: Iterable[DeviceErrors]) -> str:
+def describe_fatal(devices: Iterable[DeviceErrors]) -> str:
     """Return why the replica is taken out; "" if there is no reason. The first faulty device by number is named."""
     for each in sorted(devices, key=lambda each: each.device):
         number = next((xid for xid in each.xids if xid in FATAL_XIDS), None)

@@ -73,12 +73,12 @@ class Breaker:
         self._ejected_at_s, self._until_s, self._probe_until_s = now_s, now_s + duration_s, _NEVER_S
         return duration_s
 
-    def fault(self, now_s: float) -> float:
+    def record_fault(self, now_s: float) -> float:
         """Record an answer of 500. Return the seconds of ejection, 0 after few faults in a row."""
         self._faults += 1
         return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
 
-    def refuse(self, now_s: float, retry_after_s: float = 0.0) -> None:
+    def record_refusal(self, now_s: float, retry_after_s: float = 0.0) -> None:
         """Record an answer of 429 or 503, with its Retry-After if it had one."""
         self._rests_until_s = max(self._rests_until_s, now_s + retry_after_s)
         self._refused_until_s = max(now_s + REFUSAL_S, self._rests_until_s)

@@ -93,14 +93,14 @@ class EngineHealth:
     probe_counted_s: float = 0.0  # end of the last counted probe
 
 
-def begin(now_s: float) -> EngineHealth:
+def initial_health(now_s: float) -> EngineHealth:
     """Return the health of an engine without evidence."""
     return EngineHealth("starting", "", "the engine has not answered yet", now_s, heard_s=now_s, moved_s=now_s)
 
 
 def judge(before: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> EngineHealth:
     """Return the engine's health after one more tick of evidence."""
-    seen = _take_in(before, evidence, now_s)
+    seen = _with_evidence(before, evidence, now_s)
     if evidence.health == "unwell":
         return _enter(seen, "dead", "unwell", "/health answers 503: the engine core has died", now_s)
     if evidence.health == "refused":
@@ -143,7 +143,7 @@ def condemned(health: EngineHealth, now_s: float, policy: HealthPolicy) -> str:
     return health.reason if health.cause == "start_timed_out" else ""
 
 
-def _take_in(before: EngineHealth, evidence: Evidence, now_s: float) -> EngineHealth:
+def _with_evidence(before: EngineHealth, evidence: Evidence, now_s: float) -> EngineHealth:
     """Record answers, counters and the end of the latest probe."""
     probe = evidence.probe
     ended = probe.state not in ("none", "pending") and probe.ended_s > before.probe_counted_s

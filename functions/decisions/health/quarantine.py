@@ -50,7 +50,7 @@ class Quarantine:
         self.suspects: OrderedDict[bytes, _Suspect] = OrderedDict()  # by fingerprint
         self._answered = AnsweredLately()
 
-    def struck(self, fingerprint: bytes, replica: ReplicaId, now_s: float) -> None:
+    def record_failure(self, fingerprint: bytes, replica: ReplicaId, now_s: float) -> None:
         """Record that a replica failed with this request in flight."""
         known = self.suspects.pop(fingerprint, None)
         if known is None or now_s - known.struck_s >= HOLD_S:
@@ -111,7 +111,7 @@ class AnsweredLately:
 
     def add(self, fingerprint: bytes, now_s: float) -> None:
         if now_s - self._since_s >= self.SPAN_S:
-            self._turn(now_s)
+            self._rotate(now_s)
         filter_, mask = self._newer, self._MASK
         for word in _three_words(fingerprint):
             place = word & mask
@@ -119,13 +119,13 @@ class AnsweredLately:
 
     def has(self, fingerprint: bytes, now_s: float) -> bool:
         if now_s - self._since_s >= self.SPAN_S:
-            self._turn(now_s)
+            self._rotate(now_s)
         places = [word & self._MASK for word in _three_words(fingerprint)]
         return any(
             all(filter_[place >> 3] & 1 << (place & 7) for place in places) for filter_ in (self._newer, self._older)
         )
 
-    def _turn(self, now_s: float) -> None:
+    def _rotate(self, now_s: float) -> None:
         is_fresh = now_s - self._since_s < 2 * self.SPAN_S
         self._older = self._newer if is_fresh else bytearray(self._BYTES)
         self._newer, self._since_s = bytearray(self._BYTES), now_s

@@ -104,7 +104,7 @@ class Verdict:
     held: str = ""
 
 
-def look(watch: PoolWatch, state: PoolState, now_s: float) -> PoolWatch:
+def update_watch(watch: PoolWatch, state: PoolState, now_s: float) -> PoolWatch:
     """Return the watch after another report; a pace that was seen before does not count again."""
     numbers = {each.replica_id: each.pace.number for each in state.ready if each.pace is not None}
     suspects = {
@@ -133,7 +133,7 @@ def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float
     return Verdict(worst, condemned[worst].why, held)
 
 
-def restarting(watch: PoolWatch, replica: Seen, now_s: float) -> PoolWatch:
+def record_restart(watch: PoolWatch, replica: Seen, now_s: float) -> PoolWatch:
     """Record that a replica is being drained. No other replica of the pool is restarted meanwhile."""
     suspects = {id_: suspect for id_, suspect in watch.suspects.items() if id_ != replica.replica_id}
     return replace(watch, suspects=suspects, restarts_s=(*watch.restarts_s, now_s), under_way=replica)

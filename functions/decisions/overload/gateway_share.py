@@ -52,10 +52,10 @@ class QueueLadder:
         self._rate_per_s: float | None = None  # rate of one replica
         self._shiftable_ratio = 0.0
 
-    def look(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
+    def update_rungs(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
         """Update the rungs, apply the shed to `admission`, and return them."""
         if self._looked_s is None:
-            self._begin(admission, now_s)
+            self._start_interval(admission, now_s)
             return self.rungs
         elapsed_s = now_s - self._looked_s
         if elapsed_s < LOOK_S:
@@ -89,7 +89,7 @@ class QueueLadder:
             return min(_PROBE * known, max(known, _ENOUGH * self.state.tokens_per_s / max(1, admission.gate.replicas)))
         return known + _FOLLOW * (measured - known) if measured is not None else known
 
-    def _begin(self, admission: Admission, now_s: float) -> None:
+    def _start_interval(self, admission: Admission, now_s: float) -> None:
         self._looked_s = now_s
         self._costs = [queue.arrived_cost for queue in admission.queues]
         self._counts = admission.queues[_INTERACTIVE].arrived, admission.queues[_INTERACTIVE].refused
@@ -99,7 +99,7 @@ class QueueLadder:
         came = [queue.arrived_cost - former for queue, former in zip(admission.queues, self._costs, strict=True)]
         self._asked += _FOLLOW * (interactive.arrived - self._counts[0] - self._asked)
         self._refused += _FOLLOW * (interactive.refused - self._counts[1] - self._refused)
-        self._begin(admission, now_s)
+        self._start_interval(admission, now_s)
         self._mix = [mix + _FOLLOW * (new - mix) for mix, new in zip(self._mix, came, strict=True)]
         if (total := sum(self._mix)) > 0.0:
             self._bands = tuple(mix / total for mix in self._mix)

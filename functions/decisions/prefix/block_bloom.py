@@ -68,7 +68,7 @@ class BloomTable:
             allowed = f"a power of two of 8-byte words, from {_MIN_WORDS} to {MAX_WORDS}"
             raise ValueError(f"a filter of {len(content)} bytes is invalid: it must hold {allowed}")
 
-    def begin(self) -> int:
+    def add_column(self) -> int:
         """Reserve an empty column and return its number."""
         if not self._free:
             width = self._widen()

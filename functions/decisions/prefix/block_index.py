@@ -51,7 +51,7 @@ class BlockIndex:
     def is_clean(self) -> bool:
         return not self._retired and not self._wiping
 
-    def begin(self) -> int | None:
+    def add_slot(self) -> int | None:
         """Reserve an empty slot. Return None if there are too many."""
         if self._free:
             return self._free.pop()

@@ -81,7 +81,7 @@ class PrefixRecord:
         If more than MOST_NAMED have equally many, the chain's hash selects some of them.
         """
         if now_s >= self._rotate_at_s:
-            self._turn_by_time(now_s)
+            self._rotate_by_time(now_s)
         if not blocks:
             return NOTHING
         sought = (self._young.get(blocks[0], 0) | self._old.get(blocks[0], 0)) & self._alive
@@ -97,10 +97,12 @@ class PrefixRecord:
                 break
         return found
 
-    def enter(self, blocks: Sequence[int], replica: ReplicaId, text_bytes: int, block_bytes: int, now_s: float) -> None:
+    def record_sent(
+        self, blocks: Sequence[int], replica: ReplicaId, text_bytes: int, block_bytes: int, now_s: float
+    ) -> None:
         """Record a prompt sent to a replica. `text_bytes` is its length, at least what its blocks cover."""
         if now_s >= self._rotate_at_s:
-            self._turn_by_time(now_s)
+            self._rotate_by_time(now_s)
         elif self._rotate_at_s == inf:
             self._rotate_at_s = now_s + self._ttl_s / 2
         bit = self._members.get(replica) or self._join(replica)
@@ -118,9 +120,9 @@ class PrefixRecord:
         self._sent_bytes[bit] += new * block_bytes + tail_bytes
         capacity_bytes = self._capacity_bytes.get(replica, 0)
         if len(young) * 2 >= self.max_blocks or 0 < capacity_bytes <= self._sent_bytes[bit]:
-            self._turn(now_s)
+            self._rotate(now_s)
 
-    def holds_at_most(self, replica: ReplicaId, capacity_bytes: int) -> None:
+    def set_capacity(self, replica: ReplicaId, capacity_bytes: int) -> None:
         """Set the size of the replica's cache in bytes of text; 0: unknown, no limit."""
         self._capacity_bytes[replica] = capacity_bytes
 
@@ -184,13 +186,13 @@ class PrefixRecord:
         self._alive |= bit
         return bit
 
-    def _turn_by_time(self, now_s: float) -> None:
+    def _rotate_by_time(self, now_s: float) -> None:
         due_s = self._rotate_at_s
-        self._turn(due_s)
+        self._rotate(due_s)
         if now_s >= due_s + self._ttl_s / 2:
-            self._turn(now_s)  # the young part is too old as well
+            self._rotate(now_s)  # the young part is too old as well
 
-    def _turn(self, now_s: float) -> None:
+    def _rotate(self, now_s: float) -> None:
         """Make the young part the old one, and forget the former old part."""
         if self._old:
             self._forgotten.append(self._old)

@@ -19,7 +19,7 @@ before count against it. For the same reason, requests in flight are counted eve
 Neighbours: `token_bucket` is one rate; `reservation` is one request's progress through its accounts.
 """
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.decisions.quota.dimensions import (
     DIMENSIONS,
     FREES_UP_S,
@@ -37,7 +37,7 @@ from functions.decisions.quota.lease import AccountLease
 from functions.decisions.quota.outage import Granted, Regime, rate_of
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket, burst_of
 
-UNLIMITED = QuotaLimits()
+UNLIMITED = QuotaLimitsPart()
 _LEARN_RATIO = 0.2  # weight of one request: five requests determine most of the estimate
 _GPU_BURST_DIVISOR = 6  # ten minutes of an hour: concurrent requests may all be charged at the same time
 
@@ -66,7 +66,7 @@ class QuotaAccount:
         self.lease: AccountLease | None = None
         self.regime: Regime | None = None  # how limits are shared with other gateways; None: not shared
 
-    def hold(self, limits: QuotaLimits, now_us: int) -> None:
+    def set_limits(self, limits: QuotaLimitsPart, now_us: int) -> None:
         """Apply these limits from now on. If they are equal to the current ones, nothing changes."""
         if limits == self.limits:
             self.limits = limits
@@ -79,10 +79,10 @@ class QuotaAccount:
             elif bucket is None:
                 self.buckets[index] = TokenBucket(limit, _burst(index, limits, limit), PERIODS_S[index], now_us)
             elif (limit, _burst(index, limits, limit)) != (bucket.limit, bucket.burst):
-                bucket.change(limit, _burst(index, limits, limit))
+                bucket.change_limit(limit, _burst(index, limits, limit))
         self.limited = tuple((index, bucket) for index, bucket in enumerate(self.buckets) if bucket is not None)
 
-    def lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
+    def find_shortage(self, costs: Costs, now_us: int) -> OverLimit | None:
         """Return the dimension with the longest wait, or None if all costs fit."""
         worst: OverLimit | None = None
         for index, bucket in self.limited:
@@ -109,7 +109,7 @@ class QuotaAccount:
         wait_us = bucket.wait_us(bucket.unit) if bucket.level + bucket.unit > bucket.capacity else 0
         return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, wait_us / US_PER_S) if wait_us else None
 
-    def take(self, costs: Costs, now_us: int) -> None:
+    def spend(self, costs: Costs, now_us: int) -> None:
         """Spend the costs. Negative costs are refunds."""
         for index, bucket in self.limited:
             cost = costs[index]
@@ -119,13 +119,13 @@ class QuotaAccount:
                 level = bucket.level + cost
                 bucket.level = level if level > 0 or bucket.leased else 0
 
-    def leave(self) -> None:
+    def end_request(self) -> None:
         """Count the end of a request in flight."""
         if self.in_flight <= 0:
             raise ValueError("more requests ended than began")
         self.in_flight -= 1
 
-    def learn(self, tokens: int, kv_token_seconds: float, gpu_units: int = 0) -> None:
+    def record_usage(self, tokens: int, kv_token_seconds: float, gpu_units: int = 0) -> None:
         """Learn the KV seconds per token from an ended request, and count its unreserved GPU units as lease demand."""
         if tokens > 0:
             self.kv_s_per_token += _LEARN_RATIO * (kv_token_seconds / tokens - self.kv_s_per_token)
@@ -152,7 +152,7 @@ class QuotaAccount:
         return True
 
 
-def fit(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool = True) -> None:
+def apply_regime(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool = True) -> None:
     """Switch the account to this regime. Debt stays.
 
     Without the bus, this gateway keeps what it holds and adds its share of what the bus had left. A lease starts empty.
@@ -177,12 +177,12 @@ def fit(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool =
         of_bus, left = lease.rate(index), lease.rate(index).unspent(index, bucket, now_us)
         granted = Granted(of_bus.granted_per_s, is_scarce=2 * left < bucket.burst * bucket.unit)
         rate, divisor = rate_of(regime.step, bucket.limit, granted, regime.gateways)
-        bucket.keep(rate, divisor, bucket.burst * bucket.unit // regime.gateways)
+        bucket.set_rate(rate, divisor, bucket.burst * bucket.unit // regime.gateways)
         if was_leased:
             bucket.level = max(0, bucket.capacity - headroom - left // regime.gateways)
 
 
-def _burst(index: int, limits: QuotaLimits, limit: int) -> int:
+def _burst(index: int, limits: QuotaLimitsPart, limit: int) -> int:
     if index == REQUESTS:
         return limit
     largest = {INPUT: limits.max_context_tokens, OUTPUT: limits.max_output_tokens}.get(index) or 0

@@ -16,7 +16,7 @@ All caps are per choice, as max_tokens is: `n` choices are `n` answers of at mos
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits
+from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimitsPart
 
 Subject = Literal["prompt", "output", "min_output"]
 
@@ -38,7 +38,7 @@ class OverCap:
     cap_tokens: int
 
 
-def grant(request: LengthRequest, caps: QuotaLimits) -> int | OverCap | None:
+def grant(request: LengthRequest, caps: QuotaLimitsPart) -> int | OverCap | None:
     """Return the output limit to set at the engine, None if the request is within the caps, or the exceeded cap."""
     output_cap, context_cap = caps.max_output_tokens, caps.max_context_tokens
     over = _over(request.output_tokens, "output", caps) or _over(request.min_output_tokens, "min_output", caps)
@@ -60,7 +60,7 @@ def within_key(quota: QuotaEntry | None, key: KeyEntry | None) -> QuotaEntry | N
     if limits is None or (limits.max_context_tokens is None and limits.max_output_tokens is None):
         return quota
     tier = quota if quota is not None else QuotaEntry("none")
-    caps = QuotaLimits(
+    caps = QuotaLimitsPart(
         max_context_tokens=_least(tier.limits.max_context_tokens, limits.max_context_tokens),
         max_output_tokens=_least(tier.limits.max_output_tokens, limits.max_output_tokens),
     )
@@ -73,7 +73,7 @@ def _least(first: int | None, second: int | None) -> int | None:
     return min(first, second)
 
 
-def _over(tokens: int | None, subject: Subject, caps: QuotaLimits) -> OverCap | None:
+def _over(tokens: int | None, subject: Subject, caps: QuotaLimitsPart) -> OverCap | None:
     if tokens is None:
         return None
     if caps.max_output_tokens is not None and tokens > caps.max_output_tokens:

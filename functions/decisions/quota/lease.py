@@ -36,7 +36,7 @@ Neighbours: `functions.fleet.quota_leases` is the bus's side.
 
 from typing import Protocol
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.decisions.quota.dimensions import CONCURRENCY, DIMENSIONS, FREES_UP_S, KV, REQUESTS, Costs, OverLimit
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
 
@@ -54,7 +54,7 @@ _RATE_KEEP_RATIO = 0.8  # weight of the previous granted rate per round: about a
 class LimitedAccount(Protocol):
     """The part of a quota account that its lease reads."""
 
-    limits: QuotaLimits
+    limits: QuotaLimitsPart
     buckets: list[TokenBucket | None]
     limited: tuple[tuple[int, TokenBucket], ...]
     in_flight: int
@@ -92,7 +92,7 @@ class RateLease:
             return ask - headroom
         return ask - headroom if headroom > 2 * ask else 0
 
-    def granted(self, bucket: TokenBucket, amount: int, left: int, now_us: int) -> None:
+    def record_grant(self, bucket: TokenBucket, amount: int, left: int, now_us: int) -> None:
         """Record a grant of the bus, and what it has left."""
         bucket.level -= amount
         self.came += amount
@@ -109,7 +109,7 @@ class RateLease:
             return min(burst // CREDIT_DIVISOR, self._left) // gateways
         return burst // CREDIT_DIVISOR // gateways
 
-    def left(self, bucket: TokenBucket, now_us: int) -> int:
+    def estimated_bus_units(self, bucket: TokenBucket, now_us: int) -> int:
         """Return what the bus has left by now if it has granted nothing since its last answer. Without any answer,
         return a full burst."""
         burst = bucket.burst * bucket.unit
@@ -120,7 +120,7 @@ class RateLease:
     def unspent(self, index: int, bucket: TokenBucket, now_us: int) -> int:
         """Return `left` plus the credit reserve of the bus, which is not granted to any gateway."""
         kept = (bucket.burst - shared_burst(index, bucket)) * bucket.unit
-        return min(bucket.burst * bucket.unit, self.left(bucket, now_us) + kept)
+        return min(bucket.burst * bucket.unit, self.estimated_bus_units(bucket, now_us) + kept)
 
     def give_back(self, bucket: TokenBucket, amount: int) -> None:
         bucket.level += amount
@@ -154,7 +154,7 @@ class AccountLease:
             found = self.rates[index] = RateLease()
         return found
 
-    def short(self, account: LimitedAccount, costs: Costs, now_us: int) -> OverLimit | None:
+    def find_shortage(self, account: LimitedAccount, costs: Costs, now_us: int) -> OverLimit | None:
         """Return the limit that a request lacks here, or None, and note its demand.
 
         A `retry_after_s` of 0 means that the gateway should ask the bus. The request itself was counted on entry, in
@@ -192,7 +192,7 @@ class AccountLease:
                 return OverLimit("requests_per_minute", bucket.limit, wait_s)
         return None
 
-    def missing(self, account: LimitedAccount, costs: Costs, place: int) -> dict[int, int]:
+    def units_to_request(self, account: LimitedAccount, costs: Costs, place: int) -> dict[int, int]:
         """Return what one request, whose costs have been spent, must request from the bus: by dimension, in units or
         places.
 
@@ -210,7 +210,7 @@ class AccountLease:
                 found[index] = min(bucket.level, cost)  # other requests ask for their own debt
         return found
 
-    def owed(self, account: LimitedAccount, costs: Costs) -> dict[int, int]:
+    def debts(self, account: LimitedAccount, costs: Costs) -> dict[int, int]:
         """Return the debt in dimensions where the request costs nothing before its end. It must be paid, once, before
         any request is admitted."""
         return {
@@ -219,7 +219,7 @@ class AccountLease:
             if index >= KV and not costs[index] and bucket.level > 0
         }
 
-    def deny(self, index: int, wait_us: int, now_us: int) -> None:
+    def record_denial(self, index: int, wait_us: int, now_us: int) -> None:
         """Record that the bus has nothing left for the next `wait_us`."""
         self.denied_until_us[index] = now_us + wait_us
 

@@ -71,14 +71,14 @@ class Reservation(msgspec.Struct, eq=False):
                     return OverLimit(DIMENSIONS[index], bucket.limit, 0.0)
         return None
 
-    def take(self, features: RequestFeatures, costs: Costs, now_us: int) -> None:
+    def reserve(self, features: RequestFeatures, costs: Costs, now_us: int) -> None:
         """Reserve the costs. The caller has checked every account's `lacks`."""
         if self.state != "entered":
             return
         self.state, self._held = "reserved", costs
         self.input_tokens, self.output_tokens = features.prompt_tokens, costs[OUTPUT] // _OUTPUT_GRAIN
         for account in self._accounts:
-            account.take(costs, now_us)
+            account.spend(costs, now_us)
 
     def release(self, now_us: int) -> None:
         """Refund what was reserved on arrival, because the request was rejected after all."""
@@ -88,7 +88,7 @@ class Reservation(msgspec.Struct, eq=False):
         self.state, self._held, self.input_tokens, self.output_tokens = "entered", None, 0, 0
         back = (0, -held[INPUT], -held[OUTPUT], -held[KV], -held[GPU])
         for account in self._accounts:
-            account.take(back, now_us)
+            account.spend(back, now_us)
 
     def extend(self, output_tokens: int, now_us: int) -> None:
         """Reserve ahead of a stream that has reached `output_tokens`."""
@@ -99,7 +99,7 @@ class Reservation(msgspec.Struct, eq=False):
         self.state = "extended"
         self.output_tokens += more
         for account in self._accounts:
-            account.take((0, 0, more * _OUTPUT_GRAIN, 0, 0), now_us)
+            account.spend((0, 0, more * _OUTPUT_GRAIN, 0, 0), now_us)
 
     def settle(
         self, input_tokens: int, output_tokens: int, kv_token_seconds: float, gpu_seconds: float, now_us: int
@@ -118,7 +118,7 @@ class Reservation(msgspec.Struct, eq=False):
             int(gpu_seconds * UNITS[GPU]) - held_gpu,
         )
         for account in self._accounts:
-            account.take(rest, now_us)
-            account.learn(input_tokens + output_tokens, kv_token_seconds, rest[GPU])
+            account.spend(rest, now_us)
+            account.record_usage(input_tokens + output_tokens, kv_token_seconds, rest[GPU])
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         return True

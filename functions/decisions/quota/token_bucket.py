@@ -90,7 +90,7 @@ class TokenBucket:
         """Return the time until a full burst may be spent again."""
         return self.level * self.rate_divisor // self.rate_units if self.level > 0 and self.rate_units > 0 else 0
 
-    def change(self, limit: int, burst: int) -> None:
+    def change_limit(self, limit: int, burst: int) -> None:
         """Apply another limit. What was spent stays spent, up to the new capacity.
 
         A lease keeps its grants and its debt.
@@ -98,10 +98,10 @@ class TokenBucket:
         self.limit, self.burst = limit, burst
         if self.leased:
             return
-        self.keep(limit, 1, burst * self.unit)
+        self.set_rate(limit, 1, burst * self.unit)
         self.level = min(self.level, self.capacity)
 
-    def keep(self, rate_units: int, rate_divisor: int, capacity: int) -> None:
+    def set_rate(self, rate_units: int, rate_divisor: int, capacity: int) -> None:
         """Empty at this rate (the limit's or a part of it) and end a lease: a level below 0 becomes 0."""
         self.rate_units, self.rate_divisor, self.capacity = rate_units, rate_divisor, capacity
         self.leased, self.level = False, max(self.level, 0)

@@ -29,7 +29,7 @@ class Said:
     tokens: int
 
 
-def dropped(messages: Sequence[Said], room_tokens: int) -> range:
+def messages_to_drop(messages: Sequence[Said], room_tokens: int) -> range:
     """Return the messages to drop, so that the rest fits `room_tokens`; none if all fit or not even the last turn."""
     first = _first_turn(messages)
     left = room_tokens - sum(said.tokens for said in messages[:first])

@@ -135,7 +135,7 @@ class _Entries(Generic[Learnt]):
         self._max_entries = max_entries
         self.find: Callable[[tuple[str, str]], Learnt | None] = self._entries.get
 
-    def to_teach(self, key: tuple[str, str]) -> Learnt:
+    def get_or_create(self, key: tuple[str, str]) -> Learnt:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = self._make()
@@ -173,10 +173,10 @@ class LengthModel:
         return learnt.expected_tokens if learnt is not None else UNKNOWN_OUTPUT_TOKENS
 
     def learn_prompt(self, base: str, tenant: str, prompt_bytes: int, prompt_tokens: int) -> None:
-        self._prompts.to_teach((base, tenant)).learn(prompt_bytes, prompt_tokens)
+        self._prompts.get_or_create((base, tenant)).learn(prompt_bytes, prompt_tokens)
 
     def learn_answer(self, model: str, tenant: str, tokens: int, cut: bool) -> None:
-        self._answers.to_teach((model, tenant)).learn(tokens, cut)
+        self._answers.get_or_create((model, tenant)).learn(tokens, cut)
 
     def __len__(self) -> int:
         """Return the number of entries in both maps."""

@@ -48,7 +48,7 @@ Unit = Literal["ratio", "ms"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConditionFinding:
     """One condition with its figures, for the decision and for display."""
 
     text: str
@@ -67,7 +67,7 @@ class Finding:
         return self.log_weight >= self.log_needed
 
 
-def judge(text: str, candidate: GroupStats, control: GroupStats, alpha: float, few: int = FEW) -> Finding:
+def judge(text: str, candidate: GroupStats, control: GroupStats, alpha: float, few: int = FEW) -> ConditionFinding:
     """Test one condition. `text` is canonical, from a RolloutEntry; alpha is its share of the false-alarm rate."""
     condition = parse_halt(text)
     if condition.metric == "error_rate":
@@ -80,7 +80,7 @@ def judge(text: str, candidate: GroupStats, control: GroupStats, alpha: float, f
 
 def _judge_errors(
     condition: HaltCondition, candidate: GroupStats, control: GroupStats, alpha: float, few: int
-) -> Finding:
+) -> ConditionFinding:
     is_above, threshold = condition.comparison[0] == ">", condition.threshold
     own, other = candidate.error_ratio, control.error_ratio
     k, n = (candidate.errors, control.errors), (candidate.requests, control.requests)
@@ -100,7 +100,7 @@ def _judge_errors(
         else sequential_test.log_weight(n[0] - k[0], n[0], 1 - tested)
     )
     missing = _missing(n[0], n[1] if is_relative else None, few, "requests")
-    return Finding(
+    return ConditionFinding(
         text=condition.text,
         unit="ratio",
         candidate=own,
@@ -123,7 +123,7 @@ def _judge_quantile(
     alpha: float,
     few: int,
     grain: int,
-) -> Finding:
+) -> ConditionFinding:
     """Test a condition on a quantile. `grain`: amount that one request adds to a sketch's count."""
     threshold = condition.threshold
     own, other = candidate.quantile(q), control.quantile(q)
@@ -142,7 +142,7 @@ def _judge_quantile(
         weight = _quantile_weight(condition, candidate, compared, edge=edge, q=q, alpha=alpha, grain=grain)
     counts = candidate.count // grain, control.count // grain
     missing = _missing(counts[0], counts[1] if is_relative else None, few, "measured requests")
-    return Finding(
+    return ConditionFinding(
         text=condition.text,
         unit="ms",
         candidate=own,

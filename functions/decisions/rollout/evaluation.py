@@ -31,12 +31,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from functions.decisions.rollout.conditions import FEW, Finding, judge
-from functions.decisions.rollout.events import AnyEvent, Breached, Loaded, LoadFailed, StagePassed
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.conditions import FEW, ConditionFinding, judge
+from functions.decisions.rollout.events import AnyEvent, Breached, LoadFailed, StagePassed, VersionLoaded
+from functions.decisions.rollout.evidence import TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import finding_text, seconds_text
-from functions.decisions.rollout.replica_shares import is_borne, next_percent
+from functions.decisions.rollout.replica_shares import can_serve_share, next_percent
 
 VerdictKind = Literal["hold", "advance", "halt", "loaded", "load_failed"]
 
@@ -74,10 +74,10 @@ class Residency:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RolloutVerdict:
     kind: VerdictKind
     reason: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ConditionFinding, ...] = ()
     widens: bool = False  # a base's stage has passed and waits for replicas of the new version
 
     @property
@@ -89,7 +89,7 @@ class Verdict:
             case "halt":
                 return Breached(self.reason)
             case "loaded":
-                return Loaded()
+                return VersionLoaded()
             case "load_failed":
                 return LoadFailed(self.reason)
             case "hold":
@@ -98,41 +98,41 @@ class Verdict:
 
 def evaluate(
     rollout: Rollout,
-    evidence: Evidence,
+    evidence: TrialEvidence,
     residency: Residency,
     now_unix_s: float,
     patience: RolloutTimeouts | None = None,
-) -> Verdict:
+) -> RolloutVerdict:
     """Evaluate any rollout. One that is over, or paused before it was loaded, is held."""
     patience = patience or RolloutTimeouts()
     if rollout.state == "loading":
         began_unix_s = max(rollout.stage_began_unix_s, residency.since_unix_s)
         return _loading(rollout, residency, now_unix_s - began_unix_s, patience)
     if rollout.percent in {0, 100}:
-        return Verdict("hold", rollout.reason or rollout.state)
+        return RolloutVerdict("hold", rollout.reason or rollout.state)
     findings = _findings(rollout, evidence)
     proven = "; ".join(finding_text(finding) for finding in findings if finding.is_proven)
     if words := proven or _lost_for_good(rollout, residency, patience):
-        return Verdict("halt", f"{_stage_words(rollout)}: {words}"[:2000], findings)
+        return RolloutVerdict("halt", f"{_stage_words(rollout)}: {words}"[:2000], findings)
     if rollout.state == "paused":
-        return Verdict("hold", rollout.reason, findings)
+        return RolloutVerdict("hold", rollout.reason, findings)
     obstacles = _obstacles(rollout, evidence, findings, now_unix_s, patience)
-    obstacle = _unborne(rollout, residency) or next(obstacles, "")
+    obstacle = _missing_replicas(rollout, residency) or next(obstacles, "")
     if obstacle:
-        return Verdict("hold", f"{_stage_words(rollout)}: {obstacle}", findings)
+        return RolloutVerdict("hold", f"{_stage_words(rollout)}: {obstacle}", findings)
     return _passed(rollout, residency, findings)
 
 
-def _passed(rollout: Rollout, where: Residency, findings: tuple[Finding, ...]) -> Verdict:
+def _passed(rollout: Rollout, where: Residency, findings: tuple[ConditionFinding, ...]) -> RolloutVerdict:
     words = f"{_stage_words(rollout)}: passed"
-    if rollout.is_of_base and not _is_borne(next_percent(rollout), where):
+    if rollout.is_of_base and not _can_serve_share(next_percent(rollout), where):
         words += f"; replicas of {rollout.to_version} start one by one"
-        return Verdict("hold", words, findings, widens=True)
-    return Verdict("advance", words, findings)
+        return RolloutVerdict("hold", words, findings, widens=True)
+    return RolloutVerdict("advance", words, findings)
 
 
-def _is_borne(percent: int, where: Residency) -> bool:
-    return is_borne(percent, where.with_candidate, where.with_control, where.aim)
+def _can_serve_share(percent: int, where: Residency) -> bool:
+    return can_serve_share(percent, where.with_candidate, where.with_control, where.aim)
 
 
 def alpha_of(rollout: Rollout) -> float:
@@ -141,7 +141,7 @@ def alpha_of(rollout: Rollout) -> float:
     return max(1e-12, rollout.policy.false_alarm_ratio / max(1, conditions))
 
 
-def _findings(rollout: Rollout, evidence: Evidence) -> tuple[Finding, ...]:
+def _findings(rollout: Rollout, evidence: TrialEvidence) -> tuple[ConditionFinding, ...]:
     alpha, few = alpha_of(rollout), min(FEW, max(1, rollout.policy.min_requests))
     texts = rollout.current.auto_halt
     return tuple(judge(text, evidence.candidate, evidence.control, alpha, few) for text in texts)
@@ -153,7 +153,7 @@ def _lost_for_good(rollout: Rollout, where: Residency, patience: RolloutTimeouts
     return f"no replica has had {rollout.to_version} for {seconds_text(where.without_s)}"
 
 
-def _unborne(rollout: Rollout, where: Residency) -> str:
+def _missing_replicas(rollout: Rollout, where: Residency) -> str:
     """Return why replicas cannot serve the share of a base's stage; "" if they can."""
     if not rollout.is_of_base:
         return ""
@@ -164,7 +164,11 @@ def _unborne(rollout: Rollout, where: Residency) -> str:
 
 
 def _obstacles(
-    rollout: Rollout, evidence: Evidence, findings: tuple[Finding, ...], now_unix_s: float, patience: RolloutTimeouts
+    rollout: Rollout,
+    evidence: TrialEvidence,
+    findings: tuple[ConditionFinding, ...],
+    now_unix_s: float,
+    patience: RolloutTimeouts,
 ) -> Iterator[str]:
     """Yield the reasons why the stage does not pass, the most important first."""
     heard, least = evidence.heard_unix_s, rollout.policy.min_requests
@@ -181,21 +185,21 @@ def _obstacles(
         yield f"no problems, {seconds_text(lasted_s)} of {seconds_text(lasts_s)}"
 
 
-def _loading(rollout: Rollout, where: Residency, since_s: float, patience: RolloutTimeouts) -> Verdict:
+def _loading(rollout: Rollout, where: Residency, since_s: float, patience: RolloutTimeouts) -> RolloutVerdict:
     if rollout.is_of_base:
-        is_everywhere = _is_borne(rollout.current.percent, where) and not where.refusing
+        is_everywhere = _can_serve_share(rollout.current.percent, where) and not where.refusing
     else:
         is_everywhere = where.with_both == where.with_control and 2 * where.with_candidate >= where.ready
     if where.ready and is_everywhere:
-        return Verdict("loaded", f"{rollout.to_version} is on {where.with_candidate} of {where.ready} replicas")
+        return RolloutVerdict("loaded", f"{rollout.to_version} is on {where.with_candidate} of {where.ready} replicas")
     refusal = f": {where.refusal}" if where.refusal else ""
     words = f"{rollout.to_version} is on {where.with_candidate} of {where.ready} ready replicas{refusal}"
     all_refuse = where.ready > 0 and where.with_candidate == 0 and where.refusing == where.ready
     if all_refuse and since_s >= patience.patience_s:
-        return Verdict("load_failed", f"no replica can load {rollout.to_version}{refusal}"[:2000])
+        return RolloutVerdict("load_failed", f"no replica can load {rollout.to_version}{refusal}"[:2000])
     if where.ready and since_s >= patience.deadline_s:
-        return Verdict("load_failed", f"not loaded within {seconds_text(patience.deadline_s)}: {words}"[:2000])
-    return Verdict("hold", f"loading: {words}")
+        return RolloutVerdict("load_failed", f"not loaded within {seconds_text(patience.deadline_s)}: {words}"[:2000])
+    return RolloutVerdict("hold", f"loading: {words}")
 
 
 def _stage_words(rollout: Rollout) -> str:

@@ -16,7 +16,7 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     """An event of a rollout."""
 
 
-class Loaded(Event, frozen=True, tag="loaded"):
+class VersionLoaded(Event, frozen=True, tag="loaded"):
     """The new version is loaded on all replicas that have the old one."""
 
 
@@ -66,5 +66,14 @@ class Withdrawn(Event, frozen=True, tag="withdrawn"):
 
 
 AnyEvent = (
-    Loaded | StagePassed | Breached | LoadFailed | Paused | Resumed | Promoted | RolledBack | Superseded | Withdrawn
+    VersionLoaded
+    | StagePassed
+    | Breached
+    | LoadFailed
+    | Paused
+    | Resumed
+    | Promoted
+    | RolledBack
+    | Superseded
+    | Withdrawn
 )

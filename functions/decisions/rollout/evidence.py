@@ -65,7 +65,7 @@ class GroupStats:
 
 
 @dataclass(slots=True)
-class Evidence:
+class TrialEvidence:
     candidate: GroupStats = field(default_factory=GroupStats)
     control: GroupStats = field(default_factory=GroupStats)
     heard_unix_s: float | None = None  # last report of any gateway on this trial; None: none yet
@@ -105,9 +105,9 @@ def group_of(encoded: EncodedGroup) -> GroupStats:
     group = GroupStats(
         encoded.requests,
         encoded.errors,
-        QuantileSketch.of(encoded.ttft_ms),
-        QuantileSketch.of(encoded.gap_shares),
-        QuantileSketch.of(encoded.total_ms),
+        QuantileSketch.from_buckets(encoded.ttft_ms),
+        QuantileSketch.from_buckets(encoded.gap_shares),
+        QuantileSketch.from_buckets(encoded.total_ms),
     )
     for bucket, count in encoded.inter_token_ms.items():
         group.inter_token_ms.add_to(bucket, count * STREAM_SHARES)
@@ -117,17 +117,17 @@ def group_of(encoded: EncodedGroup) -> GroupStats:
     return group
 
 
-def encode(evidence: Evidence) -> bytes:
+def encode(evidence: TrialEvidence) -> bytes:
     encoded = EncodedEvidence(encoded_group(evidence.candidate), encoded_group(evidence.control), evidence.heard_unix_s)
     return msgspec.json.encode(encoded)
 
 
-def to_builtins(evidence: Evidence) -> Any:
+def to_builtins(evidence: TrialEvidence) -> Any:
     """Return the evidence as plain values, for a route that encodes JSON itself."""
     return msgspec.json.decode(encode(evidence))
 
 
-def decode(document: bytes) -> Evidence:
+def decode(document: bytes) -> TrialEvidence:
     """Return the evidence. EvidenceInvalid if the bytes are none."""
     if len(document) > EVIDENCE_MAX_BYTES:
         raise EvidenceInvalid(f"{len(document)} bytes is over the limit of {EVIDENCE_MAX_BYTES}")
@@ -135,4 +135,4 @@ def decode(document: bytes) -> Evidence:
         encoded = msgspec.json.decode(document, type=EncodedEvidence)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EvidenceInvalid(str(error)) from error
-    return Evidence(group_of(encoded.candidate), group_of(encoded.control), encoded.heard_unix_s)
+    return TrialEvidence(group_of(encoded.candidate), group_of(encoded.control), encoded.heard_unix_s)

@@ -34,7 +34,6 @@ from functions.api.snapshot_entries import AnyDigest, AnyModelId, AnyRolloutId, 
 from functions.decisions.rollout.events import (
     AnyEvent,
     Breached,
-    Loaded,
     LoadFailed,
     Paused,
     Promoted,
@@ -42,6 +41,7 @@ from functions.decisions.rollout.events import (
     RolledBack,
     StagePassed,
     Superseded,
+    VersionLoaded,
     Withdrawn,
     Words,
 )
@@ -56,7 +56,6 @@ __all__ = [
     "Breached",
     "IllegalTransition",
     "LoadFailed",
-    "Loaded",
     "Origin",
     "Paused",
     "Promoted",
@@ -67,9 +66,10 @@ __all__ = [
     "StagePassed",
     "State",
     "Superseded",
+    "VersionLoaded",
     "Withdrawn",
-    "begun",
     "id_of",
+    "new_rollout",
     "rollout_id",
     "transition",
 ]
@@ -163,7 +163,7 @@ def id_of(spec: RolloutSpec) -> RolloutId:
     return rollout_id(spec.model, spec.channel, spec.from_digest, spec.to_digest, spec.previous)
 
 
-def begun(spec: RolloutSpec, now_unix_s: float) -> Rollout:
+def new_rollout(spec: RolloutSpec, now_unix_s: float) -> Rollout:
     """Return a new rollout."""
     fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
     return Rollout(
@@ -182,7 +182,7 @@ def transition(rollout: Rollout, event: AnyEvent, now_unix_s: float) -> Rollout:
 Step = Callable[[Rollout, Any, float], Rollout]
 
 
-def _loaded(rollout: Rollout, _: Loaded, now_unix_s: float) -> Rollout:
+def _loaded(rollout: Rollout, _: VersionLoaded, now_unix_s: float) -> Rollout:
     if len(rollout.policy.stages) == 1:
         return _completed(rollout, "is loaded; its policy has one stage")
     return replace(rollout, state="running", loaded=True, stage_began_unix_s=now_unix_s, reason="")
@@ -255,7 +255,7 @@ def _completed(rollout: Rollout, reason: str) -> Rollout:
 
 _LINES: Mapping[State, Mapping[type[AnyEvent], Step]] = {
     "loading": {
-        Loaded: _loaded,
+        VersionLoaded: _loaded,
         LoadFailed: _taken_back,
         Paused: _paused,
         Promoted: _promoted,
@@ -294,7 +294,7 @@ TABLE: Mapping[tuple[State, type[AnyEvent]], Step | None] = MappingProxyType(
 
 _CANNOT: Mapping[type[AnyEvent], str] = MappingProxyType(
     {
-        Loaded: "nothing is being loaded",
+        VersionLoaded: "nothing is being loaded",
         StagePassed: "no stage of it can pass",
         Breached: "it sends no requests to the new version",
         LoadFailed: "nothing is being loaded",

@@ -25,9 +25,17 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from functions.api.ids import ReplicaId
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 
-LOST = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.REPLICA_LOST})
+LOST = frozenset(
+    {
+        AttemptFailure.CONNECT,
+        AttemptFailure.RESET,
+        AttemptFailure.FIRST_BYTE,
+        AttemptFailure.SILENT,
+        AttemptFailure.REPLICA_LOST,
+    }
+)
 BURST_S = 1.0
 DYING_S = 0.2
 FORGET_AFTER_S = 120.0  # twice the longest wait at a hung replica: 60 s for a first byte
@@ -80,7 +88,7 @@ class Losses(Generic[Group, Failed]):
         del self._losses[replica_id]
         return loss.undecided
 
-    def decided(self, now_s: float, heard_s: Callable[[ReplicaId], float]) -> list[tuple[Group, Failed]]:
+    def collect_decided(self, now_s: float, heard_s: Callable[[ReplicaId], float]) -> list[tuple[Group, Failed]]:
         """Settle the losses whose time is over. `heard_s` returns the time of a replica's last bytes."""
         counted: list[tuple[Group, Failed]] = []
         for replica_id, loss in list(self._losses.items()):

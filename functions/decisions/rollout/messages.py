@@ -2,11 +2,11 @@
 
 from math import exp, log
 
-from functions.decisions.rollout.conditions import Finding, Unit
+from functions.decisions.rollout.conditions import ConditionFinding, Unit
 from functions.decisions.rollout.lifecycle import Rollout
 
 
-def finding_text(finding: Finding) -> str:
+def finding_text(finding: ConditionFinding) -> str:
     """Return a sentence such as `error_rate > 2%: 5.2% against 0.3% (weight 1310, 1200 halts)`."""
     shared = "; the old version breaches it too" if finding.is_shared else ""
     figures = f"{amount(finding.candidate, finding.unit)} against {amount(finding.control, finding.unit)}"

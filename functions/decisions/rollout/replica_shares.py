@@ -56,7 +56,7 @@ def next_percent(rollout: Rollout) -> int:
     return stages[min(rollout.stage + 1, len(stages) - 1)].percent
 
 
-def is_borne(percent: int, candidates: int, controls: int, aim: int = 1) -> bool:
+def can_serve_share(percent: int, candidates: int, controls: int, aim: int = 1) -> bool:
     """Return True if the ready replicas can serve `percent` of the pool's requests.
 
     `aim`: planned replicas of the new version; 1 while unknown.
@@ -64,7 +64,7 @@ def is_borne(percent: int, candidates: int, controls: int, aim: int = 1) -> bool
     return candidates >= max(1, min(2, aim)) and 100 * candidates >= percent * (candidates + controls - 1)
 
 
-def aims(base: ModelEntry, rollouts: Iterable[Rollout], shares: VersionShares) -> dict[RolloutId, int]:
+def candidate_targets(base: ModelEntry, rollouts: Iterable[Rollout], shares: VersionShares) -> dict[RolloutId, int]:
     """Return the planned replicas of the new version, for each of the base's rollouts."""
     return {row.id: shares.others.get(row.to_version, 0) for row in rollouts if row.model == base.id}
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.decisions.rollout.conditions import Finding
+from functions.decisions.rollout.conditions import ConditionFinding
 from functions.decisions.rollout.evaluation import Residency, evaluate
-from functions.decisions.rollout.evidence import Evidence, GroupStats
+from functions.decisions.rollout.evidence import GroupStats, TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import amount
 
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ConditionReport:
     """One halt condition of the stage, and how near it is to halting."""
 
     text: str
@@ -50,7 +50,7 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class Figures:
     rows: tuple[Row, ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[ConditionReport, ...]
     why: str  # reason of the state
 
 
@@ -63,8 +63,8 @@ def stages_of(rollouts: Iterable[Rollout]) -> dict[str, int]:
     return stages
 
 
-def figures_of(rollout: Rollout, evidence: Evidence, now_unix_s: float) -> Figures:
-    conditions: tuple[Condition, ...] = ()
+def figures_of(rollout: Rollout, evidence: TrialEvidence, now_unix_s: float) -> Figures:
+    conditions: tuple[ConditionReport, ...] = ()
     why = rollout.reason
     if rollout.is_active and rollout.loaded:
         verdict = evaluate(rollout, evidence, Residency(), now_unix_s)
@@ -97,12 +97,12 @@ def _percent(group: GroupStats) -> float | None:
     return None if ratio is None else 100 * ratio
 
 
-def _condition(finding: Finding) -> Condition:
+def _condition(finding: ConditionFinding) -> ConditionReport:
     limit = f", limit {amount(finding.limit, finding.unit)}" if finding.limit is not None else ""
     figures = f"{amount(finding.candidate, finding.unit)} against {amount(finding.control, finding.unit)}{limit}"
     if finding.is_proven:
-        return Condition(finding.text, "proven", figures)
+        return ConditionReport(finding.text, "proven", figures)
     if finding.is_suspected:
         share = max(0.0, finding.log_weight) / finding.log_needed if finding.log_needed > 0 else 0.0
-        return Condition(finding.text, "suspected", f"{figures}, {share:.0%} of the evidence that halts")
-    return Condition(finding.text, "few" if finding.missing else "good", finding.missing or figures)
+        return ConditionReport(finding.text, "suspected", f"{figures}, {share:.0%} of the evidence that halts")
+    return ConditionReport(finding.text, "few" if finding.missing else "good", finding.missing or figures)

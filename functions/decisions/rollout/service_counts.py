@@ -70,8 +70,8 @@ def next_counts(
     ends = service_targets(total, surge, shares, services)
     counts = {name: each.asked for name, each in services.items()}
     if by_version and any(each.version == shares.main and each.ready_of_asked for each in services.values()):
-        counts |= dict.fromkeys(_bear_nothing(shares, services), 0)
-    _give_up(counts, ends, services, spare=_ready(counts, services) - max(0, total - (0 if surge else 1)))
+        counts |= dict.fromkeys(_unused_services(shares, services), 0)
+    _release_replicas(counts, ends, services, spare=_ready(counts, services) - max(0, total - (0 if surge else 1)))
     _add(counts, ends, shares, services, room=total + (surge if total else 0) - sum(counts.values()))
     return counts
 
@@ -83,7 +83,7 @@ def is_settled(total: int, shares: VersionShares, services: Services) -> bool:
     return not shares.is_moving and main == {OWN} and all(services[name].asked == ends[name] for name in services)
 
 
-def _bear_nothing(shares: VersionShares, services: Services) -> Iterable[str]:
+def _unused_services(shares: VersionShares, services: Services) -> Iterable[str]:
     bearing = {shares.main, *shares.others, None}
     return [name for name, each in services.items() if each.version not in bearing]
 
@@ -92,7 +92,7 @@ def _ready(counts: Mapping[str, int], services: Services) -> int:
     return sum(min(each.ready, counts[name]) for name, each in services.items())
 
 
-def _give_up(counts: dict[str, int], ends: Mapping[str, int], services: Services, spare: int) -> None:
+def _release_replicas(counts: dict[str, int], ends: Mapping[str, int], services: Services, spare: int) -> None:
     """Remove replicas, at most `spare` ready ones. A cluster ends the ones that are not ready first."""
     for name in sorted(counts, reverse=True):
         ready = min(services[name].ready, counts[name])

@@ -120,12 +120,12 @@ def steer(
     return Steered(
         msgspec.structs.replace(wanted, models=tuple(models)),
         tuple(commands),
-        tuple(_to_tell(wanted, rows)),
+        tuple(_reported_rollouts(wanted, rows)),
         tuple(place.held for place in places if place.held),
     )
 
 
-def moved_with(current: Snapshot, rows: Rows) -> Snapshot:
+def follow_rollouts(current: Snapshot, rows: Rows) -> Snapshot:
     """Return the published snapshot with channels moved to their rollouts' places, and no other declared changes.
 
     So a version is rolled back even if its declaration is suspended, rejected or unavailable. A channel moves only if
@@ -304,7 +304,7 @@ def _withdrawn(declared: Mapping[ModelId, Mapping[str, str]], rows: Rows) -> Ite
                 yield _post(row, Superseded())
 
 
-def _to_tell(wanted: Snapshot, rows: Rows) -> Iterable[Rollout]:
+def _reported_rollouts(wanted: Snapshot, rows: Rows) -> Iterable[Rollout]:
     shown = {model.id: model.channels for model in wanted.models}
     for (model_id, channel), row in sorted(rows.latest.items()):
         if row.is_active or (row.state == "rolled_back" and shown.get(model_id, {}).get(channel) == row.to_version):
@@ -322,14 +322,14 @@ def _post(row: Rollout, event: AnyEvent) -> PostEvent:
 
 
 def _start_of(row: Rollout) -> VersionEntry:
-    return VersionEntry(row.from_version, row.from_digest, _called(row, row.from_digest), row.from_artifact_uri)
+    return VersionEntry(row.from_version, row.from_digest, _engine_name_of(row, row.from_digest), row.from_artifact_uri)
 
 
 def _end_of(row: Rollout) -> VersionEntry:
-    return VersionEntry(row.to_version, row.to_digest, _called(row, row.to_digest), row.to_artifact_uri)
+    return VersionEntry(row.to_version, row.to_digest, _engine_name_of(row, row.to_digest), row.to_artifact_uri)
 
 
-def _called(row: Rollout, digest: Digest) -> EngineName:
+def _engine_name_of(row: Rollout, digest: Digest) -> EngineName:
     """Return the engine's model name: all versions of a base have their pool's name."""
     return EngineName(row.pool) if row.model == row.pool else engine_name(row.model, digest)
 

@@ -34,7 +34,7 @@ class Headroom:
         return self.used + self.needed <= self.limit + _ROUNDING
 
 
-def without_room(headrooms: Iterable[Headroom]) -> str:
+def describe_shortage(headrooms: Iterable[Headroom]) -> str:
     """Return why there is no room for one more replica, by the first exhausted limit; "" if there is room."""
     return next(
         (

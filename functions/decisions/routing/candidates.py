@@ -72,7 +72,7 @@ def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[
     return [row for row in untried if row[0] in holders] or NoReplica("adapter_not_loaded")
 
 
-def draw(rows: list[Row], key: int, count: int = DRAWS) -> list[Row]:
+def sample_rows(rows: list[Row], key: int, count: int = DRAWS) -> list[Row]:
     """Return `count` random rows, with repetition. Equal keys give equal rows."""
     drawn, size = [], len(rows)
     for _ in range(count):
@@ -108,7 +108,7 @@ def _holders(request: RouteRequest, pool: PoolIndex, excluded: Collection[Replic
 
 
 def _drawn(request: RouteRequest, pool: PoolIndex, rows: list[Row], excluded: Collection[ReplicaId]) -> list[Row]:
-    found = {row[0]: row for row in draw(rows, xxh3_64_intdigest(request.tie_key.encode()))}
+    found = {row[0]: row for row in sample_rows(rows, xxh3_64_intdigest(request.tie_key.encode()))}
     for replica_id in islice(request.cached_tokens, MAX_HITS):
         _also(request, pool, replica_id, found)
     if request.session_replica is not None:

@@ -26,7 +26,7 @@ from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.routing.candidates import SCAN_MAX, candidates, draw, heaviest, rendezvous
+from functions.decisions.routing.candidates import SCAN_MAX, candidates, heaviest, rendezvous, sample_rows
 from functions.decisions.routing.moves import Move, compared, pays
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.prediction import kept_ratio, least, predict
@@ -110,7 +110,7 @@ def _only_headroom(replica: ReplicaView) -> bool:
 def _looked_at(request: RouteRequest, pool: PoolIndex) -> list[Row]:
     if len(pool.rows) <= SCAN_MAX:
         return pool.rows
-    return draw(pool.rows, xxh3_64_intdigest(request.engine_name.encode()))
+    return sample_rows(pool.rows, xxh3_64_intdigest(request.engine_name.encode()))
 
 
 def _may_load(replica: ReplicaView) -> bool:

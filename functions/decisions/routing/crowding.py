@@ -12,7 +12,7 @@ own requests (`prediction.least`; test_the_loop_is_the_formula).
 CROWD = 20.0  # number of running requests that delay a new one as much as one waiting request
 
 
-def line(outstanding: int, waiting: int, service_ms: float, prefill_ms: float) -> tuple[float, float]:
+def crowding_line(outstanding: int, waiting: int, service_ms: float, prefill_ms: float) -> tuple[float, float]:
     """Return the milliseconds for each token to be read, and the fixed milliseconds for any new request."""
     crowd = outstanding / CROWD
     return prefill_ms * (1.0 + crowd), (waiting + crowd) * service_ms

@@ -89,7 +89,7 @@ class Weighed(msgspec.Struct, frozen=True):
         return self.why == "pays"
 
 
-def at_once(prompt_tokens: int, cached_tokens: int, min_prompt_tokens: int) -> SplitWhy | None:
+def reason_to_skip(prompt_tokens: int, cached_tokens: int, min_prompt_tokens: int) -> SplitWhy | None:
     """Return why a prompt is not compared at all, or None if it is."""
     if prompt_tokens < min_prompt_tokens:
         return "short"
@@ -103,7 +103,9 @@ def transfer_ms(tokens: int, prefill_pool: PoolEntry) -> float:
     return tokens * prefill_pool.kv_bytes_per_token / prefill_pool.kv_transfer_bytes_per_s * 1000.0
 
 
-def weigh(prompt_tokens: int, decode: Prediction, prefill: Prediction | NoReplica, prefill_pool: PoolEntry) -> Weighed:
+def compare_split(
+    prompt_tokens: int, decode: Prediction, prefill: Prediction | NoReplica, prefill_pool: PoolEntry
+) -> Weighed:
     """Compare both ways for one request and the best replica of each pool, as the module docstring defines."""
     stall_ms = decode.prefill_ms * decode.outstanding / CROWD
     one_ms = decode.total_ms + stall_ms

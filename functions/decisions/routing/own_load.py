@@ -37,14 +37,14 @@ class OwnLoad:
         self.in_flight = dict(in_flight)  # requests
         self.ahead_tokens: dict[ReplicaId, int] = {}
 
-    def enter(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float = 0.0) -> InFlightSlot:
+    def add_request(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float = 0.0) -> InFlightSlot:
         """Count a request sent to the replica, with the prompt tokens to compute before its first token."""
         self.in_flight[replica_id] = self.in_flight.get(replica_id, 0) + 1
         if prefill_tokens:
             self.ahead_tokens[replica_id] = self.ahead_tokens.get(replica_id, 0) + prefill_tokens
         return InFlightSlot(replica_id, prefill_tokens, sent_s)
 
-    def start(self, slot: InFlightSlot) -> None:
+    def mark_first_token(self, slot: InFlightSlot) -> None:
         """Remove the request's prefill tokens: its first token has come or must have. A second call has no effect."""
         tokens = slot.prefill_tokens
         if not tokens:
@@ -56,9 +56,9 @@ class OwnLoad:
         else:
             del self.ahead_tokens[slot.replica_id]
 
-    def leave(self, slot: InFlightSlot) -> None:
+    def remove_request(self, slot: InFlightSlot) -> None:
         """Count the end of the request. Call once per slot."""
-        self.start(slot)
+        self.mark_first_token(slot)
         left = self.in_flight[slot.replica_id] - 1
         if left:
             self.in_flight[slot.replica_id] = left

@@ -134,7 +134,9 @@ def takeovers(
     return [pool for pool in others if pool not in been]
 
 
-def takes_over(pool: PoolEntry, pools: Iterable[PoolEntry], tenants: Mapping[TenantId, TenantEntry]) -> list[PoolName]:
+def takeover_pools(
+    pool: PoolEntry, pools: Iterable[PoolEntry], tenants: Mapping[TenantId, TenantEntry]
+) -> list[PoolName]:
     """Return the other pools of the model that receive the requests this pool cannot accept, for any tenant."""
     shared = [other.name for other in pools if other.name != pool.name and not (other.dedicated_to or other.role)]
     owners = [tenants[owner] for owner in pool.dedicated_to if owner in tenants]

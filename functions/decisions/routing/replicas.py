@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from functions.api.ids import Digest, EngineName, PoolName, ReplicaId, TenantId
 from functions.decisions.distribution.bloom import Bloom
-from functions.decisions.routing.crowding import line
+from functions.decisions.routing.crowding import crowding_line
 
 # warm: the base is loaded; the replica receives no requests until it is promoted
 ReplicaPhase = Literal["starting", "ready", "warm", "draining", "hung", "dead"]
@@ -225,5 +225,5 @@ class PoolIndex:
 
 def _row_of(view: ReplicaView, lot: int) -> Row:
     outstanding, service_ms, prefill_ms = view.running + view.waiting, view.service_ms, view.prefill_ms_per_token
-    token_ms, base_ms = line(outstanding, view.waiting, service_ms, prefill_ms)
+    token_ms, base_ms = crowding_line(outstanding, view.waiting, service_ms, prefill_ms)
     return (view.id, outstanding, view.waiting, service_ms, prefill_ms, lot, view, token_ms, base_ms)

@@ -130,4 +130,4 @@ class NoReplica(msgspec.Struct, frozen=True):
         "told_to_wait",
         "dedicated",
     ]
-    after_s: float = 0.0  # with `told_to_wait`: the suitable replicas are full and asked for this pause
+    after_s: float = 0.0  # with `slow_down`: the suitable replicas are full and asked for this pause

@@ -16,7 +16,7 @@ from enum import Enum
 from math import ceil
 
 
-class Failure(Enum):
+class AttemptFailure(Enum):
     """Reason why an attempt ended without an answer. Values are metric labels."""
 
     CONNECT = "connect"  # refused, unreachable, or no answer to the handshake in time
@@ -35,12 +35,26 @@ class Failure(Enum):
 # Failures after which loading the adapter on another replica is worth its cost: the replica is gone, or lacks the
 # adapter. If a replica is full or fails on the prompt, the adapter would be loaded on one replica after the other.
 WORTH_A_LOAD = frozenset(
-    {Failure.ADAPTER_MISSING, Failure.CONNECT, Failure.RESET, Failure.REPLICA_LOST, Failure.ABORTED}
+    {
+        AttemptFailure.ADAPTER_MISSING,
+        AttemptFailure.CONNECT,
+        AttemptFailure.RESET,
+        AttemptFailure.REPLICA_LOST,
+        AttemptFailure.ABORTED,
+    }
 )
 # Failures that are evidence against the replica rather than the request.
-EVIDENCE = frozenset({Failure.CONNECT, Failure.RESET, Failure.FIRST_BYTE, Failure.SILENT, Failure.BAD_ANSWER})
+EVIDENCE = frozenset(
+    {
+        AttemptFailure.CONNECT,
+        AttemptFailure.RESET,
+        AttemptFailure.FIRST_BYTE,
+        AttemptFailure.SILENT,
+        AttemptFailure.BAD_ANSWER,
+    }
+)
 # Failures before the engine has begun to work.
-REFUSALS = frozenset({Failure.CONNECT, Failure.OVERLOADED, Failure.ADAPTER_MISSING})
+REFUSALS = frozenset({AttemptFailure.CONNECT, AttemptFailure.OVERLOADED, AttemptFailure.ADAPTER_MISSING})
 RETRY_AFTER_MAX_S = 30.0
 _SECONDS_MAX_BYTES = 16
 
@@ -56,10 +70,10 @@ def retry_after_s(retry_after: bytes) -> float:
 _MAX_ENGINE_ERRORS = 2
 # The prompt may also cause a replica's end. Whatever the policy allows, one more replica is risked.
 DEATHS_MAX = 2
-_DEATHS = frozenset({Failure.RESET, Failure.REPLICA_LOST})
+_DEATHS = frozenset({AttemptFailure.RESET, AttemptFailure.REPLICA_LOST})
 
 
-def died_with(failures: tuple[Failure, ...]) -> int:
+def count_lost_replicas(failures: tuple[AttemptFailure, ...]) -> int:
     """Return the number of replicas that died or hung while they had the request."""
     return sum(failure in _DEATHS for failure in failures)
 
@@ -98,14 +112,14 @@ class RetryBudget:
 
 
 def may_retry(
-    failures: tuple[Failure, ...], max_attempts: int, now_s: float, deadline_s: float, body_bytes_sent: int
+    failures: tuple[AttemptFailure, ...], max_attempts: int, now_s: float, deadline_s: float, body_bytes_sent: int
 ) -> bool:
     """Return True if one more attempt is allowed after these failures. The caller checks the budget afterwards."""
     if body_bytes_sent > 0 or now_s >= deadline_s or len(failures) >= max_attempts:
         return False
-    if Failure.TOO_LARGE in failures:
+    if AttemptFailure.TOO_LARGE in failures:
         return False
-    return failures.count(Failure.ENGINE_ERROR) < _MAX_ENGINE_ERRORS
+    return failures.count(AttemptFailure.ENGINE_ERROR) < _MAX_ENGINE_ERRORS
 
 
 # Hedge delay: the wait for a first token after which a second attempt beside the first is worth its cost.
@@ -136,7 +150,7 @@ class FirstTokens:
         self._p95 = UNKNOWN_RATIO
         self._fresh = 0  # samples since the percentile was computed
 
-    def took(self, predicted_s: float, took_s: float) -> None:
+    def record_first_token(self, predicted_s: float, took_s: float) -> None:
         self._ratios.append(took_s / max(predicted_s, _LEAST_PREDICTED_S))
         self._fresh += 1
 

@@ -53,9 +53,9 @@ def main(socket_path: str, module: str, also: list[str]) -> None:
     """Serve requests. Return only in a child, with the command line and the environment of an engine."""
     Path(socket_path).unlink(missing_ok=True)
     began_s = time.monotonic()
-    environ, forks = dict(os.environ), beside("forks")
-    files = imported(module, also)
-    hold_nothing()
+    environ, forks = dict(os.environ), load_sibling("forks")
+    files = import_modules(module, also)
+    exit_unless_forkable()
     gc.collect()
     gc.freeze()  # the collector leaves these objects alone, so their pages stay shared with the children
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -66,12 +66,14 @@ def main(socket_path: str, module: str, also: list[str]) -> None:
     making.rename(socket_path)  # the rename makes it visible, ready for connections
     threads = len(list(Path("/proc/self/task").iterdir()))
     took_s = time.monotonic() - began_s
-    say(f"{module} imported in {took_s:.1f} s: {len(files)} files, {resident_mb()} MB, {threads} threads; waiting")
+    write_log(
+        f"{module} imported in {took_s:.1f} s: {len(files)} files, {resident_mb()} MB, {threads} threads; waiting"
+    )
     wait(listener, module, environ, files)
     forks.stand_by(environ)
 
 
-def beside(name: str) -> Any:
+def load_sibling(name: str) -> Any:
     """Load a module of this folder, which is not on the import path."""
     spec = importlib.util.spec_from_file_location(f"shoal_parked_{name}", Path(__file__).with_name(f"{name}.py"))
     if spec is None or spec.loader is None:
@@ -81,7 +83,7 @@ def beside(name: str) -> Any:
     return module
 
 
-def imported(module: str, also: list[str]) -> dict[str, Stamp]:
+def import_modules(module: str, also: list[str]) -> dict[str, Stamp]:
     """Import the modules and return the stamp of every file that was read."""
     for name in (module, *also):
         try:
@@ -89,7 +91,7 @@ def imported(module: str, also: list[str]) -> dict[str, Stamp]:
         except ImportError as error:
             if name == module:
                 raise
-            say(f"{name} is not installed, so each engine imports it if needed: {error}")
+            write_log(f"{name} is not installed, so each engine imports it if needed: {error}")
     return {file: stamp(file) for each in list(sys.modules.values()) if (file := getattr(each, "__file__", None))}
 
 
@@ -101,7 +103,7 @@ def stamp(file: str) -> Stamp:
     return status.st_mtime_ns, status.st_size
 
 
-def hold_nothing() -> None:
+def exit_unless_forkable() -> None:
     """Exit if a fork of this process would not be safe."""
     held = {target for fd in Path("/proc/self/fd").iterdir() if (target := link(fd)).startswith(_DEVICES)}
     torch = sys.modules.get("torch")
@@ -136,17 +138,17 @@ def wait(listener: socket.socket, module: str, environ: dict[str, str], files: d
                 request, log = read(connection)
                 check(request, module, environ, files)
             except Refused as refused:
-                tell(connection, {"refused": str(refused)})
-                say(f"refused: {refused}")
+                send_reply(connection, {"refused": str(refused)})
+                write_log(f"refused: {refused}")
                 close([log] if log >= 0 else [])
                 continue
             pid = os.fork()
             if not pid:
                 listener.close()
-                become(request, log, connection)
+                enter_engine_process(request, log, connection)
                 return
             os.close(log)
-            say(f"process {pid} is {request['env'].get('SHOAL_PROCESS', 'an engine')}")
+            write_log(f"process {pid} is {request['env'].get('SHOAL_PROCESS', 'an engine')}")
 
 
 def read(connection: socket.socket) -> tuple[Request, int]:
@@ -213,7 +215,7 @@ def check(request: Request, module: str, environ: dict[str, str], files: dict[st
         raise Refused(f"{len(changed)} files have changed since they were imported, such as {changed[0]}")
 
 
-def become(request: Request, log: int, connection: socket.socket) -> None:
+def enter_engine_process(request: Request, log: int, connection: socket.socket) -> None:
     """Turn this child into the engine's process, up to its code. Exit if the caller no longer waits."""
     try:
         os.setsid()
@@ -226,22 +228,22 @@ def become(request: Request, log: int, connection: socket.socket) -> None:
         os.environ.update(request["env"])
         sys.argv = request["argv"][2:]
         connection.settimeout(_GO_S)
-        tell(connection, {"pid": os.getpid()})
+        send_reply(connection, {"pid": os.getpid()})
         if connection.recv(16) != b"go\n":
             raise OSError("the caller no longer waits for this start")
     except OSError as error:
-        tell(connection, {"refused": str(error)})
-        say(f"not started: {error}")
+        send_reply(connection, {"refused": str(error)})
+        write_log(f"not started: {error}")
         os._exit(1)
     if "setproctitle" in sys.modules:
         sys.modules["setproctitle"].setproctitle(" ".join(request["argv"]))
 
 
-def tell(connection: socket.socket, document: dict[str, object]) -> None:
+def send_reply(connection: socket.socket, document: dict[str, object]) -> None:
     try:
         connection.sendall(json.dumps(document).encode() + b"\n")
     except OSError as error:
-        say(f"the answer cannot be sent: {error}")
+        write_log(f"the answer cannot be sent: {error}")
 
 
 def reap() -> None:
@@ -254,7 +256,7 @@ def reap() -> None:
         if not pid:
             return
         code = os.waitstatus_to_exitcode(status)
-        say(f"process {pid} ended: " + (f"exit status {code}" if code >= 0 else f"killed by signal {-code}"))
+        write_log(f"process {pid} ended: " + (f"exit status {code}" if code >= 0 else f"killed by signal {-code}"))
 
 
 def resident_mb() -> int:
@@ -262,7 +264,7 @@ def resident_mb() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
-def say(text: str) -> None:
+def write_log(text: str) -> None:
     sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} parked: {text}\n")
     sys.stdout.flush()
 

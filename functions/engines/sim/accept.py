@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from functions.engines.sim import reply as plan
 from functions.engines.sim.blocks import CacheScope
 from functions.engines.sim.kv_transfer import NOTHING_RECEIVED, Received
-from functions.engines.sim.model import Adapter, AdapterTable, ServedModel
+from functions.engines.sim.model import Adapter, AdapterTable, SimulatedModel
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody, Message, check_sampling
 from functions.engines.sim.refusals import invalid, unknown_model
 from functions.engines.sim.reply import Ending, ReplyPlan, plan_reply
@@ -27,7 +27,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReplyChoice:
     """One reply to generate: the response's `choices[index]`."""
 
     index: int
@@ -44,7 +44,7 @@ class Work:
     max_tokens: int
     n: int
     prompts: tuple[Prompt, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[ReplyChoice, ...]
     received: Received = NOTHING_RECEIVED  # KV blocks of the prompt received from another engine
     hold_as: str = ""  # name under which the computed blocks are held for another engine; empty: they are not held
 
@@ -55,7 +55,7 @@ class Work:
 
 class Acceptor:
     def __init__(
-        self, model: ServedModel, adapters: AdapterTable, *, max_model_len_tokens: int, can_call_tools: bool
+        self, model: SimulatedModel, adapters: AdapterTable, *, max_model_len_tokens: int, can_call_tools: bool
     ) -> None:
         self._model = model
         self._adapters = adapters
@@ -80,7 +80,7 @@ class Acceptor:
         self._check_tools(body)
         limit_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
         self._check_output_length(body.wanted_tokens, limit_name)
-        messages = spoken(body.messages)
+        messages = to_chat_messages(body.messages)
         text = self.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
         prompt = self._tokenized(text, add_special_tokens=False)
         reply = plan.chat_reply(messages, mark=self._mark(adapter), json_mode=body.json_mode)
@@ -135,7 +135,9 @@ class Acceptor:
         max_tokens = room if wanted_tokens is None else min(room, wanted_tokens)
         check_sampling(body, n=n, max_tokens=max_tokens, logprobs=logprobs)
         choices = [
-            Choice(n * i + j, prompt, plan_reply(reply, self._model.tokenizer, self._ending(body, prompt, max_tokens)))
+            ReplyChoice(
+                n * i + j, prompt, plan_reply(reply, self._model.tokenizer, self._ending(body, prompt, max_tokens))
+            )
             for i, (prompt, reply) in enumerate(replies)
             for j in range(n)
         ]
@@ -224,8 +226,8 @@ def _cache_scope(adapter: Adapter | None, salt: str | None) -> CacheScope:
     return CacheScope(adapter.name, adapter.path, salt) if adapter else CacheScope(salt=salt)
 
 
-def spoken(messages: list[Message]) -> list[ChatMessage]:
-    return [ChatMessage(message.role, message.spoken()) for message in messages]
+def to_chat_messages(messages: list[Message]) -> list[ChatMessage]:
+    return [ChatMessage(message.role, message.plain_text()) for message in messages]
 
 
 def _too_long(limit: int, amount: str, value: int) -> Exception:

@@ -19,7 +19,7 @@ from functions.engines.sim.plain_routes import (
     tokenizer_routes,
 )
 from functions.engines.sim.pooling_routes import pooling_routes
-from functions.engines.sim.refusals import Refusal, malformed
+from functions.engines.sim.refusals import EngineRefusal, malformed
 
 # Schema errors in vLLM's form: a count, then one pydantic error per line, bounded, without pydantic's inner names.
 
@@ -33,7 +33,7 @@ _INNER = frozenset(
 )
 
 
-def refusal_of(errors: Sequence[Any]) -> Refusal:
+def refusal_of(errors: Sequence[Any]) -> EngineRefusal:
     label = "error" if len(errors) == 1 else "errors"
     lines = "".join(f"  {_line(error)}\n" for error in errors[:_MAX_ERRORS])
     more = f"  ...and {len(errors) - _MAX_ERRORS} more {label}\n" if len(errors) > _MAX_ERRORS else ""
@@ -87,7 +87,7 @@ def build_app(parts: EngineParts) -> FastAPI:
         routers.append(sleep_routes)
     for router in routers:  # `include_router` would build each route again, and once more at its first request
         app.router.routes.extend(router(parts).routes)
-    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(EngineRefusal, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_middleware(CommonHeaders, request_ids=parts.settings.request_id_headers)
     app.add_middleware(FaultGate, faults=parts.faults)
@@ -95,7 +95,7 @@ def build_app(parts: EngineParts) -> FastAPI:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    refusal = cast(Refusal, error)
+    refusal = cast(EngineRefusal, error)
     return JSONResponse(refusal.body(), status_code=refusal.status)
 
 

@@ -121,7 +121,7 @@ class BlockPool:
             found.append(block)
         return found
 
-    def take(self, shared: Sequence[int], new_blocks: int) -> list[int] | None:
+    def allocate(self, shared: Sequence[int], new_blocks: int) -> list[int] | None:
         """Hold the `shared` cached blocks and `new_blocks` fresh ones, or return None if they do not all fit."""
         revived = sum(1 for block in shared if self._holders[block] == 0)
         if revived + new_blocks > self.free_blocks:
@@ -129,7 +129,7 @@ class BlockPool:
         for block in shared:
             self._free.pop(block, None)
             self._holders[block] += 1
-        return [*shared, *(self._take_oldest() for _ in range(new_blocks))]
+        return [*shared, *(self._allocate_oldest() for _ in range(new_blocks))]
 
     def release(self, blocks: Sequence[int]) -> None:
         """Release the blocks, the tail of a sequence first, because a shared prefix is worth more than its end."""
@@ -155,14 +155,14 @@ class BlockPool:
         if self.events is not None:
             self.events.append(Cleared())
 
-    def take_events(self) -> list[BlockEvent]:
+    def pop_events(self) -> list[BlockEvent]:
         """Return the events recorded since the last call."""
         events = self.events or []
         if events:
             self.events = []
         return events
 
-    def _take_oldest(self) -> int:
+    def _allocate_oldest(self) -> int:
         block, _ = self._free.popitem(last=False)
         name = self._hash_of[block]
         if name is not None:

@@ -32,13 +32,13 @@ class OpenProtocol(GuardedHttp):
             self.on_lost()
 
 
-class Connection:
+class EngineConnection:
     def __init__(self, protocol: OpenProtocol) -> None:
         self._protocol = protocol
         self._transport = protocol.transport
 
     @classmethod
-    def under(cls, scope: MutableMapping[str, Any]) -> "Connection":
+    def from_scope(cls, scope: MutableMapping[str, Any]) -> "EngineConnection":
         protocol = client_of(scope)
         assert isinstance(protocol, OpenProtocol)
         return cls(protocol)
@@ -52,11 +52,11 @@ class Connection:
         """True if the client reads more slowly than the engine writes."""
         return bool(self._protocol.flow.write_paused)
 
-    def when_lost(self, tell: Callable[[], None] | None) -> None:
+    def set_lost_callback(self, tell: Callable[[], None] | None) -> None:
         """Call `tell` once when the client disconnects; None removes the callback."""
         self._protocol.on_lost = tell
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         await self._protocol.flow.drain()
 
     def write(self, data: bytes) -> None:

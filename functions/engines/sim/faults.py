@@ -11,7 +11,7 @@ from random import Random
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from functions.engines.sim.connection import Connection
+from functions.engines.sim.connection import EngineConnection
 
 
 class Malformed(StrEnum):
@@ -88,7 +88,7 @@ class FaultBox:
         self.now = Faults.model_validate({**self.now.model_dump(), **changes})
         return self.now
 
-    def for_request(self, model: str = "") -> Faults:
+    def draw_for_request(self, model: str = "") -> Faults:
         """Return the faults of the next generation request: the active switches if the draw hits it, else no faults."""
         is_meant = self.now.model is None or self.now.model in model
         hit = is_meant and self._rng.random() < self.now.ratio
@@ -107,7 +107,7 @@ class Writer:
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: EngineConnection) -> None:
         self._connection = connection
 
     def event(self, data: bytes) -> None:
@@ -120,7 +120,7 @@ class Writer:
 class BrokenWriter(Writer):
     """Writer that breaks events in one way."""
 
-    def __init__(self, connection: Connection, kind: Malformed) -> None:
+    def __init__(self, connection: EngineConnection, kind: Malformed) -> None:
         super().__init__(connection)
         self._events = 0
         self._held = b""
@@ -179,5 +179,5 @@ class BrokenWriter(Writer):
             self._connection.write_chunk(self._held)
 
 
-def writer_for(connection: Connection, kind: Malformed | None) -> Writer:
+def writer_for(connection: EngineConnection, kind: Malformed | None) -> Writer:
     return Writer(connection) if kind is None else BrokenWriter(connection, kind)

@@ -9,7 +9,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
-from functions.engines.sim.accept import Work, spoken
+from functions.engines.sim.accept import Work, to_chat_messages
 from functions.engines.sim.bodies import chat_response, completion_response, full_usage
 from functions.engines.sim.chunks import DONE, ChatChunks, Chunks, CompletionChunks, StreamOptions
 from functions.engines.sim.dialects import (
@@ -26,7 +26,7 @@ from functions.engines.sim.lifecycle import Phase
 from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.progress import Envelope, Progress
 from functions.engines.sim.protocol import ChatBody, CompletionBody, GenerationBody
-from functions.engines.sim.refusals import Refusal
+from functions.engines.sim.refusals import EngineRefusal
 from functions.engines.sim.stream import StreamResponse
 from functions.engines.sim.whole import BodyOf, generate_whole, html_response, json_response
 
@@ -90,7 +90,7 @@ def generation_routes(parts: EngineParts) -> APIRouter:
         _refuse_text_while_draining(parts)
         try:
             work = await _with_blocks(parts, body, parts.acceptor.chat(body, request.headers))
-        except Refusal as refusal:
+        except EngineRefusal as refusal:
             return _refusal_response(refusal, streamed=bool(body.stream))
         envelope = envelope_of(parts, work, body, request, "chatcmpl")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -109,7 +109,7 @@ def generation_routes(parts: EngineParts) -> APIRouter:
             _refuse_text_while_draining(parts)
         try:
             work = await _with_blocks(parts, body, parts.acceptor.completion(body, request.headers))
-        except Refusal as refusal:
+        except EngineRefusal as refusal:
             return _refusal_response(refusal, streamed=bool(body.stream))
         envelope = envelope_of(parts, work, body, request, "cmpl")
         options = replace(_stream_options(parts, body), logprobs=body.logprobs, echo=bool(body.echo))
@@ -129,21 +129,23 @@ async def _with_blocks(parts: EngineParts, body: GenerationBody, work: Work) -> 
     if not params:
         return work
     received = await transfers.receive(params, work.prompt_tokens) if len(work.choices) == 1 else work.received
-    return replace(work, received=received, hold_as=transfers.hold_as(params, body.request_id or uuid4().hex[:16]))
+    return replace(
+        work, received=received, hold_as=transfers.choose_hold_name(params, body.request_id or uuid4().hex[:16])
+    )
 
 
 def _handed_over(parts: EngineParts, work: Work) -> dict[str, Any]:
     """Return the fields of a prefill's answer that the decoding engine needs."""
-    held = parts.engine.core.scheduler.held.look(work.hold_as) if work.hold_as else None
+    held = parts.engine.core.scheduler.held.find(work.hold_as) if work.hold_as else None
     if held is None:
         return {}
-    params = parts.kv_transfers.handed_over(work.hold_as, held.blocks, held.tokens, held.cached_tokens)
+    params = parts.kv_transfers.transfer_params(work.hold_as, held.blocks, held.tokens, held.cached_tokens)
     return {"kv_transfer_params": params}
 
 
 async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
     """Generate the answer. `form` is either a stream writer or a function that builds one body."""
-    faults = parts.faults.for_request(work.model)
+    faults = parts.faults.draw_for_request(work.model)
     if faults.delay_s is not None:
         await parts.clock.sleep_until(parts.clock.now_s() + faults.delay_s)
     if faults.error_status is not None:
@@ -161,7 +163,7 @@ async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks 
     return await generate_whole(request, parts.engine, work, form, faults)
 
 
-def _refusal_response(refusal: Refusal, *, streamed: bool) -> Response:
+def _refusal_response(refusal: EngineRefusal, *, streamed: bool) -> Response:
     """Return a late refusal of a stream as its only event; raise any other refusal for `app`."""
     if not (streamed and refusal.late):
         raise refusal
@@ -171,7 +173,7 @@ def _refusal_response(refusal: Refusal, *, streamed: bool) -> Response:
 def _refuse_text_while_draining(parts: EngineParts) -> None:
     """Refuse text while draining: vLLM stops its tokenizer threads first. Token ids reach the engine, which aborts."""
     if parts.lifecycle.phase is Phase.DRAINING:
-        raise Refusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
+        raise EngineRefusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
 
 
 def envelope_of(parts: EngineParts, work: Work, body: GenerationBody, request: Request, kind: str) -> Envelope:
@@ -193,7 +195,7 @@ def _stream_options(parts: EngineParts, body: GenerationBody) -> StreamOptions:
 
 
 def _injected_error(faults: Faults, status: int) -> Response:
-    refusal = Refusal("Injected by /sim/faults.", kind="InternalServerError", status=status)
+    refusal = EngineRefusal("Injected by /sim/faults.", kind="InternalServerError", status=status)
     response = json_response(refusal.body(), Faults())
     response.status_code = status
     if faults.retry_after_s is not None:
@@ -230,7 +232,7 @@ def _add_messages(router: APIRouter, parts: EngineParts) -> None:
         try:
             chat = body.as_chat()
             work = _accepted(parts, chat, request)
-        except Refusal as refusal:
+        except EngineRefusal as refusal:
             return _refused(refusal)
         envelope = envelope_of(parts, work, chat, request, "chatcmpl")
 
@@ -243,9 +245,9 @@ def _add_messages(router: APIRouter, parts: EngineParts) -> None:
     async def count_tokens(body: MessagesBody) -> Response:
         try:
             parts.acceptor.find_model(body.model)
-            turns = spoken(body.as_chat().messages)
+            turns = to_chat_messages(body.as_chat().messages)
             text = parts.acceptor.render(turns, add_generation_prompt=True, tools=None)
-        except Refusal as refusal:
+        except EngineRefusal as refusal:
             return _refused(refusal)
         return JSONResponse({"input_tokens": len(parts.acceptor.prompt_of(text).ids)})
 
@@ -256,6 +258,6 @@ def _accepted(parts: EngineParts, chat: ChatBody, request: Request) -> Work:
     return parts.acceptor.chat(chat, request.headers)
 
 
-def _refused(refusal: Refusal) -> Response:
+def _refused(refusal: EngineRefusal) -> Response:
     error = {"type": refusal.kind, "message": refusal.message}
     return JSONResponse({"type": "error", "error": error}, status_code=refusal.status)

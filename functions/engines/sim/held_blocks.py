@@ -26,7 +26,7 @@ class HeldBlocks:
     def hold(self, name: str, blocks: list[int], tokens: int, cached_tokens: int, now_s: float) -> None:
         self._held[name] = Held(blocks, tokens, cached_tokens, now_s + self._lease_s)
 
-    def look(self, name: str) -> "Held | None":
+    def find(self, name: str) -> "Held | None":
         return self._held.get(name)
 
     def read(self, name: str, now_s: float) -> int:

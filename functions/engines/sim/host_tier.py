@@ -46,7 +46,7 @@ class HostTier:
         self.stored_blocks += 1
         return [self._kept.popitem(last=False)[0] for _ in range(len(self._kept) - self.max_blocks)]
 
-    def found(self, names: Iterable[bytes]) -> list[bytes]:
+    def find_prefix(self, names: Iterable[bytes]) -> list[bytes]:
         """Return the leading names that are stored here."""
         found: list[bytes] = []
         for name in names:

@@ -25,7 +25,7 @@ import httpx
 import msgspec
 
 from functions.api.netloc import netloc
-from functions.engines.sim.refusals import Refusal
+from functions.engines.sim.refusals import EngineRefusal
 
 BYTES_PER_GIGABIT = 125_000_000
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -96,12 +96,12 @@ class KvTransfers:
         self.link = link
         self.engine_id = str(uuid4())
 
-    def hold_as(self, params: dict[str, Any] | None, request_id: str) -> str:
+    def choose_hold_name(self, params: dict[str, Any] | None, request_id: str) -> str:
         """Return the name under which the computed blocks are to be held; empty if they are not held."""
         is_prefill = self.link.config.is_on and bool(params) and bool((params or {}).get("do_remote_decode"))
         return f"{request_id}-{uuid4().hex[:8]}" if is_prefill else ""
 
-    def handed_over(self, name: str, blocks: list[int], tokens: int, cached_tokens: int) -> dict[str, Any]:
+    def transfer_params(self, name: str, blocks: list[int], tokens: int, cached_tokens: int) -> dict[str, Any]:
         """Return `kv_transfer_params` of a prefill's answer."""
         return {
             "do_remote_prefill": True,
@@ -129,7 +129,7 @@ class KvTransfers:
         except (httpx.HTTPError, httpx.InvalidURL, KeyError, TypeError, ValueError) as error:
             if self.link.config.recomputes:
                 return NOTHING_RECEIVED
-            raise Refusal(
+            raise EngineRefusal(
                 "KV load failure: the blocks could not be read", kind="InternalServerError", status=500
             ) from error
         return Received(min(tokens, prompt_tokens), min(cached, prompt_tokens))

@@ -68,19 +68,19 @@ class Slumber:
     level: Level | None = None  # level of the last sleep request; None: awake
     away: frozenset[str] = frozenset()  # memory that is not on the accelerator
 
-    def begun(self, level: Level) -> "Slumber":
+    def fall_asleep(self, level: Level) -> "Slumber":
         """Return the state asleep at `level`. Memory of an engine that sleeps already stays as it is."""
         return Slumber(level, self.away or (MEMORY if level else frozenset()))
 
-    def woken(self, tags: Iterable[str] | None) -> "Slumber":
+    def wake_up(self, tags: Iterable[str] | None) -> "Slumber":
         """Return the state with all memory, or only `tags`, awake. Nothing changes if one of the tags is awake."""
         named = MEMORY if tags is None else frozenset(tags) - {_SCHEDULING}
         away = self.away - named if tags is None or named <= self.away else self.away
         return Slumber(self.level, away) if away else Slumber()
 
-    def brings_weights(self, tags: Iterable[str] | None) -> bool:
+    def reloads_weights(self, tags: Iterable[str] | None) -> bool:
         """Return True if waking these tags copies the weights back."""
-        return "weights" in self.away - self.woken(tags).away
+        return "weights" in self.away - self.wake_up(tags).away
 
     @property
     def state(self) -> str:

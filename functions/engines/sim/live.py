@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from functions.engines.sim.accept import Choice, Work
+from functions.engines.sim.accept import ReplyChoice, Work
 from functions.engines.sim.adapters import AdapterId
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.faults import FaultBox
@@ -70,7 +70,7 @@ class LiveEngine:
         self._clock = clock
         self._faults = faults
         self._seq_ids = count()
-        self._owners: dict[int, tuple[Listener, Choice]] = {}
+        self._owners: dict[int, tuple[Listener, ReplyChoice]] = {}
         self._adapter_paths: dict[AdapterId, str] = {}
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
@@ -124,14 +124,14 @@ class LiveEngine:
             self._abort_all()
         scheduler.pause = "all" if mode == "keep" else "new"
         if mode == "wait":
-            await self.drained()
+            await self.wait_until_idle()
         if level:
             scheduler.forget_cache()
-        self.slumber = self.slumber.begun(level)
+        self.slumber = self.slumber.fall_asleep(level)
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
         """Wake the memory of `tags`, or all of it. Waiting requests are computed once all memory is back."""
-        self.slumber = self.slumber.woken(tags)
+        self.slumber = self.slumber.wake_up(tags)
         if self.slumber.level is None:
             self.core.scheduler.pause = ""
             self._wake.set()
@@ -156,7 +156,7 @@ class LiveEngine:
         blocks.withheld_blocks = min(int(faults.kv_held_ratio * blocks.num_blocks), blocks.num_blocks - spared)
         blocks.finds_nothing = faults.forget_prefixes
 
-    async def drained(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when no sequence runs or waits."""
         while self.core.has_work:
             self._empty.clear()
@@ -190,11 +190,11 @@ class LiveEngine:
         await self._clock.sleep_until(end_s)
         if not self.dead:
             self._deliver()
-            self._tell_blocks()
+            self._publish_kv_events()
         return end_s
 
     @contextmanager
-    def telling_blocks(self) -> Iterator[None]:
+    def publishing_kv_events(self) -> Iterator[None]:
         """Publish KV events inside this context, if they are enabled."""
         if self.kv_events is None:
             yield
@@ -205,8 +205,8 @@ class LiveEngine:
         finally:
             self.kv_events.close()
 
-    def _tell_blocks(self) -> None:
-        changes = self.core.scheduler.blocks.take_events()
+    def _publish_kv_events(self) -> None:
+        changes = self.core.scheduler.blocks.pop_events()
         if changes and self.kv_events is not None:
             self.kv_events.publish(changes, self.core.limits.block_size_tokens)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from functions.engines.sim.adapters import AdapterId
-from functions.engines.sim.refusals import Refusal, adapter_broken, adapter_missing, bad_adapter_call
+from functions.engines.sim.refusals import EngineRefusal, adapter_broken, adapter_missing, bad_adapter_call
 from functions.engines.sim.reply import adapter_mark
 from functions.engines.sim.templates import ChatTemplate, load_template
 from functions.engines.sim.tokenizer import BuiltinTokenizer, ModelTokenizer, Tokenizer
@@ -28,7 +28,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class SimulatedModel:
     """Names and files of the served model. /v1/models and the metrics show `names[0]`; all names are accepted."""
 
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class ServedModel:
     mark: str = ""  # prefix of its answers: `shoal_mark` of its config.json, to distinguish bases
 
     @classmethod
-    def load(cls, root: str, names: tuple[str, ...]) -> "ServedModel":
+    def load(cls, root: str, names: tuple[str, ...]) -> "SimulatedModel":
         directory = Path(root)
         mark = str(model_config(root).get("shoal_mark", ""))
         if not (directory / "tokenizer.json").is_file():
@@ -94,7 +94,7 @@ class AdapterTable:
             raise bad_adapter_call("'lora_name' needs to be provided to unload a LoRA adapter.")
         if self._by_name.pop(name, None) is None:
             message = f"The lora adapter '{name}' cannot be found."
-            raise Refusal(message, kind="NotFoundError", status=404)
+            raise EngineRefusal(message, kind="NotFoundError", status=404)
 
     def _check_name(self, name: str, path: str, *, in_place: bool) -> None:
         if not name or not path:

@@ -9,14 +9,14 @@ from functions.engines.sim.faults import FaultBox
 from functions.engines.sim.kv_transfer import KvTransfers
 from functions.engines.sim.lifecycle import Lifecycle
 from functions.engines.sim.live import Clock, LiveEngine
-from functions.engines.sim.model import AdapterTable, ServedModel
+from functions.engines.sim.model import AdapterTable, SimulatedModel
 from functions.engines.sim.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
     settings: Settings
-    model: ServedModel
+    model: SimulatedModel
     adapters: AdapterTable
     engine: LiveEngine
     acceptor: Acceptor

@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
-from functions.engines.sim.accept import spoken
+from functions.engines.sim.accept import to_chat_messages
 from functions.engines.sim.guards import json_only
 from functions.engines.sim.kv_transfer import READ_PATH
 from functions.engines.sim.lifecycle import Level, Mode, Phase
@@ -134,7 +134,7 @@ def fault_routes(parts: EngineParts) -> APIRouter:
 def _text_of(parts: EngineParts, body: TokenizeCompletionBody | TokenizeChatBody) -> str:
     if isinstance(body, TokenizeCompletionBody):
         return body.prompt
-    messages = spoken(body.messages)
+    messages = to_chat_messages(body.messages)
     return parts.acceptor.render(messages, add_generation_prompt=body.add_generation_prompt, tools=body.tools)
 
 
@@ -216,7 +216,7 @@ def sleep_routes(parts: EngineParts) -> APIRouter:
     @router.post("/wake_up")
     async def wake_up(tags: Annotated[list[str] | None, Query()] = None) -> Response:
         async with turn:
-            if engine.slumber.brings_weights(tags):
+            if engine.slumber.reloads_weights(tags):
                 await clock.sleep_until(clock.now_s() + parts.settings.wake_s)
             engine.wake_up(tags)
         is_awake = engine.slumber.level is None

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from functions.engines.sim import pooling
-from functions.engines.sim.accept import Choice, Prompt, Work, spoken
+from functions.engines.sim.accept import Prompt, ReplyChoice, Work, to_chat_messages
 from functions.engines.sim.blocks import CacheScope
 from functions.engines.sim.bodies import plain_usage
 from functions.engines.sim.guards import json_only
@@ -144,15 +144,15 @@ async def _pooled(  # noqa: PLR0917 - one pooled request is these six things
         max_tokens=1,
         n=1,
         prompts=tuple(prompts),
-        choices=tuple(Choice(index, prompt, read) for index, prompt in enumerate(prompts)),
+        choices=tuple(ReplyChoice(index, prompt, read) for index, prompt in enumerate(prompts)),
     )
-    faults = parts.faults.for_request(work.model)
+    faults = parts.faults.draw_for_request(work.model)
     return await generate_whole(request, parts.engine, work, lambda _: answer(work.prompt_tokens), faults)
 
 
 def _prompts(parts: EngineParts, body: InputBody) -> list[Prompt]:
     if body.messages is not None:
-        text = parts.acceptor.render(spoken(body.messages), add_generation_prompt=False, tools=None)
+        text = parts.acceptor.render(to_chat_messages(body.messages), add_generation_prompt=False, tools=None)
         return [parts.acceptor.prompt_of(text, body.truncate_prompt_tokens)]
     given = body.input
     if not given:

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from functions.engines.sim.accept import Choice
+from functions.engines.sim.accept import ReplyChoice
 from functions.engines.sim.reply import ReplyPlan
 from functions.engines.sim.sequence import Sequence, Status
 
 
 @dataclass(slots=True)
 class Progress:
-    choice: Choice
+    choice: ReplyChoice
     seq: Sequence | None = None
     """`None` if the draining engine refused the request; the reply is then empty and ends with "abort"."""
     sent_tokens: int = 0

@@ -29,13 +29,13 @@ class Message(Body):
     role: str
     content: str | list[ContentPart] | None = None
 
-    def spoken(self) -> str:
+    def plain_text(self) -> str:
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content)
         return self.content or ""
 
 
-class StreamOptions(Body):
+class StreamOptionsBody(Body):
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
@@ -57,7 +57,7 @@ class GenerationBody(Body):
     ignore_eos: bool = False
     min_tokens: int = 0
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptionsBody | None = None
     temperature: float | None = None
     top_p: float | None = None
     response_format: ResponseFormat | None = None

@@ -12,7 +12,7 @@ from typing import Any
 _PATH = re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+|(?:/[\w\-]+)+/[\w\-]+\.\w+")
 
 
-class Refusal(Exception):
+class EngineRefusal(Exception):
     """An error answer that the engine sends instead of a reply."""
 
     def __init__(self, message: str, *, kind: str, status: int, param: str | None = None, late: bool = False) -> None:
@@ -32,56 +32,56 @@ class Refusal(Exception):
         return b"data: " + json.dumps(self.body()).encode() + b"\n\n"
 
 
-def invalid(message: str, *, param: str | None = None, value: object = None, late: bool = False) -> Refusal:
+def invalid(message: str, *, param: str | None = None, value: object = None, late: bool = False) -> EngineRefusal:
     """Return the refusal of a request that fails vLLM's own checks (after the schema's)."""
     extras = [f"parameter={param}"] if param is not None else []
     extras += [f"value={value}"] if value is not None else []
     text = f"{message} ({', '.join(extras)})" if extras else message
-    return Refusal(text, kind="BadRequestError", status=HTTPStatus.BAD_REQUEST, param=param, late=late)
+    return EngineRefusal(text, kind="BadRequestError", status=HTTPStatus.BAD_REQUEST, param=param, late=late)
 
 
-def malformed(message: str, *, param: str | None) -> Refusal:
+def malformed(message: str, *, param: str | None) -> EngineRefusal:
     """Return the refusal of a request that fails the schema."""
-    return Refusal(message, kind="Bad Request", status=HTTPStatus.BAD_REQUEST, param=param)
+    return EngineRefusal(message, kind="Bad Request", status=HTTPStatus.BAD_REQUEST, param=param)
 
 
-def unknown_model(model: str, *, aliases: tuple[str, ...]) -> Refusal:
+def unknown_model(model: str, *, aliases: tuple[str, ...]) -> EngineRefusal:
     message = f"The model `{model}` does not exist. Valid aliases: {', '.join(aliases)}."
-    return Refusal(message, kind="NotFoundError", status=HTTPStatus.NOT_FOUND, param="model")
+    return EngineRefusal(message, kind="NotFoundError", status=HTTPStatus.NOT_FOUND, param="model")
 
 
-def queue_full() -> Refusal:
+def queue_full() -> EngineRefusal:
     return _unavailable("The engine is currently busy and cannot accept new requests.")
 
 
-def prefill_backlog_full() -> Refusal:
+def prefill_backlog_full() -> EngineRefusal:
     return _unavailable("The engine has reached its prefill token backlog limit.")
 
 
-def engine_dead() -> Refusal:
+def engine_dead() -> EngineRefusal:
     message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-    return Refusal(message, kind="InternalServerError", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+    return EngineRefusal(message, kind="InternalServerError", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def bad_adapter_call(message: str) -> Refusal:
-    return Refusal(message, kind="InvalidUserInput", status=HTTPStatus.BAD_REQUEST)
+def bad_adapter_call(message: str) -> EngineRefusal:
+    return EngineRefusal(message, kind="InvalidUserInput", status=HTTPStatus.BAD_REQUEST)
 
 
-def adapter_missing(message: str) -> Refusal:
-    return Refusal(_without_paths(message), kind="NotFoundError", status=HTTPStatus.NOT_FOUND)
+def adapter_missing(message: str) -> EngineRefusal:
+    return EngineRefusal(_without_paths(message), kind="NotFoundError", status=HTTPStatus.NOT_FOUND)
 
 
-def adapter_broken(reason: str) -> Refusal:
+def adapter_broken(reason: str) -> EngineRefusal:
     message = (
         f"Call to add_lora method failed: Worker failed with error '{reason}', "
         "please check the stack trace above for the root cause"
     )
-    return Refusal(_without_paths(message), kind="InternalServerError", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+    return EngineRefusal(_without_paths(message), kind="InternalServerError", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _unavailable(message: str) -> Refusal:
+def _unavailable(message: str) -> EngineRefusal:
     text = f"{message} Please try again later or on a different instance."
-    return Refusal(text, kind="Service Unavailable", status=HTTPStatus.SERVICE_UNAVAILABLE)
+    return EngineRefusal(text, kind="Service Unavailable", status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _without_paths(message: str) -> str:

@@ -174,7 +174,7 @@ class Scheduler:
         if seq.received_tokens and not seq.preemptions:  # the last token yields the first reply token
             present_tokens = max(cached_tokens, min(seq.received_tokens, seq.known_tokens - 1))
         tokens = min(seq.known_tokens - present_tokens, step.budget_tokens)
-        blocks = self.blocks.take(shared, _ceil(present_tokens + tokens, size) - len(shared))
+        blocks = self.blocks.allocate(shared, _ceil(present_tokens + tokens, size) - len(shared))
         if blocks is None:
             return False
         seq.blocks, seq.hashes, seq.computed_tokens = blocks, hashes[: len(shared)], present_tokens
@@ -190,8 +190,8 @@ class Scheduler:
         if not len(self.host) or seq.received_tokens:
             return False
         hashes, shared = self._cached_prefix(seq)
-        found = self.host.found(hashes[len(shared) :])
-        blocks = self.blocks.take(shared, len(found)) if found else None
+        found = self.host.find_prefix(hashes[len(shared) :])
+        blocks = self.blocks.allocate(shared, len(found)) if found else None
         if blocks is None:
             return False
         size = self.limits.block_size_tokens
@@ -211,7 +211,9 @@ class Scheduler:
 
     def _start_reloaded(self, seq: Sequence, step: Step) -> bool:
         tokens = min(seq.known_tokens - seq.reload_tokens, step.budget_tokens)
-        fresh = self.blocks.take((), _ceil(seq.reload_tokens + tokens, self.limits.block_size_tokens) - len(seq.blocks))
+        fresh = self.blocks.allocate(
+            (), _ceil(seq.reload_tokens + tokens, self.limits.block_size_tokens) - len(seq.blocks)
+        )
         if fresh is None:
             return False
         seq.blocks.extend(fresh)
@@ -238,7 +240,7 @@ class Scheduler:
         missing = _ceil(seq.computed_tokens + tokens, self.limits.block_size_tokens) - len(seq.blocks)
         if missing <= 0:
             return True
-        fresh = self.blocks.take((), missing)
+        fresh = self.blocks.allocate((), missing)
         if fresh is None:
             return False
         seq.blocks.extend(fresh)

@@ -22,7 +22,7 @@ import uvicorn
 
 from functions.engines.sim.accept import Acceptor
 from functions.engines.sim.app import build_app
-from functions.engines.sim.connection import BOUNDS, CONNECTIONS, Connection, OpenProtocol
+from functions.engines.sim.connection import BOUNDS, CONNECTIONS, EngineConnection, OpenProtocol
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.exposition import VllmCollector, registry_of
 from functions.engines.sim.faults import FaultBox
@@ -30,14 +30,14 @@ from functions.engines.sim.kv_events import KvEventPublisher
 from functions.engines.sim.kv_transfer import KvTransfers
 from functions.engines.sim.lifecycle import Phase
 from functions.engines.sim.live import Clock, LiveEngine, SystemClock
-from functions.engines.sim.model import AdapterTable, ServedModel
+from functions.engines.sim.model import AdapterTable, SimulatedModel
 from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.plain_routes import VLLM_VERSION, load_adapter
 from functions.engines.sim.settings import Settings
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 from functions.http.connections import Connections
 from functions.http.guard import Guard
-from functions.http.listening import GuardedServer, config_of
+from functions.http.listening import GuardedServer, server_config
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
@@ -48,7 +48,7 @@ _DEATH_NOTICE_S = 1.0
 
 def assemble(settings: Settings, clock: Clock) -> EngineParts:
     jitter, rng = Random(settings.seed), Random(settings.seed + 1)  # noqa: S311 - reproducible, not secret
-    model = ServedModel.load(settings.model, settings.served_model_names)
+    model = SimulatedModel.load(settings.model, settings.served_model_names)
     adapters = AdapterTable(base_names=model.names, max_rank=settings.limits.max_lora_rank)
     faults = FaultBox(settings.faults, rng)
     publisher = KvEventPublisher(settings.kv_events, clock.wall_s) if settings.kv_events.is_on else None
@@ -78,7 +78,7 @@ class EngineServer(GuardedServer):
 
     def __init__(self, parts: EngineParts, *, handle_signals: bool = True) -> None:
         guard = Guard(replace(BOUNDS, keep_alive_s=parts.settings.keep_alive_s), Connections(CONNECTIONS))
-        super().__init__(config_of(build_app(parts), guard, OpenProtocol, loop="uvloop", backlog=_BACKLOG), guard)
+        super().__init__(server_config(build_app(parts), guard, OpenProtocol, loop="uvloop", backlog=_BACKLOG), guard)
         self._parts = parts
         self._stopping = asyncio.Event()
         self._handle_signals = handle_signals
@@ -97,24 +97,24 @@ class EngineServer(GuardedServer):
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
         parts.lifecycle.move(Phase.SERVING)
-        with parts.engine.telling_blocks():
+        with parts.engine.publishing_kv_events():
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(parts.engine.run())
                 watch = tasks.create_task(self._watch(sockets))
-                tasks.create_task(self._stop_when_told())
+                tasks.create_task(self._stop_on_request())
                 await self._serve(sockets)
                 watch.cancel()
                 parts.engine.stop()
                 self._stopping.set()
 
-    async def _stop_when_told(self) -> None:
+    async def _stop_on_request(self) -> None:
         await self._stopping.wait()
         parts = self._parts
         if parts.lifecycle.phase is Phase.SERVING and parts.settings.shutdown_timeout_s > 0:
             parts.lifecycle.move(Phase.DRAINING)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(parts.settings.shutdown_timeout_s):
-                    await parts.engine.drained()
+                    await parts.engine.wait_until_idle()
         if parts.lifecycle.phase is not Phase.STOPPED:
             parts.lifecycle.move(Phase.STOPPED)
         parts.engine.stop()
@@ -147,14 +147,14 @@ class EngineServer(GuardedServer):
             server.close()
         for protocol in list(self.server_state.connections):
             if isinstance(protocol, OpenProtocol):
-                Connection(protocol).reset()
+                EngineConnection(protocol).reset()
         await asyncio.sleep(seconds)
         sockets[0] = bind(address[0], address[1])
         await self.startup(sockets=sockets)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    listener = bound(host, port)
+    listener = bind_socket(host, port)
     listener.listen(_BACKLOG)
     return listener
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from functions.engines.sim.accept import Work
 from functions.engines.sim.chunks import DONE, Chunks
-from functions.engines.sim.connection import Connection
+from functions.engines.sim.connection import EngineConnection
 from functions.engines.sim.faults import Faults, Writer, writer_for
 from functions.engines.sim.live import LiveEngine
 from functions.engines.sim.progress import Progress
@@ -31,7 +31,7 @@ class End(Enum):
 class Saboteur:
     """Faults that apply after a number of tokens. `allows` returns False if the token must not be sent."""
 
-    def __init__(self, faults: Faults, connection: Connection) -> None:
+    def __init__(self, faults: Faults, connection: EngineConnection) -> None:
         self._faults = faults
         self._connection = connection
         self._tokens = 0
@@ -64,7 +64,7 @@ class StreamResponse(Response):
         self._refused = drained
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = Connection.under(scope)
+        connection = EngineConnection.from_scope(scope)
         writer = writer_for(connection, self._faults.malformed)
         headers = [*self.raw_headers, *writer.headers]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
@@ -76,7 +76,7 @@ class StreamResponse(Response):
         try:
             end = await delivery.ended
         finally:
-            connection.when_lost(None)
+            connection.set_lost_callback(None)
             self._engine.abort(seqs)
         if end is End.ENGINE_DIED:
             await _finish(send, engine_dead().event() + DONE)
@@ -86,7 +86,9 @@ class StreamResponse(Response):
 
 
 class Delivery:
-    def __init__(self, work: Work, chunks: Chunks, connection: Connection, writer: Writer, saboteur: Saboteur) -> None:
+    def __init__(
+        self, work: Work, chunks: Chunks, connection: EngineConnection, writer: Writer, saboteur: Saboteur
+    ) -> None:
         self.replies = [Progress(choice) for choice in work.choices]
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._work = work
@@ -97,7 +99,7 @@ class Delivery:
         self._by_seq: dict[int, Progress] = {}
         self._missing = len(self.replies)
         self._opened = False
-        connection.when_lost(self._ender(End.CLIENT_LEFT))
+        connection.set_lost_callback(self._ender(End.CLIENT_LEFT))
         if connection.closing:
             self._end(End.CLIENT_LEFT)
 
@@ -110,10 +112,10 @@ class Delivery:
     def on_token(self, seq: EngineSequence) -> None:
         if not self._saboteur.allows():
             return
-        self._tell(self._by_seq[seq.seq_id])
+        self._send_tokens(self._by_seq[seq.seq_id])
 
     def on_abort(self, seq: EngineSequence) -> None:
-        self._tell(self._by_seq[seq.seq_id])
+        self._send_tokens(self._by_seq[seq.seq_id])
 
     def on_engine_death(self) -> None:
         self._end(End.ENGINE_DIED)
@@ -121,12 +123,12 @@ class Delivery:
     async def flush(self) -> None:
         """Send the tokens that the client was too slow for, and the end of the stream."""
         if self._connection.congested:
-            await self._connection.drained()
+            await self._connection.wait_until_drained()
         late = [self._opening(), *(self._pending(reply) for reply in self.replies)]
         self._writer.event(b"".join(late) + self._chunks.closing(self._work.prompt_tokens, self.replies))
         self._writer.finish()
 
-    def _tell(self, reply: Progress) -> None:
+    def _send_tokens(self, reply: Progress) -> None:
         if not self._connection.congested:
             self._writer.event(self._opening() + self._pending(reply))
         if reply.finished:

@@ -88,7 +88,7 @@ class PoolActivity:
 
     # prefill pools, which are used only by `request.split`
 
-    def prompt_came(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
+    def prompt_arrived(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
         """Count a prompt for a prefill pool and its predicted wait. Without `is_read`, the other pool computes it."""
         pool, is_batch = asking.model.pool, asking.service_class == "batch"
         self.arrived(pool, asking.features.prompt_tokens, deferrable=is_batch)
@@ -131,7 +131,7 @@ class PoolActivity:
         `sender` is the gateway's id and its process's incarnation.
         """
         now_s = self._clock()
-        self._know(set(pools), now_s)
+        self._update_pools(set(pools), now_s)
         self._sequence += 1
         told = [self._stats(pool, rooms.get(pool), ladders.get(pool, OFF), now_s) for pool in sorted(self._slots)]
         parts = [told[at : at + MAX_POOLS_PER_HEARTBEAT] for at in range(0, len(told), MAX_POOLS_PER_HEARTBEAT)]
@@ -175,7 +175,7 @@ class PoolActivity:
             why=rungs.why[:WHY_MAX_CHARS],
         )
 
-    def _know(self, pools: set[PoolName], now_s: float) -> None:
+    def _update_pools(self, pools: set[PoolName], now_s: float) -> None:
         """Always report the snapshot's pools, and others only while they have recent requests."""
         first = int(now_s // SLOT_S) - SLOTS + 1
         for pool, slots in list(self._slots.items()):

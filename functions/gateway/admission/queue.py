@@ -73,13 +73,13 @@ class _PoolQueue:
         self.waits = WaitTimes()
         self.last_s = now_s
         self.serving = False  # `_serve` is scheduled on the event loop
-        self.obey(catalogue, pool)
+        self.apply_policy(catalogue, pool)
 
-    def obey(self, catalogue: Catalogue, pool: PoolName) -> None:
+    def apply_policy(self, catalogue: Catalogue, pool: PoolName) -> None:
         """Apply another snapshot's policy to the requests that arrive from now on."""
         self.catalogue = catalogue
         self._weights: dict[TenantId, float] = {}
-        self.admission.obey(catalogue.admission_for(pool))
+        self.admission.apply_policy(catalogue.admission_for(pool))
 
     def weight(self, tenant: TenantId) -> float:
         found = self._weights.get(tenant)
@@ -138,7 +138,7 @@ class AdmissionQueues:
         ticket = exchange.ticket
         if ticket is not None:
             pool_queue = ticket.pool_queue
-            pool_queue.admission.defer(ticket)
+            pool_queue.admission.release_prefill_tokens(ticket)
             if pool_queue.admission.waiting:
                 self._serve_soon(pool_queue)
 
@@ -148,7 +148,7 @@ class AdmissionQueues:
             self._release(cast(PoolTicket, ended.ticket), ended.usage, ended.cost_tokens)
         self.pools.ended(ended)
 
-    def released(self, exchange: QueuedRequest, cost: int | None) -> None:
+    def leave_pool(self, exchange: QueuedRequest, cost: int | None) -> None:
         """Release the ticket of a request that leaves this pool. `cost` is in `cost_tokens`; None is the expected
         cost."""
         ticket, exchange.ticket = exchange.ticket, None
@@ -163,7 +163,7 @@ class AdmissionQueues:
             pool_queue.admission.withdraw(ticket)
             self._serve_soon(pool_queue)
             return
-        pool_queue.admission.ended(ticket, cost)
+        pool_queue.admission.record_end(ticket, cost)
         if pool_queue.admission.waiting:
             self._serve_soon(pool_queue)
 
@@ -171,9 +171,11 @@ class AdmissionQueues:
         """Reject requests that waited too long and apply capacity changes. Called a few times a second."""
         for pool, pool_queue in list(self._pool_queues.items()):
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
-            pool_queue.admission.look(ready, now_s)
-            pool_queue.ladder.look(pool_queue.admission, now_s, shiftable_ratio=self._shiftable_ratio(pool, pool_queue))
-            for ticket in list(pool_queue.admission.late(now_s)):
+            pool_queue.admission.update_capacity(ready, now_s)
+            pool_queue.ladder.update_rungs(
+                pool_queue.admission, now_s, shiftable_ratio=self._shiftable_ratio(pool, pool_queue)
+            )
+            for ticket in list(pool_queue.admission.expire_late(now_s)):
                 self._too_late(pool_queue, ticket, now_s)
             self._serve(pool_queue)
             if (
@@ -190,11 +192,11 @@ class AdmissionQueues:
         pool_queue = self._pool_queues.get(pool)
         return pool_queue.ladder.shift_ratio(pool_queue.admission) if pool_queue is not None else 0.0
 
-    def shifted(self, admitted: Admitted) -> None:
+    def count_shifted(self, admitted: Admitted) -> None:
         """Count a request as offered to its own pool although another pool receives it."""
         self._offered(admitted, 1)
 
-    def returned(self, admitted: Admitted) -> None:
+    def count_returned(self, admitted: Admitted) -> None:
         """Undo the count of `shifted`, because the request is now submitted to its own pool."""
         self._offered(admitted, -1)
 
@@ -220,7 +222,7 @@ class AdmissionQueues:
     def _shiftable_ratio(self, pool: PoolName, pool_queue: _PoolQueue) -> float:
         """Return the share of the pool's requests that other pools of its model and its fallbacks could serve."""
         catalogue = pool_queue.catalogue
-        adjacent = catalogue.takes_over(pool)
+        adjacent = catalogue.takeover_pools(pool)
         steps = catalogue.routing_for(pool).fallback
         targets = [target for target in adjacent if self._fleet.index(target).ready]
         targets += shift_targets(steps, pool, lambda target: bool(self._fleet.index(target).ready))
@@ -241,9 +243,9 @@ class AdmissionQueues:
         if pool_queue is None:
             pool_queue = self._pool_queues[pool] = _PoolQueue(catalogue, pool, now_s, self._new_ladder())
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
-            pool_queue.admission.look(ready, now_s)
+            pool_queue.admission.update_capacity(ready, now_s)
         elif catalogue.epoch >= pool_queue.catalogue.epoch:  # not an older snapshot, which a request may still use
-            pool_queue.obey(catalogue, pool)
+            pool_queue.apply_policy(catalogue, pool)
         return pool_queue
 
     def _ticket(self, exchange: QueuedRequest, pool_queue: _PoolQueue, now_s: float) -> PoolTicket:

@@ -61,7 +61,7 @@ class Collecting:
 
     async def _store_says_unix_s(self) -> float:
         await self._store.put(names.CLOCK_KEY, b"")
-        found = await self._store.found(names.CLOCK_KEY, 1)
+        found = await self._store.list_first(names.CLOCK_KEY, 1)
         if not found:
             raise StoreUnavailable(f"{names.CLOCK_KEY} was written and is not listed")
         return found[0].modified_unix_s

@@ -58,35 +58,35 @@ class Composing:
         self._record = record
         self._max_line_bytes = max_line_bytes
         self._metrics = metrics
-        self._output = shelf.begin(record.tenant, record.output_file_id)
-        self._errors = shelf.begin(record.tenant, record.error_file_id)
+        self._output = shelf.open_writer(record.tenant, record.output_file_id)
+        self._errors = shelf.open_writer(record.tenant, record.error_file_id)
 
     async def run(self, parts: ResultParts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
         """Compose the files. `check_holder` raises if another gateway owns the batch. PartMissing: no file exists."""
         done = Done()
         try:
             for key in parts.keys:
-                await self._take(done, parts, key)
+                await self._append_part(done, parts, key)
             tally = done.tally
             if self._record.status == "finalizing" and tally.done != self._record.lines:
-                tally = tally.plus(Tally(failed=await self._tell_rest(done)))
+                tally = tally.plus(Tally(failed=await self._write_missing_lines(done)))
             await check_holder()
-            has_output = await self._keep(self._output, self._record.output_file_id, "output", now_unix_s)
+            has_output = await self._finish_file(self._output, self._record.output_file_id, "output", now_unix_s)
             await check_holder()
-            has_errors = await self._keep(self._errors, self._record.error_file_id, "errors", now_unix_s)
+            has_errors = await self._finish_file(self._errors, self._record.error_file_id, "errors", now_unix_s)
         finally:
             for writer in (self._output, self._errors):
                 await self._store.call(writer.abort)
         return Composed(tally, has_output, has_errors)
 
-    async def _take(self, done: Done, parts: ResultParts, key: str) -> None:
+    async def _append_part(self, done: Done, parts: ResultParts, key: str) -> None:
         answers, failures = bytearray(), bytearray()
-        for result in done.take(await parts.read(key)):
+        for result in done.add_new(await parts.read(key)):
             (answers if result.is_success else failures).extend(result.text + b"\n")
         await self._store.call(self._output.write, bytes(answers))
         await self._store.call(self._errors.write, bytes(failures))
 
-    async def _tell_rest(self, done: Done) -> int:
+    async def _write_missing_lines(self, done: Done) -> int:
         """Write a line to the error file for each line without a result, and return their number."""
         record, told = self._record, 0
         why = _EXPIRED if record.ends_as == "expired" else _LOST
@@ -98,7 +98,7 @@ class Composing:
                     continue
                 text = result_text(record.id, _line(raw, record.endpoint), None, why)
                 await self._store.call(self._errors.write, text + b"\n")
-                self._metrics.line("expired" if why is _EXPIRED else "failed")
+                self._metrics.count_line("expired" if why is _EXPIRED else "failed")
                 told += 1
         except ArtifactMissing:
             _log.warning("batch %s: its input file was deleted: lines without a result are not reported", record.id)
@@ -106,11 +106,11 @@ class Composing:
             _log.warning("batch %s: %d lines have no result: %s", record.id, told, why["code"])
         return told
 
-    async def _keep(self, writer: LargeWriter, file_id: str, what: str, now_unix_s: float) -> bool:
+    async def _finish_file(self, writer: LargeWriter, file_id: str, what: str, now_unix_s: float) -> bool:
         if not writer.written_bytes:
             return False
         await self._store.call(writer.finish)
-        await self._shelf.keep(
+        await self._shelf.save_record(
             self._record.tenant,
             file_id,
             size_bytes=writer.written_bytes,

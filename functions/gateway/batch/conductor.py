@@ -46,17 +46,17 @@ class Conductor:
     async def run(self) -> None:
         """Scan for batches until cancelled. Raises StoreUnavailable in an outage; then the task is restarted."""
         while not self._is_leaving:
-            await self._look()
+            await self._scan()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._shared.limits.look_s * (0.75 + self._shared.uniform() / 2)):
                     await self._wake.wait()
             self._wake.clear()
 
-    def said(self, record: BatchRecord) -> None:
+    def notify_record(self, record: BatchRecord) -> None:
         """Notify the conductor of a batch that was made or cancelled here, so that it need not wait for a scan."""
         run = self._runs.get(record.id)
         if run is not None:
-            run.look()
+            run.request_check()
         elif not record.owner:
             self._told[record.id] = OpenBatch(record.tenant, record.id, 0.0)
             self._wake.set()
@@ -76,7 +76,7 @@ class Conductor:
     def running(self) -> int:
         return len(self._runs)
 
-    async def _look(self) -> None:
+    async def _scan(self) -> None:
         limits, told, now_s = self._shared.limits, dict(self._told), self._shared.services.clock()
         try:
             found = await self._shared.log.all_open()
@@ -89,7 +89,7 @@ class Conductor:
         for batch_id in told.keys() - still_open:
             del self._told[batch_id]
         self._forget_all_but(still_open, now_s)
-        idle = {one.id: one for one in self._markers.look(found, now_s)}
+        idle = {one.id: one for one in self._markers.find_idle(found, now_s)}
         abandoned = idle.keys()
         open_now = idle | {one.id: one for one in told.values() if one.id in still_open and one.id not in idle}
         if self._shared.services.state.catalogue is None:
@@ -101,7 +101,7 @@ class Conductor:
                 return
             self._told.pop(one.id, None)  # a later notice about it is new
             try:
-                await self._try(one, is_abandoned=one.id in abandoned)
+                await self._try_claim(one, is_abandoned=one.id in abandoned)
             except StoreUnavailable:
                 self._told |= {one.id: one} if one.id in told else {}
                 raise
@@ -113,23 +113,23 @@ class Conductor:
         self._why_passed_over = {one: why for one, why in self._why_passed_over.items() if one in still_open}
         self._unbegun = {one: seen for one, seen in self._unbegun.items() if one in still_open}
 
-    async def _try(self, found: OpenBatch, *, is_abandoned: bool) -> None:
+    async def _try_claim(self, found: OpenBatch, *, is_abandoned: bool) -> None:
         """Claim a batch. A problem with its log is logged and does not affect other batches."""
         try:
-            await self._take(found, is_abandoned=is_abandoned)
+            await self._claim(found, is_abandoned=is_abandoned)
         except Overtaken:
             return  # another gateway was faster
         except (LogBroken, IllegalMove) as error:
             self._pass_over(found, str(error))
 
-    async def _take(self, found: OpenBatch, *, is_abandoned: bool) -> None:
+    async def _claim(self, found: OpenBatch, *, is_abandoned: bool) -> None:
         log, now_s = self._shared.log, int(self._shared.services.wall_clock())
         latest = await log.latest(found.tenant, found.id)
         if latest is None:
-            await self._wait_for_its_record(found)
+            await self._wait_for_first_record(found)
             return
         if latest.is_over:  # its last owner ended before deleting the marker
-            await log.forget(found.tenant, found.id)
+            await log.delete_marker(found.tenant, found.id)
             return
         if latest.owner and not is_abandoned:
             return  # made here, but owned by now
@@ -138,15 +138,15 @@ class Conductor:
             self._pass_over(found, f"this release has no endpoint {latest.endpoint}")
             return
         if is_abandoned:
-            await self._show_that_it_is_held(latest)
+            await self._touch_before_claim(latest)
         claim = batch_moves.claimed(latest, self._owner, now_s)
         await log.append(claim)
         if self._is_leaving:
             return  # its marker is not touched from now on, so another gateway will continue
-        self._shared.metrics.taken()
-        self._begin(claim, route)
+        self._shared.metrics.count_claim()
+        self._start_run(claim, route)
 
-    async def _show_that_it_is_held(self, latest: BatchRecord) -> None:
+    async def _touch_before_claim(self, latest: BatchRecord) -> None:
         """Touch the marker before a claim. Raises StoreUnavailable, and no claim is used up.
 
         If a store accepted records but no markers, gateways would claim the batch from each other until no claims are
@@ -158,14 +158,14 @@ class Conductor:
             progress = await log.progress(latest.tenant, latest.id)
         await log.touch(latest, progress or BatchProgress(latest.input_file_id, latest.lines, latest.tally))
 
-    async def _wait_for_its_record(self, found: OpenBatch) -> None:
+    async def _wait_for_first_record(self, found: OpenBatch) -> None:
         """Skip a batch without a first record. Delete its marker after _UNBEGUN_S without a touch, by
         the own clock.
         """
         now_s = self._shared.services.clock()
         touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))
         if touched == found.touched and now_s - since_s >= _UNBEGUN_S:
-            await self._shared.log.forget(found.tenant, found.id)
+            await self._shared.log.delete_marker(found.tenant, found.id)
             _log.warning("batch %s was dropped: its marker had no record for %.0f s", found.id, _UNBEGUN_S)
             return
         if touched != found.touched:
@@ -178,7 +178,7 @@ class Conductor:
             _log.warning("batch %s is skipped, and checked again every %.0f s: %s", found.id, _PASSED_OVER_S, why)
         self._passed_over[found.id] = self._shared.services.clock() + _PASSED_OVER_S
 
-    def _begin(self, claim: BatchRecord, route: Route) -> None:
+    def _start_run(self, claim: BatchRecord, route: Route) -> None:
         run = self._runs[claim.id] = BatchRun(self._shared, claim, route)
         self._shared.services.tasks.once("batch", self._run(claim, run))
 

@@ -52,9 +52,9 @@ class LineRound:
 
     async def run(self) -> bool:
         """Send all lines; return True if the pass completed."""
-        self._parts.go_on()
+        self._parts.resume()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._parts.keep_writing())
+            group.create_task(self._parts.write_until_stopped())
             try:
                 await self._send_all(group)
             except Stopped:
@@ -72,17 +72,17 @@ class LineRound:
             request = _request(raw, record.endpoint)
             if request is not None:
                 await self._until_headroom(len(request.body))
-                self._begin(request, group)
+                self._start_line(request, group)
         while self._under_way:
             self._check_time()
             await asyncio.sleep(_LOOK_S)
 
-    def _begin(self, request: LineRequest, group: asyncio.TaskGroup) -> None:
+    def _start_line(self, request: LineRequest, group: asyncio.TaskGroup) -> None:
         held = contextlib.ExitStack()
-        held.enter_context(self._shared.bodies.taken(self._record.tenant, len(request.body)))
+        held.enter_context(self._shared.bodies.reserved(self._record.tenant, len(request.body)))
 
         async def send() -> None:
-            self._parts.add(await self._sender.ask(request))
+            self._parts.add(await self._sender.send_until_done(request))
 
         task = group.create_task(send())
         task.add_done_callback(lambda _: held.close())

@@ -53,38 +53,38 @@ class LineSender:
     metrics: BatchMetrics
     uniform: Callable[[], float]
 
-    async def ask(self, line: LineRequest) -> LineResult:
+    async def send_until_done(self, line: LineRequest) -> LineResult:
         """Send a line until it has a result, and return it. Cancellation aborts the engine's request immediately."""
         try:
-            return await self._ask(line)
+            return await self._send_until_done(line)
         except Exception:
             _log.exception("batch %s failed on its line %d", self.batch_id, line.ordinal + 1)
             failed = Gathered()
             failed.status, failed.body = 500, errors.internal_error().body()
             return self._result(line, f"{self.batch_id}.{line.ordinal + 1}", failed)
 
-    async def _ask(self, line: LineRequest) -> LineResult:
+    async def _send_until_done(self, line: LineRequest) -> LineResult:
         failures = asked = 0
         while True:
             asked += 1
             request_id = f"{self.batch_id}.{line.ordinal + 1}.{self.claim}.{asked}"
-            async with self.pacer.next():
-                answer = await self._once(request_id, line.body)
-                self.pacer.was_answered(len(answer.body))
+            async with self.pacer.next_turn():
+                answer = await self._send_once(request_id, line.body)
+                self.pacer.record_answer_size(len(answer.body))
             now_s = self.clock()
-            self._heed_limits(answer.headers, now_s)
+            self._apply_limits(answer.headers, now_s)
             verdict = judge(answer.status, _retry_after_s(answer.headers), failures + 1, self.uniform())
             if verdict == "done":
                 self.pace.answered()
                 return self._result(line, request_id, answer)
-            self.metrics.asked_again()
+            self.metrics.count_retry()
             if verdict.told:
-                self.pace.told_to_wait(answer.status, verdict.after_s, now_s)
+                self.pace.slow_down(answer.status, verdict.after_s, now_s)
             else:
                 failures += 1
             await asyncio.sleep(verdict.after_s)
 
-    async def _once(self, request_id: str, body: bytes) -> Gathered:
+    async def _send_once(self, request_id: str, body: bytes) -> Gathered:
         headers = [
             (b"host", _HOST),
             (b"content-type", b"application/json"),
@@ -101,7 +101,7 @@ class LineSender:
                 answering.client_left()  # no effect after the end
         return sink
 
-    def _heed_limits(self, headers: Headers, now_s: float) -> None:
+    def _apply_limits(self, headers: Headers, now_s: float) -> None:
         """Update the pace by the tenant's remaining limits, of which a part is left to the tenant's own calls."""
         said = dict(headers)
         for what in (b"requests", b"tokens"):
@@ -109,12 +109,12 @@ class LineSender:
                 said.get(b"x-ratelimit-" + name + what) for name in (b"limit-", b"remaining-", b"reset-")
             )
             if limit is not None and left is not None and reset is not None:
-                self.pace.left(float(limit), float(left), seconds_of(reset), now_s)
+                self.pace.keep_headroom(float(limit), float(left), seconds_of(reset), now_s)
 
     def _result(self, line: LineRequest, request_id: str, answer: Gathered) -> LineResult:
         status = answer.status or errors.upstream_lost().status
         body = _object(answer.body) or orjson.loads(errors.upstream_lost().body())
-        self.metrics.line("completed" if status == 200 else "failed")
+        self.metrics.count_line("completed" if status == 200 else "failed")
         text = result_text(self.batch_id, line, {"status_code": status, "request_id": request_id, "body": body}, None)
         return LineResult(line.ordinal, status == 200, text, *_usage(body))
 

@@ -87,16 +87,16 @@ class BatchLog:
                 return
         except StoreUnavailable:
             with contextlib.suppress(StoreUnavailable):
-                await self.forget(record.tenant, record.id)
+                await self.delete_marker(record.tenant, record.id)
             raise
-        await self.forget(record.tenant, record.id)
+        await self.delete_marker(record.tenant, record.id)
         raise TooManyOpen(f"{record.tenant} has more than {most} batches that are not over")
 
     async def latest(self, tenant: str, batch_id: str) -> BatchRecord | None:
         """Return the latest record, or None if the tenant has no such batch."""
         if not names.is_id("batch", batch_id):
             return None
-        found = await self._store.found(names.log_prefix(tenant, batch_id), _RECORDS_MAX)
+        found = await self._store.list_first(names.log_prefix(tenant, batch_id), _RECORDS_MAX)
         return await self._read(found[-1].key, BatchRecord) if found else None
 
     async def append(self, record: BatchRecord) -> None:
@@ -111,7 +111,7 @@ class BatchLog:
             raise LogBroken(record.id)
         raise Overtaken(latest)
 
-    async def follows(self, record: BatchRecord) -> BatchRecord | None:
+    async def record_after(self, record: BatchRecord) -> BatchRecord | None:
         """Return the latest record if one was written after this one."""
         key = names.log_key(record.tenant, record.id, record.number + 1)
         return await self.latest(record.tenant, record.id) if await self._store.size_of(key) is not None else None
@@ -123,9 +123,9 @@ class BatchLog:
         return await self._read(names.marker_key(tenant, batch_id), BatchProgress)
 
     async def close(self, record: BatchRecord) -> None:
-        await self.forget(record.tenant, record.id)
+        await self.delete_marker(record.tenant, record.id)
 
-    async def forget(self, tenant: str, batch_id: str) -> None:
+    async def delete_marker(self, tenant: str, batch_id: str) -> None:
         await self._store.delete([names.marker_key(tenant, batch_id)])
 
     async def all_open(self, tenant: str = "") -> list[OpenBatch]:
@@ -141,7 +141,7 @@ class BatchLog:
         return batches
 
     async def ids(self, tenant: str) -> list[str]:
-        found = await self._store.found(names.log_prefix(tenant), LISTED_MAX)
+        found = await self._store.list_first(names.log_prefix(tenant), LISTED_MAX)
         return list(dict.fromkeys(one.key.split("/")[2] for one in found))
 
     async def _read(self, key: str, kind: type[_Kind]) -> _Kind | None:

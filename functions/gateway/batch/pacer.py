@@ -55,15 +55,15 @@ class LinePacer:
         self._largest_bytes = 0
         self.in_flight = 0
 
-    def was_answered(self, size_bytes: int) -> None:
+    def record_answer_size(self, size_bytes: int) -> None:
         """Record the size of an answer to a line in flight."""
         self._largest_bytes = max(size_bytes, int(self._largest_bytes * _STAYS_RATIO))
 
     @asynccontextmanager
-    async def next(self) -> AsyncIterator[None]:
+    async def next_turn(self) -> AsyncIterator[None]:
         """Wait until a line may be sent, and hold its slot until it is answered."""
         async with self._front:
-            while not self._may():
+            while not self._may_send():
                 self._ended.clear()
                 try:
                     async with asyncio.timeout(_LOOK_S):
@@ -72,13 +72,13 @@ class LinePacer:
                     continue
             self.in_flight += 1
         try:
-            with self._slots.taken(self._tenant), self._answers.taken(self._tenant, self._largest_bytes):
+            with self._slots.reserved(self._tenant), self._answers.reserved(self._tenant, self._largest_bytes):
                 yield
         finally:
             self.in_flight -= 1
             self._ended.set()
 
-    def _may(self) -> bool:
+    def _may_send(self) -> bool:
         return (
             self._pace.may_begin(self.in_flight, self._clock())
             and self._slots.is_free(self._tenant, own_most=self._share())

@@ -57,7 +57,7 @@ class ResultParts:
                     _log.warning("batch %s: %s", self._record.id, missing)
                     continue
                 self.keys.append(one.key)
-                for _ in self.done.take(results):
+                for _ in self.done.add_new(results):
                     pass
 
     async def read(self, key: str) -> list[LineResult]:
@@ -84,7 +84,7 @@ class ResultParts:
     def is_heavy(self) -> bool:
         return self._waiting_bytes >= self._limits.undurable_bytes
 
-    async def keep_writing(self) -> None:
+    async def write_until_stopped(self) -> None:
         """Write parts as they become due. After `stop`, write the rest and return."""
         while not self._is_stopped or self._waiting:
             if self._is_stopped or self._is_due():
@@ -95,8 +95,8 @@ class ResultParts:
     def stop(self) -> None:
         self._is_stopped = True
 
-    def go_on(self) -> None:
-        """Allow another round of lines; `keep_writing` must follow."""
+    def resume(self) -> None:
+        """Allow another round of lines; `write_until_stopped` must follow."""
         self._is_stopped = False
 
     async def write(self) -> None:
@@ -118,7 +118,7 @@ class ResultParts:
                     _log.warning("batch %s: a part waits for the store: %s", self._record.id, error)
                 await asyncio.sleep(_AGAIN_S)
         self.keys.append(key)
-        for _ in self.done.take(results):
+        for _ in self.done.add_new(results):
             pass
         self._writing -= len(results)
 

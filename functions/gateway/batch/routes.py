@@ -21,11 +21,11 @@ from functions.gateway.batch.conductor import ENDPOINTS
 from functions.gateway.batch.files import names
 from functions.gateway.batch.files import routes as files
 from functions.gateway.batch.files.routes import as_list
-from functions.gateway.batch.files.store import refused
+from functions.gateway.batch.files.store import storage_unavailable
 from functions.gateway.batch.files.upload import checked_expiry_s
 from functions.gateway.batch.log import BatchProgress, LogBroken, OutcomeUnknown, Overtaken, TooManyOpen
 from functions.gateway.batch.service import Batches
-from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
+from functions.gateway.errors import ErrorAnswer, RequestRejected, bad_request, quote
 from functions.gateway.http.headers import check_json_body
 from functions.gateway.intake.callers import identify_lookup
 from functions.gateway.intake.json_body import parse_object
@@ -38,7 +38,7 @@ _STAMPED: tuple[Status, ...] = (
 )  # fmt: skip
 
 
-def shown(record: BatchRecord, progress: BatchProgress | None = None) -> dict[str, Any]:
+def batch_object(record: BatchRecord, progress: BatchProgress | None = None) -> dict[str, Any]:
     """Return the batch as OpenAI's API shows it; `progress` is given while it is not over."""
     tally = record.tally if record.is_over or progress is None else progress.tally
     return {
@@ -85,7 +85,7 @@ _log = logging.getLogger(__name__)
 _KEPT_MAX = 2000  # batches of one tenant, including those that are over
 
 
-class Expiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OutputExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anchor: str
     seconds: int
 
@@ -95,7 +95,7 @@ class BatchForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
-    output_expires_after: Expiry | None = None
+    output_expires_after: OutputExpiry | None = None
 
 
 def add_routes(batches: Batches, app: FastAPI) -> None:
@@ -106,13 +106,13 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
     async def create(request: Request) -> Response:
         _, caller = identify_lookup(services, request)
         try:
-            asked = await _asked(request)
+            asked = await _read_form(request)
             batches.check_store()
-            async with batches.creations.taken(caller.tenant):
-                created = await _created(batches, caller, asked)
-            return JSONResponse(shown(created))
+            async with batches.creations.reserved(caller.tenant):
+                created = await _create_batch(batches, caller, asked)
+            return JSONResponse(batch_object(created))
         except (StoreUnavailable, LogBroken) as error:
-            raise refused(error) from error
+            raise storage_unavailable(error) from error
         except ClientDisconnect:
             return Response(status_code=_LEFT)  # the client has left
 
@@ -122,32 +122,32 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
     ) -> dict[str, Any]:
         _, caller = identify_lookup(services, request)
         try:
-            with batches.listings.taken(caller.tenant):
+            with batches.listings.reserved(caller.tenant):
                 return await _page(batches, caller.tenant, after, limit)
         except StoreUnavailable as error:
-            raise refused(error) from error
+            raise storage_unavailable(error) from error
 
     @app.get("/v1/batches/{batch_id}")
     async def one(request: Request, batch_id: str) -> dict[str, Any]:
         _, caller = identify_lookup(services, request)
         try:
-            return await _shown(batches, caller.tenant, batch_id)
+            return await _show_batch(batches, caller.tenant, batch_id)
         except (StoreUnavailable, LogBroken) as error:
-            raise refused(error) from error
+            raise storage_unavailable(error) from error
 
     @app.post("/v1/batches/{batch_id}/cancel")
     async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
         _, caller = identify_lookup(services, request)
         try:
-            record = await _cancelled(batches, caller.tenant, batch_id)
-            return shown(record, await batches.log.progress(record.tenant, record.id))
+            record = await _cancel_batch(batches, caller.tenant, batch_id)
+            return batch_object(record, await batches.log.progress(record.tenant, record.id))
         except (StoreUnavailable, LogBroken) as error:
-            raise refused(error) from error
+            raise storage_unavailable(error) from error
 
 
-async def _created(batches: Batches, caller: Caller, asked: BatchForm) -> BatchRecord:
+async def _create_batch(batches: Batches, caller: Caller, asked: BatchForm) -> BatchRecord:
     tenant, limits = caller.tenant, batches.limits
-    seconds = _check(asked)
+    seconds = _check_form(asked)
     file = await batches.shelf.find(tenant, asked.input_file_id)
     if file is None or file.purpose != "batch":
         message = f"There is no file {quote(asked.input_file_id)} with the purpose batch. Upload it first."
@@ -172,14 +172,14 @@ async def _created(batches: Batches, caller: Caller, asked: BatchForm) -> BatchR
         output_expiry_s=expiry.seconds if (expiry := asked.output_expires_after) is not None else None,
     )
     try:
-        opened = await _opened(batches, record)
+        opened = await _open_log(batches, record)
     except TooManyOpen as error:  # another gateway made some in the meantime
         raise _too_many_open(limits.open_per_tenant) from error
-    batches.conductor.said(opened)
+    batches.conductor.notify_record(opened)
     return opened
 
 
-async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
+async def _open_log(batches: Batches, record: BatchRecord) -> BatchRecord:
     """Write the first record of a batch so that a retry by the client makes no second batch.
 
     If the store fails, the record may still have been written, or appear later. Then a second record competes for the
@@ -199,7 +199,7 @@ async def _opened(batches: Batches, record: BatchRecord) -> BatchRecord:
     return record
 
 
-def _check(asked: BatchForm) -> int:
+def _check_form(asked: BatchForm) -> int:
     """Check the form and return the seconds of its window; raises Refused (400)."""
     if asked.endpoint not in ENDPOINTS:
         raise bad_request(f"'endpoint' must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
@@ -227,39 +227,39 @@ async def _page(batches: Batches, tenant: str, after: str | None, limit: int) ->
     page: list[dict[str, Any]] = []
     for begin in range(0, min(limit, len(ids)), _READS_AT_ONCE):
         some = ids[begin : min(begin + _READS_AT_ONCE, limit)]
-        found = await asyncio.gather(*(_listed(batches, tenant, one) for one in some))
+        found = await asyncio.gather(*(_show_listed(batches, tenant, one) for one in some))
         page += [one for one in found if one is not None]
     return as_list(page, has_more=len(ids) > limit)
 
 
-async def _listed(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any] | None:
+async def _show_listed(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any] | None:
     """Return a batch for the list, or None if its record cannot be read or it was deleted."""
     try:
-        return await _shown(batches, tenant, batch_id)
+        return await _show_batch(batches, tenant, batch_id)
     except LogBroken as error:
         _log.warning("the log of batch %s cannot be read: %s", batch_id, error)
         return None
-    except Refused:
+    except RequestRejected:
         return None  # deleted in the meantime
 
 
-async def _shown(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any]:
-    record = await _found(batches, tenant, batch_id)
+async def _show_batch(batches: Batches, tenant: str, batch_id: str) -> dict[str, Any]:
+    record = await _find_batch(batches, tenant, batch_id)
     progress = None if record.is_over else await batches.log.progress(tenant, batch_id)
-    return shown(record, progress)
+    return batch_object(record, progress)
 
 
-async def _found(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
+async def _find_batch(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
     record = await batches.log.latest(tenant, batch_id)
     if record is None:
         message = f"There is no batch {quote(batch_id)}. GET /v1/batches lists yours."
-        raise Refused(ErrorAnswer(404, "invalid_request_error", "batch_not_found", message, "id"))
+        raise RequestRejected(ErrorAnswer(404, "invalid_request_error", "batch_not_found", message, "id"))
     return record
 
 
-async def _cancelled(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
+async def _cancel_batch(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
     """Cancel a batch. The log notifies its owner, and cancelling twice has no further effect."""
-    record = await _found(batches, tenant, batch_id)
+    record = await _find_batch(batches, tenant, batch_id)
     for _ in range(_CANCEL_TRIES):
         if record.status in ("cancelling", "cancelled"):
             return record
@@ -268,16 +268,16 @@ async def _cancelled(batches: Batches, tenant: str, batch_id: str) -> BatchRecor
             await batches.log.append(following)
         except IllegalMove as error:
             message = f"The batch is {record.status} and cannot be cancelled any more."
-            raise Refused(ErrorAnswer(409, "invalid_request_error", "batch_over", message)) from error
+            raise RequestRejected(ErrorAnswer(409, "invalid_request_error", "batch_over", message)) from error
         except Overtaken as overtaken:
             record = overtaken.latest
         else:
-            batches.conductor.said(following)
+            batches.conductor.notify_record(following)
             return following
-    raise Refused(errors.unavailable("The batch is changing its status. Try again.", "overloaded", 1))
+    raise RequestRejected(errors.unavailable("The batch is changing its status. Try again.", "overloaded", 1))
 
 
-async def _asked(request: Request) -> BatchForm:
+async def _read_form(request: Request) -> BatchForm:
     check_json_body(request.scope["headers"])
     body = bytearray()
     try:
@@ -285,9 +285,9 @@ async def _asked(request: Request) -> BatchForm:
             async for block in request.stream():
                 body += block
                 if len(body) > _BODY_BYTES:
-                    raise Refused(errors.body_too_large(_BODY_BYTES))
+                    raise RequestRejected(errors.body_too_large(_BODY_BYTES))
     except TimeoutError as error:
-        raise Refused(errors.request_timeout("The body")) from error
+        raise RequestRejected(errors.request_timeout("The body")) from error
     parsed = parse_object(bytes(body), _DEPTH, _VALUES)
     try:
         return msgspec.convert(parsed, BatchForm)
@@ -295,9 +295,9 @@ async def _asked(request: Request) -> BatchForm:
         raise bad_request(f"The body is not valid: {error}.") from error
 
 
-def _too_many_open(most: int) -> Refused:
+def _too_many_open(most: int) -> RequestRejected:
     return _too_many(f"You have {most} open batches, which is the limit. Wait for one to end, or cancel one.")
 
 
-def _too_many(message: str) -> Refused:
-    return Refused(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=60))
+def _too_many(message: str) -> RequestRejected:
+    return RequestRejected(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=60))

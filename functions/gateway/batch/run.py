@@ -30,7 +30,7 @@ from functions.gateway.batch.pacer import LinePacer
 from functions.gateway.batch.parts import PartMissing, ResultParts
 from functions.gateway.batch.shared import BatchServices
 from functions.gateway.batch.validation import Validation, line_bytes
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.routes import Route
 from functions.telemetry.repeats import kind_of
 
@@ -81,11 +81,11 @@ class BatchRun:
                 for task in beside:
                     task.cancel()
             if self._record.is_over:  # the heartbeat has stopped, so the marker is not touched again
-                await self._patiently(self._close)
+                await self._retry(self._close)
         except* (Overtaken, LogBroken) as overtaken:
             _log.warning("batch %s continues at another gateway: %s", self._record.id, overtaken.exceptions[0])
             if overtaken.subgroup(Overtaken) is not None:
-                await self._take_back()
+                await self._delete_outputs()
 
     def leave(self) -> None:
         """Stop within a few seconds because the process will end; answers so far become durable."""
@@ -94,23 +94,23 @@ class BatchRun:
         self._is_leaving = True
         self._leave_by_s = self._services.clock() + _LEAVE_S
 
-    def look(self) -> None:
+    def request_check(self) -> None:
         """Check the log without waiting for the next interval: the batch may have changed."""
         self._is_looked_for.set()
 
     # transitions between statuses
 
     async def _work(self) -> None:
-        await self._patiently(self._recall)
+        await self._retry(self._recall)
         if self._record.status == "validating":
             await self._validate()
         if self._record.status == "in_progress":
-            await self._ask_all()
+            await self._send_all_lines()
         if self._record.status in ("finalizing", "cancelling"):
-            await self._patiently(self._put_together)
+            await self._retry(self._put_together)
         if not self._record.is_over:
             return  # another gateway will continue
-        self._shared.metrics.ended(self._record.status)
+        self._shared.metrics.count_ended(self._record.status)
         _log.info("batch %s is %s", self._record.id, self._record.status)
 
     async def _recall(self) -> None:
@@ -123,7 +123,7 @@ class BatchRun:
         await forget_files(self._shared.store, self._record.tenant, batch_moves.unnamed_files(self._record))
         await self._shared.log.close(self._record)
 
-    async def _take_back(self) -> None:
+    async def _delete_outputs(self) -> None:
         """Delete output files of this claim, if any were written: no record will name them."""
         record = self._record
         if record.status not in ("finalizing", "cancelling"):
@@ -134,7 +134,7 @@ class BatchRun:
             _log.warning("batch %s: unused output files could not be deleted: %s", record.id, error)
 
     async def _validate(self) -> None:
-        validation = await self._patiently(self._validation)
+        validation = await self._retry(self._validation)
         problems = await validation.run()
         if problems:
             await self._move(lambda record: batch_moves.failed(record, problems, self._now()), "validating")
@@ -144,7 +144,7 @@ class BatchRun:
     async def _validation(self) -> Validation:
         return Validation(self._services, self._shared.store, self._record, self._route)
 
-    async def _ask_all(self) -> None:
+    async def _send_all_lines(self) -> None:
         """Send every line without a durable result; return after all received answers are durable."""
         record = self._record
         ends_as: Status = "completed"
@@ -172,9 +172,9 @@ class BatchRun:
         shared, record = self._shared, self._record
         composing = Composing(shared.store, shared.shelf, record, line_bytes(self._services), shared.metrics)
         try:
-            composed = await composing.run(self._parts, self._services.wall_clock(), self._look)
+            composed = await composing.run(self._parts, self._services.wall_clock(), self._check_log)
         except PartMissing:
-            await self._look()  # raises if another process ended the batch, which explains the missing part
+            await self._check_log()  # raises if another process ended the batch, which explains the missing part
             await self._parts.recall()
             raise
         await self._move(
@@ -214,7 +214,7 @@ class BatchRun:
             try:
                 await self._shared.log.touch(self._record, await self._progress())
             except StoreUnavailable as error:
-                self._tell("its marker could not be touched", error)
+                self._warn_once("its marker could not be touched", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._has_update.wait()
@@ -236,17 +236,17 @@ class BatchRun:
                     await self._is_looked_for.wait()
             self._is_looked_for.clear()
             try:
-                await self._look()
+                await self._check_log()
             except StoreUnavailable as error:
-                self._tell("its log could not be read", error)
+                self._warn_once("its log could not be read", error)
 
-    async def _look(self) -> None:
+    async def _check_log(self) -> None:
         async with self._moving:
-            latest = await self._shared.log.follows(self._record)
+            latest = await self._shared.log.record_after(self._record)
             if latest is not None:
-                self._heed(latest)
+                self._apply_record(latest)
 
-    def _heed(self, latest: BatchRecord) -> None:
+    def _apply_record(self, latest: BatchRecord) -> None:
         """Apply a record that another process wrote. After a request to cancel, this run remains the owner."""
         if latest.owner != self._record.owner or latest.claims != self._record.claims:
             raise Overtaken(latest)
@@ -267,20 +267,20 @@ class BatchRun:
                     self._record = following
                     self._has_update.set()
                 except Overtaken as overtaken:
-                    self._heed(overtaken.latest)
+                    self._apply_record(overtaken.latest)
 
-        await self._patiently(moved)
+        await self._retry(moved)
 
-    async def _patiently(self, work: Callable[[], Awaitable[_Got]]) -> _Got:
+    async def _retry(self, work: Callable[[], Awaitable[_Got]]) -> _Got:
         """Call `work` again until the store is available."""
         while True:
             try:
                 return await work()
-            except (StoreUnavailable, Refused) as error:
-                self._tell("waiting for the store", error)
+            except (StoreUnavailable, RequestRejected) as error:
+                self._warn_once("waiting for the store", error)
                 await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
 
-    def _tell(self, what: str, error: Exception) -> None:
+    def _warn_once(self, what: str, error: Exception) -> None:
         """Log each kind of error once, for the first batch that meets it."""
         if self._shared.repeats.is_new(f"{what} {kind_of(error)}", self._services.clock()):
             _log.warning("batch %s: %s: %s; not logged again for other batches", self._record.id, what, error)

@@ -3,7 +3,7 @@
 import random
 from functools import partial
 
-from functions.artifacts.buckets import lacking
+from functions.artifacts.buckets import find_problem
 from functions.artifacts.errors import StoreUnavailable, StoreUnfit
 from functions.artifacts.s3 import S3Store
 from functions.gateway.batch.collecting import Collecting
@@ -14,7 +14,7 @@ from functions.gateway.batch.files.upload import UploadSlots
 from functions.gateway.batch.limits import BatchLimits
 from functions.gateway.batch.log import BatchLog, LogBroken
 from functions.gateway.batch.shared import BatchMetrics, BatchServices
-from functions.gateway.errors import ErrorAnswer, Refused, unavailable
+from functions.gateway.errors import ErrorAnswer, RequestRejected, unavailable
 from functions.gateway.services import RequestHandler, Services
 from functions.gateway.tenant_limits import TenantShares, TenantSlots
 
@@ -32,10 +32,10 @@ class Batches:
         # Counting a tenant's batches and making one is serialised here. Across gateways, `BatchLog.open` counts by
         # markers.
         self.creations = TenantSlots(
-            1, most_users=limits.open_per_tenant, refusal=partial(_many, limits.open_per_tenant)
+            1, most_users=limits.open_per_tenant, refusal=partial(too_many_creations, limits.open_per_tenant)
         )
         most = limits.listings_per_tenant
-        self.listings = TenantShares(most_per_tenant=most, refusal=partial(_many_listings, most))
+        self.listings = TenantShares(most_per_tenant=most, refusal=partial(_too_many_listings, most))
         slots = TenantShares(limits.lines_in_flight, limits.lines_in_flight_per_tenant)
         bodies, answers = (TenantShares(limits.held_bytes, limits.held_bytes_per_tenant) for _ in range(2))
         metrics = BatchMetrics(services.metrics.registry, lambda: self.conductor.running, lambda: slots.held)
@@ -91,23 +91,23 @@ class Batches:
             message = (
                 "Batches are not available: the object store lacks an operation that they need. Contact the operator."
             )
-            raise Refused(unavailable(message, "batches_not_offered", None))
+            raise RequestRejected(unavailable(message, "batches_not_offered", None))
 
     async def _conduct(self) -> None:
         """Run the conductor if the store has conditional writes: without them, every gateway would run each batch."""
         await self.store.ensure_bucket()
-        self._unfit = await self.store.call(lacking, self.store.raw)
+        self._unfit = await self.store.call(find_problem, self.store.raw)
         if self._unfit:
             raise StoreUnfit(f"batches are not run: {self.store.raw.bucket}: {self._unfit}")
         await self.conductor.run()
 
 
-def _many(most: int) -> Refused:
+def too_many_creations(most: int) -> RequestRejected:
     message = f"{most} of your batches are being created, which is the limit. Wait for one to be created."
-    return Refused(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=1))
+    return RequestRejected(ErrorAnswer(429, "requests", "too_many_batches", message, retry_after_s=1))
 
 
-def _many_listings(most: int) -> Refused:
+def _too_many_listings(most: int) -> RequestRejected:
     """Return the error for too many listings of files or batches; each may read a thousand records."""
     message = f"You have {most} listings under way, which is the limit. Wait for one to end."
-    return Refused(ErrorAnswer(429, "requests", "too_many_listings", message, retry_after_s=1))
+    return RequestRejected(ErrorAnswer(429, "requests", "too_many_listings", message, retry_after_s=1))

@@ -32,16 +32,16 @@ class BatchMetrics:
         Gauge("shoal_batches_running", "Batches that this gateway runs", registry=registry).set_function(running)
         Gauge("shoal_batch_lines_in_flight", "Lines of batches in flight", registry=registry).set_function(in_flight)
 
-    def ended(self, status: Status) -> None:
+    def count_ended(self, status: Status) -> None:
         self._ended.labels(status).inc()
 
-    def line(self, outcome: Literal["completed", "failed", "expired"]) -> None:
+    def count_line(self, outcome: Literal["completed", "failed", "expired"]) -> None:
         self._lines.labels(outcome).inc()
 
-    def asked_again(self) -> None:
+    def count_retry(self) -> None:
         self._again.inc()
 
-    def taken(self) -> None:
+    def count_claim(self) -> None:
         self._taken.inc()
 
 

@@ -18,7 +18,7 @@ from functions.decisions.request.access import caller_of
 from functions.gateway import errors
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.reading import lines_of
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.json_body import parse_object
 from functions.gateway.intake.routes import Route
 from functions.gateway.services import Services
@@ -32,7 +32,7 @@ class Validation:
 
     def __init__(self, services: Services, store: FileStore, record: BatchRecord, route: Route) -> None:
         if services.state.catalogue is None:
-            raise Refused(
+            raise RequestRejected(
                 errors.unavailable("The gateway is starting and has not loaded models and keys yet.", "not_ready", 1)
             )
         self._services = services
@@ -55,7 +55,7 @@ class Validation:
             async for line in lines_of(self._store, record.tenant, record.input_file_id, self._max_line_bytes):
                 if (problem := batch_lines.too_many_lines(line)) is not None:
                     return (*self._problems, problem)
-                self._look_at(line)
+                self._check_line(line)
                 self.lines += 1
                 if len(self._problems) >= batch_lines.MAX_PROBLEMS:
                     break
@@ -67,7 +67,7 @@ class Validation:
             return (batch_lines.empty_file(),)
         return tuple(self._problems)
 
-    def _look_at(self, line: RawLine) -> None:
+    def _check_line(self, line: RawLine) -> None:
         problem = self._problem(line)
         if problem is not None:
             self._problems.append(problem)
@@ -78,8 +78,8 @@ class Validation:
         limits = self._services.limits
         try:
             parsed = parse_object(raw.text, limits.json_depth + 1, limits.json_values)
-        except Refused as refused:
-            return _told(raw, "invalid_json_line", refused)
+        except RequestRejected as refused:
+            return _line_problem(raw, "invalid_json_line", refused)
         line = batch_lines.read_line(raw, parsed, self._record.endpoint)
         if isinstance(line, LineProblem):
             return line
@@ -94,8 +94,8 @@ class Validation:
             body = self._services.intake.read_body(self._route, orjson.dumps(line.body))
             if self._caller is not None:
                 self._services.intake.model_for(self._catalogue, self._caller, self._route, body)
-        except Refused as refused:
-            return _told(raw, refused.answer.code, refused)
+        except RequestRejected as refused:
+            return _line_problem(raw, refused.answer.code, refused)
         return None
 
 
@@ -103,5 +103,5 @@ def line_bytes(services: Services) -> int:
     return services.limits.body_bytes + _LINE_AROUND_BYTES
 
 
-def _told(raw: RawLine, code: str, refused: Refused) -> LineProblem:
+def _line_problem(raw: RawLine, code: str, refused: RequestRejected) -> LineProblem:
     return LineProblem(code, refused.answer.message, raw.number, refused.answer.param)

@@ -28,10 +28,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from functions.api.ids import TenantId
 from functions.api.snapshot import ConversationsPart
-from functions.decisions.request.context_window import Said, dropped
+from functions.decisions.request.context_window import Said, messages_to_drop
 from functions.fleet.bus import BusUnavailable
 from functions.fleet.conversation_store import ConversationStore
-from functions.gateway.errors import Refused, unavailable
+from functions.gateway.errors import RequestRejected, unavailable
 from functions.gateway.intake.lengths import BYTES_PER_TOKEN, text_bytes
 from functions.gateway.tenant_limits import TenantSlots
 
@@ -68,7 +68,7 @@ class Conversation:
         return len(self.continued(new)) - len(new) + _system_messages(new)
 
 
-class Conversations:
+class KeptConversations:
     """Stored conversations of all tenants. Owned by one event loop."""
 
     def __init__(self, store: ConversationStore, pepper: bytes, clock: Callable[[], float] = time.monotonic) -> None:
@@ -89,7 +89,7 @@ class Conversations:
                 "The conversation of this session cannot be read now. Try again shortly, or send the whole "
                 "conversation without a session id."
             )
-            raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
+            raise RequestRejected(unavailable(message, "conversation_unavailable", 1)) from error
         if sealed is None:
             return Conversation(shelf, name, None, (), "began")
         opened = self._opened(name, sealed)
@@ -101,7 +101,7 @@ class Conversations:
             return await self._store.delete(self._shelf(tenant), self._name(tenant, session))
         except BusUnavailable as error:
             message = "The conversation of this session cannot be deleted now. Try again shortly."
-            raise Refused(unavailable(message, "conversation_unavailable", 1)) from error
+            raise RequestRejected(unavailable(message, "conversation_unavailable", 1)) from error
 
     async def save(self, conversation: Conversation, messages: list[Message], kept: ConversationsPart) -> Saved:
         """Store the conversation and return the outcome.
@@ -152,7 +152,7 @@ def _latest(messages: list[Message], max_tokens: int) -> list[Message]:
     most = min(max_tokens, _MAX_BYTES // (2 * BYTES_PER_TOKEN))
     least = most // _MAX_MESSAGES + 1  # lower limit of a message's tokens, so that the number of messages is bounded
     said = [Said(message["role"], max(least, text_bytes(message) // BYTES_PER_TOKEN)) for message in messages]
-    gone = dropped(said, most)
+    gone = messages_to_drop(said, most)
     kept = [message for index, message in enumerate(messages) if index not in gone]
     kept_tokens = sum(one.tokens for index, one in enumerate(said) if index not in gone)
     return kept if kept_tokens <= most and len(msgspec.json.encode(kept)) <= _MAX_BYTES else []
@@ -172,9 +172,9 @@ def recall_slots(wait_s: float = _READ_WAIT_S) -> TenantSlots:
     After waiting for a slot, a request may be rejected for its tenant's quota before anything is read: earlier
     requests of the tenant may have used the quota up.
     """
-    return TenantSlots(READ_AT_ONCE, wait_s=wait_s, refusal=_many_are_read)
+    return TenantSlots(READ_AT_ONCE, wait_s=wait_s, refusal=_too_many_reads)
 
 
-def _many_are_read() -> Refused:
+def _too_many_reads() -> RequestRejected:
     message = f"{READ_AT_ONCE} of your conversations are being read, which is the limit. Try again shortly."
-    return Refused(unavailable(message, "conversation_unavailable", 1))
+    return RequestRejected(unavailable(message, "conversation_unavailable", 1))

@@ -20,13 +20,13 @@ from starlette.routing import Route as AsgiRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused, model_not_found
+from functions.gateway.errors import ErrorAnswer, RequestRejected, model_not_found
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.cors import Headers
 from functions.gateway.http.headers import check_headers, request_id_of
 from functions.gateway.http.plain import PlainEndpoint
 from functions.gateway.intake.callers import identify_lookup
-from functions.gateway.intake.listing import ListedLately, describe_model, page_of
+from functions.gateway.intake.listing import RecentListings, describe_model, page_of
 from functions.gateway.intake.routes import ROUTES, dialect_of
 from functions.gateway.openapi import document
 from functions.gateway.request import replies
@@ -46,7 +46,7 @@ _ALSO = {
 _TRICKS = (b"..", b"//", b"\\", b"\0", b";", b"%")
 
 
-class Envelope:
+class GatewayEnvelope:
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
         self._services = services
@@ -82,7 +82,7 @@ class Envelope:
                 await send({"type": "http.response.body", "body": b""})
                 return
             await self._app(scope, receive, send_with_id)
-        except Refused as refused:
+        except RequestRejected as refused:
             await self._refuse(send, scope["path"], request_id, refused.answer, readable)
         except Exception:
             _log.exception("request %s failed", request_id)
@@ -96,7 +96,7 @@ class Envelope:
         path = unquote_to_bytes(raw_path)
         encoded = b"%" in raw_path and not raw_path.startswith(_ENCODED_BELOW)
         if encoded or any(trick in path for trick in _TRICKS):
-            raise Refused(errors.not_found(scope["method"], scope["path"]))
+            raise RequestRejected(errors.not_found(scope["method"], scope["path"]))
 
     async def _refuse(self, send: Send, path: str, request_id: str, answer: ErrorAnswer, readable: Headers) -> None:
         self._services.metrics.refused(answer.status)
@@ -119,7 +119,7 @@ def _with_host(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 RouteProvider = Callable[[FastAPI], None]  # function that adds the routes of an optional part
 
 
-def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
+def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> GatewayEnvelope:
     """Return the application inside its envelope, with the routes of optional parts."""
     app = FastAPI(title="shoal gateway", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     for route in ROUTES:
@@ -130,7 +130,7 @@ def make_app(gateway: Gateway, parts: Iterable[RouteProvider] = ()) -> Envelope:
     _add_models(app, gateway.services)  # last, because a model id is a path and would match the other routes
     _add_document(app, gateway.services)
     _add_error_shapes(app)
-    return Envelope(app, gateway.services)
+    return GatewayEnvelope(app, gateway.services)
 
 
 def _add_health(app: FastAPI, gateway: Gateway) -> None:
@@ -155,7 +155,7 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_models(app: FastAPI, services: Services) -> None:
-    listed = ListedLately(services.clock)
+    listed = RecentListings(services.clock)
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
@@ -207,8 +207,8 @@ def _add_error_shapes(app: FastAPI) -> None:
     async def validation_error(request: Request, error: RequestValidationError) -> Response:
         return _response(request, _misshapen(error), {})
 
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> Response:
+    @app.exception_handler(RequestRejected)
+    async def refused(request: Request, error: RequestRejected) -> Response:
         return _response(request, error.answer, {})
 
 

@@ -36,7 +36,7 @@ class Origins:
     every: bool = False
 
     @classmethod
-    def of(cls, text: str) -> "Origins":
+    def parse(cls, text: str) -> "Origins":
         """Parse a setting: origins separated by commas, or `*`. Raise ValueError with the problem."""
         names = [name.strip().rstrip("/").lower() for name in text.split(",") if name.strip()]
         if len(names) > ORIGINS_MAX:

@@ -45,7 +45,7 @@ class Handover:
         while self._door is not None:
             successor, _ = await loop.sock_accept(self._door)
             with successor:
-                await self._give(successor)
+                await self._send_sockets(successor)
 
     def close(self) -> None:
         """Close the socket and our listeners: while a copy is open, the kernel accepts connections for it."""
@@ -55,7 +55,7 @@ class Handover:
         for listener in self._listeners:
             listener.close()
 
-    async def _give(self, successor: socket.socket) -> None:
+    async def _send_sockets(self, successor: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_TIMEOUT_S):

@@ -14,7 +14,7 @@ import msgspec
 
 from functions.api.snapshot import ServiceClass
 from functions.gateway import errors
-from functions.gateway.errors import Refused, bad_request
+from functions.gateway.errors import RequestRejected, bad_request
 from functions.gateway.limits import Limits
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -138,7 +138,7 @@ def _trace(parent: re.Match[bytes] | None, request_id: str, sampled: int) -> Tra
 def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, bytes]]:
     """Return the headers with lower-case names. Raise Refused for too many, malformed or duplicated headers."""
     if len(headers) > limits.header_count:
-        raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
+        raise RequestRejected(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
     seen: set[bytes] = set()
     checked: RawHeaders = []
     for raw_name, value in headers:
@@ -171,13 +171,13 @@ def check_json_body(headers: RawHeaders) -> None:
         elif (
             len(name) == 16 and name.lower() == b"content-encoding" and value.strip().lower() not in (b"", b"identity")
         ):
-            raise Refused(
+            raise RequestRejected(
                 errors.unsupported_media_type(
                     "Encoded bodies are not accepted; send plain JSON without Content-Encoding."
                 )
             )
     if content_type != b"application/json":
-        raise Refused(errors.unsupported_media_type("Send the body with 'Content-Type: application/json'."))
+        raise RequestRejected(errors.unsupported_media_type("Send the body with 'Content-Type: application/json'."))
 
 
 def announced_bytes(headers: RawHeaders) -> int | None:

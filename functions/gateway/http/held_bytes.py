@@ -33,7 +33,7 @@ from types import TracebackType
 from functions.api.ids import TenantId
 from functions.decisions.admission.drain_rate import retry_after_s
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused, unavailable
+from functions.gateway.errors import ErrorAnswer, RequestRejected, unavailable
 from functions.gateway.limits import Limits
 from functions.gateway.tenant_limits import TenantShares
 from functions.http.guard import Reader
@@ -66,17 +66,17 @@ class Hold:
     ) -> None:
         self.end()
 
-    def came(self, size_bytes: int) -> None:
+    def reserve_up_to(self, size_bytes: int) -> None:
         """Reserve memory for `size_bytes`, more than `bound_bytes`. Raise Refused (503) if there is no room."""
         taken_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
-        self._held.take(self.tenant, taken_bytes - self.held_bytes, self._refusal)
+        self._held.reserve(self.tenant, taken_bytes - self.held_bytes, self._refusal)
         self.held_bytes = self.bound_bytes = taken_bytes
 
     def end(self) -> None:
         """Release the memory."""
         held_bytes, self.held_bytes = self.held_bytes, 0
         if held_bytes:
-            self._held.give_back(self.tenant, held_bytes)
+            self._held.release(self.tenant, held_bytes)
 
 
 @dataclass(slots=True)
@@ -143,51 +143,51 @@ class HeldBytes:
 
         return Hold(self, tenant, refusal)
 
-    def take(self, tenant: TenantId, size_bytes: int, refusal: Callable[[], ErrorAnswer]) -> None:
+    def reserve(self, tenant: TenantId, size_bytes: int, refusal: Callable[[], ErrorAnswer]) -> None:
         self._check(tenant, size_bytes, refusal)
-        self._shares.take(tenant, size_bytes)
+        self._shares.reserve(tenant, size_bytes)
 
-    def give_back(self, tenant: TenantId, size_bytes: int) -> None:
-        self._shares.give_back(tenant, size_bytes)
+    def release(self, tenant: TenantId, size_bytes: int) -> None:
+        self._shares.release(tenant, size_bytes)
 
     # readers
 
-    def waits(self, reader: Reader, tenant: TenantId) -> None:
+    def add_waiting(self, reader: Reader, tenant: TenantId) -> None:
         """Count what waits for this reader until `gone`. Repeated calls and small amounts are ignored."""
         size_bytes = reader.unread_bytes
         if size_bytes <= FREE_BYTES or reader in self._unread:
             return
-        self._shares.take(tenant, size_bytes)
+        self._shares.reserve(tenant, size_bytes)
         self._unread[reader] = _Unread(tenant, size_bytes, size_bytes, self._clock(), self._occupy(tenant))
 
-    def gone(self, reader: Reader) -> None:
+    def remove_waiting(self, reader: Reader) -> None:
         """Release the reader's bytes because it has read them or has left. Does nothing for an unknown reader."""
         unread = self._unread.pop(reader, None)
         if unread is not None:
-            self._shares.give_back(unread.tenant, unread.held_bytes)
+            self._shares.release(unread.tenant, unread.held_bytes)
             unread.leave()
 
     # internals
 
     def _check(self, tenant: TenantId, size_bytes: int, refusal: Callable[[], ErrorAnswer]) -> None:
         if not self._has_room(tenant, size_bytes):
-            self._look_at_readers()
+            self._update_readers()
             for reader in self._slow():
                 if self._has_room(tenant, size_bytes):
                     return
                 self._cut(reader)
         if not self._has_room(tenant, size_bytes):
-            raise Refused(refusal())
+            raise RequestRejected(refusal())
 
     def _has_room(self, tenant: TenantId, size_bytes: int) -> bool:
         return self._shares.held_by(tenant) + size_bytes <= self._limit_bytes - self.held_bytes - size_bytes
 
-    def _look_at_readers(self) -> None:
+    def _update_readers(self) -> None:
         for reader, unread in self._unread.items():
             read_bytes = unread.held_bytes - reader.unread_bytes
             if read_bytes > 0:
                 unread.held_bytes -= read_bytes
-                self._shares.give_back(unread.tenant, read_bytes)
+                self._shares.release(unread.tenant, read_bytes)
 
     def _slow(self) -> list[Reader]:
         """Return the readers below the lowest allowed rate, the largest first."""
@@ -207,7 +207,7 @@ class HeldBytes:
             "slow client of %s disconnected: it read %d of %d bytes in %.0f s, and other requests need the memory",
             unread.tenant, unread.at_first_bytes - unread.held_bytes, unread.at_first_bytes, waited_s,
         )  # fmt: skip
-        self.gone(reader)
+        self.remove_waiting(reader)
         self._on_cut()
         reader.give_way()
 

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from functions.api.ids import TenantId
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.cors import names_origin
 from functions.gateway.http.headers import RawHeaders, announced_bytes, request_id_of
@@ -134,7 +134,7 @@ class LaneProtocol(asyncio.Protocol):
         if exchange is not None:
             exchange.client_left()
         self._end_upload()
-        self._services.held.gone(self)
+        self._services.held.remove_waiting(self)
         self._leave()
 
     def pause_writing(self) -> None:
@@ -149,7 +149,7 @@ class LaneProtocol(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.resume()
         elif self._phase == "flushing":
-            self._services.held.gone(self)
+            self._services.held.remove_waiting(self)
             self._transport.resume_reading()
             self._next()
 
@@ -205,17 +205,17 @@ class LaneProtocol(asyncio.Protocol):
         self._url += url
         self._head_bytes += len(url)
         if self._head_bytes > self._services.limits.head_bytes:
-            raise Refused(self._head_too_large())
+            raise RequestRejected(self._head_too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         limits, headers = self._services.limits, self._headers
         if self._raw is not None:  # otherwise it is a trailer, which was not checked and is ignored
             headers.append((name, value))
         if len(headers) > limits.header_count:
-            raise Refused(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
+            raise RequestRejected(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
         self._head_bytes += len(name) + len(value) + 4  # includes colon, space and line end
         if self._head_bytes > limits.head_bytes:
-            raise Refused(self._head_too_large())
+            raise RequestRejected(self._head_too_large())
         if len(name) == 6 and name.lower() == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
 
@@ -246,9 +246,9 @@ class LaneProtocol(asyncio.Protocol):
         else:
             self._body += body
         if len(self._body) > self._services.limits.body_bytes:
-            raise Refused(errors.body_too_large(self._services.limits.body_bytes))
+            raise RequestRejected(errors.body_too_large(self._services.limits.body_bytes))
         if self._upload is not None and len(self._body) > self._upload.bound_bytes:
-            self._upload.came(len(self._body))
+            self._upload.reserve_up_to(len(self._body))
 
     def on_message_complete(self) -> None:
         if self._raw is not None:  # the parser also calls this for a head with an upgrade
@@ -275,7 +275,7 @@ class LaneProtocol(asyncio.Protocol):
         self._transport.write(self._head(status, headers, b"content-length: %d\r\n" % len(body)) + body)
         self._answered()
 
-    def begin(self, headers: Headers, first: bytes) -> None:
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
         self._parser = None  # frees 1.5 KiB; the next request gets a new parser
         if self._upload is not None:
             self._end_upload()
@@ -296,7 +296,7 @@ class LaneProtocol(asyncio.Protocol):
 
     def _parser_stopped(self, error: Exception) -> None:
         cause = error.__context__
-        if isinstance(cause, Refused):
+        if isinstance(cause, RequestRejected):
             self._refuse(cause.answer)
         elif isinstance(cause, _NotHot) and self._pipelined:
             self._close_after = self._refused = True  # answer the first request; the client must send later ones again
@@ -366,7 +366,7 @@ class LaneProtocol(asyncio.Protocol):
         if self._upload is not None:
             self._end_upload()
         if self._tenant is None:
-            self._services.connections.spoke(self)
+            self._services.connections.mark_active(self)
         if self._refused:
             self._enter("linger", self._services.limits.linger_s)
         elif self._write_paused and not self._close_after:
@@ -396,7 +396,7 @@ class LaneProtocol(asyncio.Protocol):
     def _until_read(self, phase: str) -> None:
         self._unread_bytes = self.unread_bytes
         if self._unread_bytes > FREE_BYTES and self._tenant is not None:
-            self._services.held.waits(self, self._tenant)
+            self._services.held.add_waiting(self, self._tenant)
         self._enter(phase, self._services.limits.write_stall_s)
 
     def _cut_unless_read(self, now_s: float) -> None:
@@ -426,7 +426,7 @@ class LaneProtocol(asyncio.Protocol):
 
     def _known(self, tenant: TenantId) -> None:
         self._tenant = tenant
-        self._services.connections.known(self)
+        self._services.connections.mark_known(self)
 
     def _leave(self) -> None:
         self._services.connections.discard(self)

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from functions.fleet import own_stalls
 from functions.gateway import errors
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import request_id_of
 from functions.gateway.http.held_bytes import Hold
@@ -48,7 +48,7 @@ class PlainEndpoint:
             body = await _read_body(receive, limits, sink.body)
             exchange = gateway.handle(self._route, headers, body, sink, received_s)
             del body  # the exchange holds what it needs of the body
-        except Refused as refused:
+        except RequestRejected as refused:
             gateway.refuse(sink, request_id_of(headers), refused.answer, dialect=self._route.dialect)
         except ClientLeft:
             sink.let_go_of_body()
@@ -79,7 +79,7 @@ class PlainSink:
         if self.body is not None:
             self.body.end()
 
-    def begin(self, headers: Headers, first: bytes) -> None:
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
         self.let_go_of_body()
         self._put({"type": "http.response.start", "status": 200, "headers": headers})
         self.more(first)
@@ -129,14 +129,14 @@ async def _read_body(receive: Receive, limits: Limits, upload: Hold) -> bytes:
                 part = message.get("body", b"")
                 size_bytes += len(part)
                 if size_bytes > limits.body_bytes:
-                    raise Refused(errors.body_too_large(limits.body_bytes))
+                    raise RequestRejected(errors.body_too_large(limits.body_bytes))
                 if size_bytes > upload.bound_bytes:
-                    upload.came(size_bytes)
+                    upload.reserve_up_to(size_bytes)
                 parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)
     except TimeoutError as error:
-        raise Refused(errors.request_timeout("The body")) from error
+        raise RequestRejected(errors.request_timeout("The body")) from error
 
 
 async def _answer(sink: PlainSink, exchange: Answering | None, receive: Receive, send: Send, limits: Limits) -> None:

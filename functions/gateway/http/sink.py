@@ -15,7 +15,7 @@ class Sink(Protocol):
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a complete answer. Nothing follows."""
 
-    def begin(self, headers: Headers, first: bytes) -> None:
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
         """Send a stream's head (200) and its first events."""
 
     def more(self, data: bytes) -> None:

@@ -5,7 +5,7 @@ from fastapi import Request
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.request.access import Caller
 from functions.gateway import errors
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.headers import RequestHeaders, read_headers
 from functions.gateway.services import Services
 from functions.http.guarded import authenticated
@@ -38,7 +38,7 @@ def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
 def _read(services: Services, request: Request) -> tuple[Catalogue, RequestHeaders]:
     catalogue = services.state.catalogue
     if catalogue is None:
-        raise Refused(
+        raise RequestRejected(
             errors.unavailable(
                 "The gateway is starting and has not loaded models and keys yet. Try again shortly.", "not_ready", 1
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functions.api.snapshot import QuotaEntry
-from functions.decisions.request.context_window import Said, dropped, turns_in
+from functions.decisions.request.context_window import Said, messages_to_drop, turns_in
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.lengths import OutputFields, field_in_force, text_bytes
 
@@ -42,7 +42,7 @@ def headroom_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry 
 def overflow(parsed: JsonObject, room: int, tokens_of: TokensOf) -> range:
     """Return the indices of messages that must be dropped for the chat to fit."""
     around = tokens_of(text_bytes([parsed.get(name) for name in _AROUND]))
-    return dropped([_said(message, tokens_of) for message in parsed["messages"]], room - around)
+    return messages_to_drop([_said(message, tokens_of) for message in parsed["messages"]], room - around)
 
 
 def slide(parsed: JsonObject, gone: range) -> int:

@@ -65,7 +65,7 @@ class Features:
         self.lengths = LengthModel(max_entries)
         self._seed_of = lru_cache(_MAX_SEEDS)(seed_of)
 
-    def of(
+    def build(
         self,
         parsed: JsonObject,
         route: Route,

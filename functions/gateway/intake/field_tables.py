@@ -47,17 +47,19 @@ from functions.gateway.intake.checks import (
     token_ids,
     without,
 )
-from functions.gateway.intake.fields import FieldTable, Refuse, Rule, Strip
+from functions.gateway.intake.fields import FieldTable, RejectedField, Rule, Strip
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.limits import Limits
 
 Rules = dict[str, Rule]
 
-_OURS = Refuse("is set by the platform: omit it")
+_OURS = RejectedField("is set by the platform: omit it")
 _NOT_KEPT = "is not supported, because {} are not stored: {}"
-_SAID_BEFORE = Refuse(_NOT_KEPT.format("responses", "send the earlier messages as input"))
+_SAID_BEFORE = RejectedField(_NOT_KEPT.format("responses", "send the earlier messages as input"))
 _NO_TEMPLATES = "a template is a program, and would run in an engine that several tenants share"
-_NO_TUNING = Refuse("is not supported: it would change how an engine processes images and audio for all of its tenants")
+_NO_TUNING = RejectedField(
+    "is not supported: it would change how an engine processes images and audio for all of its tenants"
+)
 
 # An upper limit for `stream_interval`. With fewer events a stream would look like a hung engine, and the last tokens
 # of an aborted stream could not be counted.
@@ -89,7 +91,7 @@ def _template(limits: Limits) -> Rules:
         "tools": objects(limits.tools, "tool"),
         "documents": objects(limits.messages, "document"),
         "chat_template_kwargs": without("chat_template", _NO_TEMPLATES),
-        "chat_template": Refuse(f"is not supported: {_NO_TEMPLATES}"),
+        "chat_template": RejectedField(f"is not supported: {_NO_TEMPLATES}"),
         "add_generation_prompt": boolean,
         "continue_final_message": boolean,
         "add_special_tokens": boolean,
@@ -189,7 +191,7 @@ def completion_table(limits: Limits) -> FieldTable:
         | _anywhere(limits)
         | {
             "prompt": prompts(limits.prompts, "prompts", may_be_empty=True),
-            "prompt_embeds": Refuse("is not supported: send text or token ids"),
+            "prompt_embeds": RejectedField("is not supported: send text or token ids"),
             "max_tokens": integer(0, INT32_MAX),
             "best_of": integer(1, limits.choices),
             "echo": boolean,
@@ -227,8 +229,10 @@ def responses_table(limits: Limits) -> FieldTable:
             "background": never("is not supported: omit it, and use /v1/batches for work that may wait"),
             "previous_response_id": _SAID_BEFORE,
             "conversation": _SAID_BEFORE,
-            "previous_input_messages": Refuse("is set by the engine: omit it, and send the earlier messages as input"),
-            "prompt": Refuse(_NOT_KEPT.format("prompts", "send instructions and input")),
+            "previous_input_messages": RejectedField(
+                "is set by the engine: omit it, and send the earlier messages as input"
+            ),
+            "prompt": RejectedField(_NOT_KEPT.format("prompts", "send instructions and input")),
             # OpenAI's fields that vLLM ignores
             "stream_options": stream_options,
             "context_management": anything,
@@ -239,7 +243,7 @@ def responses_table(limits: Limits) -> FieldTable:
     )
 
 
-def keep_nothing(body: JsonObject) -> None:
+def disable_storing(body: JsonObject) -> None:
     """Make the engine store no response: the next request may be sent to another engine."""
     body["store"] = False
 

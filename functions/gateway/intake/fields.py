@@ -31,11 +31,11 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RejectedField:
     why: str  # text that follows the field's name in the error message
 
 
-Rule = Check | Strip | Refuse
+Rule = Check | Strip | RejectedField
 
 
 class FieldTable:
@@ -45,19 +45,19 @@ class FieldTable:
 
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         self.rules = dict(rules)
-        self.refused = {name: rule.why for name, rule in rules.items() if isinstance(rule, Refuse)}
+        self.refused = {name: rule.why for name, rule in rules.items() if isinstance(rule, RejectedField)}
         self.stripped = frozenset(name for name, rule in rules.items() if isinstance(rule, Strip))
         self.passed = frozenset(rules.keys() - self.refused.keys() - self.stripped) | {"model"}
         self.checks: dict[str, Check] = {}
         for name, rule in rules.items():
-            if not isinstance(rule, Refuse):
+            if not isinstance(rule, RejectedField):
                 self.checks[name] = rule.check if isinstance(rule, Strip) else rule
 
 
 def check_fields(body: JsonObject, table: FieldTable) -> None:
     """Raise Refused (400, with param) at the table's first field whose value is wrong. Null means absent."""
     if not table.passed.issuperset(body):
-        _refuse_what_is_not_taken(body, table)
+        _reject_refused_fields(body, table)
     checks = table.checks
     if len(body) > len(checks):
         _refuse_first(body, checks)
@@ -91,7 +91,7 @@ def ignored_header(names: tuple[str, ...]) -> bytes:
     return b", ".join(fit[:_MOST_NAMED])
 
 
-def _refuse_what_is_not_taken(body: JsonObject, table: FieldTable) -> None:
+def _reject_refused_fields(body: JsonObject, table: FieldTable) -> None:
     for name, why in table.refused.items():
         if body.get(name) is not None:
             raise bad_request(f"'{name}' {why}.", param=name)

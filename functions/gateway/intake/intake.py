@@ -19,7 +19,7 @@ from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.caps import within_key
 from functions.decisions.request.access import Caller
 from functions.decisions.routing.placement import Placed
-from functions.gateway.errors import Refused, bad_request, body_too_large, forbidden, unauthorized
+from functions.gateway.errors import RequestRejected, bad_request, body_too_large, forbidden, unauthorized
 from functions.gateway.http.headers import (
     RawHeaders,
     RequestHeaders,
@@ -32,7 +32,7 @@ from functions.gateway.intake.affinity import conversation_of
 from functions.gateway.intake.auth import DelegatedCredentials, KnownKeys
 from functions.gateway.intake.features import Features
 from functions.gateway.intake.json_body import JsonObject, parse_object
-from functions.gateway.intake.lengths import field_in_force, hold_to_caps
+from functions.gateway.intake.lengths import apply_caps, field_in_force
 from functions.gateway.intake.media import admit_media
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT, ROUTES, Route
 from functions.gateway.limits import Limits
@@ -81,7 +81,7 @@ class Intake:
     def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> Caller:
         """Check the headers before a body is read, in the order of `admit`'s first steps, so that both reject alike."""
         if (announced_bytes(headers) or 0) > self.limits.body_bytes:
-            raise Refused(body_too_large(self.limits.body_bytes))
+            raise RequestRejected(body_too_large(self.limits.body_bytes))
         read = read_headers(headers, "", self.limits)
         check_json_body(headers)
         return self.identify(catalogue, read, now_unix_s)
@@ -120,7 +120,7 @@ class Intake:
             sender = Sender(caller.tenant, session, raw.request_id)
             model, split = self._splits.place(model, model.split, sender, routing.session_ttl_s)
         elif session is not None:
-            self._splits.serves(model, caller.tenant, session, routing.session_ttl_s)
+            self._splits.remember_served(model, caller.tenant, session, routing.session_ttl_s)
         slid_turns = 0
         if route is CHAT and tenant.context_overflow != "refuse":
             slid_turns = self._slide(parsed, known, model)
@@ -130,11 +130,11 @@ class Intake:
             asked = parsed.get(length_field) or 0
             if known.quota is not None:
                 window_tokens = model.context_window_tokens
-                hold_to_caps(parsed, output, length_field, known.quota, len(raw.body), window_tokens=window_tokens)
+                apply_caps(parsed, output, length_field, known.quota, len(raw.body), window_tokens=window_tokens)
         # prevents one tenant's prefix cache from answering questions about another's: equal prompts have different
         # blocks
         salt = None if tenant.cache_salt == "shared" else self._salt_of(caller.tenant)
-        features = self.features.of(
+        features = self.features.build(
             parsed, route, model, caller.tenant, salt, length_field=length_field, requested_tokens=asked
         )
         former_tokens = 0 if slid_turns else None  # a chat without its beginning is another prompt

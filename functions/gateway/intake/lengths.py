@@ -40,7 +40,7 @@ class OutputFields:
     has_choices: bool = False  # a request may ask for `n` answers
 
 
-def hold_to_caps(
+def apply_caps(
     parsed: JsonObject, output: OutputFields, field: str, quota: QuotaEntry, body_bytes: int, *, window_tokens: int
 ) -> None:
     """Limit the output length in `field`, the one in force; raises OverQuota (400) over the tier's caps."""

@@ -224,7 +224,7 @@ class _Kept:
     listed: Listed
 
 
-class ListedLately:
+class RecentListings:
     """Cache of recent listings. Owned by one event loop."""
 
     def __init__(self, clock: Callable[[], float], kept_bytes: int = KEPT_BYTES) -> None:
@@ -244,10 +244,10 @@ class ListedLately:
         if lately is not None and lately.catalogue is catalogue and now_s - lately.written_s < KEPT_S:
             return lately.listed
         listed = self._listing.models(catalogue, fleet, tenant)
-        self._keep(tenant, _Kept(catalogue, now_s, listed))
+        self._store(tenant, _Kept(catalogue, now_s, listed))
         return listed
 
-    def _keep(self, tenant: TenantId, kept: _Kept) -> None:
+    def _store(self, tenant: TenantId, kept: _Kept) -> None:
         self._drop(tenant)
         self._lately[tenant] = kept
         self._held_bytes += kept.listed.held_bytes

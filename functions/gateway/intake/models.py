@@ -11,7 +11,7 @@ from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.request.access import Caller
 from functions.decisions.routing import classifier
 from functions.decisions.routing.classifier import Sketch
-from functions.gateway.errors import Refused, bad_request, model_not_found
+from functions.gateway.errors import RequestRejected, bad_request, model_not_found
 from functions.gateway.intake.features import for_other_model
 from functions.gateway.intake.json_body import JsonObject
 from functions.gateway.intake.routes import Route, routes_for
@@ -34,7 +34,7 @@ def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes
     return model
 
 
-def wrong_task(model: ResolvedModel, route: Route) -> Refused:
+def wrong_task(model: ResolvedModel, route: Route) -> RequestRejected:
     """Return the error for a route that the model does not answer; an engine would answer a misleading 404."""
     usable = ", ".join(routes_for(model.task))
     message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."

@@ -65,7 +65,7 @@ RESPONSES_ROUTE = Route(
     output=OutputFields("input", ("max_output_tokens",)),
     dialect=RESPONSES,
     stream_options=False,
-    prepare=field_tables.keep_nothing,
+    prepare=field_tables.disable_storing,
 )
 MESSAGES = Route(
     "/v1/messages",

@@ -18,8 +18,8 @@ from functions.gateway.batch.limits import EXPIRY_MAX_S, EXPIRY_MIN_S
 from functions.gateway.intake.routes import ROUTES, Route
 from functions.gateway.limits import Limits
 from functions.gateway.openapi import headers, replies
-from functions.gateway.openapi.headers import Header
-from functions.gateway.openapi.replies import STRING, Schema, maybe, ref, thing
+from functions.gateway.openapi.headers import HttpHeader
+from functions.gateway.openapi.replies import STRING, Schema, nullable, object_schema, ref
 from functions.gateway.openapi.requests import body_schema
 
 PATH = "/openapi.json"
@@ -42,7 +42,7 @@ class Operation:
     body_media: str = _JSON
     keyed: bool = True  # True if the operation needs a key
     refusals: tuple[int, ...] = (401, 404, 429, 500)
-    reads: tuple[Header, ...] = (headers.REQUEST_ID,)  # headers besides the key
+    reads: tuple[HttpHeader, ...] = (headers.REQUEST_ID,)  # headers besides the key
     is_served: bool = False  # True if an engine serves it and the tenant is charged
     statuses: tuple[int, ...] = (200,)  # statuses of successful answers
 
@@ -83,17 +83,17 @@ _ENGINE: dict[str, tuple[str, str, str | None]] = {
     "/v1/detokenize": ("Turn token ids into text", "Text", None),
 }
 _SECONDS = {"type": "integer", "minimum": EXPIRY_MIN_S, "maximum": EXPIRY_MAX_S}
-_EXPIRY = thing("anchor seconds", anchor={"const": "created_at"}, seconds=_SECONDS)
-_FILE = thing(
-    "file purpose", file=STRING | {"format": "binary"}, purpose={"const": "batch"}, expires_after=maybe(_EXPIRY)
+_EXPIRY = object_schema("anchor seconds", anchor={"const": "created_at"}, seconds=_SECONDS)
+_FILE = object_schema(
+    "file purpose", file=STRING | {"format": "binary"}, purpose={"const": "batch"}, expires_after=nullable(_EXPIRY)
 )
-_BATCH = thing(
+_BATCH = object_schema(
     "input_file_id endpoint completion_window",
     input_file_id=STRING,
     endpoint=STRING,
     completion_window=STRING,
-    metadata=maybe({"type": "object", "additionalProperties": STRING, "maxProperties": 16}),
-    output_expires_after=maybe(_EXPIRY),
+    metadata=nullable({"type": "object", "additionalProperties": STRING, "maxProperties": 16}),
+    output_expires_after=nullable(_EXPIRY),
 )
 _OTHERS: dict[tuple[str, str], Operation] = {
     ("get", "/health"): Operation("Check that the process is alive", ref("Alive"), keyed=False, refusals=()),
@@ -149,13 +149,13 @@ _FORWARDED = {
 }
 _BODIES: dict[tuple[str, str], tuple[Schema, str]] = {
     ("put", "/v1/models/{tenant}/{name}/versions/{version}"): (
-        thing("base_model", base_model=STRING, adapter_type=STRING, digest=STRING, artifact_uri=STRING,
+        object_schema("base_model", base_model=STRING, adapter_type=STRING, digest=STRING, artifact_uri=STRING,
               promote_to=STRING, rollout=STRING),
         _JSON,
     ),
-    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): (thing("version", version=STRING), _JSON),
+    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): (object_schema("version", version=STRING), _JSON),
     ("post", "/v1/artifacts"): (
-        thing("file", file={"type": "array", "items": _FILE["properties"]["file"]}, base_model=STRING),
+        object_schema("file", file={"type": "array", "items": _FILE["properties"]["file"]}, base_model=STRING),
         "multipart/form-data",
     ),
 }  # fmt: skip
@@ -189,7 +189,7 @@ def document(app: FastAPI, limits: Limits) -> Schema:
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), operation in operations.items():
         parameters = known.get(path, {}).get(method, {}).get("parameters", [])
-        paths.setdefault(path, {})[method] = _written(method, path, operation, parameters)
+        paths.setdefault(path, {})[method] = _operation_object(method, path, operation, parameters)
     return {
         "openapi": "3.1.0",
         "info": {"title": "shoal gateway", "version": "1", "description": _ABOUT},
@@ -221,7 +221,7 @@ def _engine_operation(route: Route, limits: Limits) -> Operation:
     )
 
 
-def _written(method: str, path: str, operation: Operation, parameters: list[Schema]) -> Schema:
+def _operation_object(method: str, path: str, operation: Operation, parameters: list[Schema]) -> Schema:
     content = {operation.media: {"schema": operation.answer}}
     if operation.event is not None:
         content[_EVENTS] = {"schema": operation.event}
@@ -262,15 +262,15 @@ def _plain(parameter: Schema) -> Schema:
     return parameter | {"schema": schema}
 
 
-def _refs(named: Iterable[Header]) -> Schema:
+def _refs(named: Iterable[HttpHeader]) -> Schema:
     return {header.name: {"$ref": f"#/components/headers/{header.component}"} for header in named}
 
 
-def _header(header: Header) -> Schema:
+def _header(header: HttpHeader) -> Schema:
     return {"description": header.meaning, "schema": header.schema}
 
 
-def _parameter(header: Header) -> Schema:
+def _parameter(header: HttpHeader) -> Schema:
     return {"name": header.name, "in": "header", "description": header.meaning, "schema": header.schema}
 
 

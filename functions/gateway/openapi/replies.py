@@ -13,16 +13,16 @@ _NUMBER: Schema = {"type": "number"}
 _OBJECT: Schema = {"type": "object"}
 
 
-def thing(required: str, **properties: Schema) -> Schema:
+def object_schema(required: str, **properties: Schema) -> Schema:
     """Return an object schema with these and other properties; `required` lists names separated by spaces."""
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
-def many(items: Schema) -> Schema:
+def array_schema(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-def maybe(schema: Schema) -> Schema:
+def nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -31,44 +31,52 @@ def ref(name: str) -> Schema:
 
 
 def _page(of: Schema) -> Schema:
-    ends = {"first_id": maybe(STRING), "last_id": maybe(STRING)}
-    return thing("object data has_more", object={"const": "list"}, data=many(of), has_more={"type": "boolean"}, **ends)
+    ends = {"first_id": nullable(STRING), "last_id": nullable(STRING)}
+    return object_schema(
+        "object data has_more", object={"const": "list"}, data=array_schema(of), has_more={"type": "boolean"}, **ends
+    )
 
 
 def _pooled(of: Schema) -> Schema:
-    return thing("object data model", object={"const": "list"}, data=many(of), model=STRING, usage=ref("Usage"))
+    return object_schema(
+        "object data model", object={"const": "list"}, data=array_schema(of), model=STRING, usage=ref("Usage")
+    )
 
 
-_MESSAGE = thing("role", role=STRING, content=maybe(STRING), tool_calls=maybe(many(_OBJECT)))
-_CHOICE = thing("index finish_reason", index=COUNT, finish_reason=maybe(STRING), logprobs=maybe(_OBJECT))
+_MESSAGE = object_schema("role", role=STRING, content=nullable(STRING), tool_calls=nullable(array_schema(_OBJECT)))
+_CHOICE = object_schema("index finish_reason", index=COUNT, finish_reason=nullable(STRING), logprobs=nullable(_OBJECT))
 _BATCH_STATUSES = [
     *("validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"),
 ]
 
 
 def _choices(**more: Schema) -> Schema:
-    return many({**_CHOICE, "required": [*_CHOICE["required"], *more], "properties": _CHOICE["properties"] | more})
+    return array_schema(
+        {**_CHOICE, "required": [*_CHOICE["required"], *more], "properties": _CHOICE["properties"] | more}
+    )
 
 
 SCHEMAS: dict[str, Schema] = {
-    "Error": thing(
+    "Error": object_schema(
         "error",
-        error=thing("message type param code", message=STRING, type=STRING, param=maybe(STRING), code=maybe(STRING)),
+        error=object_schema(
+            "message type param code", message=STRING, type=STRING, param=nullable(STRING), code=nullable(STRING)
+        ),
     ),
-    "AnthropicError": thing(
+    "AnthropicError": object_schema(
         "type error request_id",
         type={"const": "error"},
-        error=thing("type message", type=STRING, message=STRING),
+        error=object_schema("type message", type=STRING, message=STRING),
         request_id=STRING,
     ),
-    "Usage": thing(
+    "Usage": object_schema(
         "prompt_tokens",
         prompt_tokens=COUNT,
-        completion_tokens=maybe(COUNT),
+        completion_tokens=nullable(COUNT),
         total_tokens=COUNT,
-        prompt_tokens_details=maybe(thing("", cached_tokens=maybe(COUNT))),
+        prompt_tokens_details=nullable(object_schema("", cached_tokens=nullable(COUNT))),
     ),
-    "ChatCompletion": thing(
+    "ChatCompletion": object_schema(
         "id object created model choices usage",
         id=STRING,
         object={"const": "chat.completion"},
@@ -77,54 +85,58 @@ SCHEMAS: dict[str, Schema] = {
         choices=_choices(message=_MESSAGE),
         usage=ref("Usage"),
     ),
-    "ChatCompletionChunk": thing(
+    "ChatCompletionChunk": object_schema(
         "id object created model choices",
         id=STRING,
         object={"const": "chat.completion.chunk"},
         created=COUNT,
         model=STRING,
-        choices=many(thing("index delta", index=COUNT, delta=_OBJECT, finish_reason=maybe(STRING))),
-        usage=maybe(ref("Usage")),
+        choices=array_schema(object_schema("index delta", index=COUNT, delta=_OBJECT, finish_reason=nullable(STRING))),
+        usage=nullable(ref("Usage")),
     ),
-    "Completion": thing(
+    "Completion": object_schema(
         "id object created model choices",
         id=STRING,
         object={"const": "text_completion"},
         created=COUNT,
         model=STRING,
         choices=_choices(text=STRING),
-        usage=maybe(ref("Usage")),
+        usage=nullable(ref("Usage")),
     ),
-    "Response": thing(
-        "id object status output", id=STRING, object={"const": "response"}, status=STRING, output=many(_OBJECT)
+    "Response": object_schema(
+        "id object status output", id=STRING, object={"const": "response"}, status=STRING, output=array_schema(_OBJECT)
     ),
-    "NamedEvent": thing("type", type=STRING),
-    "Message": thing(
+    "NamedEvent": object_schema("type", type=STRING),
+    "Message": object_schema(
         "id type role content model",
         id=STRING,
         type={"const": "message"},
         role=STRING,
-        content=many(_OBJECT),
+        content=array_schema(_OBJECT),
         model=STRING,
-        stop_reason=maybe(STRING),
-        usage=thing("input_tokens output_tokens", input_tokens=COUNT, output_tokens=COUNT),
+        stop_reason=nullable(STRING),
+        usage=object_schema("input_tokens output_tokens", input_tokens=COUNT, output_tokens=COUNT),
     ),
-    "TokenCount": thing("input_tokens", input_tokens=COUNT),
+    "TokenCount": object_schema("input_tokens", input_tokens=COUNT),
     "Embeddings": _pooled(
-        thing("index embedding", index=COUNT, embedding={"anyOf": [many(_NUMBER), STRING]}, object=STRING)
+        object_schema(
+            "index embedding", index=COUNT, embedding={"anyOf": [array_schema(_NUMBER), STRING]}, object=STRING
+        )
     ),
     "Classification": _pooled(
-        thing("index label probs", index=COUNT, label=maybe(STRING), probs=many(_NUMBER), num_classes=COUNT)
+        object_schema(
+            "index label probs", index=COUNT, label=nullable(STRING), probs=array_schema(_NUMBER), num_classes=COUNT
+        )
     ),
-    "Scores": _pooled(thing("index score", index=COUNT, score=_NUMBER)),
-    "Ranking": thing(
+    "Scores": _pooled(object_schema("index score", index=COUNT, score=_NUMBER)),
+    "Ranking": object_schema(
         "model results",
         model=STRING,
-        results=many(thing("index relevance_score", index=COUNT, relevance_score=_NUMBER)),
+        results=array_schema(object_schema("index relevance_score", index=COUNT, relevance_score=_NUMBER)),
     ),
-    "Tokens": thing("count tokens", count=COUNT, max_model_len=COUNT, tokens=many(COUNT)),
-    "Text": thing("prompt", prompt=STRING),
-    "Model": thing(
+    "Tokens": object_schema("count tokens", count=COUNT, max_model_len=COUNT, tokens=array_schema(COUNT)),
+    "Text": object_schema("prompt", prompt=STRING),
+    "Model": object_schema(
         "id object type display_name created created_at owned_by channels task context_window tier capacity",
         id=STRING,
         object={"const": "model"},
@@ -133,23 +145,23 @@ SCHEMAS: dict[str, Schema] = {
         created=COUNT,
         created_at={"type": "string", "format": "date-time"},
         owned_by=STRING,
-        parent=maybe(STRING),
+        parent=nullable(STRING),
         task={"enum": ["generate", "embed", "classify", "score"]},
         context_window=COUNT,
         channels={
             "type": "object",
-            "additionalProperties": thing("version digest", version=STRING, digest=STRING, rollout=_OBJECT),
+            "additionalProperties": object_schema("version digest", version=STRING, digest=STRING, rollout=_OBJECT),
         },
-        tier=maybe(thing("name limits", name=STRING, limits=_OBJECT)),
+        tier=nullable(object_schema("name limits", name=STRING, limits=_OBJECT)),
         capacity=_OBJECT,
     ),
-    "Models": thing(
-        "object data has_more", object={"const": "list"}, data=many(ref("Model")), has_more={"type": "boolean"}
+    "Models": object_schema(
+        "object data has_more", object={"const": "list"}, data=array_schema(ref("Model")), has_more={"type": "boolean"}
     ),
-    "DeletedConversation": thing(
+    "DeletedConversation": object_schema(
         "id object deleted", id=STRING, object={"const": "conversation.deleted"}, deleted={"type": "boolean"}
     ),
-    "File": thing(
+    "File": object_schema(
         "id object bytes created_at expires_at filename purpose status",
         id=STRING,
         object={"const": "file"},
@@ -161,8 +173,8 @@ SCHEMAS: dict[str, Schema] = {
         status=STRING,
     ),
     "Files": _page(ref("File")),
-    "DeletedFile": thing("id object deleted", id=STRING, object={"const": "file"}, deleted={"const": True}),
-    "Batch": thing(
+    "DeletedFile": object_schema("id object deleted", id=STRING, object={"const": "file"}, deleted={"const": True}),
+    "Batch": object_schema(
         "id object endpoint input_file_id completion_window status created_at expires_at request_counts",
         id=STRING,
         object={"const": "batch"},
@@ -170,15 +182,15 @@ SCHEMAS: dict[str, Schema] = {
         input_file_id=STRING,
         completion_window=STRING,
         status={"enum": _BATCH_STATUSES},
-        errors=maybe(_OBJECT),
-        output_file_id=maybe(STRING),
-        error_file_id=maybe(STRING),
+        errors=nullable(_OBJECT),
+        output_file_id=nullable(STRING),
+        error_file_id=nullable(STRING),
         created_at=COUNT,
         expires_at=COUNT,
-        request_counts=thing("total completed failed", total=COUNT, completed=COUNT, failed=COUNT),
-        metadata=maybe(_OBJECT),
+        request_counts=object_schema("total completed failed", total=COUNT, completed=COUNT, failed=COUNT),
+        metadata=nullable(_OBJECT),
     ),
     "Batches": _page(ref("Batch")),
-    "Alive": thing("status", status={"const": "ok"}),
-    "Readiness": thing("status", status=STRING, reason=STRING, snapshot_epoch=COUNT, revision=STRING),
+    "Alive": object_schema("status", status={"const": "ok"}),
+    "Readiness": object_schema("status", status=STRING, reason=STRING, snapshot_epoch=COUNT, revision=STRING),
 }

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functions.gateway.intake.checks import Check, anything
-from functions.gateway.intake.fields import Refuse, Strip
+from functions.gateway.intake.fields import RejectedField, Strip
 from functions.gateway.intake.routes import Route
 from functions.gateway.limits import Limits
 
@@ -38,7 +38,9 @@ def body_schema(route: Route, limits: Limits) -> Schema:
     must = ["model", *(group[0] for group in route.required if len(group) == 1)]
     properties = {"model": {**_STRING, "description": "`base`, or `tenant/name`, then `:channel` or `@version`."}}
     for name, rule in route.table(limits).rules.items():
-        schema = {"type": "null", "description": rule.why} if isinstance(rule, Refuse) else field_schema(_check(rule))
+        schema = (
+            {"type": "null", "description": rule.why} if isinstance(rule, RejectedField) else field_schema(_check(rule))
+        )
         properties[name] = schema if name in must else _or_null(schema)
     body: Schema = {"type": "object", "required": must, "properties": properties}
     choices = [{"anyOf": [{"required": [name]} for name in group]} for group in route.required if len(group) > 1]

@@ -50,7 +50,7 @@ class ExactPrefixes:
         self.unknown_total = 0
 
     def start(self, call_on_loop: Callable[[Callable[[PromptJob, Learnt], None], PromptJob, Learnt], object]) -> None:
-        self.learner.start(lambda job, learnt: call_on_loop(self.learnt, job, learnt))
+        self.learner.start(lambda job, learnt: call_on_loop(self.store_learnt, job, learnt))
 
     def close(self) -> None:
         self.learner.close()
@@ -107,7 +107,7 @@ class ExactPrefixes:
                 )
             )
 
-    def learnt(self, job: PromptJob, learnt: Learnt) -> None:
+    def store_learnt(self, job: PromptJob, learnt: Learnt) -> None:
         """Store a learned prompt, unless the pool's tokenizer has changed: then its block names match no replica."""
         self.learnt_total += 1
         if self.tokenizers.directory_of(job.pool) == job.model_dir:
@@ -126,14 +126,16 @@ class ExactPrefixes:
             self.refused_total += 1
             _log.warning("dropped an invalid prefix message: %s", error)
 
-    def asks(self, catalogue: Catalogue) -> list[PrefixRequest]:
+    def due_requests(self, catalogue: Catalogue) -> list[PrefixRequest]:
         """Return the update requests to publish now, so that replicas continue to send updates."""
         asks: list[PrefixRequest] = []
         self._began.intersection_update(catalogue.pools)
         for pool in catalogue.pools:
             source = catalogue.routing_for(pool).prefix_source
             if source != "sent":
-                asks.append(PrefixRequest(pool, source, self.view.unknown(pool), everyone=pool not in self._began))
+                asks.append(
+                    PrefixRequest(pool, source, self.view.unknown_replicas(pool), everyone=pool not in self._began)
+                )
                 self._began.add(pool)
         return asks
 

@@ -64,14 +64,14 @@ class Prefixes:
         tokens_of = {blocks: min(int(blocks * block_tokens), most) for blocks in set(found.values())}
         return CachedPrompt({replica_id: tokens_of[blocks] for replica_id, blocks in found.items()})
 
-    def sent(self, admitted: Admitted, replica_id: ReplicaId, now_s: float) -> None:
+    def record_sent(self, admitted: Admitted, replica_id: ReplicaId, now_s: float) -> None:
         """Record that the replica will hold the request's prompt and then its answer."""
         record = self._records.get(admitted.model.pool)
         if record is None:
             return
         features = admitted.features
         text_bytes = features.prompt_bytes + int(features.expected_output_tokens * START_BYTES_PER_TOKEN)
-        record.enter(features.text_blocks, replica_id, text_bytes, features.text_block_bytes, now_s)
+        record.record_sent(features.text_blocks, replica_id, text_bytes, features.text_block_bytes, now_s)
 
     def receive_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Apply a replica's cache size. Forget its cache if its engine has restarted or it moved to another pool."""
@@ -81,7 +81,7 @@ class Prefixes:
         record = self._records.get(pool)
         if record is not None:
             self._pool_of[replica_id] = pool
-            record.holds_at_most(replica_id, _capacity_bytes(heartbeat))
+            record.set_capacity(replica_id, _capacity_bytes(heartbeat))
 
     def forget(self, replica_id: ReplicaId) -> None:
         """Forget the replica's cache."""

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from functions.api.ids import PoolName
 from functions.gateway.request.answers import Usage
-from functions.telemetry.cells import Counter, CounterCell
+from functions.telemetry.cells import CounterCell, CounterFamily
 
 if TYPE_CHECKING:
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
@@ -43,10 +43,10 @@ class PrefixStats:
     """Prefix metrics of the snapshot's pools. Owned by one event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._predicted = Counter(
+        self._predicted = CounterFamily(
             "shoal_prefix_predicted_tokens", "Prompt tokens predicted to be cached", ["pool"], registry=registry
         )
-        self._misjudged = Counter(
+        self._misjudged = CounterFamily(
             "shoal_prefix_misjudged_tokens",
             "Prompt tokens predicted but not cached (over), or cached but not predicted (under)",
             ["pool", "direction"],
@@ -62,7 +62,7 @@ class PrefixStats:
 
     def answered(self, pool: PoolName, predicted_tokens: int, usage: Usage, now_s: float) -> None:
         """Record a complete answer and the cached tokens predicted for its replica."""
-        figures = self._pools.get(pool) or self._begin(pool, now_s)
+        figures = self._pools.get(pool) or self._add_pool(pool, now_s)
         kept_ratio = exp((figures.at_s - now_s) / _FADING_S)
         figures.at_s = now_s
         figures.prompt_tokens = figures.prompt_tokens * kept_ratio + usage.prompt_tokens
@@ -78,7 +78,7 @@ class PrefixStats:
         for pool, figures in self._pools.items():
             self._ratio.labels(pool).set(figures.cached_tokens / figures.prompt_tokens if figures.prompt_tokens else 0)
 
-    def _begin(self, pool: PoolName, now_s: float) -> _Pool:
+    def _add_pool(self, pool: PoolName, now_s: float) -> _Pool:
         figures = self._pools[pool] = _Pool(
             self._predicted.labels(pool),
             self._misjudged.labels(pool, "over"),

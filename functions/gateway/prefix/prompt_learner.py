@@ -44,7 +44,7 @@ from functions.gateway.prefix.prompt_alignment import settled_tokens, spans
 from functions.gateway.prefix.prompt_chains import Learnt
 from functions.gateway.prefix.prompt_template import PromptTemplate, TemplateFailed, conversation, load_template
 from functions.gateway.prefix.prompt_text import prompt_text
-from functions.gateway.prefix.prompt_tokenizer import ModelTokenizer, PromptTokenizer, Tokens
+from functions.gateway.prefix.prompt_tokenizer import ModelPromptTokenizer, PromptTokenizer, Tokens
 from functions.gateway.prefix.tokenize_queue import TokenizeQueue
 
 BUILTIN = "builtin"
@@ -80,7 +80,7 @@ class PromptModels:
         self._models: dict[PoolName, tuple[Path, PromptModel]] = {}
         self._missing: dict[PoolName, tuple[Path, float]] = {}  # the missing directory and the time of the last try
 
-    def of(self, pool: PoolName, directory: Path) -> PromptModel | None:
+    def model_for(self, pool: PoolName, directory: Path) -> PromptModel | None:
         at, model = self._models.get(pool, (None, None))
         if at == directory:
             return model
@@ -104,7 +104,7 @@ def load_model(directory: Path) -> PromptModel:
     config_file = directory / "config.json"
     if config_file.is_file() and json.loads(config_file.read_text()).get(BUILTIN_KEY) == BUILTIN:
         return PromptModel(SimulatedTokenizer(), PromptTemplate(CHATML, {}))
-    return PromptModel(ModelTokenizer.load(directory), load_template(directory))
+    return PromptModel(ModelPromptTokenizer.load(directory), load_template(directory))
 
 
 _log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class PromptLearner:
 
         A prompt that cannot be known exactly is learned as one that settles nothing, so that it is not tried again.
         """
-        model = self._models.of(job.pool, job.model_dir)
+        model = self._models.model_for(job.pool, job.model_dir)
         if model is None:
             return None
         body: dict[str, Any] = orjson.loads(job.body)
@@ -174,7 +174,7 @@ class PromptLearner:
 
     def _run(self, tell: Callable[[PromptJob, Learnt], object]) -> None:
         while True:
-            job = self._queue.take()
+            job = self._queue.next_job()
             if job is None:
                 return
             try:

@@ -50,7 +50,7 @@ class PromptTokenizer(Protocol):
     def tokens(self, text: str, *, add_special_tokens: bool) -> Tokens: ...
 
 
-class ModelTokenizer:
+class ModelPromptTokenizer:
     """Tokenizer of one model directory. Owned by one thread."""
 
     def __init__(self, tokenizer: Tokenizer, added: list[dict[str, Any]]) -> None:
@@ -64,7 +64,7 @@ class ModelTokenizer:
         self.in_pieces = self._cut is not None and self._pieces_are_exact()
 
     @classmethod
-    def load(cls, directory: Path) -> "ModelTokenizer":
+    def load(cls, directory: Path) -> "ModelPromptTokenizer":
         """Load the tokenizer. Raise OSError or ValueError if there is no readable tokenizer.json."""
         content = (directory / "tokenizer.json").read_text()
         try:

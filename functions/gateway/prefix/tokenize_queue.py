@@ -80,7 +80,7 @@ class TokenizeQueue(Generic[Job]):
             self._changed.notify()
         return True
 
-    def take(self) -> Job | None:
+    def next_job(self) -> Job | None:
         """Wait for the next job and return it, or None once the queue is closed."""
         with self._changed:
             while not self._lines and not self._is_closed:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimits, ServiceClass
+from functions.api.snapshot import KeyEntry, QuotaEntry, QuotaLimitsPart, ServiceClass
 from functions.decisions.quota.account import UNLIMITED, QuotaAccount
 from functions.decisions.quota.dimensions import REQUESTS, UNITS, Costs, OverLimit
 from functions.decisions.quota.outage import Regime
@@ -24,7 +24,7 @@ from functions.decisions.quota.reservation import Reservation
 from functions.decisions.quota.token_bucket import US_PER_S
 from functions.decisions.request.features import RequestFeatures
 from functions.gateway import errors
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.sink import MoreHeaders
 from functions.gateway.quota import refusals
 from functions.gateway.quota.metrics import Settled
@@ -56,7 +56,7 @@ class Leasing(Protocol):
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
         """Apply the current way of sharing limits to this account."""
 
-    def ask(self, entry: "RequestQuota", done: Callable[[OverLimit | None], None]) -> None:
+    def request_missing(self, entry: "RequestQuota", done: Callable[[OverLimit | None], None]) -> None:
         """Request what the entry lacks. `done` is called once with what is still lacking, or None."""
 
 
@@ -92,20 +92,20 @@ class RequestQuota:
         reservation = self.reservation
         over = reservation.too_large(features)
         if over is not None:
-            self._give_back(now_us)
+            self._uncount_request(now_us)
             raise refusals.larger_than_all(over, _whose(over, self.accounts, self._tier))
         costs = reservation.costs(features)
         step = self._quotas.regime.step
         if step == "leased":
             over = self._short(costs, now_us)
         elif step == "urgent_only" and service_class == "batch":
-            self._give_back(now_us)
-            raise Refused(errors.unavailable(_LIMITS_UNKNOWN, "limits_unknown", _BATCH_BACK_S))
+            self._uncount_request(now_us)
+            raise RequestRejected(errors.unavailable(_LIMITS_UNKNOWN, "limits_unknown", _BATCH_BACK_S))
         else:
             over = self._lacks(costs, now_us)
         if over is not None and over.retry_after_s > 0.0:
             self._refuse(over, now_us)
-        reservation.take(features, costs, now_us)
+        reservation.reserve(features, costs, now_us)
         self.headers += refusals.token_headers(self.accounts)
         return over is None
 
@@ -172,13 +172,13 @@ class RequestQuota:
         if self.reservation.state != "settled":
             self.settle(None, 0, 0.0, 0.0, now_s)
         for account in self.accounts:
-            account.leave()
+            account.end_request()
 
     def _lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
         """Return the exceeded limit with the longest wait, or None."""
         worst: OverLimit | None = None
         for account in self.accounts:
-            over = account.lacks(costs, now_us)
+            over = account.find_shortage(costs, now_us)
             if over is not None:
                 worst = _longer(worst, over)
         return worst
@@ -187,23 +187,23 @@ class RequestQuota:
         """Return the exceeded lease with the longest wait. A wait of 0 s means that the bus may still have some."""
         worst: OverLimit | None = None
         for account in self.accounts:
-            over = account.lease.short(account, costs, now_us) if account.lease is not None else None
+            over = account.lease.find_shortage(account, costs, now_us) if account.lease is not None else None
             if over is not None:
                 worst = _longer(worst, over)
         return worst
 
     def _refuse(self, over: OverLimit, now_us: int) -> None:
         """Undo the request's count in all limits and raise OverQuota."""
-        self._give_back(now_us)
+        self._uncount_request(now_us)
         accounts = self.accounts
         headers = refusals.request_headers(accounts) + refusals.token_headers(accounts)
         refused = refusals.over_quota(over, _whose(over, accounts, self._tier), self._quotas.uniform(), headers)
         self.headers = refused.headers
         raise refused
 
-    def _give_back(self, now_us: int) -> None:
+    def _uncount_request(self, now_us: int) -> None:
         for account in self.accounts:
-            account.take(_NO_REQUEST, now_us)
+            account.spend(_NO_REQUEST, now_us)
 
 
 class TenantQuotas:
@@ -230,29 +230,31 @@ class TenantQuotas:
     ) -> RequestQuota:
         """Count one more request of a tenant. Raise OverQuota (429) if it exceeds a limit."""
         now_us = int(now_s * US_PER_S)
-        keys, accounts = self._that_may_enter(tenant, quota, now_us, key)
+        keys, accounts = self._accounts_with_room(tenant, quota, now_us, key)
         for account in accounts:
             account.in_flight += 1
-            account.take(_ONE_REQUEST, now_us)
+            account.spend(_ONE_REQUEST, now_us)
         return RequestQuota(self, keys, accounts, quota, refusals.request_headers(accounts))
 
     def check(self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None) -> None:
         """Raise OverQuota (429) if one more request could not enter now. Does not count it."""
-        self._that_may_enter(tenant, quota, int(now_s * US_PER_S), key)
+        self._accounts_with_room(tenant, quota, int(now_s * US_PER_S), key)
 
-    def ask(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+    def request_missing(
+        self, entry: RequestQuota, now: Callable[[], float], done: Callable[[RequestRejected | None], None]
+    ) -> None:
         """Request what `reserve` lacked. `done` is called once, later, with the refusal or None."""
         if self.leasing is None:
             raise ValueError("limits are not shared between gateways: there is no lease to request")
-        self.leasing.ask(entry, _LeaseReply(entry, now, done))
+        self.leasing.request_missing(entry, _LeaseReply(entry, now, done))
 
-    def occupy(self, tenant: TenantId) -> Callable[[], None]:
+    def occupy_slot(self, tenant: TenantId) -> Callable[[], None]:
         """Take a slot among a tenant's requests for one that has ended and is not read yet. Return its release."""
         account = self.accounts.get(tenant)
         if account is None:
             return lambda: None
         account.in_flight += 1
-        return account.leave
+        return account.end_request
 
     def in_flight(self, tenant: TenantId) -> int:
         account = self.accounts.get(tenant)
@@ -271,7 +273,7 @@ class TenantQuotas:
             if not account.is_idle(now_us):
                 self.accounts[key] = account
 
-    def _that_may_enter(
+    def _accounts_with_room(
         self, tenant: TenantId, quota: QuotaEntry | None, now_us: int, key: KeyEntry | None
     ) -> tuple[tuple[str, ...], tuple[QuotaAccount, ...]]:
         """Return the names and accounts of a request. Raise OverQuota (429) if one of them is full."""
@@ -287,12 +289,12 @@ class TenantQuotas:
             raise refusals.over_quota(over, whose, self.uniform(), refusals.request_headers(accounts))
         return keys, accounts
 
-    def _account(self, key: str, limits: QuotaLimits, now_us: int) -> QuotaAccount:
+    def _account(self, key: str, limits: QuotaLimitsPart, now_us: int) -> QuotaAccount:
         account = self.accounts.get(key)
         if account is None:
             account = self.accounts[key] = QuotaAccount()
         if limits is not account.limits:
-            account.hold(limits, now_us)
+            account.set_limits(limits, now_us)
         if self.leasing is not None:
             self.leasing.fit(key, account, now_us)
         return account
@@ -306,13 +308,15 @@ class _LeaseReply:
 
     __slots__ = ("_done", "_entry", "_now")
 
-    def __init__(self, entry: RequestQuota, now: Callable[[], float], done: Callable[[Refused | None], None]) -> None:
+    def __init__(
+        self, entry: RequestQuota, now: Callable[[], float], done: Callable[[RequestRejected | None], None]
+    ) -> None:
         self._entry, self._now, self._done = entry, now, done
 
     def __call__(self, over: OverLimit | None) -> None:
         try:
             self._entry.answered(over, self._now())
-        except Refused as refused:
+        except RequestRejected as refused:
             self._done(refused)
         else:
             self._done(None)

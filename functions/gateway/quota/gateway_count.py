@@ -33,7 +33,7 @@ def last_known(file: Path, configured: int) -> int:
     return number if 1 <= number <= MAX_GATEWAYS else configured
 
 
-async def keep(leases: QuotaLeases, file: Path) -> None:
+async def save_changes(leases: QuotaLeases, file: Path) -> None:
     """Store the number of gateways whenever it has changed."""
     kept = last_known(file, 0)
     while True:

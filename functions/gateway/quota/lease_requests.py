@@ -13,7 +13,7 @@ from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import CONCURRENCY, DIMENSIONS, FREES_UP_S, PERIODS_S, OverLimit
 from functions.decisions.quota.lease import AccountLease, shared_burst
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
-from functions.fleet.quota_leases import MICRO, NO_LIMIT, Granted, Group, LeaseRequest, RateRequest
+from functions.fleet.quota_leases import MICRO, NO_LIMIT, GrantedGroup, Group, LeaseRequest, RateRequest
 from functions.gateway.quota.accounts import RequestQuota
 
 _DENIED_AT_MOST_US = US_PER_S // 2  # upper limit, so that a large request's wait does not block small ones
@@ -52,14 +52,14 @@ def is_asked(account: QuotaAccount, request: LeaseRequest, now_us: int) -> bool:
     return True
 
 
-def take_round(account: QuotaAccount, request: LeaseRequest, granted: Granted, now_us: int) -> None:
+def take_round(account: QuotaAccount, request: LeaseRequest, granted: GrantedGroup, now_us: int) -> None:
     lease, grant = _lease_of(account), granted.grants[0]
     _take_places(account, request, grant.places)
     for rate, amount, left in zip(request.rates, grant.granted_micro, grant.left_micro, strict=True):
         bucket = account.buckets[rate.dimension]
         if bucket is not None:  # a snapshot may have removed the limit meanwhile
             units = max(0, amount) * rate.period_s
-            lease.rate(rate.dimension).granted(bucket, units, left * rate.period_s, now_us)
+            lease.rate(rate.dimension).record_grant(bucket, units, left * rate.period_s, now_us)
             lease.rate(rate.dimension).round_ended(now_us)
 
 
@@ -78,7 +78,7 @@ def missing(entry: RequestQuota, taken: tuple[int, ...], active: Mapping[str, Qu
     for place, (key, account) in zip(taken, entry.keyed_accounts(), strict=True):
         if account.lease is None or active.get(key) is not account:
             continue
-        missing = account.lease.missing(account, entry.reservation.held, place)
+        missing = account.lease.units_to_request(account, entry.reservation.held, place)
         places = missing.pop(CONCURRENCY, 0)
         rates = _rates(account, missing)
         limit = account.limits.concurrent_requests
@@ -95,7 +95,7 @@ def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) ->
         for key, account in entry.keyed_accounts():
             if key in found or account.lease is None or active.get(key) is not account:
                 continue
-            debts = account.lease.owed(account, entry.reservation.held)
+            debts = account.lease.debts(account, entry.reservation.held)
             if debts:
                 found[key] = Group(
                     True, (LeaseRequest(key, NO_LIMIT, account.lease.places, 0, _rates(account, debts)),)
@@ -120,7 +120,9 @@ def _rate(account: QuotaAccount, index: int, bucket: TokenBucket, wanted_micro: 
     return RateRequest(index, bucket.limit, burst_micro, period_s, wanted_micro, request_micro)
 
 
-def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Granted, now_us: int) -> OverLimit | None:
+def take_asked(
+    active: Mapping[str, QuotaAccount], group: Group, granted: GrantedGroup, now_us: int
+) -> OverLimit | None:
     """Add granted units where they were missing, or remember that there are none. Return the exceeded limit."""
     over: OverLimit | None = None
     for request, grant in zip(group.requests, granted.grants, strict=True):
@@ -135,15 +137,17 @@ def take_asked(active: Mapping[str, QuotaAccount], group: Group, granted: Grante
             for rate, amount, left in zip(request.rates, grant.granted_micro, grant.left_micro, strict=True):
                 bucket = account.buckets[rate.dimension]
                 if bucket is not None:
-                    lease.rate(rate.dimension).granted(bucket, amount * rate.period_s, left * rate.period_s, now_us)
+                    lease.rate(rate.dimension).record_grant(
+                        bucket, amount * rate.period_s, left * rate.period_s, now_us
+                    )
             continue
         denied = min(granted.wait_us, _DENIED_AT_MOST_US)
         for rate, left in zip(request.rates, grant.left_micro, strict=True):
             if left < min(rate.wanted_micro, rate.burst_micro):
-                lease.deny(rate.dimension, denied, now_us)
+                lease.record_denial(rate.dimension, denied, now_us)
                 over = over or OverLimit(DIMENSIONS[rate.dimension], rate.limit, granted.wait_us / US_PER_S)
         if over is None and request.places_wanted:
-            lease.deny(CONCURRENCY, denied, now_us)
+            lease.record_denial(CONCURRENCY, denied, now_us)
             over = OverLimit("concurrent_requests", request.places_limit, FREES_UP_S)
     return over
 

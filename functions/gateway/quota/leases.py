@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Literal, get_args
 
-from functions.decisions.quota.account import QuotaAccount, fit
+from functions.decisions.quota.account import QuotaAccount, apply_regime
 from functions.decisions.quota.dimensions import OverLimit
 from functions.decisions.quota.lease import ROUND_JITTER_RATIO, ROUND_S
 from functions.decisions.quota.outage import Regime, regime_of
@@ -102,11 +102,11 @@ class QuotaLeases:
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
         if account.regime is self.regime:
             return
-        fit(account, self.regime, now_us, bus_knows=self._bus_knows)
+        apply_regime(account, self.regime, now_us, bus_knows=self._bus_knows)
         if self.regime.step == "leased" and (account.limited or account.slots is not None):
             self._active[key] = account
 
-    def ask(self, entry: RequestQuota, done: Done) -> None:
+    def request_missing(self, entry: RequestQuota, done: Done) -> None:
         pending = _Pending(entry, done)
         if len(self._waiting) >= _MAX_WAITING:
             self._judge(pending)
@@ -149,7 +149,9 @@ class QuotaLeases:
 
     async def _round_of(self, requests: list[LeaseRequest], now_us: int) -> None:
         async with asyncio.timeout(_ROUND_TIMEOUT_S):
-            answer = await self._broker.ask(self._gateway_id, [Group(False, (request,)) for request in requests])
+            answer = await self._broker.request_leases(
+                self._gateway_id, [Group(False, (request,)) for request in requests]
+            )
         if self.regime.step == "leased":  # the bus was not lost meanwhile
             for request, granted in zip(requests, answer.granted, strict=True):
                 account = self._active.get(request.account)
@@ -185,7 +187,7 @@ class QuotaLeases:
         self._debts |= dict.fromkeys(debts, own)
         unpaid: dict[str, OverLimit] = {}
         try:
-            answer = await self._broker.ask(self._gateway_id, [*debts.values(), *groups])
+            answer = await self._broker.request_leases(self._gateway_id, [*debts.values(), *groups])
             now_us = self._now_us()
             for (key, group), granted in zip(debts.items(), answer.granted[: len(debts)], strict=True):
                 over = take_asked(self._active, group, granted, now_us)
@@ -205,9 +207,9 @@ class QuotaLeases:
         for debt in elsewhere.values():
             unpaid = unpaid | await asyncio.shield(debt)  # cancelling one call must not cancel another
         for pending, over in zip(batch, overs, strict=True):
-            self._tell(pending, over, unpaid)
+            self._notify(pending, over, unpaid)
 
-    def _tell(self, pending: "_Pending", over: OverLimit | None, unpaid: dict[str, OverLimit]) -> None:
+    def _notify(self, pending: "_Pending", over: OverLimit | None, unpaid: dict[str, OverLimit]) -> None:
         """Notify a request. `unpaid` has the limit for which an account's debt was not granted."""
         if pending.told:
             return
@@ -216,7 +218,7 @@ class QuotaLeases:
         still_owed = owed((pending.entry,), self._active) if unpaid else ()
         over = over or next((unpaid[key] for key in still_owed if key in unpaid), None)
         self.asks["granted" if over is None else "denied"] += 1
-        pending.tell(over)
+        pending.notify(over)
 
     def _has_come(self, pending: "_Pending") -> bool:
         """Return True if a request that has ended here returned what the bus denied."""
@@ -226,7 +228,7 @@ class QuotaLeases:
         """Decide locally because the bus has not answered in time."""
         if not pending.told:
             self.asks["slow"] += 1
-            pending.tell(judged_here(pending.entry, self.gateways))
+            pending.notify(judged_here(pending.entry, self.gateways))
 
     # connection to the bus
 
@@ -269,7 +271,7 @@ class QuotaLeases:
         if self.regime.step == "leased":
             now_us = self._now_us()
             for account in self._active.values():
-                fit(account, regime, now_us)
+                apply_regime(account, regime, now_us)
         self._active = {}
         self.regime = regime
 
@@ -288,7 +290,7 @@ class _Pending:
         self._done = done
         self.told = False
 
-    def tell(self, over: OverLimit | None) -> None:
+    def notify(self, over: OverLimit | None) -> None:
         self.told = True
         try:
             self._done(over)

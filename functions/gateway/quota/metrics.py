@@ -23,7 +23,7 @@ class Settled:
         self.kv_token_s = self.gpu_s = 0.0
 
 
-class Leasing(Protocol):
+class LeaseCounts(Protocol):
     """The part of the leases that metrics show."""
 
     gateways: int
@@ -39,7 +39,7 @@ class Quotas(Protocol):
     settled_by_count: Settled
 
     @property
-    def leasing(self) -> Leasing | None: ...
+    def leasing(self) -> LeaseCounts | None: ...
 
     @property
     def regime(self) -> Regime: ...

@@ -102,7 +102,7 @@ def _left(accounts: Iterable[QuotaAccount], dimensions: tuple[int, ...]) -> tupl
     account, index, bucket = nearest
     if not bucket.leased or account.lease is None:
         return bucket.limit, least // bucket.unit if least > 0 else 0, bucket.full_again_us()
-    remaining = least + account.lease.rate(index).left(bucket, bucket.updated_us)
+    remaining = least + account.lease.rate(index).estimated_bus_units(bucket, bucket.updated_us)
     at_once = shared_burst(index, bucket)
     missing_us = max(0, at_once * bucket.unit - remaining) // max(1, bucket.limit)
     return bucket.limit, max(0, min(at_once, remaining // bucket.unit)), missing_us

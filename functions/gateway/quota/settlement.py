@@ -32,7 +32,7 @@ from functions.gateway.request.request import (
     Spent,
     Timeline,
 )
-from functions.gateway.request.split import Split
+from functions.gateway.request.split import PrefillSplit
 from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 
@@ -46,7 +46,7 @@ class Served(Protocol):
     cascade_spend: CascadeSpend | None
     tries: Tries
     begun: bool
-    split: Split | None
+    split: PrefillSplit | None
 
 
 class _Period(NamedTuple):
@@ -103,14 +103,14 @@ def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client
     return _spent_on(usage, attempt, period, fleet, exchange.admitted.model)
 
 
-def prefill_spend(exchange: Served, split: Split, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
+def prefill_spend(exchange: Served, split: PrefillSplit, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
     """Return a prefill's cost if it led to the answer or the client left before it. The platform bears others."""
     if not split.is_at_work() or (answer is NOTHING_SPENT and not client_left):
         return None
     return split.spend(exchange.timeline.ended_s)
 
 
-def both(one: Spent, other: Spent) -> Spent:
+def add_spent(one: Spent, other: Spent) -> Spent:
     return Spent(one.kv_token_seconds + other.kv_token_seconds, one.gpu_seconds + other.gpu_seconds)
 
 
@@ -129,7 +129,7 @@ def fair_cost_tokens(exchange: Served, attempt: Attempt | None) -> int | None:
     )
 
 
-def counted(exchange: Served, attempt: Attempt) -> Usage | None:
+def counted_usage(exchange: Served, attempt: Attempt) -> Usage | None:
     """Return the engine's usage of a stream that was cut off, at least what was delivered, because some engines count
     early.
 
@@ -146,7 +146,7 @@ def counted(exchange: Served, attempt: Attempt) -> Usage | None:
     )
 
 
-def unread(admitted: Admitted) -> Usage | None:
+def unread_answer_usage(admitted: Admitted) -> Usage | None:
     """Return the usage to charge for an answer that is too large to pass on: the estimate, because an engine
     generated it.
 
@@ -163,10 +163,10 @@ def cascade_spend(
     """Return the small model's cost so far, if the request ends while the small model answers."""
     if judge is None or attempt is None or not attempt.begun or attempt.over or exchange.begun:
         return exchange.cascade_spend
-    return of_judged(judge, attempt, fleet, now_s)
+    return judged_spend(judge, attempt, fleet, now_s)
 
 
-def of_judged(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s: float) -> CascadeSpend:
+def judged_spend(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s: float) -> CascadeSpend:
     """Return the cost so far of a small model's answer, finished or not."""
     admitted = judge.plain
     usage = judge.usage or Usage(admitted.features.prompt_tokens, judge.counted_tokens)

@@ -23,7 +23,7 @@ class AnswerTooLarge(BadAnswer):
     """Well-formed answer over the size limit. A retry would not help, because another replica's would be as large."""
 
 
-def outgrown(is_event: bool, bound_bytes: int) -> BadAnswer:
+def event_too_large(is_event: bool, bound_bytes: int) -> BadAnswer:
     """Return the error for an unfinished event over the bound. Without `is_event` the bytes are not an answer
     at all."""
     why = f"an event of over {bound_bytes} bytes"
@@ -103,10 +103,10 @@ class Renaming:
         self._public_field = b'"model":' + orjson.dumps(requested)
         self._engine_name, self._requested = engine_name, requested
 
-    def fields(self, data: bytes) -> bytes:
+    def rename_fields(self, data: bytes) -> bytes:
         return data.replace(self._engine_field, self._public_field) if self.needed else data
 
-    def everywhere(self, data: bytes) -> bytes:
+    def rename_text(self, data: bytes) -> bytes:
         """Replace the name anywhere in the text. Error messages contain the model's name in prose."""
         return data.replace(self._engine_name.encode(), self._requested.encode()) if self.needed else data
 
@@ -135,7 +135,7 @@ def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
         raise BadAnswer("not a JSON object")
     usage = usage_in(parsed.get("usage"))
     produced = usage is not None and usage.completion_tokens > 0
-    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
+    return WholeAnswer(renaming.rename_fields(body), usage, aborted=not produced and _finished_by_abort(parsed))
 
 
 def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
@@ -145,7 +145,7 @@ def _large_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
         raise BadAnswer("not a JSON object") from error
     usage = usage_in(parsed.usage)
     produced = usage is not None and usage.completion_tokens > 0
-    return WholeAnswer(renaming.fields(body), usage, aborted=not produced and _all_aborted(parsed.choices))
+    return WholeAnswer(renaming.rename_fields(body), usage, aborted=not produced and _all_aborted(parsed.choices))
 
 
 def _all_aborted(choices: msgspec.Raw) -> bool:

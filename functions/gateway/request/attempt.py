@@ -17,15 +17,15 @@ from typing import Protocol
 
 from functions.decisions.routing.choice import Prediction
 from functions.decisions.routing.own_load import InFlightSlot
-from functions.decisions.routing.retry import Failure, retry_after_s
+from functions.decisions.routing.retry import AttemptFailure, retry_after_s
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 from functions.gateway.http.held_bytes import FREE_BYTES, Hold
 from functions.gateway.request import replies
 from functions.gateway.request.answers import AnswerTooLarge, BadAnswer, Renaming, Usage, WholeAnswer
 from functions.gateway.request.dialects import Relay
 from functions.gateway.request.request import Admitted
-from functions.gateway.request.upstream import Connection
+from functions.gateway.request.upstream import EngineConnection
 from functions.gateway.services import Services
 from functions.telemetry.gap_histogram import Gaps
 
@@ -52,10 +52,10 @@ class Owner(Protocol):
     def attempt_refused(self, attempt: "Attempt", answer: ErrorAnswer) -> None:
         """Receive the error answer for a request that the engine rejects as invalid."""
 
-    def attempt_failed(self, attempt: "Attempt", failure: Failure, detail: str) -> None:
+    def attempt_failed(self, attempt: "Attempt", failure: AttemptFailure, detail: str) -> None:
         """Note that the attempt failed before any answer was passed on. The request may be retried elsewhere."""
 
-    def attempt_broke(self, attempt: "Attempt", answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+    def attempt_broke(self, attempt: "Attempt", answer: ErrorAnswer, failure: AttemptFailure, detail: str) -> None:
         """Note that a stream that had begun cannot continue. `answer` is for the client."""
 
 
@@ -76,7 +76,7 @@ class Attempt:
         self.prediction = prediction  # the routing decision that chose the replica
         self.replica = prediction.replica
         self._slot: InFlightSlot | None = None  # the slot at the replica
-        self._connection: Connection | None = None
+        self._connection: EngineConnection | None = None
         self._relay: Relay | None = None
         self._status = 0
         self._content_type = self._opening = b""
@@ -91,9 +91,9 @@ class Attempt:
         self.gaps: Gaps | None = None  # time between the pieces of a stream
         self._before_last = self._last = b""  # the last two pieces passed on
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Reserve a slot at the replica and send the request."""
-        self._slot = self._services.router.sent(self._admitted, self.prediction)
+        self._slot = self._services.router.record_sent(self._admitted, self.prediction)
         self.sent_s = self._slot.sent_s
         self._connect()
 
@@ -148,22 +148,22 @@ class Attempt:
         if self._connection is not None:
             self._connection.pause()
         if self._slot is not None:
-            self._services.router.silence.pauses(self._slot)
+            self._services.router.silence.stop_expecting(self._slot)
 
     def resume(self) -> None:
         self.waiting_since_s = self._services.clock()
         if self._connection is not None:
             self._connection.resume()
         if self._slot is not None and self.begun and not self.over:
-            self._services.router.silence.speaks(self._slot, self.waiting_since_s)
+            self._services.router.silence.expect_bytes(self._slot, self.waiting_since_s)
 
-    def fail(self, failure: Failure, detail: str) -> None:
+    def fail(self, failure: AttemptFailure, detail: str) -> None:
         """Fail an attempt that has not begun to answer, because of its own error, a timeout or a report of the
         fleet."""
         self.drop()
         self._owner.attempt_failed(self, failure, detail)
 
-    def break_off(self, failure: Failure, detail: str) -> None:
+    def break_off(self, failure: AttemptFailure, detail: str) -> None:
         """End an attempt that has begun to answer and cannot continue. It counts as finished if the answer was
         complete."""
         self._break_off(errors.upstream_lost(), failure, detail)
@@ -173,7 +173,7 @@ class Attempt:
     def _connect(self) -> None:
         self.waiting_since_s = self._services.clock()
         # If one idle connection was closed, the others probably were too: each would cost the client a round trip.
-        pooled = self._services.upstreams.take(self.replica.id) if not self._was_reset else None
+        pooled = self._services.upstreams.pop_idle(self.replica.id) if not self._was_reset else None
         if pooled is not None:
             self._send(pooled)
         else:
@@ -185,14 +185,14 @@ class Attempt:
             connection = await upstreams.dial(replica.id, replica.host, replica.port, self._services.limits.connect_s)
         except (OSError, ValueError) as error:  # ValueError: an invalid host name
             if not self.over:
-                self.fail(Failure.RESET if self._was_reset else Failure.CONNECT, str(error))
+                self.fail(AttemptFailure.RESET if self._was_reset else AttemptFailure.CONNECT, str(error))
             return
         if self.over:  # the client left, or the replica was lost, while we dialled
-            upstreams.give_back(connection)
+            upstreams.release(connection)
         else:
             self._send(connection)
 
-    def _send(self, connection: Connection) -> None:
+    def _send(self, connection: EngineConnection) -> None:
         self._connection = connection
         self.connected_s = self.waiting_since_s = self._services.clock()
         connection.send(self, replies.upstream_request(self._admitted, self.replica, self._services.wall_clock()))
@@ -208,7 +208,7 @@ class Attempt:
             self._bound_bytes = self._services.limits.answer_bytes
             expected = b"text/event-stream" if stream else b"application/json"
             if not content_type.lower().startswith(expected):
-                self.fail(Failure.BAD_ANSWER, f"content type {content_type[:64]!r}")
+                self.fail(AttemptFailure.BAD_ANSWER, f"content type {content_type[:64]!r}")
             elif stream:
                 admitted, limits = self._admitted, self._services.limits
                 self._relay = admitted.route.dialect.relay(
@@ -220,7 +220,7 @@ class Attempt:
         if self.gaps is not None:
             self.gaps.add(now_s - self.waiting_since_s)
         self.waiting_since_s = now_s
-        self._services.router.silence.heard(self.replica.id, now_s)
+        self._services.router.silence.record_bytes(self.replica.id, now_s)
         if self._relay is not None:
             self._pass_on(self._relay, data)
         else:
@@ -235,17 +235,17 @@ class Attempt:
         else:
             self._engine_refused(self._status, self._joined())
 
-    def on_failure(self, failure: Failure, detail: str) -> None:
+    def on_failure(self, failure: AttemptFailure, detail: str) -> None:
         connection, self._connection = self._connection, None
         if self.begun:
             self.break_off(failure, detail)
-        elif connection is not None and failure is Failure.RESET and self._was_stale(connection):
+        elif connection is not None and failure is AttemptFailure.RESET and self._was_stale(connection):
             self._was_reset = True
             self._connect()
         else:
             self.fail(failure, detail)
 
-    def _was_stale(self, connection: Connection) -> bool:
+    def _was_stale(self, connection: EngineConnection) -> bool:
         """Return True if the engine closed an idle connection as we reused it, before it saw the request."""
         is_early = self._services.clock() - self.connected_s <= _CLOSING_S
         return not connection.fresh and self._status == 0 and is_early
@@ -258,9 +258,9 @@ class Attempt:
             return
         except BadAnswer as error:
             if self.begun:
-                self.break_off(Failure.BAD_ANSWER, str(error))
+                self.break_off(AttemptFailure.BAD_ANSWER, str(error))
             else:
-                self.fail(Failure.BAD_ANSWER, str(error))
+                self.fail(AttemptFailure.BAD_ANSWER, str(error))
             return
         if relay.error is not None:
             self._stream_failed(out, relay.error)
@@ -275,12 +275,12 @@ class Attempt:
         """Hold back the opening of a stream until it contains an answer, then notify the owner."""
         sign = self._admitted.route.dialect.first_sign(opening)
         if sign == "dropped":
-            self.fail(Failure.ABORTED, "the engine is draining")
+            self.fail(AttemptFailure.ABORTED, "the engine is draining")
         elif sign == "answering" or len(opening) > _OPENING_MAX_BYTES:
             self.begun, self._opening = True, b""
             self.gaps, self._last = Gaps(), opening
             if self._slot is not None:
-                self._services.router.started(self._slot)
+                self._services.router.record_first_token(self._slot)
             self._owner.attempt_began(self, opening)
         else:
             self._opening = opening
@@ -292,18 +292,18 @@ class Attempt:
                 self._owner.attempt_streamed(self, out)
             if self.over:
                 return  # the owner has dropped the attempt
-            self._break_off(errors.engine_failed(), Failure.ENGINE_ERROR, "it reported an error in its stream")
+            self._break_off(errors.engine_failed(), AttemptFailure.ENGINE_ERROR, "it reported an error in its stream")
         else:
             self._engine_refused(replies.status_in_error(error_body), error_body)
 
     def _stream_ended(self) -> None:
         if not self.begun:
-            self.fail(Failure.BAD_ANSWER, "an empty stream")
+            self.fail(AttemptFailure.BAD_ANSWER, "an empty stream")
         elif self.done:
             self._leave()
             self._owner.attempt_finished(self)
         else:
-            self.break_off(Failure.BAD_ANSWER, "the stream ended without [DONE]")
+            self.break_off(AttemptFailure.BAD_ANSWER, "the stream ended without [DONE]")
 
     def _collect(self, data: bytes) -> None:
         self._parts_bytes += len(data)
@@ -327,8 +327,8 @@ class Attempt:
             self._hold = self._services.held.answer(self._admitted.caller.tenant, self._admitted.request_id)
         try:
             if self._parts_bytes > self._hold.bound_bytes:
-                self._hold.came(self._parts_bytes)
-        except Refused as refused:
+                self._hold.reserve_up_to(self._parts_bytes)
+        except RequestRejected as refused:
             self._parts = None
             self.drop()
             self._owner.attempt_refused(self, refused.answer)
@@ -339,13 +339,13 @@ class Attempt:
         if self._status == 200:
             self._too_large(detail)
         else:
-            self.fail(Failure.BAD_ANSWER, detail)
+            self.fail(AttemptFailure.BAD_ANSWER, detail)
 
     def _too_large(self, detail: str) -> None:
         """End the attempt with an error that advises a smaller request: other replicas' answers would be as large."""
         answer = errors.answer_too_large(detail)
         if self.begun:
-            self._break_off(answer, Failure.TOO_LARGE, detail)
+            self._break_off(answer, AttemptFailure.TOO_LARGE, detail)
         else:
             self.drop()
             self._owner.attempt_refused(self, answer)
@@ -354,10 +354,10 @@ class Attempt:
         try:
             answer = self._admitted.route.dialect.whole(body, self._renaming)
         except BadAnswer as error:
-            self.fail(Failure.BAD_ANSWER, str(error))
+            self.fail(AttemptFailure.BAD_ANSWER, str(error))
             return
         if answer.aborted:
-            self.fail(Failure.ABORTED, "the engine is draining")
+            self.fail(AttemptFailure.ABORTED, "the engine is draining")
             return
         self._leave()
         self._last = answer.body[-_SAYS_WHY_BYTES:]
@@ -365,7 +365,7 @@ class Attempt:
 
     def _engine_refused(self, status: int, body: bytes) -> None:
         refusal = replies.engine_refusal(status, body, self._renaming)
-        if isinstance(refusal, Failure):
+        if isinstance(refusal, AttemptFailure):
             self.fail(refusal, f"status {status}")
         else:
             self.drop()
@@ -373,7 +373,7 @@ class Attempt:
 
     # the end
 
-    def _break_off(self, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+    def _break_off(self, answer: ErrorAnswer, failure: AttemptFailure, detail: str) -> None:
         self.drop()
         if self.done:
             self._owner.attempt_finished(self)
@@ -387,4 +387,4 @@ class Attempt:
         if self._hold is not None:
             self._hold.end()
         if self._slot is not None:
-            self._services.router.left(self._slot)
+            self._services.router.record_over(self._slot)

@@ -184,13 +184,13 @@ def _whole_with(
 ) -> WholeAnswer:
     usage = read_usage(body, None)
     _check_object(body)
-    return WholeAnswer(renaming.fields(body), usage, aborted=generated_nothing(body))
+    return WholeAnswer(renaming.rename_fields(body), usage, aborted=generated_nothing(body))
 
 
 def _whole_pooled(body: bytes, renaming: Renaming) -> WholeAnswer:
     """Return a whole answer with megabytes of numbers. The body is scanned once and no objects are built."""
     _check_object(body)
-    return WholeAnswer(renaming.fields(body), read_usage(body), aborted=False)
+    return WholeAnswer(renaming.rename_fields(body), read_usage(body), aborted=False)
 
 
 def _check_object(body: bytes) -> None:

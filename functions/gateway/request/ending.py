@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 CLIENT_LEFT = 499
 
 
-class Ending(Served, OpenRequest, Protocol):
+class EndingExchange(Served, OpenRequest, Protocol):
     """The part of an exchange that is needed to end it."""
 
     services: Services
@@ -47,33 +47,33 @@ class Ending(Served, OpenRequest, Protocol):
     def fingerprint(self) -> bytes: ...
 
 
-def stop(exchange: Ending, answer: ErrorAnswer) -> None:
+def stop(exchange: EndingExchange, answer: ErrorAnswer) -> None:
     """End the request with this answer, or as finished if a complete answer has just passed."""
     exchange.tries.drop()
     attempt = exchange.tries.attempt
     if attempt is None or not exchange.begun:
-        give_up(exchange, answer)
+        end_with_error(exchange, answer)
     elif attempt.done:
         finish(exchange, attempt)
     else:
-        lose(exchange, attempt, answer)
+        end_broken_stream(exchange, attempt, answer)
 
 
-def finish(exchange: Ending, attempt: Attempt) -> None:
+def finish(exchange: EndingExchange, attempt: Attempt) -> None:
     """End a request whose stream is complete."""
     exchange.usage = attempt.usage
     exchange.sink.end(b"")
     end(exchange, 200)
 
 
-def lose(exchange: Ending, attempt: Attempt, answer: ErrorAnswer) -> None:
+def end_broken_stream(exchange: EndingExchange, attempt: Attempt, answer: ErrorAnswer) -> None:
     """End a stream after its first byte: send an error event, no `[DONE]`, and a clean end of the body."""
     admitted = exchange.admitted
     exchange.sink.end(admitted.route.dialect.error_event(answer, admitted.request_id, attempt.passed))
     end(exchange, answer.status, answer.code)
 
 
-def give_up(exchange: Ending, answer: ErrorAnswer) -> None:
+def end_with_error(exchange: EndingExchange, answer: ErrorAnswer) -> None:
     """End a request before the engine's first byte: a whole error, or an error event if wake comments were sent."""
     admitted = exchange.admitted
     if exchange.wake is not None and exchange.wake.told:
@@ -85,7 +85,7 @@ def give_up(exchange: Ending, answer: ErrorAnswer) -> None:
     end(exchange, answer.status, answer.code)
 
 
-def settle_cascade(exchange: Ending) -> None:
+def settle_cascade(exchange: EndingExchange) -> None:
     """Record what the small model has generated so far, because the tenant pays for it."""
     services, plan = exchange.services, exchange.plan
     judge = plan.judge(exchange.admitted) if plan is not None else None
@@ -94,7 +94,7 @@ def settle_cascade(exchange: Ending) -> None:
     )
 
 
-def end(exchange: Ending, status: int, code: str = "") -> None:
+def end(exchange: EndingExchange, status: int, code: str = "") -> None:
     """End the request once: leave all waits, drop all attempts and notify all listeners."""
     if exchange.ended:
         return
@@ -111,7 +111,7 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
         exchange.timeline.connected_s = attempt.connected_s
         # A stream that was cut off; the engine may have reported usage before
         if exchange.begun and exchange.usage is None:
-            exchange.usage = settlement.counted(exchange, attempt)
+            exchange.usage = settlement.counted_usage(exchange, attempt)
     exchange.timeline.ended_s = services.clock()
     services.open_requests.pop(exchange, None)
     ended = ended_of(services, exchange, status, code)
@@ -119,7 +119,7 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
     # body, would stay in memory until garbage collection.
     exchange.tries.attempt = exchange.ticket = None
     if exchange.split is not None:
-        exchange.split.leave()
+        exchange.split.release()
     for listener in services.end_listeners:
         try:
             listener(ended)
@@ -130,7 +130,7 @@ def end(exchange: Ending, status: int, code: str = "") -> None:
         _log.warning("request %s ended with %d (%s)", exchange.admitted.request_id, status, why)
 
 
-def ended_of(services: Services, exchange: Ending, status: int, code: str) -> Ended:
+def ended_of(services: Services, exchange: EndingExchange, status: int, code: str) -> Ended:
     """Return the complete record of the request."""
     admitted, attempt, plan = exchange.admitted, exchange.tries.attempt, exchange.plan
     gave_up = code == errors.DEADLINE_EXCEEDED and _is_past_own_deadline(services, exchange)
@@ -141,7 +141,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
     if split is not None:
         prefill = settlement.prefill_spend(exchange, split, spent, client_left=status == CLIENT_LEFT or gave_up)
     if prefill is not None:
-        spent = settlement.both(spent, prefill.spent)
+        spent = settlement.add_spent(spent, prefill.spent)
     gaps = attempt.gaps if attempt is not None else None
     is_judged = beside is not None and beside.attempt is attempt
     delivered_tokens = events = tokens = 0
@@ -163,7 +163,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
         fingerprint=exchange.fingerprint,
         usage=exchange.usage,
         delivered_tokens=delivered_tokens,
-        spent=spent if beside is None else settlement.both(spent, beside.spent),
+        spent=spent if beside is None else settlement.add_spent(spent, beside.spent),
         worked=spent is not NOTHING_SPENT,
         cost_tokens=settlement.fair_cost_tokens(exchange, attempt),
         cascade_spend=beside,
@@ -181,7 +181,7 @@ def ended_of(services: Services, exchange: Ending, status: int, code: str) -> En
     )
 
 
-def _is_past_own_deadline(services: Services, exchange: Ending) -> bool:
+def _is_past_own_deadline(services: Services, exchange: EndingExchange) -> bool:
     """Return True if the caller's deadline ended the request, not a timeout of the platform."""
     deadline_ms, timeline = exchange.admitted.deadline_ms, exchange.timeline
     if deadline_ms is None or deadline_ms / 1000 >= services.limits.answer_s:

@@ -40,7 +40,7 @@ def counts_in(counts: bytes) -> Counts:
         return Counts()
 
 
-def taken_apart(event: bytes) -> tuple[dict[str, Any] | None, bytes]:
+def split_off_usage(event: bytes) -> tuple[dict[str, Any] | None, bytes]:
     """Return the usage of an event with choices, and the event without it. Raise JSONDecodeError if it is not JSON."""
     document = orjson.loads(event[_DATA_BYTES:])
     usage = document.pop("usage", None)
@@ -67,15 +67,15 @@ def text_bytes_in(event: bytes) -> int:
 def _text_bytes_of(choice: Any) -> int:
     if type(choice) is not dict:
         return 0
-    return said_bytes(choice["text"] if type(choice.get("text")) is str else choice.get("delta"))
+    return text_bytes_of_delta(choice["text"] if type(choice.get("text")) is str else choice.get("delta"))
 
 
-def said_bytes(delta: Any, depth: int = _DEPTH) -> int:
+def text_bytes_of_delta(delta: Any, depth: int = _DEPTH) -> int:
     """Return the length of all text in a delta: content, reasoning and arguments of calls."""
     if type(delta) is str:
         return len(orjson.dumps(delta)) - 2
     if depth == 0:
         return 0
     if type(delta) is dict:
-        return sum(said_bytes(inner, depth - 1) for name, inner in delta.items() if name not in _NOT_SAID)
-    return sum(said_bytes(inner, depth - 1) for inner in delta) if type(delta) is list else 0
+        return sum(text_bytes_of_delta(inner, depth - 1) for name, inner in delta.items() if name not in _NOT_SAID)
+    return sum(text_bytes_of_delta(inner, depth - 1) for inner in delta) if type(delta) is list else 0

@@ -23,7 +23,7 @@ import logging
 from functions.api.ids import ReplicaId
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway import errors
 from functions.gateway.admission.queue import PoolTicket
 from functions.gateway.errors import ErrorAnswer
@@ -34,7 +34,7 @@ from functions.gateway.request import ending, replies, second_tries, unserved
 from functions.gateway.request.answers import Usage, WholeAnswer, renaming_of
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
-from functions.gateway.request.split import Split
+from functions.gateway.request.split import PrefillSplit
 from functions.gateway.request.tries import Tries
 from functions.gateway.routing.cascade import CascadeJudge
 from functions.gateway.routing.cold_wait import ColdWait
@@ -46,7 +46,7 @@ from functions.gateway.services import Services
 _log = logging.getLogger(__name__)
 
 
-class Exchange:
+class RequestExchange:
     __slots__ = (
         "_fingerprint", "_paused_at_s", "admitted", "begun", "cascade_spend", "catalogue", "cold", "deadline_s",
         "due_s", "ended", "entry", "plan", "renaming", "services", "sink", "split", "tenant", "ticket", "timeline",
@@ -79,7 +79,7 @@ class Exchange:
         self.cold: ColdWait | None = None
         self.wake: WakeWait | None = None
         self.plan: FallbackPlan | None = None  # set if other pools may answer
-        self.split: Split | None = None  # set if the pool has a prefill pool
+        self.split: PrefillSplit | None = None  # set if the pool has a prefill pool
         self._paused_at_s: float | None = None
         self.due_s = 0.0  # time before which `check` has nothing to do; 0: unknown
         self.usage: Usage | None = None  # usage of the answer
@@ -94,23 +94,25 @@ class Exchange:
         services.open_requests[self] = None
         services.retry_budgets.on_request(admitted, services.clock())
         if admitted.model.other_pools:
-            self.take(placed_by_time(self.catalogue, admitted, self.decide))
+            self.replace_admitted(placed_by_time(self.catalogue, admitted, self.decide))
             admitted = self.admitted
         if admitted.routing.fallback or admitted.routing.cascade or admitted.model.other_pools:
             self.plan = FallbackPlan(self, self.catalogue, admitted)
-            self.take(self.plan.first(admitted, self.decide, services.admission.shift_ratio(admitted.model.pool)))
+            self.replace_admitted(
+                self.plan.first(admitted, self.decide, services.admission.shift_ratio(admitted.model.pool))
+            )
             if self.plan.degraded is not None:
-                services.admission.shifted(admitted)
+                services.admission.count_shifted(admitted)
         services.admission.submit(self)
 
-    def move(self, moved: Admitted) -> None:
+    def move_to_pool(self, moved: Admitted) -> None:
         """Move the request to another pool, through that pool's admission queue."""
-        self.services.admission.released(self, settlement.fair_cost_tokens(self, self.tries.attempt))
+        self.services.admission.leave_pool(self, settlement.fair_cost_tokens(self, self.tries.attempt))
         self.tries.leave_pool()
-        self.take(moved)
+        self.replace_admitted(moved)
         self.services.admission.submit(self)
 
-    def take(self, other: Admitted) -> None:
+    def replace_admitted(self, other: Admitted) -> None:
         self.fingerprint()
         self.admitted = other
         self.renaming = renaming_of(other.model.engine_name, other.model.requested)
@@ -123,7 +125,7 @@ class Exchange:
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
         """Handle a rejection by the pool's admission queue. `reason` is a metric label."""
-        unserved.cannot(self, "saturated", answer, reason)
+        unserved.move_or_end(self, "saturated", answer, reason)
 
     def escalate(self, judge: CascadeJudge, attempt: Attempt) -> bool:
         """Move to the larger model because the small model was unsure. Return False if the larger pool cannot serve.
@@ -132,12 +134,12 @@ class Exchange:
         """
         decision = self.decide(judge.larger)
         if isinstance(decision, NoReplica) and decision.reason in NOBODY_SERVES:
-            self.services.pool_wakes.ask(self.catalogue, judge.larger.model.pool)
+            self.services.pool_wakes.request_pool(self.catalogue, judge.larger.model.pool)
         if self.plan is None or isinstance(decision, NoReplica):
             return False
-        self.cascade_spend = settlement.of_judged(judge, attempt, self.services.fleet, self.services.clock())
+        self.cascade_spend = settlement.judged_spend(judge, attempt, self.services.fleet, self.services.clock())
         self.plan.escalate()
-        self.move(judge.larger)
+        self.move_to_pool(judge.larger)
         return True
 
     # choosing a replica
@@ -147,7 +149,7 @@ class Exchange:
         try:
             self.route()
         except Exception:
-            self.failed_here()
+            self.fail_internally()
 
     def route(self) -> None:
         services = self.services
@@ -164,23 +166,23 @@ class Exchange:
         elif self.admitted.model.pool in self.catalogue.prefill_of and judge is None:
             self._split(decision)
         else:
-            self.tries.begin(judge or self, self.admitted, decision, self.renaming)
+            self.tries.start_attempt(judge or self, self.admitted, decision, self.renaming)
 
     def _split(self, decision: Prediction) -> None:
         """Start the prefill if that pays; `split_over` then continues the request. Otherwise start the attempt."""
-        split = self.split = Split(self.services, self, self.catalogue)
-        if split.begin(self.admitted, decision):
+        split = self.split = PrefillSplit(self.services, self, self.catalogue)
+        if split.start_prefill(self.admitted, decision):
             self.services.admission.defer(self)  # the request does not use its pool's prefill capacity meanwhile
         else:
-            self.tries.begin(self, self.admitted, decision, self.renaming)
+            self.tries.start_attempt(self, self.admitted, decision, self.renaming)
 
-    def _decode(self, split: Split, judge: CascadeJudge | None, decision: Prediction) -> None:
+    def _decode(self, split: PrefillSplit, judge: CascadeJudge | None, decision: Prediction) -> None:
         """Start the attempt that generates the answer, with the prefill replica's KV blocks if they can be used."""
-        handed = split.handed_to(self.admitted, decision) if judge is None else None
+        handed = split.handover_request(self.admitted, decision) if judge is None else None
         if handed is None:
-            self.tries.begin(judge or self, self.admitted, decision, self.renaming)
+            self.tries.start_attempt(judge or self, self.admitted, decision, self.renaming)
         else:
-            self.tries.begin(self, *handed, self.renaming, begins=split.handed)
+            self.tries.start_attempt(self, *handed, self.renaming, begins=split.record_handover)
 
     def decide(self, admitted: Admitted) -> Prediction | NoReplica:
         """Return the router's choice of a replica. No other method requests one."""
@@ -193,7 +195,7 @@ class Exchange:
             if not self.ended:
                 self.route()
         except Exception:
-            self.failed_here()
+            self.fail_internally()
 
     # reports of the attempts: the exchange is their Owner
 
@@ -210,7 +212,7 @@ class Exchange:
         if self.wake is not None and self.wake.told:
             self.sink.more(first)
         else:
-            self.sink.begin(self._headers(attempt, b"text/event-stream"), first)
+            self.sink.begin_stream(self._headers(attempt, b"text/event-stream"), first)
         self.entry.headers = ()  # the headers are sent; saves 1 KiB for the rest of the stream
 
     def attempt_streamed(self, attempt: Attempt, out: bytes) -> None:
@@ -230,21 +232,21 @@ class Exchange:
     def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
         if self.plan is not None and self.plan.is_away:
             # The caller did not choose this model, so the error is not the caller's
-            unserved.cannot(self, "unavailable", answer)
+            unserved.move_or_end(self, "unavailable", answer)
         else:
             if answer.code in errors.MADE_IN_VAIN:
-                self.usage = settlement.unread(self.admitted)
-            ending.give_up(self, answer)
+                self.usage = settlement.unread_answer_usage(self.admitted)
+            ending.end_with_error(self, answer)
 
-    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+    def attempt_failed(self, attempt: Attempt, failure: AttemptFailure, detail: str) -> None:
         self._blame(attempt, failure, detail)
-        second_tries.after_failure(self, attempt, failure)
+        second_tries.retry_or_end(self, attempt, failure)
 
-    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: AttemptFailure, detail: str) -> None:
         self._blame(attempt, failure, detail)
-        ending.lose(self, attempt, answer)
+        ending.end_broken_stream(self, attempt, answer)
 
-    def _blame(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+    def _blame(self, attempt: Attempt, failure: AttemptFailure, detail: str) -> None:
         self.services.quarantine.failed(self, attempt.replica.id, failure, self.services.clock())
         self.tries.failed(attempt, self.admitted, failure, detail)
 
@@ -301,7 +303,7 @@ class Exchange:
                 second_tries.hedge_if_late(self, now_s)
             self.due_s = min(self.deadline_s, self.tries.due_s(self.admitted, now_s))
             if self.split is not None and not self.begun:
-                second_tries.look_at_split(self, self.split, now_s)
+                second_tries.check_split_timeout(self, self.split, now_s)
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
         """Handle the fleet's report that the replica is dead or hung."""
@@ -311,14 +313,14 @@ class Exchange:
         """Stop waiting for a candidate version that was rolled back, and use the control version."""
         if self.cold is not None and self.cold.waiting and self.services.rollouts.may_fall_back(self.admitted):
             self.cold.leave()
-            unserved.take_control(self)
+            unserved.use_control_version(self)
 
     def cut_short(self, answer: ErrorAnswer) -> None:
         """End the request with an error that is not its own fault, for example because the process stops."""
         if not self.ended:
             ending.stop(self, answer)
 
-    def failed_here(self) -> None:
+    def fail_internally(self) -> None:
         """Log an exception of the gateway itself and end only this request with an internal error."""
         _log.exception("request %s failed in the gateway", self.admitted.request_id)
         try:

@@ -63,15 +63,15 @@ class Hedging:
         """Return True if a first attempt should have begun to answer by now, or will not begin soon."""
         if attempt.begun:
             return False
-        if self._is_in_vain(admitted, attempt, now_s):
-            self._silence.found_mute(attempt.replica.id)
+        if self._is_replica_mute(admitted, attempt, now_s):
+            self._silence.mark_mute(attempt.replica.id)
             return admitted.service_class != "batch"
         after_s = admitted.routing.hedge_after_s
         if after_s is None or admitted.service_class != "interactive" or not admitted.stream:
             return False
         return now_s - attempt.sent_s >= self._wait_s(admitted, attempt, after_s)
 
-    def look_again_s(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> float:
+    def next_check_s(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> float:
         """Return the time before which the attempt's replica cannot be found silent."""
         if not admitted.stream:
             return now_s + MUTE_AFTER_S
@@ -80,13 +80,13 @@ class Hedging:
 
     def first_token(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> None:
         """Record the time to first token of a stream."""
-        self._pool(admitted.model.pool).took(attempt.prediction.total_ms / 1000, now_s - attempt.sent_s)
+        self._pool(admitted.model.pool).record_first_token(attempt.prediction.total_ms / 1000, now_s - attempt.sent_s)
 
-    def _is_in_vain(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:
+    def _is_replica_mute(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:
         quiet_s = self._silence.quiet_s(attempt.replica.id, attempt.sent_s, now_s)
         if admitted.stream:
             return quiet_s >= self._wait_s(admitted, attempt, MUTE_AFTER_S)
-        return quiet_s >= WHOLE_MUTE_AFTER_S and self._silence.ought_to_speak(attempt.replica.id)
+        return quiet_s >= WHOLE_MUTE_AFTER_S and self._silence.expects_bytes(attempt.replica.id)
 
     def _wait_s(self, admitted: Admitted, attempt: SentAttempt, least_s: float) -> float:
         return self._pool(admitted.model.pool).wait_s(attempt.prediction.total_ms / 1000, least_s)

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from functions.gateway.request.answers import BadAnswer, Renaming, Usage, outgrown
-from functions.gateway.request.event_counts import said_bytes, tokens_of_text
+from functions.gateway.request.answers import BadAnswer, Renaming, Usage, event_too_large
+from functions.gateway.request.event_counts import text_bytes_of_delta, tokens_of_text
 from functions.gateway.request.relay import Sign
 
 _EVENT_END = b"\n\n"
@@ -85,16 +85,16 @@ class NamedEventRelay:
         whole = data.rfind(_EVENT_END) + len(_EVENT_END) if _EVENT_END in data else 0
         self._held = data[whole:]
         if len(self._held) > self._max_event_bytes:
-            raise outgrown(self._held.startswith(_NAME), self._max_event_bytes)
+            raise event_too_large(self._held.startswith(_NAME), self._max_event_bytes)
         passed = []
         for event in data[:whole].split(_EVENT_END)[:-1]:
             if self.done or self.error is not None:
                 break  # ignore everything after the end
-            if self._take(event):
+            if self._read_event(event):
                 passed.append(event + _EVENT_END)
-        return self._renaming.fields(b"".join(passed))
+        return self._renaming.rename_fields(b"".join(passed))
 
-    def _take(self, event: bytes) -> bool:
+    def _read_event(self, event: bytes) -> bool:
         """Return True if the event is passed on."""
         if event.startswith(_ERROR):
             self.error = event[len(b"data: ") :]
@@ -106,9 +106,9 @@ class NamedEventRelay:
         name, separator, data = event.partition(b"\n")
         if not (separator and name.startswith(_NAME) and data.startswith(_DATA) and data.endswith(b"}")):
             raise BadAnswer("an event that is no named JSON object")
-        return self._take_named(name.removeprefix(_NAME), data.removeprefix(b"data: "))
+        return self._read_named_event(name.removeprefix(_NAME), data.removeprefix(b"data: "))
 
-    def _take_named(self, name: bytes, data: bytes) -> bool:
+    def _read_named_event(self, name: bytes, data: bytes) -> bool:
         grammar = self._grammar
         if name in grammar.reports:
             self.usage = grammar.read_usage(data, self.usage)
@@ -125,7 +125,7 @@ class NamedEventRelay:
 
 def _tokens_in(data: bytes) -> int:
     try:
-        return tokens_of_text(said_bytes(_delta_decoder.decode(data).delta))
+        return tokens_of_text(text_bytes_of_delta(_delta_decoder.decode(data).delta))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 1
 

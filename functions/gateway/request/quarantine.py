@@ -18,13 +18,13 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from functions.api.ids import ReplicaId
 from functions.decisions.health.quarantine import Quarantine
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 from functions.gateway.request.request import Admitted, Ended
 
 # Failures of a replica that a prompt may have caused.
-_DEADLY = frozenset({Failure.RESET, Failure.REPLICA_LOST, Failure.ENGINE_ERROR})
+_DEADLY = frozenset({AttemptFailure.RESET, AttemptFailure.REPLICA_LOST, AttemptFailure.ENGINE_ERROR})
 
 
 class SentRequest(Protocol):
@@ -51,9 +51,9 @@ class PromptQuarantine:
             seed = self._seeds[path] = xxh3_64_intdigest(path, self._seed)
         return xxh3_128_digest(admitted.upstream_body, seed)
 
-    def failed(self, sent: SentRequest, replica: ReplicaId, failure: Failure, now_s: float) -> None:
+    def failed(self, sent: SentRequest, replica: ReplicaId, failure: AttemptFailure, now_s: float) -> None:
         if self.on and failure in _DEADLY:
-            self._table.struck(sent.fingerprint(), replica, now_s)
+            self._table.record_failure(sent.fingerprint(), replica, now_s)
 
     def ended(self, ended: Ended) -> None:
         """Clear a prompt that was answered completely."""
@@ -67,7 +67,7 @@ class PromptQuarantine:
         held_s = self._table.held_for_s(self.fingerprint(admitted), now_s)
         if held_s > 0.0:
             self.refused_total += 1
-            raise Refused(_held(held_s))
+            raise RequestRejected(_held(held_s))
 
     def after_failures(self, sent: SentRequest, now_s: float) -> ErrorAnswer | None:
         """Return the error for a request whose last replica has just failed, if it is quarantined from now on."""

@@ -20,13 +20,13 @@ from typing import Literal
 
 import orjson
 
-from functions.gateway.request.answers import BadAnswer, Renaming, Usage, outgrown, read_usage, usage_of
+from functions.gateway.request.answers import BadAnswer, Renaming, Usage, event_too_large, read_usage, usage_of
 from functions.gateway.request.event_counts import (
     COUNTS,
     COUNTS_ENDS,
     LONG_TOKEN_BYTES,
     counts_in,
-    taken_apart,
+    split_off_usage,
     text_bytes_in,
     tokens_of_text,
 )
@@ -192,7 +192,7 @@ class StreamRelay:
 
     def _bound(self, held: bytes | bytearray) -> None:
         if len(held) > self._max_event_bytes:
-            raise outgrown(held.startswith(_OBJECT), self._max_event_bytes)
+            raise event_too_large(held.startswith(_OBJECT), self._max_event_bytes)
 
     def _several(self, data: bytes) -> bytes:
         """Return the events of one read if all begin like the last one, else nothing."""
@@ -226,12 +226,12 @@ class StreamRelay:
             self._recount()
         return self._public_beginning + self._public_beginning.join(rests)
 
-    def _learn(self, event: bytes) -> None:
+    def _remember_beginning(self, event: bytes) -> None:
         """Remember how the events of this answer begin, if the model's name occurs only there."""
         length = event.find(_CHOICE) + len(_CHOICE)
         beginning, rest = event[:length], event[length:]
-        public = self._renaming.fields(beginning)
-        is_all = len(beginning) >= len(_CHOICE) and self._renaming.fields(rest) == rest
+        public = self._renaming.rename_fields(beginning)
+        is_all = len(beginning) >= len(_CHOICE) and self._renaming.rename_fields(rest) == rest
         if is_all and (public != beginning or not self._renaming.needed):
             self._beginning, self._public_beginning = beginning, public
 
@@ -250,17 +250,17 @@ class StreamRelay:
             elif not (event.startswith(_OBJECT) and event.endswith(_OBJECT_END)):
                 raise BadAnswer("an event that is no JSON object")
             elif not self._is_usage(event):
-                passed.append(self._look_at(event) + _EVENT_END)
+                passed.append(self._count_event(event) + _EVENT_END)
             elif self._keep_usage:
                 passed.append(event + _EVENT_END)
-        return self._renaming.fields(b"".join(passed))
+        return self._renaming.rename_fields(b"".join(passed))
 
-    def _look_at(self, event: bytes) -> bytes:
+    def _count_event(self, event: bytes) -> bytes:
         """Count an event with choices, remember how it begins, and return it without its usage."""
-        self._learn(event)
+        self._remember_beginning(event)
         self.events += 1
         try:
-            usage, rest = taken_apart(event) if COUNTS in event else (None, event)
+            usage, rest = split_off_usage(event) if COUNTS in event else (None, event)
         except orjson.JSONDecodeError as error:
             raise BadAnswer("an event that is not JSON") from error
         if usage is None:

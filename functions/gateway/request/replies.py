@@ -9,9 +9,9 @@ from functions.api.netloc import netloc
 from functions.decisions.admission.bands import engine_priority
 from functions.decisions.admission.drain_rate import retry_after_s
 from functions.decisions.routing.choice import NoReplica, ReplicaView
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway import errors
-from functions.gateway.errors import ErrorAnswer, OverQuota, Refused
+from functions.gateway.errors import ErrorAnswer, OverQuota, RequestRejected
 from functions.gateway.http.sink import Headers, MoreHeaders, Sink
 from functions.gateway.intake.fields import ignored_header
 from functions.gateway.intake.routes import Route
@@ -99,7 +99,7 @@ def refuse(
 
 
 def turn_away(
-    metrics: Metrics, sink: Sink, route: Route, request_id: str, refused: Refused, *, more: MoreHeaders = ()
+    metrics: Metrics, sink: Sink, route: Route, request_id: str, refused: RequestRejected, *, more: MoreHeaders = ()
 ) -> None:
     """Send the rejection in the dialect of the route, with the headers of the tenant's limits."""
     if isinstance(refused, OverQuota):
@@ -108,7 +108,7 @@ def turn_away(
     refuse(metrics, sink, request_id, refused.answer, more=more, dialect=route.dialect)
 
 
-def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Admitted) -> ErrorAnswer:
+def no_replica(decision: NoReplica, failures: tuple[AttemptFailure, ...], admitted: Admitted) -> ErrorAnswer:
     """Return the error if no replica can serve the request for another reason than a missing adapter."""
     if decision.reason == "told_to_wait":
         after_s = max(retry_after_s(decision.after_s, admitted.request_id), _retry_after_s(admitted))
@@ -123,16 +123,16 @@ def no_replica(decision: NoReplica, failures: tuple[Failure, ...], admitted: Adm
     return errors.unavailable(message, "no_capacity", _retry_after_s(admitted))
 
 
-def all_failed(failures: tuple[Failure, ...], past_deadline: bool, admitted: Admitted) -> ErrorAnswer:
+def all_failed(failures: tuple[AttemptFailure, ...], past_deadline: bool, admitted: Admitted) -> ErrorAnswer:
     if past_deadline:
         return errors.deadline_exceeded("The deadline passed before a replica answered.")
     last = failures[-1]
-    if last is Failure.OVERLOADED:
+    if last is AttemptFailure.OVERLOADED:
         return errors.unavailable("Every replica is full. Try again shortly.", "overloaded", _retry_after_s(admitted))
-    if last is Failure.ADAPTER_MISSING:
+    if last is AttemptFailure.ADAPTER_MISSING:
         message = f"{admitted.model.served_as} is being loaded. Try again shortly."
         return errors.unavailable(message, "model_not_ready", _retry_after_s(admitted))
-    if last is Failure.FIRST_BYTE:
+    if last is AttemptFailure.FIRST_BYTE:
         return errors.deadline_exceeded("No replica began to answer in time. Try again.")
     tries = "replica" if len(failures) == 1 else f"{len(failures)} replicas"
     return errors.bad_gateway(f"The {tries} tried for this request failed ({last.value}). Send it again.")
@@ -163,10 +163,10 @@ def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
     return errors.unavailable(message, "model_not_ready", retry_after_s)
 
 
-def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer | Failure:
+def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer | AttemptFailure:
     """Return an error answer if the engine's status means a mistake of the caller, else the failure of the attempt."""
     if status in (400, 413, 422):
-        message, param = engine_error(renaming.everywhere(body))
+        message, param = engine_error(renaming.rename_text(body))
         if _COMMAND_LINE_OPTION.search(message):
             return _not_set_up(message, param)
         code = "context_length_exceeded" if "context length" in message else "invalid_request"
@@ -177,10 +177,10 @@ def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer 
         message = "This model does not support this route. Use /v1/chat/completions, or ask the operator to enable it."
         return ErrorAnswer(400, "invalid_request_error", "route_not_offered", message)
     if status == 404:
-        return Failure.ADAPTER_MISSING
+        return AttemptFailure.ADAPTER_MISSING
     if status in (429, 503):
-        return Failure.OVERLOADED
-    return Failure.ENGINE_ERROR
+        return AttemptFailure.OVERLOADED
+    return AttemptFailure.ENGINE_ERROR
 
 
 def _not_set_up(message: str, param: str | None) -> ErrorAnswer:

@@ -21,7 +21,7 @@ from functions.decisions.catalogue import ResolvedModel
 from functions.decisions.request.access import Caller
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.routing.choice import Prediction, RouteRequest
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway.http.headers import NO_TRACE, TraceContext
 from functions.gateway.intake.routes import Route
 from functions.gateway.quota.accounts import RequestQuota
@@ -150,7 +150,7 @@ class Ended(msgspec.Struct, frozen=True):
     ticket: Ticket | None  # ticket of the queued or dispatched request
     entry: RequestQuota  # reservation of the tenant's limits
     attempts: int
-    failures: tuple[Failure, ...]
+    failures: tuple[AttemptFailure, ...]
     fingerprint: Callable[[], bytes]  # returns the fingerprint for the quarantine
 
     # resources used

@@ -12,29 +12,29 @@ from typing import Protocol
 
 from functions.api.ids import ReplicaId
 from functions.decisions.routing.choice import NoReplica
-from functions.decisions.routing.retry import DEATHS_MAX, REFUSALS, Failure, died_with, may_retry
+from functions.decisions.routing.retry import DEATHS_MAX, REFUSALS, AttemptFailure, count_lost_replicas, may_retry
 from functions.gateway.request import ending, replies, unserved
 from functions.gateway.request.answers import Renaming
 from functions.gateway.request.attempt import Attempt, Owner
-from functions.gateway.request.split import Split
+from functions.gateway.request.split import PrefillSplit
 from functions.gateway.request.unserved import Unserved
 
 
-class Retried(Unserved, Owner, Protocol):
+class RetryableExchange(Unserved, Owner, Protocol):
     """The part of an exchange that is needed to start another attempt."""
 
     renaming: Renaming
 
 
-def after_failure(exchange: Retried, attempt: Attempt, failure: Failure) -> None:
+def retry_or_end(exchange: RetryableExchange, attempt: Attempt, failure: AttemptFailure) -> None:
     """Continue with a running hedge, start another attempt, move to another pool, or end the request."""
     services, tries, now_s = exchange.services, exchange.tries, exchange.services.clock()
     if failure not in REFUSALS:
-        services.usage.lost_attempt(attempt, now_s)
-    if failure is Failure.ADAPTER_MISSING:
+        services.usage.count_lost_attempt(attempt, now_s)
+    if failure is AttemptFailure.ADAPTER_MISSING:
         services.fleet.retract_adapter(attempt.replica.id, exchange.admitted.model.engine_name)
     exchange.due_s = 0.0
-    if tries.goes_on_without(attempt):
+    if tries.continue_without(attempt):
         return
     if exchange.split is not None and exchange.split.decode_failed(attempt, failure):
         tries.disregard(attempt, failure)
@@ -42,26 +42,26 @@ def after_failure(exchange: Retried, attempt: Attempt, failure: Failure) -> None
         return
     held = services.quarantine.after_failures(exchange, now_s)
     if held is not None:  # a request that breaks engines would break those of another pool too
-        ending.give_up(exchange, held)
+        ending.end_with_error(exchange, held)
     elif _may_retry(exchange, now_s):
         services.metrics.retried()
         exchange.route()
     else:
         answer = replies.all_failed(tries.failures, now_s >= exchange.deadline_s, exchange.admitted)
-        unserved.cannot(exchange, tries.pool_is, answer)
+        unserved.move_or_end(exchange, tries.pool_state, answer)
 
 
-def _may_retry(exchange: Retried, now_s: float) -> bool:
+def _may_retry(exchange: RetryableExchange, now_s: float) -> bool:
     tries, admitted = exchange.tries, exchange.admitted
     max_attempts = admitted.routing.retry_max_attempts
     return (
         may_retry(tries.failures, max_attempts, now_s, exchange.deadline_s, int(exchange.begun))
-        and died_with(tries.all_failures) < DEATHS_MAX
+        and count_lost_replicas(tries.all_failures) < DEATHS_MAX
         and exchange.services.retry_budgets.try_spend(admitted, exchange.services.clock())
     )
 
 
-def hedge_if_late(exchange: Retried, now_s: float) -> None:
+def hedge_if_late(exchange: RetryableExchange, now_s: float) -> None:
     """Start a second attempt beside a late first one, if a replica and retry budget are available."""
     admitted, tries = exchange.admitted, exchange.tries
     if not tries.is_late(admitted, now_s):
@@ -70,20 +70,20 @@ def hedge_if_late(exchange: Retried, now_s: float) -> None:
     if isinstance(decision, NoReplica) or (exchange.plan is not None and exchange.plan.judge(admitted) is not None):
         return
     if exchange.services.retry_budgets.try_spend(admitted, exchange.services.clock()):
-        tries.begin_second(exchange, admitted, decision, exchange.renaming)
+        tries.start_hedge(exchange, admitted, decision, exchange.renaming)
 
 
-def look_at_split(exchange: Retried, split: Split, now_s: float) -> None:
+def check_split_timeout(exchange: RetryableExchange, split: PrefillSplit, now_s: float) -> None:
     """Give up on a slow prefill pool, and on the attempt that waits for its KV blocks."""
     exchange.due_s = min(exchange.due_s, split.due_s)
     split.check(now_s)
-    slow = split.gives_up(now_s) if not exchange.ended else None
-    if slow is not None and not exchange.tries.goes_on_without(slow):
+    slow = split.give_up_slow_transfer(now_s) if not exchange.ended else None
+    if slow is not None and not exchange.tries.continue_without(slow):
         exchange.tries.tried.pop(slow.replica.id, None)
         exchange.route()
 
 
-def replica_lost(exchange: Retried, replica_id: ReplicaId) -> None:
+def replica_lost(exchange: RetryableExchange, replica_id: ReplicaId) -> None:
     """Fail the attempt on a replica that the fleet reports dead or hung, if nothing was sent and another replica can
     serve.
 
@@ -92,8 +92,8 @@ def replica_lost(exchange: Retried, replica_id: ReplicaId) -> None:
     if exchange.split is not None:
         exchange.split.replica_lost(replica_id)
     tries = exchange.tries
-    attempt = tries.at(replica_id) if not exchange.begun else None
+    attempt = tries.attempt_at(replica_id) if not exchange.begun else None
     if attempt is not None and (
         tries.second is not None or not isinstance(exchange.decide(exchange.admitted), NoReplica)
     ):
-        attempt.fail(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
+        attempt.fail(AttemptFailure.REPLICA_LOST, "the fleet reports it dead or hung")

@@ -34,9 +34,9 @@ from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.quota.dimensions import gpu_seconds, kv_token_seconds
 from functions.decisions.routing.choice import NoReplica, Prediction
-from functions.decisions.routing.disaggregation import SplitWhy, Weighed, at_once, same_weights, weigh
-from functions.decisions.routing.retry import EVIDENCE, REFUSALS, Failure
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.decisions.routing.disaggregation import SplitWhy, Weighed, compare_split, reason_to_skip, same_weights
+from functions.decisions.routing.retry import EVIDENCE, REFUSALS, AttemptFailure
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 from functions.gateway.http.held_bytes import Hold
 from functions.gateway.intake.features import for_other_model
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
@@ -71,7 +71,7 @@ class Splitting(Protocol):
         """Continue with the answer, with or without handed-over blocks."""
 
 
-class Split:
+class PrefillSplit:
     __slots__ = (
         "_attempt", "_catalogue", "_exchange", "_give_up_s", "_handed", "_hold", "_model", "_params", "_services",
         "prefill", "usage", "weighed", "why",
@@ -94,28 +94,28 @@ class Split:
 
     # deciding on the split
 
-    def begin(self, admitted: Admitted, decode: Prediction) -> bool:
+    def start_prefill(self, admitted: Admitted, decode: Prediction) -> bool:
         """Start the prefill and return True if that pays. `split_over` is called at its end, unless it is dropped."""
         routing, tokens = admitted.routing, admitted.features.prompt_tokens
-        at_once_why = at_once(tokens, decode.cached_tokens, routing.prefill_min_prompt_tokens)
+        at_once_why = reason_to_skip(tokens, decode.cached_tokens, routing.prefill_min_prompt_tokens)
         if at_once_why is not None:
-            return self._one(at_once_why)
+            return self._use_one_engine(at_once_why)
         parsed = _splittable(admitted)
         if parsed is None:
-            return self._one("unsuited")
+            return self._use_one_engine("unsuited")
         asking = _for_prefill(admitted, parsed, self._catalogue.for_prefill(admitted.model, decode.replica.weights))
         found = self._services.router.decide(asking, ())
-        weighed = self.weighed = weigh(tokens, decode, found, self._catalogue.prefill_of[admitted.model.pool])
+        weighed = self.weighed = compare_split(tokens, decode, found, self._catalogue.prefill_of[admitted.model.pool])
         why: SplitWhy = "no_room" if weighed.pays and not self._has_room_for(asking) else weighed.why
         if weighed.is_demand:
-            self._counts_there(asking, found, weighed, is_read=why == "pays")
+            self._count_prefill_demand(asking, found, weighed, is_read=why == "pays")
         if why != "pays" or isinstance(found, NoReplica):
-            return self._one(why)
+            return self._use_one_engine(why)
         self.why, self.prefill, self._model = "pays", found, _model_of(admitted)
         self._give_up_s = self._services.clock() + routing.prefill_give_up_after_s
         name = asking.model.engine_name
         self._attempt = Attempt(self._services, self, asking, found, Renaming(name, name))
-        self._attempt.begin()
+        self._attempt.start()
         return True
 
     # during the prefill
@@ -126,32 +126,32 @@ class Split:
 
     @property
     def due_s(self) -> float:
-        """Monotonic time before which neither `check` nor `gives_up` does anything."""
+        """Monotonic time before which neither `check` nor `give_up_slow_transfer` does anything."""
         handed = self._handed
         if self.is_prefilling or (handed is not None and self.why == "pays" and not (handed.begun or handed.over)):
             return self._give_up_s
         return _NEVER_S
 
-    def gives_up(self, now_s: float) -> Attempt | None:
+    def give_up_slow_transfer(self, now_s: float) -> Attempt | None:
         """Drop the attempt of a stream that has not begun in time with the handed-over blocks, and return it."""
         handed = self._handed
         if now_s < self.due_s or handed is None or not handed.admitted.stream:
             return None
         handed.drop()
-        self._services.usage.lost_attempt(handed, now_s)
-        self._give_back("transfer_slow")
+        self._services.usage.count_lost_attempt(handed, now_s)
+        self._discard_prefill("transfer_slow")
         return handed
 
     def check(self, now_s: float) -> None:
         attempt = self._attempt
         if attempt is not None and not attempt.over and now_s >= self._give_up_s:
             attempt.drop()
-            self._lose(attempt, "prefill_slow")
+            self._record_lost_prefill(attempt, "prefill_slow")
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
         attempt = self._attempt
         if attempt is not None and not attempt.over and attempt.replica.id == replica_id:
-            attempt.fail(Failure.REPLICA_LOST, "the fleet reports it dead or hung")
+            attempt.fail(AttemptFailure.REPLICA_LOST, "the fleet reports it dead or hung")
 
     def drop(self) -> None:
         """End the prefill without a report, because the request ends or moves elsewhere."""
@@ -168,7 +168,7 @@ class Split:
         if hold is not None:
             hold.end()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the attempts and the exchange after the request has ended: they refer to each other in a cycle."""
         self.let_go_of_body()
         self._attempt = self._handed = self._exchange = None
@@ -183,7 +183,7 @@ class Split:
     def attempt_finished(self, attempt: Attempt) -> None:
         raise AssertionError("a prefill is not streamed")
 
-    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: AttemptFailure, detail: str) -> None:
         raise AssertionError("a prefill is not streamed")
 
     def attempt_answered(self, attempt: Attempt, answer: WholeAnswer) -> None:
@@ -193,41 +193,43 @@ class Split:
         if self._params:
             self._over()
         else:
-            self._lose(attempt, "no_params")
+            self._record_lost_prefill(attempt, "no_params")
 
     def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
-        self._lose(attempt, "prefill_refused")
+        self._record_lost_prefill(attempt, "prefill_refused")
 
-    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+    def attempt_failed(self, attempt: Attempt, failure: AttemptFailure, detail: str) -> None:
         services = self._services
         services.metrics.attempt_failed(failure)
-        services.router.failed(attempt.replica.id, failure, attempt.retry_after_s, is_evidence=failure in EVIDENCE)
-        if failure is Failure.ADAPTER_MISSING:
+        services.router.record_failure(
+            attempt.replica.id, failure, attempt.retry_after_s, is_evidence=failure in EVIDENCE
+        )
+        if failure is AttemptFailure.ADAPTER_MISSING:
             services.fleet.retract_adapter(attempt.replica.id, attempt.admitted.model.engine_name)
-        self._lose(attempt, "prefill_refused" if failure in REFUSALS else "prefill_failed", failure)
+        self._record_lost_prefill(attempt, "prefill_refused" if failure in REFUSALS else "prefill_failed", failure)
 
     # after the prefill
 
-    def handed_to(self, admitted: Admitted, decode: Prediction) -> tuple[Admitted, Prediction] | None:
+    def handover_request(self, admitted: Admitted, decode: Prediction) -> tuple[Admitted, Prediction] | None:
         """Return the decoding replica's request and decision, or None if that replica computes the prompt too."""
         if not self._params or self._handed is not None or self.prefill is None or self.weighed is None:
             return None
         if self._model != _model_of(admitted):  # now another version of a rollout, or another pool's model
-            self._give_back("other_model")
+            self._discard_prefill("other_model")
             return None
         if not same_weights(decode, self.prefill):
-            self._give_back("other_weights")
+            self._discard_prefill("other_weights")
             return None
         body = admitted.upstream_body[:-1] + b',"kv_transfer_params":' + self._params + b"}"
         handed = msgspec.structs.replace(admitted, upstream_body=body)
         if not self._has_room_for(handed):
-            self._give_back("no_room")
+            self._discard_prefill("no_room")
             return None
         tokens = admitted.features.prompt_tokens
         there = msgspec.structs.replace(decode, prefill_ms=self.weighed.transfer_ms, cached_tokens=tokens)
         return handed, there
 
-    def handed(self, attempt: Attempt) -> None:
+    def record_handover(self, attempt: Attempt) -> None:
         self._handed = attempt
         give_up_after_s = attempt.admitted.routing.prefill_give_up_after_s
         self._give_up_s = self._services.clock() + give_up_after_s if attempt.admitted.stream else _NEVER_S
@@ -236,11 +238,13 @@ class Split:
         """Return True if the attempt decodes with the prefill replica's blocks."""
         return attempt is not None and attempt is self._handed
 
-    def decode_failed(self, attempt: Attempt, failure: Failure) -> bool:
+    def decode_failed(self, attempt: Attempt, failure: AttemptFailure) -> bool:
         """Return True if the failed attempt used the handover. Then one engine does all, without a retry charged."""
         if not self.is_handed(attempt) or self.why != "pays":
             return False
-        self._give_back("decode_lost" if failure in EVIDENCE or failure is Failure.REPLICA_LOST else "transfer_failed")
+        self._discard_prefill(
+            "decode_lost" if failure in EVIDENCE or failure is AttemptFailure.REPLICA_LOST else "transfer_failed"
+        )
         return True
 
     # the end of the request
@@ -295,26 +299,26 @@ class Split:
 
     # internals
 
-    def _counts_there(
+    def _count_prefill_demand(
         self, asking: Admitted, found: Prediction | NoReplica, weighed: Weighed, *, is_read: bool
     ) -> None:  # fmt: skip
         """Count the prompt as demand of the prefill pool, and start that pool if it is at zero, without waiting for
         it."""
         services = self._services
-        services.admission.pools.prompt_came(asking, weighed.wait_ms / 1000, is_read=is_read)
+        services.admission.pools.prompt_arrived(asking, weighed.wait_ms / 1000, is_read=is_read)
         if isinstance(found, NoReplica) and found.reason in NOBODY_SERVES:
-            services.pool_wakes.ask(self._catalogue, asking.model.pool)
+            services.pool_wakes.request_pool(self._catalogue, asking.model.pool)
 
-    def _one(self, why: SplitWhy) -> bool:
+    def _use_one_engine(self, why: SplitWhy) -> bool:
         self.why = why
         return False
 
-    def _lose(self, attempt: Attempt, why: SplitWhy, failure: Failure | None = None) -> None:
+    def _record_lost_prefill(self, attempt: Attempt, why: SplitWhy, failure: AttemptFailure | None = None) -> None:
         """Record that the prefill came to nothing, and continue with one engine."""
         self.why = why
         self._services.admission.pools.prompt_lost(attempt.admitted)
         if failure not in REFUSALS:
-            self._services.usage.lost_attempt(attempt, self._services.clock())
+            self._services.usage.count_lost_attempt(attempt, self._services.clock())
         self._over()
 
     def _over(self) -> None:
@@ -327,18 +331,18 @@ class Split:
         hold, size_bytes = self._services.held.copy(copy.caller.tenant), len(copy.upstream_body)
         try:
             if size_bytes > hold.bound_bytes:
-                hold.came(size_bytes)
-        except Refused:
+                hold.reserve_up_to(size_bytes)
+        except RequestRejected:
             return False
         self._hold = hold
         return True
 
-    def _give_back(self, why: SplitWhy) -> None:
+    def _discard_prefill(self, why: SplitWhy) -> None:
         """Record that the prefill's result is not used. Its blocks are freed when their lease ends."""
         self.why = why
         self.let_go_of_body()
         if self._attempt is not None:
-            self._services.usage.lost_attempt(self._attempt, self._services.clock())
+            self._services.usage.count_lost_attempt(self._attempt, self._services.clock())
 
 
 def _model_of(admitted: Admitted) -> tuple[PoolName, EngineName]:

@@ -15,7 +15,7 @@ import msgspec
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.routing.choice import Prediction
-from functions.decisions.routing.retry import EVIDENCE, Failure
+from functions.decisions.routing.retry import EVIDENCE, AttemptFailure
 from functions.gateway.request.answers import Renaming
 from functions.gateway.request.attempt import Attempt, Owner
 from functions.gateway.request.request import Admitted
@@ -27,14 +27,14 @@ _NEVER_S = float("inf")
 
 class Tries(msgspec.Struct, eq=False):
     _services: Services
-    tried: dict[ReplicaId, Failure | None] = {}  # replicas tried in this pool, and how each failed
-    failures: tuple[Failure, ...] = ()  # failures in this pool
-    all_failures: tuple[Failure, ...] = ()
+    tried: dict[ReplicaId, AttemptFailure | None] = {}  # replicas tried in this pool, and how each failed
+    failures: tuple[AttemptFailure, ...] = ()  # failures in this pool
+    all_failures: tuple[AttemptFailure, ...] = ()
     attempt: Attempt | None = None  # the running attempt, or the last one
     second: Attempt | None = None  # hedge beside a slow first attempt, until one of them begins to answer
     count: int = 0
 
-    def begin(
+    def start_attempt(
         self,
         owner: Owner,
         admitted: Admitted,
@@ -48,15 +48,15 @@ class Tries(msgspec.Struct, eq=False):
         self.attempt = Attempt(self._services, owner, admitted, decision, renaming)
         if begins is not None:
             begins(self.attempt)
-        self.attempt.begin()
+        self.attempt.start()
 
-    def begin_second(self, owner: Owner, admitted: Admitted, decision: Prediction, renaming: Renaming) -> None:
+    def start_hedge(self, owner: Owner, admitted: Admitted, decision: Prediction, renaming: Renaming) -> None:
         """Start a hedge beside the running attempt."""
         self.tried[decision.replica.id] = None
         self.count += 1
         self._services.hedging.begun_total += 1
         self.second = Attempt(self._services, owner, admitted, decision, renaming)
-        self.second.begin()
+        self.second.start()
 
     def keep_only(self, winner: Attempt, admitted: Admitted) -> None:
         """Keep the attempt that has begun to answer and drop the other one, if there is one."""
@@ -69,11 +69,11 @@ class Tries(msgspec.Struct, eq=False):
             self._services.hedging.won_total += 1
             loser = first or second
         loser.drop()
-        self._services.usage.lost_attempt(loser, self._services.clock())
+        self._services.usage.count_lost_attempt(loser, self._services.clock())
         lost_tokens = admitted.features.prompt_tokens - loser.prediction.cached_tokens
         self._services.metrics.hedge_lost(admitted.model.pool, max(0, lost_tokens))
 
-    def goes_on_without(self, failed: Attempt) -> bool:
+    def continue_without(self, failed: Attempt) -> bool:
         """Return True if another attempt is still running, and make it the current one."""
         other = self.second if failed is self.attempt else self.attempt
         self.second = None
@@ -82,14 +82,16 @@ class Tries(msgspec.Struct, eq=False):
         self.attempt = other
         return True
 
-    def failed(self, attempt: Attempt, admitted: Admitted, failure: Failure, detail: str) -> None:
+    def failed(self, attempt: Attempt, admitted: Admitted, failure: AttemptFailure, detail: str) -> None:
         """Record the failure here and against the replica."""
         services, replica_id = self._services, attempt.replica.id
         self.failures += (failure,)
         self.all_failures += (failure,)
         self.tried[replica_id] = failure
         services.metrics.attempt_failed(failure)
-        out_s = services.router.failed(replica_id, failure, attempt.retry_after_s, is_evidence=failure in EVIDENCE)
+        out_s = services.router.record_failure(
+            replica_id, failure, attempt.retry_after_s, is_evidence=failure in EVIDENCE
+        )
         _log.warning(
             "request %s: replica %s failed (%s: %s), out for %.0f s",
             admitted.request_id,
@@ -99,18 +101,18 @@ class Tries(msgspec.Struct, eq=False):
             out_s,
         )
 
-    def disregard(self, attempt: Attempt, failure: Failure) -> None:
+    def disregard(self, attempt: Attempt, failure: AttemptFailure) -> None:
         """Forget a failure caused by what the gateway added, so that the replica may be tried without it."""
         self.failures = self.failures[:-1]
-        if failure not in EVIDENCE and failure is not Failure.REPLICA_LOST:
+        if failure not in EVIDENCE and failure is not AttemptFailure.REPLICA_LOST:
             self.tried.pop(attempt.replica.id, None)
 
     @property
-    def pool_is(self) -> FallbackWhen:
+    def pool_state(self) -> FallbackWhen:
         """State of the pool after the last failure."""
-        return "saturated" if self.failures[-1:] == (Failure.OVERLOADED,) else "unavailable"
+        return "saturated" if self.failures[-1:] == (AttemptFailure.OVERLOADED,) else "unavailable"
 
-    def at(self, replica_id: ReplicaId) -> Attempt | None:
+    def attempt_at(self, replica_id: ReplicaId) -> Attempt | None:
         """Return the running attempt on this replica, or None."""
         for attempt in (self.attempt, self.second):
             if attempt is not None and not attempt.over and attempt.replica.id == replica_id:
@@ -120,7 +122,7 @@ class Tries(msgspec.Struct, eq=False):
     def drop(self) -> None:
         """End both attempts without a report."""
         if self.second is not None and not self.second.over:
-            self._services.usage.lost_attempt(self.second, self._services.clock())
+            self._services.usage.count_lost_attempt(self.second, self._services.clock())
         for attempt in (self.attempt, self.second):
             if attempt is not None and not attempt.over:
                 attempt.drop()
@@ -142,11 +144,11 @@ class Tries(msgspec.Struct, eq=False):
         if attempt.begun:
             if silent_s <= limits.idle_s:
                 return False
-            attempt.break_off(Failure.SILENT, f"silent for {limits.idle_s} s in its stream")
+            attempt.break_off(AttemptFailure.SILENT, f"silent for {limits.idle_s} s in its stream")
         elif not stream or silent_s <= limits.first_byte_s:
             return False
         else:
-            attempt.fail(Failure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
+            attempt.fail(AttemptFailure.FIRST_BYTE, f"no first byte in {limits.first_byte_s} s")
         return True
 
     def is_late(self, admitted: Admitted, now_s: float) -> bool:
@@ -168,4 +170,4 @@ class Tries(msgspec.Struct, eq=False):
         given_up_s = attempt.waiting_since_s + min(limits.first_byte_s, limits.idle_s) if admitted.stream else _NEVER_S
         if self.second is not None:
             return given_up_s
-        return min(given_up_s, self._services.hedging.look_again_s(admitted, attempt, now_s))
+        return min(given_up_s, self._services.hedging.next_check_s(admitted, attempt, now_s))

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import httptools
 
 from functions.api.ids import ReplicaId
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 
 _SECOND_LOOK_S = 0.1
 # Kernel receive buffer of a connection, and so about the size of one read. By default uvloop reads 256,000 bytes, and a
@@ -32,10 +32,10 @@ class AnswerReceiver(Protocol):
 
     def on_end(self) -> None: ...
 
-    def on_failure(self, failure: Failure, detail: str) -> None: ...
+    def on_failure(self, failure: AttemptFailure, detail: str) -> None: ...
 
 
-class Connection(Protocol):
+class EngineConnection(Protocol):
     """A connection to one engine, for one request at a time, as an attempt uses it."""
 
     fresh: bool  # True until the connection has been idle
@@ -55,13 +55,13 @@ class Connection(Protocol):
 class Upstreams(Protocol):
     """Source of connections for attempts: `UpstreamPool`, or a simulated fleet's."""
 
-    def take(self, replica_id: ReplicaId) -> Connection | None:
+    def pop_idle(self, replica_id: ReplicaId) -> EngineConnection | None:
         """Return an idle connection, or None if the caller must dial."""
 
-    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> Connection:
+    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> EngineConnection:
         """Return a new connection. Raise OSError (TimeoutError included) if the engine does not accept it."""
 
-    def give_back(self, connection: Any) -> None:
+    def release(self, connection: Any) -> None:
         """Return an unused connection of `take` or `dial` to the pool."""
 
     def sweep(self) -> None:
@@ -124,7 +124,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.usable:
             cast(asyncio.Transport, self._transport).write(request)
         else:
-            self._fail(Failure.RESET, "the connection broke before it was used")
+            self._fail(AttemptFailure.RESET, "the connection broke before it was used")
 
     def abort(self) -> None:
         """Drop the request: the engine sees the connection close and stops generating."""
@@ -175,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._without_body_bytes += len(data)
             if self._without_body_bytes > _WITHOUT_BODY_BYTES and not self._complete:
-                self._fail(Failure.BAD_ANSWER, f"over {_WITHOUT_BODY_BYTES} bytes of a head, or of trailers")
+                self._fail(AttemptFailure.BAD_ANSWER, f"over {_WITHOUT_BODY_BYTES} bytes of a head, or of trailers")
                 self._close()
                 return
         if self._complete and self._answer is not None:
@@ -183,7 +183,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.forget(self)
-        self._fail(Failure.RESET, "the connection broke" if exc is None else str(exc))
+        self._fail(AttemptFailure.RESET, "the connection broke" if exc is None else str(exc))
 
     # calls of the parser
 
@@ -211,7 +211,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _spoiled(self, error: Exception) -> None:
         switched = isinstance(error, httptools.HttpParserUpgrade)
-        self._fail(Failure.BAD_ANSWER, "the engine switched protocols" if switched else f"not HTTP: {error}")
+        self._fail(AttemptFailure.BAD_ANSWER, "the engine switched protocols" if switched else f"not HTTP: {error}")
         self._close()
 
     def _finish(self, answer: AnswerReceiver) -> None:
@@ -220,12 +220,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._answer = None
         self._complete = False
         if self._keep:
-            self._pool.give_back(self)
+            self._pool.release(self)
         else:
             self._close()
         answer.on_end()
 
-    def _fail(self, failure: Failure, detail: str) -> None:
+    def _fail(self, failure: AttemptFailure, detail: str) -> None:
         answer, self._answer = self._answer, None
         self._body.clear()
         if answer is not None:
@@ -246,7 +246,7 @@ class UpstreamPool:
         self._idle: dict[ReplicaId, list[UpstreamConnection]] = {}
         self._closed = False
 
-    def take(self, replica_id: ReplicaId) -> UpstreamConnection | None:
+    def pop_idle(self, replica_id: ReplicaId) -> UpstreamConnection | None:
         """Return the connection that was idle for the shortest time, or None if the caller must dial."""
         idle = self._idle.get(replica_id)
         while idle:
@@ -272,7 +272,7 @@ class UpstreamPool:
             dialling.cancel()  # does nothing if the task is done
         raise TimeoutError(f"no connection in {timeout_s} s")
 
-    def give_back(self, connection: UpstreamConnection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         idle = self._idle.setdefault(connection.replica_id, [])
         if not connection.usable or self._closed or len(idle) >= self._idle_per_replica:
             connection.abort()

@@ -34,7 +34,7 @@ class AdapterCopies:
         self._asked_s: OrderedDict[EngineName, float] = OrderedDict()
         self.under_way = 0
 
-    def wanted(self, name: EngineName, replica_id: ReplicaId) -> None:
+    def request_copy(self, name: EngineName, replica_id: ReplicaId) -> None:
         """Request a copy of the adapter on a replica that could have answered sooner with it."""
         now_s = self._clock()
         if self._loader is None or self.under_way >= MAX_AT_ONCE:
@@ -53,7 +53,7 @@ class AdapterCopies:
             replica = self._fleet.replica(replica_id)
             if replica is None:
                 return
-            self._fleet.take_adapter_slot(replica_id)
+            self._fleet.reserve_adapter_slot(replica_id)
             answer = await loader.load(replica, name, _WAIT_S)
             if answer.state == "loaded":
                 self._fleet.note_adapter(replica_id, name, self._clock())

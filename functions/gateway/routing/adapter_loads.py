@@ -51,7 +51,7 @@ class ColdFailed:
     reason: str = ""
 
 
-class Waiter(Protocol):
+class AdapterWaiter(Protocol):
     """A request that waits for an adapter."""
 
     def adapter_loaded(self, replica: ReplicaView) -> None: ...
@@ -70,7 +70,7 @@ class _AdapterLoad:
     began_s: float
     ends_s: float
     lacking: frozenset[ReplicaId] = frozenset()  # replicas that any waiter found to lack the adapter
-    waiters: dict[Waiter, None] = field(default_factory=dict)
+    waiters: dict[AdapterWaiter, None] = field(default_factory=dict)
     asked: ReplicaId | None = None
     call: asyncio.Timeout | None = None
 
@@ -115,7 +115,7 @@ class ColdLoads:
 
     def wait(
         self,
-        waiter: Waiter,
+        waiter: AdapterWaiter,
         request: RouteRequest,
         pool: PoolName,
         policy: RoutingEntry,
@@ -136,13 +136,13 @@ class ColdLoads:
         if self._is_full(load, request.engine_name):
             return ColdFailed("too_many")
         if load is None:
-            load = self._begin(request, pool, policy, excluded)
+            load = self._start_load(request, pool, policy, excluded)
         load.lacking |= lacking
         load.waiters[waiter] = None
         self.waiting += 1
         return None
 
-    def leave(self, waiter: Waiter, pool: PoolName, engine_name: EngineName) -> None:
+    def leave(self, waiter: AdapterWaiter, pool: PoolName, engine_name: EngineName) -> None:
         """Stop waiting. Does nothing if the waiter does not wait."""
         load = self._loads.get((pool, engine_name))
         if load is not None and waiter in load.waiters:
@@ -168,7 +168,7 @@ class ColdLoads:
         waiting = sum(len(other.waiters) for other in theirs)
         return waiting >= _half(limits.cold_waiting) or (load is None and len(theirs) >= _half(limits.cold_loads))
 
-    def _begin(
+    def _start_load(
         self, request: RouteRequest, pool: PoolName, policy: RoutingEntry, excluded: frozenset[ReplicaId]
     ) -> _AdapterLoad:
         now_s = self._clock()
@@ -183,7 +183,7 @@ class ColdLoads:
             found = await self._find(load)
         finally:
             del self._loads[load.pool, load.request.engine_name]
-            self._tell(load, found)
+            self._notify_waiters(load, found)
 
     async def _find(self, load: _AdapterLoad) -> ReplicaView | ColdFailed:
         """Request one agent after the other until one has loaded the adapter or further requests make no sense."""
@@ -201,11 +201,11 @@ class ColdLoads:
                 asked.clear()
                 pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
                 continue
-            is_held = not await self._its_turn(load)
+            is_held = not await self._wait_for_turn(load)
             if is_held or self._left_s(load) <= _LEAST_WAIT_S or not load.waiters:
                 return ColdFailed("held_back") if is_held else last
             asked.add(replica.id)
-            answer = await self._ask(load, replica)
+            answer = await self._request_load(load, replica)
             if answer.state == "loaded":
                 self._fleet.note_adapter(replica.id, load.request.engine_name, self._clock())
                 return self._fleet.replica(replica.id) or replica
@@ -214,7 +214,7 @@ class ColdLoads:
                 return last
         return last
 
-    async def _its_turn(self, load: _AdapterLoad) -> bool:
+    async def _wait_for_turn(self, load: _AdapterLoad) -> bool:
         """Wait until the load may run. Return False if that takes too long.
 
         Only loads in an overloaded pool wait: for the pool's other loads, in order of arrival, and for the turns of
@@ -254,9 +254,9 @@ class ColdLoads:
                 return replica
         return None
 
-    async def _ask(self, load: _AdapterLoad, replica: ReplicaView) -> LoadAnswer:
+    async def _request_load(self, load: _AdapterLoad, replica: ReplicaView) -> LoadAnswer:
         load.asked, began_s = replica.id, self._clock()
-        self._fleet.take_adapter_slot(replica.id)
+        self._fleet.reserve_adapter_slot(replica.id)
         try:
             async with asyncio.timeout(None) as load.call:  # `replica_lost` may end the call
                 return await self._loader.load(replica, load.request.engine_name, self._left_s(load))
@@ -270,7 +270,7 @@ class ColdLoads:
     def _left_s(self, load: _AdapterLoad) -> float:
         return max(0.0, load.ends_s - self._clock())
 
-    def _tell(self, load: _AdapterLoad, found: ReplicaView | ColdFailed) -> None:
+    def _notify_waiters(self, load: _AdapterLoad, found: ReplicaView | ColdFailed) -> None:
         self.waiting -= len(load.waiters)
         waiters, load.waiters = list(load.waiters), {}
         self._on_end("loaded" if isinstance(found, ReplicaView) else found.outcome, self._clock() - load.began_s)

@@ -26,7 +26,7 @@ import orjson
 from functions.api.snapshot import CascadeEntry
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing import cascade as decisions
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway import errors
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import CHAT, COMPLETIONS
@@ -153,7 +153,7 @@ class CascadeJudge:
                 self._exchange.attempt_streamed(attempt, without_figures(out))
         except BadAnswer as error:
             attempt.drop()
-            self.attempt_broke(attempt, errors.upstream_lost(), Failure.BAD_ANSWER, str(error))
+            self.attempt_broke(attempt, errors.upstream_lost(), AttemptFailure.BAD_ANSWER, str(error))
 
     def attempt_finished(self, attempt: Attempt) -> None:
         if self.verdict == "judging":
@@ -172,10 +172,10 @@ class CascadeJudge:
     def attempt_refused(self, attempt: Attempt, answer: ErrorAnswer) -> None:
         self._exchange.attempt_refused(attempt, answer)
 
-    def attempt_failed(self, attempt: Attempt, failure: Failure, detail: str) -> None:
+    def attempt_failed(self, attempt: Attempt, failure: AttemptFailure, detail: str) -> None:
         self._exchange.attempt_failed(attempt, failure, detail)
 
-    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: Failure, detail: str) -> None:
+    def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: AttemptFailure, detail: str) -> None:
         if self.verdict == "judging":  # nothing was passed on
             self._exchange.attempt_failed(attempt, failure, detail)
         else:

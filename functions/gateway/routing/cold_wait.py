@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from functions.api.ids import ReplicaId
 from functions.api.snapshot import FallbackWhen
 from functions.decisions.routing.choice import NoReplica, ReplicaView
-from functions.decisions.routing.retry import WORTH_A_LOAD, Failure
+from functions.decisions.routing.retry import WORTH_A_LOAD, AttemptFailure
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.request import replies
 from functions.gateway.request.request import Admitted, Timeline
 from functions.gateway.routing.adapter_loads import ColdFailed, ColdLoads
 
 _MAX_WAITS = 2
-Tried = Mapping[ReplicaId, Failure | None]  # failure of the attempt on each replica; None: it has not failed
+Tried = Mapping[ReplicaId, AttemptFailure | None]  # failure of the attempt on each replica; None: it has not failed
 
 
-def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tried) -> bool:
+def lacks_adapter(decision: NoReplica, failures: tuple[AttemptFailure, ...], tried: Tried) -> bool:
     """Return True if the request lacks the adapter, not a replica."""
     if not WORTH_A_LOAD.issuperset(failures):
         return False
@@ -29,13 +29,13 @@ def lacks_adapter(decision: NoReplica, failures: tuple[Failure, ...], tried: Tri
     )
 
 
-def failed_otherwise(tried: Tried) -> dict[ReplicaId, Failure | None]:
+def failed_otherwise(tried: Tried) -> dict[ReplicaId, AttemptFailure | None]:
     """Return the tried replicas without those that only lacked the adapter, because they may have another one."""
-    return {each: failure for each, failure in tried.items() if failure is not Failure.ADAPTER_MISSING}
+    return {each: failure for each, failure in tried.items() if failure is not AttemptFailure.ADAPTER_MISSING}
 
 
 def _lacking(tried: Tried) -> frozenset[ReplicaId]:
-    return frozenset(each for each, failure in tried.items() if failure is Failure.ADAPTER_MISSING)
+    return frozenset(each for each, failure in tried.items() if failure is AttemptFailure.ADAPTER_MISSING)
 
 
 class ColdWait:
@@ -69,7 +69,7 @@ class ColdWait:
     def waiting(self) -> bool:
         return self._since_s is not None
 
-    def begin(self, admitted: Admitted, tried: Tried) -> None:
+    def start(self, admitted: Admitted, tried: Tried) -> None:
         """Wait, or call `failed` immediately if a wait makes no sense."""
         self._admitted = admitted
         if self._loads is None or self._waits >= _MAX_WAITS:

@@ -47,7 +47,7 @@ class Degraded:
         self.been: tuple[PoolName, ...] = (requested.model.pool,)
         self.is_same_model = True  # True if the same model answers, with weights of the same precision
 
-    def goes_to(self, catalogue: Catalogue, moved: Admitted) -> None:
+    def record_move(self, catalogue: Catalogue, moved: Admitted) -> None:
         """Record a move to the next pool."""
         own, pool = self.requested.model, moved.model.pool
         self.been += (pool,)

@@ -18,7 +18,7 @@ from functions.api.snapshot import FallbackWhen
 from functions.decisions.admission.queue import GIVES_WAY
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.choice import NoReplica, Prediction
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import MoreHeaders
 from functions.gateway.request.request import Admitted
@@ -28,7 +28,13 @@ from functions.gateway.routing.fallback import Degraded
 
 # Failures caused by the pool. Other failures may be caused by the prompt, which must not move from pool to pool.
 _THE_POOLS_OWN = frozenset(
-    {Failure.CONNECT, Failure.REPLICA_LOST, Failure.ABORTED, Failure.OVERLOADED, Failure.ADAPTER_MISSING}
+    {
+        AttemptFailure.CONNECT,
+        AttemptFailure.REPLICA_LOST,
+        AttemptFailure.ABORTED,
+        AttemptFailure.OVERLOADED,
+        AttemptFailure.ADAPTER_MISSING,
+    }
 )
 
 
@@ -64,7 +70,7 @@ class FallbackPlan:
             if not is_ladders and there.total_ms >= here.total_ms:
                 return asked
             self._home, self.degraded = asked, Degraded(admitted, "saturated", None)
-            self.degraded.goes_to(self._catalogue, moved)
+            self.degraded.record_move(self._catalogue, moved)
             return moved
         return asked
 
@@ -88,7 +94,7 @@ class FallbackPlan:
         admitted: Admitted,
         when: FallbackWhen,
         answer: ErrorAnswer,
-        failures: Collection[Failure],
+        failures: Collection[AttemptFailure],
         why: str = "",
     ) -> Admitted | None:
         """Return the request for the next pool after its pool failed, or None. `why` is a label of shoal_shed_total."""
@@ -108,7 +114,7 @@ class FallbackPlan:
         if moved is not None:
             if self.degraded is None:
                 self.degraded = Degraded(admitted, when, answer, why)
-            self.degraded.goes_to(self._catalogue, moved)
+            self.degraded.record_move(self._catalogue, moved)
         return moved
 
     def let_go_of_bodies(self) -> None:

@@ -79,7 +79,7 @@ class SessionHomes:
         home = self._homes.get((pool, conversation))
         return home if home is not None and self._clock() < home.until_s else None
 
-    def sent(  # noqa: PLR0917  one conversation's place, for each request
+    def record_sent(  # noqa: PLR0917  one conversation's place, for each request
         self,
         pool: PoolName,
         conversation: bytes,
@@ -111,14 +111,14 @@ class SessionHomes:
         self._homes.expire(lambda held: held.until_s <= now_s)
 
     def recheck(self, pool: PoolName, names: Collection[EngineName]) -> None:
-        """Mark the pool's conversations for `look_again`, because more replicas can answer these names."""
+        """Mark the pool's conversations for `publish_moved`, because more replicas can answer these names."""
         known = set(self._to_recheck)
         for key, held in self._homes.items():
             is_meant = key[0] == pool and (held.name in names or EVERY in names)
             if is_meant and held.is_seen and not held.is_told and key not in known:
                 self._to_recheck.append(key)
 
-    def look_again(self, assumed: Callable[[PoolName, bytes, EngineName], ReplicaId | None]) -> None:
+    def publish_moved(self, assumed: Callable[[PoolName, bytes, EngineName], ReplicaId | None]) -> None:
         """Publish marked conversations whose assumed home is now another replica; a limited number per call."""
         now_s = self._clock()
         for _ in range(min(len(self._to_recheck), _LOOKED_AT)):
@@ -143,7 +143,7 @@ class SessionHomes:
             alike.setdefault(place, []).append(conversation)
         return [sessions_at(pool, replica_id, ttl_s, hashes) for (pool, replica_id, ttl_s), hashes in alike.items()]
 
-    def published(self, batch: Iterable[SessionsAt]) -> None:
+    def count_published(self, batch: Iterable[SessionsAt]) -> None:
         self.told_total += sum(len(hashes_in(homes)) for homes in batch)
 
     def publish_failed(self, batch: Iterable[SessionsAt]) -> None:
@@ -154,7 +154,7 @@ class SessionHomes:
                 if key not in self._unpublished:
                     self._publish_later(key, ReplicaId(homes.replica), homes.ttl_s)
 
-    def received(self, batch: HomeBatch, now_unix_s: float) -> None:
+    def receive_batch(self, batch: HomeBatch, now_unix_s: float) -> None:
         """Store a gateway's homes. Raise HomesInvalid if they are malformed. Homes that we recorded later are kept.
 
         Our own batches come back too. After a restart they are all that a gateway of the same name has.

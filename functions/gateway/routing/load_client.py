@@ -15,7 +15,7 @@ from functions.api.ids import EngineName
 from functions.api.netloc import netloc
 from functions.decisions.routing.choice import ReplicaView
 from functions.fleet.agent_credentials import agent_credential
-from functions.fleet.role_credentials import Bearer, now
+from functions.fleet.role_credentials import Bearer, current_secret
 
 LoadState = Literal[
     "loaded",
@@ -74,7 +74,7 @@ class LoadClient:
         url = f"http://{netloc(replica.host, replica.peer_port)}/adapters/load"
         body = {"engine_name": engine_name, "wait_s": round(wait_s, 3)}
         try:
-            for secret in filter(None, (now(self._secret), now(self._former))):
+            for secret in filter(None, (current_secret(self._secret), current_secret(self._former))):
                 headers = {"authorization": f"Bearer {agent_credential(secret, replica.host, replica.peer_port)}"}
                 async with self._http.stream("POST", url, json=body, headers=headers, timeout=timeout) as answer:
                     found = _meaning(answer.status_code, await _bounded(answer))

@@ -54,7 +54,7 @@ class SessionPins:
         pin = self._pins.get((rollout, session))
         return pin.group if pin is not None and self._clock() < pin.expires_s else None
 
-    def hold(self, rollout: RolloutId, session: bytes, group: Group, ttl_s: float) -> None:
+    def pin(self, rollout: RolloutId, session: bytes, group: Group, ttl_s: float) -> None:
         """Pin the session to this group for another `ttl_s` because it sent a request."""
         if ttl_s <= 0.0:
             return
@@ -99,7 +99,7 @@ class SessionPins:
             for session in hashes_in(pins):
                 self._publish_later((pins.rollout, session), pins.group, pins.ttl_s)
 
-    def received(self, batch: PinBatch, now_unix_s: float) -> None:
+    def receive_batch(self, batch: PinBatch, now_unix_s: float) -> None:
         """Add a gateway's pins, possibly our own. Raise BatchInvalid if they are malformed. Known groups are kept."""
         now_s, age_s = self._clock(), max(0.0, now_unix_s - batch.sent_unix_s)
         for pins in batch.pins:

@@ -47,7 +47,7 @@ class NotAwake:
     after_s: float | None  # seconds until the pool should serve; None: unknown
 
 
-class Waiter(Protocol):
+class WakeWaiter(Protocol):
     """A request that waits for a pool (an exchange)."""
 
     def pool_serves(self) -> None: ...
@@ -74,7 +74,7 @@ class WakeSlot:
 class _Pool:
     asked_s: float  # time of the first request since the pool last served
     last_s: float  # time of the last request
-    waiters: dict[Waiter, WakeSlot] = field(default_factory=dict)  # in order of arrival
+    waiters: dict[WakeWaiter, WakeSlot] = field(default_factory=dict)  # in order of arrival
 
 
 class PoolWakes:
@@ -92,7 +92,7 @@ class PoolWakes:
         self.waiting = 0
         self.asked = asyncio.Event()  # set when a pool becomes wanted
 
-    def ask(self, catalogue: Catalogue, pool: PoolName) -> bool:
+    def request_pool(self, catalogue: Catalogue, pool: PoolName) -> bool:
         """Record that a request needs the pool. Return False if the pool can never be at zero."""
         if pool not in catalogue.may_sleep:
             return False
@@ -107,7 +107,7 @@ class PoolWakes:
         return True
 
     def wait(
-        self, waiter: Waiter, pool: PoolName, tenant: TenantId, size_bytes: int, deadline_s: float
+        self, waiter: WakeWaiter, pool: PoolName, tenant: TenantId, size_bytes: int, deadline_s: float
     ) -> NotAwake | None:
         """Wait for the first replica of a requested pool, or return why not. `deadline_s` is the request's deadline."""
         now_s, limits = self._clock(), self._limits
@@ -125,7 +125,7 @@ class PoolWakes:
         self.waiting += 1
         return None
 
-    def leave(self, waiter: Waiter, pool: PoolName) -> None:
+    def leave(self, waiter: WakeWaiter, pool: PoolName) -> None:
         """Stop waiting. Does nothing if the waiter does not wait."""
         known = self._pools.get(pool)
         place = known.waiters.pop(waiter, None) if known is not None else None
@@ -202,6 +202,6 @@ class PoolWakes:
             del self._by_tenant[place.tenant]
 
 
-def told_s(seconds: float) -> int:
+def whole_seconds(seconds: float) -> int:
     """Return whole seconds for messages and for `retry-after`."""
     return max(1, ceil(seconds))

@@ -41,7 +41,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.decisions.rollout.evidence import EncodedGroup, GroupStats, encoded_group
 from functions.decisions.rollout.losses import LOST, Losses
 from functions.decisions.rollout.split import Group
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.fleet.rollout_heartbeat import MAX_STAGES_PER_HEARTBEAT, RolloutHeartbeat, StageStats
 from functions.gateway.request.request import Admitted, Ended, Timeline
 from functions.gateway.routing.splits import Splits, SplitUse
@@ -65,7 +65,7 @@ class Attempted(NamedTuple):
 
     replica_id: ReplicaId
     sent_s: float  # monotonic
-    failure: Failure | None = None
+    failure: AttemptFailure | None = None
 
 
 class _Failed(NamedTuple):
@@ -95,7 +95,7 @@ class _Stage:
     changed: bool = True
     shares: dict[Group, dict[TenantId, int]] = field(default_factory=lambda: {"candidate": {}, "control": {}})
 
-    def counts(self, group: Group, tenant: TenantId) -> bool:
+    def try_count(self, group: Group, tenant: TenantId) -> bool:
         """Return True if one more request of this tenant counts, and add it to the tenant's share."""
         shares = self.shares[group]
         own = shares.get(tenant, 0)
@@ -186,7 +186,7 @@ class RolloutEvidence:
     def candidate_failed(self, use: SplitUse, tenant: TenantId, attempted: Attempted) -> None:
         """Record that the candidate failed and no other replica has it, so that control answers the request."""
         stage = self._stages.get((use.rollout, use.stage))
-        is_drained = attempted.failure is Failure.ABORTED and stage is not None and stage.has_answered
+        is_drained = attempted.failure is AttemptFailure.ABORTED and stage is not None and stage.has_answered
         if is_drained and _is_of_base(use):
             return  # a draining replica (for example on a spot machine) rejects requests that it has not started
         self._failed(_Failed(use, tenant, None), attempted)
@@ -203,7 +203,7 @@ class RolloutEvidence:
         whole = now_s - self._whole_s >= WHOLE_EVERY_S
         if whole:
             self._whole_s = now_s
-        said = [self._said(key, stage) for key, stage in self._stages.items() if whole or stage.changed]
+        said = [self._stage_stats(key, stage) for key, stage in self._stages.items() if whole or stage.changed]
         if not self._stages:
             return []
         return [self._heartbeat(part) for part in _parts(said)] or [self._heartbeat(())]
@@ -223,7 +223,7 @@ class RolloutEvidence:
             elif now_s - stage.touched_s > FORGET_AFTER_S:
                 del self._stages[rollout, number]
 
-    def say_all_again(self) -> None:
+    def resend_all(self) -> None:
         """Send everything with the next heartbeat, because earlier ones may be lost."""
         self._whole_s = float("-inf")
 
@@ -242,7 +242,7 @@ class RolloutEvidence:
 
     def _decide(self, now_s: float) -> None:
         if self._losses:
-            self._count(self._losses.decided(now_s, self._heard_s))
+            self._count(self._losses.collect_decided(now_s, self._heard_s))
 
     def _count(self, failures: list[tuple[_Place, _Failed]]) -> None:
         for (_, _, group), (use, tenant, ttft_ms) in failures:
@@ -263,12 +263,12 @@ class RolloutEvidence:
                 self._stages.popitem(last=False)
         stage.touched_s = self._clock()
         self._stages.move_to_end(key)
-        if not stage.counts(group, tenant):
+        if not stage.try_count(group, tenant):
             return None
         stage.changed = True
         return stage.group(group)
 
-    def _said(self, key: tuple[RolloutId, int], stage: _Stage) -> StageStats:
+    def _stage_stats(self, key: tuple[RolloutId, int], stage: _Stage) -> StageStats:
         stage.changed = False
         return StageStats(key[0], key[1], encoded_group(stage.candidate), encoded_group(stage.control))
 

@@ -25,7 +25,7 @@ from functions.decisions.routing.homes import SETTLES_S, assumed_home
 from functions.decisions.routing.own_load import InFlightSlot, OwnLoad
 from functions.decisions.routing.prediction import SESSION_CACHED_RATIO
 from functions.decisions.routing.replicas import EVERY, PoolIndex
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.fleet.outlier_status import OutlierStatus
 from functions.fleet.view import FleetView
 from functions.gateway.prefix.index import Prefixes
@@ -83,7 +83,7 @@ class Router:
         self._assumed: tuple[bytes, ReplicaId | None] = (b"", None)  # the last conversation with a computed home
         self._alike: bytes | None = None  # the last hash that is not a conversation
 
-    def stands_in(self, zone: str) -> None:
+    def set_zone(self, zone: str) -> None:
         """Set the gateway's own zone, which may become known only after its start."""
         self._zone = zone
 
@@ -100,10 +100,10 @@ class Router:
                 return avoiding
         decision = self._decide(admitted, index, status, excluded, now_s)
         if isinstance(decision, NoReplica) and decision.reason == "all_tried" and status.probed and not tried:
-            return self._beside_the_probe(admitted, index, status, now_s)
+            return self._decide_with_probed(admitted, index, status, now_s)
         return decision
 
-    def _beside_the_probe(
+    def _decide_with_probed(
         self, admitted: Admitted, index: PoolIndex, status: OutlierStatus, now_s: float
     ) -> Prediction | NoReplica:
         """Use a replica that is being probed, because no other can serve and waiting would reject every request."""
@@ -163,17 +163,17 @@ class Router:
         waits_s = [rest_s for each, rest_s in resting_s.items() if each not in status.out]
         return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
-    def sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
+    def record_sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
         """Record that an attempt begins."""
         now_s, replica_id, model = self._clock(), decision.replica.id, admitted.model
-        slot = self.load.enter(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
+        slot = self.load.add_request(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
         if not admitted.stream:
             heappush(self._unseen, (now_s + min(_UNSEEN_MAX_S, decision.total_ms / 1000), id(slot), slot))
-        self._fleet.sent(replica_id, now_s)
+        self._fleet.record_sent(replica_id, now_s)
         if decision.load_elsewhere is not None:
-            self.copies.wanted(model.engine_name, decision.load_elsewhere)
+            self.copies.request_copy(model.engine_name, decision.load_elsewhere)
         if self._other is None:
-            self._prefixes.sent(admitted, replica_id, now_s)
+            self._prefixes.record_sent(admitted, replica_id, now_s)
             if admitted.conversation is not None and admitted.conversation is not self._alike:
                 known, assumed = self._assumed
                 if known is not admitted.conversation:  # other requests were routed in between
@@ -181,37 +181,39 @@ class Router:
                 index, name = self._fleet.index(model.pool), model.engine_name if model.is_adapter else EVERY
                 if index.fresh and self._assumed_soon(model.pool, admitted.conversation, name) != assumed:
                     assumed = None  # the other gateways still assume the former home for a moment
-                self.homes.sent(
+                self.homes.record_sent(
                     model.pool, admitted.conversation, replica_id, assumed, admitted.routing.session_ttl_s, name
                 )
         return slot
 
-    def started(self, slot: InFlightSlot) -> None:
+    def record_first_token(self, slot: InFlightSlot) -> None:
         """Record the first token of a stream."""
         now_s = self._clock()
-        self._fleet.started(slot.replica_id, slot.sent_s, now_s, slot.prefill_tokens)
-        self.load.start(slot)
-        self.silence.speaks(slot, now_s)
+        self._fleet.record_first_token(slot.replica_id, slot.sent_s, now_s, slot.prefill_tokens)
+        self.load.mark_first_token(slot)
+        self.silence.expect_bytes(slot, now_s)
 
-    def left(self, slot: InFlightSlot) -> None:
+    def record_over(self, slot: InFlightSlot) -> None:
         """Record that an attempt is over."""
-        self.load.leave(slot)
-        self.silence.pauses(slot)
+        self.load.remove_request(slot)
+        self.silence.stop_expecting(slot)
 
     def ended(self, ended: Ended) -> None:
         """Record a complete answer of the replica."""
         if ended.status == 200 and ended.prediction is not None:
-            self._fleet.answered(ended.prediction.replica.id, ended.sent_s, self._clock())
+            self._fleet.record_answer(ended.prediction.replica.id, ended.sent_s, self._clock())
 
-    def failed(self, replica_id: ReplicaId, failure: Failure, retry_after_s: float, *, is_evidence: bool) -> float:
+    def record_failure(
+        self, replica_id: ReplicaId, failure: AttemptFailure, retry_after_s: float, *, is_evidence: bool
+    ) -> float:
         """Record a failed attempt. Return the seconds for which the replica is out, or 0."""
         now_s = self._clock()
         if is_evidence:
             return self._fleet.eject(replica_id, now_s)
-        if failure is Failure.ENGINE_ERROR:
-            return self._fleet.fault(replica_id, now_s)
-        if failure is Failure.OVERLOADED:
-            self._fleet.refuse(replica_id, now_s, retry_after_s)
+        if failure is AttemptFailure.ENGINE_ERROR:
+            return self._fleet.record_fault(replica_id, now_s)
+        if failure is AttemptFailure.OVERLOADED:
+            self._fleet.record_refusal(replica_id, now_s, retry_after_s)
             return retry_after_s
         return 0.0
 
@@ -222,9 +224,9 @@ class Router:
         """
         self.homes.expire()
         self._settle(now_s)
-        for replica_id in self.silence.mute(self.load.in_flight, now_s):
-            self._fleet.refuse(replica_id, now_s)
-        return self._fleet.judge(now_s)
+        for replica_id in self.silence.mute_replicas(self.load.in_flight, now_s):
+            self._fleet.record_refusal(replica_id, now_s)
+        return self._fleet.eject_outliers(now_s)
 
     def _settle(self, now_s: float) -> None:
         """Let a newly ready replica have its share of the homes only after existing homes have been published."""
@@ -237,7 +239,7 @@ class Router:
                     index.fresh[replica_id] = now_s + SETTLES_S
                 elif until_s <= now_s:
                     del index.fresh[replica_id]
-        self.homes.look_again(self._assumed_soon)
+        self.homes.publish_moved(self._assumed_soon)
 
     def _assumed_soon(self, pool: PoolName, conversation: bytes, name: EngineName) -> ReplicaId | None:
         index = self._fleet.index(pool)
@@ -249,7 +251,7 @@ class Router:
         while unseen and unseen[0][0] <= now_s:
             slot = heappop(unseen)[2]
             if slot.prefill_tokens:  # most have ended already
-                self.load.start(slot)
+                self.load.mark_first_token(slot)
 
     def _request(self, admitted: Admitted, index: PoolIndex, now_s: float) -> RouteRequest:
         model, features, conversation = admitted.model, admitted.features, admitted.conversation

@@ -37,21 +37,21 @@ class Silence:
         self._speaking: dict[ReplicaId, dict[int, float]] = {}
         self._mute: dict[ReplicaId, None] = {}  # ordered set
 
-    def heard(self, replica_id: ReplicaId, now_s: float) -> None:
+    def record_bytes(self, replica_id: ReplicaId, now_s: float) -> None:
         """Record that data came from the replica, for any request."""
         self._heard_s[replica_id] = now_s
         if self._mute:
             self._mute.pop(replica_id, None)
 
-    def heard_s(self, replica_id: ReplicaId) -> float:
+    def last_bytes_s(self, replica_id: ReplicaId) -> float:
         """Return the time of the last data from a replica with requests of this gateway."""
         return self._heard_s.get(replica_id, _NEVER_S)
 
-    def speaks(self, slot: InFlightSlot, now_s: float) -> None:
+    def expect_bytes(self, slot: InFlightSlot, now_s: float) -> None:
         """Expect data of a stream that has begun or whose client reads again."""
         self._speaking.setdefault(slot.replica_id, {})[id(slot)] = now_s
 
-    def pauses(self, slot: InFlightSlot) -> None:
+    def stop_expecting(self, slot: InFlightSlot) -> None:
         """Expect no more data of a stream that is over or not read. Does nothing if none is expected."""
         slots = self._speaking.get(slot.replica_id)
         if slots is not None and slots.pop(id(slot), None) is not None and not slots:
@@ -61,14 +61,14 @@ class Silence:
         """Return the part of the time since `since_s` in which the replica has sent nothing."""
         return now_s - max(since_s, self._heard_s.get(replica_id, _NEVER_S))
 
-    def ought_to_speak(self, replica_id: ReplicaId) -> bool:
+    def expects_bytes(self, replica_id: ReplicaId) -> bool:
         return replica_id in self._speaking
 
-    def found_mute(self, replica_id: ReplicaId) -> None:
+    def mark_mute(self, replica_id: ReplicaId) -> None:
         """Mark a replica as mute until it sends data, because a request waited for it in vain."""
         self._mute[replica_id] = None
 
-    def mute(self, in_flight: Collection[ReplicaId], now_s: float) -> list[ReplicaId]:
+    def mute_replicas(self, in_flight: Collection[ReplicaId], now_s: float) -> list[ReplicaId]:
         """Return the mute replicas with requests in flight and forget the others. Called a few times a second."""
         for replica_id in [each for each in self._heard_s if each not in in_flight]:
             del self._heard_s[replica_id]

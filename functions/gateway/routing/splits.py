@@ -72,13 +72,13 @@ class Splits:
         pinned = self._group_of(asked, split, hashed) if hashed is not None else None
         choice = decisions.choose(split, tenant, session, request_id, pinned)
         if hashed is not None and (choice.pin or pinned is not None):
-            self.pins.hold(split.rollout, hashed, choice.group, ttl_s)
+            self.pins.pin(split.rollout, hashed, choice.group, ttl_s)
         use = SplitUse(
             split.rollout, split.stage, split.model, choice.group, asked, hashed, held=pinned is not None, ttl_s=ttl_s
         )
         return (split.candidate if choice.group == "candidate" else asked), use
 
-    def serves(self, model: ResolvedModel, tenant: TenantId, session: str, ttl_s: float) -> None:
+    def remember_served(self, model: ResolvedModel, tenant: TenantId, session: str, ttl_s: float) -> None:
         """Remember a session's request for a model without a split."""
         if ttl_s > 0.0:
             self._served.put((model.engine_name, session_hash(tenant, session)), self._clock() + ttl_s)
@@ -127,4 +127,4 @@ class Splits:
     def _hold(self, use: SplitUse, group: Group) -> None:
         """Pin the session, unless the rollout has ended: it may start again with the same id."""
         if use.session is not None and use.rollout in self._models:
-            self.pins.hold(use.rollout, use.session, group, use.ttl_s)
+            self.pins.pin(use.rollout, use.session, group, use.ttl_s)

@@ -14,7 +14,7 @@ from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import MoreHeaders, Sink
 from functions.gateway.request import replies
 from functions.gateway.request.request import Admitted, Timeline
-from functions.gateway.routing.pool_wakes import NotAwake, PoolWakes, told_s
+from functions.gateway.routing.pool_wakes import NotAwake, PoolWakes, whole_seconds
 
 NOBODY_SERVES = frozenset({"pool_empty", "no_replica_ready"})  # reasons of a routing decision
 SHED = "pool_at_zero"  # label of shoal_shed_total
@@ -63,7 +63,7 @@ class WakeWait:
         self._since_s: float | None = None
         self.told = False  # True once the answer's head and a comment were sent
 
-    def begin(self, admitted: Admitted, deadline_s: float) -> None:
+    def start(self, admitted: Admitted, deadline_s: float) -> None:
         """Wait, or call `failed` immediately if a wait makes no sense."""
         self._admitted = admitted
         refused = self._wakes.wait(
@@ -102,9 +102,9 @@ class WakeWait:
             self._sink.more(comment)
             return
         self.told = True
-        expected = b"expected=%d" % told_s(expected_s) if expected_s is not None else b"expected=unknown"
+        expected = b"expected=%d" % whole_seconds(expected_s) if expected_s is not None else b"expected=unknown"
         more = (b"x-shoal-wake", expected), *self._head
-        self._sink.begin(replies.headers(admitted, None, self._timeline, b"text/event-stream", more), comment)
+        self._sink.begin_stream(replies.headers(admitted, None, self._timeline, b"text/event-stream", more), comment)
 
     def _over(self) -> bool:
         """End the wait and return True, or return False if it has ended before."""
@@ -117,13 +117,13 @@ class WakeWait:
 
 def _comment(pool: PoolName, expected_s: float | None) -> bytes:
     """Return a comment line of an event stream, which clients ignore."""
-    about = f", about {told_s(expected_s)} s more" if expected_s is not None else ""
+    about = f", about {whole_seconds(expected_s)} s more" if expected_s is not None else ""
     return f": the pool {pool} is being started{about}\n\n".encode()
 
 
 def _refusal(refused: NotAwake, admitted: Admitted) -> ErrorAnswer:
     pool, after_s = admitted.model.pool, refused.after_s
-    about = f", which takes about {told_s(after_s)} s more" if after_s is not None else ""
+    about = f", which takes about {whole_seconds(after_s)} s more" if after_s is not None else ""
     again_s = retry_after_s(after_s if after_s is not None else _FEW_S, admitted.request_id)
     why = {
         "too_late": f"The pool {pool} has no replica and is being started{about}: longer than this request may wait.",

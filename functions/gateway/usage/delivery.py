@@ -17,7 +17,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from functions.fleet.role_credentials import Bearer, now
+from functions.fleet.role_credentials import Bearer, current_secret
 from functions.fleet.usage_report import USAGE_PATH, encode
 from functions.gateway.usage.spool import Pending, UsageSpool
 from functions.gateway.usage.sums import UsageSums
@@ -55,20 +55,20 @@ class UsageDelivery:
         self.clock = clock
         self._failing = False
 
-    async def keep(self) -> None:
+    async def write_often(self) -> None:
         while True:
             await asyncio.sleep(SPOOL_EVERY_S)
-            await self.keep_once()
+            await self.write_once()
 
-    async def keep_once(self) -> None:
+    async def write_once(self) -> None:
         """Write the sums to disk; if that fails, return them to memory."""
-        rows = self.sums.take()
+        rows = self.sums.pop_rows()
         if not rows:
             return
         try:
             await asyncio.to_thread(self.spool.write, rows)
         except OSError as error:
-            self.sums.put_back(rows)
+            self.sums.restore_rows(rows)
             if not self._failing:
                 _log.error("usage cannot be written to disk, and stays in memory until it can: %s", error)
             self._failing = True
@@ -98,7 +98,7 @@ class UsageDelivery:
 
     async def close(self) -> None:
         """Write and deliver the last usage before the process ends."""
-        await self.keep_once()
+        await self.write_once()
         try:
             async with asyncio.timeout(LAST_DELIVERY_S):
                 await asyncio.to_thread(self.deliver)
@@ -117,20 +117,20 @@ class UsageDelivery:
         elif status >= httpx.codes.MULTIPLE_CHOICES:
             raise NotDelivered(f"the registry answers {status}")
         else:
-            pending.done()
+            pending.delete()
             self.reports["delivered"] += 1
 
     def _refuse(self, pending: Pending, why: str) -> None:
         _log.error("usage in %s is not counted, and is kept as .refused: %s", pending.path, why)
         self.reports["refused"] += 1
-        pending.refused()
+        pending.set_aside()
 
 
 def registry_post(client: httpx.Client, bearer: Bearer) -> Callable[[bytes], int]:
     """Return a function that posts reports to the registry, with the client's address and trust."""
 
     def post(report: bytes) -> int:
-        headers = {"authorization": f"Bearer {now(bearer)}", "content-type": "application/json"}
+        headers = {"authorization": f"Bearer {current_secret(bearer)}", "content-type": "application/json"}
         try:
             return client.post(USAGE_PATH, content=report, headers=headers, timeout=_TIMEOUT).status_code
         except httpx.HTTPError as error:

@@ -53,11 +53,11 @@ class Pending:
         merge(rows, _rows_in(self.path))
         return UsageReport(self.source, self.sequence, gateway_id, tuple(rows.values()))
 
-    def done(self) -> None:
+    def delete(self) -> None:
         """Delete the file, because the registry has counted it."""
         self.path.unlink(missing_ok=True)
 
-    def refused(self) -> None:
+    def set_aside(self) -> None:
         """Set the file aside for inspection, because the registry will never accept it."""
         self.path.rename(self.path.with_suffix(".refused"))
 

@@ -70,7 +70,7 @@ class UsageSums:
         model = admitted.model
         hour = int(self._wall_clock()) // SECONDS_PER_HOUR
         key = (hour, admitted.caller.tenant, model.id, model.version, model.pool, admitted.service_class)
-        row = self._rows.get(key) or self._begun(key)
+        row = self._rows.get(key) or self._new_row(key)
         row.requests += 1
         if ended.status >= _FAILED_FROM:
             row.failed += 1
@@ -93,15 +93,17 @@ class UsageSums:
         row.accelerator_seconds += max(0.0, accelerator_s)
         row.cost += max(0.0, accelerator_s) * model.price_per_accelerator_hour / SECONDS_PER_HOUR
         if not ended.worked and ended.usage is None and ended.attempts > len(ended.failures):
-            self._left_at_work(ended)
+            self._count_abandoned_work(ended)
 
-    def lost_attempt(self, attempt: LostAttempt, now_s: float) -> None:
+    def count_lost_attempt(self, attempt: LostAttempt, now_s: float) -> None:
         """Count the engine's work (prompt and tokens seen) for an attempt that failed or lost against a faster one."""
         admitted = attempt.admitted
         if attempt.connected_s and admitted.route.is_read:
-            self._lose(admitted, attempt.prediction, now_s - attempt.connected_s, attempt.usage, attempt.tokens)
+            self._count_lost_attempt(
+                admitted, attempt.prediction, now_s - attempt.connected_s, attempt.usage, attempt.tokens
+            )
 
-    def lost_answer(self, spend: CascadeSpend, admitted: Admitted) -> None:
+    def count_lost_answer(self, spend: CascadeSpend, admitted: Admitted) -> None:
         """Count the answer of a small model that was made twice but is paid for once."""
         row, usage = self._row_of(admitted, spend.model), spend.usage
         row.lost_attempts += 1
@@ -109,16 +111,16 @@ class UsageSums:
         row.lost_completion_tokens += usage.completion_tokens
         _add_lost(row, spend.model, spend.spent.gpu_seconds)
 
-    def take(self) -> list[UsageRow]:
+    def pop_rows(self) -> list[UsageRow]:
         """Remove and return as many rows as fit a report; nearly always all."""
         keys = list(islice(self._rows, REPORT_ROWS))
         return [self._rows.pop(key) for key in keys]
 
-    def put_back(self, rows: Iterable[UsageRow]) -> None:
+    def restore_rows(self, rows: Iterable[UsageRow]) -> None:
         """Add rows back that could not be written."""
         merge(self._rows, rows)
 
-    def _begun(self, key: UsageKey) -> UsageRow:
+    def _new_row(self, key: UsageKey) -> UsageRow:
         if len(self._rows) >= self._rows_max:
             hour, tenant, _, _, pool, service_class = key
             key = (hour, tenant, "", "", pool, service_class)
@@ -132,12 +134,12 @@ class UsageSums:
     def _row_of(self, admitted: Admitted, model: ResolvedModel) -> UsageRow:
         hour = int(self._wall_clock()) // SECONDS_PER_HOUR
         key = (hour, admitted.caller.tenant, model.id, model.version, model.pool, admitted.service_class)
-        return self._rows.get(key) or self._begun(key)
+        return self._rows.get(key) or self._new_row(key)
 
     def _count_beside(self, beside: CascadeSpend, of_answer: UsageKey) -> None:
         model, usage = beside.model, beside.usage
         key = (of_answer[0], of_answer[1], model.id, model.version, model.pool, of_answer[5])
-        row = self._rows.get(key) or self._begun(key)
+        row = self._rows.get(key) or self._new_row(key)
         row.prompt_tokens += usage.prompt_tokens
         row.cached_tokens += min(usage.cached_tokens, usage.prompt_tokens)
         row.completion_tokens += usage.completion_tokens
@@ -149,19 +151,19 @@ class UsageSums:
         """Count the cost in the prefill pool's row, at its price; tokens are counted in the answering pool's row."""
         model, spent = prefill.model, prefill.spent
         key = (of_answer[0], of_answer[1], model.id, model.version, model.pool, of_answer[5])
-        row = self._rows.get(key) or self._begun(key)
+        row = self._rows.get(key) or self._new_row(key)
         row.kv_token_seconds += spent.kv_token_seconds
         row.accelerator_seconds += spent.gpu_seconds
         row.cost += spent.gpu_seconds * model.price_per_accelerator_hour / SECONDS_PER_HOUR
 
-    def _left_at_work(self, ended: Ended) -> None:
+    def _count_abandoned_work(self, ended: Ended) -> None:
         """Count the engine's work if the platform gave up before any answer, which is not charged."""
         timeline = ended.timeline
         if ended.prediction is not None and timeline.connected_s and ended.admitted.route.is_read:
             served_s = timeline.ended_s - timeline.connected_s
-            self._lose(ended.admitted, ended.prediction, served_s, None, 0)
+            self._count_lost_attempt(ended.admitted, ended.prediction, served_s, None, 0)
 
-    def _lose(
+    def _count_lost_attempt(
         self, admitted: Admitted, prediction: Prediction, served_s: float, usage: Usage | None, tokens: int
     ) -> None:
         model, replica = admitted.model, prediction.replica

@@ -62,16 +62,16 @@ class Prometheus:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def range(self, query: str, over: Range) -> list[dict[str, Any]]:
+    async def query_range(self, query: str, over: Range) -> list[dict[str, Any]]:
         """Return series with `metric` (labels) and `values` (pairs of time and text)."""
         params = {"query": query, "start": over.start_s, "end": over.end_s, "step": over.step_s}
-        return _listed(await self._ask("/api/v1/query_range", params), "result")
+        return _listed(await self._query("/api/v1/query_range", params), "result")
 
     async def alerts(self) -> list[dict[str, Any]]:
         """Return pending and firing alerts."""
-        return _listed(await self._ask("/api/v1/alerts", {}), "alerts")
+        return _listed(await self._query("/api/v1/alerts", {}), "alerts")
 
-    async def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _query(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
         try:
             async with self._client.stream("GET", path, params=params, headers=self._headers()) as answer:
                 document = await _bounded(answer)

@@ -57,7 +57,7 @@ def observed_routes(
     @router.get("/v1/fleet/series", dependencies=operator)
     async def series(window: Window = "1h") -> dict[str, Any]:
         """Latencies, queue, KV cache and tokens per second of each pool, all at the same times."""
-        return await sources.series.of(window)
+        return await sources.series.answer_for(window)
 
     @router.get("/v1/alerts", dependencies=operator)
     async def firing() -> dict[str, Any]:
@@ -75,11 +75,11 @@ def observed_routes(
     ) -> dict[str, Any]:
         """Tenants with their limits and their use of them, the busiest first."""
         database, now_unix_s = services.database, wall_clock()
-        read = functools.partial(database.read, lambda c: tenants.look(c, now_unix_s))
+        read = functools.partial(database.read, lambda c: tenants.read_usage(c, now_unix_s))
         newest = await database.run(read, for_operator=True)
         current = services.declared.store.current
         snapshot = current.snapshot if current is not None else None
-        return tenants.described(snapshot, newest, sources.recent_use.since(newest), search, limit)
+        return tenants.described_tenants(snapshot, newest, sources.recent_use.used_since(newest), search, limit)
 
     @router.get("/v1/drills", dependencies=operator)
     async def drilled() -> dict[str, Any]:
@@ -150,14 +150,14 @@ def branch_routes(
         }
 
     @router.put(BRANCH_PATH, status_code=204, dependencies=[Depends(services.authenticator.controller)])
-    async def told(request: Request) -> Response:
+    async def publish_branch(request: Request) -> Response:
         """Replace the controller's report on the revisions that it follows."""
         body = b"".join(await read_body(request, BRANCH_MAX_BYTES))
         try:
             report = msgspec.json.decode(body, type=BranchReport)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(400, "invalid_body", f"the body cannot be used: {error}") from error
-        sources.branch.take(report, wall_clock())
+        sources.branch.set_report(report, wall_clock())
         return Response(status_code=204)
 
     return router

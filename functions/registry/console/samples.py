@@ -51,7 +51,7 @@ class Samples:
     def __init__(self) -> None:
         self._pools: dict[str, _Ring] = {}
 
-    def take(self, rows: Mapping[str, Row], now_unix_s: float) -> None:
+    def add_rows(self, rows: Mapping[str, Row], now_unix_s: float) -> None:
         for pool, row in rows.items():
             if pool in self._pools or len(self._pools) < POOLS_MAX:
                 self._pools.setdefault(pool, _Ring()).add(now_unix_s, row)
@@ -62,7 +62,7 @@ class Samples:
         """Return the largest sample of each step, because a mean would hide peaks."""
         made: dict[Figure, dict[str, list[float | None]]] = {figure: {} for figure in FIGURES}
         for pool, ring in self._pools.items():
-            for figure, values in ring.stepped(start_s, step_s, points).items():
+            for figure, values in ring.maximum_by_step(start_s, step_s, points).items():
                 if any(value is not None for value in values):
                     made[figure][pool] = values
         return made
@@ -86,7 +86,7 @@ class _Ring:
             column.append(value)
             del column[:-SAMPLES_MAX]
 
-    def stepped(self, start_s: float, step_s: float, points: int) -> dict[Figure, list[float | None]]:
+    def maximum_by_step(self, start_s: float, step_s: float, points: int) -> dict[Figure, list[float | None]]:
         made: dict[Figure, list[float | None]] = {figure: [None] * points for figure in FIGURES}
         for index, at_s in enumerate(self._at):
             place = math.floor((at_s - start_s) / step_s)
@@ -108,5 +108,5 @@ async def sample(samples: Samples, fleet: FleetWatch, wall_clock: Callable[[], f
     added."""
     while True:
         if fleet.bus_connected:
-            samples.take(rows_of(fleet.pools.sums(), (seen.heartbeat for seen in fleet.replicas())), wall_clock())
+            samples.add_rows(rows_of(fleet.pools.sums(), (seen.heartbeat for seen in fleet.replicas())), wall_clock())
         await asyncio.sleep(EVERY_S)

@@ -35,7 +35,7 @@ Series = Mapping[Figure, Mapping[str, list[float | None]]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedAnswer:
     until_s: float
     answer: dict[str, Any]
 
@@ -54,22 +54,22 @@ class PoolSeries:
         self._prometheus = prometheus
         self._clock = clock
         self._wall_clock = wall_clock
-        self._kept: dict[Window, _Kept] = {}
+        self._kept: dict[Window, _CachedAnswer] = {}
         self._asking = asyncio.Lock()
 
-    async def of(self, window: Window) -> dict[str, Any]:
+    async def answer_for(self, window: Window) -> dict[str, Any]:
         async with self._asking:
             kept = self._kept.get(window)
             if kept is None or self._clock() >= kept.until_s:
-                answer = await self._made(window)
-                kept = self._kept[window] = _Kept(self._clock() + KEPT_S, answer)
+                answer = await self._build_answer(window)
+                kept = self._kept[window] = _CachedAnswer(self._clock() + KEPT_S, answer)
             return kept.answer
 
-    async def _made(self, window: Window) -> dict[str, Any]:
+    async def _build_answer(self, window: Window) -> dict[str, Any]:
         step_s = WINDOWS_S[window] / POINTS
         end_s = math.floor(self._wall_clock() / step_s) * step_s  # on a grid, so that all consoles get the same times
         over = Range(end_s - (POINTS - 1) * step_s, end_s, step_s)
-        source, trouble, found = await self._asked(over)
+        source, trouble, found = await self._fetch_series(over)
         pools = sorted({pool for each in found.values() for pool in each})
         shown = frozenset(pools[:POOLS_SHOWN])
         return {
@@ -87,20 +87,20 @@ class PoolSeries:
             },
         }
 
-    async def _asked(self, over: Range) -> tuple[str, str, Series]:
+    async def _fetch_series(self, over: Range) -> tuple[str, str, Series]:
         own = self._samples.series(over.start_s, over.step_s, POINTS)
         if self._prometheus is None:
             return "registry", _MISSING, own
         prometheus = self._prometheus
         try:
-            answers = await asyncio.gather(*(prometheus.range(QUERIES[figure], over) for figure in FIGURES))
-            found = {figure: read(each, over) for figure, each in zip(FIGURES, answers, strict=True)}
+            answers = await asyncio.gather(*(prometheus.query_range(QUERIES[figure], over) for figure in FIGURES))
+            found = {figure: values_by_pool(each, over) for figure, each in zip(FIGURES, answers, strict=True)}
         except PrometheusAway as error:
             return "registry", str(error), own
         return "prometheus", "", found
 
 
-def read(answer: list[dict[str, Any]], over: Range) -> dict[str, list[float | None]]:
+def values_by_pool(answer: list[dict[str, Any]], over: Range) -> dict[str, list[float | None]]:
     """Return the values by pool at the range's times. Raises PrometheusAway if the answer does not have the expected
     form."""
     found: dict[str, list[float | None]] = {}

@@ -38,7 +38,7 @@ class BranchBoard:
     report: BranchReport | None = None
     told_unix_s: float = 0.0
 
-    def take(self, report: BranchReport, now_unix_s: float) -> None:
+    def set_report(self, report: BranchReport, now_unix_s: float) -> None:
         self.report, self.told_unix_s = report, now_unix_s
 
 

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, Query, Response
 from sqlalchemy import Connection
 
 from functions.api.snapshot import ModelEntry, Snapshot
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.evidence import TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.report import figures_of
 from functions.fleet.heartbeat import Heartbeat
 from functions.registry.console_tiers import Tiers, tiers_of
-from functions.registry.declared import is_gits
+from functions.registry.declared import is_git_model
 from functions.registry.fleet_watch import FleetWatch, ReplicaSighting
 from functions.registry.services import RegistryServices
 from functions.registry.sql import audit, rollouts
@@ -57,7 +57,7 @@ class ConsoleInputs:
     bus_connected: bool
     stored: StoredState
     now_unix_s: float
-    evidence: Mapping[str, Evidence] = field(default_factory=dict)  # by rollout id
+    evidence: Mapping[str, TrialEvidence] = field(default_factory=dict)  # by rollout id
 
 
 def state_of(known: ConsoleInputs, search: str = "") -> dict[str, Any]:
@@ -136,12 +136,12 @@ def _model(model: ModelEntry) -> dict[str, Any]:
         "pool": model.pool,
         "versions": len(model.versions),
         "channels": dict(model.channels),
-        "declared_in": model.declared_in if is_gits(model) else "the API",
+        "declared_in": model.declared_in if is_git_model(model) else "the API",
     }
 
 
 def _rollout(rollout: Rollout, known: ConsoleInputs) -> dict[str, Any]:
-    evidence = known.evidence.get(rollout.id, Evidence())
+    evidence = known.evidence.get(rollout.id, TrialEvidence())
     figures = figures_of(rollout, evidence, known.now_unix_s)
     heard = evidence.heard_unix_s
     return {

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from functions.api.snapshot import QuotaEntry, QuotaLimits, Snapshot, TenantEntry
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart, Snapshot, TenantEntry
 from functions.decisions.quota.dimensions import DIMENSIONS, PERIODS_S
 from functions.fleet.usage_report import SECONDS_PER_HOUR
 from functions.registry.sql import usage
@@ -44,34 +44,34 @@ _NOTHING: Used = dict.fromkeys(_MEASURES, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UsageReading:
     """The last two hours of the ledger, read at one moment, by tenant and hour."""
 
     at_unix_s: float
     rows: Mapping[tuple[str, int], Used]
 
 
-def look(connection: Connection, now_unix_s: float) -> Look:
+def read_usage(connection: Connection, now_unix_s: float) -> UsageReading:
     hour = int(now_unix_s // SECONDS_PER_HOUR)
     found = usage.sums(connection, UsageFilter(hour - 1, hour + 1), ("tenant", "hour"), ROWS_MAX)
     rows = {(row["tenant"], int(row["hour"])): {name: row[name] for name in _MEASURES} for row in found}
-    return Look(now_unix_s, rows)
+    return UsageReading(now_unix_s, rows)
 
 
 @dataclass(slots=True)
 class RecentUse:
     """Readings of the last minutes. Owned by one event loop."""
 
-    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=KEPT))
+    looks: deque[UsageReading] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     async def watch(self, database: Database, wall_clock: Callable[[], float] = time.time) -> None:
         """Read the ledger every EVERY_S until cancelled. Raises DatabaseUnavailable."""
         while True:
-            read = functools.partial(database.read, functools.partial(look, now_unix_s=wall_clock()))
+            read = functools.partial(database.read, functools.partial(read_usage, now_unix_s=wall_clock()))
             self.looks.append(await database.run(read, for_operator=True))
             await asyncio.sleep(EVERY_S)
 
-    def since(self, newest: Look) -> tuple[float, Mapping[str, Used]]:
+    def used_since(self, newest: UsageReading) -> tuple[float, Mapping[str, Used]]:
         """Return a time in seconds and each tenant's use in it; 0 s if there is no earlier reading."""
         oldest = next((each for each in self.looks if each.at_unix_s > newest.at_unix_s - KEPT * EVERY_S), None)
         if oldest is None or newest.at_unix_s - oldest.at_unix_s < EVERY_S / 2:
@@ -85,8 +85,8 @@ class RecentUse:
         return newest.at_unix_s - oldest.at_unix_s, added
 
 
-def described(
-    snapshot: Snapshot | None, newest: Look, recent: tuple[float, Mapping[str, Used]], search: str, limit: int
+def described_tenants(
+    snapshot: Snapshot | None, newest: UsageReading, recent: tuple[float, Mapping[str, Used]], search: str, limit: int
 ) -> dict[str, Any]:
     """Describe the busiest tenants first; the rest is summed up in `other`."""
     tenants = snapshot.tenants if snapshot is not None else ()
@@ -116,7 +116,7 @@ def described(
     }
 
 
-def shares(limits: QuotaLimits, cached_weight_ratio: float, used: Used, seconds: float) -> dict[str, float]:
+def shares(limits: QuotaLimitsPart, cached_weight_ratio: float, used: Used, seconds: float) -> dict[str, float]:
     """Return the share by dimension, for dimensions with a limit."""
     uncached = used["prompt_tokens"] - used["cached_tokens"] * (1.0 - cached_weight_ratio)
     amounts = (
@@ -160,11 +160,11 @@ def _recently(
     return shares(*_limits(tier), lately.get(tenant, _NOTHING), recent_s) if recent_s else None
 
 
-def _limits(tier: QuotaEntry | None) -> tuple[QuotaLimits, float]:
-    return (tier.limits, tier.cached_token_weight_ratio) if tier is not None else (QuotaLimits(), 0.0)
+def _limits(tier: QuotaEntry | None) -> tuple[QuotaLimitsPart, float]:
+    return (tier.limits, tier.cached_token_weight_ratio) if tier is not None else (QuotaLimitsPart(), 0.0)
 
 
-def _totals(newest: Look) -> dict[str, Used]:
+def _totals(newest: UsageReading) -> dict[str, Used]:
     by_tenant: dict[str, list[Used]] = {}
     for (tenant, _), row in newest.rows.items():
         by_tenant.setdefault(tenant, []).append(row)

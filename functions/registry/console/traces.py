@@ -13,7 +13,7 @@ import msgspec
 
 from functions.registry.errors import ApiError
 from functions.telemetry.store import questions
-from functions.telemetry.store.client import StoreAway, StoreRefused, TraceStore
+from functions.telemetry.store.client import StoreAway, TraceStore, TraceStoreRefused
 from functions.telemetry.store.questions import Search
 from functions.telemetry.trace_parts import parts
 from functions.telemetry.trace_row import RowInvalid, TraceRow
@@ -37,18 +37,18 @@ class Traces:
 
     async def search(self, asked: Search) -> list[dict[str, Any]]:
         """Return up to `asked.limit` rows. Raises ApiError if the store is missing or unavailable."""
-        found = await self._asked(lambda store: questions.search(store, asked))
-        return [listed(row) for row in found]
+        found = await self._query(lambda store: questions.search(store, asked))
+        return [listed_row(row) for row in found]
 
     async def find(self, request_id: str) -> dict[str, Any] | None:
-        row = await self._asked(lambda store: questions.find(store, request_id))
-        return whole(row) if row is not None else None
+        row = await self._query(lambda store: questions.find(store, request_id))
+        return whole_row(row) if row is not None else None
 
     async def close(self) -> None:
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
 
-    async def _asked(self, question: Callable[[TraceStore], Answer]) -> Answer:
+    async def _query(self, question: Callable[[TraceStore], Answer]) -> Answer:
         store = self._store
         if store is None:
             raise ApiError(503, "no_trace_store", _NOT_CONFIGURED)
@@ -61,7 +61,7 @@ class Traces:
             return await asyncio.to_thread(question, store)
         except StoreAway as error:
             raise ApiError(503, "trace_store_away", f"the trace store does not answer: {error}") from error
-        except StoreRefused as error:
+        except TraceStoreRefused as error:
             if error.code in _NO_TABLE:
                 words = "the trace store has no traces yet: a gateway makes its tables with the first"
                 raise ApiError(503, "no_traces_yet", words) from error
@@ -80,11 +80,11 @@ _LISTED = (
 )
 
 
-def listed(row: TraceRow) -> dict[str, Any]:
+def listed_row(row: TraceRow) -> dict[str, Any]:
     """Return the fields of a row in a list."""
     plain = msgspec.to_builtins(row)
     return {name: plain[name] for name in _LISTED}
 
 
-def whole(row: TraceRow) -> dict[str, Any]:
+def whole_row(row: TraceRow) -> dict[str, Any]:
     return {**msgspec.to_builtins(row), "object": "trace", "parts": [asdict(part) for part in parts(row)]}

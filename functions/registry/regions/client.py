@@ -52,11 +52,11 @@ class RegionClient:
     def __init__(self, access: RegionAccess) -> None:
         self._client = httpx.AsyncClient(verify=access.verify(), headers=access.headers, trust_env=False)
 
-    async def changes(self, url: str, after: int, wait_s: float) -> FactsPage:
+    async def fetch_changes(self, url: str, after: int, wait_s: float) -> FactsPage:
         params = {"after": str(after), "wait_s": str(wait_s)}
         return await self._get(f"{url}/regions/v1/changes", params, FactsPage, _POLL)
 
-    async def used(self, url: str, after: str) -> Used:
+    async def fetch_used(self, url: str, after: str) -> Used:
         return await self._get(f"{url}/regions/v1/used", {"after": after}, Used, _TIMEOUT)
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from functions.artifacts.errors import ArtifactError
 from functions.artifacts.ingest import Expectation
 from functions.registry.errors import ApiError
 from functions.registry.services import RegistryServices
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 
 MAX_AT_ONCE = 100  # per round; the rest follows in the next one
 _ANYBODY = TenantId("")
@@ -44,7 +44,7 @@ class DeclaredContent:
     services: RegistryServices
     _there: set[Digest] = field(default_factory=set)
 
-    async def missing(self) -> dict[str, Missing]:
+    async def find_missing(self) -> dict[str, Missing]:
         """Return missing versions by model@version. If the store does not answer, the rest is not reported as
         missing."""
         ingesting = self.services.ingesting
@@ -60,7 +60,7 @@ class DeclaredContent:
         lacking: dict[str, Missing] = {}
         for subject, each in unknown.items():
             try:
-                is_there = await asyncio.to_thread(ingesting.has, each.digest)
+                is_there = await asyncio.to_thread(ingesting.has_manifest, each.digest)
             except ArtifactError:  # the store watch reports this
                 break
             if is_there:
@@ -71,21 +71,21 @@ class DeclaredContent:
                 break
         return lacking
 
-    async def bring(self, missing: dict[str, Missing], fetch: Fetch) -> dict[str, Exception | None]:
+    async def fetch_missing(self, missing: dict[str, Missing], fetch: Fetch) -> dict[str, Exception | None]:
         """Fetch each version from one region with `fetch`. Return the error of each, or None."""
         outcome: dict[str, Exception | None] = {}
         for subject, each in itertools.islice(missing.items(), MAX_AT_ONCE):
             try:
-                await self._bring(each, fetch)
+                await self._fetch_one(each, fetch)
                 outcome[subject] = None
-            except (Refused, ApiError, ArtifactError) as error:
+            except (CatalogueRefused, ApiError, ArtifactError) as error:
                 outcome[subject] = error
         return outcome
 
-    async def _bring(self, missing: Missing, fetch: Fetch) -> None:
+    async def _fetch_one(self, missing: Missing, fetch: Fetch) -> None:
         services, ingesting = self.services, self.services.ingesting
         tenant = services.declared.require_tenant(missing.model.id.partition("/")[0])
         # the tasks of several regions may fetch the same content
-        async with services.checks.of(_ANYBODY, missing.digest, "regions"):
-            if ingesting is not None and not await asyncio.to_thread(ingesting.has, missing.digest):
+        async with services.checks.lock_for(_ANYBODY, missing.digest, "regions"):
+            if ingesting is not None and not await asyncio.to_thread(ingesting.has_manifest, missing.digest):
                 await fetch(missing.digest, await services.expectation(tenant, str(missing.model.pool)))

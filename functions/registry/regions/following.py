@@ -38,7 +38,7 @@ from functions.registry.regions.declared_content import DeclaredContent
 from functions.registry.services import RegistryServices
 from functions.registry.sql import artifacts, region_facts
 from functions.registry.sql.audit import Actor
-from functions.registry.sql.errors import DatabaseUnavailable, Refused
+from functions.registry.sql.errors import CatalogueRefused, DatabaseUnavailable
 from functions.registry.sql.transaction import Write
 from functions.registry.version_content import no_store
 
@@ -50,7 +50,7 @@ MAX_TOLD = 100  # models or keys with held facts in an answer
 
 _log = logging.getLogger(__name__)
 _ANYBODY = TenantId("")
-_IN_THE_WAY = (Refused, ApiError, ArtifactError)
+_IN_THE_WAY = (CatalogueRefused, ApiError, ArtifactError)
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class RegionsFollower:
     async def run(self) -> None:
         """Follow the list of regions until cancelled. Raises RegionsUnreadable if the list cannot be read."""
         while True:
-            await self._look(await asyncio.to_thread(read_regions, self._file))
+            await self._apply_list(await asyncio.to_thread(read_regions, self._file))
             await asyncio.sleep(LOOK_S)
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class RegionsFollower:
             for other in sorted(self.others.values(), key=lambda other: other.name)
         ]
 
-    async def _look(self, listed: dict[str, RegionAddress]) -> None:
+    async def _apply_list(self, listed: dict[str, RegionAddress]) -> None:
         wanted = {name: address.registry_url for name, address in listed.items() if name != self.region}
         for name, other in list(self.others.items()):
             if wanted.get(name) != other.url:
@@ -148,13 +148,13 @@ class RegionsFollower:
         for name, url in wanted.items():
             if name not in self.others:
                 other = self.others[name] = OtherRegion(name, url)
-                self._begin(other)
+                self._start_tasks(other)
 
-    def _begin(self, other: OtherRegion) -> None:
+    def _start_tasks(self, other: OtherRegion) -> None:
         away = (RegionAway, DatabaseUnavailable, BusUnavailable)
         parts: dict[str, Callable[[OtherRegion], Awaitable[None]]] = {
-            "changes": self._follow, "models": self._take_waiting, "retries": self._try_again, "limits": self._charge,
-            "declared content": self._bring_declared,
+            "changes": self._follow, "models": self._apply_waiting, "retries": self._try_again, "limits": self._charge,
+            "declared content": self._fetch_declared,
         }  # fmt: skip
         for what, run in parts.items():
             other.tasks.forever(f"region {other.name}: {what}", functools.partial(run, other), expected=away)
@@ -164,40 +164,40 @@ class RegionsFollower:
     async def _follow(self, other: OtherRegion) -> None:
         wait_s = 0.0  # the first request returns immediately, which shows that the region answers
         while True:
-            page = await self._client.changes(other.url, other.change, wait_s)
+            page = await self._client.fetch_changes(other.url, other.change, wait_s)
             other.heard_s = self._clock()
             if (other.lineage and page.lineage != other.lineage) or page.change < other.change:
                 _log.warning("region %s has another database than before: all of it is read anew", other.name)
                 other.lineage, other.change, wait_s = page.lineage, 0, 0.0
                 continue
             for key in page.keys:
-                await self._take_key(other, key)
+                await self._apply_key(other, key)
             other.waiting |= {model.id: model for model in page.models}
             other.updated.set()
             other.lineage, other.change = page.lineage, page.change
             wait_s = 0.0 if page.more else WAIT_S
 
-    async def _take_waiting(self, other: OtherRegion) -> None:
+    async def _apply_waiting(self, other: OtherRegion) -> None:
         while True:
             await other.updated.wait()
             other.updated.clear()
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(AT_ONCE):
-                        group.create_task(self._take_some(other))
+                        group.create_task(self._apply_models(other))
             except ExceptionGroup as several:
                 raise several.exceptions[0] from None
 
-    async def _take_some(self, other: OtherRegion) -> None:
+    async def _apply_models(self, other: OtherRegion) -> None:
         while other.waiting:
             model = other.waiting.pop(next(iter(other.waiting)))
             try:
-                held = await self._take_model(other, model)
+                held = await self._apply_model(other, model)
             except BaseException:
                 other.waiting.setdefault(model.id, model)
                 other.updated.set()
                 raise
-            self._note(other, model.id, held)
+            self._record_held(other, model.id, held)
             if held:
                 other.tried_again[model.id] = model
 
@@ -208,11 +208,11 @@ class RegionsFollower:
             other.waiting = again | other.waiting  # facts received since then are newer
             keys, other.keys_again = other.keys_again, {}
             for key in keys.values():
-                await self._take_key(other, key)
+                await self._apply_key(other, key)
             if again:
                 other.updated.set()
 
-    def _note(self, other: OtherRegion, subject: str, held: tuple[Held, ...]) -> None:
+    def _record_held(self, other: OtherRegion, subject: str, held: tuple[Held, ...]) -> None:
         if held and held != other.held.get(subject):
             for each in held:
                 _log.warning("region %s: %s is held (%s): %s", other.name, each.subject, each.code, each.message)
@@ -223,7 +223,7 @@ class RegionsFollower:
 
     # -- adopting facts ----------------------------------------------------------------------------------------------
 
-    async def _take_key(self, other: OtherRegion, fact: KeyFact) -> None:
+    async def _apply_key(self, other: OtherRegion, fact: KeyFact) -> None:
         services = self._services
         try:
             ours = (await self._read(lambda c: region_facts.keys_of(c, (fact.id,)))).get(fact.id)
@@ -231,14 +231,14 @@ class RegionsFollower:
             if isinstance(decided, KeyFact):
                 if ours is None:
                     services.declared.require_tenant(fact.tenant)
-                write = lambda write: taking.take_key(write, fact, services.max_keys_per_tenant)  # noqa: E731
+                write = lambda write: taking.apply_key(write, fact, services.max_keys_per_tenant)  # noqa: E731
                 await self._write(other, write)
-            self._note(other, fact.id, (decided,) if isinstance(decided, Held) else ())
+            self._record_held(other, fact.id, (decided,) if isinstance(decided, Held) else ())
         except _IN_THE_WAY as error:
-            self._note(other, fact.id, (_held(fact.id, error),))
+            self._record_held(other, fact.id, (_held(fact.id, error),))
             other.keys_again[fact.id] = fact
 
-    async def _take_model(self, other: OtherRegion, theirs: ModelFacts) -> tuple[Held, ...]:
+    async def _apply_model(self, other: OtherRegion, theirs: ModelFacts) -> tuple[Held, ...]:
         """Adopt a model's facts. Return the conflicts that keep some of them from being adopted."""
         services, limits = self._services, self._services.limits
         if services.declared.git_model(ModelId(theirs.id)) is not None:
@@ -257,30 +257,30 @@ class RegionsFollower:
 
         model, partial = theirs.id, functools.partial
         for version in taken.versions:
-            content = self._bring(other, theirs, Digest(version.digest))
-            work = partial(taking.take_version, model=theirs, fact=version, limits=limits)
+            content = self._fetch_content(other, theirs, Digest(version.digest))
+            work = partial(taking.apply_version, model=theirs, fact=version, limits=limits)
             await step(f"{model}@{version.name}", work, content)
         if taken.policy:
-            await step(f"{model} {theirs.rollout}", partial(taking.take_policy, model=theirs))
+            await step(f"{model} {theirs.rollout}", partial(taking.apply_policy, model=theirs))
         for channel in taken.channels:
             policy_of = services.declared.policy
-            moved = partial(taking.take_channel, model=theirs, fact=channel, policy_of=policy_of, limits=limits)
+            moved = partial(taking.apply_channel, model=theirs, fact=channel, policy_of=policy_of, limits=limits)
             await step(f"{model}:{channel.name}", moved)
         for version in taken.gone:
-            await step(f"{model}@{version.name}", partial(taking.take_away, model=theirs, fact=version))
+            await step(f"{model}@{version.name}", partial(taking.apply_version_deletion, model=theirs, fact=version))
         for version in taken.kept:
-            await step(f"{model}@{version.name}", partial(taking.keep_version, model=theirs, fact=version))
+            await step(f"{model}@{version.name}", partial(taking.restore_version, model=theirs, fact=version))
         if taken.model_ends:
-            await step(model, partial(taking.end_model, model=theirs))
+            await step(model, partial(taking.apply_model_deletion, model=theirs))
         return tuple(held)
 
-    async def _bring(self, other: OtherRegion, model: ModelFacts, digest: Digest) -> None:
+    async def _fetch_content(self, other: OtherRegion, model: ModelFacts, digest: Digest) -> None:
         """Copy the content of a version to this region's store, for the tenant."""
         services, ingesting = self._services, self._services.ingesting
         tenant = services.declared.require_tenant(model.tenant)
         services.declared.require_base(model.base, tenant)
         # one copy of a digest at a time, whatever the tenant
-        async with services.checks.of(_ANYBODY, digest, "regions"):
+        async with services.checks.lock_for(_ANYBODY, digest, "regions"):
             if await self._read(lambda c: artifacts.find(c, digest, tenant)) is not None:
                 return
             if ingesting is None:
@@ -289,7 +289,7 @@ class RegionsFollower:
             await self._fetch(ingesting, other, digest, expect)
         _log.info("region %s: %s of %s was brought over", other.name, digest, model.id)
 
-    async def _bring_declared(self, other: OtherRegion) -> None:
+    async def _fetch_declared(self, other: OtherRegion) -> None:
         async def fetch(digest: Digest, expect: Expectation) -> None:
             ingesting = self._services.ingesting
             if ingesting is None:
@@ -299,23 +299,23 @@ class RegionsFollower:
 
         told: set[str] = set()
         while True:
-            missing = await self._declared.missing()
+            missing = await self._declared.find_missing()
             for subject in told - missing.keys():
-                self._note(other, subject, ())
-            for subject, error in (await self._declared.bring(missing, fetch)).items():
-                self._note(other, subject, () if error is None else (_held(subject, error),))
+                self._record_held(other, subject, ())
+            for subject, error in (await self._declared.fetch_missing(missing, fetch)).items():
+                self._record_held(other, subject, () if error is None else (_held(subject, error),))
             told = set(missing)
             await asyncio.sleep(RETRY_S)
 
     async def _fetch(self, ingesting: Ingesting, other: OtherRegion, digest: Digest, expect: Expectation) -> None:
-        async with ingesting.place_soon(None):
+        async with ingesting.wait_for_place(None):
             with contextlib.closing(RegionContent(self._access, other.url)) as source:
 
-                def bring() -> None:
+                def ingest_content() -> None:
                     ingested = ingesting.ingest.from_source(source, digest, expect)
-                    ingesting.keep(ingested, "", expect, other.actor)
+                    ingesting.record_artifact(ingested, "", expect, other.actor)
 
-                await ingesting.run(bring)
+                await ingesting.run(ingest_content)
 
     async def _read(self, work: Callable[[Any], Any]) -> Any:
         database = self._services.database
@@ -338,7 +338,7 @@ class RegionsFollower:
         lost."""
         is_whole, more = other.used_upto == "0", True
         while more:
-            used = await self._client.used(other.url, other.used_upto)
+            used = await self._client.fetch_used(other.url, other.used_upto)
             other.heard_s = self._clock()
             if used.began != other.used_began and not is_whole:
                 charged = None
@@ -351,5 +351,5 @@ class RegionsFollower:
 
 
 def _held(subject: str, error: Exception) -> Held:
-    code = error.code if isinstance(error, Refused | ApiError) else type(error).__name__
+    code = error.code if isinstance(error, CatalogueRefused | ApiError) else type(error).__name__
     return Held(subject, str(code), error.message if isinstance(error, ApiError) else str(error))

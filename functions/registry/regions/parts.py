@@ -22,7 +22,7 @@ class RegionParts:
     bus: RegionBus
     objects: S3Store | None
 
-    def begin(self, tasks: Supervised) -> None:
+    def start_tasks(self, tasks: Supervised) -> None:
         tasks.forever("regions", self.follower.run, expected=(RegionsUnreadable,))
 
     async def close(self) -> None:

@@ -43,7 +43,7 @@ def regions_routes(services: RegistryServices, parts: RegionParts) -> APIRouter:
     @router.get("/regions/v1/changes", dependencies=of_regions)
     async def changes(request: Request, after: After = 0, wait_s: WaitSeconds = 0.0) -> Response:
         """Models and keys of the API that writes above `after` have changed."""
-        if await unless_client_leaves(request, follower.beyond(after, wait_s)) is None:
+        if await unless_client_leaves(request, follower.next_changes(after, wait_s)) is None:
             return Response(status_code=204)
         read = lambda connection: region_facts.page_after(connection, regions.region, after)  # noqa: E731
         page = await database.run(lambda: database.read(read), for_operator=True)

@@ -10,42 +10,42 @@ from functions.api.ids import ModelId
 from functions.decisions.regions.facts import ChannelFact, KeyFact, ModelFacts, VersionFact
 from functions.decisions.regions.merge import is_later_policy
 from functions.decisions.rollout.events import RolledBack
-from functions.registry.channel_moves import Move, PolicyOf
+from functions.registry.channel_moves import ChannelMove, PolicyOf
 from functions.registry.sql import api_keys, catalogue_writes, region_facts, rollout_writes, rollouts
 from functions.registry.sql.api_keys import StoredKey
-from functions.registry.sql.catalogue_writes import Limits, NewVersion
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.catalogue_writes import CatalogueLimits, NewVersion
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.tables import channels, models, versions
 from functions.registry.sql.transaction import Write
 
 CLOCKS_DIFFER_S = 5.0
 
 
-def take_version(write: Write, model: ModelFacts, fact: VersionFact, limits: Limits) -> None:
+def apply_version(write: Write, model: ModelFacts, fact: VersionFact, limits: CatalogueLimits) -> None:
     """Add a version. Its content is already in this region's store, with a row among the tenant's artifacts."""
     known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
     is_new = known is None or known.deleted
     policy = model.rollout if is_new else None
     new = NewVersion(model.id, model.tenant, model.base, fact.name, fact.digest, fact.artifact_uri, policy)
     if not catalogue_writes.put_version(write, new, limits):
-        write.audited("version.again", f"{model.id}@{fact.name}", model.tenant, since_unix_s=fact.since_unix_s)
-        catalogue_writes.touch(write, model.id)
+        write.add_audit_entry("version.again", f"{model.id}@{fact.name}", model.tenant, since_unix_s=fact.since_unix_s)
+        catalogue_writes.touch_model(write, model.id)
     if is_new:  # with the time of its policy, not of this write
         its = model if known is None or is_later_policy(known, model) else known
         catalogue_writes.set_policy(write, model.id, its.rollout, its.rollout_since_unix_s)
     _stamp(write, model.id, fact)
 
 
-def take_policy(write: Write, model: ModelFacts) -> None:
+def apply_policy(write: Write, model: ModelFacts) -> None:
     """Use the RolloutPolicy that the other region set; this region's next rollout of the model follows it."""
     known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
     if known is None or not is_later_policy(known, model):
         return
     catalogue_writes.set_policy(write, model.id, model.rollout, model.rollout_since_unix_s)
-    write.audited("model.changed", model.id, model.tenant, rollout=model.rollout, before=known.rollout)
+    write.add_audit_entry("model.changed", model.id, model.tenant, rollout=model.rollout, before=known.rollout)
 
 
-def take_away(write: Write, model: ModelFacts, fact: VersionFact) -> None:
+def apply_version_deletion(write: Write, model: ModelFacts, fact: VersionFact) -> None:
     """Delete a version that was deleted there. A version unknown here gets a deleted row, so that its name stays
     taken."""
     here = (versions.c.model == model.id, versions.c.name == fact.name)
@@ -55,53 +55,55 @@ def take_away(write: Write, model: ModelFacts, fact: VersionFact) -> None:
         values = {"created_unix_s": write.now_unix_s, "created_by": write.actor.name, "since_unix_s": fact.since_unix_s}
         gone = {"model": model.id, "name": fact.name, "digest": fact.digest, "artifact_uri": fact.artifact_uri}
         write.connection.execute(insert(versions).values(**gone, **values, deleted=True))
-        write.audited("version.deleted", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
-        catalogue_writes.touch(write, model.id)
+        write.add_audit_entry("version.deleted", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
+        catalogue_writes.touch_model(write, model.id)
     elif not row.deleted:
-        catalogue_writes.delete_version(write, catalogue_writes.existing(write, model.id), fact.name)
+        catalogue_writes.delete_version(write, catalogue_writes.require_model(write, model.id), fact.name)
     else:
-        write.audited("version.deleted", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
-        catalogue_writes.touch(write, model.id)
+        write.add_audit_entry("version.deleted", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
+        catalogue_writes.touch_model(write, model.id)
     _stamp(write, model.id, fact)
 
 
-def keep_version(write: Write, model: ModelFacts, fact: VersionFact) -> None:
+def restore_version(write: Write, model: ModelFacts, fact: VersionFact) -> None:
     """Create a version anew that was deleted there but is in use here. Other regions will adopt that."""
     catalogue_writes.stamp_version(write, model.id, fact.name, deleted=False)
-    catalogue_writes.touch(write, model.id)
-    write.audited("version.kept", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
+    catalogue_writes.touch_model(write, model.id)
+    write.add_audit_entry("version.kept", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
 
 
-def take_channel(write: Write, model: ModelFacts, fact: ChannelFact, policy_of: PolicyOf, limits: Limits) -> None:
+def apply_channel(
+    write: Write, model: ModelFacts, fact: ChannelFact, policy_of: PolicyOf, limits: CatalogueLimits
+) -> None:
     """Move a channel as in the other region, by a rollout of this region if the model's policy has stages.
 
     Raises Refused if such a rollout was rolled back here: a person decides if it is tried again.
     """
     if fact.version is None:
-        _take_channel_away(write, model, fact)
+        _apply_channel_deletion(write, model, fact)
         return
-    stored = catalogue_writes.existing(write, model.id)
+    stored = catalogue_writes.require_model(write, model.id)
     pointed = stored.channels.get(fact.name)
     active = rollouts.active_of(write.connection, model.id, fact.name)
     if active is not None and active.rollout.to_version != fact.version:
         event = RolledBack(by=write.actor.name, reason=f"{model.id}:{fact.name} was moved to {fact.version} there")
-        rollout_writes.apply(write, active.rollout.id, event, None, limits)
+        rollout_writes.apply_event(write, active.rollout.id, event, None, limits)
     elif active is None and pointed is not None and pointed.version != fact.version:
         _refuse_again(write, model.id, fact)
-    moved = Move(ModelId(model.id), fact.name, fact.version, policy_of, limits).apply(write)
+    moved = ChannelMove(ModelId(model.id), fact.name, fact.version, policy_of, limits).apply(write)
     if moved.rollout is None:
         here = (channels.c.model == model.id, channels.c.name == fact.name)
         write.connection.execute(update(channels).where(*here).values(moved_unix_s=fact.since_unix_s))
         if not moved.is_new:  # it points there already, since another time
-            catalogue_writes.touch(write, model.id)
-            write.audited("channel.moved", f"{model.id}:{fact.name}", model.tenant, version=fact.version)
+            catalogue_writes.touch_model(write, model.id)
+            write.add_audit_entry("channel.moved", f"{model.id}:{fact.name}", model.tenant, version=fact.version)
 
 
-def end_model(write: Write, model: ModelFacts) -> None:
-    catalogue_writes.delete_model(write, catalogue_writes.existing(write, model.id))
+def apply_model_deletion(write: Write, model: ModelFacts) -> None:
+    catalogue_writes.delete_model(write, catalogue_writes.require_model(write, model.id))
 
 
-def take_key(write: Write, fact: KeyFact, max_keys: int) -> None:
+def apply_key(write: Write, fact: KeyFact, max_keys: int) -> None:
     """Add a new key, or revoke one."""
     if fact.id not in region_facts.keys_of(write.connection, (fact.id,)):
         stored = StoredKey(
@@ -113,13 +115,13 @@ def take_key(write: Write, fact: KeyFact, max_keys: int) -> None:
         api_keys.revoke(write, fact.tenant, fact.id)
 
 
-def _take_channel_away(write: Write, model: ModelFacts, fact: ChannelFact) -> None:
-    stored = catalogue_writes.existing(write, model.id)
+def _apply_channel_deletion(write: Write, model: ModelFacts, fact: ChannelFact) -> None:
+    stored = catalogue_writes.require_model(write, model.id)
     if fact.name in stored.channels:
         catalogue_writes.delete_channel(write, stored, fact.name)
     else:
-        write.audited("channel.deleted", f"{model.id}:{fact.name}", model.tenant)
-        catalogue_writes.touch(write, model.id)
+        write.add_audit_entry("channel.deleted", f"{model.id}:{fact.name}", model.tenant)
+        catalogue_writes.touch_model(write, model.id)
     catalogue_writes.end_channel(write, model.id, fact.name, fact.since_unix_s)
 
 
@@ -133,7 +135,7 @@ def _refuse_again(write: Write, model: str, fact: ChannelFact) -> None:
     ):
         return
     message = f"{model}:{fact.name} was moved to {fact.version} there; here {last} is {found.rollout.state}"
-    raise Refused("conflict", "taken_back_here", f"{message}: resume it, or move the channel back there", last)
+    raise CatalogueRefused("conflict", "taken_back_here", f"{message}: resume it, or move the channel back there", last)
 
 
 def _stamp(write: Write, model: str, fact: VersionFact) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.tables import api_keys
 from functions.registry.sql.transaction import Write
 
@@ -32,10 +32,12 @@ class StoredKey:
 def create(write: Write, key: StoredKey, max_keys: int) -> None:
     """Add a key. An id is used only once in the installation, even after its key was revoked."""
     if write.connection.execute(select(api_keys.c.id).where(api_keys.c.id == key.id)).first() is not None:
-        raise Refused("conflict", "key_exists", f"there is, or was, a key {key.id}; choose another id", key.id)
+        raise CatalogueRefused("conflict", "key_exists", f"there is, or was, a key {key.id}; choose another id", key.id)
     mine = select(func.count()).select_from(api_keys).where(api_keys.c.tenant == key.tenant, ~api_keys.c.revoked)
     if (write.connection.scalar(mine) or 0) >= max_keys:
-        raise Refused("limit", "too_many_keys", f"{key.tenant} has {max_keys} keys, which is the limit; revoke one")
+        raise CatalogueRefused(
+            "limit", "too_many_keys", f"{key.tenant} has {max_keys} keys, which is the limit; revoke one"
+        )
     write.connection.execute(
         insert(api_keys).values(
             id=key.id,
@@ -57,7 +59,7 @@ def create(write: Write, key: StoredKey, max_keys: int) -> None:
     }
     if key.limits is not None:
         detail["limits"] = key.limits
-    write.audited("key.created", key.id, key.tenant, **detail)
+    write.add_audit_entry("key.created", key.id, key.tenant, **detail)
 
 
 def revoke(write: Write, tenant: str, key_id: str) -> bool:
@@ -65,26 +67,26 @@ def revoke(write: Write, tenant: str, key_id: str) -> bool:
     here = (api_keys.c.id == key_id, api_keys.c.tenant == tenant)
     row = write.connection.execute(select(api_keys).where(*here)).one_or_none()
     if row is None:
-        raise Refused("missing", "key_not_found", f"{tenant} has no key {key_id} that was made here", key_id)
+        raise CatalogueRefused("missing", "key_not_found", f"{tenant} has no key {key_id} that was made here", key_id)
     if row.revoked:
         return False
     write.connection.execute(update(api_keys).where(*here).values(revoked=True, change=write.change))
-    write.audited("key.revoked", key_id, tenant)
+    write.add_audit_entry("key.revoked", key_id, tenant)
     return True
 
 
-def of_tenant(connection: Connection, tenant: str, after: str, limit: int) -> list[StoredKey]:
+def keys_of_tenant(connection: Connection, tenant: str, after: str, limit: int) -> list[StoredKey]:
     query = select(api_keys).where(api_keys.c.tenant == tenant, api_keys.c.id > after)
-    return [stored(row) for row in connection.execute(query.order_by(api_keys.c.id).limit(limit))]
+    return [stored_key(row) for row in connection.execute(query.order_by(api_keys.c.id).limit(limit))]
 
 
-def changed(connection: Connection, after: int, upto: int) -> list[StoredKey]:
+def keys_changed(connection: Connection, after: int, upto: int) -> list[StoredKey]:
     touched = (api_keys.c.change > after, api_keys.c.change <= upto)
     query = select(api_keys).where(*touched).order_by(api_keys.c.change, api_keys.c.id)
-    return [stored(row) for row in connection.execute(query)]
+    return [stored_key(row) for row in connection.execute(query)]
 
 
-def stored(row: Row[Any]) -> StoredKey:
+def stored_key(row: Row[Any]) -> StoredKey:
     return StoredKey(
         id=row.id,
         tenant=row.tenant,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
 
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.tables import artifacts, models, versions
 from functions.registry.sql.transaction import Write
 
@@ -43,7 +43,7 @@ class StoredArtifact:
     checked: tuple[str, ...] = ()  # fingerprints of the bases that it is known to fit
 
 
-def keep(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None) -> bool:
+def put_artifact(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None) -> bool:
     """Add the artifact, or record its use. Return True if it is new to its tenant. Raises Refused over the limit."""
     if limit is not None:
         digest, tenant, size_bytes = artifact.digest, artifact.tenant, artifact.total_bytes
@@ -53,8 +53,8 @@ def keep(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None)
     if known is not None:
         write.connection.execute(update(artifacts).where(*here).values(used_unix_s=write.now_unix_s))
         for fingerprint in artifact.checked:
-            fits(write.connection, artifact.digest, artifact.tenant, fingerprint)
-        write.audited("artifact.again", artifact.digest, artifact.tenant)
+            record_fit(write.connection, artifact.digest, artifact.tenant, fingerprint)
+        write.add_audit_entry("artifact.again", artifact.digest, artifact.tenant)
         return False
     write.connection.execute(
         insert(artifacts).values(
@@ -68,7 +68,7 @@ def keep(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None)
         )
     )
     detail = {"artifact_uri": artifact.artifact_uri, "total_bytes": artifact.total_bytes}
-    write.audited("artifact.kept", artifact.digest, artifact.tenant, **detail)
+    write.add_audit_entry("artifact.kept", artifact.digest, artifact.tenant, **detail)
     return True
 
 
@@ -97,10 +97,10 @@ def refuse_without_room(
             f"{limit.max_bytes}: delete versions that nobody calls, whose content counts for {limit.grace_s:g} s more, "
             "or ask the operator for more (SHOAL_REGISTRY_MAX_ARTIFACT_BYTES_PER_TENANT)"
         )
-        raise Refused("limit", "too_many_artifact_bytes", message)
+        raise CatalogueRefused("limit", "too_many_artifact_bytes", message)
 
 
-def fits(connection: Connection, digest: str, tenant: str, fingerprint: str) -> None:
+def record_fit(connection: Connection, digest: str, tenant: str, fingerprint: str) -> None:
     """Record that the content fits the base with this fingerprint."""
     mine = (artifacts.c.digest == digest, artifacts.c.tenant.in_((tenant, OPERATOR)))
     query = select(artifacts.c.tenant, artifacts.c.checked).where(*mine).order_by(artifacts.c.tenant)
@@ -111,7 +111,7 @@ def fits(connection: Connection, digest: str, tenant: str, fingerprint: str) -> 
         connection.execute(update(artifacts).where(*here).values(checked=kept))
 
 
-def used(write: Write, digest: str, tenant: str) -> bool:
+def may_name_digest(write: Write, digest: str, tenant: str) -> bool:
     """Return True if the tenant may name the digest."""
     mine = artifacts.c.tenant.in_((tenant, OPERATOR))
     return (
@@ -120,7 +120,7 @@ def used(write: Write, digest: str, tenant: str) -> bool:
     )
 
 
-def released(write: Write, digests: Collection[str], tenant: str) -> None:
+def mark_released(write: Write, digests: Collection[str], tenant: str) -> None:
     """Restart the grace period of these artifacts: the version that named them was deleted."""
     mine = (artifacts.c.digest.in_(digests), artifacts.c.tenant.in_((tenant, OPERATOR)))
     write.connection.execute(update(artifacts).where(*mine).values(used_unix_s=write.now_unix_s))
@@ -149,7 +149,7 @@ def retire(write: Write, used_before_unix_s: float) -> list[str]:
     digests = sorted(write.connection.scalars(select(artifacts.c.digest).where(*old)))
     if digests:
         write.connection.execute(delete(artifacts).where(*old))
-        write.audited("artifact.retired", "artifacts", "", digests=digests[:100], count=len(digests))
+        write.add_audit_entry("artifact.retired", "artifacts", "", digests=digests[:100], count=len(digests))
     return digests
 
 

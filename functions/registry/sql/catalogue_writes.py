@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, delete, func, ins
 
 from functions.registry.sql import artifacts, catalogue
 from functions.registry.sql.catalogue import StoredChannel, StoredModel
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.tables import channel_ends, channels, models, rollouts, versions
 from functions.registry.sql.transaction import Write
 
@@ -75,7 +75,7 @@ class NewVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CatalogueLimits:
     models_per_tenant: int
     versions_per_model: int
     channels_per_model: int
@@ -87,7 +87,7 @@ class Limits:
 DEFAULT_POLICY = "default"
 
 
-def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
+def put_version(write: Write, new: NewVersion, limits: CatalogueLimits) -> bool:
     """Add a version. Return False if it exists with the same content."""
     before = _ensure_model(write, new, limits)
     row = write.connection.execute(
@@ -96,16 +96,16 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
     if row is not None and row.digest != new.digest:
         was = "was, before it was deleted," if row.deleted else "is"
         message = f"{new.model}@{new.name} {was} {row.digest}: versions never change; give the new content a new name"
-        raise Refused("conflict", "version_taken", message, row.digest)
-    if not artifacts.used(write, new.digest, new.tenant):
+        raise CatalogueRefused("conflict", "version_taken", message, row.digest)
+    if not artifacts.may_name_digest(write, new.digest, new.tenant):
         message = f"no artifact {new.digest} was brought in by {new.tenant or 'the operator'}; POST /v1/artifacts first"
-        raise Refused("missing", "artifact_not_found", message, new.digest)
+        raise CatalogueRefused("missing", "artifact_not_found", message, new.digest)
     if row is not None and not row.deleted:
         return False
     _check_room_for_version(before, new, limits)
     if row is not None:
         same = (versions.c.model == new.model, versions.c.name == new.name)
-        again = {"deleted": False, "since_unix_s": later(write, since_of(row))}
+        again = {"deleted": False, "since_unix_s": next_timestamp(write, since_of(row))}
         write.connection.execute(update(versions).where(*same).values(**again))
     else:
         _check_room_for_name(write, new, limits)
@@ -122,14 +122,16 @@ def put_version(write: Write, new: NewVersion, limits: Limits) -> bool:
             )
         )
     _refuse_over_share(write, new.tenant, limits)
-    touch(write, new.model)
+    touch_model(write, new.model)
     subject = f"{new.model}@{new.name}"
     detail = {"digest": new.digest, "artifact_uri": new.artifact_uri, "base": new.base}
-    write.audited("version.put", subject, new.tenant, **detail)
+    write.add_audit_entry("version.put", subject, new.tenant, **detail)
     return True
 
 
-def point(write: Write, model: StoredModel, channel: str, version: str, limits: Limits) -> StoredChannel:
+def point_channel(
+    write: Write, model: StoredModel, channel: str, version: str, limits: CatalogueLimits
+) -> StoredChannel:
     """Point the channel to the version immediately.
 
     The lock version of a new channel is the write's number, so it is above those of a deleted channel of that name.
@@ -137,9 +139,11 @@ def point(write: Write, model: StoredModel, channel: str, version: str, limits: 
     before = model.channels.get(channel)
     if before is None and len(model.channels) >= limits.channels_per_model:
         message = f"{model.id} has {limits.channels_per_model} channels, which is the limit; delete one"
-        raise Refused("limit", "too_many_channels", message)
+        raise CatalogueRefused("limit", "too_many_channels", message)
     lock_version = before.lock_version + 1 if before is not None else write.change
-    moved_unix_s = later(write, before.moved_unix_s if before is not None else _ended(write, model.id, channel))
+    moved_unix_s = next_timestamp(
+        write, before.moved_unix_s if before is not None else _ended(write, model.id, channel)
+    )
     after = StoredChannel(version, lock_version, moved_unix_s)
     values = {"version": version, "lock_version": after.lock_version, "moved_unix_s": after.moved_unix_s}
     if before is None:
@@ -148,20 +152,22 @@ def point(write: Write, model: StoredModel, channel: str, version: str, limits: 
     else:
         here = (channels.c.model == model.id, channels.c.name == channel)
         write.connection.execute(update(channels).where(*here).values(**values))
-    touch(write, model.id)
+    touch_model(write, model.id)
     detail = {"version": version, "before": before.version if before is not None else None}
-    write.audited("channel.moved", f"{model.id}:{channel}", model.tenant, **detail)
+    write.add_audit_entry("channel.moved", f"{model.id}:{channel}", model.tenant, **detail)
     return after
 
 
 def delete_channel(write: Write, model: StoredModel, channel: str) -> None:
     if channel not in model.channels:
-        raise Refused("missing", "channel_not_found", f"{model.id} has no channel {channel}")
+        raise CatalogueRefused("missing", "channel_not_found", f"{model.id} has no channel {channel}")
     _refuse_while_rolling(write, model.id, channel)
     write.connection.execute(delete(channels).where(channels.c.model == model.id, channels.c.name == channel))
-    end_channel(write, model.id, channel, later(write, model.channels[channel].moved_unix_s))
-    touch(write, model.id)
-    write.audited("channel.deleted", f"{model.id}:{channel}", model.tenant, version=model.channels[channel].version)
+    end_channel(write, model.id, channel, next_timestamp(write, model.channels[channel].moved_unix_s))
+    touch_model(write, model.id)
+    write.add_audit_entry(
+        "channel.deleted", f"{model.id}:{channel}", model.tenant, version=model.channels[channel].version
+    )
 
 
 def delete_version(write: Write, model: StoredModel, name: str) -> None:
@@ -169,16 +175,16 @@ def delete_version(write: Write, model: StoredModel, name: str) -> None:
     taken."""
     version = model.version(name)
     if version is None:
-        raise Refused("missing", "version_not_found", f"{model.id} has no version {name}")
+        raise CatalogueRefused("missing", "version_not_found", f"{model.id} has no version {name}")
     naming = sorted(channel for channel, it in model.channels.items() if it.version == name)
     if naming:
         message = f"channel {naming[0]} of {model.id} names {name}; move or delete the channel first"
-        raise Refused("conflict", "version_in_use", message, naming[0])
+        raise CatalogueRefused("conflict", "version_in_use", message, naming[0])
     _refuse_while_rolling(write, model.id, None)
     stamp_version(write, model.id, name, deleted=True)
-    artifacts.released(write, (version.digest,), model.tenant)
-    touch(write, model.id)
-    write.audited("version.deleted", f"{model.id}@{name}", model.tenant, digest=version.digest)
+    artifacts.mark_released(write, (version.digest,), model.tenant)
+    touch_model(write, model.id)
+    write.add_audit_entry("version.deleted", f"{model.id}@{name}", model.tenant, digest=version.digest)
 
 
 def delete_model(write: Write, model: StoredModel) -> None:
@@ -186,13 +192,13 @@ def delete_model(write: Write, model: StoredModel) -> None:
     _refuse_while_rolling(write, model.id, None)
     write.connection.execute(delete(channels).where(channels.c.model == model.id))
     for channel, it in model.channels.items():
-        end_channel(write, model.id, channel, later(write, it.moved_unix_s))
+        end_channel(write, model.id, channel, next_timestamp(write, it.moved_unix_s))
     for version in model.versions:
         stamp_version(write, model.id, version.name, deleted=True)
     write.connection.execute(update(models).where(models.c.id == model.id).values(deleted=True))
-    artifacts.released(write, [version.digest for version in model.versions], model.tenant)
-    touch(write, model.id)
-    write.audited("model.deleted", model.id, model.tenant)
+    artifacts.mark_released(write, [version.digest for version in model.versions], model.tenant)
+    touch_model(write, model.id)
+    write.add_audit_entry("model.deleted", model.id, model.tenant)
 
 
 # Times of facts, for other regions. A new fact is always later than the one that it replaces, whatever the clocks
@@ -201,7 +207,7 @@ CLOCK_STEP_S = 0.001
 MAX_ENDS = 100  # deleted channels per model; all regions know older deletions
 
 
-def later(write: Write, before_unix_s: float | None) -> float:
+def next_timestamp(write: Write, before_unix_s: float | None) -> float:
     return write.now_unix_s if before_unix_s is None else max(write.now_unix_s, before_unix_s + CLOCK_STEP_S)
 
 
@@ -212,7 +218,7 @@ def since_of(row: Row[Any]) -> float:
 def stamp_version(write: Write, model: str, name: str, *, deleted: bool) -> None:
     here = (versions.c.model == model, versions.c.name == name)
     row = write.connection.execute(select(versions).where(*here)).one()
-    stamped = {"deleted": deleted, "since_unix_s": later(write, since_of(row))}
+    stamped = {"deleted": deleted, "since_unix_s": next_timestamp(write, since_of(row))}
     write.connection.execute(update(versions).where(*here).values(**stamped))
 
 
@@ -237,20 +243,20 @@ def _ended(write: Write, model: str, channel: str) -> float | None:
     return write.connection.scalar(select(channel_ends.c.since_unix_s).where(*here))
 
 
-def existing(write: Write, model_id: str) -> StoredModel:
+def require_model(write: Write, model_id: str) -> StoredModel:
     """Return the model. Raises Refused if it does not exist."""
     model = catalogue.model(write.connection, model_id)
     if model is None:
-        raise Refused("missing", "model_not_found", f"there is no model {model_id} that was made here")
+        raise CatalogueRefused("missing", "model_not_found", f"there is no model {model_id} that was made here")
     return model
 
 
-def touch(write: Write, model_id: str) -> None:
+def touch_model(write: Write, model_id: str) -> None:
     """Mark the model as changed by this write, for readers of changes."""
     write.connection.execute(update(models).where(models.c.id == model_id).values(change=write.change))
 
 
-def _ensure_model(write: Write, new: NewVersion, limits: Limits) -> StoredModel | None:
+def _ensure_model(write: Write, new: NewVersion, limits: CatalogueLimits) -> StoredModel | None:
     """Create the model if needed, and return it as it was. Its base cannot change, since an adapter fits only one
     base."""
     row = write.connection.execute(select(models).where(models.c.id == new.model)).one_or_none()
@@ -269,56 +275,56 @@ def _ensure_model(write: Write, new: NewVersion, limits: Limits) -> StoredModel 
                 rollout_since_unix_s=write.now_unix_s,
             )
         )
-        write.audited("model.made", new.model, new.tenant, base=new.base, rollout=new.rollout or DEFAULT_POLICY)
+        write.add_audit_entry("model.made", new.model, new.tenant, base=new.base, rollout=new.rollout or DEFAULT_POLICY)
         return None
     if row.deleted:
         _check_room_for_model(write, new.tenant, limits)
         revived = {"deleted": False, "base": new.base, "rollout": new.rollout or DEFAULT_POLICY}
-        since_unix_s = later(write, row.rollout_since_unix_s)
+        since_unix_s = next_timestamp(write, row.rollout_since_unix_s)
         write.connection.execute(
             update(models)
             .where(models.c.id == new.model)
             .values(**revived, change=write.change, rollout_since_unix_s=since_unix_s)
         )
-        write.audited("model.made", new.model, new.tenant, base=new.base, rollout=revived["rollout"])
+        write.add_audit_entry("model.made", new.model, new.tenant, base=new.base, rollout=revived["rollout"])
         return None
     if row.base != new.base:
         message = f"{new.model} is an adapter of {row.base}, not of {new.base}; make another model for another base"
-        raise Refused("conflict", "base_differs", message, row.base)
+        raise CatalogueRefused("conflict", "base_differs", message, row.base)
     if new.rollout is not None and new.rollout != row.rollout:
-        set_policy(write, new.model, new.rollout, later(write, row.rollout_since_unix_s))
-        write.audited("model.changed", new.model, new.tenant, rollout=new.rollout, before=row.rollout)
+        set_policy(write, new.model, new.rollout, next_timestamp(write, row.rollout_since_unix_s))
+        write.add_audit_entry("model.changed", new.model, new.tenant, rollout=new.rollout, before=row.rollout)
     return catalogue.model(write.connection, new.model)
 
 
-def _check_room_for_model(write: Write, tenant: str, limits: Limits) -> None:
+def _check_room_for_model(write: Write, tenant: str, limits: CatalogueLimits) -> None:
     query = select(func.count()).select_from(models).where(models.c.tenant == tenant, ~models.c.deleted)
     if (write.connection.scalar(query) or 0) >= limits.models_per_tenant:
         message = f"{tenant} has {limits.models_per_tenant} models, which is the limit; delete one"
-        raise Refused("limit", "too_many_models", message)
+        raise CatalogueRefused("limit", "too_many_models", message)
 
 
-def _check_room_for_model_name(write: Write, tenant: str, limits: Limits) -> None:
+def _check_room_for_model_name(write: Write, tenant: str, limits: CatalogueLimits) -> None:
     query = select(func.count()).select_from(models).where(models.c.tenant == tenant)
     if (write.connection.scalar(query) or 0) >= limits.model_names_per_tenant:
         message = (
             f"{tenant} has used {limits.model_names_per_tenant} names of models, deleted ones counted, which is the "
             "limit: use one of them again, or ask the operator for more (SHOAL_REGISTRY_MAX_MODEL_NAMES_PER_TENANT)"
         )
-        raise Refused("limit", "too_many_model_names", message)
+        raise CatalogueRefused("limit", "too_many_model_names", message)
 
 
-def _check_room_for_name(write: Write, new: NewVersion, limits: Limits) -> None:
+def _check_room_for_name(write: Write, new: NewVersion, limits: CatalogueLimits) -> None:
     query = select(func.count()).select_from(versions).where(versions.c.model == new.model)
     if (write.connection.scalar(query) or 0) >= limits.version_names_per_model:
         message = (
             f"{new.model} has used {limits.version_names_per_model} names of versions, deleted ones counted, which is "
             "the limit: make another model, or ask the operator for more (SHOAL_REGISTRY_MAX_VERSION_NAMES_PER_MODEL)"
         )
-        raise Refused("limit", "too_many_version_names", message)
+        raise CatalogueRefused("limit", "too_many_version_names", message)
 
 
-def _refuse_over_share(write: Write, tenant: str, limits: Limits) -> None:
+def _refuse_over_share(write: Write, tenant: str, limits: CatalogueLimits) -> None:
     """Raise Refused if the tenant exceeds its share of the snapshot; this rolls the write back."""
     taken_bytes = snapshot_bytes(write.connection, tenant)
     if taken_bytes > limits.snapshot_bytes_per_tenant:
@@ -327,13 +333,13 @@ def _refuse_over_share(write: Write, tenant: str, limits: Limits) -> None:
             f"{limits.snapshot_bytes_per_tenant} is the limit: delete versions that nobody calls, or ask the operator "
             "for more (SHOAL_REGISTRY_MAX_SNAPSHOT_BYTES_PER_TENANT)"
         )
-        raise Refused("limit", "snapshot_share_full", message)
+        raise CatalogueRefused("limit", "snapshot_share_full", message)
 
 
-def _check_room_for_version(before: StoredModel | None, new: NewVersion, limits: Limits) -> None:
+def _check_room_for_version(before: StoredModel | None, new: NewVersion, limits: CatalogueLimits) -> None:
     if before is not None and len(before.versions) >= limits.versions_per_model:
         message = f"{new.model} has {limits.versions_per_model} versions, which is the limit; delete one"
-        raise Refused("limit", "too_many_versions", message)
+        raise CatalogueRefused("limit", "too_many_versions", message)
 
 
 def _refuse_while_rolling(write: Write, model_id: str, channel: str | None) -> None:
@@ -343,4 +349,4 @@ def _refuse_while_rolling(write: Write, model_id: str, channel: str | None) -> N
     active = write.connection.execute(query.limit(1)).one_or_none()
     if active is not None:
         message = f"rollout {active.id} of {model_id}:{active.channel} is under way; let it end, or roll it back"
-        raise Refused("conflict", "rollout_active", message, active.id)
+        raise CatalogueRefused("conflict", "rollout_active", message, active.id)

@@ -38,7 +38,7 @@ def position(connection: Connection) -> tuple[str, int]:
     return str(lineage), int(change)
 
 
-def since(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Changes:
+def changes_after(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Changes:
     """Return the next page above `after`."""
     # read first: writes committed during this read have higher numbers and come later
     lineage, last = position(connection)
@@ -53,8 +53,8 @@ def since(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Cha
         change=upto if more else last,
         more=more,
         models=tuple(catalogue.models_changed(connection, after, upto)),
-        keys=tuple(api_keys.changed(connection, after, upto)),
-        rollouts=tuple(rollouts.changed(connection, after, upto)),
+        keys=tuple(api_keys.keys_changed(connection, after, upto)),
+        rollouts=tuple(rollouts.rollouts_changed(connection, after, upto)),
     )
 
 

@@ -58,7 +58,7 @@ def migrate(engine: Engine) -> None:
         message = f"the database's schema is not one that this shoal knows ({error}); run the version that made it"
         raise SchemaUnknown(message) from error
     except SQLAlchemyError as error:
-        raise failures.mapped(error) from error
+        raise failures.map_error(error) from error
 
 
 def head() -> str:
@@ -123,7 +123,7 @@ class Database:
     def prepare(self) -> None:
         """Upgrade the schema. Blocks. Raises DatabaseUnavailable or SchemaUnknown."""
 
-        with self._sqlite_born():
+        with self._sqlite_prepare_lock():
             migrate(self._engine)
         self.ready = True
 
@@ -139,16 +139,16 @@ class Database:
         """Run `work` alone among all writes and commit it, unless it raises or audits nothing. Blocks."""
 
         def audited(connection: Connection) -> tuple[Answer, bool]:
-            write = Write.begin(connection, actor, self._clock())
+            write = Write.start(connection, actor, self._clock())
             answer = work(write)
             return answer, write.finish()
 
-        return self._committed(audited)
+        return self._commit(audited)
 
-    def unaudited(self, work: Callable[[Connection], Answer]) -> Answer:
+    def write_unaudited(self, work: Callable[[Connection], Answer]) -> Answer:
         """Run a transaction outside the numbered writes, for bookkeeping and derived facts, never for decisions.
         Blocks."""
-        return self._committed(lambda connection: (work(connection), True))
+        return self._commit(lambda connection: (work(connection), True))
 
     def raise_fence(self, token: int) -> int:
         """Raise the stored leadership to `token` if it is lower, and return the highest. Blocks. Raises
@@ -162,7 +162,7 @@ class Database:
 
         if not self.ready:
             raise DatabaseUnavailable("the registry's database is not there yet")
-        return self._committed(raised)
+        return self._commit(raised)
 
     async def run(self, work: Callable[[], Answer], *, for_operator: bool = False) -> Answer:
         """Run `work` in one of the database's threads, so that a blocking ingest cannot delay it."""
@@ -175,7 +175,7 @@ class Database:
         self._listeners.append(listener)
 
     @contextlib.contextmanager
-    def exclusive(self, name: str) -> Iterator[bool]:
+    def exclusive_lock(self, name: str) -> Iterator[bool]:
         """Try to take the named lock among all registries of this database, and yield True if that
         succeeded. Blocks."""
         if self.is_sqlite:
@@ -190,7 +190,7 @@ class Database:
         self._operator.threads.shutdown(wait=True, cancel_futures=True)
         self._engine.dispose()
 
-    def _committed(self, work: Callable[[Connection], tuple[Answer, bool]]) -> Answer:
+    def _commit(self, work: Callable[[Connection], tuple[Answer, bool]]) -> Answer:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return self._attempt(work)
@@ -210,7 +210,7 @@ class Database:
                 if is_changed:
                     transaction.commit()
         except SQLAlchemyError as error:
-            raise failures.mapped(error) from error
+            raise failures.map_error(error) from error
         finally:
             self._turn.release()
         if is_changed:
@@ -224,7 +224,7 @@ class Database:
             yield connection.execution_options(**{BEGIN_OPTION: begin})
 
     @contextlib.contextmanager
-    def _sqlite_born(self) -> Iterator[None]:
+    def _sqlite_prepare_lock(self) -> Iterator[None]:
         """Hold SQLite's file exclusively while a new file gets its write-ahead log."""
         if not self.is_sqlite:
             yield
@@ -271,5 +271,5 @@ class Database:
 
 
 def _unavailable(error: SQLAlchemyError) -> DatabaseUnavailable:
-    mapped = failures.mapped(error)
+    mapped = failures.map_error(error)
     return mapped if isinstance(mapped, DatabaseUnavailable) else DatabaseUnavailable(str(mapped))

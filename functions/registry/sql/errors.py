@@ -35,15 +35,15 @@ class Contended(Exception):
     """The transaction lost a conflict with another one and can be retried immediately."""
 
 
-def mapped(error: SQLAlchemyError) -> Exception:
+def map_error(error: SQLAlchemyError) -> Exception:
     """Return the exception of this module for a database error."""
     original = error.orig if isinstance(error, DBAPIError) else None
     if getattr(original, "sqlstate", None) in _RETRIED_STATES:
         return Contended(str(original))
-    return DatabaseUnavailable(words(error))
+    return DatabaseUnavailable(explain_error(error))
 
 
-def words(error: SQLAlchemyError) -> str:
+def explain_error(error: SQLAlchemyError) -> str:
     """Describe the error without the statement and its values, which may be secret."""
     if isinstance(error, PoolTimeout):
         return "all of the registry's database connections are busy; try again"
@@ -59,7 +59,7 @@ Kind = Literal["missing", "conflict", "outdated", "precondition", "limit", "inva
 
 
 @dataclass(eq=False)
-class Refused(Exception):
+class CatalogueRefused(Exception):
     """A rejected change; nothing has changed. `code` is for programs, `message` for people, `subject` is the cause."""
 
     kind: Kind

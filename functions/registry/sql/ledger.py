@@ -30,11 +30,11 @@ class SqlLedger:
     def begin_ingest(self, now_unix_s: float, expires_unix_s: float) -> IngestId:
         ingest = IngestId(uuid.uuid4().hex)
 
-        def begin(connection: Connection, moment: int) -> IngestId:
+        def open_session(connection: Connection, moment: int) -> IngestId:
             connection.execute(insert(ingests).values(id=ingest, moment=moment, expires_unix_s=expires_unix_s))
             return ingest
 
-        return self._locked(begin)
+        return self._locked(open_session)
 
     def end_ingest(self, ingest: IngestId) -> bool:
         def end(connection: Connection, _: int) -> bool:
@@ -93,7 +93,7 @@ class SqlLedger:
         def locked(connection: Connection) -> Answer:
             return work(connection, lock(connection))
 
-        return self.database.unaudited(locked)
+        return self.database.write_unaudited(locked)
 
 
 def lock(connection: Connection) -> int:

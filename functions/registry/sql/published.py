@@ -30,7 +30,7 @@ class EpochBehind(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class SnapshotDocument:
     """A publication to store. `whole` is only called if the whole document is needed."""
 
     epoch: int
@@ -45,13 +45,13 @@ def latest(connection: Connection) -> int:
     return connection.scalar(select(func.max(published_snapshots.c.epoch))) or 0
 
 
-def put(connection: Connection, document: Document) -> None:
+def put(connection: Connection, document: SnapshotDocument) -> None:
     """Store the document in the caller's transaction. Raises EpochBehind."""
     connection.execute(select(state.c.fence).with_for_update())  # one writer at a time among all registries
     last = latest(connection)
     if document.epoch <= last:
         raise EpochBehind(last)
-    if _takes_delta(connection, document):
+    if _accepts_delta(connection, document):
         _insert(connection, document, document.base_hash, document.delta)
     else:
         connection.execute(delete(published_snapshots))
@@ -70,7 +70,7 @@ def documents_after(connection: Connection, epoch: int, content_hash: str) -> li
     return _unpacked([row.document for row in newer[begins:]])
 
 
-def _takes_delta(connection: Connection, document: Document) -> bool:
+def _accepts_delta(connection: Connection, document: SnapshotDocument) -> bool:
     """Return True if the last row is the delta's base and the deltas have not outgrown the whole document."""
     if not document.delta:
         return False
@@ -83,7 +83,7 @@ def _takes_delta(connection: Connection, document: Document) -> bool:
     return bool(sum(delta_bytes) + len(document.delta) <= whole_bytes)
 
 
-def _insert(connection: Connection, document: Document, base_hash: str, content: bytes) -> None:
+def _insert(connection: Connection, document: SnapshotDocument, base_hash: str, content: bytes) -> None:
     row = {"epoch": document.epoch, "content_hash": document.content_hash, "base_hash": base_hash}
     connection.execute(insert(published_snapshots).values(**row, document=zlib.compress(content, _LEVEL)))
 

@@ -15,7 +15,7 @@ from functions.registry.sql.tables import channel_ends, channels, models, versio
 
 def page_after(connection: Connection, region: str, after: int) -> FactsPage:
     """Return the next page of facts that writes above `after` have changed."""
-    page = changes.since(connection, after)
+    page = changes.changes_after(connection, after)
     found = models_of(connection, [model.id for model in page.models])
     facts = tuple(found[model.id] for model in page.models)
     keys = tuple(_key_fact(key) for key in page.keys)
@@ -31,7 +31,7 @@ def keys_of(connection: Connection, ids: Collection[str]) -> dict[str, KeyFact]:
     found: dict[str, KeyFact] = {}
     for part in _slices(sorted(ids)):
         query = select(keys_table).where(keys_table.c.id.in_(part))
-        found |= {row.id: _key_fact(api_keys.stored(row)) for row in connection.execute(query)}
+        found |= {row.id: _key_fact(api_keys.stored_key(row)) for row in connection.execute(query)}
     return found
 
 

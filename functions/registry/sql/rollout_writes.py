@@ -18,18 +18,18 @@ from functions.decisions.rollout.codec import RolloutInvalid
 from functions.decisions.rollout.events import AnyEvent, Resumed
 from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, RolloutSpec
 from functions.registry.sql import catalogue, catalogue_writes, rollouts
-from functions.registry.sql.catalogue_writes import Limits
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.catalogue_writes import CatalogueLimits
+from functions.registry.sql.errors import CatalogueRefused
 from functions.registry.sql.tables import rollout_events
 from functions.registry.sql.tables import rollouts as table
 from functions.registry.sql.transaction import Write
 
 
-def fenced(write: Write, token: int) -> None:
+def check_fence(write: Write, token: int) -> None:
     """Raise Refused if a later leadership has written. 0 names none, and passes until a leadership has written."""
     if token < write.fence:
         message = f"leadership {token or '(none named)'}: leadership {write.fence} has written; only a later one may"
-        raise Refused("conflict", "fenced", message, str(write.fence))
+        raise CatalogueRefused("conflict", "fenced", message, str(write.fence))
     write.fence = token
 
 
@@ -39,7 +39,7 @@ def create(write: Write, spec: RolloutSpec) -> tuple[Rollout, bool]:
     if known is not None:
         return known.rollout, False
     refuse_second(write, spec.model, spec.channel)
-    rollout = lifecycle.begun(spec, write.now_unix_s)
+    rollout = lifecycle.new_rollout(spec, write.now_unix_s)
     write.connection.execute(
         insert(table).values(
             id=rollout.id, seq=write.change, model=spec.model, tenant=tenant_of(spec.model), channel=spec.channel,
@@ -47,29 +47,33 @@ def create(write: Write, spec: RolloutSpec) -> tuple[Rollout, bool]:
         )
     )  # fmt: skip
     detail = {"from": spec.from_version, "to": spec.to_version, "policy": spec.policy.name, "origin": spec.origin}
-    write.audited("rollout.created", rollout.id, tenant_of(spec.model), target=f"{spec.model}:{spec.channel}", **detail)
+    write.add_audit_entry(
+        "rollout.created", rollout.id, tenant_of(spec.model), target=f"{spec.model}:{spec.channel}", **detail
+    )
     return rollout, True
 
 
-def apply(write: Write, rollout_id: str, event: AnyEvent, lock_version: int | None, limits: Limits) -> Rollout:
+def apply_event(
+    write: Write, rollout_id: str, event: AnyEvent, lock_version: int | None, limits: CatalogueLimits
+) -> Rollout:
     """Apply the event and return the rollout. `lock_version` None: the rollout may have any version."""
     stored = rollouts.find(write.connection, rollout_id)
     if stored is None:
-        raise Refused("missing", "rollout_not_found", f"there is no rollout {rollout_id}")
+        raise CatalogueRefused("missing", "rollout_not_found", f"there is no rollout {rollout_id}")
     before = stored.rollout
     if lock_version is not None and lock_version != before.lock_version:
         message = f"{rollout_id} has changed since: lock_version is {before.lock_version}, not {lock_version}"
-        raise Refused("outdated", "rollout_changed", message, rollout_id)
+        raise CatalogueRefused("outdated", "rollout_changed", message, rollout_id)
     try:
         after = lifecycle.transition(before, event, write.now_unix_s)
     except IllegalTransition as error:
-        raise Refused("conflict", "illegal_transition", str(error), before.state) from error
+        raise CatalogueRefused("conflict", "illegal_transition", str(error), before.state) from error
     if after.is_active and not before.is_active:
         refuse_second(write, after.model, after.channel)
     if isinstance(event, Resumed):
         _refuse_moved_channel(write, after)
     write.connection.execute(update(table).where(table.c.id == rollout_id).values(**_indexed(write, after)))
-    _enter(write, after, event)
+    _record_event(write, after, event)
     _move_channel(write, after, limits)
     return after
 
@@ -79,7 +83,7 @@ def refuse_second(write: Write, model: str, channel: str) -> None:
     if active is not None:
         it = active.rollout
         message = f"rollout {it.id} ({it.from_version} to {it.to_version}) of {model}:{channel} is {it.state}; let it"
-        raise Refused("conflict", "rollout_active", message + " end, promote it, or roll it back", it.id)
+        raise CatalogueRefused("conflict", "rollout_active", message + " end, promote it, or roll it back", it.id)
 
 
 def tenant_of(model: str) -> str:
@@ -105,11 +109,11 @@ def _row_of(rollout: Rollout) -> str:
         rollout_codec.decode_rollout(text)
     except RolloutInvalid as error:
         message = f"the rollout could not be read again, so nothing was written: {error}"
-        raise Refused("invalid", "rollout_unreadable", message, rollout.id) from error
+        raise CatalogueRefused("invalid", "rollout_unreadable", message, rollout.id) from error
     return text
 
 
-def _enter(write: Write, after: Rollout, event: AnyEvent) -> None:
+def _record_event(write: Write, after: Rollout, event: AnyEvent) -> None:
     text = rollout_codec.encode(event).decode()
     write.connection.execute(
         insert(rollout_events).values(
@@ -125,15 +129,15 @@ def _enter(write: Write, after: Rollout, event: AnyEvent) -> None:
     detail = msgspec.json.decode(text)
     action = f"rollout.{detail.pop('is')}"
     shown = {"state": after.state, "stage": after.stage, "lock_version": after.lock_version}
-    write.audited(action, after.id, tenant_of(after.model), event=detail, **shown)
+    write.add_audit_entry(action, after.id, tenant_of(after.model), event=detail, **shown)
 
 
-def _move_channel(write: Write, after: Rollout, limits: Limits) -> None:
+def _move_channel(write: Write, after: Rollout, limits: CatalogueLimits) -> None:
     if after.origin != "api" or after.state != "completed":
         return
     model = catalogue.model(write.connection, after.model)
     if model is not None and model.version(after.to_version) is not None:
-        catalogue_writes.point(write, model, after.channel, after.to_version, limits)
+        catalogue_writes.point_channel(write, model, after.channel, after.to_version, limits)
 
 
 def _refuse_moved_channel(write: Write, after: Rollout) -> None:
@@ -145,6 +149,6 @@ def _refuse_moved_channel(write: Write, after: Rollout) -> None:
     pointed = model.channels.get(after.channel) if model is not None else None
     if model is None or pointed is None or pointed.version != after.from_version:
         message = f"{after.model}:{after.channel} is no longer on {after.from_version}; start another rollout"
-        raise Refused("conflict", "channel_moved", message, pointed.version if pointed is not None else None)
+        raise CatalogueRefused("conflict", "channel_moved", message, pointed.version if pointed is not None else None)
     if model.version(after.to_version) is None:
-        raise Refused("conflict", "version_deleted", f"{after.model}@{after.to_version} was deleted meanwhile")
+        raise CatalogueRefused("conflict", "version_deleted", f"{after.model}@{after.to_version} was deleted meanwhile")

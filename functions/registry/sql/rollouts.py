@@ -63,7 +63,7 @@ def page(connection: Connection, wanted: Filter, before: int | None, limit: int)
     return [_stored(row) for row in connection.execute(query.order_by(rollouts.c.seq.desc()).limit(limit))]
 
 
-def changed(connection: Connection, after: int, upto: int) -> list[StoredRollout]:
+def rollouts_changed(connection: Connection, after: int, upto: int) -> list[StoredRollout]:
     touched = (rollouts.c.change > after, rollouts.c.change <= upto)
     query = select(rollouts).where(*touched).order_by(rollouts.c.change, rollouts.c.id)
     return [_stored(row) for row in connection.execute(query)]

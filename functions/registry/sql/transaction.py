@@ -30,12 +30,12 @@ class Write:
     audited_entries: int = field(default=0)
 
     @classmethod
-    def begin(cls, connection: Connection, actor: Actor, now_unix_s: float) -> "Write":
+    def start(cls, connection: Connection, actor: Actor, now_unix_s: float) -> "Write":
         """Wait for the lock. No other write runs until this transaction ends."""
         row: Row[Any] = connection.execute(select(state).with_for_update()).one()
         return cls(connection, actor, now_unix_s, row.change + 1, row.audit_seq, row.audit_hash, row.fence)
 
-    def audited(self, action: str, subject: str, tenant: str = "", **detail: Any) -> None:
+    def add_audit_entry(self, action: str, subject: str, tenant: str = "", **detail: Any) -> None:
         """Add an audit entry: an action on a subject. `detail` must not contain secrets."""
         entry = {
             "at_unix_s": self.now_unix_s,

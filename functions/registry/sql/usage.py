@@ -51,7 +51,7 @@ class MinuteOfPool:
     price_per_accelerator_hour: float
 
 
-def take_report(connection: Connection, report: UsageReport, now_unix_s: float) -> bool:
+def count_report(connection: Connection, report: UsageReport, now_unix_s: float) -> bool:
     """Count the report. Return False if it was counted before."""
     mark = _insert(connection, usage_sources).values(
         source=report.source, gateway_id=report.gateway_id, sequence=report.sequence, told_unix_s=now_unix_s
@@ -73,7 +73,7 @@ def take_report(connection: Connection, report: UsageReport, now_unix_s: float) 
     return True
 
 
-def take_minute(connection: Connection, minute: int, pools: Sequence[MinuteOfPool]) -> None:
+def count_minute(connection: Connection, minute: int, pools: Sequence[MinuteOfPool]) -> None:
     """Count the minute (Unix seconds / 60) for each pool that has not counted it."""
     adding = _insert(connection, capacity)
     added = adding.on_conflict_do_update(
@@ -101,7 +101,7 @@ def take_minute(connection: Connection, minute: int, pools: Sequence[MinuteOfPoo
         connection.execute(added, row)
 
 
-def forget_before(connection: Connection, hour: int, now_unix_s: float) -> None:
+def delete_before(connection: Connection, hour: int, now_unix_s: float) -> None:
     connection.execute(delete(usage).where(usage.c.hour < hour))
     connection.execute(delete(capacity).where(capacity.c.hour < hour))
     connection.execute(delete(usage_sources).where(usage_sources.c.told_unix_s < now_unix_s - _SOURCE_KEPT_S))

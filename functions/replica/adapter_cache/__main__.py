@@ -15,7 +15,7 @@ from functions.fleet.role_credentials import CredentialsUnusable, read_for
 from functions.replica.adapter_cache.app import make_app
 from functions.replica.adapter_cache.objects import CachedObjects
 from functions.replica.adapter_cache.read_through import AT_ONCE, ReadThrough
-from functions.replica.listeners import PEER_BOUNDS, PEER_CONNECTIONS, PeerServer, StartFailed, bind
+from functions.replica.listeners import PEER_BOUNDS, PEER_CONNECTIONS, AgentStartFailed, PeerServer, bind
 from functions.replica.settings import AdapterCacheSettings
 from functions.telemetry.memory import MIB, Part, limit_bytes, warn_if_over
 
@@ -51,7 +51,7 @@ async def _run(settings: AdapterCacheSettings) -> None:
     try:
         credentials = read_for("agent", settings.internal_token_file)
     except (UnicodeDecodeError, CredentialsUnusable) as error:
-        raise StartFailed(f"SHOAL_ADAPTER_CACHE_INTERNAL_TOKEN_FILE: {error}") from error
+        raise AgentStartFailed(f"SHOAL_ADAPTER_CACHE_INTERNAL_TOKEN_FILE: {error}") from error
     listener = bind(settings.listen_host, settings.listen_port, "SHOAL_ADAPTER_CACHE_LISTEN_PORT")
     app = make_app(cache, lambda path: credentials.accepted("chunks"), settings.max_answers)
     server = PeerServer(app, listener)
@@ -81,7 +81,7 @@ def main() -> int:
     struct_types.prepare()
     try:
         run(AdapterCacheSettings())
-    except (StartFailed, CredentialsInvalid, ValidationError, OSError) as error:
+    except (AgentStartFailed, CredentialsInvalid, ValidationError, OSError) as error:
         print(f"adapter cache: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1
     return 0

@@ -25,25 +25,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from functions.decisions.prefix.block_names import TOKEN_BYTES, block_name, scope_seed, with_extra
-from functions.replica.kv_events.source import Cleared, EngineHash, Event, Removed, Stored
+from functions.replica.kv_events.source import AllBlocksCleared, BlocksRemoved, BlocksStored, EngineHash, Event
 
 _GONE_KEPT = 4096  # blocks that recently left both tiers: a step's host event follows the accelerator's
 
 
 @dataclass(slots=True)
-class Changes:
+class BlockNameChanges:
     """Names that were added and removed."""
 
     added: set[int] = field(default_factory=set)
     removed: set[int] = field(default_factory=set)
 
-    def come(self, name: int) -> None:
+    def add(self, name: int) -> None:
         if name in self.removed:
             self.removed.discard(name)
         else:
             self.added.add(name)
 
-    def go(self, name: int) -> None:
+    def remove(self, name: int) -> None:
         if name in self.added:
             self.added.discard(name)
         else:
@@ -66,7 +66,7 @@ class EngineBlocks:
         self._gone: OrderedDict[EngineHash, int] = OrderedDict()
         self._held: dict[int, int] = {}  # by name, number of the engine's hashes that mean it
         self._in_host: dict[int, int] = {}  # the same for host memory
-        self._changes, self._host_changes = Changes(), Changes()
+        self._changes, self._host_changes = BlockNameChanges(), BlockNameChanges()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -80,34 +80,34 @@ class EngineBlocks:
         """Names of blocks that are in host memory alone."""
         return tuple(name for name in self._in_host if name not in self._held)
 
-    def take(self, event: Event) -> bool:
+    def apply_event(self, event: Event) -> bool:
         """Apply one event. Return False if the cache was cleared and a new generation begins."""
-        if isinstance(event, Cleared):
+        if isinstance(event, AllBlocksCleared):
             self.clear()
             return False
         if event.group_idx not in (None, 0):
             return True
         if event.medium in (None, "GPU"):
-            if isinstance(event, Stored):
+            if isinstance(event, BlocksStored):
                 self._store(event)
             else:
                 self._remove(event)
         elif event.medium == "CPU":
-            (self._copy if isinstance(event, Stored) else self._drop)(event)
+            (self._copy if isinstance(event, BlocksStored) else self._drop)(event)
         return True
 
-    def take_changes(self) -> tuple[Changes, Changes]:
+    def pop_changes(self) -> tuple[BlockNameChanges, BlockNameChanges]:
         """Return the changes since the last call: those on the accelerator, and those in host memory alone."""
         changes = self._changes, self._host_changes
-        self._changes, self._host_changes = Changes(), Changes()
+        self._changes, self._host_changes = BlockNameChanges(), BlockNameChanges()
         return changes
 
     def clear(self) -> None:
         for known in (self._name_of, self._host_name_of, self._gone, self._held, self._in_host):
             known.clear()
-        self._changes, self._host_changes = Changes(), Changes()
+        self._changes, self._host_changes = BlockNameChanges(), BlockNameChanges()
 
-    def _store(self, event: Stored) -> None:
+    def _store(self, event: BlocksStored) -> None:
         self.block_tokens = event.block_size or self.block_tokens
         adapter = event.lora_name or ""
         parent = self._known(event.parent_block_hash) if event.parent_block_hash is not None else None
@@ -141,11 +141,11 @@ class EngineBlocks:
         self._gone.pop(engine_hash, None)
         count = self._held[name] = self._held.get(name, 0) + 1
         if count == 1:
-            self._changes.come(name)
+            self._changes.add(name)
             if name in self._in_host:
-                self._host_changes.go(name)
+                self._host_changes.remove(name)
 
-    def _remove(self, event: Removed) -> None:
+    def _remove(self, event: BlocksRemoved) -> None:
         for engine_hash in event.block_hashes:
             name = self._name_of.pop(engine_hash, None)
             if name is None:
@@ -154,11 +154,11 @@ class EngineBlocks:
             self._held[name] -= 1
             if self._held[name] == 0:
                 del self._held[name]
-                self._changes.go(name)
+                self._changes.remove(name)
                 if name in self._in_host:
-                    self._host_changes.come(name)
+                    self._host_changes.add(name)
 
-    def _copy(self, event: Stored | Removed) -> None:
+    def _copy(self, event: BlocksStored | BlocksRemoved) -> None:
         """Record blocks that were copied to host memory."""
         for engine_hash in event.block_hashes:
             if engine_hash in self._host_name_of:
@@ -170,9 +170,9 @@ class EngineBlocks:
             self._host_name_of[engine_hash] = name
             count = self._in_host[name] = self._in_host.get(name, 0) + 1
             if count == 1 and name not in self._held:
-                self._host_changes.come(name)
+                self._host_changes.add(name)
 
-    def _drop(self, event: Stored | Removed) -> None:
+    def _drop(self, event: BlocksStored | BlocksRemoved) -> None:
         """Record blocks that were dropped from host memory."""
         for engine_hash in event.block_hashes:
             name = self._host_name_of.pop(engine_hash, None)
@@ -182,7 +182,7 @@ class EngineBlocks:
             if self._in_host[name] == 0:
                 del self._in_host[name]
                 if name not in self._held:
-                    self._host_changes.go(name)
+                    self._host_changes.remove(name)
 
     def _keep_name(self, engine_hash: EngineHash, name: int) -> None:
         self._gone[engine_hash] = name

@@ -33,7 +33,7 @@ class EventsInvalid(Exception):
     """The bytes are not a batch of KV events; drop them and start the index anew."""
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class BlocksStored(msgspec.Struct, frozen=True, gc=False):
     """Blocks that the engine has filled, each after the one before it, the first after `parent_block_hash`."""
 
     block_hashes: list[EngineHash]
@@ -46,21 +46,21 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     group_idx: int | None = None
 
 
-class Removed(msgspec.Struct, frozen=True, gc=False):
+class BlocksRemoved(msgspec.Struct, frozen=True, gc=False):
     block_hashes: list[EngineHash]
     medium: str | None = None
     group_idx: int | None = None
 
 
-class Cleared(msgspec.Struct, frozen=True):
+class AllBlocksCleared(msgspec.Struct, frozen=True):
     """The whole cache was cleared."""
 
 
-Event = Stored | Removed | Cleared
+Event = BlocksStored | BlocksRemoved | AllBlocksCleared
 _KINDS: dict[str, tuple[type[Event], tuple[str, ...]]] = {
-    "BlockStored": (Stored, _STORED_FIELDS),
-    "BlockRemoved": (Removed, _REMOVED_FIELDS),
-    "AllBlocksCleared": (Cleared, ()),
+    "BlockStored": (BlocksStored, _STORED_FIELDS),
+    "BlockRemoved": (BlocksRemoved, _REMOVED_FIELDS),
+    "AllBlocksCleared": (AllBlocksCleared, ()),
 }
 
 
@@ -95,12 +95,12 @@ def _event(item: Any) -> Event | None:
     made, fields = kind
     content = item if values is None else dict(zip(fields, values, strict=False))
     event = msgspec.convert(content, type=made)
-    if isinstance(event, Stored):
+    if isinstance(event, BlocksStored):
         _check(event)
     return event
 
 
-def _check(event: Stored) -> None:
+def _check(event: BlocksStored) -> None:
     if event.extra_keys is not None and len(event.extra_keys) != len(event.block_hashes):
         raise EventsInvalid(f"{len(event.extra_keys)} extra keys for {len(event.block_hashes)} blocks")
     if event.token_ids and not event.block_size:

@@ -18,15 +18,15 @@ from functions.fleet.prefix_updates import (
     ASKED_FOR_S,
     DELTA_NAMES,
     STATE_NAMES,
-    Bloom,
     Delta,
     Kind,
+    PrefixBloom,
     PrefixRequest,
     PrefixUpdate,
     State,
     pack,
 )
-from functions.replica.kv_events.engine_blocks import Changes, EngineBlocks
+from functions.replica.kv_events.engine_blocks import BlockNameChanges, EngineBlocks
 
 TELL_INTERVAL_S = 0.2
 BLOOM_INTERVAL_S = 2.0
@@ -52,7 +52,7 @@ class PrefixUpdates:
         self._state_told_s = -1e9
         self._bloom_is_old = True
 
-    def heard(self, ask: PrefixRequest, now_s: float) -> None:
+    def record_request(self, ask: PrefixRequest, now_s: float) -> None:
         """Record a gateway's request. Requests for another pool are ignored."""
         if ask.pool != self._pool:
             return
@@ -66,7 +66,7 @@ class PrefixUpdates:
             self._state_wanted |= ask.kind == "events"
             self._bloom_is_old |= ask.kind == "bloom"
 
-    def begin_anew(self, generation: int) -> None:
+    def start_generation(self, generation: int) -> None:
         """Start a new generation: the engine's cache is another one, or the index lost count of it."""
         self._generation = max(generation, self._generation + 1)
         self._sequence = 0
@@ -75,7 +75,7 @@ class PrefixUpdates:
 
     def updates(self, now_s: float) -> Iterator[PrefixUpdate]:
         """Yield the updates to send now, all and in this order."""
-        changes = self._blocks.take_changes()
+        changes = self._blocks.pop_changes()
         self._bloom_is_old |= any(changes)
         if not _fits(changes):
             self._generation, self._sequence, self._state_wanted = self._generation + 1, 0, True
@@ -86,7 +86,7 @@ class PrefixUpdates:
         if now_s < self._asked["bloom"].until_s:
             yield from self._bloom(now_s)
 
-    def _events(self, changes: tuple[Changes, Changes], now_s: float) -> Iterator[PrefixUpdate]:
+    def _events(self, changes: tuple[BlockNameChanges, BlockNameChanges], now_s: float) -> Iterator[PrefixUpdate]:
         asked = self._asked["events"]
         if self._state_wanted and now_s - self._state_told_s >= STATE_INTERVAL_S:
             self._state_wanted, self._state_told_s, asked.told_s = False, now_s, now_s
@@ -97,7 +97,7 @@ class PrefixUpdates:
             asked.told_s = now_s
             yield self._delta(changes)
 
-    def _delta(self, changes: tuple[Changes, Changes]) -> Delta:
+    def _delta(self, changes: tuple[BlockNameChanges, BlockNameChanges]) -> Delta:
         names = [pack(those) if _fits(changes) else b"" for one in changes for those in (one.added, one.removed)]
         return Delta(
             self._replica_id,
@@ -130,7 +130,7 @@ class PrefixUpdates:
         if since_s >= (BLOOM_INTERVAL_S if self._bloom_is_old else LIFE_SIGN_INTERVAL_S):
             self._bloom_is_old, asked.told_s = False, now_s
             names, host_names = self._blocks.names, self._blocks.host_names
-            yield Bloom(
+            yield PrefixBloom(
                 self._replica_id,
                 self._pool,
                 self._blocks.block_tokens,
@@ -140,5 +140,5 @@ class PrefixUpdates:
             )
 
 
-def _fits(changes: Iterable[Changes]) -> bool:
+def _fits(changes: Iterable[BlockNameChanges]) -> bool:
     return all(max(len(one.added), len(one.removed)) <= DELTA_NAMES for one in changes)

@@ -19,7 +19,7 @@ from typing import Literal
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.fleet.bus import BusUnavailable, PrefixBus
-from functions.fleet.prefix_updates import PrefixUpdateInvalid, decode_ask, encode
+from functions.fleet.prefix_updates import PrefixUpdateInvalid, decode_request, encode
 from functions.fleet.tasks import Supervised
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import Batch, EventsInvalid, EventSource, EventsUnavailable, Numbered, decode
@@ -106,7 +106,7 @@ class KvWatch:
         self._replayed: dict[int, float] = {}  # batches that the subscription may deliver again: number to time
 
     @property
-    def is_told(self) -> bool | None:
+    def receives_events(self) -> bool | None:
         """True if this engine's events arrive; None if it has computed nothing yet that would cause one."""
         if self._order.expected:
             return True
@@ -114,8 +114,8 @@ class KvWatch:
 
     def start(self, tasks: Supervised) -> None:
         tasks.forever("kv events", self.read, expected=(EventsUnavailable,))
-        tasks.forever("kv telling", self.tell, expected=(BusUnavailable, TimeoutError))
-        tasks.forever("kv asks", self.hear, expected=(BusUnavailable,))
+        tasks.forever("kv telling", self.publish_updates, expected=(BusUnavailable, TimeoutError))
+        tasks.forever("kv asks", self.receive_requests, expected=(BusUnavailable,))
 
     async def close(self) -> None:
         self._source.close()
@@ -128,7 +128,7 @@ class KvWatch:
         while True:
             batch = await self._source.next(_POLL_S)
             if batch is not None:
-                await self._take(batch)
+                await self._handle_batch(batch)
                 silent = 0
                 continue
             silent += 1
@@ -138,7 +138,7 @@ class KvWatch:
             elif silent % _ASKED_EVERY == _ASKED_FIRST:
                 await self._catch_up()
 
-    async def tell(self) -> None:
+    async def publish_updates(self) -> None:
         while True:
             await asyncio.sleep(TELL_INTERVAL_S)
             self.blocks.max_blocks = min(_MOST_BLOCKS, max(_LEAST_BLOCKS, _BLOCKS_FACTOR * self._kv_blocks_total()))
@@ -148,14 +148,14 @@ class KvWatch:
                 async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
                     await self._bus.publish_prefixes(encode(update))
 
-    async def hear(self) -> None:
-        async for message in self._bus.prefix_asks():
+    async def receive_requests(self) -> None:
+        async for message in self._bus.prefix_requests():
             try:
-                self._telling.heard(decode_ask(message), self._clock())
+                self._telling.record_request(decode_request(message), self._clock())
             except PrefixUpdateInvalid as error:
                 _log.warning("dropped an invalid prefix request: %s", error)
 
-    async def _take(self, batch: Numbered) -> None:
+    async def _handle_batch(self, batch: Numbered) -> None:
         events = self._decoded(batch)
         if events is None:
             return  # the next batch shows a gap
@@ -182,7 +182,7 @@ class KvWatch:
                 first = await anext(replay, None)
                 if first is not None and await self._is_continued(first):
                     async for batch in replay:
-                        self._take_replayed(batch)
+                        self._handle_replayed(batch)
                         await asyncio.sleep(0)
         except EventsUnavailable as error:
             _log.info("KV events cannot be replayed: %s", error)
@@ -191,7 +191,7 @@ class KvWatch:
         """Return True if the rest of a replay continues the index after this first batch, which is then applied."""
         events = self._decoded(first)
         if events is not None and self._order.is_same(first.seq, events.ts_s):
-            self._take_replayed(first)  # only batch 0 is new here; any other first batch is known
+            self._handle_replayed(first)  # only batch 0 is new here; any other first batch is known
             return True
         if first.seq == 0 or first.seq < self._order.expected:
             self._drop("the engine restarted")
@@ -201,10 +201,10 @@ class KvWatch:
         else:
             self._drop(f"batches {self._order.expected} to {first.seq - 1} of KV events are lost")
             self._order = Order(first.seq)
-        self._take_replayed(first)
+        self._handle_replayed(first)
         return True
 
-    def _take_replayed(self, batch: Numbered) -> None:
+    def _handle_replayed(self, batch: Numbered) -> None:
         if batch.seq != self._order.expected:
             return
         events = self._decoded(batch)
@@ -228,8 +228,8 @@ class KvWatch:
         self.batches_total += 1
         self._order = Order(seq + 1, batch.ts_s)
         for event in batch.events:
-            if not self.blocks.take(event):
-                self._telling.begin_anew(self._generation())
+            if not self.blocks.apply_event(event):
+                self._telling.start_generation(self._generation())
 
     def _drop(self, why: str) -> None:
         """Drop the index and start anew, before the engine's first batch."""
@@ -239,7 +239,7 @@ class KvWatch:
         self.blocks.clear()
         self._order, self._silent_polls = Order(), 0
         self._replayed.clear()
-        self._telling.begin_anew(self._generation())
+        self._telling.start_generation(self._generation())
 
     def _generation(self) -> int:
         return int(self._wall_clock() * 1000)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from functions.api import struct_types
 from functions.artifacts.errors import ArtifactError
 from functions.artifacts.s3 import CredentialsInvalid
-from functions.replica.listeners import StartFailed
+from functions.replica.listeners import AgentStartFailed
 from functions.replica.node_fetch.runner import GaveUp, run
 from functions.replica.node_fetch.wanted import parse_wanted
 from functions.replica.settings import NodeFetchSettings
@@ -39,7 +39,7 @@ def main() -> int:
         if arguments.seed_s is not None:
             settings = settings.model_copy(update={"seed_s": arguments.seed_s})
         run(settings, parse_wanted(arguments.wanted))
-    except (ArtifactError, GaveUp, StartFailed, CredentialsInvalid, ValidationError, OSError) as error:
+    except (ArtifactError, GaveUp, AgentStartFailed, CredentialsInvalid, ValidationError, OSError) as error:
         print(f"node fetch: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1
     return 0

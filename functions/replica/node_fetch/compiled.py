@@ -31,7 +31,9 @@ class CompiledFor:
     wanted: str = ""
 
 
-async def bring(store: S3Store, weights: Digest, to: CompiledFor, fetch: Callable[[Digest], Awaitable[Path]]) -> int:
+async def fetch_compiled(
+    store: S3Store, weights: Digest, to: CompiledFor, fetch: Callable[[Digest], Awaitable[Path]]
+) -> int:
     """Lay out matching packs and return the number of files. Errors of a store or pack are logged, not raised."""
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -36,14 +36,14 @@ from functions.artifacts.locations import WeightsName
 from functions.artifacts.s3 import S3Settings, S3Store, load_credentials
 from functions.artifacts.swarm.addresses import AddressRefused, check_address
 from functions.artifacts.swarm.chunk_clients import TIMEOUT, Bandwidth, Origin
-from functions.artifacts.swarm.download import Download, Node
+from functions.artifacts.swarm.download import Download, DownloadNode
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials, read_for
 from functions.fleet.tasks import Supervised
 from functions.replica.chunk_routes import ChunkUploads, chunk_routes
-from functions.replica.listeners import PeerServer, StartFailed, bind
-from functions.replica.node_fetch.compiled import CompiledFor, bring
+from functions.replica.listeners import AgentStartFailed, PeerServer, bind
+from functions.replica.node_fetch.compiled import CompiledFor, fetch_compiled
 from functions.replica.node_fetch.wanted import Wanted, link, pointed_digest, published_digest
 from functions.replica.peer_app import CredentialRequired
 from functions.replica.settings import NodeFetchSettings
@@ -101,7 +101,7 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
             registry = await stack.enter_async_context(
                 _client(token, base_url=settings.registry_url, timeout=_REGISTRY_TIMEOUT, verify=_tls(settings))
             )
-        node = Node(_address(settings.advertise_host, port), settings.zone)
+        node = DownloadNode(_address(settings.advertise_host, port), settings.zone)
         rng = Random()  # noqa: S311 - spreads requests, keeps no secrets
         until_s = time.monotonic() + settings.timeout_s
         downloads: list[Download] = []
@@ -118,7 +118,7 @@ async def _run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
             stack.enter_context(cache.use(digest))
             if settings.compiled_dir is not None:
                 to = CompiledFor(settings.compiled_dir, settings.compiled_for)
-                await bring(store, digest, to, lambda pack: _fetch(download_of(pack), inf, stopped))
+                await fetch_compiled(store, digest, to, lambda pack: _fetch(download_of(pack), inf, stopped))
             if each.folder is not None:
                 await asyncio.to_thread(link, path, each.folder)
             if settings.shown_at is not None and not downloads:
@@ -293,11 +293,11 @@ def _credentials(settings: NodeFetchSettings) -> RoleCredentials:
     try:
         return read_for("agent", settings.internal_token_file)
     except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:
-        raise StartFailed(f"the token in {settings.internal_token_file} cannot be used: {error}") from error
+        raise AgentStartFailed(f"the token in {settings.internal_token_file} cannot be used: {error}") from error
 
 
 def _address(host: str, port: int) -> str:
     try:
         return check_address(netloc(host, port), loopback_allowed=True)
     except AddressRefused as error:
-        raise StartFailed(f"SHOAL_NODE_FETCH_ADVERTISE_HOST: {error}") from error
+        raise AgentStartFailed(f"SHOAL_NODE_FETCH_ADVERTISE_HOST: {error}") from error

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import inf
 
 from functions.simulator.calibration.fit import StepFit
-from functions.simulator.calibration.measure import Answered, Wanted
+from functions.simulator.calibration.measure import Answered, HeldOutRequest
 from functions.simulator.fleet.engine_profile import EngineProfile
-from functions.simulator.fleet.fluid_engine import FluidEngine, Work
+from functions.simulator.fleet.fluid_engine import FluidEngine, FluidSequence
 from functions.simulator.fleet.token_gaps import TokenGaps
 
 
@@ -43,7 +43,7 @@ def profile_of(fit: StepFit, *, step_budget_tokens: int, max_sequences: int, kv_
 
 
 def compare(
-    profile: EngineProfile, overhead_ms: float, requests: Sequence[Wanted], answers: Sequence[Answered]
+    profile: EngineProfile, overhead_ms: float, requests: Sequence[HeldOutRequest], answers: Sequence[Answered]
 ) -> Comparison:
     """Compare measured and simulated latencies. Requests and answers are in the order in which they were sent."""
     first_s, last_s, gaps = simulated(profile, requests)
@@ -60,7 +60,7 @@ def compare(
     return dict(sorted(found.items()))
 
 
-def simulated(profile: EngineProfile, requests: Sequence[Wanted]) -> tuple[list[float], list[float], TokenGaps]:
+def simulated(profile: EngineProfile, requests: Sequence[HeldOutRequest]) -> tuple[list[float], list[float], TokenGaps]:
     """Return the times of each request's first and last token, and all gaps."""
     gaps = TokenGaps()
     engine = FluidEngine(profile, gaps)
@@ -69,7 +69,7 @@ def simulated(profile: EngineProfile, requests: Sequence[Wanted]) -> tuple[list[
     while number < len(requests) or engine.next_s < inf:
         if number < len(requests) and requests[number].at_s < engine.next_s:
             request = requests[number]
-            engine.add(Work(number, request.prompt_tokens, request.output_tokens, number), request.at_s)
+            engine.add(FluidSequence(number, request.prompt_tokens, request.output_tokens, number), request.at_s)
             number += 1
         else:
             engine.advance(engine.next_s)

@@ -57,9 +57,9 @@ def fit(firsts: Sequence[FirstToken], gaps: Sequence[Gap]) -> StepFit:
         raise TooFewPoints("gaps among at least two numbers of streams are needed")
     measured_gaps = [each.gap_ms for each in gaps]
     rows = [[1.0, each.sequences, each.sequences * each.context_tokens] for each in gaps]
-    step, sequence, kv = not_below_nothing(rows, measured_gaps)
+    step, sequence, kv = nonnegative_least_squares(rows, measured_gaps)
     measured_firsts = [each.ttft_ms for each in firsts]
-    begin, prefill = not_below_nothing([[1.0, each.prompt_tokens] for each in firsts], measured_firsts)
+    begin, prefill = nonnegative_least_squares([[1.0, each.prompt_tokens] for each in firsts], measured_firsts)
     return StepFit(
         overhead_ms=max(0.0, begin - step),
         step_ms=step,
@@ -71,7 +71,7 @@ def fit(firsts: Sequence[FirstToken], gaps: Sequence[Gap]) -> StepFit:
     )
 
 
-def not_below_nothing(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> list[float]:
+def nonnegative_least_squares(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> list[float]:
     """Solve weighted least squares with nonnegative unknowns: the most negative unknown is dropped, one by one."""
     weights = 1.0 / np.maximum(np.asarray(measured, dtype=np.float64), 1e-9)
     matrix, target = np.asarray(rows, dtype=np.float64) * weights[:, None], np.ones(len(rows))

@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HeldOutRequest:
     """One request of the held-out run."""
 
     at_s: float
@@ -93,7 +93,7 @@ class Engine:
                 raise EngineUnusable(f"{self._url}/v1/models does not list a model: {error!r}") from error
         return self._model
 
-    async def ask(self, prompt_tokens: int, output_tokens: int) -> Answered:
+    async def complete(self, prompt_tokens: int, output_tokens: int) -> Answered:
         """Send a completion and time its tokens. Raise EngineUnusable if it fails, breaks off or takes too long."""
         body = {
             "model": await self.model(), "prompt": self._prompt(prompt_tokens), "max_tokens": output_tokens,
@@ -133,11 +133,11 @@ class Engine:
 
 async def alone(engine: Engine, plan: Plan, say: Callable[[str], None]) -> list[FirstToken]:
     for _ in range(_WARM_UPS):
-        await engine.ask(plan.prompt_tokens[0], 4)
+        await engine.complete(plan.prompt_tokens[0], 4)
     found = []
     for tokens in plan.prompt_tokens:
         say(f"first tokens after {tokens} alone")
-        took_s = [(await engine.ask(tokens, 2)).ttft_s for _ in range(plan.repetitions)]
+        took_s = [(await engine.complete(tokens, 2)).ttft_s for _ in range(plan.repetitions)]
         found.append(FirstToken(tokens, median(took_s) * 1000))
     return found
 
@@ -149,7 +149,7 @@ async def together(engine: Engine, plan: Plan, say: Callable[[str], None]) -> li
             say(f"gaps among {streams} streams after {context} tokens each")
             medians = []
             for _ in range(plan.repetitions):
-                requests = (engine.ask(context, plan.answer_tokens) for _ in range(streams))
+                requests = (engine.complete(context, plan.answer_tokens) for _ in range(streams))
                 medians.append(_gap_s(await asyncio.gather(*requests)))
             found.append(Gap(streams, context + plan.answer_tokens / 2, median(medians) * 1000))
     return found
@@ -169,13 +169,13 @@ def _gap_s(answers: Sequence[Answered]) -> float:
     return median(means)
 
 
-def wanted(plan: Plan) -> list[Wanted]:
+def held_out_requests(plan: Plan) -> list[HeldOutRequest]:
     """Return the held-out requests: Poisson arrivals, log-normal lengths within the measured range."""
     rng = Random(plan.seed)  # noqa: S311 - the same seed, the same requests
     most = max(plan.prompt_tokens)
     times = sorted(rng.uniform(0.0, plan.held_out_seconds) for _ in range(plan.held_out))
     return [
-        Wanted(at_s, _length(rng, most / 4, most), _length(rng, plan.answer_tokens, 3 * plan.answer_tokens))
+        HeldOutRequest(at_s, _length(rng, most / 4, most), _length(rng, plan.answer_tokens, 3 * plan.answer_tokens))
         for at_s in times
     ]
 
@@ -184,12 +184,12 @@ def _length(rng: Random, middle: float, most: float) -> int:
     return max(8, int(min(most, rng.lognormvariate(0.0, 0.6) * middle)))
 
 
-async def held_out(engine: Engine, requests: Sequence[Wanted], say: Callable[[str], None]) -> list[Answered]:
+async def held_out(engine: Engine, requests: Sequence[HeldOutRequest], say: Callable[[str], None]) -> list[Answered]:
     say(f"{len(requests)} requests of mixed lengths")
     begun_s = time.perf_counter()
 
-    async def one(request: Wanted) -> Answered:
+    async def one(request: HeldOutRequest) -> Answered:
         await asyncio.sleep(max(0.0, begun_s + request.at_s - time.perf_counter()))
-        return await engine.ask(request.prompt_tokens, request.output_tokens)
+        return await engine.complete(request.prompt_tokens, request.output_tokens)
 
     return await asyncio.gather(*map(one, requests))

@@ -10,7 +10,7 @@ from functools import partial
 from functions.api.ids import EngineName, ReplicaId
 from functions.gateway.routing.load_client import LoadAnswer, LoadState
 from functions.simulator.events import Events
-from functions.simulator.fleet.adapter_tiers import AdapterTiers, Loading
+from functions.simulator.fleet.adapter_tiers import Loading, ReplicaAdapterTiers
 from functions.simulator.fleet.replica import Life, Replica
 
 _ROUND_TRIP_S = 0.001
@@ -35,34 +35,34 @@ class AdapterAgents:
             is_dark = replica is not None and (replica.is_unreachable or replica.engine.is_frozen)
             events.after(_CONNECT_S if is_dark else _ROUND_TRIP_S, partial(once, "unreachable"))
             return
-        answer, begun = replica.adapters.ask(name, events.now_s + wait_s, events.now_s)
+        answer, begun = replica.adapters.request_load(name, events.now_s + wait_s, events.now_s)
         if answer != "accepted":
             events.after(_ROUND_TRIP_S, partial(once, _ANSWERS[answer]))
             return
         self._waiting.setdefault(replica_id, {}).setdefault(name, []).append(once)
         events.after(wait_s, partial(once, "slow"))
-        self._begin(replica, replica.adapters, begun)
+        self._schedule_loads(replica, replica.adapters, begun)
         self._refuse(replica, replica.adapters)
 
     def tick(self, replica: Replica) -> None:
         """Let the agent plan; called once a second."""
         adapters = replica.adapters
         if adapters is not None and not replica.engine.is_frozen:
-            self._begin(replica, adapters, adapters.tick(self._events.now_s))
+            self._schedule_loads(replica, adapters, adapters.tick(self._events.now_s))
             self._refuse(replica, adapters)
 
-    def _begin(self, replica: Replica, adapters: AdapterTiers, begun: Iterable[Loading]) -> None:
+    def _schedule_loads(self, replica: Replica, adapters: ReplicaAdapterTiers, begun: Iterable[Loading]) -> None:
         for name, ready_s in begun:
             self._events.at(ready_s, partial(self._loaded, replica, replica.incarnation, adapters, name))
 
-    def _loaded(self, replica: Replica, incarnation: int, adapters: AdapterTiers, name: EngineName) -> None:
+    def _loaded(self, replica: Replica, incarnation: int, adapters: ReplicaAdapterTiers, name: EngineName) -> None:
         if replica.incarnation != incarnation:
             return
-        self._begin(replica, adapters, adapters.loaded(name, self._events.now_s))
+        self._schedule_loads(replica, adapters, adapters.loaded(name, self._events.now_s))
         for done in self._waiting.get(replica.id, {}).pop(name, ()):
             done("loaded" if replica.answers else "unreachable")
 
-    def _refuse(self, replica: Replica, adapters: AdapterTiers) -> None:
+    def _refuse(self, replica: Replica, adapters: ReplicaAdapterTiers) -> None:
         """Answer requests whose load found no room."""
         waiting = self._waiting.get(replica.id)
         if waiting is None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from functions.api.ids import ENGINE_NAME_HEX_DIGITS, Digest, EngineName
 from functions.decisions.adapters.demand import AdapterDemand, WantedAdapter
-from functions.decisions.adapters.plan import ask, plan
+from functions.decisions.adapters.plan import plan, request_load
 from functions.decisions.adapters.state import AdapterPolicy, AdapterState, ColdLoad, EngineAdapters, LoadVerdict
 from functions.decisions.distribution.bloom import build
 from functions.simulator.fleet.setting import AdapterTimes
@@ -37,10 +37,10 @@ def engine_name_of(adapter: str) -> EngineName:
 def demand_of(times: AdapterTimes) -> AdapterDemand:
     """Return the demand for all of a pool's adapters: reachable, none pinned."""
     names = map(engine_name_of, times.names)
-    return AdapterDemand.of(WantedAdapter(name, _digest_of(name), "", "unnamed") for name in names)
+    return AdapterDemand.from_ranked(WantedAdapter(name, _digest_of(name), "", "unnamed") for name in names)
 
 
-class AdapterTiers:
+class ReplicaAdapterTiers:
     __slots__ = (
         "_bloom",
         "_busy",
@@ -66,9 +66,9 @@ class AdapterTiers:
         self._bloom: str | None = ""  # None: outdated, since the disk has changed
         self.loads = 0
         self._demand = demand  # shared by all of a pool's replicas
-        self.begin_again()
+        self.reset_engine()
 
-    def begin_again(self) -> None:
+    def reset_engine(self) -> None:
         """Reset everything except the disk, for a new engine."""
         self._state = AdapterState()
         self._is_settled = False
@@ -87,7 +87,7 @@ class AdapterTiers:
                 del self._loading[name]
                 self._loaded.add(name)
 
-    def hold(self, number: int, of: int) -> None:
+    def preload_share(self, number: int, of: int) -> None:
         """Fill the replica with its share of the adapters, as replica `number` of `of` that has run for a while."""
         names = self._times.names
         first = number * len(names) // max(1, of)
@@ -104,7 +104,7 @@ class AdapterTiers:
     def has(self, name: EngineName) -> bool:
         return name in self._loaded
 
-    def enter(self, name: EngineName) -> float:
+    def acquire_slot(self, name: EngineName) -> float:
         """Count a request for the adapter, and return the seconds until the adapter is in an accelerator slot."""
         self._busy[name] = self._busy.get(name, 0) + 1
         self._used.add(name)
@@ -116,7 +116,7 @@ class AdapterTiers:
             slots.popitem(last=False)
         return 0.0 if is_there else self._times.gpu_s
 
-    def leave(self, name: EngineName) -> None:
+    def release_slot(self, name: EngineName) -> None:
         left = self._busy.get(name, 0) - 1
         if left > 0:
             self._busy[name] = left
@@ -125,10 +125,10 @@ class AdapterTiers:
 
     # Plans of the agent.
 
-    def ask(self, name: EngineName, until_s: float, now_s: float) -> tuple[LoadVerdict, list[Loading]]:
+    def request_load(self, name: EngineName, until_s: float, now_s: float) -> tuple[LoadVerdict, list[Loading]]:
         """Request a load for a gateway. Return the agent's answer and the loads that start because of it."""
         self._is_settled = False
-        answer, self._state = ask(
+        answer, self._state = request_load(
             self._demand, self._engine(), self._state, (name, ColdLoad(now_s, until_s)), self._policy
         )
         return answer, self.tick(now_s) if answer == "accepted" else []

@@ -10,7 +10,7 @@ from functions.api.ids import PoolName
 from functions.decisions.admission.ticket import BANDS
 from functions.decisions.autoscaling.signals import is_overflow
 from functions.gateway.http.sink import Headers
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from functions.simulator.fleet.outcome import Outcome
 from functions.simulator.fleet.signals import Second
 from functions.simulator.workload.request import WorkloadRequest
@@ -31,7 +31,7 @@ class Frontend(Protocol):
 
     def figures(self, pool: PoolName) -> Second: ...
 
-    def taken_reason(self) -> str:
+    def pop_shed_reason(self) -> str:
         """Return once the shoal_shed_total label of the last rejection, or ""."""
 
     def first_token(self, client: "Client") -> None: ...
@@ -64,7 +64,7 @@ class Client:
         self.pool = pool  # requested: the pool that has the model's name
         self.home = pool  # where placement rules send it; a controller counts it there
         self.steered = False  # True if it was moved to another pool before admission
-        self.exchange: Exchange | None = None
+        self.exchange: RequestExchange | None = None
         self.first_s = 0.0  # time of its first token; 0: none yet
         self.is_over = False
 
@@ -79,7 +79,7 @@ class Client:
 
     # Methods of the exchange's sink.
 
-    def begin(self, headers: Headers, first: bytes) -> None:
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
         """Count the first token, unless `first` is a comment: then the request still waits for a pool to start."""
         if not first.startswith(_COMMENT):
             self._first_token()
@@ -105,7 +105,7 @@ class Client:
     def end(self, last: bytes) -> None:
         """End the request. `last` is the reason if its stream broke, else empty."""
         if last and not self.first_s:
-            self._unanswered(self._gateway.taken_reason() or last.decode())
+            self._unanswered(self._gateway.pop_shed_reason() or last.decode())
             return
         if last:
             self._lost(last.decode())
@@ -119,7 +119,7 @@ class Client:
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Count a request that was rejected or failed before its first token."""
-        reason = "over_quota" if status == _OVER_QUOTA else self._gateway.taken_reason() or body.decode()
+        reason = "over_quota" if status == _OVER_QUOTA else self._gateway.pop_shed_reason() or body.decode()
         self._unanswered(reason)
 
     def _unanswered(self, reason: str) -> None:

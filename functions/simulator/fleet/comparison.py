@@ -24,7 +24,7 @@ from functions.simulator.events import Events
 from functions.simulator.fleet.client import Client
 from functions.simulator.fleet.fluid_engine import FluidEngine
 from functions.simulator.fleet.replica import Replica
-from functions.simulator.router_port import EngineMetrics, Question, SimulatedRouter
+from functions.simulator.router_port import Question, RouterEngineMetrics, SimulatedRouter
 
 
 class OtherRouter:
@@ -79,12 +79,12 @@ class ModelledEngines:
         cache = self._replicas[replica_id].engine.cache
         return cache.peek(asked.blocks, asked.prompt_tokens) if cache is not None else 0
 
-    def engine(self, replica_id: ReplicaId) -> EngineMetrics:
+    def engine(self, replica_id: ReplicaId) -> RouterEngineMetrics:
         replica = self._replicas[replica_id]
         engine = replica.engine
         waiting = engine.unscheduled
         usage_ratio = min(1.0, max(0.0, engine.kv_tokens / replica.profile.kv_tokens))
-        return EngineMetrics(engine.running + engine.waiting - waiting, waiting, usage_ratio)
+        return RouterEngineMetrics(engine.running + engine.waiting - waiting, waiting, usage_ratio)
 
     def first_token_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
         return self._at_now(replica_id).first_token_s(computed_tokens)
@@ -103,7 +103,7 @@ class ModelledEngines:
 class NoLadder(QueueLadder):
     """An overload ladder that never sheds, shifts or borrows."""
 
-    def look(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
+    def update_rungs(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
         return OFF
 
 
@@ -116,8 +116,8 @@ class OpenAdmission(AdmissionQueues):
     def shift_ratio(self, pool: PoolName) -> float:
         return 0.0
 
-    def shifted(self, admitted: Admitted) -> None:
+    def count_shifted(self, admitted: Admitted) -> None:
         """Do nothing: there are no counts."""
 
-    def returned(self, admitted: Admitted) -> None:
+    def count_returned(self, admitted: Admitted) -> None:
         """Do nothing: there are no counts."""

@@ -13,19 +13,19 @@ A request at a silent replica ends by the gateway's own timeouts: `first_byte_s`
 
 from functools import partial
 
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.simulator.events import Events
 from functions.simulator.fleet.lifecycle import ReplicaLifecycle
 from functions.simulator.fleet.replica import Life, Replica
 from functions.simulator.fleet.setting import Timeouts
 from functions.simulator.fleet.start_times import StartSource
-from functions.simulator.fleet.upstream import Connection
+from functions.simulator.fleet.upstream import ModelledConnection
 
 _CHECK_S = 0.25
 _WITH_PROCESS = frozenset({Life.STARTING, Life.WARM, Life.READY, Life.DRAINING})
 
 
-class Faults:
+class ReplicaFaults:
     def __init__(self, events: Events, lifecycle: ReplicaLifecycle, timeouts: Timeouts) -> None:
         self._events = events
         self._lifecycle = lifecycle
@@ -38,7 +38,7 @@ class Faults:
         """Kill the replica's process; does nothing if there is none."""
         if replica.life not in _WITH_PROCESS:
             return
-        self._lifecycle.engines.look(replica)
+        self._lifecycle.engines.advance_engine(replica)
         self._lifecycle.lost(replica)
         replica.is_mute, replica.is_unreachable = True, unreachable
         if unreachable:
@@ -55,16 +55,16 @@ class Faults:
         self.crash(replica, unreachable=False)
         self._silent_since_s.pop(replica, None)
         self._break_all(replica)
-        self._lifecycle.begin_again(replica, source)
+        self._lifecycle.restart_process(replica, source)
 
     def hang(self, replica: Replica, for_s: float, *, mute: bool) -> None:
         if replica.life not in _WITH_PROCESS or replica.engine.is_frozen:
             return
-        self._lifecycle.engines.look(replica)
+        self._lifecycle.engines.advance_engine(replica)
         replica.engine.freeze(self._events.now_s)
         replica.is_mute = mute
         self._watch(replica)
-        self._events.after(for_s, partial(self._go_on, replica, replica.incarnation))
+        self._events.after(for_s, partial(self._resume, replica, replica.incarnation))
 
     def slow(self, replica: Replica, factor: float, for_s: float) -> None:
         if replica.life not in _WITH_PROCESS:
@@ -72,23 +72,23 @@ class Faults:
         self._set_pace(replica, replica.incarnation, factor)
         self._events.after(for_s, partial(self._set_pace, replica, replica.incarnation, 1.0))
 
-    def _go_on(self, replica: Replica, incarnation: int) -> None:
+    def _resume(self, replica: Replica, incarnation: int) -> None:
         if replica.incarnation != incarnation or replica.life not in _WITH_PROCESS:
             return
         self._silent_since_s.pop(replica, None)
         replica.is_mute = False
         replica.engine.thaw(self._events.now_s)
-        self._lifecycle.engines.tell(replica)
+        self._lifecycle.engines.notify_gateways(replica)
 
     def _set_pace(self, replica: Replica, incarnation: int, factor: float) -> None:
         if replica.incarnation == incarnation and replica.life in _WITH_PROCESS:
             replica.engine.slow_down(factor, self._events.now_s)
-            self._lifecycle.engines.tell(replica)
+            self._lifecycle.engines.notify_gateways(replica)
 
     def _break_all(self, replica: Replica) -> None:
         """Reset all connections of the replica."""
         for connection, _ in _connections_of(replica):
-            self._fail(connection, Failure.RESET)
+            self._fail(connection, AttemptFailure.RESET)
 
     def _watch(self, replica: Replica) -> None:
         self._silent_since_s[replica] = self._events.now_s
@@ -102,20 +102,20 @@ class Faults:
         for replica, since_s in list(self._silent_since_s.items()):
             for connection, first_s in _connections_of(replica):
                 if first_s is not None and now_s - max(since_s, first_s) > timeouts.idle_s:
-                    self._fail(connection, Failure.SILENT)
+                    self._fail(connection, AttemptFailure.SILENT)
             if replica.life in (Life.LOST, Life.GONE) and not _connections_of(replica):
                 del self._silent_since_s[replica]
         self._is_checking = bool(self._silent_since_s)
         if self._is_checking:
             self._events.after(_CHECK_S, self._check)
 
-    def _fail(self, connection: Connection, failure: Failure) -> None:
+    def _fail(self, connection: ModelledConnection, failure: AttemptFailure) -> None:
         if connection.work is not None:
             self._lifecycle.engines.abort(connection)
             connection.fail(failure)
 
 
-def _connections_of(replica: Replica) -> list[tuple[Connection, float | None]]:
+def _connections_of(replica: Replica) -> list[tuple[ModelledConnection, float | None]]:
     """Return the replica's connections with the times of their first tokens."""
-    found = [work.owner for work in replica.engine.works() if isinstance(work.owner, Connection)]
+    found = [work.owner for work in replica.engine.works() if isinstance(work.owner, ModelledConnection)]
     return [(connection, connection.first_s) for connection in found]

@@ -31,7 +31,7 @@ _NO_TOKENS = 1e-3  # rounding remainder of a prompt that has been read
 _HEADROOM_RATIO = 0.02  # cache share that must be free before a preempted sequence is readmitted, as the others grow
 
 
-class Work:
+class FluidSequence:
     """One sequence in an engine."""
 
     __slots__ = (
@@ -123,8 +123,8 @@ class FluidEngine:
         self.next_s = IDLE
         self.kv_tokens = 0.0  # held by sequences
         self.reading_tokens = 0.0  # prompt tokens of admitted sequences still to be read
-        self.first: list[Work] = []
-        self.over: list[Work] = []
+        self.first: list[FluidSequence] = []
+        self.over: list[FluidSequence] = []
         self.busy_s = 0.0
         self.finished = 0  # this and the next six are totals as in vLLM's histograms
         self.queue_s = 0.0
@@ -135,10 +135,10 @@ class FluidEngine:
         self.computed_tokens = 0
         self._steps = 0.0  # total
         self._began_steps = 0.0  # start of the first step that reads the current prompts; whole steps follow from there
-        self._reading: deque[Work] = deque()
-        self._slots: dict[int, Work] = {}  # decoding sequences by number, the youngest last
-        self._decoding: list[tuple[float, int, Work]] = []  # the same, by the step count of their last token
-        self._waiting: list[tuple[tuple[int, int], Work]] = []
+        self._reading: deque[FluidSequence] = deque()
+        self._slots: dict[int, FluidSequence] = {}  # decoding sequences by number, the youngest last
+        self._decoding: list[tuple[float, int, FluidSequence]] = []  # the same, by the step count of their last token
+        self._waiting: list[tuple[tuple[int, int], FluidSequence]] = []
         self._fast_forward = (0.0, 0.0, 0.0)  # until the next change: steps, prompt tokens read, seconds
         self._slowness = 1.0  # factor on the length of every step
         self.is_frozen = False  # hanging: accepts requests and makes no step
@@ -151,7 +151,7 @@ class FluidEngine:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def add(self, work: Work, now_s: float) -> None:
+    def add(self, work: FluidSequence, now_s: float) -> None:
         self.advance(now_s)
         work.arrived_s = now_s
         heappush(self._waiting, (work.order, work))
@@ -159,7 +159,7 @@ class FluidEngine:
             self._admit()
             self._plan()
 
-    def drop(self, work: Work, now_s: float) -> None:
+    def drop(self, work: FluidSequence, now_s: float) -> None:
         """Remove a request that is no longer wanted; its slot and memory are free immediately. Ignores a finished
         one."""
         self.advance(now_s)
@@ -177,7 +177,7 @@ class FluidEngine:
             self._admit()
             self._plan()
 
-    def works(self) -> list[Work]:
+    def works(self) -> list[FluidSequence]:
         """Return all sequences in order of arrival."""
         held = [*self._slots.values(), *self._reading, *(entry[1] for entry in self._waiting)]
         return sorted(held, key=lambda work: work.number)
@@ -288,7 +288,7 @@ class FluidEngine:
         else:
             self.gaps.add(seconds / steps, steps * decoding)
 
-    def _has_read(self, work: Work) -> None:
+    def _has_read(self, work: FluidSequence) -> None:
         """Finish a prompt: the step that read its last part also makes a token."""
         if self._reading:
             self._reading[0].admitted_s = self.now_s  # until now the step budget was used up
@@ -311,18 +311,18 @@ class FluidEngine:
         self._slots[work.number] = work
         heappush(self._decoding, (self._steps + work.left_tokens, work.number, work))
 
-    def _end(self, work: Work) -> None:
+    def _end(self, work: FluidSequence) -> None:
         work.is_over = True
         self.finished += 1
         self.e2e_s += self.now_s - work.arrived_s
         self.over.append(work)
 
-    def _release(self, work: Work) -> None:
+    def _release(self, work: FluidSequence) -> None:
         """Free slot and memory of a decoding sequence; its heap entry is skipped later."""
         del self._slots[work.number]
         self.kv_tokens -= work.holds_tokens + self._steps - work.joined_steps
 
-    def _unread(self, work: Work) -> None:
+    def _unread(self, work: FluidSequence) -> None:
         self._reading.remove(work)
         self.reading_tokens = max(0.0, self.reading_tokens - work.unread_tokens) if self._reading else 0.0
         self.kv_tokens -= work.holds_tokens

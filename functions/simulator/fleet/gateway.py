@@ -23,11 +23,11 @@ from functions.decisions.routing.replicas import ReplicaView
 from functions.decisions.routing.sessions import session_hash
 from functions.fleet.heartbeat import Heartbeat
 from functions.fleet.view import FleetView
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.gateway import Gateway
 from functions.gateway.quota.leases import QuotaLeases
 from functions.gateway.request import replies
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from functions.gateway.request.request import Admitted, Timeline
 from functions.simulator.fleet.client import Client
 from functions.simulator.fleet.comparison import OtherRouter
@@ -89,7 +89,7 @@ class SimulatedGateway:
             )
             self.services.quotas.leasing = self._leases
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the gateway's periodic tasks; needs the running loop."""
         if self._leases is not None:
             self.services.tasks.forever("quota leases", self._leases.run)
@@ -108,7 +108,7 @@ class SimulatedGateway:
     def fleet(self) -> FleetView:
         return self.services.fleet
 
-    def heard(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
+    def receive_heartbeat(self, heartbeat: Heartbeat, view: ReplicaView | None = None) -> None:
         """Receive a heartbeat. `view` is the view made from it, if it exists already."""
         self.core.receive_heartbeat(heartbeat, view)
 
@@ -117,7 +117,7 @@ class SimulatedGateway:
         self.services.state.bus_down = True
         self._bus_down_until_s = max(self._bus_down_until_s, until_s)
 
-    def may_hear_again(self) -> bool:
+    def reconnect_if_due(self) -> bool:
         """Reconnect the gateway if its disconnection is over. Return True if it was reconnected."""
         if self.services.state.bus_down and self._events.now_s >= self._bus_down_until_s:
             self.core.bus_recovered()
@@ -130,7 +130,7 @@ class SimulatedGateway:
 
     # Requests.
 
-    def come(self, request: WorkloadRequest) -> None:
+    def receive_request(self, request: WorkloadRequest) -> None:
         now_s, catalogue = self._events.now_s, self._context.catalogue
         self.count += 1
         pool = PoolName(request.pool) if request.pool is not None else catalogue.first
@@ -156,14 +156,14 @@ class SimulatedGateway:
                 return
             admitted = self._admitted(client, caller, steered or model, expected_tokens)
             reserved = entry.reserve(admitted.features, now_s, admitted.service_class)
-        except Refused as refused:
+        except RequestRejected as refused:
             if entry is not None:
                 entry.leave(now_s)
             replies.turn_away(self.services.metrics, client, ROUTE, client.key, refused)
             return
         timeline = Timeline(received_s=now_s, admitted_s=now_s)
-        client.exchange = Exchange(self.services, catalogue, admitted, client, timeline=timeline, entry=entry)
-        self.core.begin(client.exchange, client, is_reserved=reserved)
+        client.exchange = RequestExchange(self.services, catalogue, admitted, client, timeline=timeline, entry=entry)
+        self.core.start_admitted(client.exchange, client, is_reserved=reserved)
 
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
         """Return another pool's model or a rejection from the steering, or None if the request stays."""
@@ -221,7 +221,7 @@ class SimulatedGateway:
     def now_s(self) -> float:
         return self._events.now_s
 
-    def asks_for(self, pool: PoolName) -> tuple[int, int]:
+    def waking_demand(self, pool: PoolName) -> tuple[int, int]:
         """Return the requests that wait for a pool's first replica, and all open requests of that pool."""
         told = self.services.pool_wakes.demand(frozenset((pool,)), self.services.requests_of((pool,)))
         return sum(each.waking for each in told), sum(each.open_requests for each in told)
@@ -229,9 +229,9 @@ class SimulatedGateway:
     def figures(self, pool: PoolName) -> Second:
         return self._context.figures[pool].now
 
-    def taken_reason(self) -> str:
+    def pop_shed_reason(self) -> str:
         """Return once the shoal_shed_total label of the last rejection, or ""."""
-        return self._metrics.taken_reason()
+        return self._metrics.pop_shed_reason()
 
     def first_token(self, client: Client) -> None:
         if self._other is not None:

@@ -17,10 +17,10 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.adapters.demand import AdapterDemand
 from functions.fleet.heartbeat import Heartbeat
 from functions.simulator.events import Events
-from functions.simulator.fleet.adapter_tiers import AdapterTiers, demand_of
+from functions.simulator.fleet.adapter_tiers import ReplicaAdapterTiers, demand_of
 from functions.simulator.fleet.engine_driver import EngineDriver
 from functions.simulator.fleet.outcome import Outcome
-from functions.simulator.fleet.replica import Counts, Life, Replica
+from functions.simulator.fleet.replica import Life, Replica, ReplicaCounts
 from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
 from functions.simulator.fleet.setting import PoolSetting, Setting, Zone
 from functions.simulator.fleet.start_times import StartSource
@@ -76,7 +76,7 @@ class ReplicaLifecycle:
 
     # Actions.
 
-    def begin(self) -> None:
+    def start_initial_replicas(self) -> None:
         """Start the initial replicas; their first heartbeats are spread over a second."""
         heartbeat_s = self._setting.heartbeat_s
         for pool in self._setting.all_pools:
@@ -85,7 +85,7 @@ class ReplicaLifecycle:
                 replica.move(Life.STARTING)
                 replica.move(Life.READY if number < pool.replicas else Life.WARM)
                 if replica.adapters is not None and pool.adapters is not None and pool.adapters.resident:
-                    replica.adapters.hold(number, pool.replicas)
+                    replica.adapters.preload_share(number, pool.replicas)
                 if replica.adapters is not None:
                     replica.adapters.load_ahead(0.0)
                 self._hear(replica, replica.heartbeat(0.0))
@@ -128,17 +128,17 @@ class ReplicaLifecycle:
         replica.answers = False
         self._promoting.discard(replica.id)
 
-    def begin_again(self, replica: Replica, source: StartSource) -> None:
+    def restart_process(self, replica: Replica, source: StartSource) -> None:
         """Start a new process in place of a lost one."""
-        replica.begin_again()
+        replica.restart_process()
         replica.answers, replica.is_mute, replica.is_unreachable = True, False, False
         self._on_node(replica, source, warm=False)
 
     # State.
 
-    def counts(self, pool_name: PoolName) -> Counts:
+    def counts(self, pool_name: PoolName) -> ReplicaCounts:
         found = Counter(replica.life for replica in self.members[pool_name].values())
-        return Counts(
+        return ReplicaCounts(
             starting=found[Life.ORDERED] + found[Life.STARTING],
             warm=found[Life.WARM],
             ready=found[Life.READY],
@@ -170,7 +170,7 @@ class ReplicaLifecycle:
         zones = pool.zones or tuple(self._zones)
         zone = self._zones.get(zones[self._dealt[pool.name] % len(zones)]) or Zone(zones[0])
         self._dealt[pool.name] += 1
-        adapters = AdapterTiers(pool.adapters, self._demand[pool.name]) if pool.adapters is not None else None
+        adapters = ReplicaAdapterTiers(pool.adapters, self._demand[pool.name]) if pool.adapters is not None else None
         replica = Replica(
             ReplicaId(f"r{number:04d}"),
             pool,
@@ -250,7 +250,7 @@ class ReplicaLifecycle:
             self._events.after(self._setting.heartbeat_s, partial(self._heartbeat, replica, incarnation))
 
     def _send_heartbeat(self, replica: Replica) -> None:
-        self.engines.look(replica)
+        self.engines.advance_engine(replica)
         if replica.adapters is not None and replica.life in _LIVE:
             self.adapters_tick(replica)
         if not replica.is_mute:

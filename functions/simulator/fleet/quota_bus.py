@@ -21,9 +21,9 @@ class QuotaBus:
 
     def __init__(self, gateways: Iterable[str]) -> None:
         self.model = QuotaModel()
-        self.model.ask("", (), _BORN_US)
+        self.model.request_leases("", (), _BORN_US)
         for name in gateways:
-            self.model.ask(name, (), _HEARD_US)
+            self.model.request_leases(name, (), _HEARD_US)
 
 
 class QuotaClient:
@@ -34,11 +34,11 @@ class QuotaClient:
         self._clock = clock
         self._in_touch = in_touch
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
+    async def request_leases(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         await asyncio.sleep(_ROUND_TRIP_S)
         if not self._in_touch():
             raise BusUnavailable("the gateway is cut off from the bus")
-        return self._bus.model.ask(gateway_id, groups, int(self._clock() * _US_PER_S))
+        return self._bus.model.request_leases(gateway_id, groups, int(self._clock() * _US_PER_S))
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""

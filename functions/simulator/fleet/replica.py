@@ -15,14 +15,22 @@ from enum import Enum
 from math import inf
 
 from functions.api.ids import ReplicaId
-from functions.decisions.health.engine import Counters, EngineHealth, Evidence, HealthPolicy, Probe, begin, judge
+from functions.decisions.health.engine import (
+    Counters,
+    EngineHealth,
+    Evidence,
+    HealthPolicy,
+    Probe,
+    initial_health,
+    judge,
+)
 from functions.decisions.health.engine_rates import EngineRates, RateCounters, update
 from functions.decisions.health.pace import PaceMeter, WorkCounters, observe
 from functions.decisions.routing.replicas import ReplicaPhase
 from functions.fleet.heartbeat import Heartbeat
-from functions.simulator.fleet.adapter_tiers import AdapterTiers
+from functions.simulator.fleet.adapter_tiers import ReplicaAdapterTiers
 from functions.simulator.fleet.engine_profile import EngineProfile
-from functions.simulator.fleet.fluid_engine import FluidEngine, Work
+from functions.simulator.fleet.fluid_engine import FluidEngine, FluidSequence
 from functions.simulator.fleet.prefix_cache import PrefixCache
 from functions.simulator.fleet.reported_prefixes import ReportedPrefixes
 from functions.simulator.fleet.setting import PoolSetting, Zone
@@ -60,7 +68,7 @@ _PHASES: dict[Life, ReplicaPhase] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ReplicaCounts:
     """Number of a pool's replicas in each lifecycle state; `lost` ones are in no other."""
 
     starting: int = 0
@@ -107,7 +115,7 @@ class Replica:
         *,
         block_tokens: int,
         gaps: TokenGaps,
-        adapters: AdapterTiers | None,
+        adapters: ReplicaAdapterTiers | None,
         told: ReportedPrefixes | None = None,
     ) -> None:
         self.id = replica_id
@@ -131,7 +139,7 @@ class Replica:
         self._past_busy_s = 0.0
         self._past_prompts = (0, 0)
         self._link_free_s = 0.0  # when the link from host memory is free
-        self._begin()
+        self._reset_engine()
 
     def move(self, life: Life) -> None:
         """Change the state; raise ValueError, and change nothing, if the transition is not allowed."""
@@ -140,13 +148,13 @@ class Replica:
         self.life = life
         self.wakes += 1
 
-    def begin_again(self) -> None:
+    def restart_process(self) -> None:
         """Start another process in the same place: its memory is lost, its disk is not."""
         self._past_busy_s, self._past_prompts = self.busy_s, self.prompts
         self.incarnation += 1
-        self._begin()
+        self._reset_engine()
         if self.adapters is not None:
-            self.adapters.begin_again()
+            self.adapters.reset_engine()
 
     @property
     def busy_s(self) -> float:
@@ -196,7 +204,7 @@ class Replica:
             kv_reload_ms_per_token=self.pool.reload_ms_per_token if self.pool.host_kv_tokens else 0.0,
         )
 
-    def reload_s(self, work: Work, now_s: float) -> float:
+    def reload_s(self, work: FluidSequence, now_s: float) -> float:
         """Return the seconds until the prompt's tokens in host memory are on the accelerator; 0 if there are none.
         Reloads run one after the other. They exist only in pools without adapters."""
         cache = self.engine.cache
@@ -212,7 +220,7 @@ class Replica:
         health = self._health
         return health is not None and health.phase == "hung" and now_s - health.since_s >= _HEALTH.condemn_hung_after_s
 
-    def _begin(self) -> None:
+    def _reset_engine(self) -> None:
         profile = self.profile
         cache = None
         if self.block_tokens:
@@ -275,6 +283,6 @@ class Replica:
 
 def _well(now_s: float) -> EngineHealth:
     """Return the health of an engine that answered until now."""
-    health = begin(now_s)
+    health = initial_health(now_s)
     answered = Evidence("ok", None, 0, Probe("answered", now_s, now_s + 1e-9))
     return judge(health, answered, now_s, _HEALTH)

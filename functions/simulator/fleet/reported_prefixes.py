@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from functions.api.ids import ReplicaId
 from functions.decisions.prefix.block_index import BlockIndex
-from functions.fleet.prefix_filters import Held, bits_of, held_by
+from functions.fleet.prefix_filters import LeadingBlocks, bits_of, held_by
 
 _MAX_NAMES = 20_000_000
 
@@ -24,7 +24,7 @@ class ReportedPrefixes:
         """Return a listener for the cache of a replica that starts; the replica's former cache is forgotten."""
         for former in [slot for slot, known in self._replica_of.items() if known == replica_id]:
             self._forget(former)
-        slot = self._index.begin()
+        slot = self._index.add_slot()
         if slot is None:
             raise RuntimeError("too many replicas have started: set prefix.source of the policy to sent")
         self._replica_of[slot] = replica_id
@@ -36,7 +36,7 @@ class ReportedPrefixes:
         self._live &= ~(1 << slot)
         self._index.retire(slot)
 
-    def match(self, blocks: Sequence[int]) -> Held:
+    def match(self, blocks: Sequence[int]) -> LeadingBlocks:
         """Return how many leading blocks of a chain each replica holds."""
         index = self._index
         index.sweep(len(blocks))

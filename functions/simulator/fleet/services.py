@@ -32,7 +32,7 @@ from functions.simulator.fleet.comparison import NoLadder, OpenAdmission, OtherR
 from functions.simulator.fleet.context import Context
 from functions.simulator.fleet.setting import Setting, Timeouts
 from functions.simulator.fleet.signals import Second
-from functions.simulator.fleet.upstream import Upstreams
+from functions.simulator.fleet.upstream import ModelledUpstreams
 
 _NEVER_S = float("inf")
 
@@ -62,7 +62,7 @@ def modelled_services(
         telling=_EngineEvents(context, clients),
         zone=zone,
         other=other,
-        upstreams=Upstreams(context.engines, clients),
+        upstreams=ModelledUpstreams(context.engines, clients),
         make_admission=partial(_admission, context),
     )
     return replace(services, end_listeners=_listeners(services, context))
@@ -87,7 +87,7 @@ class _Activity(PoolActivity):
         super().__init__(clock)
         self._context = context
 
-    def prompt_came(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
+    def prompt_arrived(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
         figures, tokens = self._figures(asking), asking.features.prompt_tokens
         figures.arrivals += 1
         figures.prompt_tokens += tokens
@@ -126,7 +126,7 @@ class OutcomeMetrics(Metrics):
     def shed(self, reason: str) -> None:
         self._reason = reason
 
-    def taken_reason(self) -> str:
+    def pop_shed_reason(self) -> str:
         reason, self._reason = self._reason, ""
         return reason
 
@@ -139,14 +139,14 @@ class _AgentLoader:
 
     async def load(self, replica: ReplicaView, engine_name: EngineName, wait_s: float) -> LoadAnswer:
         answer: asyncio.Future[LoadAnswer] = asyncio.get_running_loop().create_future()
-        self._context.load_adapter(replica.id, engine_name, wait_s, partial(_tell, answer))
+        self._context.load_adapter(replica.id, engine_name, wait_s, partial(_set_answer, answer))
         return await answer
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
 
 
-def _tell(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
+def _set_answer(waiting: asyncio.Future[LoadAnswer], answer: LoadAnswer) -> None:
     if not waiting.done():  # else cancelled
         waiting.set_result(answer)
 

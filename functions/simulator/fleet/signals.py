@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from functions.decisions.autoscaling.signals import PoolSignals, step_utilization
 from functions.decisions.quantile_sketch import QuantileSketch
-from functions.simulator.fleet.replica import Counts
+from functions.simulator.fleet.replica import ReplicaCounts
 from functions.simulator.fleet.token_gaps import TokenGaps
 
 
@@ -31,7 +31,7 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PoolTotals:
     """State of a pool's engines and admission queues at the end of a second; sums since the start."""
 
     busy_s: float
@@ -49,7 +49,7 @@ class Look:
 class _Closed:
     at_s: float
     second: Second
-    look: Look
+    look: PoolTotals
 
 
 class PoolFigures:
@@ -62,11 +62,11 @@ class PoolFigures:
         self._reads = reads
         self._closed: deque[_Closed] = deque(maxlen=most_seconds + 1)
 
-    def close(self, at_s: float, look: Look) -> None:
+    def close(self, at_s: float, look: PoolTotals) -> None:
         self._closed.append(_Closed(at_s, self.now, look))
         self.now = Second()
 
-    def over(self, now_s: float, seconds: float, step_s: float, counts: Counts) -> PoolSignals:
+    def signals_over(self, now_s: float, seconds: float, step_s: float, counts: ReplicaCounts) -> PoolSignals:
         """Return the signals over the last `seconds` before `now_s`; the first state is only the base of the sums."""
         known = [closed for closed in self._closed if closed.at_s <= now_s]
         known = [closed for closed in known if closed.at_s >= known[-1].at_s - seconds - 1e-6]
@@ -110,7 +110,7 @@ class PoolFigures:
             degraded_per_s=sums.degraded / lasted_s,
         )
 
-    def _utilization(self, first: Look, last: Look, gaps: TokenGaps, step_s: float) -> float | None:
+    def _utilization(self, first: PoolTotals, last: PoolTotals, gaps: TokenGaps, step_s: float) -> float | None:
         ready_s = last.ready_s - first.ready_s
         if ready_s <= 0.0:
             return None
@@ -139,7 +139,7 @@ def _sums(seconds: list[Second]) -> Second:
     )
 
 
-def _miss_ratio(first: Look, last: Look) -> float:
+def _miss_ratio(first: PoolTotals, last: PoolTotals) -> float:
     """Return the share of prompt tokens that had to be computed."""
     asked = last.asked_tokens - first.asked_tokens
     return 1.0 - (last.hit_tokens - first.hit_tokens) / asked if asked else 1.0

@@ -29,14 +29,14 @@ from functions.simulator.fleet.adapter_agents import AdapterAgents
 from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.comparison import ModelledEngines
 from functions.simulator.fleet.context import Context
-from functions.simulator.fleet.faults import Faults
+from functions.simulator.fleet.faults import ReplicaFaults
 from functions.simulator.fleet.gateway import SimulatedGateway
 from functions.simulator.fleet.lifecycle import ReplicaLifecycle
 from functions.simulator.fleet.outcome import BandOutcome, Outcome, PoolOutcome
 from functions.simulator.fleet.quota_bus import QuotaBus
-from functions.simulator.fleet.replica import Counts, Replica
+from functions.simulator.fleet.replica import Replica, ReplicaCounts
 from functions.simulator.fleet.setting import POOL, Setting, Zone
-from functions.simulator.fleet.signals import Look, PoolFigures
+from functions.simulator.fleet.signals import PoolFigures, PoolTotals
 from functions.simulator.fleet.start_times import StartSource
 from functions.simulator.fleet.token_gaps import TokenGaps
 from functions.simulator.virtual_loop import VirtualLoop, quiet_gateways, seldom_collected
@@ -74,8 +74,8 @@ class Simulation:
         self._figures = {pool.name: PoolFigures(most_s, reads=bool(pool.role)) for pool in pools}
         self._steps_s = {pool.name: pool.profile.least_step_s for pool in pools}
         self._ready_s = dict.fromkeys(self._figures, 0.0)
-        self.lifecycle = ReplicaLifecycle(setting, self.events, self.outcome, self._gaps, self._hear)
-        self.faults = Faults(self.events, self.lifecycle, setting.timeouts)
+        self.lifecycle = ReplicaLifecycle(setting, self.events, self.outcome, self._gaps, self._deliver_heartbeat)
+        self.faults = ReplicaFaults(self.events, self.lifecycle, setting.timeouts)
         self._agents = AdapterAgents(self.events, self.lifecycle.replicas)
         self.lifecycle.adapters_tick = self._agents.tick
         self._engines = ModelledEngines(self.lifecycle.replicas, self.events)
@@ -98,18 +98,18 @@ class Simulation:
         self._has_ended = False  # True after the workload's last request has arrived
 
     def run(self) -> Outcome:
-        self.lifecycle.begin()
-        self._expect()
+        self.lifecycle.start_initial_replicas()
+        self._schedule_next_request()
         for number in range(len(self.gateways)):
             self._sweep(number)
-        self.events.after(_SECOND_S, self._second)
+        self.events.after(_SECOND_S, self._close_second)
         for every_s, act in self._actors:
             self.events.after(every_s, partial(self._act, every_s, act))
         if self.setting.until_s < inf:
             self.events.at(self.setting.until_s, self.events.stop)
         with seldom_collected(), quiet_gateways(), self._loop.running():
             for gateway in self.gateways:
-                gateway.begin()
+                gateway.start()
             self.events.run_until_stopped()
         self.lifecycle.settle()
         for gaps in self._gaps.values():
@@ -136,7 +136,7 @@ class Simulation:
     def pools(self) -> tuple[PoolName, ...]:
         return tuple(self._figures)
 
-    def counts(self, pool: PoolName) -> Counts:
+    def counts(self, pool: PoolName) -> ReplicaCounts:
         return self.lifecycle.counts(pool)
 
     def ready_ids(self, pool: PoolName) -> tuple[ReplicaId, ...]:
@@ -154,10 +154,10 @@ class Simulation:
         setting = self.setting
         known_s = self.events.now_s - setting.signals_delay_s
         counts = self.lifecycle.counts(pool)
-        signals = self._figures[pool].over(known_s, setting.signals_s, self._steps_s[pool], counts)
+        signals = self._figures[pool].signals_over(known_s, setting.signals_s, self._steps_s[pool], counts)
         if pool not in self.catalogue.may_sleep:
             return signals
-        asking = [gateway.asks_for(pool) for gateway in self.gateways if gateway.is_up]  # without the delay
+        asking = [gateway.waking_demand(pool) for gateway in self.gateways if gateway.is_up]  # without the delay
         return replace(signals, waking=sum(each for each, _ in asking), open_requests=sum(each for _, each in asking))
 
     def gaps(self, pool: PoolName) -> TokenGaps:
@@ -222,7 +222,7 @@ class Simulation:
 
     # Workload.
 
-    def _expect(self) -> None:
+    def _schedule_next_request(self) -> None:
         """Schedule the next request at its time."""
         request = next(self._workload, None)
         if request is None:
@@ -230,14 +230,14 @@ class Simulation:
             self._stop_if_over()
             self.events.after(self.setting.extra_s, self.events.stop)
             return
-        self.events.at(request.at_s, partial(self._come_next, request))
+        self.events.at(request.at_s, partial(self._dispatch_next, request))
 
-    def _come_next(self, request: WorkloadRequest) -> None:
+    def _dispatch_next(self, request: WorkloadRequest) -> None:
         self._under_way += 1
-        self._come(request)
-        self._expect()
+        self._dispatch(request)
+        self._schedule_next_request()
 
-    def _come(self, request: WorkloadRequest) -> None:
+    def _dispatch(self, request: WorkloadRequest) -> None:
         gateway = self._gateway_of(request)
         if gateway is None:
             band = self.outcome.band(self._pool_of(request), request.band)
@@ -247,19 +247,19 @@ class Simulation:
             return
         if request.region and gateway.zone.region != request.region:
             # both directions together: the client waits just as long
-            self.events.after(self.setting.cross_region_s, partial(self._come_from_afar, gateway, request))
+            self.events.after(self.setting.cross_region_s, partial(self._dispatch_across_regions, gateway, request))
             return
-        gateway.come(request)
+        gateway.receive_request(request)
 
     def _pool_of(self, request: WorkloadRequest) -> PoolName:
         found = PoolName(request.pool) if request.pool is not None else None
         return found if found in self._figures else next(iter(self._figures))
 
-    def _come_from_afar(self, gateway: SimulatedGateway, request: WorkloadRequest) -> None:
+    def _dispatch_across_regions(self, gateway: SimulatedGateway, request: WorkloadRequest) -> None:
         if gateway.is_up:
-            gateway.come(request)
+            gateway.receive_request(request)
         else:
-            self._come(request)
+            self._dispatch(request)
 
     def _over(self, request: WorkloadRequest) -> None:
         """Finish a request; called once for each that arrived."""
@@ -267,7 +267,7 @@ class Simulation:
         if request.then is not None:
             for follower in request.then(self.events.now_s):
                 self._under_way += 1
-                self.events.at(follower.at_s, partial(self._come, follower))
+                self.events.at(follower.at_s, partial(self._dispatch, follower))
         self._stop_if_over()
 
     def _stop_if_over(self) -> None:
@@ -287,13 +287,13 @@ class Simulation:
 
     # Periodic events.
 
-    def _hear(self, replica: Replica, heartbeat: Heartbeat) -> None:
+    def _deliver_heartbeat(self, replica: Replica, heartbeat: Heartbeat) -> None:
         """Deliver a heartbeat to the gateways of its region."""
         region, view = replica.zone.region, to_view(heartbeat)
         replica.last_heartbeat = heartbeat
         for gateway in self.gateways:
             if gateway.is_up and not gateway.services.state.bus_down and gateway.zone.region == region:
-                gateway.heard(heartbeat, view)
+                gateway.receive_heartbeat(heartbeat, view)
 
     def _sweep(self, number: int) -> None:
         gateway = self.gateways[number]
@@ -301,15 +301,15 @@ class Simulation:
             gateway.sweep()
         self.events.after(_SWEEP_S, partial(self._sweep, number))
 
-    def _second(self) -> None:
+    def _close_second(self) -> None:
         now_s = self.events.now_s
         for name, figures in self._figures.items():
-            figures.close(now_s, self._look(name))
+            figures.close(now_s, self._pool_totals(name))
         if self._bus is not None:
             self._bus.model.forget_expired(int(now_s * 1_000_000))
-        self.events.after(_SECOND_S, self._second)
+        self.events.after(_SECOND_S, self._close_second)
 
-    def _look(self, pool: PoolName) -> Look:
+    def _pool_totals(self, pool: PoolName) -> PoolTotals:
         past, fullest = self.lifecycle.past[pool], 0.0
         busy_s, asked_tokens, hit_tokens = past.busy_s, past.asked_tokens, past.hit_tokens
         for replica in self.lifecycle.members[pool].values():
@@ -322,7 +322,7 @@ class Simulation:
         waits = [
             _wait(gateway.services.admission, pool, self.events.now_s) for gateway in self.gateways if gateway.is_up
         ]
-        return Look(
+        return PoolTotals(
             busy_s=busy_s,
             ready_s=self._ready_s[pool],
             asked_tokens=asked_tokens,
@@ -357,11 +357,11 @@ class Simulation:
         if self.gateways[number].is_up:
             return  # replaced already
         gateway = self.gateways[number] = self._new_gateway(number)
-        gateway.begin()
+        gateway.start()
         self._catch_up(gateway)
 
     def _in_touch(self, gateway: SimulatedGateway) -> None:
-        if gateway.is_up and gateway.may_hear_again():
+        if gateway.is_up and gateway.reconnect_if_due():
             self._catch_up(gateway)
 
     def _catch_up(self, gateway: SimulatedGateway) -> None:
@@ -370,7 +370,7 @@ class Simulation:
             if last is None or self.events.now_s - last.sent_unix_s > SILENCE_LIMIT_S:
                 continue
             if replica.zone.region == gateway.zone.region:
-                gateway.heard(last)
+                gateway.receive_heartbeat(last)
 
 
 Actor = tuple[float, Callable[[Simulation], None]]

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from functions.api.ids import EngineName, ReplicaId
-from functions.decisions.routing.retry import Failure
+from functions.decisions.routing.retry import AttemptFailure
 from functions.gateway.errors import ErrorAnswer
 from functions.gateway.intake.routes import COMPLETIONS
 from functions.gateway.request.answers import Renaming, Usage, WholeAnswer
@@ -22,7 +22,7 @@ from functions.gateway.request.dialects import Dialect
 from functions.gateway.request.relay import Sign
 from functions.gateway.request.upstream import AnswerReceiver
 from functions.simulator.fleet.catalogue import BASE
-from functions.simulator.fleet.fluid_engine import Work
+from functions.simulator.fleet.fluid_engine import FluidSequence
 from functions.simulator.workload.request import WorkloadRequest
 
 _FIRST = b"first"
@@ -30,7 +30,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 _NOT_FOUND = b'{"error":{"message":"The model does not exist.","code":404}}'
 
 
-class HandedOver(msgspec.Struct):
+class ModelledKvTransfer(msgspec.Struct):
     """The fields of `kv_transfer_params` that a simulated engine reads."""
 
     do_remote_decode: bool = False
@@ -44,13 +44,13 @@ class ModelledRequest(msgspec.Struct):
 
     model: EngineName
     prompt: str
-    kv_transfer_params: HandedOver = msgspec.field(default_factory=HandedOver)
+    kv_transfer_params: ModelledKvTransfer = msgspec.field(default_factory=ModelledKvTransfer)
 
 
 class _Prefilled(msgspec.Struct):
     """Answer to a prefill request."""
 
-    kv_transfer_params: HandedOver
+    kv_transfer_params: ModelledKvTransfer
     usage: tuple[int, int]  # prompt and cached tokens
 
 
@@ -113,9 +113,9 @@ ROUTE = replace(COMPLETIONS, dialect=Dialect(_relay, _sign, _whole, _error_body,
 class Engines(Protocol):
     """Destination of connections."""
 
-    def send(self, connection: "Connection") -> None: ...
+    def send(self, connection: "ModelledConnection") -> None: ...
 
-    def abort(self, connection: "Connection") -> None: ...
+    def abort(self, connection: "ModelledConnection") -> None: ...
 
 
 class Asking(Protocol):
@@ -128,7 +128,7 @@ class Asking(Protocol):
         """Return the names under which an engine caches the prompt's blocks."""
 
 
-class Connection:
+class ModelledConnection:
     """Connection of one attempt; `functions.gateway.request.upstream` has the real one."""
 
     __slots__ = (
@@ -138,7 +138,7 @@ class Connection:
 
     asking: Asking  # set by `send`
     model: EngineName
-    handed_over: HandedOver
+    handed_over: ModelledKvTransfer
 
     def __init__(self, engines: Engines, askers: Mapping[str, Asking], replica_id: ReplicaId) -> None:
         self._engines = engines
@@ -147,7 +147,7 @@ class Connection:
         self.replica_id = replica_id
         self.fresh = True
         self.retry_after = b""
-        self.work: Work | None = None  # the sequence in an engine
+        self.work: FluidSequence | None = None  # the sequence in an engine
         self.first_s: float | None = None  # time of its first token
 
     # Methods for the attempt.
@@ -211,7 +211,7 @@ class Connection:
         answer.on_end()
 
     def _prefilled(self, prompt_tokens: int, cached_tokens: int) -> _Prefilled:
-        params = HandedOver(False, True, self.replica_id, cached_tokens)
+        params = ModelledKvTransfer(False, True, self.replica_id, cached_tokens)
         return _Prefilled(params, (prompt_tokens, cached_tokens))
 
     def adapter_missing(self) -> None:
@@ -221,27 +221,27 @@ class Connection:
             answer.on_body(_NOT_FOUND)
             answer.on_end()
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: AttemptFailure) -> None:
         """Fail the attempt: the connection broke or was refused."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.on_failure(failure, "modelled")
 
 
-class Upstreams:
+class ModelledUpstreams:
     """Connections of one gateway to all engines. A connection always exists; using it shows if the engine answers."""
 
     def __init__(self, engines: Engines, askers: Mapping[str, Asking]) -> None:
         self._engines = engines
         self._askers = askers
 
-    def take(self, replica_id: ReplicaId) -> Connection:
-        return Connection(self._engines, self._askers, replica_id)
+    def pop_idle(self, replica_id: ReplicaId) -> ModelledConnection:
+        return ModelledConnection(self._engines, self._askers, replica_id)
 
-    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> Connection:
-        return self.take(replica_id)
+    async def dial(self, replica_id: ReplicaId, host: str, port: int, timeout_s: float) -> ModelledConnection:
+        return self.pop_idle(replica_id)
 
-    def give_back(self, connection: Connection) -> None:
+    def release(self, connection: ModelledConnection) -> None:
         """Do nothing: connections are not pooled."""
 
     def sweep(self) -> None:

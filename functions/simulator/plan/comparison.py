@@ -54,7 +54,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedFigure:
     figure: Figure
     before: float | None  # means over the seeds
     after: float | None
@@ -72,21 +72,21 @@ def interval_of(differences: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def compared(figure: Figure, before: Sequence[float | None], after: Sequence[float | None]) -> Compared:
+def compared(figure: Figure, before: Sequence[float | None], after: Sequence[float | None]) -> ComparedFigure:
     """Compare one figure; both sides have one value per seed, in the same order."""
     pairs = [(b, a) for b, a in zip(before, after, strict=True) if b is not None and a is not None]
     if not pairs:
-        return Compared(figure, _mean(before), _mean(after), None, "same")
+        return ComparedFigure(figure, _mean(before), _mean(after), None, "same")
     difference = interval_of([a - b for b, a in pairs])
     was, is_ = fmean(b for b, _ in pairs), fmean(a for _, a in pairs)
-    return Compared(figure, was, is_, difference, _marked(figure, was, difference))
+    return ComparedFigure(figure, was, is_, difference, _marked(figure, was, difference))
 
 
 def all_compared(
     figures: Mapping[Key, Figure],
     before: Sequence[Mapping[Key, float | None]],
     after: Sequence[Mapping[Key, float | None]],
-) -> dict[Key, Compared]:
+) -> dict[Key, ComparedFigure]:
     """Compare all figures, by key; figures that no run has are left out."""
     found = {}
     for key, figure in figures.items():

@@ -48,7 +48,7 @@ def declarations_of(loaded: Loaded) -> tuple[PoolDeclaration, ...]:
     """Return the declared pools by name, without InferenceServices that are not pools."""
     found = [
         PoolDeclaration(PoolName(declared.value.pool), declared.value, declared.document.tree().plain())
-        for declared in loaded.of(InferenceService)
+        for declared in loaded.objects_of(InferenceService)
         if declared.value.pool is not None
     ]
     return tuple(sorted(found, key=lambda declaration: declaration.pool))

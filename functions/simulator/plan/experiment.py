@@ -12,10 +12,10 @@ from functools import partial
 from functions.api.ids import PoolName
 from functions.simulator.fleet.simulation import Actor, Simulation
 from functions.simulator.fleet.start_times import StartTimes
-from functions.simulator.plan.comparison import Compared, all_compared
+from functions.simulator.plan.comparison import ComparedFigure, all_compared
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.figures import IN_TIME, Key
-from functions.simulator.plan.measure import POINTS, Meter, Timeline, figures_for, measured, with_several
+from functions.simulator.plan.measure import POINTS, Meter, PoolTimelines, figures_for, measured, with_several
 from functions.simulator.plan.planned_fleet import PlannedFleet
 from functions.simulator.plan.scaler import scaler_of
 from functions.simulator.plan.settings import Beginning, setting_of
@@ -33,7 +33,7 @@ class Variant:
 
     fleet: PlannedFleet
     runs: list[dict[Key, float | None]] = field(default_factory=list)
-    timeline: Timeline = field(default_factory=Timeline)  # first window only
+    timeline: PoolTimelines = field(default_factory=PoolTimelines)  # first window only
     requests: int = 0
 
 
@@ -41,7 +41,7 @@ class Variant:
 class Played:
     before: Variant
     after: Variant
-    compared: dict[Key, Compared]
+    compared: dict[Key, ComparedFigure]
     promises: tuple[Promise, ...]
     verdict: Verdict
 
@@ -100,7 +100,7 @@ def _run(variant: Variant, traffic: PlanTraffic, requests: _Window, window: int,
     variant.runs.append(measured(simulation, variant.fleet, entry, meter, several))
 
 
-def _promises(after: PlannedFleet, before: PlannedFleet, compared: dict[Key, Compared]) -> list[Promise]:
+def _promises(after: PlannedFleet, before: PlannedFleet, compared: dict[Key, ComparedFigure]) -> list[Promise]:
     """Return the promises by pool and band, with the SLO that applies after the change."""
     found = []
     for key, each in compared.items():

@@ -180,7 +180,7 @@ class Point:
     shed_per_s: float | None
 
 
-class Timeline:
+class PoolTimelines:
     """An actor that records the timelines."""
 
     def __init__(self) -> None:

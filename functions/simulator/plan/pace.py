@@ -44,7 +44,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PoolShare:
     """A pool's share of requests that name no pool, as a rate."""
 
     pool: PlannedPool
@@ -53,10 +53,10 @@ class Share:
 
 def shares_of(
     pools: Sequence[PlannedPool], sample: Sequence[WorkloadRequest], block_tokens: int, load: Load
-) -> tuple[Share, ...]:
+) -> tuple[PoolShare, ...]:
     """Return the shares of pools that may have replicas and in which some tenant's requests start."""
     return tuple(
-        Share(pool, load.at(pool.name) * pool.most / request_work_s(pool.engine.profile, sample, block_tokens))
+        PoolShare(pool, load.at(pool.name) * pool.most / request_work_s(pool.engine.profile, sample, block_tokens))
         for pool in pools
         if pool.is_asked
     )

@@ -23,7 +23,7 @@ from functions.api.snapshot import (
 from functions.decisions.catalogue import Catalogue
 from functions.decisions.routing.placement import model_of
 from functions.simulator.plan.declarations import PoolDeclaration
-from functions.simulator.plan.profiles import Chosen, chosen
+from functions.simulator.plan.profiles import Chosen, choose_engine
 
 _SLOTS = 8  # default number of adapters in an engine
 
@@ -115,7 +115,7 @@ def fleet_of(snapshot: Snapshot, declarations: Sequence[PoolDeclaration]) -> Pla
         pools.append(
             PlannedPool(
                 entry=entry,
-                engine=chosen(declaration),
+                engine=choose_engine(declaration),
                 least=least,
                 most=most,
                 routing=catalogue.routing_for(entry.name),

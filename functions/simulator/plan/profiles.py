@@ -44,7 +44,7 @@ class Chosen:
     price_is_known: bool
 
 
-def chosen(declaration: PoolDeclaration) -> Chosen:
+def choose_engine(declaration: PoolDeclaration) -> Chosen:
     """Return the engine of one pool; raise EngineImpossible if its arguments contradict each other."""
     annotations = declaration.service.metadata.annotations
     named = annotations.get(PROFILE_ANNOTATION)

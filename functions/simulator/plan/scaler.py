@@ -8,7 +8,7 @@ immediately. `functions.controller.autoscaling` does the same in production.
 
 from functions.decisions.admission.bands import rules_of
 from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
-from functions.decisions.autoscaling.forecast import Demand, foresee, learn
+from functions.decisions.autoscaling.forecast import Demand, forecast_demand, update_demand
 from functions.decisions.autoscaling.policy import ScalePolicy
 from functions.decisions.autoscaling.signals import PoolSignals
 from functions.simulator.fleet.simulation import Simulation
@@ -27,11 +27,11 @@ class OwnScaler:
         self.state = ScalerState()
         self.scaling: Scaling | None = None
 
-    def look(self, signals: PoolSignals, now_s: float) -> int:
+    def decide_replicas(self, signals: PoolSignals, now_s: float) -> int:
         forecast = None
         if self.demand is not None:
-            self.demand = learn(self.demand, signals, self.policy)
-            forecast = foresee(self.demand, self.policy, now_s)
+            self.demand = update_demand(self.demand, signals, self.policy)
+            forecast = forecast_demand(self.demand, self.policy, now_s)
         self.state, self.scaling = decide(self.state, self.policy, signals, now_s, forecast)
         return self.scaling.desired
 
@@ -52,7 +52,7 @@ class PoolScaler:
         if now_s < self._due_s - _WAKE_S / 2 and (signals.committed or not signals.waking):
             return
         self._due_s = now_s + PERIOD_S
-        desired = self._scaler.look(signals, now_s)
+        desired = self._scaler.decide_replicas(signals, now_s)
         counts = simulation.counts(name)
         missing = desired - counts.ready - counts.starting
         for _ in range(missing):
@@ -71,5 +71,5 @@ def scaler_of(pool: PlannedPool, startup_s: float) -> PoolScaler | None:
     if pool.autoscaling is None or (pool.least == pool.most and not pool.warm):
         return None
     slo_s = rules_of(pool.admission)[0].slo_s
-    policy = ScalePolicy.of(pool.autoscaling, slo_s=slo_s, startup_s=startup_s)
+    policy = ScalePolicy.from_entry(pool.autoscaling, slo_s=slo_s, startup_s=startup_s)
     return PoolScaler(pool, policy)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from functions.api.ids import EngineName, PoolName, TenantId
-from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart
 from functions.simulator.fleet.catalogue import SettingCatalogue
 from functions.simulator.fleet.setting import AdapterTimes, PoolSetting, Setting
 from functions.simulator.plan.pace import request_work_s
@@ -66,9 +66,9 @@ def setting_of(fleet: PlannedFleet, traffic: PlanTraffic, beginning: Beginning, 
         replace(
             pool,
             replicas=(
-                reads_with(planned, beginning, catalogue)
+                initial_prefill_replicas(planned, beginning, catalogue)
                 if planned.entry.role
-                else begins_with(planned, beginning, traffic.block_tokens)
+                else initial_replicas(planned, beginning, traffic.block_tokens)
             ),
             warm=planned.warm,
             source=traffic.start,
@@ -114,7 +114,7 @@ def _pool(pool: PlannedPool) -> PoolSetting:
     )
 
 
-def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> int:
+def initial_replicas(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> int:
     rows = beginning.requests.get(pool.name, ())
     if pool.least == pool.most or not rows:
         return pool.least
@@ -122,7 +122,7 @@ def begins_with(pool: PlannedPool, beginning: Beginning, block_tokens: int) -> i
     return min(pool.most, max(pool.least, ceil(work_per_s / BEGIN_UTILIZATION)))
 
 
-def reads_with(pool: PlannedPool, beginning: Beginning, catalogue: SettingCatalogue) -> int:
+def initial_prefill_replicas(pool: PlannedPool, beginning: Beginning, catalogue: SettingCatalogue) -> int:
     """Return the initial replicas of a prefill pool: for all prompts long enough for it, assuming no cache hits."""
     if pool.least == pool.most:
         return pool.least
@@ -148,6 +148,6 @@ def _quotas(fleet: PlannedFleet, *, is_own: bool) -> dict[TenantId, QuotaEntry]:
     if is_own:
         return dict(fleet.tenants)
     return {
-        tenant: QuotaEntry(name=quota.name, weight=quota.weight, limits=QuotaLimits())
+        tenant: QuotaEntry(name=quota.name, weight=quota.weight, limits=QuotaLimitsPart())
         for tenant, quota in fleet.tenants.items()
     }

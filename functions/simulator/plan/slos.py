@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from functions.simulator.plan.comparison import Compared, Marked
+from functions.simulator.plan.comparison import ComparedFigure, Marked
 
 KEPT_RATIO = 0.99
 WORSENED_FROM_RATIO = 0.005
@@ -41,7 +41,7 @@ class Promise:
         return self.state in {"broken", "worsened"}
 
 
-def promise(pool: str, band: str, slo_ms: float, attained: Compared) -> Promise | None:
+def promise(pool: str, band: str, slo_ms: float, attained: ComparedFigure) -> Promise | None:
     """Return the promise, or None if either side has no figure."""
     before, after = attained.before, attained.after
     if before is None or after is None:

@@ -26,7 +26,7 @@ from zlib import crc32
 
 from functions.api.ids import TenantId
 from functions.simulator.fleet.start_times import StartSource
-from functions.simulator.plan.pace import RUSH_RATIO, Load, Share, rushed, shares_of
+from functions.simulator.plan.pace import RUSH_RATIO, Load, PoolShare, rushed, shares_of
 from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
 from functions.simulator.workload.captured import captured
 from functions.simulator.workload.request import WorkloadRequest
@@ -55,7 +55,7 @@ class PlanTraffic:
     count: int = 0  # requests per window
     total: int = 0  # requests in the trace
     stretch: float = 1.0  # factor on the trace's times
-    shares: tuple[Share, ...] = ()
+    shares: tuple[PoolShare, ...] = ()
     tenants: tuple[TenantId, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)  # model by pool, for pools that serve another pool's model
     start: StartSource = "cold"  # source of replicas started meanwhile
@@ -90,10 +90,10 @@ class PlanTraffic:
                 row.tenant = tenants[mark % len(tenants)]
             yield row
 
-    def _askers(self, share: Share) -> tuple[TenantId, ...]:
+    def _askers(self, share: PoolShare) -> tuple[TenantId, ...]:
         return self.tenants if share.pool.starts is None else share.pool.starts
 
-    def _made_up(self, index: int, share: Share, window: int) -> Iterator[WorkloadRequest]:
+    def _made_up(self, index: int, share: PoolShare, window: int) -> Iterator[WorkloadRequest]:
         made = fitting(share.pool.context_window_tokens)
         traffic = replace(made, requests_per_s=share.requests_per_s, seconds=self.seconds, batch_ratio=0.1)
         tenants = self._askers(share)
@@ -170,14 +170,14 @@ def fitting(window_tokens: int) -> Traffic:
     )
 
 
-def _rates(shares: Sequence[Share], load: Load) -> str:
+def _rates(shares: Sequence[PoolShare], load: Load) -> str:
     told = [
         f"{share.requests_per_s:.3g} a second to {_whose(share)} ({load.at(share.pool.name):.0%})" for share in shares
     ]
     return f"{', '.join(told)} of what the most replicas can do"
 
 
-def _whose(share: Share) -> str:
+def _whose(share: PoolShare) -> str:
     pool = share.pool
     by = f" by {_listed(pool.starts)}" if pool.entry.dedicated_to and pool.starts else ""
     return f"{pool.model}{by}" if pool.name == pool.model else f"{pool.model}{by} for its pool {pool.name}"
@@ -208,7 +208,7 @@ def _count(total: int, requests: int, windows: int) -> int:
     return max(2, min(requests, int(_SHORT_RATIO * total)))
 
 
-def _picked(shares: Sequence[Share], point: float) -> Share:
+def _picked(shares: Sequence[PoolShare], point: float) -> PoolShare:
     for share in shares:
         point -= share.requests_per_s
         if point < 0.0:

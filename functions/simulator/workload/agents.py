@@ -87,7 +87,7 @@ class AgentRuns:
         begun: list[tuple[float, int, WorkloadRequest]] = []
         while count < self.requests:
             run = self.runs[rng.randrange(len(self.runs))]
-            for first in _Run(run, number, at_s).begin():
+            for first in _Run(run, number, at_s).first_calls():
                 heappush(begun, (first.at_s, len(begun) + count, first))
             number += 1
             count += len(run)
@@ -113,7 +113,7 @@ def files(path: Path) -> list[Path]:
 
 def replayed(path: Path) -> Iterator[WorkloadRequest]:
     """Return the first calls of all runs, which start at the same time; answers trigger the next calls."""
-    firsts = [first for number, run in enumerate(read_runs(path)) for first in _Run(run, number, 0.0).begin()]
+    firsts = [first for number, run in enumerate(read_runs(path)) for first in _Run(run, number, 0.0).first_calls()]
     return iter(sorted(firsts, key=lambda first: first.at_s))
 
 
@@ -133,14 +133,14 @@ class _Run:
             for former in call.follows:
                 self._followers[former].append(index)
 
-    def begin(self) -> list[WorkloadRequest]:
+    def first_calls(self) -> list[WorkloadRequest]:
         return [
-            self._asked(index, self._start_s + call.pause_s)
+            self._request_of(index, self._start_s + call.pause_s)
             for index, call in enumerate(self._calls)
             if not call.follows
         ]
 
-    def _asked(self, index: int, at_s: float) -> WorkloadRequest:
+    def _request_of(self, index: int, at_s: float) -> WorkloadRequest:
         call = self._calls[index]
         blocks = tuple(
             block if place < call.common_blocks else block ^ self._variant for place, block in enumerate(call.blocks)
@@ -157,7 +157,7 @@ class _Run:
         for follower in self._followers[index]:
             self._missing[follower] -= 1
             if not self._missing[follower]:
-                ready.append(self._asked(follower, now_s + self._calls[follower].pause_s))
+                ready.append(self._request_of(follower, now_s + self._calls[follower].pause_s))
         return ready
 
 

@@ -86,7 +86,7 @@ def _turn(due: list[tuple[float, int, "_Chat"]], traffic: Traffic) -> Iterator[W
     at_s, number, chat = heappop(due)
     if at_s > traffic.seconds:
         return
-    request = chat.ask(at_s)
+    request = chat.next_request(at_s)
     if at_s >= 0.0:
         yield request
     if chat.turns:
@@ -128,7 +128,7 @@ class _Chat:
         self._prompt_tokens = traffic.system_tokens
         self._common = new.tenant if new.adapter is None else traffic.tenants + new.adapter
 
-    def ask(self, at_s: float) -> WorkloadRequest:
+    def next_request(self, at_s: float) -> WorkloadRequest:
         traffic, adapter = self._traffic, self._adapter
         self._prompt_tokens += self._length(traffic.question_tokens)
         prompt_tokens = self._prompt_tokens

@@ -5,11 +5,11 @@ import sys
 
 from pydantic import ValidationError
 
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard
-from functions.http.listening import GuardedServer, config_of
-from functions.telemetry.store.local_server import LocalStore, LocalStoreSettings, opened
+from functions.http.listening import GuardedServer, server_config
+from functions.telemetry.store.local_server import LocalStore, LocalStoreSettings, open_store
 
 _BOUNDS = Bounds()  # bodies are limited where they are read
 _CONNECTIONS = 256  # gateways, the registry and people of one machine
@@ -20,14 +20,14 @@ def main() -> int:
     try:
         settings = LocalStoreSettings()
         password = settings.password_file.read_text().strip()
-        listener = bound(settings.host, settings.port)
-        session, ask = opened(settings)
+        listener = bind_socket(settings.host, settings.port)
+        session, ask = open_store(settings)
     except (ValidationError, OSError, ImportError, RuntimeError) as error:
         print(f"trace store: {error}", file=sys.stderr)  # noqa: T201 - the process's last word
         return 1
     try:
         guard = Guard(_BOUNDS, Connections(_CONNECTIONS))
-        GuardedServer(config_of(LocalStore(ask, settings.user, password), guard), guard).run([listener])
+        GuardedServer(server_config(LocalStore(ask, settings.user, password), guard), guard).run([listener])
     finally:
         session.close()
     return 0

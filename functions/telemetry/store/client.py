@@ -37,7 +37,7 @@ class StoreAway(Exception):
     """The store cannot be reached, or is unable to answer now."""
 
 
-class StoreRefused(Exception):
+class TraceStoreRefused(Exception):
     """The store's error message; `code` is ClickHouse's number."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -66,13 +66,13 @@ class TraceStore:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, sql: str, values: Mapping[str, str | int | float] | None = None) -> list[dict[str, Any]]:
+    def select(self, sql: str, values: Mapping[str, str | int | float] | None = None) -> list[dict[str, Any]]:
         """Return the rows of a SELECT; raises StoreAway and StoreRefused."""
         settings = f"SETTINGS max_execution_time={_BUSY_S:.0f}, output_format_json_quote_64bit_integers=0"
         answer = self._post(f"{sql}\n{settings}\nFORMAT JSONEachRow".encode(), values)
         return [orjson.loads(line) for line in answer.splitlines() if line]
 
-    def order(self, statement: str) -> None:
+    def execute(self, statement: str) -> None:
         """Run a statement without a result."""
         self._post(statement.encode())
 
@@ -83,14 +83,14 @@ class TraceStore:
     def migrate(self, retention_days: int) -> None:
         """Create or complete the tables; concurrent calls are harmless."""
         for statement in first_statements(retention_days):
-            self.order(statement)
-        done = {row["number"] for row in self.ask("SELECT number FROM shoal.migrations FINAL")}
+            self.execute(statement)
+        done = {row["number"] for row in self.select("SELECT number FROM shoal.migrations FINAL")}
         for statement in pending(done):
-            self.order(statement)
-        present = {row["name"] for row in self.ask(_COLUMNS)}
-        found = self.ask(_DEFINITION)
+            self.execute(statement)
+        present = {row["name"] for row in self.select(_COLUMNS)}
+        found = self.select(_DEFINITION)
         for statement in catching_up(present, found[0]["definition"] if found else "", retention_days):
-            self.order(statement)
+            self.execute(statement)
 
     def _post(self, body: bytes, values: Mapping[str, str | int | float] | None = None) -> bytes:
         params = {f"param_{name}": _escaped(value) for name, value in (values or {}).items()}
@@ -103,7 +103,7 @@ class TraceStore:
         said, code = answer.text.strip()[:500], answer.headers.get(_CODE, "0")
         if not code.isdigit() or int(code) == 0:
             raise StoreAway(f"{self._client.base_url}: {answer.status_code} {said}")
-        raise StoreRefused(int(code), said)
+        raise TraceStoreRefused(int(code), said)
 
 
 def _escaped(value: str | int | float) -> str:
@@ -122,7 +122,7 @@ class StoreReceiver:
         self._retention_days = retention_days
         self._is_migrated = False
 
-    def take(self, lines: bytes, name: str) -> None:
+    def receive(self, lines: bytes, name: str) -> None:
         try:
             if not self._is_migrated:
                 self._store.migrate(self._retention_days)
@@ -130,7 +130,7 @@ class StoreReceiver:
             self._store.insert(lines, name)
         except StoreAway as error:
             raise ReceiverAway(str(error)) from error
-        except StoreRefused as error:
+        except TraceStoreRefused as error:
             self._is_migrated = self._is_migrated and error.code not in _NOT_THERE
             if error.code in _BAD_ROWS and self._is_migrated:
                 raise PieceRefused(str(error)) from error

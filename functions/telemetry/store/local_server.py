@@ -29,7 +29,7 @@ _CODE = re.compile(r"Code: (\d+)\.")
 _STATUS = {16: 404, 60: 404, 81: 404, 241: 500, 516: 401}
 
 
-class Session(Protocol):
+class ChdbSession(Protocol):
     """The part of chDB's session that is used here."""
 
     def query(self, sql: str, fmt: str = ..., *, params: dict[str, str] = ...) -> Any: ...
@@ -111,16 +111,16 @@ def _error(code: int, said: str, status: int | None = None) -> Response:
     return PlainTextResponse(said + "\n", status, {"X-ClickHouse-Exception-Code": str(code)})
 
 
-def opened(settings: LocalStoreSettings) -> tuple[Session, Callable[[bytes, dict[str, str]], bytes]]:
+def open_store(settings: LocalStoreSettings) -> tuple[ChdbSession, Callable[[bytes, dict[str, str]], bytes]]:
     """Open chDB on its directory and return a function that runs statements; the import takes a second and 200 MB."""
     from chdb import session as library
 
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    session: Session = library.Session(str(settings.directory))  # type: ignore[no-untyped-call]
+    session: ChdbSession = library.Session(str(settings.directory))  # type: ignore[no-untyped-call]
     session.query(f"SET max_memory_usage = {settings.statement_max_bytes}, max_threads = {settings.threads}")
 
-    def ask(statement: bytes, values: dict[str, str]) -> bytes:
+    def run_statement(statement: bytes, values: dict[str, str]) -> bytes:
         result: Any = session.query(statement.decode(errors="surrogateescape"), "TabSeparated", params=values)
         return bytes(result.bytes() or b"") if result is not None else b""
 
-    return session, ask
+    return session, run_statement

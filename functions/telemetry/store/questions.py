@@ -47,7 +47,7 @@ def find(store: TraceStore, request_id: str, tenant: str | None = None) -> Trace
     if tenant is not None:
         where, values["tenant"] = f"{where} AND tenant_id = {{tenant:String}}", tenant
     sql = f"SELECT {_COLUMNS} FROM shoal.requests WHERE {where} ORDER BY requests.ts DESC LIMIT 1"  # noqa: S608 - our own words; values go apart
-    found = store.ask(sql, values)
+    found = store.select(sql, values)
     return _row(found[0]) if found else None
 
 
@@ -60,7 +60,7 @@ def search(store: TraceStore, asked: Search) -> list[TraceRow]:
         f"SELECT {_COLUMNS} FROM shoal.requests WHERE ({_KEY}) IN ({keys}) AND {where} "  # noqa: S608 - the same
         f"ORDER BY {order} {_ONCE} LIMIT {limit}"
     )
-    return [_row(each) for each in store.ask(sql, values)]
+    return [_row(each) for each in store.select(sql, values)]
 
 
 def _terms(asked: Search) -> tuple[list[str], dict[str, str | int | float]]:

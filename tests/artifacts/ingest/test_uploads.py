@@ -439,7 +439,7 @@ def test_one_tenant_leaves_room_for_the_next() -> None:
             room = stack.enter_context(budget.reservation(tenant))
             with pytest.raises(CacheFailed):
                 for size_bytes in range(1, 3073):
-                    room.up_to(size_bytes)
+                    room.grow_to(size_bytes)
             had.append(room.held_bytes)
     assert had == [1536, 768, 384] and budget.held_bytes == 0
 

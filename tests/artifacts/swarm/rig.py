@@ -31,7 +31,7 @@ from functions.artifacts.locations import chunk_key, manifest_key
 from functions.artifacts.manifest import FileEntry, Manifest
 from functions.artifacts.s3 import S3Store
 from functions.artifacts.swarm.chunk_clients import Bandwidth, Origin
-from functions.artifacts.swarm.download import Download, Node
+from functions.artifacts.swarm.download import Download, DownloadNode
 from functions.artifacts.swarm.shelf import ChunkShelf
 from functions.decisions.distribution.swarm import SwarmPolicy
 from functions.decisions.distribution.tracker import BoardPolicy
@@ -116,7 +116,7 @@ class SwarmNode:
         rate = Bandwidth()
         return Download(
             digest,
-            Node(self.address, self.zone),
+            DownloadNode(self.address, self.zone),
             self.cache,
             self.shelf,
             Origin(store, rate),
@@ -141,7 +141,7 @@ class SwarmRig:
         self.clock = Clock()
         self.tracker = Tracker(BoardPolicy(again_min_s=0.1, expire_after_s=HOUR_S, lease_s=HOUR_S), rng=Random(1))
         app = FastAPI()
-        errors.install(app)
+        errors.install_error_handlers(app)
         app.include_router(tracker_routes(self.tracker, [Depends(require_token(TOKEN))]))
         self.network.hosts["10.9.9.9:8444"] = httpx.ASGITransport(app)
 

@@ -12,7 +12,7 @@ from functions.api.ids import Digest
 from functions.artifacts.manifest import Chunk
 from functions.artifacts.swarm.chunk_clients import Bandwidth, PeerClient, PeerFailed
 from functions.decisions.distribution.chunk_bits import encode
-from functions.decisions.distribution.peers import Failure
+from functions.decisions.distribution.peers import PeerFailure
 
 DIGEST = Digest("sha256:" + "a" * 64)
 CHUNK = Chunk("b" * 64, 1_000_000, "model.safetensors", 0)
@@ -87,17 +87,17 @@ async def test_an_odd_bitmap_does_not_cost_the_chunk(header: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "failure"),
     [
-        (httpx.Response(404), Failure.LACKS),
-        (httpx.Response(401), Failure.BROKEN),
-        (httpx.Response(500), Failure.BROKEN),
-        (httpx.Response(302, headers={"location": "http://169.254.169.254/"}), Failure.BROKEN),
-        (httpx.ConnectError("refused"), Failure.BROKEN),
-        (httpx.ReadTimeout("silent"), Failure.BROKEN),
-        (httpx.RemoteProtocolError("no HTTP"), Failure.BROKEN),
-        (httpx.Response(200, stream=Body(bytes(1_000_001))), Failure.CORRUPT),
+        (httpx.Response(404), PeerFailure.LACKS),
+        (httpx.Response(401), PeerFailure.BROKEN),
+        (httpx.Response(500), PeerFailure.BROKEN),
+        (httpx.Response(302, headers={"location": "http://169.254.169.254/"}), PeerFailure.BROKEN),
+        (httpx.ConnectError("refused"), PeerFailure.BROKEN),
+        (httpx.ReadTimeout("silent"), PeerFailure.BROKEN),
+        (httpx.RemoteProtocolError("no HTTP"), PeerFailure.BROKEN),
+        (httpx.Response(200, stream=Body(bytes(1_000_001))), PeerFailure.CORRUPT),
     ],
 )
-async def test_each_failure_has_its_name(answer: httpx.Response | Exception, failure: Failure) -> None:
+async def test_each_failure_has_its_name(answer: httpx.Response | Exception, failure: PeerFailure) -> None:
     assert (await failure_of(answer)).failure is failure
 
 
@@ -105,7 +105,7 @@ async def test_each_failure_has_its_name(answer: httpx.Response | Exception, fai
 async def test_what_is_no_bitmap_is_a_failure(body: bytes) -> None:
     with pytest.raises(PeerFailed) as caught:
         await client(httpx.Response(200, stream=Body(body))).have(PEER)
-    assert caught.value.failure is Failure.BROKEN
+    assert caught.value.failure is PeerFailure.BROKEN
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ async def test_what_is_no_bitmap_is_a_failure(body: bytes) -> None:
 async def test_a_busy_peer_says_when_within_reason(header: str | None, after_s: float) -> None:
     headers = {} if header is None else {"x-shoal-retry-after-ms": header.encode()}
     failed = await failure_of(httpx.Response(503, headers=headers))
-    assert (failed.failure, failed.after_s) == (Failure.BUSY, after_s)
+    assert (failed.failure, failed.after_s) == (PeerFailure.BUSY, after_s)
 
 
 async def test_a_peer_that_drips_is_given_up() -> None:
     clock = Clock()
     drip = Drip(clock)
     failed = await failure_of(httpx.Response(200, stream=drip), clock)
-    assert failed.failure is Failure.SLOW
+    assert failed.failure is PeerFailure.SLOW
     assert drip.sent < 10
 
 
@@ -140,7 +140,7 @@ async def test_a_peer_whose_headers_never_end_is_given_up() -> None:
         async with asyncio.timeout(60):
             with pytest.raises(PeerFailed) as caught:
                 await asking
-        assert caught.value.failure is Failure.BROKEN
+        assert caught.value.failure is PeerFailure.BROKEN
 
 
 async def test_a_bitmap_that_drips_is_given_up() -> None:

@@ -15,7 +15,7 @@ from kubernetes.dynamic.exceptions import NotFoundError
 
 from functions.api.kinds.inference_service import VERSION_OF_LABEL
 from functions.cli.cluster import drain, restart
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from tests.cli.cluster.test_on_a_server import choice, forwarding_kubelet, here, make, running
 from tests.controller.kubernetes.crds import create_crds
 from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, foreign_crds
@@ -130,7 +130,7 @@ def test_a_pool_is_rolled_by_kserve(kserve_server: object, here: Space) -> None:
         here.client.request("patch", path, body=as_kserve_would(ordered(here, service_path)), content_type=_MERGE)
         says(here, path, observedGeneration=2, **whole)
     assert raised == []
-    with pytest.raises(Refused, match=r"there are: gateway, registry, controller, bus, llama$"):
+    with pytest.raises(CommandRefused, match=r"there are: gateway, registry, controller, bus, llama$"):
         restart.restart(choice(here), "somebodys")
 
 
@@ -181,7 +181,7 @@ def test_a_roll_that_is_under_way_is_not_taken_for_done(resource: str, status: d
     roll = restart.Roll("/path", resource, "/path")
     spec = {"replicas": 3, **roll.order(STAMP)["spec"]}
     body = {"metadata": {"generation": 2}, "spec": spec, "status": status}
-    assert restart.still_to_do(roll, body, STAMP) == left
+    assert restart.remaining_work(roll, body, STAMP) == left
 
 
 def test_a_roll_that_was_taken_back_is_not_taken_for_done() -> None:
@@ -191,14 +191,14 @@ def test_a_roll_that_was_taken_back_is_not_taken_for_done() -> None:
         annotations = {restart.RESTARTED_AT: before}
         spec = {"replicas": 2, **as_kserve_would(annotations)["spec"]}
         body = {"metadata": {"generation": 3}, "spec": spec, "status": status}
-        assert restart.still_to_do(roll, body, STAMP) == "not begun yet"
+        assert restart.remaining_work(roll, body, STAMP) == "not begun yet"
 
 
 def test_what_cannot_be_restarted_is_said(here: Space, forwarding_kubelet: tuple[str, list[int]]) -> None:
     running(here, here.models, "llama-1", "kserve-container", forwarding_kubelet[0], {"shoal.dev/pool": POOL})
-    with pytest.raises(Refused, match="`shoal drain llama-1`"):
+    with pytest.raises(CommandRefused, match="`shoal drain llama-1`"):
         restart.restart(choice(here), "llama-1")
-    with pytest.raises(Refused, match="is not there"):
+    with pytest.raises(CommandRefused, match="is not there"):
         restart.restart(choice(here), "bus")
 
 
@@ -228,7 +228,7 @@ def test_a_replica_is_drained_and_then_evicted(
     monkeypatch.setattr(drain, "_LOOK_S", 1.0)
     budgets = f"/apis/policy/v1/namespaces/{here.models}/poddisruptionbudgets"
     make(here, budgets, "llama", spec={"minAvailable": 1, "selector": {"matchLabels": {"app": "llama"}}})
-    with pytest.raises(Refused, match="may not go now, and takes work again"):
+    with pytest.raises(CommandRefused, match="may not go now, and takes work again"):
         drain.drain(choice(here), "llama-1", 6.0)
     assert not ending(here)
     wait_for(lambda: replica.phase() == "ready", "it takes work again")
@@ -240,13 +240,13 @@ def test_a_replica_is_drained_and_then_evicted(
 
 def test_a_replica_that_is_not_empty_in_time_takes_work_again(here: Space, replica: AgentProcess) -> None:
     """Its gauges have to be read after it was announced: a second is too little."""
-    with pytest.raises(Refused, match="requests are still there: it takes work again"):
+    with pytest.raises(CommandRefused, match="requests are still there: it takes work again"):
         drain.drain(choice(here), "llama-1", 0.5)
     assert not ending(here)
     assert replica.phase() == "ready"
 
 
 def test_who_is_no_replica_is_not_drained(here: Space) -> None:
-    with pytest.raises(Refused, match=r"no replica is called 'gateway-1'.*there are: none"):
+    with pytest.raises(CommandRefused, match=r"no replica is called 'gateway-1'.*there are: none"):
         drain.drain(choice(here), "gateway-1", 1.0)
     assert drain.agent_port({"spec": {"containers": [{"name": "shoal-agent"}]}}) == 8480

@@ -29,7 +29,7 @@ from functions.cli.cluster.logs import logs
 from functions.cli.cluster.secrets import secrets
 from functions.cli.cluster.status import events, status
 from functions.cli.cluster.tunnel import TracesTunnel
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.fleet.snapshots import SNAPSHOT_PATH
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.fixtures import TIMEOUT_S, Space, create, make_space
@@ -92,19 +92,19 @@ def test_secrets_are_made_once(here: Space, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_what_is_no_way_to_a_cluster_is_said(here: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="no way to a cluster"):
+    with pytest.raises(CommandRefused, match="no way to a cluster"):
         secrets(choice(here, "nowhere"), {}, rotate=None, dry_run=True, as_json=False)
     wrong = tmp_path / "s3.json"
     wrong.write_text("{}")
-    with pytest.raises(Refused, match="access_key_id"):
+    with pytest.raises(CommandRefused, match="access_key_id"):
         secrets(choice(here), {"read-s3": wrong}, rotate=None, dry_run=True, as_json=False)
     monkeypatch.setenv("KUBECONFIG", str(here.server.kubeconfig("not-a-token", tmp_path / "other")))
-    with pytest.raises(Refused, match="Unauthorized"):
+    with pytest.raises(CommandRefused, match="Unauthorized"):
         secrets(choice(here), {}, rotate=None, dry_run=True, as_json=False)
 
 
 def test_a_namespace_that_is_not_there_is_said(here: Space, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="is not there: is the namespace"):
+    with pytest.raises(CommandRefused, match="is not there: is the namespace"):
         secrets(ClusterChoice(None, "no-such", here.models), {}, rotate=None, dry_run=False, as_json=False)
 
 
@@ -332,10 +332,10 @@ def test_the_trace_store_is_reached_by_a_kubeconfig_alone(
     with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         target.append(server.server_port)
-        with pytest.raises(Refused, match="no pod of the trace-store is ready"):
+        with pytest.raises(CommandRefused, match="no pod of the trace-store is ready"):
             TracesTunnel(choice(here))
         running(here, here.system, "trace-store-0", "clickhouse", node, {"app.kubernetes.io/name": "trace-store"})
-        with pytest.raises(Refused, match="no Secret shoal-trace-store"):
+        with pytest.raises(CommandRefused, match="no Secret shoal-trace-store"):
             TracesTunnel(choice(here))
         data = {"trace-store-password": base64.b64encode(b"of-traces\n").decode()}
         make(here, f"/api/v1/namespaces/{here.system}/secrets", "shoal-trace-store", data=data)

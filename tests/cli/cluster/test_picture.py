@@ -8,9 +8,9 @@ from rich.console import Console
 
 from functions.cli.cluster.access import MODELS, SYSTEM, Body
 from functions.cli.cluster.logs import Source, Tail, sources_of
-from functions.cli.cluster.picture import Seen, picture
+from functions.cli.cluster.picture import ClusterObjects, status_document
 from functions.cli.cluster.status import rows_of, show
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from tests.cli.cluster.test_checks import body, node, not_ready
 
 
@@ -45,7 +45,7 @@ RECORD = body("shoal-controller")
 POOL = body("llama", MODELS, labels={"shoal.dev/pool": "llama"})
 
 
-def seen(**changes: Any) -> Seen:
+def seen(**changes: Any) -> ClusterObjects:
     fields: dict[str, Any] = {
         "pods": PODS,
         "pools": (POOL,),
@@ -54,7 +54,7 @@ def seen(**changes: Any) -> Seen:
         "record": RECORD,
         "leader": "controller-2_abc",
     }
-    return Seen(**{**fields, **changes})
+    return ClusterObjects(**{**fields, **changes})
 
 
 def shown(it: dict[str, Any]) -> str:
@@ -64,7 +64,7 @@ def shown(it: dict[str, Any]) -> str:
 
 
 def test_an_installation_that_is_ready() -> None:
-    it = picture(seen())
+    it = status_document(seen())
     assert it["ready"]
     assert {each["name"]: (each["ready"], each["pods"]) for each in it["processes"]} == {
         "gateway": (1, 1), "registry": (1, 1), "controller": (2, 2), "bus": (1, 1),
@@ -82,18 +82,18 @@ def test_a_second_service_for_a_version_that_loads_makes_nothing_unready() -> No
     """Its pool has all of its replicas; that a version is on its way is its rollout's to tell."""
     labels = {"shoal.dev/pool": "llama", "shoal.dev/version-of": "llama"}
     second = body("llama-v2-1a2b3c", MODELS, not_ready("PredictorNotReady", "x"), labels=labels)
-    it = picture(seen(pools=(POOL, second)))
+    it = status_document(seen(pools=(POOL, second)))
     assert it["ready"] and it["counts"]["pool"] == 1
 
 
 def test_what_is_not_ready_is_told_with_its_reason() -> None:
     broken = {**body("globex", SYSTEM, not_ready("Invalid", "unknown tier")), "kind": "tenants"}
-    it = picture(seen(pods=(*PODS[1:], process("gateway", ready=False)), objects=(broken,)))
+    it = status_document(seen(pods=(*PODS[1:], process("gateway", ready=False)), objects=(broken,)))
     assert not it["ready"]
     told = shown(it)
     assert "0/1" in told and "CrashLoopBackOff: back-off" in told
     assert "tenant/globex" in told and "unknown tier" in told and "Stalled" in told
-    assert "there is none" in shown(picture(seen(pods=())))
+    assert "there is none" in shown(status_document(seen(pods=())))
 
 
 def test_a_revision_that_was_refused_stands_beside_the_one_in_force() -> None:
@@ -102,10 +102,10 @@ def test_a_revision_that_was_refused_stands_beside_the_one_in_force() -> None:
         {"revision": "main@good", "result": "applied", "ended_unix_s": 0.0},
     ]
     data = {"lastAppliedRevision": "main@good", "history": json.dumps(history)}
-    told = shown(picture(seen(record={**RECORD, "data": data})))
+    told = shown(status_document(seen(record={**RECORD, "data": data})))
     assert "main@good; main@bad refused: tier: gold" in told
     data["history"] = json.dumps(history[1:])
-    assert "main@good  applied" in shown(picture(seen(record={**RECORD, "data": data})))
+    assert "main@good  applied" in shown(status_document(seen(record={**RECORD, "data": data})))
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_a_name_means_a_process_a_pool_or_a_pod(name: str, expected: list[tuple[
 
 
 def test_names_that_mean_nothing_are_told_those_that_do() -> None:
-    with pytest.raises(Refused, match=r"there are: bus, bus-1, controller, .*llama, llama-x"):
+    with pytest.raises(CommandRefused, match=r"there are: bus, bus-1, controller, .*llama, llama-x"):
         sources_of("nothing", PODS)
-    with pytest.raises(Refused, match="it has kserve-container, shoal-agent"):
+    with pytest.raises(CommandRefused, match="it has kserve-container, shoal-agent"):
         sources_of("llama/other", PODS)
 
 

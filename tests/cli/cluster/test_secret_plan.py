@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.cli.cluster.access import MODELS, SYSTEM
-from functions.cli.cluster.secret_plan import FOLLOWERS, KINDS, Turn, Where, plan, turned
+from functions.cli.cluster.secret_plan import FOLLOWERS, KINDS, Turn, Where, plan, rotated_content
 from functions.fleet.role_credentials import CredentialsUnusable
 from tests.docs.pages import ROOT
 from tests.manifests.checks.references import documented_secrets
@@ -127,14 +127,14 @@ def test_an_installation_of_before_gets_what_follows_and_is_told_what_agents_nee
 
 
 def test_the_token_is_turned_in_three_steps_that_cannot_be_mixed_up() -> None:
-    added = turned(b"old\n", "add", b"new")
-    shown = turned(added, "show", b"other")
-    assert (added, shown, turned(shown, "drop", b"other")) == (b"old\nnew", b"new\nold", b"new")
-    assert turned(shown, "show", b"other") == added, "back"
+    added = rotated_content(b"old\n", "add", b"new")
+    shown = rotated_content(added, "show", b"other")
+    assert (added, shown, rotated_content(shown, "drop", b"other")) == (b"old\nnew", b"new\nold", b"new")
+    assert rotated_content(shown, "show", b"other") == added, "back"
     wrong: list[tuple[bytes, Turn]] = [(added, "add"), (b"old", "show"), (b"old", "drop"), (b"", "add")]
     for content, step in wrong:
         with pytest.raises(CredentialsUnusable):
-            turned(content, step, b"new")
+            rotated_content(content, step, b"new")
 
 
 @pytest.mark.parametrize("give", [True, False])

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from functions.cli.drill.accounts import owed
 from functions.cli.drill.judging import judge
-from functions.cli.drill.timeline import Accounts, Ending, Outcome
+from functions.cli.drill.timeline import Accounts, Ending, RequestOutcome
 from tests.cli.drill.test_judging import DRILL, GOOD
 
 
-def one(ended_s: float, ending: Ending = "whole", tokens: int | None = 10, name: str = "") -> Outcome:
-    return Outcome("steady", ended_s - 1.0, ended_s, ending, request_id=name or f"r{ended_s:g}", tokens=tokens)
+def one(ended_s: float, ending: Ending = "whole", tokens: int | None = 10, name: str = "") -> RequestOutcome:
+    return RequestOutcome("steady", ended_s - 1.0, ended_s, ending, request_id=name or f"r{ended_s:g}", tokens=tokens)
 
 
 def test_whole_answers_are_owed_and_no_others() -> None:

@@ -2,9 +2,17 @@
 
 from dataclasses import replace
 
-from functions.cli.drill.declared import Drill, Effect, Load, Mend, needs
+from functions.cli.drill.declared import Drill, DrillLoad, Effect, Mend, needs
 from functions.cli.drill.judging import fired_and_cleared, judge, recovery_s
-from functions.cli.drill.timeline import AlertChange, Ending, Look, Outcome, Timeline, percentile, seconds
+from functions.cli.drill.timeline import (
+    AlertChange,
+    DrillTimeline,
+    Ending,
+    FleetObservation,
+    RequestOutcome,
+    percentile,
+    seconds,
+)
 
 DRILL = Drill(
     name="bus-away",
@@ -20,17 +28,18 @@ DRILL = Drill(
     recovers_within_s=15.0,
 )
 LOOKS = tuple(
-    Look(at_s=float(at_s), is_well=not 12 <= at_s < 34, shows_effect=12 <= at_s < 34) for at_s in range(0, 50, 2)
+    FleetObservation(at_s=float(at_s), is_well=not 12 <= at_s < 34, shows_effect=12 <= at_s < 34)
+    for at_s in range(0, 50, 2)
 )
 FIRES = (AlertChange(13, "BusAway", "pending"), AlertChange(18, "BusAway", "firing"))
 CLEARS = (AlertChange(38, "BusAway", "inactive"),)
 
 
-def one(began_s: float, ending: Ending = "whole", took_s: float = 0.5, traffic: str = "steady") -> Outcome:
-    return Outcome(traffic, began_s, began_s + took_s, ending, first_s=began_s + 0.1, status=200)
+def one(began_s: float, ending: Ending = "whole", took_s: float = 0.5, traffic: str = "steady") -> RequestOutcome:
+    return RequestOutcome(traffic, began_s, began_s + took_s, ending, first_s=began_s + 0.1, status=200)
 
 
-GOOD = Timeline(
+GOOD = DrillTimeline(
     injected_s=10.0,
     taken_back_s=30.0,
     ended_s=50.0,
@@ -40,7 +49,7 @@ GOOD = Timeline(
 )
 
 
-def failed_checks(timeline: Timeline) -> list[str]:
+def failed_checks(timeline: DrillTimeline) -> list[str]:
     return [check.what for check in judge(DRILL, timeline).checks if check.ok is False]
 
 
@@ -80,14 +89,14 @@ def test_no_request_at_all_is_no_proof() -> None:
 
 
 def test_the_spike_has_bounds_of_its_own() -> None:
-    drill = replace(DRILL, tolerates=frozenset(), spike=(Load(traffic="spike"),))
+    drill = replace(DRILL, tolerates=frozenset(), spike=(DrillLoad(traffic="spike"),))
     steady = tuple(each for each in GOOD.outcomes if each.ending == "whole")
     assert judge(drill, replace(GOOD, outcomes=(*steady, one(20.0, "refused", traffic="spike")))).passed
     assert judge(drill, replace(GOOD, outcomes=(*steady, one(20.0, "failed", traffic="spike")))).wrongly_failed == 1
 
 
 def test_what_was_asked_while_the_fault_lasted_may_be_refused_a_moment_later() -> None:
-    drill = replace(DRILL, spike=(Load(traffic="spike"),))
+    drill = replace(DRILL, spike=(DrillLoad(traffic="spike"),))
     late = one(29.8, "refused", took_s=4.9, traffic="spike")
     assert judge(drill, replace(GOOD, outcomes=(one(1.0), late), looks=LOOKS[:5])).wrongly_failed == 0
     assert judge(drill, replace(GOOD, outcomes=(one(1.0), replace(late, began_s=47.0)))).wrongly_failed == 1
@@ -142,7 +151,7 @@ ANY = Effect("", "registry", "shoal_replica_troubled", _some)
 MENDS = replace(DRILL, mend=Mend("it is restarted", done=ANY, under_way=ANY, held=ANY, within_s=12.0))
 
 
-def looks_with(**what: bool) -> Timeline:
+def looks_with(**what: bool) -> DrillTimeline:
     """As GOOD, and from 20 s on this as well."""
     return replace(GOOD, looks=tuple(replace(look, **what) if look.at_s >= 20 else look for look in LOOKS))
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from functions.cli.drill import picture
-from functions.cli.drill.command import DRILLS, DrillRequest, named, show_kept
-from functions.cli.drill.journal import Continue, Journal, JournalUnreadable, RevokeKey, StartController, Undoing
+from functions.cli.drill.command import DRILLS, DrillRequest, find_drill, show_kept
+from functions.cli.drill.journal import Continue, JournalUnreadable, RevokeKey, StartController, Undoing, UndoJournal
 from functions.cli.drill.load import _Answer, judged
-from functions.cli.drill.report import keep, newest
+from functions.cli.drill.report import newest, store_report
 from functions.cli.drill.runner import environment_of, refusal
 from functions.cli.drill.timeline import AlertChange
 from functions.cli.drill.watch import changes_of, parsed, value_of
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from functions.telemetry.alerting import alerts
 
 KEY = RevokeKey("acme", "drill-1")
@@ -22,18 +22,18 @@ STOPPED = Continue("bus", 4711, 12.5)
 
 
 def test_what_was_begun_is_known_to_the_next_drill_and_undone_last_first(tmp_path: Path) -> None:
-    first = Journal(tmp_path)
+    first = UndoJournal(tmp_path)
     first.add(KEY)
     first.add(STOPPED)
     undone: list[Undoing] = []
-    later = Journal(tmp_path)  # the first was killed
-    assert later.take_back(undone.append) == []
+    later = UndoJournal(tmp_path)  # the first was killed
+    assert later.roll_back(undone.append) == []
     assert undone == [STOPPED, KEY]
-    assert Journal(tmp_path).entries == ()
+    assert UndoJournal(tmp_path).entries == ()
 
 
 def test_an_undoing_that_fails_is_kept_and_keeps_no_other_from_being_done(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = UndoJournal(tmp_path)
     for undoing in (KEY, STOPPED, StartController()):
         journal.add(undoing)
 
@@ -41,23 +41,23 @@ def test_an_undoing_that_fails_is_kept_and_keeps_no_other_from_being_done(tmp_pa
         if undoing == STOPPED:
             raise OSError("no")
 
-    wrong = journal.take_back(fails_once)
-    assert wrong == ["Continue: no"] and Journal(tmp_path).entries == (STOPPED,)
+    wrong = journal.roll_back(fails_once)
+    assert wrong == ["Continue: no"] and UndoJournal(tmp_path).entries == (STOPPED,)
 
 
 def test_a_fault_is_taken_back_and_what_was_before_stays(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = UndoJournal(tmp_path)
     journal.add(KEY)
     mark = journal.mark
     journal.add(STOPPED)
-    journal.take_back(lambda undoing: None, mark)
-    assert Journal(tmp_path).entries == (KEY,)
+    journal.roll_back(lambda undoing: None, mark)
+    assert UndoJournal(tmp_path).entries == (KEY,)
 
 
 def test_a_journal_that_cannot_be_read_is_told_and_not_thrown_away(tmp_path: Path) -> None:
     (tmp_path / "drill-to-take-back.json").write_text('[{"type": "nothing"}]')
     with pytest.raises(JournalUnreadable, match=r"drill-to-take-back\.json"):
-        Journal(tmp_path)
+        UndoJournal(tmp_path)
 
 
 def test_production_wants_each_drill_by_its_name() -> None:
@@ -131,7 +131,7 @@ def test_alerts_by_the_second() -> None:
 
 def test_a_gauge_is_folded_over_the_series_that_have_its_labels() -> None:
     samples = parsed('a{state="dead",pool="x"} 1\na{state="dead",pool="y"} 2\na{state="ready",pool="x"} 7\n')
-    crash = named("replica-crash").effect
+    crash = find_drill("replica-crash").effect
     assert value_of({("shoal_pool_replicas", labels): value for (_, labels), value in samples.items()}, crash) == 3.0
     assert value_of({}, crash) is None
 
@@ -140,8 +140,8 @@ def test_each_drill_names_an_alert_of_its_failure_mode_and_the_modes_have_runboo
     modes = {alert.name: alert.failure_mode for alert in alerts()}
     assert {drill.alert: drill.name for drill in DRILLS}.items() <= modes.items()
     assert len({drill.name for drill in DRILLS}) == len(DRILLS)
-    with pytest.raises(Refused, match="there is no drill 'flood'"):
-        named("flood")
+    with pytest.raises(CommandRefused, match="there is no drill 'flood'"):
+        find_drill("flood")
 
 
 def test_a_runbook_tells_how_its_failure_is_played() -> None:
@@ -183,19 +183,19 @@ def test_a_report_is_drawn_as_a_picture_and_as_a_page(tmp_path: Path) -> None:
 
 def test_the_newest_report_of_a_drill_is_found_and_not_that_of_another(tmp_path: Path) -> None:
     assert newest(tmp_path, "bus-away") is None
-    keep(tmp_path, MADE | {"requests": 7, "ended_unix_s": 1_800_000_060.0})
-    keep(tmp_path, MADE)
-    keep(tmp_path, MADE | {"drill": "omni-bus-away", "ended_unix_s": 1_900_000_000.0})
+    store_report(tmp_path, MADE | {"requests": 7, "ended_unix_s": 1_800_000_060.0})
+    store_report(tmp_path, MADE)
+    store_report(tmp_path, MADE | {"drill": "omni-bus-away", "ended_unix_s": 1_900_000_000.0})
     found = newest(tmp_path, "bus-away")
     assert found is not None and found["requests"] == 7
     (tmp_path / "20990101T000000Z-bus-away.json").write_text("{")
-    with pytest.raises(Refused, match="20990101T000000Z-bus-away"):
+    with pytest.raises(CommandRefused, match="20990101T000000Z-bus-away"):
         newest(tmp_path, "bus-away")
 
 
 def test_a_kept_report_is_drawn_without_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_STATE_DIR", str(tmp_path / "state"))
-    keep(tmp_path / "state" / "drills", MADE)
+    store_report(tmp_path / "state" / "drills", MADE)
     pictures = tmp_path / "pictures"
     pictures.mkdir()
     asked = DrillRequest(
@@ -205,7 +205,7 @@ def test_a_kept_report_is_drawn_without_a_fleet(tmp_path: Path, monkeypatch: pyt
     assert [file.name for file in pictures.iterdir()] == ["bus-away.svg"]
     show_kept(replace(asked, names=("bus-away",), all_of_them=False, plot=tmp_path / "one.html"))
     assert "taken back" in (tmp_path / "one.html").read_text()
-    with pytest.raises(Refused, match="overload: no report of it is kept"):
+    with pytest.raises(CommandRefused, match="overload: no report of it is kept"):
         show_kept(replace(asked, names=("bus-away", "overload"), all_of_them=False))
-    with pytest.raises(Refused, match=r"several drills are drawn into a folder"):
+    with pytest.raises(CommandRefused, match=r"several drills are drawn into a folder"):
         show_kept(replace(asked, plot=tmp_path / "all.svg"))

@@ -21,7 +21,7 @@ from functions.api.snapshot import (
     ModelEntry,
     PoolEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     RolloutEntry,
     RoutingEntry,
     Snapshot,
@@ -43,7 +43,7 @@ def version(name: str, digit: str = "1") -> VersionEntry:
 ACME = TenantEntry(TenantId("acme"), "standard", ("acme/*",))
 KEY = KeyEntry(KeyId("ci"), TenantId("acme"), HMAC, ("inference",), "interactive")
 BOT = ModelEntry(ModelId("acme/bot"), PoolName("base"), "lora", (version("v1"), version("v2", "2")), {"stable": "v1"})
-QUOTA = QuotaEntry("enterprise", 8.0, QuotaLimits(requests_per_minute=6000, output_tokens_per_minute=500_000))
+QUOTA = QuotaEntry("enterprise", 8.0, QuotaLimitsPart(requests_per_minute=6000, output_tokens_per_minute=500_000))
 ROUTING = RoutingEntry("default", ("*",))
 ADMISSION = AdmissionEntry("default", ("*",), (BandEntry("interactive", 0.6, 500),))
 ROLLOUT = RolloutEntry("default", (StageEntry(10, 60.0, ("error_rate > 2%",)), StageEntry(100)), 50)

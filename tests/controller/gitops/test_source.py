@@ -30,7 +30,7 @@ def test_the_tip_is_loaded_with_its_message_and_time(bench: Bench, source: GitSo
     assert (observed.commit, observed.message, observed.problems) == (commit, "globex joins", ())
     assert observed.committed_unix_s > 1_600_000_000
     assert observed.loaded is not None
-    assert [declared.value.metadata.name for declared in observed.loaded.of(Tenant)] == ["globex", "acme"]
+    assert [declared.value.metadata.name for declared in observed.loaded.objects_of(Tenant)] == ["globex", "acme"]
 
 
 def test_a_mistake_has_its_place_in_the_repository(bench: Bench, source: GitSource) -> None:

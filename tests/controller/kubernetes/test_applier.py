@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.controller.kubernetes.objects import at, mapping_at
+from functions.controller.kubernetes.objects import mapping_at, value_at
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.fleet import Fleet, pool
 from tests.controller.kubernetes.kserve_double import Script
@@ -25,7 +25,7 @@ def test_creates_services_and_budgets(fleet: Fleet) -> None:
         ("PodDisruptionBudget", "b"),
     ]
     assert fleet.replicas("a") == 2
-    selector = at(fleet.budget("b") or {}, "spec", "selector", "matchLabels")
+    selector = value_at(fleet.budget("b") or {}, "spec", "selector", "matchLabels")
     assert selector == {"serving.kserve.io/inferenceservice": "b"}
 
 
@@ -91,7 +91,7 @@ def test_a_bigger_pool_restarts_no_pod(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a", replicas=2)))
     fleet.converge(fleet.desired(pool("a", replicas=5)))
     deployment = fleet.kserve.deployment("a")
-    assert at(deployment or {}, "spec", "replicas") == 5
+    assert value_at(deployment or {}, "spec", "replicas") == 5
     assert fleet.kserve.restarts == {}
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, FIELD_MANAGER, at
+from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, FIELD_MANAGER, value_at
 from functions.controller.kubernetes.ownership import FIELD, owners
 from tests.controller.kubernetes.crashes import killed_at_each_call
 from tests.controller.kubernetes.fixtures import Space
@@ -124,7 +124,7 @@ class watched:  # noqa: N801 - reads as a word of the test
         return self._numbers
 
     def __exit__(self, *_: object) -> None:
-        self._numbers.update(at(each, *FIELD) for each in self._seen())
+        self._numbers.update(value_at(each, *FIELD) for each in self._seen())
 
     def _seen(self) -> Iterator[dict[str, object]]:
         yield from self._fleet.seen_since(self._from, self._fleet.service("a") or {})

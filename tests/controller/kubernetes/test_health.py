@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from functions.controller.kubernetes.health import Health, child_name, fingerprint, is_shortened, judge
+from functions.controller.kubernetes.health import Health, assess_health, child_name, fingerprint, is_shortened
 from functions.controller.kubernetes.objects import Body
 from functions.controller.kubernetes.observation import Children
 
@@ -181,13 +181,13 @@ KNATIVE = [
     ("live", "child", "state", "reason"), [row[1:] for row in STANDARD], ids=[r[0] for r in STANDARD]
 )
 def test_standard(live: Body, child: Body | None, state: str, reason: str) -> None:
-    health = judge(live, child)
+    health = assess_health(live, child)
     assert (health.state, health.reason) == (state, reason)
 
 
 @pytest.mark.parametrize(("child", "state", "reason"), [row[1:] for row in KNATIVE], ids=[row[0] for row in KNATIVE])
 def test_knative(child: Body, state: str, reason: str) -> None:
-    health = judge(service(mode="Knative"), child)
+    health = assess_health(service(mode="Knative"), child)
     assert (health.state, health.reason) == (state, reason)
 
 
@@ -197,11 +197,11 @@ def test_arguments_taken_away_at_the_front_are_seen_by_what_was_there(mode: str,
     after["spec"]["predictor"]["model"]["args"] = ["--name={{.Name}}"]
     assert is_shortened(before, after)
     assert not is_shortened(after, before)
-    assert judge(after, child).is_current, "by its end alone it cannot be told"
+    assert assess_health(after, child).is_current, "by its end alone it cannot be told"
     outdated = fingerprint(child, after)
-    assert judge(after, child, outdated).reason == "OldTemplate"
-    assert judge(before, child, outdated).is_current, "wanted again, the same arguments are right"
-    assert judge(after, with_container(child, args=["--port=8080", "--name=a"]), outdated).is_current
+    assert assess_health(after, child, outdated).reason == "OldTemplate"
+    assert assess_health(before, child, outdated).is_current, "wanted again, the same arguments are right"
+    assert assess_health(after, with_container(child, args=["--port=8080", "--name=a"]), outdated).is_current
 
 
 def test_each_mode_has_its_own_child() -> None:
@@ -213,12 +213,12 @@ def test_each_mode_has_its_own_child() -> None:
 
 def test_says_why_in_words() -> None:
     failed = {"transitionStatus": "BlockedByFailedLoad", "lastFailureInfo": {"message": "out of memory"}}
-    assert judge(service(status__modelStatus=failed), None).message == "out of memory"
-    assert "1 of 2 replicas are updated" in judge(service(), deployment(status__updatedReplicas=1)).message
+    assert assess_health(service(status__modelStatus=failed), None).message == "out of memory"
+    assert "1 of 2 replicas are updated" in assess_health(service(), deployment(status__updatedReplicas=1)).message
 
 
 def test_a_budget_is_current_by_being_there() -> None:
-    assert judge({"kind": "PodDisruptionBudget", "metadata": {}}, None) == Health("Current", "Current")
+    assert assess_health({"kind": "PodDisruptionBudget", "metadata": {}}, None) == Health("Current", "Current")
 
 
 def test_the_childs_name_has_the_predictors_in_it() -> None:

@@ -138,7 +138,7 @@ def test_a_budget_is_the_same_object_in_both_versions() -> None:
 
 def test_the_kubernetes_source_gets_budgets_only() -> None:
     loaded = load(pool("a"), pool("b"))
-    desired = render_budgets(loaded.of(InferenceService), "kubernetes@1", budget_kind=BUDGET_OF_OLD_CLUSTERS)
+    desired = render_budgets(loaded.objects_of(InferenceService), "kubernetes@1", budget_kind=BUDGET_OF_OLD_CLUSTERS)
     assert [(each.body["apiVersion"], each.ref.name) for each in desired.objects] == [
         ("policy/v1beta1", "a"),
         ("policy/v1beta1", "b"),
@@ -147,5 +147,7 @@ def test_the_kubernetes_source_gets_budgets_only() -> None:
 
 
 def test_an_old_cluster_is_sent_no_field_that_it_would_drop() -> None:
-    desired = render_budgets(load(pool("a")).of(InferenceService), "kubernetes@1", budget_kind=BUDGET_OF_OLD_CLUSTERS)
+    desired = render_budgets(
+        load(pool("a")).objects_of(InferenceService), "kubernetes@1", budget_kind=BUDGET_OF_OLD_CLUSTERS
+    )
     assert set(desired.objects[0].body["spec"]) == {"maxUnavailable", "selector"}

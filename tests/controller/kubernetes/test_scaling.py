@@ -4,9 +4,15 @@ import pytest
 
 from functions.controller.kubernetes import scaling
 from functions.controller.kubernetes.errors import Retryable
-from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, DEPLOYMENT, Body, at
+from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, DEPLOYMENT, Body, value_at
 from functions.controller.kubernetes.ownership import FIELD, owners
-from functions.controller.kubernetes.scaling import MIN_SCALE, REVISION, bounded, kept_from_zero, way_of
+from functions.controller.kubernetes.scaling import (
+    MIN_SCALE,
+    REVISION,
+    clamp_replicas,
+    write_method_of,
+    zero_refusal_reason,
+)
 from tests.controller.kubernetes.crds import create_crds
 from tests.controller.kubernetes.fixtures import Space, create, foreign_crds
 from tests.controller.kubernetes.fleet import Fleet, autoscaling, pool
@@ -40,7 +46,7 @@ def delivered(fleet: Fleet, manager: str, replicas: int | None = 2, annotations:
 def test_a_pool_from_git_is_scaled_by_the_autoscalers_own_field(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a", replicas=2), autoscaling("a"))
     fleet.converge(desired)
-    written = scaling.write(fleet.api, live(fleet), 5, "report")
+    written = scaling.write_replicas(fleet.api, live(fleet), 5, "report")
     assert (written.replicas, written.changed, written.contested) == (5, True, "")
     assert fleet.replicas("a") == 5
     assert owners(live(fleet), *FIELD) == {(AUTOSCALER_MANAGER, "Apply")}
@@ -50,10 +56,10 @@ def test_a_pool_from_git_is_scaled_by_the_autoscalers_own_field(fleet: Fleet) ->
 @pytest.mark.servers
 def test_the_same_number_again_writes_nothing(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), autoscaling("a")))
-    scaling.write(fleet.api, live(fleet), 4, "report")
+    scaling.write_replicas(fleet.api, live(fleet), 4, "report")
     before = live(fleet)["metadata"]["resourceVersion"]
     writes = fleet.api.counts.writes
-    assert not scaling.write(fleet.api, live(fleet), 4, "report").changed
+    assert not scaling.write_replicas(fleet.api, live(fleet), 4, "report").changed
     assert fleet.api.counts.writes == writes
     assert live(fleet)["metadata"]["resourceVersion"] == before
 
@@ -61,13 +67,13 @@ def test_the_same_number_again_writes_nothing(fleet: Fleet) -> None:
 @pytest.mark.servers
 def test_a_pool_that_flux_applies_with_a_number_is_shared_and_reported_then_taken_over(fleet: Fleet) -> None:
     delivered(fleet, FLUX, replicas=3)
-    written = scaling.write(fleet.api, live(fleet), 6, "report")
+    written = scaling.write_replicas(fleet.api, live(fleet), 6, "report")
     assert (written.replicas, written.changed) == (3, False)
     assert FLUX in written.contested and "leave minReplicas out" in written.contested
     assert owners(live(fleet), *FIELD) == {(FLUX, "Apply"), (AUTOSCALER_MANAGER, "Apply")}
     delivered(fleet, FLUX, replicas=None)
     assert fleet.replicas("a") == 3, "what was shared does not go when the other lets go"
-    assert scaling.write(fleet.api, live(fleet), 6, "report").changed
+    assert scaling.write_replicas(fleet.api, live(fleet), 6, "report").changed
     assert fleet.replicas("a") == 6
 
 
@@ -79,14 +85,14 @@ def test_what_somebody_set_by_hand_is_overruled(fleet: Fleet) -> None:
     fleet.space.client.request(
         "patch", path, body=body, content_type="application/merge-patch+json", serializer=lambda _client, data: data
     )
-    assert scaling.write(fleet.api, live(fleet), 2, "report").changed
+    assert scaling.write_replicas(fleet.api, live(fleet), 2, "report").changed
     assert fleet.replicas("a") == 2
 
 
 @pytest.mark.servers
 def test_by_force_where_the_settings_say_so(fleet: Fleet) -> None:
     delivered(fleet, FLUX, replicas=3)
-    assert scaling.write(fleet.api, live(fleet), 6, "force").changed
+    assert scaling.write_replicas(fleet.api, live(fleet), 6, "force").changed
     assert fleet.replicas("a") == 6
 
 
@@ -96,7 +102,7 @@ def test_a_service_that_was_deleted_does_not_come_back(fleet: Fleet) -> None:
     path = f"/apis/serving.kserve.io/v1beta1/namespaces/{fleet.space.models}/inferenceservices/a"
     fleet.space.client.request("delete", path, serializer=lambda _client, data: data)
     with pytest.raises(Retryable):
-        scaling.write(fleet.api, former, 6, "report")
+        scaling.write_replicas(fleet.api, former, 6, "report")
     assert fleet.service("a") is None
 
 
@@ -106,7 +112,7 @@ EXTERNAL = "serving.kserve.io/deploymentMode: Standard, serving.kserve.io/autosc
 @pytest.mark.servers
 def test_class_external_is_scaled_by_the_deployments_subresource(fleet: Fleet) -> None:
     service = delivered(fleet, FLUX, replicas=2, annotations=EXTERNAL)
-    assert "does not exist yet" in scaling.write(fleet.api, service, 4, "report").pending
+    assert "does not exist yet" in scaling.write_replicas(fleet.api, service, 4, "report").pending
     labels = {"app": "a"}
     create(
         fleet.space.client,
@@ -120,12 +126,12 @@ def test_class_external_is_scaled_by_the_deployments_subresource(fleet: Fleet) -
             },
         },
     )
-    assert scaling.present(fleet.api, service) == 1
-    assert scaling.write(fleet.api, service, 4, "report").changed
+    assert scaling.requested_replicas(fleet.api, service) == 1
+    assert scaling.write_replicas(fleet.api, service, 4, "report").changed
     deployment = fleet.api.get(DEPLOYMENT, fleet.space.models, "a-predictor")
     assert deployment is not None and deployment["spec"]["replicas"] == 4
     assert fleet.replicas("a") == 2, "KServe's own field stays as it is"
-    assert not scaling.write(fleet.api, service, 4, "report").changed
+    assert not scaling.write_replicas(fleet.api, service, 4, "report").changed
 
 
 KNATIVE = "serving.kserve.io/deploymentMode: Knative"
@@ -151,7 +157,7 @@ def revision(fleet: Fleet, name: str, floor: str) -> None:
 def floor_of(fleet: Fleet, name: str) -> str:
     found = fleet.api.get(REVISION, fleet.space.models, name)
     assert found is not None
-    return str(at(found, "metadata", "annotations", MIN_SCALE))
+    return str(value_at(found, "metadata", "annotations", MIN_SCALE))
 
 
 @pytest.mark.servers
@@ -162,20 +168,20 @@ def test_in_knative_mode_revisions_with_traffic_get_the_floor_and_the_service_no
     traffic = [{"revisionName": "a-2", "percent": 90}, {"revisionName": "a-3", "percent": 10}]
     routed = {**service, "status": {"components": {"predictor": {"traffic": traffic, "latestReadyRevision": "a-3"}}}}
     before = service["metadata"]["generation"]
-    assert scaling.write(knative.api, routed, 5, "report").changed
+    assert scaling.write_replicas(knative.api, routed, 5, "report").changed
     assert [floor_of(knative, name) for name in ("a-1", "a-2", "a-3")] == ["2", "5", "5"]
     assert live(knative)["metadata"]["generation"] == before, "a changed template would be a new revision"
-    assert scaling.present(knative.api, routed) == 5
-    assert not scaling.write(knative.api, routed, 5, "report").changed
+    assert scaling.requested_replicas(knative.api, routed) == 5
+    assert not scaling.write_replicas(knative.api, routed, 5, "report").changed
 
 
 @pytest.mark.servers
 def test_in_knative_mode_nothing_is_written_before_a_revision_serves(knative: Fleet) -> None:
     service = delivered(knative, FLUX, annotations=KNATIVE)
-    assert "no revision" in scaling.write(knative.api, service, 5, "report").pending
+    assert "no revision" in scaling.write_replicas(knative.api, service, 5, "report").pending
     revision(knative, "a-9", "2")
     ready = {**service, "status": {"components": {"predictor": {"latestReadyRevision": "a-9"}}}}
-    assert scaling.write(knative.api, ready, 5, "report").changed
+    assert scaling.write_replicas(knative.api, ready, 5, "report").changed
     assert floor_of(knative, "a-9") == "5"
 
 
@@ -198,7 +204,7 @@ def described(mode: str, klass: str | None = None, most: int | None = None) -> B
     ],
 )
 def test_each_mode_has_its_way(service: Body, way: str) -> None:
-    assert way_of(service) == way
+    assert write_method_of(service) == way
 
 
 @pytest.mark.parametrize(
@@ -213,9 +219,11 @@ def test_each_mode_has_its_way(service: Body, way: str) -> None:
     ],
 )
 def test_the_number_is_one_that_kserve_takes(service: Body, asked: int, given: int) -> None:
-    assert bounded(service, asked) == given
+    assert clamp_replicas(service, asked) == given
 
 
 def test_an_hpa_that_keeps_one_replica_of_a_pool_at_zero_is_told_with_the_way_out() -> None:
-    assert "autoscalerClass: none" in kept_from_zero(described("Standard", "hpa"), 0)
-    assert not kept_from_zero(described("Standard", "none"), 0) and not kept_from_zero(described("Standard", "hpa"), 1)
+    assert "autoscalerClass: none" in zero_refusal_reason(described("Standard", "hpa"), 0)
+    assert not zero_refusal_reason(described("Standard", "none"), 0) and not zero_refusal_reason(
+        described("Standard", "hpa"), 1
+    )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from functions.controller.kubernetes.dry_runs import dropped, is_converged
+from functions.controller.kubernetes.dry_runs import dropped_fields, is_converged
 from functions.controller.kubernetes.errors import Conflict, FieldConflict, Terminal
 from functions.controller.kubernetes.inventory import (
     HISTORY_MAX,
@@ -23,9 +23,9 @@ from functions.controller.kubernetes.ownership import (
     REPAIR_WINDOW_S,
     Repairs,
     body_for,
+    contested_fields,
     declares,
     fields_applied_by,
-    not_ours,
     owners,
     seed_body,
 )
@@ -95,10 +95,10 @@ class TestCompare:
         empty = {"nothing": None, "text": "", "zero": 0, "no": False, "list_": [], "map": {}}
         sent = {"spec": {"a": 1, "b": {"c": 1}, "list": [{"d": 1}], "gone": [1], **empty}}
         got = {"spec": {"a": 2, "b": {}, "list": [{}], "more": 1}}
-        assert dropped(sent, got) == ["spec.b.c", "spec.list[0].d", "spec.gone"]
+        assert dropped_fields(sent, got) == ["spec.b.c", "spec.list[0].d", "spec.gone"]
 
     def test_a_list_that_a_webhook_made_longer_is_not_compared(self) -> None:
-        assert dropped({"a": [{"b": 1}]}, {"a": [{}, {}]}) == []
+        assert dropped_fields({"a": [{"b": 1}]}, {"a": [{}, {}]}) == []
 
 
 class TestHandover:
@@ -133,7 +133,7 @@ class TestConflicts:
     HELD = FieldConflict("them", ".spec.predictor.model.args")
 
     def forbidden(self, *entries: tuple[str, str, dict[str, Any]], often: bool = False, policy: Any = "report") -> Any:
-        return not_ours(Conflict("", (self.HELD,)), wanted(), owned(*entries), policy, repaired_often=often)
+        return contested_fields(Conflict("", (self.HELD,)), wanted(), owned(*entries), policy, repaired_often=often)
 
     def test_what_was_updated_once_is_drift(self) -> None:
         assert self.forbidden(("them", "Update", {})) == ()
@@ -145,7 +145,7 @@ class TestConflicts:
     def test_what_a_webhook_set_in_our_name_is_ours(self) -> None:
         conflict = Conflict("", (FieldConflict(OURS, ".spec.predictor.timeout"),))
         live = owned((OURS, "Apply", NUMBER), (OURS, "Update", {}))
-        assert not_ours(conflict, wanted(), live, "report", repaired_often=True) == ()
+        assert contested_fields(conflict, wanted(), live, "report", repaired_often=True) == ()
 
     def test_what_comes_back_and_back_is_a_controllers(self) -> None:
         assert self.forbidden(("them", "Update", {}), often=True) == (self.HELD,)
@@ -154,18 +154,18 @@ class TestConflicts:
     def test_the_autoscalers_number_is_ours_only_without_a_policy(self, autoscaled: bool, ours: bool) -> None:
         conflict = Conflict("", (FieldConflict("shoal-autoscaler", FIELD_TEXT),))
         live = owned(("shoal-autoscaler", "Apply", NUMBER))
-        refused = not_ours(conflict, wanted(autoscaled=autoscaled), live, "report", repaired_often=True)
+        refused = contested_fields(conflict, wanted(autoscaled=autoscaled), live, "report", repaired_often=True)
         assert (refused == ()) is ours
 
     def test_repairs_are_forgotten_after_their_window(self) -> None:
         repairs, ref = Repairs(), ObjectRef("g", "K", "n", "a")
         for second in range(3):
-            assert not repairs.are_too_many(ref, second)
-            repairs.note(ref, second)
-        assert repairs.are_too_many(ref, 3)
-        assert not repairs.are_too_many(ref, 1 + REPAIR_WINDOW_S)
+            assert not repairs.is_limit_reached(ref, second)
+            repairs.record_repair(ref, second)
+        assert repairs.is_limit_reached(ref, 3)
+        assert not repairs.is_limit_reached(ref, 1 + REPAIR_WINDOW_S)
         repairs.keep_only(set())
-        assert not repairs.are_too_many(ref, 3)
+        assert not repairs.is_limit_reached(ref, 3)
 
 
 def entry(name: str, kind: str = "InferenceService", **values: Any) -> InventoryEntry:

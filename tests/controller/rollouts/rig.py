@@ -33,11 +33,11 @@ from functions.fleet.role_credentials import RoleCredentials
 from functions.fleet.rollout_heartbeat import RolloutHeartbeat, StageStats
 from functions.fleet.rollout_stats import EvidenceBook
 from functions.registry.app import make_app
-from functions.registry.declared import Declared
+from functions.registry.declared import DeclaredCatalogue
 from functions.registry.fleet_watch import FleetWatch
 from functions.registry.principal import Authenticator
 from functions.registry.services import RegistryServices
-from functions.registry.sql.catalogue_writes import Limits
+from functions.registry.sql.catalogue_writes import CatalogueLimits
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.store import SnapshotStore
@@ -125,7 +125,7 @@ class Gateway:
             for (rollout, stage), groups in self._stages.items()
         )
         heartbeat = RolloutHeartbeat("gateway-1", 1, self._sequence, now_unix_s, told)
-        assert self.book.take(rollout_heartbeat.encode(heartbeat), now_unix_s)
+        assert self.book.receive_message(rollout_heartbeat.encode(heartbeat), now_unix_s)
 
 
 @dataclass
@@ -233,9 +233,9 @@ class Rig:
             self.database.prepare()
         services = RegistryServices(
             database=self.database,
-            declared=Declared(self.store),
+            declared=DeclaredCatalogue(self.store),
             authenticator=Authenticator(self.store, RoleCredentials(TOKEN), b"pepper", self.clock),
-            limits=Limits(models_per_tenant=50, versions_per_model=20, channels_per_model=3),
+            limits=CatalogueLimits(models_per_tenant=50, versions_per_model=20, channels_per_model=3),
             evidence=self.evidence,
             ingesting=None,
             pepper=b"pepper",
@@ -272,7 +272,7 @@ class Rig:
                 replica.follow(self.snapshot)
         self._sequence += 1
         for replica in self.replicas:
-            self._watch.take(heartbeats.encode(replica.heartbeat(self._sequence)))
+            self._watch.receive_message(heartbeats.encode(replica.heartbeat(self._sequence)))
         for controller in self.controllers:
             await controller.step()
 

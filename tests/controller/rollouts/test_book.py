@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from functions.api.ids import Digest, KeyId, ModelId
 from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
 from functions.controller.rollouts.client import ApiKey, ApiModel, ApiVersion, Changes, RolloutRow
-from functions.decisions.rollout.events import Breached, Loaded, Promoted, Resumed
+from functions.decisions.rollout.events import Breached, Promoted, Resumed, VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout, transition
 from tests.decisions.rollout.rollouts import rollout
 
@@ -60,8 +60,8 @@ def test_a_registry_that_knows_less_is_not_believed(later: Changes, words: str) 
 
 
 def test_of_each_channel_the_active_rollout_counts_else_the_newest() -> None:
-    old = rollout(Loaded(), Breached("bad"), now_unix_s=100.0)
-    new = rollout(Loaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=200.0)
+    old = rollout(VersionLoaded(), Breached("bad"), now_unix_s=100.0)
+    new = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=200.0)
     other = rollout(channel="next", now_unix_s=50.0)
     book = folded(Book(), page(5, new, old, other))
     assert {place: one.id for place, one in book.rows.latest.items()} == {
@@ -75,19 +75,19 @@ def test_of_each_channel_the_active_rollout_counts_else_the_newest() -> None:
 
 
 def test_the_successor_is_newer_whatever_the_clocks_say() -> None:
-    old = rollout(Loaded(), Promoted("ada"), now_unix_s=500.0)
-    new = rollout(Loaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=100.0)
+    old = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=500.0)
+    new = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=100.0)
     assert folded(Book(), page(5, old, new)).rows.latest["acme/bot", "stable"].id == new.id  # type: ignore[index]
 
 
 def test_rollouts_that_no_longer_matter_are_forgotten() -> None:
-    rows = [rollout(Loaded(), Promoted("ada"), end=f"v{n + 2}", now_unix_s=float(n)) for n in range(50)]
+    rows = [rollout(VersionLoaded(), Promoted("ada"), end=f"v{n + 2}", now_unix_s=float(n)) for n in range(50)]
     assert list(folded(Book(), page(60, *rows)).rollouts) == [rows[-1]]
 
 
 def test_an_answer_ahead_of_the_feed_is_not_undone_by_it() -> None:
     before = rollout()
-    after = transition(before, Loaded(), 5.0)
+    after = transition(before, VersionLoaded(), 5.0)
     book = with_rows(folded(Book(), page(5, before)), [after])
     assert list(folded(book, page(6, before)).rollouts) == [after]
     assert list(with_rows(book, [before]).rollouts) == [after]
@@ -100,9 +100,9 @@ def numbered(change: int, *rows: tuple[int, Rollout]) -> Changes:
 
 def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_clocks_say() -> None:
     """A registry whose clock was ahead made the first of three."""
-    first = rollout(Loaded(), Promoted("ada"), now_unix_s=1000.0)
-    second = rollout(Loaded(), Promoted("ada"), end="v3", previous=first.id, now_unix_s=500.0)
-    third = rollout(Loaded(), Breached("bad"), end="v4", previous=second.id, now_unix_s=510.0)
+    first = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=1000.0)
+    second = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=first.id, now_unix_s=500.0)
+    third = rollout(VersionLoaded(), Breached("bad"), end="v4", previous=second.id, now_unix_s=510.0)
     live = Book()
     for seq, one in enumerate((first, second, third), start=1):
         live = folded(live, numbered(seq, (seq, one)))
@@ -114,9 +114,9 @@ def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_c
 
 
 def test_an_answer_ahead_of_the_feed_is_the_youngest_until_the_feed_numbers_it() -> None:
-    old = rollout(Loaded(), Promoted("ada"), now_unix_s=1000.0)
-    new = rollout(Loaded(), Breached("bad"), end="v3", now_unix_s=1.0)
-    later = rollout(Loaded(), Breached("bad"), end="v4", now_unix_s=0.0)
+    old = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=1000.0)
+    new = rollout(VersionLoaded(), Breached("bad"), end="v3", now_unix_s=1.0)
+    later = rollout(VersionLoaded(), Breached("bad"), end="v4", now_unix_s=0.0)
     book = with_rows(folded(Book(), numbered(5, (5, old))), [new])
     assert book.rows.latest["acme/bot", "stable"] == new  # type: ignore[index]
     for following in (numbered(9, (7, new)), numbered(9, (8, later))):
@@ -127,15 +127,15 @@ def test_an_answer_ahead_of_the_feed_is_the_youngest_until_the_feed_numbers_it()
 def test_an_event_looks_at_its_own_channel_alone() -> None:
     rows = [rollout(channel=f"c{number}") for number in range(3)]
     book = folded(Book(), page(5, *rows))
-    after = with_rows(book, [transition(rows[1], Loaded(), 5.0)])
+    after = with_rows(book, [transition(rows[1], VersionLoaded(), 5.0)])
     same = [after.channels[place] is book.channels[place] for place in book.channels]
     assert same == [True, False, True]
 
 
 @given(st.permutations(range(4)))
 def test_the_order_of_pages_rows_changes_nothing(order: list[int]) -> None:
-    first = rollout(Loaded(), Promoted("ada"), now_unix_s=1.0)
-    second = rollout(Loaded(), Breached("x"), end="v3", previous=first.id, now_unix_s=2.0)
+    first = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=1.0)
+    second = rollout(VersionLoaded(), Breached("x"), end="v3", previous=first.id, now_unix_s=2.0)
     third = rollout(end="v4", previous=second.id, now_unix_s=3.0)
     rows = [first, second, third, rollout(channel="next")]
     assert folded(Book(), page(9, *(rows[n] for n in order))).rows == folded(Book(), page(9, *rows)).rows

@@ -6,7 +6,7 @@ from pathlib import Path
 from functions.controller.rollouts.book import Book, decode, folded
 from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
-from functions.decisions.rollout.events import Loaded
+from functions.decisions.rollout.events import VersionLoaded
 from functions.decisions.rollout.lifecycle import transition
 from tests.controller.rollouts.test_book import page
 from tests.decisions.rollout.rollouts import rollout
@@ -32,7 +32,7 @@ async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: P
     rows = Counted(no_registry, copy, lambda: news.append(loaded(copy)))
     begun = [rollout(channel=f"c{number}") for number in range(20)]
     rows.book = folded(Book(), page(5, *begun))
-    await asyncio.gather(*(rows.received(transition(row, Loaded(), 1.0)) for row in begun))
+    await asyncio.gather(*(rows.received(transition(row, VersionLoaded(), 1.0)) for row in begun))
     assert loaded(copy) == {row.id for row in begun}
     assert rows.copies == 2  # one for the first, and one for all who came meanwhile
     assert begun[0].id in news[0]

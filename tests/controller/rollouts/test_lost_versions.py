@@ -10,14 +10,14 @@ from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.decisions.rollout.codec import Command
-from functions.decisions.rollout.events import Breached, Loaded
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.events import Breached, VersionLoaded
+from functions.decisions.rollout.evidence import TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout, transition
 from tests.controller.rollouts.test_book import page
 from tests.controller.rollouts.test_residency import replica
 from tests.decisions.rollout.rollouts import POOL, rollout
 
-ROW = rollout(Loaded(), model=POOL)
+ROW = rollout(VersionLoaded(), model=POOL)
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Registry:
 
     posted: list[Command] = field(default_factory=list)
 
-    async def evidence(self, rollout: RolloutId) -> Evidence:
-        return Evidence()
+    async def evidence(self, rollout: RolloutId) -> TrialEvidence:
+        return TrialEvidence()
 
     async def post_event(self, rollout: RolloutId, command: Command) -> Rollout:
         self.posted.append(command)

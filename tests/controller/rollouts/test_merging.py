@@ -5,7 +5,7 @@ import pytest
 
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest, RolloutId
-from functions.api.snapshot import ModelEntry, QuotaLimits, Snapshot
+from functions.api.snapshot import ModelEntry, QuotaLimitsPart, Snapshot
 from functions.api.snapshot_document import full_lines
 from functions.artifacts.errors import ArtifactMissing
 from functions.controller.rollouts.book import Book, folded
@@ -46,7 +46,7 @@ def test_both_are_in_and_sound() -> None:
 def test_a_keys_own_limits_reach_the_gateways() -> None:
     encoded = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
     whole, _ = merged(compiled(), book(keys=(msgspec.json.decode(encoded, type=ApiKey),)))
-    assert [entry.limits for entry in whole.keys] == [QuotaLimits(requests_per_minute=60), None]
+    assert [entry.limits for entry in whole.keys] == [QuotaLimitsPart(requests_per_minute=60), None]
 
 
 def test_where_both_name_it_git_wins_and_says_so() -> None:
@@ -164,7 +164,7 @@ def test_a_revoked_key_comes_back_with_no_publication_whoever_names_it() -> None
 async def registered(rig: Rig, version: str) -> None:
     content = digest_of(version)
     row = StoredArtifact(content, "acme", "", 1000, {"rank": 4})
-    rig.database.write(Actor("test"), lambda write: artifacts.keep(write, row))
+    rig.database.write(Actor("test"), lambda write: artifacts.put_artifact(write, row))
     body = {"digest": content, "base_model": "base", "adapter_type": "lora", "rollout": "default"}
     path = f"/v1/models/acme/api/versions/{version}"
     answer = await rig.client.put(path, json=body, headers={"authorization": f"Bearer {TOKEN}"})

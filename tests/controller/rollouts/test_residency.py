@@ -9,7 +9,7 @@ from functions.api.ids import ModelId
 from functions.controller.rollouts.driver import RolloutDriver, residency_of
 from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.decisions.rollout.evaluation import Residency
-from functions.decisions.rollout.events import Loaded
+from functions.decisions.rollout.events import VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.replica_shares import wanted_shares
 from functions.fleet.heartbeat import Heartbeat
@@ -79,7 +79,7 @@ class Registry:
 
 async def test_a_stage_waits_for_as_many_replicas_as_its_target_aims_at() -> None:
     """Two replicas, of which one is being changed: the last stage would begin on the single one that is there."""
-    row = rollout(Loaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
+    row = rollout(VersionLoaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
     registry = Registry(row, (replica("v1"), replica("v2")))
     driver = RolloutDriver(registry, registry.client, registry.fleet, wall_clock=lambda: 70.0)  # type: ignore[arg-type]
     published = base("v1", "v2", split=row, stable="v1")
@@ -96,7 +96,7 @@ async def test_a_stage_waits_for_as_many_replicas_as_its_target_aims_at() -> Non
 async def test_a_stage_that_has_passed_keeps_its_replicas_while_one_is_lost() -> None:
     """The first new replica was killed, or the registry had just begun and had heard of none: the aim fell to one, the
     second was ended in the middle of its start, and the rollout was over on the first, which was not there."""
-    row = rollout(Loaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
+    row = rollout(VersionLoaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
     registry = Registry(row, (replica("v1"), replica("v2")))
     driver = RolloutDriver(registry, registry.client, registry.fleet, wall_clock=lambda: 70.0)  # type: ignore[arg-type]
     published = base("v1", "v2", split=row, stable="v1")

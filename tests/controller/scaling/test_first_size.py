@@ -6,8 +6,8 @@ import pytest
 from functions.api import consistency
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, INFERENCE_SERVICE
 from functions.controller.kubernetes.render import render
-from functions.controller.kubernetes.run.object_store import stored
-from functions.controller.kubernetes.run.selection import judge
+from functions.controller.kubernetes.run.object_store import watched_object
+from functions.controller.kubernetes.run.selection import validate_document
 from functions.controller.local.pools import pools_of
 from functions.controller.snapshot.compile import compile_snapshot
 from tests.controller.configs import load, pool
@@ -53,8 +53,8 @@ def test_a_policy_is_judged_against_what_is_declared_not_what_the_autoscaler_wro
             }
         },
     }
-    live = stored(item, INFERENCE_SERVICE.api_version, INFERENCE_SERVICE.kind)
-    service = judge("inferenceservices/base", live.document).declared
+    live = watched_object(item, INFERENCE_SERVICE.api_version, INFERENCE_SERVICE.kind)
+    service = validate_document("inferenceservices/base", live.document).declared
     assert service is not None
     spec = {"pool": "base", "replicas": {"min": least, "max": most}}
     scaling = declared(

@@ -55,7 +55,7 @@ async def test_a_pool_whose_prompts_wait_grows_by_how_busy_it_is() -> None:
     play.rig.clock.forward(1.0)
     board = PoolBoard()
     for beat in beats(play):
-        assert board.hear(beat, 0.0)
+        assert board.record_heartbeat(beat, 0.0)
     told = board.sums(0.0)[PREFILL]
     assert (told.arrivals_per_s, told.degraded_per_s) == (asked, 1.0) and told.queue_s > 0.5
     sizes = list(wanted(policy("utilization > 75% for 2m: +1", pool=PREFILL), told, 0.97, seconds=130))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from functions.controller.autoscaling.allocation import Allocation, toward
 from functions.controller.autoscaling.slots_in_use import Lasting, SlotsInUse, ending, heard_of, in_words, without_lost
-from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, SlotDemand, allotted
+from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, SlotDemand, allot_slots
 from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
 
@@ -61,7 +61,7 @@ def test_one_that_is_not_heard_of_has_a_slot_and_is_not_ended_for_that() -> None
 
 def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
     pool = seating(replica(0), replica(2, "starting"), allocation=Allocation(3, frozenset({1, 2})))
-    may = allotted({POOL: SlotDemand(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
+    may = allot_slots({POOL: SlotDemand(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
     assert toward(pool.allocation, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
 
 
@@ -162,7 +162,7 @@ class Machine:
         """One pass: what is started, woken or ended is so at once, as far as slots go."""
         pools = self.pools()
         held = {name: pool.held() for name, pool in pools.items()}
-        allowed = allotted(demands, held, self.leaving, self.slots)
+        allowed = allot_slots(demands, held, self.leaving, self.slots)
         for name, pool in pools.items():
             may = allowed[name]
             then = toward(pool.allocation, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))

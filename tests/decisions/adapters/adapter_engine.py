@@ -25,7 +25,7 @@ def digest(text: str) -> Digest:
 
 def wanted(*names: str, need: Need = "named") -> AdapterDemand:
     """By rank. `moving:b` is a rollout's, `unnamed:c` no channel's."""
-    return AdapterDemand.of(one(*((*name.split(":"),) if ":" in name else (need, name))) for name in names)
+    return AdapterDemand.from_ranked(one(*((*name.split(":"),) if ":" in name else (need, name))) for name in names)
 
 
 def one(need: str, name: str) -> WantedAdapter:
@@ -62,7 +62,7 @@ class Engine:
 
     def ask(self, demand: AdapterDemand, name: str, wait_s: float = 15.0) -> str:
         request = (EngineName(name), ColdLoad(self.now_s, self.now_s + wait_s))
-        answer, self.state = adapters.ask(demand, self._now(), self.state, request, self.policy)
+        answer, self.state = adapters.request_load(demand, self._now(), self.state, request, self.policy)
         return answer
 
     def _now(self) -> EngineAdapters:

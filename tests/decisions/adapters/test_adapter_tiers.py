@@ -192,7 +192,7 @@ def test_a_want_is_forgotten_when_its_time_is_over() -> None:
 @pytest.mark.parametrize(("refused", "answer"), [(True, "refused"), (False, "failed")])
 def test_what_failed_lately_is_answered_without_another_try(refused: bool, answer: str) -> None:
     engine = Engine(ROOMY)
-    engine.state = adapters.failed(engine.state, EngineName("e"), "corrupt", 0.0, ROOMY, refused=refused)
+    engine.state = adapters.record_failed_load(engine.state, EngineName("e"), "corrupt", 0.0, ROOMY, refused=refused)
     assert engine.ask(FIVE, "e") == answer
     engine.now_s = 1.0
     assert engine.ask(FIVE, "e") == "accepted"
@@ -245,7 +245,7 @@ def test_the_laws_hold_for_any_history(
     engine = Engine(policy)
     withdrawn_s: dict[EngineName, float] = {}
     for demand, busy, asked, seconds, heard in steps:
-        want = AdapterDemand.of(one(need, name) for need, name in sorted(demand))
+        want = AdapterDemand.from_ranked(one(need, name) for need, name in sorted(demand))
         engine.busy, engine.heard = {EngineName(name) for name in busy}, heard
         for name in asked:
             engine.ask(want, name)

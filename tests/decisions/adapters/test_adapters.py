@@ -34,7 +34,7 @@ def snapshot(*models: ModelEntry) -> Snapshot:
 
 
 def test_the_default_channel_comes_first_then_other_channels_then_the_rest() -> None:
-    found = adapters.wanted_in(
+    found = adapters.build_demand(
         snapshot(
             model("acme/bot", ["v1", "v2", "v3"], {"stable": "v2", "canary": "v3"}),
             model("acme/zoo", ["v1"], {"stable": "v1"}),
@@ -50,7 +50,7 @@ def test_a_dedicated_pool_loads_ahead_what_is_its_tenants() -> None:
     """And brings the rest when they call it: never another tenant's adapter before that, nor as a pin."""
     its = PoolEntry(PoolName("acmes"), 2048, model=LLAMA, dedicated_to=(ACME,))
     small = pools_snapshot(pools=(its, pool(LLAMA)), models=(adapter("acme"), adapter("globex"), base(LLAMA)))
-    demand = adapters.wanted_in(small, its.name)
+    demand = adapters.build_demand(small, its.name)
     assert sorted(name.partition("@")[0] for name in demand.by_name) == ["acme/bot", "globex/bot"]
     assert [each.name.partition("@")[0] for each in demand.ranked] == ["acme/bot"]
     made = adapters.plan(demand, EngineAdapters(frozenset()), AdapterState(), 100.0, AdapterPolicy(max_adapters=8))
@@ -59,7 +59,7 @@ def test_a_dedicated_pool_loads_ahead_what_is_its_tenants() -> None:
 
 def test_other_pools_and_base_models_are_not_ours() -> None:
     base = ModelEntry(ModelId("base"), PoolName("base"), "base", (), {})
-    found = adapters.wanted_in(
+    found = adapters.build_demand(
         snapshot(base, model("acme/bot", ["v1"], {"stable": "v1"}, pool="other")), PoolName("base")
     )
     assert found.ranked == ()
@@ -69,14 +69,14 @@ def test_two_versions_with_one_digest_are_one_adapter() -> None:
     twice = model("acme/bot", ["v1"], {"stable": "v1"})
     same = VersionEntry("v2", twice.versions[0].digest, twice.versions[0].engine_name, "s3://y")
     entry = ModelEntry(twice.id, twice.pool, "lora", (*twice.versions, same), {"stable": "v2"})
-    assert len(adapters.wanted_in(snapshot(entry), PoolName("base")).ranked) == 1
+    assert len(adapters.build_demand(snapshot(entry), PoolName("base")).ranked) == 1
 
 
 def test_a_rollouts_versions_and_those_they_are_compared_with_come_before_all() -> None:
     split = SplitEntry("stable", RolloutId("ro-00000000"), 1, 10, "v2")
     rolling = msgspec.structs.replace(model("acme/zoo", ["v1", "v2", "v3"], {"stable": "v1"}), splits=(split,))
     arriving = model("acme/bot", ["v1", "v2", "v3"], {"stable": "v1", "incoming": "v2", "incoming-2": "v3"})
-    found = adapters.wanted_in(
+    found = adapters.build_demand(
         snapshot(arriving, model("acme/ant", ["v1"], {"stable": "v1"}), rolling), PoolName("base")
     )
     bot = [_name("acme/bot", "v1"), *sorted([_name("acme/bot", "v2"), _name("acme/bot", "v3")])]
@@ -88,7 +88,7 @@ def test_a_rollouts_versions_and_those_they_are_compared_with_come_before_all() 
 def test_one_tenants_rollouts_do_not_keep_anothers_out() -> None:
     greedy = [model(f"acme/a{n}", ["v1", "v2"], {"stable": "v1", "incoming": "v2"}) for n in range(40)]
     bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
-    demand = adapters.wanted_in(snapshot(*greedy, bot), PoolName("base"))
+    demand = adapters.build_demand(snapshot(*greedy, bot), PoolName("base"))
     both = ("v1", "v2")
     first = [("acme/a0", both), ("globex/bot", both), ("acme/a1", both), ("acme/a10", both)]
     assert demand.moving[:8] == tuple(_name(id_, version) for id_, versions in first for version in versions)
@@ -106,7 +106,7 @@ def test_a_models_many_versions_do_not_tear_the_next_ones_apart() -> None:
     zoo = model("acme/zoo", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
     bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
     cat = model("globex/cat", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
-    demand = adapters.wanted_in(snapshot(zoo, many, cat, bot), PoolName("base"))
+    demand = adapters.build_demand(snapshot(zoo, many, cat, bot), PoolName("base"))
     ids = [name.partition("@")[0] for name in demand.moving]
     assert ids == ["acme/ant"] * 2 + ["globex/bot"] * 2 + ["acme/ant"] + ["globex/cat"] * 2 + ["acme/zoo"] * 2
 
@@ -181,7 +181,7 @@ def test_a_failed_load_waits_twice_as_long_each_time_and_tells_why() -> None:
     now_s = 0.0
     waits = []
     for _ in range(8):
-        state = adapters.failed(state, EngineName("a"), "corrupt", now_s, POLICY)
+        state = adapters.record_failed_load(state, EngineName("a"), "corrupt", now_s, POLICY)
         tried_s = now_s
         while True:
             now_s += 0.5
@@ -194,7 +194,7 @@ def test_a_failed_load_waits_twice_as_long_each_time_and_tells_why() -> None:
 
 
 def test_a_failure_is_forgotten_once_it_is_loaded_or_no_longer_wanted() -> None:
-    state = adapters.failed(AdapterState(), EngineName("a"), "corrupt", 0.0, POLICY)
+    state = adapters.record_failed_load(AdapterState(), EngineName("a"), "corrupt", 0.0, POLICY)
     loaded = adapters.plan(wanted("a"), EngineAdapters(names("a")), state, 1.0, POLICY)
     assert (loaded.state.failures, loaded.reason) == ({}, "")
     dropped = adapters.plan(AdapterDemand(), EngineAdapters(frozenset()), state, 1.0, POLICY)
@@ -202,14 +202,14 @@ def test_a_failure_is_forgotten_once_it_is_loaded_or_no_longer_wanted() -> None:
 
 
 def test_one_failure_does_not_hold_up_the_others() -> None:
-    state = adapters.failed(AdapterState(), EngineName("a"), "corrupt", 0.0, POLICY)
+    state = adapters.record_failed_load(AdapterState(), EngineName("a"), "corrupt", 0.0, POLICY)
     plan = adapters.plan(wanted("a", "b"), EngineAdapters(frozenset()), state, 0.5, POLICY)
     assert [adapter.name for adapter in plan.load] == ["b"]
 
 
 def test_the_reason_is_short_and_names_failures_first() -> None:
     many = wanted(*(f"m{number:04}" for number in range(1000)), need="moving")
-    state = adapters.failed(AdapterState(), EngineName("m0002"), "corrupt", 0.0, POLICY)
+    state = adapters.record_failed_load(AdapterState(), EngineName("m0002"), "corrupt", 0.0, POLICY)
     reason = adapters.plan(many, EngineAdapters(frozenset()), state, 0.5, POLICY).reason
     assert reason.startswith("m0002: corrupt (failed 1 times); m0003: over this replica's limit")
     assert reason.endswith("more")

@@ -69,7 +69,7 @@ def test_who_withdrew_it_and_has_his_share_of_the_load_is_left_alone() -> None:
 
 def test_prompts_of_ours_that_wait_there_count() -> None:
     load = OwnLoad()
-    load.enter(ReplicaId("a"), 30_000)
+    load.add_request(ReplicaId("a"), 30_000)
     pool = PoolView(POOL, (replica("a"), replica("b")))
     names = [EngineName(f"acme/bot@sha256:{number:016x}") for number in range(20)]
     found = [choose_cold(request(name), pool, POLICY, load) for name in names]

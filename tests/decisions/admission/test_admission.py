@@ -33,7 +33,7 @@ class Pool:
         self.replica = replace(
             replica("r0", kv_capacity_tokens=-(-kv_tokens * 10 // 9)), id=ReplicaId("r0"), prefill_ms_per_token=0.01
         )
-        self.admission.look([self.replica], self.now_s)
+        self.admission.update_capacity([self.replica], self.now_s)
         self.tickets: list[Ticket] = []
 
     def come(
@@ -58,7 +58,7 @@ class Pool:
     def end(self, *tickets: Ticket, cost: int | None = None) -> list[Ticket]:
         """They end; returns who goes in their place."""
         for ticket in tickets:
-            self.admission.ended(ticket, cost)
+            self.admission.record_end(ticket, cost)
         return self.serve()
 
     def serve(self) -> list[Ticket]:
@@ -71,7 +71,7 @@ class Pool:
         """Time passes, with a look at the replicas four times a second."""
         for _ in range(round(seconds * 4)):
             self.now_s += 0.25
-            self.admission.look([replace(self.replica)], self.now_s)
+            self.admission.update_capacity([replace(self.replica)], self.now_s)
 
 
 def test_while_there_is_room_nobody_waits() -> None:
@@ -153,7 +153,7 @@ def test_the_deadline_of_one_that_waits_passes() -> None:
     pool = Pool()
     running, waiting = pool.come(kv=900), pool.come(kv=900, patience_s=2.0)
     pool.pass_s(2)
-    assert list(pool.admission.late(pool.now_s)) == [waiting]
+    assert list(pool.admission.expire_late(pool.now_s)) == [waiting]
     assert waiting.state == OVER
     assert pool.end(running) == []
 
@@ -238,7 +238,7 @@ def test_without_replicas_everybody_goes_to_hear_it_from_routing() -> None:
     pool.come(kv=900)
     waiting = pool.come(kv=900)
     pool.now_s += 1
-    pool.admission.look([], pool.now_s)
+    pool.admission.update_capacity([], pool.now_s)
     assert pool.serve() == [waiting]
 
 
@@ -257,7 +257,7 @@ def test_a_request_that_waits_for_its_adapter_keeps_no_prompt_from_being_read() 
     pool = Pool(kv_tokens=10**9)
     cold = pool.come("a", kv=4 * 50_000)
     waiting = pool.come("a", kv=4 * 50_000)
-    pool.admission.defer(cold)
+    pool.admission.release_prefill_tokens(cold)
     assert pool.serve() == [waiting]
     pool.end(cold, waiting)
     assert pool.admission.gate.reading_tokens == 0
@@ -301,7 +301,7 @@ def test_each_has_one_outcome_nothing_is_lost_and_nobody_waits_while_there_is_ro
             gone = pool.serve()
         elif what == "pass":
             pool.pass_s(0.25)
-            gone = [*pool.admission.late(pool.now_s), *pool.serve()]
+            gone = [*pool.admission.expire_late(pool.now_s), *pool.serve()]
         outcomes.update(ticket.number for ticket in gone)
         _check_sums(pool)
     assert all(outcomes[ticket.number] == (ticket.state != WAITING) for ticket in pool.tickets)
@@ -311,7 +311,7 @@ def test_each_has_one_outcome_nothing_is_lost_and_nobody_waits_while_there_is_ro
         if not running:
             break
         pool.pass_s(0.25)
-        list(pool.admission.late(pool.now_s))
+        list(pool.admission.expire_late(pool.now_s))
         pool.end(*running)
     assert pool.admission.waiting == 0 and pool.admission.gate.running == 0
     assert all(ticket.state == OVER for ticket in pool.tickets)
@@ -387,7 +387,7 @@ def test_worked_example_of_a_request_larger_than_a_replica() -> None:
         replace(replica(name, kv_capacity_tokens=10_000), id=ReplicaId(name), prefill_ms_per_token=0.001)
         for name in ("r0", "r1", "r2", "r3")
     ]
-    admission.look(ready, 0.0)
+    admission.update_capacity(ready, 0.0)
 
     def asked(number: int, tenant: str, kv_tokens: int, band: int) -> Ticket:
         return Ticket(number, TenantId(tenant), 1.0, band, 10, kv_tokens, kv_tokens, 1_000.0, 0.0)
@@ -397,14 +397,14 @@ def test_worked_example_of_a_request_larger_than_a_replica() -> None:
     huge = asked(100, "huge", 300_000, BATCH)
     assert admission.arrive(huge, 1.0) == "wait"
     for ticket in small[:5]:
-        admission.ended(ticket, None)
+        admission.record_end(ticket, None)
     assert admission.next(1.0) is None  # 28,000 and 9,000 are too many
-    admission.ended(small[5], None)
+    admission.record_end(small[5], None)
     assert admission.next(20.0) is huge
     assert admission.gate.kv_tokens == 27_000 + 9_000
-    admission.ended(small[6], None)
+    admission.record_end(small[6], None)
     for ticket in small[7:12]:
-        admission.ended(ticket, None)
+        admission.record_end(ticket, None)
     assert admission.arrive(asked(101, "new", 1_000, INTERACTIVE), 20.0) == "dispatch"
 
 
@@ -415,7 +415,7 @@ def test_deadlines_of_ones_own_say_nothing_of_the_pool() -> None:
     for _ in range(50):
         pool.come("hasty", kv=10, patience_s=0.01)
     pool.now_s += 1.0
-    late = list(pool.admission.late(pool.now_s))
+    late = list(pool.admission.expire_late(pool.now_s))
     assert late
     for ticket in late:
         pool.admission.refuse_late(ticket, pool.now_s)
@@ -429,7 +429,7 @@ def test_the_lateness_of_one_band_is_no_other_bands() -> None:
     for number in range(30):
         pool.come(f"t{number}", kv=10, band=BATCH, patience_s=pool.admission.rules[BATCH].max_wait_s)
     pool.now_s += pool.admission.rules[BATCH].max_wait_s + 1.0
-    for ticket in list(pool.admission.late(pool.now_s)):
+    for ticket in list(pool.admission.expire_late(pool.now_s)):
         pool.admission.refuse_late(ticket, pool.now_s)
     assert pool.admission.tolerance[BATCH].ratio < MOST
     assert pool.admission.tolerance[INTERACTIVE].ratio == MOST

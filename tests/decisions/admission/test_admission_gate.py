@@ -41,20 +41,20 @@ def test_what_is_not_known_does_not_limit() -> None:
     gate = Gate(0.0)
     hold(gate, 1000, 10**9)
     assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
-    gate.look([beat(capacity=0)], SLO_S, 1.0)
+    gate.update_capacity([beat(capacity=0)], SLO_S, 1.0)
     assert gate.kv_limit_tokens == inf and gate.request_limit == inf
     assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
 
 
 def test_replicas_that_do_not_say_how_fast_they_read_bound_nothing_by_it() -> None:
     gate = Gate(0.0)
-    gate.look([replace(beat(), prefill_ms_per_token=0.0)], SLO_S, 1.0)
+    gate.update_capacity([replace(beat(), prefill_ms_per_token=0.0)], SLO_S, 1.0)
     assert gate.window.per_replica_tokens == inf and gate.has_capacity(ticket(), reads_less_than_its_part=False)
 
 
 def test_kv_blocks_limit_what_may_run() -> None:
     gate = Gate(0.0)
-    gate.look([beat("r0"), beat("r1")], SLO_S, 1.0)
+    gate.update_capacity([beat("r0"), beat("r1")], SLO_S, 1.0)
     assert gate.kv_limit_tokens == pytest.approx(18_000)
     hold(gate, 5, 17_950)
     assert not gate.has_capacity(ticket(100), reads_less_than_its_part=True)
@@ -63,20 +63,20 @@ def test_kv_blocks_limit_what_may_run() -> None:
 
 def test_a_pool_always_takes_one_request() -> None:
     gate = Gate(0.0)
-    gate.look([beat()], SLO_S, 1.0)
+    gate.update_capacity([beat()], SLO_S, 1.0)
     assert gate.has_capacity(ticket(10**6), reads_less_than_its_part=False)
 
 
 def test_who_has_not_said_yet_counts_as_the_others_do() -> None:
     gate = Gate(0.0)
-    gate.look([beat("r0"), beat("r1", capacity=0)], SLO_S, 1.0)
+    gate.update_capacity([beat("r0"), beat("r1", capacity=0)], SLO_S, 1.0)
     assert gate.kv_limit_tokens == pytest.approx(18_000)
 
 
 def test_a_long_queue_at_an_engine_closes_the_gate() -> None:
     gate = Gate(0.0)
     hold(gate, 30, 300)
-    gate.look([beat(running=16, waiting=14)], SLO_S, 1.0)
+    gate.update_capacity([beat(running=16, waiting=14)], SLO_S, 1.0)
     assert gate.request_limit == 18
     assert not gate.has_capacity(ticket(), reads_less_than_its_part=True)
 
@@ -84,9 +84,9 @@ def test_a_long_queue_at_an_engine_closes_the_gate() -> None:
 def test_one_replicas_long_queue_does_not_close_a_whole_pool() -> None:
     gate = Gate(0.0)
     hold(gate, 60, 300)
-    gate.look([beat("r0", running=3, waiting=9), beat("r1", running=20), beat("r2", running=20)], SLO_S, 1.0)
+    gate.update_capacity([beat("r0", running=3, waiting=9), beat("r1", running=20), beat("r2", running=20)], SLO_S, 1.0)
     assert gate.request_limit == inf
-    gate.look([beat("r0", running=3, waiting=9), beat("r1", running=20, waiting=5), beat("r2")], SLO_S, 2.0)
+    gate.update_capacity([beat("r0", running=3, waiting=9), beat("r1", running=20, waiting=5), beat("r2")], SLO_S, 2.0)
     assert gate.request_limit == pytest.approx((5 + 22) * 1.5)
 
 
@@ -94,22 +94,22 @@ def test_others_requests_are_what_beats_say_beyond_our_own_the_least_of_three_lo
     gate = Gate(0.0)
     hold(gate, 10, 1_000)
     for second, (running, kv) in enumerate([(25, 0.5), (14, 0.2), (30, 0.9)]):
-        gate.look([beat(running=running, kv=kv)], SLO_S, 1.0 + second)
+        gate.update_capacity([beat(running=running, kv=kv)], SLO_S, 1.0 + second)
     assert gate.kv_limit_tokens == pytest.approx(9_000 - 1_000)
 
 
 def test_our_own_requests_that_ended_since_the_beat_are_nobody_elses() -> None:
     gate = Gate(0.0)
     hold(gate, 10, 5_000)
-    gate.look([beat(running=10, kv=0.4)], SLO_S, 1.0)
+    gate.update_capacity([beat(running=10, kv=0.4)], SLO_S, 1.0)
     hold(gate, -8, -4_000)
-    gate.look([beat(running=9, kv=0.4)], SLO_S, 2.0)
+    gate.update_capacity([beat(running=9, kv=0.4)], SLO_S, 2.0)
     assert gate.kv_limit_tokens == pytest.approx(9_000)
 
 
 def test_prompts_that_are_being_read_close_the_gate_but_not_to_those_who_read_little() -> None:
     gate = Gate(0.0)
-    gate.look([beat()], SLO_S, 1.0)
+    gate.update_capacity([beat()], SLO_S, 1.0)
     assert gate.reading_limit_tokens == pytest.approx(2_500)
     hold(gate, 1, 100)
     gate.reading_tokens = 2_600
@@ -121,28 +121,28 @@ def test_prompts_that_are_being_read_close_the_gate_but_not_to_those_who_read_li
 
 def test_without_ready_replicas_nobody_waits_for_them() -> None:
     gate = Gate(0.0)
-    gate.look([beat()], SLO_S, 1.0)
+    gate.update_capacity([beat()], SLO_S, 1.0)
     hold(gate, 100, 10**6)
-    gate.look([], SLO_S, 1.2)
+    gate.update_capacity([], SLO_S, 1.2)
     assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
 
 
 def test_worked_example_of_lending_after_a_crowd() -> None:
     gate = Gate(0.0)
-    assert gate.lends(100.0)
+    assert gate.is_lending(100.0)
     for crowded_s, until_s in ((100.0, 110.0), (115.0, 135.0), (140.0, 180.0), (181.0, 261.0)):
-        gate.crowd(crowded_s)
-        assert not gate.lends(until_s)
-        assert gate.lends(until_s + 0.1)
-    gate.crowd(261.0 + 301.0)
-    assert gate.lends(572.1)
+        gate.note_crowding(crowded_s)
+        assert not gate.is_lending(until_s)
+        assert gate.is_lending(until_s + 0.1)
+    gate.note_crowding(261.0 + 301.0)
+    assert gate.is_lending(572.1)
 
 
 def test_who_is_crowded_for_long_is_not_forgotten_sooner_nor_later() -> None:
     gate = Gate(0.0)
     for second in range(100, 150):
-        gate.crowd(float(second))
-    assert not gate.lends(158.9) and gate.lends(159.1)
+        gate.note_crowding(float(second))
+    assert not gate.is_lending(158.9) and gate.is_lending(159.1)
 
 
 def test_worked_example_of_bursts() -> None:
@@ -154,35 +154,35 @@ def test_worked_example_of_bursts() -> None:
 
 def test_a_tenant_of_many_may_hold_a_burst_of_small_requests_and_no_second_large_one() -> None:
     gate = Gate(0.0)
-    gate.look([beat(capacity=100_000)], SLO_S, 1.0)
-    gate.crowd(1.0)
+    gate.update_capacity([beat(capacity=100_000)], SLO_S, 1.0)
+    gate.note_crowding(1.0)
     small, large = ticket(100), ticket(20_000)
     bursty, noisy = Flow(TenantId("bursty"), 1.0), Flow(TenantId("noisy"), 1.0)
     bursty.running = noisy.running = 1
     bursty.kv_tokens = noisy.kv_tokens = 9_500  # a part is 9,000 of 90,000
-    assert not gate.has_its_part(bursty, small, 0.1, 1.5)
-    assert gate.has_its_part(noisy, large, 0.1, 1.5)
+    assert not gate.holds_full_share(bursty, small, 0.1, 1.5)
+    assert gate.holds_full_share(noisy, large, 0.1, 1.5)
     bursty.kv_tokens = 18_500  # twice its part
-    assert gate.has_its_part(bursty, small, 0.1, 1.5)
+    assert gate.holds_full_share(bursty, small, 0.1, 1.5)
 
 
 def test_lent_are_small_requests_and_no_second_large_one() -> None:
     gate = Gate(0.0)
-    gate.look([beat(capacity=100_000)], SLO_S, 1.0)
+    gate.update_capacity([beat(capacity=100_000)], SLO_S, 1.0)
     flow = Flow(TenantId("noisy"), 1.0)
     flow.running, flow.kv_tokens = 1, 20_000  # twice its part, and less than a quarter of 90,000
     small, large = ticket(100), ticket(10_000)
-    assert not gate.has_its_part(flow, small, 0.1, 1.5)
-    assert gate.has_its_part(flow, large, 0.1, 1.5)
-    gate.crowd(2.0)
-    assert gate.has_its_part(flow, small, 0.1, 2.5)
+    assert not gate.holds_full_share(flow, small, 0.1, 1.5)
+    assert gate.holds_full_share(flow, large, 0.1, 1.5)
+    gate.note_crowding(2.0)
+    assert gate.holds_full_share(flow, small, 0.1, 2.5)
 
 
 def test_long_prompts_of_one_tenant_are_read_one_after_the_other_though_the_window_grows() -> None:
     gate = Gate(0.0)
-    gate.look([beat("r0", capacity=100_000), beat("r1", capacity=100_000)], SLO_S, 1.0)
+    gate.update_capacity([beat("r0", capacity=100_000), beat("r1", capacity=100_000)], SLO_S, 1.0)
     flow = Flow(TenantId("noisy"), 1.0)
     flow.running, flow.reading_tokens = 1, 50  # all of a replica's window, when it went
-    assert gate.has_its_part(flow, ticket(10_000), 0.1, 1.5)
+    assert gate.holds_full_share(flow, ticket(10_000), 0.1, 1.5)
     flow.reading_tokens = 0
-    assert not gate.has_its_part(flow, ticket(10_000), 0.1, 1.5)
+    assert not gate.holds_full_share(flow, ticket(10_000), 0.1, 1.5)

@@ -13,7 +13,7 @@ def ticket(prompt_tokens: int, *, streams: bool = True) -> Ticket:
 
 def test_worked_example_of_the_window() -> None:
     window = ReadingWindow(0.0)
-    window.read(ticket(0), took_s=0.03)
+    window.record_prefill_end(ticket(0), took_s=0.03)
     window.tick(1.0, 8, 20_000.0, slo_s=0.5, full=False)
     assert window.per_replica_tokens == pytest.approx(2_500)
 
@@ -24,32 +24,32 @@ def test_nothing_is_limited_before_anything_is_known() -> None:
 
 def test_what_passes_here_counts_where_it_is_more_than_agents_measured() -> None:
     window = ReadingWindow(0.0)
-    window.read(ticket(50_000), took_s=0.01)
+    window.record_prefill_end(ticket(50_000), took_s=0.01)
     window.tick(1.0, 1, 20_000.0, slo_s=0.5, full=False)
     assert window.per_replica_tokens == pytest.approx(50_000 * 0.125)
 
 
 def test_an_idle_second_is_no_reason_to_believe_in_less_and_a_full_one_is() -> None:
     window = ReadingWindow(0.0)
-    window.read(ticket(50_000), took_s=0.01)
+    window.record_prefill_end(ticket(50_000), took_s=0.01)
     window.tick(1.0, 1, 1_000.0, slo_s=0.5, full=False)
     window.tick(2.0, 1, 1_000.0, slo_s=0.5, full=False)
     assert window.per_replica_tokens == pytest.approx(50_000 * 0.125)
-    window.read(ticket(20_000), took_s=0.01)
+    window.record_prefill_end(ticket(20_000), took_s=0.01)
     window.tick(3.0, 1, 1_000.0, slo_s=0.5, full=True)
     assert window.per_replica_tokens == pytest.approx(41_000 * 0.125)
 
 
 def test_a_slow_engine_is_not_full_with_one_request() -> None:
     window = ReadingWindow(0.0)
-    window.read(ticket(0), took_s=0.6)
+    window.record_prefill_end(ticket(0), took_s=0.6)
     window.tick(1.0, 1, 600.0, slo_s=0.5, full=False)
     assert window.per_replica_tokens == pytest.approx(600 * 1.8)
 
 
 def test_the_least_time_is_forgotten_after_a_while() -> None:
     window = ReadingWindow(0.0)
-    window.read(ticket(0), took_s=0.6)
+    window.record_prefill_end(ticket(0), took_s=0.6)
     for now_s in (1.0, 31.0, 62.0):
         window.tick(now_s, 1, 1000.0, slo_s=0.5, full=False)
     assert window.per_replica_tokens == pytest.approx(125)
@@ -59,7 +59,7 @@ def test_prompts_of_answers_that_are_not_streamed_count_as_read_after_their_time
     window = ReadingWindow(0.0)
     window.tick(1.0, 1, 1_000.0, slo_s=0.5, full=False)
     whole = ticket(500, streams=False)
-    window.entered(whole, 2.0)
-    assert window.due(2.4) is None
-    assert window.due(2.5) is whole
-    assert window.due(9.9) is None
+    window.record_dispatch(whole, 2.0)
+    assert window.pop_due(2.4) is None
+    assert window.pop_due(2.5) is whole
+    assert window.pop_due(9.9) is None

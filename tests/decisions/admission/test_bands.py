@@ -16,13 +16,13 @@ def order(
 
 
 def test_worked_example_of_lending() -> None:
-    assert bands.may_go(bands.BATCH, [0.0, 0.0, 0.66], 0.66, RULES, overloaded=False)
-    assert not bands.may_go(bands.BATCH, [0.0, 0.0, 0.68], 0.68, RULES, overloaded=False)
+    assert bands.may_dispatch(bands.BATCH, [0.0, 0.0, 0.66], 0.66, RULES, overloaded=False)
+    assert not bands.may_dispatch(bands.BATCH, [0.0, 0.0, 0.68], 0.68, RULES, overloaded=False)
 
 
 def test_interactive_may_take_nearly_all_of_an_idle_pool() -> None:
-    assert bands.may_go(0, [0.96, 0.0, 0.0], 0.96, RULES, overloaded=False)
-    assert not bands.may_go(0, [0.98, 0.0, 0.0], 0.98, RULES, overloaded=False)  # 3 % are kept for the next band
+    assert bands.may_dispatch(0, [0.96, 0.0, 0.0], 0.96, RULES, overloaded=False)
+    assert not bands.may_dispatch(0, [0.98, 0.0, 0.0], 0.98, RULES, overloaded=False)  # 3 % are kept for the next band
 
 
 def test_the_entitled_go_before_borrowers_and_urgent_before_patient() -> None:
@@ -66,7 +66,7 @@ def test_a_policy_may_say_how_long_a_class_waits() -> None:
     [(0, [True, False, False], 1.0), (0, ALL, 0.6), (1, ALL, 0.3), (1, [False, True, True], 0.9), (2, ALL, 0.1)],
 )
 def test_what_part_of_the_drain_a_band_gets(band: int, waiting: list[bool], part: float) -> None:
-    assert bands.part_of_drain(band, waiting, RULES, overloaded=False) == pytest.approx(part)
+    assert bands.drain_share_ratio(band, waiting, RULES, overloaded=False) == pytest.approx(part)
 
 
 def test_engines_serve_by_the_moment_at_which_each_has_waited_long_enough() -> None:

@@ -3,25 +3,25 @@ from functions.decisions.admission.bounds import Strain, queue_headroom_ratio
 
 def test_worked_example_of_overload() -> None:
     strain = Strain()
-    assert not strain.look(0.2, 0.5, 10.0)
-    assert not strain.look(0.2, 0.5, 10.25)
-    assert strain.look(0.2, 0.5, 10.5)
+    assert not strain.record_longest_wait(0.2, 0.5, 10.0)
+    assert not strain.record_longest_wait(0.2, 0.5, 10.25)
+    assert strain.record_longest_wait(0.2, 0.5, 10.5)
 
 
 def test_one_short_wait_starts_the_clock_anew() -> None:
     strain = Strain()
-    strain.look(0.2, 0.5, 10.0)
-    strain.look(0.1, 0.5, 10.25)
-    assert not strain.look(0.2, 0.5, 10.5)
-    assert not strain.look(0.2, 0.5, 10.75)
-    assert strain.look(0.2, 0.5, 11.0)
+    strain.record_longest_wait(0.2, 0.5, 10.0)
+    strain.record_longest_wait(0.1, 0.5, 10.25)
+    assert not strain.record_longest_wait(0.2, 0.5, 10.5)
+    assert not strain.record_longest_wait(0.2, 0.5, 10.75)
+    assert strain.record_longest_wait(0.2, 0.5, 11.0)
 
 
 def test_it_ends_as_slowly_as_it_began() -> None:
     strain = Strain(overloaded=True)
-    assert strain.look(0.0, 0.5, 10.0)
-    assert strain.look(0.0, 0.5, 10.4)
-    assert not strain.look(0.0, 0.5, 10.5)
+    assert strain.record_longest_wait(0.0, 0.5, 10.0)
+    assert strain.record_longest_wait(0.0, 0.5, 10.4)
+    assert not strain.record_longest_wait(0.0, 0.5, 10.5)
 
 
 def test_light_tenants_lose_their_room_first() -> None:

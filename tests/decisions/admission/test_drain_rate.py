@@ -16,53 +16,53 @@ def test_nobody_is_refused_on_a_guess() -> None:
 
 def test_while_nobody_waits_a_lower_sample_means_nothing() -> None:
     rate = Rate(0.0)
-    rate.passed(1000)
+    rate.record_dispatched(1000)
     rate.tick(1.0, 2, full=True)
     assert rate.per_replica == 500
-    rate.passed(10)
+    rate.record_dispatched(10)
     rate.tick(2.0, 2, full=False)
     assert rate.per_replica == 500
-    rate.passed(10)
+    rate.record_dispatched(10)
     rate.tick(3.0, 2, full=True)
     assert rate.per_replica < 400
 
 
 def test_what_passed_before_the_pool_was_ever_full_foretells_nothing() -> None:
     rate = Rate(0.0)
-    rate.passed(10)
+    rate.record_dispatched(10)
     rate.tick(1.0, 1, full=False)
     assert not rate.has_been_full
-    rate.passed(5)
+    rate.record_dispatched(5)
     rate.tick(2.0, 1, full=True)
     assert rate.has_been_full
 
 
 def test_the_refused_are_asked_back_one_after_the_other() -> None:
     returns = ReturnTimes()
-    assert [returns.send_away(request, 80, 1.0, 100.0, 5.0) for request in (1, 2, 3)] == [1.0, 2.0, 3.0]
+    assert [returns.reserve_place(request, 80, 1.0, 100.0, 5.0) for request in (1, 2, 3)] == [1.0, 2.0, 3.0]
 
 
 def test_who_comes_back_in_time_has_a_place_and_nobody_else_has_it() -> None:
     returns = ReturnTimes()
-    returns.send_away(1, 80, 1.0, 100.0, 5.0)
-    assert not returns.take(2, 6.5), "another request"
-    assert not returns.take(1, 5.5), "too early"
-    assert returns.take(1, 6.5)
-    assert not returns.take(1, 6.6), "once"
+    returns.reserve_place(1, 80, 1.0, 100.0, 5.0)
+    assert not returns.claim_place(2, 6.5), "another request"
+    assert not returns.claim_place(1, 5.5), "too early"
+    assert returns.claim_place(1, 6.5)
+    assert not returns.claim_place(1, 6.6), "once"
 
 
 def test_who_comes_too_early_keeps_the_place_that_he_has() -> None:
     returns = ReturnTimes()
-    returns.send_away(1, 80, 2.0, 100.0, 5.0)
-    assert returns.send_away(1, 80, 2.0, 100.0, 6.0) == 1.0
+    returns.reserve_place(1, 80, 2.0, 100.0, 5.0)
+    assert returns.reserve_place(1, 80, 2.0, 100.0, 6.0) == 1.0
     assert len(returns) == 1
 
 
 def test_a_place_that_nobody_comes_for_is_forgotten() -> None:
     returns = ReturnTimes()
-    returns.send_away(1, 80, 1.0, 100.0, 5.0)
-    assert returns.are_due(6.5, 5.5) and not returns.are_due(5.9, 5.5)
-    assert not returns.are_due(99.0, 60.0)
+    returns.reserve_place(1, 80, 1.0, 100.0, 5.0)
+    assert returns.has_due_place(6.5, 5.5) and not returns.has_due_place(5.9, 5.5)
+    assert not returns.has_due_place(99.0, 60.0)
     assert len(returns) == 0
 
 
@@ -71,7 +71,7 @@ def test_no_return_time_is_beyond_the_bound(sent: list[tuple[int, float]]) -> No
     returns, now_s = ReturnTimes(), 0.0
     for request, (cost, later_s) in enumerate(sent):
         now_s += later_s
-        assert returns.send_away(request, cost, 2.0, 50.0, now_s) <= MAX_RETRY_AFTER_S
+        assert returns.reserve_place(request, cost, 2.0, 50.0, now_s) <= MAX_RETRY_AFTER_S
 
 
 @given(st.floats(0, MAX_RETRY_AFTER_S), st.text(max_size=40))
@@ -87,7 +87,7 @@ def test_retry_after_is_spread_over_callers() -> None:
 
 def test_a_rate_of_ten_seconds_ago_foretells_nothing() -> None:
     rate = Rate(0.0)
-    rate.passed(10)
+    rate.record_dispatched(10)
     rate.tick(1.0, 1, full=True)
     rate.tick(11.0, 1, full=False)
     assert rate.has_been_full
@@ -97,42 +97,42 @@ def test_a_rate_of_ten_seconds_ago_foretells_nothing() -> None:
 
 def test_while_somebody_is_refused_the_rate_is_not_forgotten_though_nobody_waits() -> None:
     rate = Rate(0.0)
-    rate.passed(10)
+    rate.record_dispatched(10)
     rate.tick(1.0, 1, full=True)
-    rate.still_full(9.0)
+    rate.mark_full(9.0)
     rate.tick(18.0, 1, full=False)
     assert rate.has_been_full
 
 
 def test_who_is_sent_away_in_the_first_second_is_told_by_what_has_passed() -> None:
     rate = Rate(0.0)
-    rate.passed(100)
-    assert rate.at_least(0.5, 2) == 50.0
-    assert rate.at_least(0.5, 0) == 0.0
+    rate.record_dispatched(100)
+    assert rate.rate_so_far(0.5, 2) == 50.0
+    assert rate.rate_so_far(0.5, 0) == 0.0
     rate.tick(1.0, 2, full=True)
-    assert rate.at_least(1.5, 2) == 50.0
+    assert rate.rate_so_far(1.5, 2) == 50.0
 
 
 def test_who_came_in_its_time_and_found_no_room_goes_before_others_the_next_time() -> None:
     returns = ReturnTimes()
     for request in (1, 2, 3):
-        returns.send_away(request, 800, 1.0, 100.0, 5.0)
-    assert returns.take(1, 6.5)
-    assert returns.put_back(1, 0.5, 6.5) == 0.5
-    assert not returns.take(1, 6.9) and returns.take(1, 7.1)
+        returns.reserve_place(request, 800, 1.0, 100.0, 5.0)
+    assert returns.claim_place(1, 6.5)
+    assert returns.postpone_place(1, 0.5, 6.5) == 0.5
+    assert not returns.claim_place(1, 6.9) and returns.claim_place(1, 7.1)
 
 
 def test_places_that_nobody_came_for_are_queued_behind_by_nobody() -> None:
     times = ReturnTimes()
     for request in range(40):
-        times.send_away(request, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=0.0)
-    assert times.send_away(99, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=0.0) > 100.0
+        times.reserve_place(request, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=0.0)
+    assert times.reserve_place(99, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=0.0) > 100.0
     for _ in range(20):
-        times.are_over(1_000.0)
-    assert times.send_away(100, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=1_000.0) == 1.0
+        times.has_no_places(1_000.0)
+    assert times.reserve_place(100, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=1_000.0) == 1.0
 
 
 def test_who_is_put_back_is_never_told_more_than_the_most() -> None:
     times = ReturnTimes()
-    assert times.put_back(1, wait_s=9_000.0, now_s=0.0) == MAX_RETRY_AFTER_S
+    assert times.postpone_place(1, wait_s=9_000.0, now_s=0.0) == MAX_RETRY_AFTER_S
     assert len(times) == 0

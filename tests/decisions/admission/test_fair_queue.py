@@ -101,7 +101,7 @@ def test_late_ones_are_found() -> None:
     patient = line.come(A, at_s=1.0)
     line.come(A, at_s=5.5)
     found = []
-    for flow, ticket in line.queue.late(6.0):
+    for flow, ticket in line.queue.iter_late(6.0):
         ticket.state = OVER
         line.queue.remove(flow, ticket)
         found.append(ticket.number)
@@ -114,7 +114,7 @@ def test_tenants_that_are_gone_are_forgotten_with_what_they_left_in_the_heap() -
     for number in range(500):
         line.come(TenantId(f"t{number}"))
     line.go_all(500)
-    line.queue.tidy(100.0)
+    line.queue.forget_idle_flows(100.0)
     assert not line.queue.flows and line.queue.active_weight == 0
     line.come(A, at_s=100.0)
     assert line.go_all(1) == [A]
@@ -173,9 +173,9 @@ def test_each_that_comes_goes_or_leaves_once_and_the_sums_are_true(steps: list[t
 def test_a_tenant_that_was_told_to_come_back_later_is_not_forgotten_before() -> None:
     queue = FairQueue()
     flow = queue.flow(TenantId("a"), 1.0, 0.0)
-    told_s = flow.returns.send_away(1, 80, 200.0, 100.0, 0.0)
-    queue.tidy(told_s - 1.0)
-    assert queue.flow(TenantId("a"), 1.0, told_s).returns.take(1, told_s)
-    flow.returns.send_away(2, 80, 200.0, 100.0, 300.0)
-    queue.tidy(1_000.0)
+    told_s = flow.returns.reserve_place(1, 80, 200.0, 100.0, 0.0)
+    queue.forget_idle_flows(told_s - 1.0)
+    assert queue.flow(TenantId("a"), 1.0, told_s).returns.claim_place(1, told_s)
+    flow.returns.reserve_place(2, 80, 200.0, 100.0, 300.0)
+    queue.forget_idle_flows(1_000.0)
     assert not queue.flows, "nor is it remembered for ever"

@@ -7,29 +7,29 @@ from functions.decisions.admission.bounds import LATE, LEAST, MOST, WaitToleranc
 
 def test_worked_example_of_tolerance() -> None:
     tolerance = WaitTolerance()
-    tolerance.late()
-    tolerance.late()
+    tolerance.record_late()
+    tolerance.record_late()
     assert tolerance.ratio == pytest.approx(0.801)
     for _ in range(197):
-        tolerance.in_time()
+        tolerance.record_in_time()
     assert tolerance.ratio < MOST
     for _ in range(2):
-        tolerance.in_time()
+        tolerance.record_in_time()
     assert tolerance.ratio == MOST
 
 
 def test_it_stays_where_as_many_are_late_as_may_be() -> None:
     tolerance = WaitTolerance()
     for _ in range(10):
-        tolerance.late()
+        tolerance.record_late()
     before = tolerance.ratio
     for number in range(10_000):
-        (tolerance.late if number % round(1 / LATE) == 0 else tolerance.in_time)()
+        (tolerance.record_late if number % round(1 / LATE) == 0 else tolerance.record_in_time)()
     assert tolerance.ratio == pytest.approx(before, abs=0.06)
 
 
 def test_it_never_gives_up_altogether() -> None:
     tolerance = WaitTolerance()
     for _ in range(1000):
-        tolerance.late()
+        tolerance.record_late()
     assert tolerance.ratio == LEAST

@@ -9,9 +9,9 @@ from functions.decisions.autoscaling.accelerator_slots import (
     HeldSlots,
     SlotAllotment,
     SlotDemand,
-    allotted,
+    allot_slots,
     free_slots,
-    without_slot,
+    sleepers_without_slot,
 )
 
 SLEEPER = HeldSlots(serving=1, asleep=1, sleeps=True)
@@ -34,7 +34,7 @@ nodes = st.dictionaries(pools, st.tuples(demands, helds), min_size=1)
 
 
 def ask(node: dict[str, tuple[SlotDemand, HeldSlots]], slots: int, ending: int = 0) -> dict[str, SlotAllotment]:
-    return allotted({n: w for n, (w, _) in node.items()}, {n: h for n, (_, h) in node.items()}, ending, slots)
+    return allot_slots({n: w for n, (w, _) in node.items()}, {n: h for n, (_, h) in node.items()}, ending, slots)
 
 
 def test_worked_example_of_a_spare_slot() -> None:
@@ -161,8 +161,8 @@ def test_one_that_sleeps_is_woken_in_the_place_of_one_that_ends_only_on_a_free_s
 
 def test_what_has_no_slot_to_wake_on_cannot_be_borrowed() -> None:
     held = {"a": SLEEPER, "b": replace(SLEEPER, asleep=2), "c": HeldSlots(serving=1, loaded=1)}
-    assert without_slot(held, 0, 5) == {"a": 0, "b": 1, "c": 0}
-    assert without_slot(held, 0, 4) == without_slot(held, 1, 5) == {"a": 1, "b": 2, "c": 0}
+    assert sleepers_without_slot(held, 0, 5) == {"a": 0, "b": 1, "c": 0}
+    assert sleepers_without_slot(held, 0, 4) == sleepers_without_slot(held, 1, 5) == {"a": 1, "b": 2, "c": 0}
 
 
 @settings(max_examples=60)

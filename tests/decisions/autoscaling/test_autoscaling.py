@@ -199,7 +199,7 @@ def test_a_policy_is_made_from_what_the_operator_pushed() -> None:
         name="p", pool=PoolName("p"), min_replicas=2, max_replicas=8, warm=1,
         scale_up=("queue_seconds > 0.5: +5%",), scale_down=("utilization < 40% for 15m: -1",),
     )  # fmt: skip
-    made = ScalePolicy.of(entry, slo_s=0.5, startup_s=60.0)
+    made = ScalePolicy.from_entry(entry, slo_s=0.5, startup_s=60.0)
     assert (made.min_replicas, made.max_replicas, made.warm) == (2, 8, 1)
     assert [rule.text for rule in (*made.up, *made.down)] == [*entry.scale_up, *entry.scale_down]
     assert made.quiet_after_growing_s == 300.0

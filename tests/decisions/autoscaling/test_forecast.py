@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.autoscaling.forecast import BIN_S, Demand, foresee, learn, reactive_only
+from functions.decisions.autoscaling.forecast import BIN_S, Demand, forecast_demand, reactive_only, update_demand
 from functions.decisions.autoscaling.forecast_methods import DAY_S
 from tests.decisions.autoscaling.scaling_cases import policy, signals
 
@@ -21,13 +21,13 @@ def taught(
         seen = signals(
             begins_s + index * every_s, ready, arriving_tokens_per_s=rate, utilization_ratio=min(0.9, rate / 50_000.0)
         )
-        demand = learn(demand, seen, POLICY)
+        demand = update_demand(demand, seen, POLICY)
     return demand
 
 
 def test_worked_example_of_a_forecast() -> None:
     demand = taught(Demand(), [30_000.0] * 30)
-    forecast = foresee(demand, POLICY, 1800.0)
+    forecast = forecast_demand(demand, POLICY, 1800.0)
     assert forecast is not None
     assert demand.replica_per_s == pytest.approx(5000.0)
     assert forecast.demand_per_s == pytest.approx(30_000.0)
@@ -53,7 +53,7 @@ def test_a_morning_that_is_known_is_met_before_it_comes() -> None:
     minutes = [day(minute / 60.0 % 24.0) for minute in range(3 * 1440 + 9 * 60)]
     foreseeing, reacting = (taught(kind, minutes, ready=100) for kind in (Demand(), reactive_only()))
     now_s = len(minutes) * BIN_S
-    seen, now = foresee(foreseeing, POLICY, now_s), foresee(reacting, POLICY, now_s)
+    seen, now = forecast_demand(foreseeing, POLICY, now_s), forecast_demand(reacting, POLICY, now_s)
     assert seen is not None
     assert now is not None
     assert reacting.best() in ("last", "smooth")
@@ -74,8 +74,8 @@ def test_a_burst_that_may_wait_needs_no_room() -> None:
                 deferrable_tokens_per_s=tokens - 20_000.0 if deferrable else 0.0,
                 utilization_ratio=None,
             )
-            demand = learn(demand, seen, POLICY)
-        forecast = foresee(demand, POLICY, 2400.0)
+            demand = update_demand(demand, seen, POLICY)
+        forecast = forecast_demand(demand, POLICY, 2400.0)
         assert forecast is not None
         return forecast.replicas
 
@@ -83,7 +83,7 @@ def test_a_burst_that_may_wait_needs_no_room() -> None:
 
 
 def test_what_a_replica_does_is_learnt_only_from_what_can_tell() -> None:
-    demand = learn(Demand(), signals(0, 10, arriving_tokens_per_s=30_000.0, utilization_ratio=0.6), POLICY)
+    demand = update_demand(Demand(), signals(0, 10, arriving_tokens_per_s=30_000.0, utilization_ratio=0.6), POLICY)
     assert demand.replica_per_s == pytest.approx(5000.0)
     for untold in (
         signals(15, 10, arriving_tokens_per_s=9e9, utilization_ratio=1.0),
@@ -92,22 +92,24 @@ def test_what_a_replica_does_is_learnt_only_from_what_can_tell() -> None:
         signals(15, 0, arriving_tokens_per_s=9e9, utilization_ratio=0.5),
         signals(15, 10, arriving_tokens_per_s=9e9, utilization_ratio=0.5, shed_per_s=1.0, arrivals_per_s=10.0),
     ):
-        assert learn(demand, untold, POLICY).replica_per_s == pytest.approx(5000.0)
-    wild = learn(demand, signals(15, 10, arriving_tokens_per_s=9e9, utilization_ratio=0.5), POLICY)
+        assert update_demand(demand, untold, POLICY).replica_per_s == pytest.approx(5000.0)
+    wild = update_demand(demand, signals(15, 10, arriving_tokens_per_s=9e9, utilization_ratio=0.5), POLICY)
     assert wild.replica_per_s == pytest.approx(5250.0)  # at most twice the known, at a twentieth
 
 
 @pytest.mark.parametrize("tokens", [None, -1.0, float("nan"), float("inf")])
 def test_what_is_no_figure_is_passed_over(tokens: float | None) -> None:
     demand = taught(Demand(), [30_000.0] * 10)
-    assert learn(demand, signals(700, 10, arriving_tokens_per_s=tokens), POLICY) == demand
+    assert update_demand(demand, signals(700, 10, arriving_tokens_per_s=tokens), POLICY) == demand
 
 
 def test_nothing_is_foreseen_from_nothing() -> None:
-    assert foresee(Demand(), POLICY, 0.0) is None
-    assert foresee(taught(Demand(), [30_000.0]), POLICY, 60.0) is None
-    unknown = learn(Demand(), signals(0, 10, utilization_ratio=None), POLICY)
-    assert foresee(learn(unknown, signals(60, 10, utilization_ratio=None), POLICY), POLICY, 60.0) is None
+    assert forecast_demand(Demand(), POLICY, 0.0) is None
+    assert forecast_demand(taught(Demand(), [30_000.0]), POLICY, 60.0) is None
+    unknown = update_demand(Demand(), signals(0, 10, utilization_ratio=None), POLICY)
+    assert (
+        forecast_demand(update_demand(unknown, signals(60, 10, utilization_ratio=None), POLICY), POLICY, 60.0) is None
+    )
 
 
 def test_after_a_long_silence_the_last_minutes_say_nothing() -> None:
@@ -124,7 +126,7 @@ def test_whatever_comes_it_stays_small_and_says_numbers(rates: list[float], ever
     assert len(demand.ahead) <= 120
     assert len(demand.bins) <= 5
     assert all(len(score.errors) <= 360 for score in demand.scores)
-    forecast = foresee(demand, POLICY, len(rates) * every_s)
+    forecast = forecast_demand(demand, POLICY, len(rates) * every_s)
     assert forecast is None or forecast.replicas >= 0
 
 

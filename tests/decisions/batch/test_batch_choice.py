@@ -8,32 +8,32 @@ from functions.decisions.batch.choice import LEASE_S, MAX_WINDOW_S, Markers, Ope
 
 def test_a_batch_is_free_once_its_marker_has_not_changed_for_the_lease() -> None:
     markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
-    assert not markers.look([batch], 100.0)
-    assert not markers.look([batch], 100.0 + LEASE_S - 0.1)
-    assert markers.look([batch], 100.0 + LEASE_S) == [batch]
+    assert not markers.find_idle([batch], 100.0)
+    assert not markers.find_idle([batch], 100.0 + LEASE_S - 0.1)
+    assert markers.find_idle([batch], 100.0 + LEASE_S) == [batch]
 
 
 def test_a_touched_marker_has_the_whole_lease_again_whatever_time_it_tells() -> None:
     """The store's clock may jump either way: it is only asked whether it said something else."""
     markers = Markers()
-    markers.look([OpenBatch("acme", "b1", 7.0)], 100.0)
-    assert not markers.look([OpenBatch("acme", "b1", -5000.0)], 119.0)
-    assert not markers.look([OpenBatch("acme", "b1", -5000.0)], 130.0)
-    assert markers.look([OpenBatch("acme", "b1", -5000.0)], 139.0)
+    markers.find_idle([OpenBatch("acme", "b1", 7.0)], 100.0)
+    assert not markers.find_idle([OpenBatch("acme", "b1", -5000.0)], 119.0)
+    assert not markers.find_idle([OpenBatch("acme", "b1", -5000.0)], 130.0)
+    assert markers.find_idle([OpenBatch("acme", "b1", -5000.0)], 139.0)
 
 
 def test_an_outage_of_the_store_takes_no_batch_from_its_owner() -> None:
     markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
-    markers.look([batch], 100.0)
+    markers.find_idle([batch], 100.0)
     markers.forget()  # a minute in which neither owner nor looker reached the store
-    assert not markers.look([batch], 160.0)
+    assert not markers.find_idle([batch], 160.0)
 
 
 def test_what_is_gone_is_forgotten() -> None:
     markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
-    markers.look([batch], 100.0)
-    markers.look([], 110.0)
-    assert not markers.look([batch], 130.0) and len(markers._seen) == 1
+    markers.find_idle([batch], 100.0)
+    markers.find_idle([], 110.0)
+    assert not markers.find_idle([batch], 130.0) and len(markers._seen) == 1
 
 
 def test_a_tenant_with_a_thousand_batches_does_not_keep_another_out() -> None:

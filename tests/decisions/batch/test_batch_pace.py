@@ -37,7 +37,7 @@ def test_one_wave_of_refusals_halves_the_window_once() -> None:
         pace.answered()
     assert pace.window == 32.0 and pace.may_begin(31, 0.0) and not pace.may_begin(32, 0.0)
     for _ in range(32):
-        pace.told_to_wait(429, 2.0, 10.0)
+        pace.slow_down(429, 2.0, 10.0)
     assert pace.window == 16.0
     assert not pace.may_begin(0, 11.9) and pace.may_begin(0, 12.0)
 
@@ -45,26 +45,26 @@ def test_one_wave_of_refusals_halves_the_window_once() -> None:
 def test_however_often_it_is_refused_one_line_may_be_asked() -> None:
     pace = BatchPace(32.0)
     for second in range(100):
-        pace.told_to_wait(429, 1.0, float(second))
+        pace.slow_down(429, 1.0, float(second))
     assert pace.may_begin(0, 101.0) and not pace.may_begin(1, 101.0)
 
 
 def test_a_full_pool_makes_one_line_wait_and_the_others_fewer() -> None:
     pace = BatchPace(32.0)
-    pace.told_to_wait(503, 4.0, 10.0)
+    pace.slow_down(503, 4.0, 10.0)
     assert pace.window == 2.0 and pace.may_begin(1, 10.0) and not pace.may_begin(2, 10.0)
 
 
 def test_leaves_a_quarter_of_the_limit_to_the_tenants_own_calls() -> None:
     pace = BatchPace(32.0)
-    pace.left(6000, 100, reset_s=9.0, now_s=100.0)
+    pace.keep_headroom(6000, 100, reset_s=9.0, now_s=100.0)
     assert not pace.may_begin(0, 101.4) and pace.may_begin(0, 101.6)
-    pace.left(6000, 250, reset_s=7.5, now_s=200.0)
+    pace.keep_headroom(6000, 250, reset_s=7.5, now_s=200.0)
     assert pace.may_begin(0, 200.0)
 
 
 def test_a_bucket_that_is_small_and_full_holds_nobody_back() -> None:
     """Of 500,000 tokens a minute 83,331 may come at once: all that ever may, and no reason to wait."""
     pace = BatchPace(32.0)
-    pace.left(500_000, 83_331, reset_s=0.001, now_s=100.0)
+    pace.keep_headroom(500_000, 83_331, reset_s=0.001, now_s=100.0)
     assert pace.may_begin(0, 100.0)

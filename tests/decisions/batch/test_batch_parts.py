@@ -34,7 +34,7 @@ def test_what_is_no_part_is_said_to_be_none(broken: bytes) -> None:
 @given(st.lists(st.lists(RESULTS, max_size=12), max_size=12))
 def test_every_line_is_in_the_output_once_whatever_was_asked_twice(parts: list[list[LineResult]]) -> None:
     done = Done()
-    kept = [result for part in parts for result in done.take(part)]
+    kept = [result for part in parts for result in done.add_new(part)]
     first: dict[int, LineResult] = {}
     for result in (result for part in parts for result in part):
         first.setdefault(result.ordinal, result)
@@ -56,5 +56,5 @@ class _Sum:
 
 def test_a_line_that_has_no_result_is_not_done() -> None:
     done = Done()
-    list(done.take([LineResult(8, True, b"x")]))
+    list(done.add_new([LineResult(8, True, b"x")]))
     assert 8 in done and 7 not in done and 9 not in done and 49_999 not in done

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.capacity.accelerators import ACCELERATORS, GIB, AcceleratorUnknown, accelerator, described
+from functions.decisions.capacity.accelerators import (
+    ACCELERATORS,
+    GIB,
+    AcceleratorUnknown,
+    accelerator,
+    parse_accelerator,
+)
 from functions.decisions.capacity.memory import Serving, kv_bytes_per_token, plan_memory, weights_bytes
 from functions.decisions.capacity.model_shape import KNOWN
 
@@ -15,7 +21,7 @@ LLAMA_8B, LLAMA_70B = KNOWN["llama-3.1-8b"], KNOWN["llama-3.3-70b"]
 
 
 def test_an_8b_on_24_gb() -> None:
-    device = described("RTX-3090=23.58:0.936:71:71")
+    device = parse_accelerator("RTX-3090=23.58:0.936:71:71")
     plan = plan_memory(LLAMA_8B, Serving(utilization_ratio=0.9, batched_tokens=20_000), device)
     assert plan.kv_tokens == pytest.approx(31_232, rel=0.03)
     assert plan.kv_bytes_per_token == 131_072

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.decisions.capacity.model_shape import KNOWN, ModelShape, ShapeUnknown, from_config, known
+from functions.decisions.capacity.model_shape import KNOWN, ModelShape, ShapeUnknown, from_config, known_shape
 
 SMOLLM = {
     "architectures": ["LlamaForCausalLM"],
@@ -75,12 +75,12 @@ def test_a_config_without_what_counts_is_refused(key: str, value: object) -> Non
     ],
 )  # fmt: skip
 def test_a_name_tells_the_model(text: str, name: str) -> None:
-    assert known(text).name == name
+    assert known_shape(text).name == name
 
 
 def test_an_unknown_name_says_what_to_give() -> None:
     with pytest.raises(ShapeUnknown, match=r"--model-dir.*shoal.dev/architecture"):
-        known("our-own-7b")
+        known_shape("our-own-7b")
 
 
 def test_an_adapter_is_divided_as_the_layers_are() -> None:

@@ -8,7 +8,7 @@ from functions.decisions.capacity.accelerators import ACCELERATORS
 from functions.decisions.capacity.cost import break_even_tokens_per_s, cost_per_million_tokens
 from functions.decisions.capacity.memory import Serving
 from functions.decisions.capacity.model_shape import KNOWN
-from functions.decisions.capacity.packing import Demand, Node, pack
+from functions.decisions.capacity.packing import AcceleratorNode, PlacementDemand, pack
 from functions.decisions.capacity.speed import speed_of
 
 H100 = ACCELERATORS["NVIDIA-H100-80GB-HBM3"]
@@ -48,24 +48,29 @@ def test_break_even() -> None:
         break_even_tokens_per_s(5, 0)
 
 
-def nodes(count: int, size: int, product: str = "H") -> list[Node]:
-    return [Node(f"{product}{index}", product, size) for index in range(count)]
+def nodes(count: int, size: int, product: str = "H") -> list[AcceleratorNode]:
+    return [AcceleratorNode(f"{product}{index}", product, size) for index in range(count)]
 
 
 def test_large_ones_first() -> None:
-    packed = pack([Demand("small", "H", 1, 4), Demand("large", "H", 4, 3)], nodes(2, 8))
+    packed = pack([PlacementDemand("small", "H", 1, 4), PlacementDemand("large", "H", 4, 3)], nodes(2, 8))
     assert packed.unplaced == {}
     assert packed.used_ratio == 1.0
 
 
 def test_a_pool_is_spread_over_nodes() -> None:
-    packed = pack([Demand("a", "H", 1, 3)], nodes(3, 8))
+    packed = pack([PlacementDemand("a", "H", 1, 3)], nodes(3, 8))
     assert [node.placed for node in packed.nodes] == [["a"], ["a"], ["a"]]
 
 
 def test_what_has_no_place_says_why() -> None:
-    demands = [Demand("a", "H", 8, 2), Demand("b", "X", 1, 1), Demand("c", "H", 16, 1), Demand("d", "H", 6, 1)]
-    packed = pack(demands, [*nodes(1, 8), *(Node(f"h{n}", "H", 4) for n in range(2))])
+    demands = [
+        PlacementDemand("a", "H", 8, 2),
+        PlacementDemand("b", "X", 1, 1),
+        PlacementDemand("c", "H", 16, 1),
+        PlacementDemand("d", "H", 6, 1),
+    ]
+    packed = pack(demands, [*nodes(1, 8), *(AcceleratorNode(f"h{n}", "H", 4) for n in range(2))])
     assert packed.unplaced == {"a": 1, "b": 1, "c": 1, "d": 1}
     assert packed.reasons["b"] == "no node has X"
     assert "16 accelerators" in packed.reasons["c"]
@@ -77,8 +82,8 @@ def test_what_has_no_place_says_why() -> None:
     sizes=st.lists(st.sampled_from([1, 2, 4, 8]), max_size=8),
 )
 def test_nothing_is_lost_and_no_node_is_too_full(demands: list[tuple[int, int]], sizes: list[int]) -> None:
-    wanted = [Demand(f"p{index}", "H", size, count) for index, (size, count) in enumerate(demands)]
-    given_nodes = [Node(f"n{index}", "H", size) for index, size in enumerate(sizes)]
+    wanted = [PlacementDemand(f"p{index}", "H", size, count) for index, (size, count) in enumerate(demands)]
+    given_nodes = [AcceleratorNode(f"n{index}", "H", size) for index, size in enumerate(sizes)]
     packed = pack(wanted, given_nodes)
     assert all(0 <= node.used <= node.accelerators for node in packed.nodes)
     assert not any(node.placed for node in given_nodes)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.decisions.distribution.chunk_bits import full
-from functions.decisions.distribution.peers import Failure, PeerFacts
+from functions.decisions.distribution.peers import PeerFacts, PeerFailure
 from functions.decisions.distribution.swarm import PeerAnswer, PeerRequest, Swarm, SwarmPolicy, reader_rank
 
 ME = "10.0.0.1:1"
@@ -21,7 +21,7 @@ def a_swarm(count: int, policy: SwarmPolicy | None = None, have: int = 0) -> Swa
 
 def told(swarm: Swarm, *peers: tuple[str, int], grants: int = 0, zone: str = "z1", now_s: float = 0.0) -> None:
     facts = tuple(PeerFacts(address, zone, have) for address, have in peers)
-    swarm.heard(PeerAnswer(facts, grants, 1.0, 1 + len(peers)), now_s)
+    swarm.apply_tracker_answer(PeerAnswer(facts, grants, 1.0, 1 + len(peers)), now_s)
 
 
 def asked(asks: list[PeerRequest]) -> list[tuple[int, str | None]]:
@@ -49,7 +49,7 @@ def test_the_own_zone_comes_before_rarity() -> None:
     told(swarm, (B, 0b10), zone="z2")
     (first,) = swarm.next(0.0, Random(1))
     assert (first.chunk, first.peer in (A, C)) == (0, True)
-    swarm.arrived(first, 0.0)
+    swarm.record_chunk(first, 0.0)
     assert asked(swarm.next(0.0, Random(1))) == [(1, B)]
 
 
@@ -67,7 +67,7 @@ def test_only_what_was_granted_is_read_from_the_store() -> None:
     assert sorted(asked([first, second])) == [(0, None), (2, None)]
     told(swarm, grants=0b1000)
     assert swarm.next(0.5, Random(1)) == []
-    swarm.arrived(first, 1.0)
+    swarm.record_chunk(first, 1.0)
     assert asked(swarm.next(1.0, Random(1))) == [(3, None)]
 
 
@@ -76,7 +76,7 @@ def test_a_store_that_fails_is_asked_again_later_and_ever_later() -> None:
     told(swarm, grants=1)
     for now_s, wait_s in ((0.0, 0.5), (10.0, 1.0), (20.0, 2.0)):
         (ask,) = swarm.next(now_s, Random(1))
-        swarm.failed(ask, Failure.BROKEN, now_s)
+        swarm.record_failure(ask, PeerFailure.BROKEN, now_s)
         assert swarm.next(now_s + wait_s - 0.01, Random(1)) == []
         told(swarm, grants=1, now_s=now_s + wait_s)
 
@@ -85,7 +85,7 @@ def test_a_corrupt_sender_is_banned_with_its_evidence_and_for_a_time() -> None:
     swarm = a_swarm(2, SwarmPolicy(ban_s=600, max_requests=1))
     told(swarm, (A, 0b11))
     (ask,) = swarm.next(0.0, Random(1))
-    swarm.failed(ask, Failure.CORRUPT, 5.0, found="sha256 of something else")
+    swarm.record_failure(ask, PeerFailure.CORRUPT, 5.0, found="sha256 of something else")
     ban = swarm.peers.bans[A]
     assert (ban.chunk, ban.found, ban.until_s) == (ask.chunk, "sha256 of something else", 605.0)
     told(swarm, (A, 0b11), now_s=10.0)
@@ -100,7 +100,7 @@ def test_a_busy_peer_is_left_alone_for_as_long_as_it_said() -> None:
     swarm = a_swarm(1)
     told(swarm, (A, 1))
     (ask,) = swarm.next(0.0, Random(1))
-    swarm.failed(ask, Failure.BUSY, 0.0, after_s=0.7)
+    swarm.record_failure(ask, PeerFailure.BUSY, 0.0, after_s=0.7)
     assert swarm.next(0.69, Random(1)) == []
     assert asked(swarm.next(0.7, Random(1))) == [(0, A)]
     assert swarm.avoided(0.7) == ()
@@ -110,14 +110,14 @@ def test_a_broken_or_slow_peer_is_left_alone_for_ever_longer_and_then_reported()
     swarm = a_swarm(1)
     told(swarm, (A, 1))
     now_s = 0.0
-    for wait_s, failure in ((0.5, Failure.BROKEN), (1.0, Failure.SLOW), (2.0, Failure.BROKEN)):
+    for wait_s, failure in ((0.5, PeerFailure.BROKEN), (1.0, PeerFailure.SLOW), (2.0, PeerFailure.BROKEN)):
         (ask,) = swarm.next(now_s, Random(1))
-        swarm.failed(ask, failure, now_s)
+        swarm.record_failure(ask, failure, now_s)
         assert swarm.next(now_s + wait_s * 0.99, Random(1)) == []
         now_s += wait_s
     assert swarm.avoided(now_s) == (A,)
     (ask,) = swarm.next(now_s, Random(1))
-    swarm.arrived(ask, now_s)
+    swarm.record_chunk(ask, now_s)
     assert swarm.avoided(now_s) == ()
 
 
@@ -125,9 +125,9 @@ def test_a_peer_that_lacks_a_chunk_is_not_asked_for_it_again_until_it_says_so() 
     swarm = a_swarm(2, SwarmPolicy(max_requests=1))
     told(swarm, (A, 0b01))
     (ask,) = swarm.next(0.0, Random(1))
-    swarm.failed(ask, Failure.LACKS, 0.0)
+    swarm.record_failure(ask, PeerFailure.LACKS, 0.0)
     assert swarm.next(5.0, Random(1)) == []
-    swarm.peers.gossip(A, 0b01)
+    swarm.peers.add_chunks(A, 0b01)
     assert asked(swarm.next(5.0, Random(1))) == [(0, A)]
 
 
@@ -137,11 +137,11 @@ def test_a_peer_that_says_to_have_what_it_lacks_is_reported_though_it_gives_othe
     for _ in range(3):
         told(swarm, (A, full(8)), now_s=now_s)
         (ask,) = swarm.next(now_s, Random(1))
-        swarm.failed(ask, Failure.LACKS, now_s)
+        swarm.record_failure(ask, PeerFailure.LACKS, now_s)
         now_s += 10.0
         told(swarm, now_s=now_s)
         (ask,) = swarm.next(now_s, Random(1))
-        swarm.arrived(ask, now_s)
+        swarm.record_chunk(ask, now_s)
     assert swarm.avoided(now_s) == (A,)
 
 
@@ -153,8 +153,8 @@ def test_the_last_chunks_are_asked_twice_and_the_loser_is_named() -> None:
     (second,) = swarm.next(2.0, Random(1))
     assert {first.peer, second.peer} == {A, B}
     assert swarm.next(9.0, Random(1)) == []
-    assert swarm.arrived(second, 9.0) == [first]
-    swarm.dropped(first)
+    assert swarm.record_chunk(second, 9.0) == [first]
+    swarm.cancel_request(first)
     assert (swarm.missing, swarm.in_flight) == (0, 0)
 
 
@@ -169,9 +169,9 @@ def test_an_ask_that_is_not_in_flight_cannot_end() -> None:
     swarm = a_swarm(1)
     told(swarm, (A, 1))
     (ask,) = swarm.next(0.0, Random(1))
-    swarm.arrived(ask, 0.0)
+    swarm.record_chunk(ask, 0.0)
     with pytest.raises(KeyError):
-        swarm.arrived(ask, 0.0)
+        swarm.record_chunk(ask, 0.0)
 
 
 def test_without_tracker_and_peers_everything_is_read_from_the_store() -> None:
@@ -227,9 +227,9 @@ def test_what_only_a_dead_peer_has_is_read_from_the_store_without_a_tracker() ->
         now_s += 0.5
         for ask in swarm.next(now_s, Random(1)):
             if ask.peer == B:
-                swarm.failed(ask, Failure.BROKEN, now_s)
+                swarm.record_failure(ask, PeerFailure.BROKEN, now_s)
             else:
-                swarm.arrived(ask, now_s)
+                swarm.record_chunk(ask, now_s)
     assert swarm.missing == 0
 
 
@@ -237,7 +237,7 @@ def test_one_failure_of_each_peer_sends_nobody_to_the_store() -> None:
     swarm = a_swarm(4, SwarmPolicy(max_per_peer=1, tracker_silent_s=15.0))
     told(swarm, (A, 0b1111), (B, 0b1111))
     for ask in swarm.next(0.0, Random(1)):
-        swarm.failed(ask, Failure.BROKEN, 14.0)
+        swarm.record_failure(ask, PeerFailure.BROKEN, 14.0)
     assert {ask.peer for ask in swarm.next(15.0, Random(1))} == {A, B}
 
 
@@ -248,11 +248,11 @@ def test_a_peer_that_is_never_free_is_reported_until_it_gives_something() -> Non
         told(swarm, now_s=now_s)
         assert swarm.avoided(float(now_s)) == ()
         (ask,) = swarm.next(float(now_s), Random(1))
-        swarm.failed(ask, Failure.BUSY, float(now_s), after_s=1.0)
+        swarm.record_failure(ask, PeerFailure.BUSY, float(now_s), after_s=1.0)
     assert swarm.avoided(120.0) == (A,)
     told(swarm, now_s=130.0)
     (ask,) = swarm.next(130.0, Random(1))
-    swarm.arrived(ask, 130.0)
+    swarm.record_chunk(ask, 130.0)
     assert swarm.avoided(130.0) == ()
 
 
@@ -273,7 +273,7 @@ def test_known_peers_are_bounded_and_the_busy_ones_stay() -> None:
     told(swarm, *[(f"10.1.0.{n}:1", 0b1) for n in range(50)])
     assert len(swarm.peers) == 3
     assert swarm.peers.get(A) is not None
-    swarm.arrived(ask, 0.0)
+    swarm.record_chunk(ask, 0.0)
 
 
 @settings(max_examples=30)
@@ -296,12 +296,12 @@ def test_whatever_fails_the_whole_arrives_and_each_chunk_once(count: int, seed: 
         if flying:
             ask = flying.pop(rng.randrange(len(flying)))
             if rng.random() < 0.3:
-                swarm.failed(ask, rng.choice(list(Failure)), now_s, after_s=0.1)
+                swarm.record_failure(ask, rng.choice(list(PeerFailure)), now_s, after_s=0.1)
             else:
                 arrived[ask.chunk] += 1
-                for other in swarm.arrived(ask, now_s):
+                for other in swarm.record_chunk(ask, now_s):
                     flying.remove(other)
-                    swarm.dropped(other)
+                    swarm.cancel_request(other)
     assert swarm.missing == 0
     assert set(arrived) == set(range(count))
     assert set(arrived.values()) == {1}

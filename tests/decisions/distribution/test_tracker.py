@@ -135,8 +135,8 @@ def test_a_grant_held_for_too_long_goes_to_another_though_its_node_lives() -> No
 def test_who_leaves_is_not_named_and_holds_nothing() -> None:
     board = Board(4)
     board.announce(news(1, 0b1, room=3), 0.0, Random(1))
-    board.leave(address(1))
-    board.leave(address(1))
+    board.remove_member(address(1))
+    board.remove_member(address(1))
     answer = board.announce(news(2, room=4), 0.0, Random(1))
     assert (answer.peers, answer.grants) == ((), full(4))
 

@@ -83,20 +83,20 @@ def test_a_probe_that_is_never_answered_is_followed_by_another() -> None:
 def test_faults_eject_only_in_a_row_but_a_probes_fault_at_once() -> None:
     breaker = Breaker()
     for _ in range(FAULTS_MAX - 1):
-        assert breaker.fault(0.0) == 0.0
+        assert breaker.record_fault(0.0) == 0.0
     breaker.answered(0.0, 0.0)
     for _ in range(FAULTS_MAX - 1):
-        assert breaker.fault(1.0) == 0.0
-    assert breaker.fault(1.0) == EJECTION_BASE_S
-    assert breaker.fault(1.0 + EJECTION_BASE_S) == 2 * EJECTION_BASE_S, "on probation one is enough"
+        assert breaker.record_fault(1.0) == 0.0
+    assert breaker.record_fault(1.0) == EJECTION_BASE_S
+    assert breaker.record_fault(1.0 + EJECTION_BASE_S) == 2 * EJECTION_BASE_S, "on probation one is enough"
 
 
 def test_a_refusal_counts_as_slowness_until_it_answers_or_for_a_while() -> None:
     breaker = Breaker()
-    breaker.refuse(0.0)
+    breaker.record_refusal(0.0)
     assert (breaker.penalty_ms(0.0), breaker.penalty_ms(REFUSAL_S)) == (REFUSAL_MS, 0.0)
     assert not breaker.is_out(0.0)
-    breaker.refuse(10.0)
+    breaker.record_refusal(10.0)
     breaker.answered(10.1, 10.2)
     assert breaker.penalty_ms(10.2) == 0.0
 
@@ -110,9 +110,9 @@ def test_nobody_is_out_for_ever(steps: list[tuple[str, float]]) -> None:
             case "eject":
                 breaker.eject(now_s)
             case "fault":
-                breaker.fault(now_s)
+                breaker.record_fault(now_s)
             case "refuse":
-                breaker.refuse(now_s)
+                breaker.record_refusal(now_s)
             case "sent":
                 breaker.sent(now_s)
             case _:
@@ -125,10 +125,10 @@ def test_nobody_is_out_for_ever(steps: list[tuple[str, float]]) -> None:
 
 def test_who_asks_to_be_left_alone_is_for_as_long_as_it_said() -> None:
     breaker = Breaker()
-    breaker.refuse(0.0, 7.0)
+    breaker.record_refusal(0.0, 7.0)
     assert breaker.rest_s(2.0) == 5.0 and breaker.rest_s(7.0) == 0.0
     assert breaker.penalty_ms(6.9) == REFUSAL_MS and not breaker.is_out(1.0)
-    breaker.refuse(1.0, 0.0)
+    breaker.record_refusal(1.0, 0.0)
     assert breaker.rest_s(2.0) == 5.0, "a refusal that says nothing takes nothing back"
     breaker.answered(0.5, 3.0)
     assert breaker.rest_s(3.0) == 4.0, "nor does an answer to what was there before"

@@ -37,7 +37,7 @@ class Story:
     probe: Probe = field(default_factory=Probe)
     tokens: float = 0.0
     probes_sent: int = 0
-    judged: EngineHealth = field(default_factory=lambda: engine_health.begin(100.0))
+    judged: EngineHealth = field(default_factory=lambda: engine_health.initial_health(100.0))
     phases: list[str] = field(default_factory=list)
 
     def tick(self, seconds: float = 1.0) -> str:
@@ -267,7 +267,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_no_evidence_breaks_the_laws(steps: list[tuple[Evidence, str]]) -> None:
-    judged, probe, now_s = engine_health.begin(0.0), Probe(), 0.0
+    judged, probe, now_s = engine_health.initial_health(0.0), Probe(), 0.0
     for evidence, what in steps:
         now_s += 1.0
         if what == "start":

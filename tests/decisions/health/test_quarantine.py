@@ -17,9 +17,9 @@ R0, R1, R2 = ReplicaId("r0"), ReplicaId("r1"), ReplicaId("r2")
 
 def test_two_replicas_hold_it_and_time_releases_it() -> None:
     quarantine = Quarantine()
-    quarantine.struck(BAD, R0, 0.0)
+    quarantine.record_failure(BAD, R0, 0.0)
     assert quarantine.held_for_s(BAD, 1.0) == 0.0, "one failure says nothing"
-    quarantine.struck(BAD, R1, 5.0)
+    quarantine.record_failure(BAD, R1, 5.0)
     assert quarantine.held_for_s(BAD, 5.0) == HOLD_S
     assert quarantine.held_for_s(BAD, 5.0 + HOLD_S) == 0.0
     assert quarantine.held_for_s(GOOD, 5.0) == 0.0
@@ -28,7 +28,7 @@ def test_two_replicas_hold_it_and_time_releases_it() -> None:
 def test_one_replica_that_fails_twice_is_its_own_affair() -> None:
     quarantine = Quarantine()
     for now_s in range(10):
-        quarantine.struck(BAD, R0, float(now_s))
+        quarantine.record_failure(BAD, R0, float(now_s))
     assert quarantine.held_for_s(BAD, 10.0) == 0.0
 
 
@@ -36,31 +36,31 @@ def test_worked_example_of_the_prologue() -> None:
     quarantine = Quarantine()
     prompts = [print_of(f"prompt {number}") for number in range(8)]
     for prompt in prompts:
-        quarantine.struck(prompt, R0, 0.0)
+        quarantine.record_failure(prompt, R0, 0.0)
     for prompt in prompts[:2]:
-        quarantine.struck(prompt, R1, 10.0)
+        quarantine.record_failure(prompt, R1, 10.0)
     assert [quarantine.held_for_s(prompt, 10.0) for prompt in prompts] == [300.0] * 2 + [0.0] * 6
 
 
 def test_what_is_answered_is_no_longer_suspected() -> None:
     quarantine = Quarantine()
-    quarantine.struck(PING, R0, 0.0)
+    quarantine.record_failure(PING, R0, 0.0)
     quarantine.answered(PING, 0.5)
-    quarantine.struck(PING, R1, 1.0)
+    quarantine.record_failure(PING, R1, 1.0)
     assert quarantine.held_for_s(PING, 1.0) == 0.0 and len(quarantine) == 1
 
 
 def test_what_was_long_ago_does_not_count() -> None:
     quarantine = Quarantine()
-    quarantine.struck(BAD, R0, 0.0)
-    quarantine.struck(BAD, R1, HOLD_S + 1)
+    quarantine.record_failure(BAD, R0, 0.0)
+    quarantine.record_failure(BAD, R1, HOLD_S + 1)
     assert quarantine.held_for_s(BAD, HOLD_S + 1) == 0.0
 
 
 def test_the_table_is_bounded() -> None:
     quarantine = Quarantine()
     for number in range(MAX_SUSPECTS + 10):
-        quarantine.struck(print_of(str(number)), R0, float(number))
+        quarantine.record_failure(print_of(str(number)), R0, float(number))
     assert len(quarantine) == MAX_SUSPECTS
 
 
@@ -70,10 +70,10 @@ def test_what_was_answered_before_is_held_later_and_not_for_long() -> None:
     for now_s in range(0, 900, 10):
         quarantine.answered(check, float(now_s))
     for replica in (R0, R1):
-        quarantine.struck(check, replica, 900.0)
+        quarantine.record_failure(check, replica, 900.0)
     assert quarantine.held_for_s(check, 901.0) == 0.0
     for replica in (R0, R1):
-        quarantine.struck(check, replica, 910.0)
+        quarantine.record_failure(check, replica, 910.0)
     assert quarantine.held_for_s(check, 910.0) == KNOWN_HOLD_S, "something is wrong with it, or with both engines"
     assert quarantine.held_for_s(check, 910.0 + KNOWN_HOLD_S) == 0.0
 

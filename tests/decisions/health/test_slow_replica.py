@@ -16,8 +16,8 @@ from functions.decisions.health.slow_replica import (
     Seen,
     SlowPolicy,
     Verdict,
-    look,
-    restarting,
+    record_restart,
+    update_watch,
     verdict,
 )
 
@@ -41,7 +41,7 @@ def watched(looks: int, made: Any, *, every_s: float = 10.0, watch: PoolWatch | 
     watch, now_s = watch or PoolWatch(), 0.0
     for number in range(1, looks + 1):
         now_s = number * every_s
-        watch = look(watch, made(number), now_s)
+        watch = update_watch(watch, made(number), now_s)
     return watch, now_s
 
 
@@ -83,12 +83,12 @@ def test_two_slow_ones_of_four_go_one_after_the_other() -> None:
     first = judged(watch, now, now_s)
     assert first is not None
     assert first.replica_id == "d", "the slowest"
-    watch = restarting(watch, now.ready[3], now_s)
+    watch = record_restart(watch, now.ready[3], now_s)
     second = judged(watch, now, now_s + 1.0)
     assert second is not None
     assert (second.replica_id, second.held) == ("c", "d of the same pool is being restarted")
     back = replace(now, ready=(*now.ready[:3], replace(now.ready[3], began_unix_s=NOW_UNIX_S, pace=None)))
-    watch = look(watch, back, now_s + 60.0)
+    watch = update_watch(watch, back, now_s + 60.0)
     assert watch.under_way is None
     third = judged(watch, back, now_s + 60.0)
     assert third is not None
@@ -191,13 +191,13 @@ def test_each_restart_doubles_the_time_until_the_next() -> None:
     last_s = None
     for number in range(1, 600):
         now_s = number * 10.0
-        watch = look(watch, made(number), now_s)
+        watch = update_watch(watch, made(number), now_s)
         found = judged(watch, made(number), now_s)
         if found is not None and not found.held:
             if last_s is not None:
                 waited_s.append(now_s - last_s)
             last_s = now_s
-            watch = replace(restarting(watch, made(number).ready[1], now_s), under_way=None)
+            watch = replace(record_restart(watch, made(number).ready[1], now_s), under_way=None)
     assert waited_s == [600.0, 1200.0, 2400.0]
 
 
@@ -234,7 +234,7 @@ def test_never_the_last_one_and_never_two_at_once(looks: int, gaps_ms: list[floa
     if found is not None and not found.held:
         assert len(gaps_ms) > 1
         seen = next(each for each in now.ready if each.replica_id == found.replica_id)
-        again = judged(restarting(watch, seen, now_s), now, now_s)
+        again = judged(record_restart(watch, seen, now_s), now, now_s)
         assert again is None or again.held
 
 

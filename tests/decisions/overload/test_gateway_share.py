@@ -37,7 +37,7 @@ class Laddered(VirtualFleet):
 
     def _sweep(self, now_s: float) -> None:
         assert self.admission is not None
-        self.seen.append((now_s, self.ladder.look(self.admission, now_s, shiftable_ratio=self._spare_ratio)))
+        self.seen.append((now_s, self.ladder.update_rungs(self.admission, now_s, shiftable_ratio=self._spare_ratio)))
         super()._sweep(now_s)
 
 
@@ -139,12 +139,12 @@ def test_nobody_is_sent_elsewhere_while_there_is_room_here() -> None:
 
 def test_a_look_is_taken_only_so_often() -> None:
     admission, ladder = Admission(POLICY, 0.0), QueueLadder()
-    ladder.look(admission, 0.0)
-    ladder.look(admission, LOOK_S)
+    ladder.update_rungs(admission, 0.0)
+    ladder.update_rungs(admission, LOOK_S)
     state = ladder.state
-    ladder.look(admission, 1.5 * LOOK_S)
+    ladder.update_rungs(admission, 1.5 * LOOK_S)
     assert ladder.state is state
-    ladder.look(admission, 2.0 * LOOK_S)
+    ladder.update_rungs(admission, 2.0 * LOOK_S)
     assert ladder.state is not state
 
 
@@ -164,7 +164,7 @@ def test_a_rate_that_was_too_low_is_found_out() -> None:
     shifted = []
     for look in range(60):
         admission.queues[INTERACTIVE].arrived_cost += 1_000
-        shifted.append(ladder.look(admission, look * LOOK_S, shiftable_ratio=1.0).shift_ratio)
+        shifted.append(ladder.update_rungs(admission, look * LOOK_S, shiftable_ratio=1.0).shift_ratio)
     assert max(shifted) > 0.3
     assert shifted[-1] == 0.0
 
@@ -184,7 +184,7 @@ def test_batch_that_waits_does_not_keep_the_rate_low() -> None:
     seen = []
     for look in range(120):
         admission.queues[INTERACTIVE].arrived_cost += 200
-        seen.append(ladder.look(admission, look * LOOK_S))
+        seen.append(ladder.update_rungs(admission, look * LOOK_S))
     assert admission.waiting == 1
     assert "shed" in seen[10].on
     assert seen[-1] == OFF

@@ -19,7 +19,7 @@ def names_of(seed: int, number: int) -> list[int]:
 def table_of(*held: list[int]) -> BloomTable:
     table = BloomTable()
     for names in held:
-        table.put(table.begin(), build(names))
+        table.put(table.add_column(), build(names))
     return table
 
 
@@ -57,7 +57,7 @@ def test_a_retired_column_holds_nothing() -> None:
     table = table_of(chain, chain)
     table.retire(0)
     assert table.depths(chain, EVERYONE) == {1: 20}
-    assert table.begin() == 0
+    assert table.add_column() == 0
     assert table.depths(chain, EVERYONE) == {1: 20}
 
 
@@ -65,4 +65,4 @@ def test_a_retired_column_holds_nothing() -> None:
 def test_what_is_no_filter_is_refused(size: int) -> None:
     table = BloomTable()
     with pytest.raises(ValueError, match="filter of"):
-        table.put(table.begin(), bytes(size))
+        table.put(table.add_column(), bytes(size))

@@ -13,7 +13,7 @@ def index_of(*held: int) -> BlockIndex:
     """Replica i holds the first held[i] blocks of CHAIN."""
     index = BlockIndex(10_000)
     for blocks in held:
-        slot = index.begin()
+        slot = index.add_slot()
         assert slot is not None
         index.add(slot, CHAIN[:blocks])
     return index
@@ -51,17 +51,17 @@ def test_removing_a_block_ends_the_prefix_there() -> None:
 def test_a_retired_slot_is_wiped_before_it_is_given_out_again() -> None:
     index = index_of(20, 7)
     index.retire(0)
-    assert index.begin() == 2, "not the one that is in the entries still"
+    assert index.add_slot() == 2, "not the one that is in the entries still"
     while not index.is_clean:
         index.sweep(3)
-    assert index.begin() == 0
+    assert index.add_slot() == 0
     assert index.depths(CHAIN, EVERYONE) == {1: 7}
     assert len(index) == 7
 
 
 def test_beyond_its_bound_it_remembers_nothing_new() -> None:
     index = BlockIndex(5)
-    first, second = index.begin(), index.begin()
+    first, second = index.add_slot(), index.add_slot()
     assert first is not None and second is not None
     assert index.add(first, CHAIN[:8]) == 3
     assert index.add(second, CHAIN[:8]) == 3, "what is there already is shared"
@@ -75,7 +75,7 @@ Step = st.tuples(st.sampled_from(["add", "remove", "retire", "sweep"]), st.integ
 @given(st.lists(Step, max_size=40))
 def test_any_order_of_changes_leaves_what_the_sets_hold(steps: list[tuple[str, int, int]]) -> None:
     index = BlockIndex(10_000)
-    slots = [index.begin() for _ in range(4)]
+    slots = [index.add_slot() for _ in range(4)]
     sets: list[set[int]] = [set() for _ in slots]
     for what, who, blocks in steps:
         slot = slots[who]
@@ -88,7 +88,7 @@ def test_any_order_of_changes_leaves_what_the_sets_hold(steps: list[tuple[str, i
             sets[who] -= set(CHAIN[blocks:])
         elif what == "retire":
             index.retire(slot)
-            slots[who], sets[who] = index.begin(), set()
+            slots[who], sets[who] = index.add_slot(), set()
         else:
             index.sweep(blocks)
     live = sum(1 << slot for slot in slots if slot is not None)

@@ -28,7 +28,7 @@ def record(max_blocks: int = 1_000_000, ttl_s: float = 1000.0) -> PrefixRecord:
 
 def enter(to: PrefixRecord, words: str, replica: ReplicaId = R0, now_s: float = 0.0) -> None:
     blocks = chain(tuple(words))
-    to.enter(blocks, replica, len(blocks) * BLOCK, BLOCK, now_s)
+    to.record_sent(blocks, replica, len(blocks) * BLOCK, BLOCK, now_s)
 
 
 def depth(of: PrefixRecord, words: str, replica: ReplicaId = R0, now_s: float = 0.0) -> int:
@@ -37,7 +37,7 @@ def depth(of: PrefixRecord, words: str, replica: ReplicaId = R0, now_s: float = 
 
 def test_worked_example_of_the_prologue() -> None:
     known = record()
-    known.holds_at_most(R0, 4000)
+    known.set_capacity(R0, 4000)
     for text in ("aaaa", "bbbbb", "aaaa"):
         enter(known, text)
     assert (depth(known, "aaaa"), depth(known, "bbbbb")) == (4, 5)
@@ -85,7 +85,7 @@ def test_bits_are_used_again_so_that_coming_and_going_costs_nothing() -> None:
     known = record(max_blocks=20)
     for number in range(500):
         replica, blocks = ReplicaId(f"pod-{number}"), tuple(range(number * 6, number * 6 + 6))
-        known.enter(blocks, replica, 6 * BLOCK, BLOCK, 0.0)
+        known.record_sent(blocks, replica, 6 * BLOCK, BLOCK, 0.0)
         assert known._members[replica] < 1 << 20, number
         known.forget(replica)
 
@@ -104,7 +104,7 @@ def test_of_very_many_some_are_named(replicas: int, choice: int) -> None:
     known = record()
     everybody = [ReplicaId(f"r{number}") for number in range(replicas)]
     for replica in everybody:
-        known.enter((1, 2), replica, 2 * BLOCK, BLOCK, 0.0)
+        known.record_sent((1, 2), replica, 2 * BLOCK, BLOCK, 0.0)
     found = known.match((1, 2, choice), 0.0)
     assert len(found) == min(replicas, MOST_NAMED)
     assert set(found.values()) == {2}
@@ -114,7 +114,7 @@ def test_of_very_many_some_are_named(replicas: int, choice: int) -> None:
 def test_who_is_named_of_many_depends_on_the_chain() -> None:
     known = record()
     for number in range(1000):
-        known.enter((1,), ReplicaId(f"r{number}"), BLOCK, BLOCK, 0.0)
+        known.record_sent((1,), ReplicaId(f"r{number}"), BLOCK, BLOCK, 0.0)
     named = [frozenset(known.match((1, choice), 0.0)) for choice in range(0, 1000, 50)]
     assert len(set(named)) > 10, "else the same few replicas would draw every request with that beginning"
 
@@ -129,7 +129,7 @@ class AgainstAListOfEverything(RuleBasedStateMachine):
 
     @rule(words=WORDS, replica=st.sampled_from(REPLICAS))
     def enter(self, words: tuple[str, ...], replica: ReplicaId) -> None:
-        self.known.enter(chain(words), replica, len(words) * BLOCK + 7, BLOCK, 0.0)
+        self.known.record_sent(chain(words), replica, len(words) * BLOCK + 7, BLOCK, 0.0)
         self.sent[replica] |= {words[: end + 1] for end in range(len(words))}
 
     @rule(replica=st.sampled_from(REPLICAS))
@@ -158,14 +158,14 @@ class WithinBounds(RuleBasedStateMachine):
         super().__init__()
         self.known = record(self.MAX_BLOCKS, self.TTL_S)
         for replica in REPLICAS:
-            self.known.holds_at_most(replica, self.CAPACITY_BYTES)
+            self.known.set_capacity(replica, self.CAPACITY_BYTES)
         self.now_s = 0.0
         self.sent: list[tuple[float, ReplicaId, tuple[str, ...]]] = []
         self.newest: tuple[float, ReplicaId, tuple[str, ...]] | None = None
 
     @rule(words=WORDS, replica=st.sampled_from(REPLICAS))
     def enter(self, words: tuple[str, ...], replica: ReplicaId) -> None:
-        self.known.enter(chain(words), replica, len(words) * BLOCK, BLOCK, self.now_s)
+        self.known.record_sent(chain(words), replica, len(words) * BLOCK, BLOCK, self.now_s)
         self.newest = (self.now_s, replica, words)
         self.sent.append(self.newest)
 
@@ -176,7 +176,7 @@ class WithinBounds(RuleBasedStateMachine):
     @rule(replica=st.sampled_from(REPLICAS))
     def forget(self, replica: ReplicaId) -> None:
         self.known.forget(replica)
-        self.known.holds_at_most(replica, self.CAPACITY_BYTES)
+        self.known.set_capacity(replica, self.CAPACITY_BYTES)
         self.sent = [entry for entry in self.sent if entry[1] != replica]
         self.newest = None
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import GPU, INPUT, KV, OUTPUT, REQUESTS, UNITS, Costs
 from functions.decisions.quota.token_bucket import US_PER_S
@@ -12,7 +12,7 @@ REQUEST: Costs = (UNITS[REQUESTS], 0, 0, 0, 0)
 
 def account_of(**limits: int) -> QuotaAccount:
     made = QuotaAccount()
-    made.hold(QuotaLimits(**limits), 0)
+    made.set_limits(QuotaLimitsPart(**limits), 0)
     return made
 
 
@@ -22,79 +22,79 @@ def tokens(prompt: int, output: int) -> Costs:
 
 def test_what_is_refused_in_one_dimension_costs_nothing_in_another() -> None:
     account = account_of(input_tokens_per_minute=6000, output_tokens_per_minute=600, max_output_tokens=100)
-    over = account.lacks(tokens(100, 101), 0)
+    over = account.find_shortage(tokens(100, 101), 0)
     assert over is None, "a full bucket lets one request through that is larger than a burst"
-    account.take(tokens(100, 100), 0)
-    over = account.lacks(tokens(10, 50), 0)
+    account.spend(tokens(100, 100), 0)
+    over = account.find_shortage(tokens(10, 50), 0)
     assert over is not None and (over.dimension, over.limit, over.retry_after_s) == ("output_tokens_per_minute", 600, 5)
-    assert account.lacks(tokens(20, 0), 0) is None, "20 of the burst of 120 input tokens are left"
-    assert account.lacks(tokens(21, 0), 0) is not None
+    assert account.find_shortage(tokens(20, 0), 0) is None, "20 of the burst of 120 input tokens are left"
+    assert account.find_shortage(tokens(21, 0), 0) is not None
 
 
 def test_the_longest_wait_is_told() -> None:
     account = account_of(input_tokens_per_minute=6000, output_tokens_per_minute=600)
-    account.take(tokens(120, 12), 0)
-    over = account.lacks(tokens(1, 12), 0)
+    account.spend(tokens(120, 12), 0)
+    over = account.find_shortage(tokens(1, 12), 0)
     assert over is not None and over.dimension == "output_tokens_per_minute" and over.retry_after_s == 1.2
 
 
 def test_requests_may_come_a_whole_minutes_worth_at_once_and_tokens_may_not() -> None:
     account = account_of(requests_per_minute=60, input_tokens_per_minute=6000)
     for _ in range(60):
-        assert account.lacks(REQUEST, 0) is None
-        account.take(REQUEST, 0)
-    over = account.lacks(REQUEST, 0)
+        assert account.find_shortage(REQUEST, 0) is None
+        account.spend(REQUEST, 0)
+    over = account.find_shortage(REQUEST, 0)
     assert over is not None and over.retry_after_s == 1.0
-    account.take(tokens(120, 0), 0)
-    over = account.lacks(tokens(100, 0), 0)
+    account.spend(tokens(120, 0), 0)
+    over = account.find_shortage(tokens(100, 0), 0)
     assert over is not None and over.retry_after_s == 1.0
 
 
 def test_a_policy_may_allow_longer_bursts() -> None:
     account = account_of(input_tokens_per_minute=6000, token_burst_seconds=30)
-    account.take(tokens(2999, 0), 0)
-    assert account.lacks(tokens(1, 0), 0) is None and account.lacks(tokens(2, 0), 0) is not None
+    account.spend(tokens(2999, 0), 0)
+    assert account.find_shortage(tokens(1, 0), 0) is None and account.find_shortage(tokens(2, 0), 0) is not None
 
 
 def test_as_many_at_a_time_as_the_limit_says_whatever_was_under_way() -> None:
     account = account_of()
     account.in_flight = 3
     assert account.denies_entry(0) is None
-    account.hold(QuotaLimits(concurrent_requests=3), 0)
+    account.set_limits(QuotaLimitsPart(concurrent_requests=3), 0)
     denied = account.denies_entry(0)
     assert denied is not None and (denied.dimension, denied.limit) == ("concurrent_requests", 3)
-    account.hold(QuotaLimits(concurrent_requests=4), 0)
+    account.set_limits(QuotaLimitsPart(concurrent_requests=4), 0)
     assert account.denies_entry(0) is None
     for _ in range(3):
-        account.leave()
+        account.end_request()
     with pytest.raises(ValueError, match="more requests ended"):
-        account.leave()
+        account.end_request()
 
 
 def test_the_same_limits_again_change_nothing() -> None:
     account = account_of(requests_per_minute=1)
-    account.take(REQUEST, 0)
-    account.hold(QuotaLimits(requests_per_minute=1), 0)
-    assert account.lacks(REQUEST, 0) is not None
+    account.spend(REQUEST, 0)
+    account.set_limits(QuotaLimitsPart(requests_per_minute=1), 0)
+    assert account.find_shortage(REQUEST, 0) is not None
 
 
 def test_a_limit_that_goes_and_comes_again_begins_anew() -> None:
     account = account_of(requests_per_minute=1)
-    account.take(REQUEST, 0)
-    account.hold(QuotaLimits(), 0)
-    assert account.lacks(REQUEST, 0) is None
-    account.hold(QuotaLimits(requests_per_minute=1), 0)
-    assert account.lacks(REQUEST, 0) is None
+    account.spend(REQUEST, 0)
+    account.set_limits(QuotaLimitsPart(), 0)
+    assert account.find_shortage(REQUEST, 0) is None
+    account.set_limits(QuotaLimitsPart(requests_per_minute=1), 0)
+    assert account.find_shortage(REQUEST, 0) is None
 
 
 def test_idle_only_when_nothing_is_under_way_and_every_bucket_is_empty() -> None:
     account = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
-    account.take((UNITS[REQUESTS], 0, 0, 0, 10 * UNITS[4]), 0)
+    account.spend((UNITS[REQUESTS], 0, 0, 0, 10 * UNITS[4]), 0)
     account.in_flight = 1
     assert not account.is_idle(3600 * US_PER_S)
-    account.leave()
+    account.end_request()
     fresh = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
-    fresh.take((0, 0, 0, 0, 10 * UNITS[4]), 0)
+    fresh.spend((0, 0, 0, 0, 10 * UNITS[4]), 0)
     assert not fresh.is_idle(9 * US_PER_S) and fresh.is_idle(10 * US_PER_S)
 
 
@@ -106,13 +106,13 @@ def test_what_costs_nothing_before_its_end_waits_for_debt(limit: str, index: int
     bucket = account.buckets[index]
     assert bucket is not None
     at_once = (0, 0, 0, *((0, bucket.capacity) if index == GPU else (bucket.capacity, 0)))
-    account.take(at_once, 0)
-    assert account.lacks(tokens(1, 1), 0) is None, "what runs side by side comes at once"
-    account.take(tuple(cost // 2 for cost in at_once), 0)  # type: ignore[arg-type]
-    over = account.lacks(tokens(1, 1), 0)
+    account.spend(at_once, 0)
+    assert account.find_shortage(tokens(1, 1), 0) is None, "what runs side by side comes at once"
+    account.spend(tuple(cost // 2 for cost in at_once), 0)  # type: ignore[arg-type]
+    over = account.find_shortage(tokens(1, 1), 0)
     assert over is not None and over.dimension == limit
     assert over.retry_after_s == pytest.approx(bucket.burst / 2 * period_s / 600)
-    assert account.lacks(tokens(1, 1), int(over.retry_after_s * US_PER_S) + 1) is None, "as it was told"
+    assert account.find_shortage(tokens(1, 1), int(over.retry_after_s * US_PER_S) + 1) is None, "as it was told"
 
 
 def test_a_lease_is_idle_with_less_in_hand_than_the_wire_can_say() -> None:
@@ -128,7 +128,7 @@ def test_a_lease_is_idle_with_less_in_hand_than_the_wire_can_say() -> None:
 def test_what_a_token_holds_is_learnt() -> None:
     account = account_of(kv_token_seconds_per_minute=1000)
     for _ in range(40):
-        account.learn(100, 250.0)
+        account.record_usage(100, 250.0)
     assert account.kv_s_per_token == pytest.approx(2.5, rel=0.01)
-    account.learn(0, 250.0)
+    account.record_usage(0, 250.0)
     assert account.kv_s_per_token == pytest.approx(2.5, rel=0.01), "a request of no tokens teaches nothing"

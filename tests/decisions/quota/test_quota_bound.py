@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import OUTPUT, UNITS
 from functions.decisions.quota.reservation import Reservation
@@ -38,7 +38,7 @@ class Tenant:
 
     def __post_init__(self) -> None:
         self.account = QuotaAccount()
-        self.account.hold(QuotaLimits(output_tokens_per_minute=LIMIT), 0)
+        self.account.set_limits(QuotaLimitsPart(output_tokens_per_minute=LIMIT), 0)
         bucket = self.account.buckets[OUTPUT]
         assert bucket is not None
         self.bucket = bucket
@@ -48,8 +48,8 @@ class Tenant:
         reservation = Reservation((self.account,))
         features = RequestFeatures(4, 1, False, 4096, expected)
         costs = reservation.costs(features)
-        if self.account.lacks(costs, self.now_us) is None:
-            reservation.take(features, costs, self.now_us)
+        if self.account.find_shortage(costs, self.now_us) is None:
+            reservation.reserve(features, costs, self.now_us)
             self.largest = max(self.largest, expected)
             self.open.append(Stream(reservation, tokens))
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.decisions.quota.caps import LengthRequest, OverCap, grant
 
-CAPS = QuotaLimits(max_output_tokens=512, max_context_tokens=4096)
+CAPS = QuotaLimitsPart(max_output_tokens=512, max_context_tokens=4096)
 
 
 def length(
@@ -27,23 +27,27 @@ def test_worked_example_from_the_prologue() -> None:
 @pytest.mark.parametrize(
     ("asked", "caps", "granted"),
     [
-        (length(), QuotaLimits(), None),
+        (length(), QuotaLimitsPart(), None),
         (length(10), CAPS, None),
         (length(512), CAPS, None),
         (length(0), CAPS, None),  # a completion that only scores its prompt
         (length(), CAPS, 512),
         (length(default=16), CAPS, None),  # the engine stops earlier by itself
-        (length(default=16), QuotaLimits(max_output_tokens=4), 4),
-        (length(), QuotaLimits(max_context_tokens=100), 100),
-        (length(prompt=99), QuotaLimits(max_context_tokens=100), 1),
+        (length(default=16), QuotaLimitsPart(max_output_tokens=4), 4),
+        (length(), QuotaLimitsPart(max_context_tokens=100), 100),
+        (length(prompt=99), QuotaLimitsPart(max_context_tokens=100), 1),
         (length(513), CAPS, OverCap("max_output_tokens", "output", 513, 512)),
         (length(least=513), CAPS, OverCap("max_output_tokens", "min_output", 513, 512)),
-        (length(101), QuotaLimits(max_context_tokens=100), OverCap("max_context_tokens", "output", 101, 100)),
-        (length(prompt=100), QuotaLimits(max_context_tokens=100), OverCap("max_context_tokens", "prompt", 100, 100)),
-        (length(1), QuotaLimits(max_output_tokens=0), OverCap("max_output_tokens", "output", 1, 0)),
+        (length(101), QuotaLimitsPart(max_context_tokens=100), OverCap("max_context_tokens", "output", 101, 100)),
+        (
+            length(prompt=100),
+            QuotaLimitsPart(max_context_tokens=100),
+            OverCap("max_context_tokens", "prompt", 100, 100),
+        ),
+        (length(1), QuotaLimitsPart(max_output_tokens=0), OverCap("max_output_tokens", "output", 1, 0)),
     ],
 )
-def test_each_case(asked: LengthRequest, caps: QuotaLimits, granted: int | OverCap | None) -> None:
+def test_each_case(asked: LengthRequest, caps: QuotaLimitsPart, granted: int | OverCap | None) -> None:
     assert grant(asked, caps) == granted
 
 
@@ -56,7 +60,7 @@ def test_what_is_granted_never_passes_a_cap_and_is_never_more_than_was_wished(
     output: int | None, prompt: int, least: int | None, default: int, output_cap: int | None, context_cap: int | None
 ) -> None:
     asked = length(output, prompt, least, default)
-    granted = grant(asked, QuotaLimits(max_output_tokens=output_cap, max_context_tokens=context_cap))
+    granted = grant(asked, QuotaLimitsPart(max_output_tokens=output_cap, max_context_tokens=context_cap))
     if isinstance(granted, OverCap):
         assert granted.found_tokens >= granted.cap_tokens
         return

@@ -2,8 +2,8 @@
 
 import pytest
 
-from functions.api.snapshot import QuotaLimits
-from functions.decisions.quota.account import QuotaAccount, fit
+from functions.api.snapshot import QuotaLimitsPart
+from functions.decisions.quota.account import QuotaAccount, apply_regime
 from functions.decisions.quota.dimensions import GPU, OUTPUT, REQUESTS, UNITS, Costs
 from functions.decisions.quota.lease import CREDIT_DIVISOR, AccountLease, RateLease, shared_burst
 from functions.decisions.quota.outage import Granted, Regime, rate_of, regime_of
@@ -21,8 +21,8 @@ def leased_bucket(held: int) -> TokenBucket:
 
 def leased_account(**limits: int) -> QuotaAccount:
     account = QuotaAccount()
-    account.hold(QuotaLimits(**limits), 0)
-    fit(account, LEASED, 0)
+    account.set_limits(QuotaLimitsPart(**limits), 0)
+    apply_regime(account, LEASED, 0)
     return account
 
 
@@ -66,31 +66,33 @@ def test_a_large_request_that_was_refused_is_saved_up_for() -> None:
 def test_what_is_not_here_is_to_be_asked_for_unless_the_bus_has_just_said_no() -> None:
     account = leased_account(output_tokens_per_minute=60_000)
     lease = lease_of(account)
-    over = lease.short(account, output(10), 0)
+    over = lease.find_shortage(account, output(10), 0)
     assert over is not None and over.retry_after_s == 0.0
-    account.take(output(10), 0)
-    assert lease.missing(account, output(10), 1) == {OUTPUT: 10 * GRAIN}
-    lease.deny(OUTPUT, US_PER_S, 0)
-    over = lease.short(account, output(10), US_PER_S // 2)
+    account.spend(output(10), 0)
+    assert lease.units_to_request(account, output(10), 1) == {OUTPUT: 10 * GRAIN}
+    lease.record_denial(OUTPUT, US_PER_S, 0)
+    over = lease.find_shortage(account, output(10), US_PER_S // 2)
     assert over is not None and over.retry_after_s == 0.5
-    account.take(output(-30), 0)
-    assert lease.short(account, output(20), US_PER_S // 2) is None, "it has come meanwhile"
+    account.spend(output(-30), 0)
+    assert lease.find_shortage(account, output(20), US_PER_S // 2) is None, "it has come meanwhile"
 
 
 def test_who_asks_at_once_asks_for_places_up_to_its_own() -> None:
     account = leased_account(concurrent_requests=8)
     lease = lease_of(account)
     account.in_flight = 3
-    assert [lease.missing(account, output(1), place) for place in (1, 2, 3)] == [{5: 1}, {5: 2}, {5: 3}]
+    assert [lease.units_to_request(account, output(1), place) for place in (1, 2, 3)] == [{5: 1}, {5: 2}, {5: 3}]
     account.in_flight = 1  # the others have left meanwhile
-    assert lease.missing(account, output(1), 3) == {5: 1}
+    assert lease.units_to_request(account, output(1), 3) == {5: 1}
 
 
 def test_places_are_asked_for_one_ahead_and_given_back() -> None:
     account = leased_account(concurrent_requests=8)
     lease = lease_of(account)
     account.in_flight = 3
-    assert lease.short(account, output(1), 0) is not None and lease.missing(account, output(1), 3) == {5: 3}
+    assert lease.find_shortage(account, output(1), 0) is not None and lease.units_to_request(account, output(1), 3) == {
+        5: 3
+    }
     assert lease.places_to_request(account) == 4
     lease.places = account.slots = 4
     account.in_flight = 0
@@ -103,8 +105,8 @@ def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
         account = leased_account(output_tokens_per_minute=60_000)
         bucket = account.buckets[OUTPUT]
         assert bucket is not None
-        lease_of(account).rate(OUTPUT).granted(bucket, held * GRAIN, 0, 0)
-        fit(account, Regime("share", 4), 0)
+        lease_of(account).rate(OUTPUT).record_grant(bucket, held * GRAIN, 0, 0)
+        apply_regime(account, Regime("share", 4), 0)
         assert bucket.headroom == (held + 75) * GRAIN, "and a fourth of what the bus keeps for credit"
         bucket.advance(60 * US_PER_S)
         assert bucket.headroom == 300 * GRAIN, "a fourth of the burst"
@@ -115,8 +117,13 @@ def test_what_the_bus_had_left_comes_back_with_time() -> None:
     bucket = account.buckets[OUTPUT]
     assert bucket is not None
     rate = lease_of(account).rate(OUTPUT)
-    rate.granted(bucket, 0, 200 * GRAIN, US_PER_S // 2)
-    assert [rate.left(bucket, at * US_PER_S // 2) // GRAIN for at in (0, 1, 2, 9)] == [200, 200, 700, 1200]
+    rate.record_grant(bucket, 0, 200 * GRAIN, US_PER_S // 2)
+    assert [rate.estimated_bus_units(bucket, at * US_PER_S // 2) // GRAIN for at in (0, 1, 2, 9)] == [
+        200,
+        200,
+        700,
+        1200,
+    ]
 
 
 def test_what_nobody_said_was_spent_is_no_debt() -> None:
@@ -126,21 +133,23 @@ def test_what_nobody_said_was_spent_is_no_debt() -> None:
         account = leased_account(requests_per_minute=600)
         bucket = account.buckets[REQUESTS]
         assert bucket is not None
-        fit(account, meanwhile, 0)
-        account.take((60 * US_PER_S, 0, 0, 0, 0), 0)
-        fit(account, LEASED, 1000, bus_knows=False)
+        apply_regime(account, meanwhile, 0)
+        account.spend((60 * US_PER_S, 0, 0, 0, 0), 0)
+        apply_regime(account, LEASED, 1000, bus_knows=False)
         assert 0 < bucket.level <= 60 * US_PER_S, "what was spent meanwhile, and no more"
 
 
 def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() -> None:
     account = leased_account(gpu_seconds_per_hour=3600)
     lease = lease_of(account)
-    assert lease.short(account, output(10), 0) is None
-    account.take((0, 0, 0, 0, 5 * UNITS[GPU]), 0)
-    over = lease.short(account, output(10), 0)
+    assert lease.find_shortage(account, output(10), 0) is None
+    account.spend((0, 0, 0, 0, 5 * UNITS[GPU]), 0)
+    over = lease.find_shortage(account, output(10), 0)
     assert over is not None and (over.dimension, over.retry_after_s) == ("gpu_seconds_per_hour", 0.0)
-    assert lease.owed(account, output(10)) == {GPU: 5 * UNITS[GPU]} and not lease.missing(account, output(10), 1)
-    account.learn(10, 1.0, 5 * UNITS[GPU])
+    assert lease.debts(account, output(10)) == {GPU: 5 * UNITS[GPU]} and not lease.units_to_request(
+        account, output(10), 1
+    )
+    account.record_usage(10, 1.0, 5 * UNITS[GPU])
     bucket = account.buckets[GPU]
     assert bucket is not None and lease.rate(GPU).to_request(bucket, idle=False) > 5 * UNITS[GPU], (
         "and ahead of the next"
@@ -158,8 +167,8 @@ def test_another_limit_meanwhile_forgives_no_debt_and_takes_nothing_in_hand() ->
     for level in (500 * GRAIN, -500 * GRAIN):
         account = leased_account(output_tokens_per_minute=60_000)
         account.buckets[OUTPUT].lease(level)  # type: ignore[union-attr]
-        account.hold(QuotaLimits(output_tokens_per_minute=6_000, requests_per_minute=5), 0)
-        fit(account, LEASED, 0)
+        account.set_limits(QuotaLimitsPart(output_tokens_per_minute=6_000, requests_per_minute=5), 0)
+        apply_regime(account, LEASED, 0)
         bucket, requests = account.buckets[OUTPUT], account.buckets[REQUESTS]
         assert bucket is not None and requests is not None
         assert (bucket.limit, bucket.level, requests.level) == (6_000, level, 0)
@@ -167,24 +176,24 @@ def test_another_limit_meanwhile_forgives_no_debt_and_takes_nothing_in_hand() ->
 
 def test_leases_begin_with_nothing_but_debt() -> None:
     account = QuotaAccount()
-    account.hold(QuotaLimits(output_tokens_per_minute=60_000), 0)
+    account.set_limits(QuotaLimitsPart(output_tokens_per_minute=60_000), 0)
     bucket = account.buckets[OUTPUT]
     assert bucket is not None
-    fit(account, LEASED, 0)
+    apply_regime(account, LEASED, 0)
     assert bucket.headroom == 0
-    fit(account, Regime("share", 1), 0)
-    account.take(output(2000), 0)
-    fit(account, LEASED, 0)
+    apply_regime(account, Regime("share", 1), 0)
+    account.spend(output(2000), 0)
+    apply_regime(account, LEASED, 0)
     assert bucket.headroom < 0
 
 
 def test_a_share_of_places_is_never_more_than_the_limit() -> None:
     account = QuotaAccount()
-    account.hold(QuotaLimits(concurrent_requests=0), 0)
-    fit(account, Regime("share", 4), 0)
+    account.set_limits(QuotaLimitsPart(concurrent_requests=0), 0)
+    apply_regime(account, Regime("share", 4), 0)
     assert account.slots == 0
-    account.hold(QuotaLimits(concurrent_requests=2), 0)
-    fit(account, Regime("share", 4), 0)
+    account.set_limits(QuotaLimitsPart(concurrent_requests=2), 0)
+    apply_regime(account, Regime("share", 4), 0)
     assert account.slots == 1
 
 

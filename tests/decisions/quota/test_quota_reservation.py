@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from functions.api.snapshot import QuotaLimits
+from functions.api.snapshot import QuotaLimitsPart
 from functions.decisions.quota.account import QuotaAccount
 from functions.decisions.quota.dimensions import INPUT, OUTPUT, UNITS
 from functions.decisions.quota.reservation import EXTENSION_TOKENS, Reservation
@@ -13,7 +13,7 @@ from functions.decisions.quota.token_bucket import US_PER_S, burst_of
 from functions.decisions.request.features import RequestFeatures
 
 INPUT_LIMIT, OUTPUT_LIMIT = 6_000, 3_000
-LIMITS = QuotaLimits(input_tokens_per_minute=INPUT_LIMIT, output_tokens_per_minute=OUTPUT_LIMIT)
+LIMITS = QuotaLimitsPart(input_tokens_per_minute=INPUT_LIMIT, output_tokens_per_minute=OUTPUT_LIMIT)
 
 
 def of(prompt_tokens: int, expected: int) -> RequestFeatures:
@@ -22,7 +22,7 @@ def of(prompt_tokens: int, expected: int) -> RequestFeatures:
 
 def account() -> QuotaAccount:
     made = QuotaAccount()
-    made.hold(LIMITS, 0)
+    made.set_limits(LIMITS, 0)
     return made
 
 
@@ -34,7 +34,7 @@ def spent(of_account: QuotaAccount, index: int) -> int:
 
 def reserved(accounts: tuple[QuotaAccount, ...], features: RequestFeatures) -> Reservation:
     reservation = Reservation(accounts)
-    reservation.take(features, reservation.costs(features), 0)
+    reservation.reserve(features, reservation.costs(features), 0)
     return reservation
 
 
@@ -56,7 +56,7 @@ def test_settled_once_and_what_comes_after_changes_nothing() -> None:
     assert reservation.settle(5, 5, 0.0, 0.0, 0)
     assert not reservation.settle(9, 9, 0.0, 0.0, 0)
     reservation.extend(1000, 0)
-    reservation.take(of(10, 10), reservation.costs(of(10, 10)), 0)
+    reservation.reserve(of(10, 10), reservation.costs(of(10, 10)), 0)
     reservation.release(0)
     assert (spent(tenant, INPUT), spent(tenant, OUTPUT)) == (5, 5)
 
@@ -99,7 +99,7 @@ def test_a_guess_larger_than_the_whole_limit_comes_when_all_of_it_is_there() -> 
 
 def test_what_requests_held_is_reserved_for_those_that_come_next() -> None:
     tenant = QuotaAccount()
-    tenant.hold(QuotaLimits(kv_token_seconds_per_minute=1000), 0)
+    tenant.set_limits(QuotaLimitsPart(kv_token_seconds_per_minute=1000), 0)
     first = reserved((tenant,), of(100, 0))
     assert spent(tenant, 3) == 0, "nothing was learnt yet"
     first.settle(100, 0, 500.0, 0.0, 0)
@@ -136,9 +136,9 @@ class Requests(RuleBasedStateMachine):
         for level, limit, wanted in zip(self.levels, (INPUT_LIMIT, OUTPUT_LIMIT), (prompt, expected), strict=True):
             capacity = burst_of(limit) * UNITS[INPUT]
             may &= wanted == 0 or level + min(wanted * UNITS[INPUT], capacity) <= capacity
-        assert (self.account.lacks(costs, self.now_us) is None) is may
+        assert (self.account.find_shortage(costs, self.now_us) is None) is may
         if may:
-            reservation.take(features, costs, self.now_us)
+            reservation.reserve(features, costs, self.now_us)
             self._oracle_adds(reservation, prompt, expected)
             self.open.append(reservation)
 

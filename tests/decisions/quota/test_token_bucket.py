@@ -48,14 +48,14 @@ def test_a_burst_is_two_percent_and_the_largest_request_and_never_more_than_the_
 def test_a_larger_limit_makes_room_at_once_and_keeps_what_was_used() -> None:
     bucket = of_minute(10, 10)
     assert taken(bucket, 0) == 10
-    bucket.change(25, 25)
+    bucket.change_limit(25, 25)
     assert taken(bucket, 0) == 15
 
 
 def test_a_smaller_limit_finds_the_bucket_full_but_never_overfull() -> None:
     bucket = of_minute(1000, 1000)
     taken(bucket, 0)
-    bucket.change(6, 6)
+    bucket.change_limit(6, 6)
     assert take(bucket, 1, 0) == 10 * US_PER_S, "one request's worth of 6 a minute, not 995 of them"
 
 
@@ -91,7 +91,7 @@ def test_a_lease_keeps_what_it_holds_and_owes_through_another_limit() -> None:
     for level in (-7 * GRAIN, 900 * GRAIN):
         bucket = of_minute(60_000)
         bucket.lease(level)
-        bucket.change(600, 12)
+        bucket.change_limit(600, 12)
         assert (bucket.level, bucket.leased, bucket.limit, bucket.burst) == (level, True, 600, 12)
 
 
@@ -137,7 +137,7 @@ def test_a_wait_is_as_long_as_it_says_whatever_limits_came_before(steps: list[tu
         now_us += pause_us
         bucket.advance(now_us)
         if limit != bucket.limit:
-            bucket.change(limit, burst_of(limit))
+            bucket.change_limit(limit, burst_of(limit))
         wait_us = take(bucket, tokens, now_us)
         if wait_us and limit:
             level = bucket.level

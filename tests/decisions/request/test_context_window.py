@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.decisions.request.context_window import Said, dropped, turns_in
+from functions.decisions.request.context_window import Said, messages_to_drop, turns_in
 
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
 CONVERSATIONS = st.lists(st.builds(Said, role=ROLES, tokens=st.integers(0, 50)), max_size=30)
@@ -15,21 +15,21 @@ def chat(*said: tuple[str, int]) -> list[Said]:
 
 def test_worked_example() -> None:
     turns = chat(("system", 10), ("user", 20), ("assistant", 10), ("user", 30), ("assistant", 10), ("user", 25))
-    assert dropped(turns, 100 - 20) == range(1, 3)
+    assert messages_to_drop(turns, 100 - 20) == range(1, 3)
 
 
 def test_a_tool_result_goes_with_its_call() -> None:
     turns = chat(("user", 10), ("assistant", 10), ("tool", 10), ("assistant", 10), ("user", 10))
-    assert dropped(turns, 45) == range(4)
+    assert messages_to_drop(turns, 45) == range(4)
 
 
 def test_the_last_turn_is_never_cut() -> None:
-    assert len(dropped(chat(("system", 5), ("user", 10), ("assistant", 10), ("user", 60)), 50)) == 0
+    assert len(messages_to_drop(chat(("system", 5), ("user", 10), ("assistant", 10), ("user", 60)), 50)) == 0
 
 
 def test_what_fits_stays_whole() -> None:
-    assert len(dropped(chat(("system", 5), ("user", 10)), 15)) == 0
-    assert len(dropped([], 0)) == 0
+    assert len(messages_to_drop(chat(("system", 5), ("user", 10)), 15)) == 0
+    assert len(messages_to_drop([], 0)) == 0
 
 
 def test_turns_are_counted_by_questions() -> None:
@@ -40,7 +40,7 @@ def test_turns_are_counted_by_questions() -> None:
 
 @given(CONVERSATIONS, st.integers(-10, 1000))
 def test_laws(messages: list[Said], room_tokens: int) -> None:
-    gone = dropped(messages, room_tokens)
+    gone = messages_to_drop(messages, room_tokens)
     kept = [said for index, said in enumerate(messages) if index not in gone]
     if not gone:
         return
@@ -52,6 +52,6 @@ def test_laws(messages: list[Said], room_tokens: int) -> None:
 
 @given(CONVERSATIONS, st.integers(0, 1000))
 def test_more_room_never_drops_more(messages: list[Said], room_tokens: int) -> None:
-    less, more = dropped(messages, room_tokens), dropped(messages, room_tokens + 7)
+    less, more = messages_to_drop(messages, room_tokens), messages_to_drop(messages, room_tokens + 7)
     if less and more:
         assert len(more) <= len(less)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from functions.api.ids import Digest, ModelId, PoolName
 from functions.api.snapshot import RolloutEntry, StageEntry
-from functions.decisions.rollout.events import AnyEvent, Loaded
-from functions.decisions.rollout.evidence import STREAM_SHARES, Evidence, GroupStats
-from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, begun, transition
+from functions.decisions.rollout.events import AnyEvent, VersionLoaded
+from functions.decisions.rollout.evidence import STREAM_SHARES, GroupStats, TrialEvidence
+from functions.decisions.rollout.lifecycle import Rollout, RolloutSpec, new_rollout, transition
 
 POOL = PoolName("base")
 BOT = ModelId("acme/bot")
@@ -55,14 +55,14 @@ def spec(
 
 def rollout(*events: AnyEvent, now_unix_s: float = 0.0, **more: object) -> Rollout:
     """As it is after the events, one a second."""
-    made = begun(spec(**more), now_unix_s)  # type: ignore[arg-type]
+    made = new_rollout(spec(**more), now_unix_s)  # type: ignore[arg-type]
     for seconds, event in enumerate(events, start=1):
         made = transition(made, event, now_unix_s + seconds)
     return made
 
 
 def running(**more: object) -> Rollout:
-    return rollout(Loaded(), **more)
+    return rollout(VersionLoaded(), **more)
 
 
 @dataclass
@@ -86,9 +86,9 @@ class Traffic:
             group.total_ms.add(total_ms)
 
 
-def evidence(candidate: Sequence[object], control: Sequence[object], heard_unix_s: float | None = 0.0) -> Evidence:
+def evidence(candidate: Sequence[object], control: Sequence[object], heard_unix_s: float | None = 0.0) -> TrialEvidence:
     """Each group as (requests, Traffic)."""
-    made = Evidence(heard_unix_s=heard_unix_s)
+    made = TrialEvidence(heard_unix_s=heard_unix_s)
     for group, (requests, traffic) in ((made.candidate, candidate), (made.control, control)):
         traffic.into(group, requests)  # type: ignore[attr-defined]
     return made

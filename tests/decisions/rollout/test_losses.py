@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from functions.api.ids import ReplicaId
 from functions.decisions.rollout import losses as losses_module
 from functions.decisions.rollout.evaluation import evaluate
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.evidence import TrialEvidence
 from functions.decisions.rollout.losses import BURST_S, DYING_S, FORGET_AFTER_S, MAX_UNDECIDED, Losses
 from tests.decisions.rollout.rollouts import Traffic, evidence, running
 from tests.decisions.rollout.test_rollout_evaluation import EVERYWHERE
@@ -37,7 +37,7 @@ class Told:
         self.counted += self.losses.answered(replica, sent_s, self.now_s)
 
     def look(self) -> None:
-        self.counted += self.losses.decided(self.now_s, lambda _: self.heard_s)
+        self.counted += self.losses.collect_decided(self.now_s, lambda _: self.heard_s)
 
     def after(self, seconds: float) -> None:
         self.now_s += seconds
@@ -158,7 +158,7 @@ def test_never_more_than_failed_and_never_none(steps: list[tuple[str, float]]) -
 # what losses prove
 
 
-def with_losses(lost: int, good_between: int) -> Evidence:
+def with_losses(lost: int, good_between: int) -> TrialEvidence:
     """So many losses, and so many answers before each."""
     seen = evidence((lost * good_between, Traffic()), (5000, Traffic()), 69.0)
     seen.candidate.requests += lost

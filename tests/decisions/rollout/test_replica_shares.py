@@ -11,13 +11,13 @@ from functions.api import snapshot as snapshots
 from functions.api.ids import EngineName, ModelId
 from functions.api.snapshot import ModelEntry, Snapshot, SplitEntry, VersionEntry
 from functions.decisions.rollout.evaluation import Residency, evaluate
-from functions.decisions.rollout.events import AnyEvent, Loaded, Paused, RolledBack, StagePassed
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.events import AnyEvent, Paused, RolledBack, StagePassed, VersionLoaded
+from functions.decisions.rollout.evidence import TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.replica_shares import (
     VersionShares,
-    aims,
-    is_borne,
+    can_serve_share,
+    candidate_targets,
     next_percent,
     share_percent,
     wanted_shares,
@@ -45,36 +45,36 @@ def wanted(row: Rollout, replicas: int = 4, surge: int = 1, *, widens: bool = Fa
 
 
 def test_worked_example_of_four_replicas() -> None:
-    first = of_base(Loaded())
+    first = of_base(VersionLoaded())
     assert wanted(first) == VersionShares("v1", {"v2": 1}, is_moving=True)
     assert wanted(first, widens=True) == VersionShares("v1", {"v2": 2}, is_moving=True)
-    assert not is_borne(next_percent(first), 1, 4)
-    assert share_percent(first, 2, 3, widens=True) == 40 and is_borne(next_percent(first), 2, 3)
-    second = of_base(Loaded(), StagePassed())
+    assert not can_serve_share(next_percent(first), 1, 4)
+    assert share_percent(first, 2, 3, widens=True) == 40 and can_serve_share(next_percent(first), 2, 3)
+    second = of_base(VersionLoaded(), StagePassed())
     assert wanted(second) == VersionShares("v1", {"v2": 2}, is_moving=True)
     assert wanted(second, widens=True) == VersionShares("v1", {"v2": 4}, is_moving=True)
-    assert share_percent(second, 3, 1, widens=True) == 75 and is_borne(next_percent(second), 4, 1)
-    assert not is_borne(next_percent(second), 3, 2)
+    assert share_percent(second, 3, 1, widens=True) == 75 and can_serve_share(next_percent(second), 4, 1)
+    assert not can_serve_share(next_percent(second), 3, 2)
 
 
 def test_two_replicas_end_with_two() -> None:
     """On the way there 1 of each is ready, while the other of the old is changed: one that dies then was all that new
     sessions had."""
     policy = msgspec.structs.replace(CAREFUL, stages=(CAREFUL.stages[1], CAREFUL.stages[-1]))  # 10 and 100 %
-    row = rollout(Loaded(), model=BASE, policy=policy)
+    row = rollout(VersionLoaded(), model=BASE, policy=policy)
     good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
     shares = wanted(row, 2, 1, widens=True)
     assert shares == VersionShares("v1", {"v2": 2}, is_moving=True)
-    (aim,) = aims(base("v1", "v2"), [row], shares).values()
+    (aim,) = candidate_targets(base("v1", "v2"), [row], shares).values()
     found = [evaluate(row, good, Residency(3, n, m, aim=aim), 70.0) for n, m in ((2, 1), (1, 1), (1, 2))]
     assert [(each.kind, each.widens) for each in found] == [("hold", True), ("hold", True), ("advance", False)]
 
 
 def test_two_replicas_without_a_surge_end_with_the_one_that_there_may_be() -> None:
     policy = msgspec.structs.replace(CAREFUL, stages=(CAREFUL.stages[1], CAREFUL.stages[-1]))
-    row = rollout(Loaded(), model=BASE, policy=policy)
+    row = rollout(VersionLoaded(), model=BASE, policy=policy)
     shares = wanted(row, 2, 0, widens=True)
-    assert shares is not None and aims(base("v1", "v2"), [row], shares) == {row.id: 1}
+    assert shares is not None and candidate_targets(base("v1", "v2"), [row], shares) == {row.id: 1}
     good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
     assert evaluate(row, good, Residency(2, 1, 1, aim=1), 70.0).kind == "advance"
 
@@ -96,10 +96,10 @@ def test_what_was_taken_back_has_no_replica_and_what_serves_nobody_neither() -> 
 
 def test_while_the_snapshot_shows_a_rollout_that_is_over_nothing_is_decided() -> None:
     """It completed, and the channel still points at the old version: whoever went by that would end the new one."""
-    row = of_base(Loaded())
+    row = of_base(VersionLoaded())
     published = base("v1", "v2", split=row, stable="v1")
     assert wanted_shares(published, [], (), 4, 1) is None
-    assert wanted_shares(published, [of_base(Loaded(), RolledBack("ada"))], (), 4, 1) == VersionShares("v1", {})
+    assert wanted_shares(published, [of_base(VersionLoaded(), RolledBack("ada"))], (), 4, 1) == VersionShares("v1", {})
 
 
 def test_a_channel_that_stands_on_another_version_has_a_replica() -> None:
@@ -112,7 +112,7 @@ def test_what_flips_without_stages_has_the_half_that_the_flip_waits_for() -> Non
 
 
 def test_a_share_takes_the_place_of_the_stages_own() -> None:
-    row = of_base(Loaded())
+    row = of_base(VersionLoaded())
     published = base("v1", "v2", split=row, stable="v1")
     snapshot = Snapshot(snapshots.SCHEMA_VERSION, 1, "r", 0.0, (), (), (published,), ())
     assert with_shares(snapshot, {row.id: 33}).models[0].splits[0].percent == 33
@@ -128,7 +128,7 @@ def test_a_share_takes_the_place_of_the_stages_own() -> None:
 def test_no_more_replicas_than_there_may_be_and_one_of_the_old_stays(
     replicas: int, surge: int, stage: int, widens: bool
 ) -> None:
-    found = wanted(of_base(Loaded(), *[StagePassed()] * stage), replicas, surge, widens=widens)
+    found = wanted(of_base(VersionLoaded(), *[StagePassed()] * stage), replicas, surge, widens=widens)
     assert found is not None
     assert found.others_total <= replicas + surge - 1
     if replicas + surge > 1:
@@ -137,7 +137,7 @@ def test_no_more_replicas_than_there_may_be_and_one_of_the_old_stays(
 
 @given(candidates=st.integers(0, 40), controls=st.integers(0, 40), stage=st.integers(0, 1))
 def test_the_share_lies_between_this_stage_and_the_next(candidates: int, controls: int, stage: int) -> None:
-    row = of_base(Loaded(), *[StagePassed()] * stage)
+    row = of_base(VersionLoaded(), *[StagePassed()] * stage)
     share = share_percent(row, candidates, controls, widens=True)
     assert row.percent <= share <= min(99, next_percent(row))
     assert share_percent(row, candidates, controls, widens=False) == row.percent
@@ -145,25 +145,27 @@ def test_the_share_lies_between_this_stage_and_the_next(candidates: int, control
 
 def test_a_base_begins_when_its_first_stages_replicas_have_it() -> None:
     """Of an adapter, half of all: of a base that would be half of the pool for a stage of one percent."""
-    assert evaluate(of_base(), Evidence(), Residency(5, 4, 1), 1.0).kind == "loaded"
-    assert evaluate(of_base(), Evidence(), Residency(4, 4, 0), 1.0).kind == "hold"
+    assert evaluate(of_base(), TrialEvidence(), Residency(5, 4, 1), 1.0).kind == "loaded"
+    assert evaluate(of_base(), TrialEvidence(), Residency(4, 4, 0), 1.0).kind == "hold"
 
 
 def test_adapters_that_do_not_load_on_the_new_base_hold_it_in_words() -> None:
     """It has replicas and good evidence, and a share of those adapters' requests would be refused there."""
     where = Residency(5, 4, 1, refusing=1, refusal="acme/bot: its rank 64 is over the engine's 16")
-    loading = evaluate(of_base(), Evidence(), where, 1.0)
+    loading = evaluate(of_base(), TrialEvidence(), where, 1.0)
     assert (loading.kind, loading.reason.endswith(where.refusal)) == ("hold", True)
-    assert evaluate(of_base(), Evidence(), where, 10_000.0).kind == "load_failed", "at its deadline it is taken back"
+    assert evaluate(of_base(), TrialEvidence(), where, 10_000.0).kind == "load_failed", (
+        "at its deadline it is taken back"
+    )
     good = evidence((200, Traffic()), (2000, Traffic()), heard_unix_s=70.0)
-    running = evaluate(of_base(Loaded()), good, where, 70.0)
+    running = evaluate(of_base(VersionLoaded()), good, where, 70.0)
     assert (running.kind, running.widens) == ("hold", False)
     assert running.reason.endswith(f"an adapter does not load on v2: {where.refusal}")
 
 
 @pytest.mark.parametrize(("candidates", "kind"), [(1, "hold"), (2, "advance")])
 def test_a_stage_that_has_passed_waits_for_the_next_ones_replicas(candidates: int, kind: str) -> None:
-    row = of_base(Loaded())
+    row = of_base(VersionLoaded())
     good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
     verdict = evaluate(row, good, Residency(5, 5 - candidates, candidates), 70.0)
     assert (verdict.kind, verdict.widens) == (kind, kind == "hold")
@@ -174,17 +176,19 @@ def lost(without_s: float) -> Residency:
 
 
 def test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the_deadline() -> None:
-    row, good = of_base(Loaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
+    row, good = of_base(VersionLoaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
     held = evaluate(row, good, lost(599.0), 70.0)
     assert held.kind == "hold" and not held.widens
     assert held.reason.endswith("no replica has v2: v1 serves its share until one is back")
     halted = evaluate(row, good, lost(600.0), 70.0)
     assert halted.kind == "halt" and halted.reason.endswith("no replica has had v2 for 10m 0s")
-    assert evaluate(of_base(Loaded(), Paused("ada")), good, lost(600.0), 70.0).kind == "halt", "the guard is on duty"
+    assert evaluate(of_base(VersionLoaded(), Paused("ada")), good, lost(600.0), 70.0).kind == "halt", (
+        "the guard is on duty"
+    )
 
 
 def test_that_no_replica_is_ready_says_nothing_of_a_version() -> None:
-    row, good = of_base(Loaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
+    row, good = of_base(VersionLoaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
     assert "no replica has" not in evaluate(row, good, Residency(), 70.0).reason
-    adapter = rollout(Loaded(), policy=STAGES)
+    adapter = rollout(VersionLoaded(), policy=STAGES)
     assert evaluate(adapter, good, lost(600.0), 70.0).kind == "advance", "an adapter's evidence has it"

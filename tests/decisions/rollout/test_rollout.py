@@ -11,7 +11,6 @@ from functions.api.snapshot import RolloutEntry, StageEntry
 from functions.decisions.rollout.events import (
     AnyEvent,
     Breached,
-    Loaded,
     LoadFailed,
     Paused,
     Promoted,
@@ -19,6 +18,7 @@ from functions.decisions.rollout.events import (
     RolledBack,
     StagePassed,
     Superseded,
+    VersionLoaded,
     Withdrawn,
 )
 from functions.decisions.rollout.lifecycle import (
@@ -27,8 +27,8 @@ from functions.decisions.rollout.lifecycle import (
     TABLE,
     IllegalTransition,
     Rollout,
-    begun,
     id_of,
+    new_rollout,
     rollout_id,
     transition,
 )
@@ -36,7 +36,7 @@ from tests.decisions.rollout.rollouts import AT_ONCE, CAREFUL, rollout, running,
 
 ME = "ada"
 ALL: dict[type[AnyEvent], AnyEvent] = {
-    Loaded: Loaded(),
+    VersionLoaded: VersionLoaded(),
     StagePassed: StagePassed(),
     Breached: Breached("5% against 2%"),
     LoadFailed: LoadFailed("wrong rank"),
@@ -50,23 +50,24 @@ ALL: dict[type[AnyEvent], AnyEvent] = {
 FRESH = {
     "loading": rollout(),
     "running": running(),
-    "paused": rollout(Loaded(), Paused(ME)),
-    "completed": rollout(Loaded(), Promoted(ME)),
-    "rolled_back": rollout(Loaded(), Breached("bad")),
+    "paused": rollout(VersionLoaded(), Paused(ME)),
+    "completed": rollout(VersionLoaded(), Promoted(ME)),
+    "rolled_back": rollout(VersionLoaded(), Breached("bad")),
     "superseded": rollout(Superseded()),
 }
 NO = "not allowed"
 TABLE_OF_THIS_PAGE: dict[str, dict[type[AnyEvent], str]] = {
     "loading": {
-        Loaded: "running", StagePassed: NO, Breached: NO, LoadFailed: "rolled_back", Paused: "paused", Resumed: NO,
-        Promoted: NO, RolledBack: "rolled_back", Superseded: "superseded", Withdrawn: "rolled_back",
+        VersionLoaded: "running", StagePassed: NO, Breached: NO, LoadFailed: "rolled_back", Paused: "paused",
+        Resumed: NO, Promoted: NO, RolledBack: "rolled_back", Superseded: "superseded", Withdrawn: "rolled_back",
     },
     "running": {
-        Loaded: NO, StagePassed: "running", Breached: "rolled_back", LoadFailed: NO, Paused: "paused", Resumed: NO,
-        Promoted: "completed", RolledBack: "rolled_back", Superseded: "superseded", Withdrawn: "rolled_back",
+        VersionLoaded: NO, StagePassed: "running", Breached: "rolled_back", LoadFailed: NO, Paused: "paused",
+        Resumed: NO, Promoted: "completed", RolledBack: "rolled_back", Superseded: "superseded",
+        Withdrawn: "rolled_back",
     },
     "paused": {
-        Loaded: NO, StagePassed: NO, Breached: "rolled_back", LoadFailed: NO, Paused: NO, Resumed: "running",
+        VersionLoaded: NO, StagePassed: NO, Breached: "rolled_back", LoadFailed: NO, Paused: NO, Resumed: "running",
         Promoted: "completed", RolledBack: "rolled_back", Superseded: "superseded", Withdrawn: "rolled_back",
     },
     "rolled_back": dict.fromkeys(EVENTS, NO) | {Resumed: "loading", Superseded: "superseded"},
@@ -95,18 +96,18 @@ def test_the_table(state: str, event: type[AnyEvent]) -> None:
 
 
 def test_a_rollout_passes_its_stages_and_completes() -> None:
-    steps = [rollout(Loaded(), *[StagePassed()] * passed) for passed in range(4)]
+    steps = [rollout(VersionLoaded(), *[StagePassed()] * passed) for passed in range(4)]
     assert [step.percent for step in steps] == [1, 10, 50, 100]
     assert [step.state for step in steps] == ["running"] * 3 + ["completed"]
     assert rollout().percent == 0
 
 
 def test_a_policy_of_one_stage_completes_when_it_is_loaded() -> None:
-    assert rollout(Loaded(), policy=AT_ONCE).state == "completed"
+    assert rollout(VersionLoaded(), policy=AT_ONCE).state == "completed"
 
 
 def test_a_pause_keeps_the_share_and_goes_on_where_it_was() -> None:
-    paused = rollout(Loaded(), StagePassed(), Paused(ME))
+    paused = rollout(VersionLoaded(), StagePassed(), Paused(ME))
     assert (paused.percent, paused.reason) == (10, "paused by ada")
     resumed = transition(paused, Resumed(ME), 50.0)
     assert (resumed.state, resumed.stage, resumed.stage_began_unix_s) == ("running", 1, 50.0)
@@ -127,28 +128,28 @@ def test_nobody_is_sent_to_what_is_not_loaded() -> None:
 
 
 def test_resuming_what_was_taken_back_is_another_attempt_with_its_own_evidence() -> None:
-    back = rollout(Loaded(), StagePassed(), Breached("bad"))
+    back = rollout(VersionLoaded(), StagePassed(), Breached("bad"))
     assert (back.percent, back.reason) == (0, "bad")
     again = transition(back, Resumed(ME), 60.0)
     assert (again.state, again.stage, again.attempt, again.percent, again.loaded) == ("loading", 0, 2, 0, False)
     assert [again.trial, rollout().trial] == [100, 0]
     third = transition(transition(again, LoadFailed("no"), 61.0), Resumed(ME), 62.0)
-    assert transition(transition(third, Loaded(), 63.0), StagePassed(), 64.0).trial == 201
+    assert transition(transition(third, VersionLoaded(), 63.0), StagePassed(), 64.0).trial == 201
 
 
 def test_what_was_taken_back_and_is_not_declared_any_more_keeps_its_reason() -> None:
-    over = transition(rollout(Loaded(), Breached("5% against 2%")), Superseded(), 9.0)
+    over = transition(rollout(VersionLoaded(), Breached("5% against 2%")), Superseded(), 9.0)
     assert (over.state, over.reason) == ("superseded", "5% against 2%")
 
 
 def test_attempts_are_bounded() -> None:
-    tried = rollout(Loaded(), Breached("bad"))
+    tried = rollout(VersionLoaded(), Breached("bad"))
     with pytest.raises(IllegalTransition, match="1000 times"):
         transition(replace(tried, attempt=MAX_ATTEMPTS), Resumed(ME), 1.0)
 
 
 def test_two_controllers_make_the_same_rollout_and_another_step_another() -> None:
-    first, again = begun(spec(), 1.0), begun(spec(), 2.0)
+    first, again = new_rollout(spec(), 1.0), new_rollout(spec(), 2.0)
     assert first.id == again.id == id_of(spec())
     others = {id_of(spec(end="v3")), id_of(spec("v0")), id_of(spec(channel="next")), id_of(spec(previous=first.id))}
     assert len({first.id, *others}) == 5
@@ -203,5 +204,5 @@ def test_only_what_is_loaded_gets_traffic(history: list[AnyEvent]) -> None:
 @given(events, st.integers(1, 5))
 def test_a_rollout_of_any_number_of_stages_ends(history: list[AnyEvent], stages: int) -> None:
     policy = RolloutEntry("p", (*(StageEntry(n + 1, 1.0) for n in range(stages - 1)), StageEntry(100)))
-    last = replayed([Loaded(), *[StagePassed()] * stages, *history], policy)[-1]
+    last = replayed([VersionLoaded(), *[StagePassed()] * stages, *history], policy)[-1]
     assert last.state == "completed"

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from functions.decisions.rollout import codec as rollout_codec
 from functions.decisions.rollout.codec import Command, RolloutInvalid
-from functions.decisions.rollout.events import AnyEvent, Breached, Loaded, RolledBack, Superseded
+from functions.decisions.rollout.events import AnyEvent, Breached, RolledBack, Superseded, VersionLoaded
 from tests.decisions.rollout.rollouts import rollout, running, spec
 from tests.decisions.rollout.test_rollout import ALL, events, replayed
 
@@ -26,7 +26,7 @@ def test_events_come_back_as_they_were(event: AnyEvent) -> None:
 
 def test_events_are_told_apart_by_what_has_happened() -> None:
     assert rollout_codec.encode(Breached("p99")) == b'{"is":"breached","reason":"p99"}'
-    assert rollout_codec.encode(Loaded()) == b'{"is":"loaded"}'
+    assert rollout_codec.encode(VersionLoaded()) == b'{"is":"loaded"}'
     assert rollout_codec.decode_event('{"is":"rolled_back","by":"ada"}') == RolledBack("ada", "")
     assert rollout_codec.decode_event('{"is":"superseded"}') == Superseded("")
 

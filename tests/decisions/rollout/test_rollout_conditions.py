@@ -6,7 +6,7 @@ from math import exp, log
 import pytest
 
 from functions.decisions.quantile_sketch import bucket_of
-from functions.decisions.rollout.conditions import Finding, judge
+from functions.decisions.rollout.conditions import ConditionFinding, judge
 from functions.decisions.rollout.evidence import GroupStats
 from functions.decisions.rollout.sequential_test import log_weight, quantile_below_ms
 from tests.decisions.rollout.rollouts import Traffic
@@ -24,7 +24,7 @@ def counts(requests: int, errors: int) -> GroupStats:
     return GroupStats(requests, errors)
 
 
-def judged(text: str, candidate: GroupStats, control: GroupStats) -> Finding:
+def judged(text: str, candidate: GroupStats, control: GroupStats) -> ConditionFinding:
     return judge(text, candidate, control, ALPHA)
 
 

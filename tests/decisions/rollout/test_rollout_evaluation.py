@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, Verdict, alpha_of, evaluate
-from functions.decisions.rollout.events import Breached, Loaded, LoadFailed, Paused, StagePassed
-from functions.decisions.rollout.evidence import Evidence
+from functions.decisions.rollout.evaluation import Residency, RolloutTimeouts, RolloutVerdict, alpha_of, evaluate
+from functions.decisions.rollout.events import Breached, LoadFailed, Paused, StagePassed, VersionLoaded
+from functions.decisions.rollout.evidence import TrialEvidence
 from functions.decisions.rollout.lifecycle import Rollout, transition
 from tests.decisions.rollout.rollouts import AT_ONCE, CAREFUL, Traffic, evidence, rollout, running
 
@@ -16,16 +16,18 @@ EVERYWHERE = Residency(ready=3, with_control=3, with_candidate=3, with_both=3)
 OVER = 61.0  # a stage lasts 60 s, and began at 1
 
 
-def judged(row: Rollout, seen: Evidence, now_unix_s: float = OVER + 1, where: Residency = EVERYWHERE) -> Verdict:
+def judged(
+    row: Rollout, seen: TrialEvidence, now_unix_s: float = OVER + 1, where: Residency = EVERYWHERE
+) -> RolloutVerdict:
     return evaluate(row, seen, where, now_unix_s)
 
 
-def good(candidate: int = 100, control: int = 5000, heard_unix_s: float | None = OVER) -> Evidence:
+def good(candidate: int = 100, control: int = 5000, heard_unix_s: float | None = OVER) -> TrialEvidence:
     seeds = [Traffic(rng=random.Random(seed)) for seed in (1, 2)]
     return evidence((candidate, seeds[0]), (control, seeds[1]), heard_unix_s)
 
 
-def bad(candidate: int, error_ratio: float) -> Evidence:
+def bad(candidate: int, error_ratio: float) -> TrialEvidence:
     worse = Traffic(error_ratio=error_ratio, rng=random.Random(3))
     return evidence((candidate, worse), (5000, Traffic()), OVER)
 
@@ -38,7 +40,7 @@ def test_a_stage_passes_when_it_has_lasted_on_enough_good_evidence() -> None:
 @pytest.mark.parametrize(
     ("seen", "now_unix_s", "why"),
     [
-        (Evidence(), OVER + 1, "no gateway has reported yet"),
+        (TrialEvidence(), OVER + 1, "no gateway has reported yet"),
         (good(heard_unix_s=OVER), OVER + 46, "no report for 46 s"),
         (good(candidate=49), OVER + 1, "49 of 50 requests of v2"),
         (good(), 31.0, "no problems, 30 s of 60 s"),
@@ -47,7 +49,7 @@ def test_a_stage_passes_when_it_has_lasted_on_enough_good_evidence() -> None:
     ],
     ids=["nothing-heard", "silence", "too-few", "too-early", "no-control", "suspected"],
 )
-def test_holds_stage_when_evidence_is_missing(seen: Evidence, now_unix_s: float, why: str) -> None:
+def test_holds_stage_when_evidence_is_missing(seen: TrialEvidence, now_unix_s: float, why: str) -> None:
     verdict = judged(running(), seen, now_unix_s)
     assert (verdict.kind, verdict.event) == ("hold", None)
     assert why in verdict.reason
@@ -72,13 +74,17 @@ def test_proof_halts_at_once_whatever_the_time_and_however_old_the_evidence() ->
 
 
 def test_a_pause_stops_what_passes_and_not_what_halts() -> None:
-    paused = rollout(Loaded(), Paused("ada"))
+    paused = rollout(VersionLoaded(), Paused("ada"))
     assert judged(paused, good()).kind == "hold"
     assert judged(paused, bad(400, 0.3)).kind == "halt"
 
 
 def test_what_is_over_or_not_loaded_is_held() -> None:
-    for row in (rollout(Paused("ada")), rollout(Loaded(), Breached("bad")), rollout(Loaded(), policy=AT_ONCE)):
+    for row in (
+        rollout(Paused("ada")),
+        rollout(VersionLoaded(), Breached("bad")),
+        rollout(VersionLoaded(), policy=AT_ONCE),
+    ):
         assert judged(row, bad(400, 0.9)).kind == "hold"
 
 
@@ -113,31 +119,31 @@ class Load:
 )
 def test_loading_ends_when_the_new_version_is_where_the_old_one_is(load: Load, kind: str) -> None:
     where = Residency(load.ready, load.control, load.candidate, load.both, load.refusing, "wrong rank")
-    verdict = evaluate(rollout(), Evidence(), where, 30.0)
+    verdict = evaluate(rollout(), TrialEvidence(), where, 30.0)
     assert verdict.kind == kind
-    assert isinstance(verdict.event, {"loaded": Loaded, "hold": type(None), "load_failed": LoadFailed}[kind])
+    assert isinstance(verdict.event, {"loaded": VersionLoaded, "hold": type(None), "load_failed": LoadFailed}[kind])
 
 
 def test_a_refusal_is_given_time_to_pass() -> None:
     refused = Residency(ready=2, with_control=2, refusing=2, refusal="the store is away")
-    assert evaluate(rollout(), Evidence(), refused, 19.0).kind == "hold"
-    verdict = evaluate(rollout(), Evidence(), refused, 20.0)
+    assert evaluate(rollout(), TrialEvidence(), refused, 19.0).kind == "hold"
+    verdict = evaluate(rollout(), TrialEvidence(), refused, 20.0)
     assert verdict.event == LoadFailed("no replica can load v2: the store is away")
-    assert evaluate(rollout(), Evidence(), refused, 20.0, RolloutTimeouts(patience_s=60.0)).kind == "hold"
+    assert evaluate(rollout(), TrialEvidence(), refused, 20.0, RolloutTimeouts(patience_s=60.0)).kind == "hold"
 
 
 def test_loading_ends_at_its_deadline_while_somebody_could_load() -> None:
     slow = Residency(ready=2, with_control=2, with_candidate=1, with_both=1)
-    assert evaluate(rollout(), Evidence(), slow, 599.0).kind == "hold"
-    assert evaluate(rollout(), Evidence(), slow, 600.0).kind == "load_failed"
-    assert evaluate(rollout(), Evidence(), NOWHERE, 6000.0).kind == "hold"
+    assert evaluate(rollout(), TrialEvidence(), slow, 599.0).kind == "hold"
+    assert evaluate(rollout(), TrialEvidence(), slow, 600.0).kind == "load_failed"
+    assert evaluate(rollout(), TrialEvidence(), NOWHERE, 6000.0).kind == "hold"
 
 
 def test_a_pool_that_slept_has_its_time_from_when_it_woke() -> None:
     """Else what is pushed while it sleeps is taken back at the first look after it wakes."""
     woken = Residency(ready=1, with_control=1, since_unix_s=5990.0)
-    assert evaluate(rollout(), Evidence(), woken, 6000.0).kind == "hold"
-    assert evaluate(rollout(), Evidence(), woken, 6590.0).kind == "load_failed"
+    assert evaluate(rollout(), TrialEvidence(), woken, 6000.0).kind == "hold"
+    assert evaluate(rollout(), TrialEvidence(), woken, 6590.0).kind == "load_failed"
 
 
 def test_a_good_rollout_goes_through_by_itself() -> None:

@@ -61,6 +61,8 @@ def test_worse_versions_never_get_through(candidate: Behaviour, latest_stage: in
 def test_the_demos_default_policy_is_the_built_in_one() -> None:
     file = Path(__file__).parents[3] / "policies" / "rollouts.yaml"
     loaded = load_texts([("policies/rollouts.yaml", file.read_bytes())])
-    entries = {declared.value.metadata.name: rollout_entry(declared.value) for declared in loaded.of(RolloutPolicy)}
+    entries = {
+        declared.value.metadata.name: rollout_entry(declared.value) for declared in loaded.objects_of(RolloutPolicy)
+    }
     assert entries["default"] == DEFAULT_ROLLOUT
     assert [stage.percent for stage in entries["at-once"].stages] == [100]

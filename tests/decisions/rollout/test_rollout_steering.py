@@ -11,7 +11,6 @@ from functions.api.snapshot import ModelEntry, PoolEntry, RolloutEntry, Snapshot
 from functions.decisions.rollout.events import (
     AnyEvent,
     Breached,
-    Loaded,
     LoadFailed,
     Paused,
     Promoted,
@@ -19,10 +18,11 @@ from functions.decisions.rollout.events import (
     RolledBack,
     StagePassed,
     Superseded,
+    VersionLoaded,
     Withdrawn,
 )
-from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, begun, id_of, transition
-from functions.decisions.rollout.steering import Create, PostEvent, Rows, Steered, moved_with, steer
+from functions.decisions.rollout.lifecycle import IllegalTransition, Rollout, id_of, new_rollout, transition
+from functions.decisions.rollout.steering import Create, PostEvent, Rows, Steered, follow_rollouts, steer
 from tests.decisions.rollout.rollouts import AT_ONCE, BOT, CAREFUL, POOL, digest, rollout, spec
 
 UNKNOWN = Rows(are_known=False)
@@ -93,7 +93,7 @@ def test_while_it_loads_the_new_version_comes_in_and_nobody_is_sent_to_it() -> N
 
 @pytest.mark.parametrize(("passed", "percent"), [(0, 1), (1, 10), (2, 50)])
 def test_a_running_stage_splits_its_share(passed: int, percent: int) -> None:
-    row = rollout(Loaded(), *[StagePassed()] * passed)
+    row = rollout(VersionLoaded(), *[StagePassed()] * passed)
     entry = only(steered(OLD, NEW, rows(row)))
     (split,) = entry.splits
     assert (split.channel, split.rollout, split.stage, split.percent) == ("stable", row.id, passed, percent)
@@ -101,7 +101,7 @@ def test_a_running_stage_splits_its_share(passed: int, percent: int) -> None:
 
 
 def test_a_pause_keeps_the_split_and_before_that_only_the_version_which_asks_for_no_place() -> None:
-    (split,) = only(steered(OLD, NEW, rows(rollout(Loaded(), StagePassed(), Paused(ME))))).splits
+    (split,) = only(steered(OLD, NEW, rows(rollout(VersionLoaded(), StagePassed(), Paused(ME))))).splits
     assert split.percent == 10
     entry = only(steered(OLD, model("v2", stable="v2"), rows(rollout(Paused(ME)))))
     assert (entry.channels, [one.name for one in entry.versions]) == ({"stable": "v1"}, ["v1", "v2"])
@@ -110,11 +110,11 @@ def test_a_pause_keeps_the_split_and_before_that_only_the_version_which_asks_for
 
 @pytest.mark.parametrize("previous", [None, OLD, NEW])
 def test_what_is_completed_is_what_is_declared(previous: ModelEntry | None) -> None:
-    made = steered(previous, NEW, rows(rollout(Loaded(), Promoted(ME))))
+    made = steered(previous, NEW, rows(rollout(VersionLoaded(), Promoted(ME))))
     assert (only(made), made.commands, made.rollouts) == (NEW, (), ())
 
 
-@pytest.mark.parametrize("end", [(Loaded(), Breached("bad")), (LoadFailed("wrong rank"),)])
+@pytest.mark.parametrize("end", [(VersionLoaded(), Breached("bad")), (LoadFailed("wrong rank"),)])
 @pytest.mark.parametrize("previous", [None, OLD])
 def test_what_was_taken_back_stays_back(previous: ModelEntry | None, end: tuple[AnyEvent, ...]) -> None:
     """Reconcile after reconcile, until the target changes or somebody resumes it."""
@@ -125,14 +125,14 @@ def test_what_was_taken_back_stays_back(previous: ModelEntry | None, end: tuple[
 
 
 def test_somebody_resumes_what_was_taken_back() -> None:
-    again = transition(rollout(Loaded(), Breached("bad")), Resumed(ME), 9.0)
+    again = transition(rollout(VersionLoaded(), Breached("bad")), Resumed(ME), 9.0)
     assert only(steered(OLD, NEW, rows(again))).channels == {"stable": "v1", INCOMING: "v2"}
-    (split,) = only(steered(OLD, NEW, rows(transition(again, Loaded(), 10.0)))).splits
+    (split,) = only(steered(OLD, NEW, rows(transition(again, VersionLoaded(), 10.0)))).splits
     assert split.stage == 100
 
 
 def test_another_target_after_a_halt_is_another_rollout() -> None:
-    back = rollout(Loaded(), Breached("bad"))
+    back = rollout(VersionLoaded(), Breached("bad"))
     made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(back))
     following = spec("v1", "v3", previous=back.id)
     assert made.commands == (PostEvent(back.id, back.lock_version, Superseded(id_of(following))), Create(following))
@@ -140,7 +140,7 @@ def test_another_target_after_a_halt_is_another_rollout() -> None:
 
 
 def test_who_takes_back_what_was_halted_and_declares_it_again_begins_anew() -> None:
-    back = rollout(Loaded(), Breached("bad"))
+    back = rollout(VersionLoaded(), Breached("bad"))
     made = steered(OLD, OLD, rows(back))
     assert made.commands == (PostEvent(back.id, back.lock_version, Superseded("")),)
     assert (only(made), made.rollouts) == (OLD, ())
@@ -149,13 +149,15 @@ def test_who_takes_back_what_was_halted_and_declares_it_again_begins_anew() -> N
 
 
 def test_the_same_target_declared_again_after_a_halt_and_another_version_is_another_rollout() -> None:
-    back = rollout(Loaded(), Breached("bad"))
+    back = rollout(VersionLoaded(), Breached("bad"))
     third = model("v1", "v2", "v3", stable="v3")
     made = steered(third, model("v1", "v2", "v3", stable="v2"), rows(back))
     assert made.commands == (Create(spec("v3", "v2", previous=back.id)),)
 
 
-@pytest.mark.parametrize("before", [(), (Loaded(),), (Loaded(), StagePassed()), (Loaded(), Paused(ME))])
+@pytest.mark.parametrize(
+    "before", [(), (VersionLoaded(),), (VersionLoaded(), StagePassed()), (VersionLoaded(), Paused(ME))]
+)
 def test_whoever_takes_back_the_declaration_withdraws_the_rollout(before: tuple[AnyEvent, ...]) -> None:
     row = rollout(*before)
     made = steered(OLD, OLD, rows(row))
@@ -165,7 +167,7 @@ def test_whoever_takes_back_the_declaration_withdraws_the_rollout(before: tuple[
 
 
 def test_another_target_while_it_runs_supersedes_the_rollout() -> None:
-    row = rollout(Loaded(), StagePassed())
+    row = rollout(VersionLoaded(), StagePassed())
     made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(row))
     following = spec("v1", "v3", previous=row.id)
     assert made.commands == (PostEvent(row.id, row.lock_version, Superseded(id_of(following))), Create(following))
@@ -175,7 +177,7 @@ def test_another_target_while_it_runs_supersedes_the_rollout() -> None:
 
 
 def test_a_policy_that_is_at_once_by_now_ends_the_rollout_for_another_target() -> None:
-    row = rollout(Loaded())
+    row = rollout(VersionLoaded())
     made = steered(OLD, model("v1", "v2", "v3", rollout="at-once", stable="v3"), rows(row))
     assert made.commands == (PostEvent(row.id, row.lock_version, Superseded("")),)
     assert only(made).channels == {"stable": "v3"}
@@ -192,36 +194,36 @@ def test_a_model_that_names_no_policy_has_the_built_in_stages() -> None:
     assert [stage.percent for stage in created.spec.policy.stages] == [1, 10, 50, 100]
 
 
-@pytest.mark.parametrize("before", [(), (Loaded(), StagePassed())])
+@pytest.mark.parametrize("before", [(), (VersionLoaded(), StagePassed())])
 def test_the_old_version_stays_while_it_serves_although_nobody_declares_it(before: tuple[AnyEvent, ...]) -> None:
     entry = only(steered(OLD, model("v2", stable="v2"), rows(rollout(*before))))
     assert [one.name for one in entry.versions] == ["v1", "v2"]
     assert entry.channels["stable"] == "v1"
-    halted = rollout(Loaded(), Breached("bad"))
+    halted = rollout(VersionLoaded(), Breached("bad"))
     assert only(steered(OLD, model("v2", stable="v2"), rows(halted))).channels == {"stable": "v1"}
-    done = rollout(Loaded(), Promoted(ME))
+    done = rollout(VersionLoaded(), Promoted(ME))
     assert [one.name for one in only(steered(OLD, model("v2", stable="v2"), rows(done))).versions] == ["v2"]
 
 
 def test_a_model_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
-    row = rollout(Loaded())
+    row = rollout(VersionLoaded())
     made = steered(OLD, None, rows(row))
     assert made.commands == (
         PostEvent(row.id, row.lock_version, Withdrawn("acme/bot:stable is not declared any more")),
     )
-    back = rollout(Loaded(), Breached("bad"))
+    back = rollout(VersionLoaded(), Breached("bad"))
     assert steered(OLD, None, rows(back)).commands == (PostEvent(back.id, back.lock_version, Superseded()),)
-    assert steered(OLD, None, rows(rollout(Loaded(), Promoted(ME)))).commands == ()
+    assert steered(OLD, None, rows(rollout(VersionLoaded(), Promoted(ME)))).commands == ()
 
 
 def test_a_channel_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
-    row = rollout(Loaded())
+    row = rollout(VersionLoaded())
     made = steered(OLD, model("v1", "v2", next="v2"), rows(row))
     assert [command.rollout for command in made.commands if isinstance(command, PostEvent)] == [row.id]
     assert only(made).channels == {"next": "v2"}
 
 
-@pytest.mark.parametrize("known", [NONE, UNKNOWN, rows(rollout(Loaded()))], ids=["no-row", "unknown", "running"])
+@pytest.mark.parametrize("known", [NONE, UNKNOWN, rows(rollout(VersionLoaded()))], ids=["no-row", "unknown", "running"])
 def test_an_artifact_that_is_only_missing_moves_nothing(known: Rows) -> None:
     """v2 is declared, and its artifact is not there: the compiler leaves out both."""
     made = steered(OLD, model("v1"), known, declared={"stable": "v2"})
@@ -239,7 +241,7 @@ def test_where_rows_are_not_known_nothing_that_has_stages_moves() -> None:
 
 
 def test_a_model_that_moves_to_another_pool_leaves_its_rollout() -> None:
-    row = rollout(Loaded())
+    row = rollout(VersionLoaded())
     made = steered(OLD, model("v1", "v2", pool="other", stable="v2"), rows(row))
     assert made.commands == (PostEvent(row.id, row.lock_version, Superseded()),)
     assert only(made).channels == {"stable": "v2"}
@@ -248,7 +250,7 @@ def test_a_model_that_moves_to_another_pool_leaves_its_rollout() -> None:
 def test_a_name_that_means_another_artifact_now_is_followed_at_once() -> None:
     again = model(version("v1", "other"), stable="v1")
     assert only(steered(OLD, again, NONE)) == again
-    row = rollout(Loaded())
+    row = rollout(VersionLoaded())
     made = steered(OLD, model(version("v1", "other"), "v2", stable="v2"), rows(row))
     assert made.commands == (PostEvent(row.id, row.lock_version, Superseded()),)
     assert only(made).splits == ()
@@ -261,14 +263,14 @@ def test_the_same_artifact_under_another_name_is_no_rollout() -> None:
 
 
 def test_a_flip_without_a_row_since_then_counts_as_where_the_channel_is() -> None:
-    done = rollout(Loaded(), Promoted(ME))
+    done = rollout(VersionLoaded(), Promoted(ME))
     third = model("v1", "v2", "v3", stable="v3")
     made = steered(third, model("v1", "v2", "v3", stable="v2"), rows(done))
     assert made.commands == (Create(spec("v3", "v2", previous=done.id)),)
 
 
 def test_an_old_rollout_that_is_resumed_after_others_goes_from_where_the_channel_is() -> None:
-    again = transition(rollout(Loaded(), Breached("bad")), Resumed(ME), 9.0)
+    again = transition(rollout(VersionLoaded(), Breached("bad")), Resumed(ME), 9.0)
     third = model("v1", "v2", "v3", stable="v3")
     made = steered(third, third, rows(again))
     assert only(made).channels == {"stable": "v3"}
@@ -289,7 +291,7 @@ def api(previous: ModelEntry | None, wanted: ModelEntry, known: Rows) -> Steered
 
 
 def test_a_model_of_the_api_follows_its_rows_and_is_told_nothing() -> None:
-    row = rollout(Loaded(), StagePassed(), origin="api")
+    row = rollout(VersionLoaded(), StagePassed(), origin="api")
     made = api(OLD, OLD, rows(row))
     assert made.commands == ()
     (split,) = only(made).splits
@@ -297,8 +299,10 @@ def test_a_model_of_the_api_follows_its_rows_and_is_told_nothing() -> None:
 
 
 def test_a_models_pointer_of_the_api_is_its_channel_where_no_rollout_is_under_way() -> None:
-    assert only(api(OLD, NEW, rows(rollout(Loaded(), Promoted(ME), origin="api")))).channels == {"stable": "v2"}
-    assert only(api(OLD, OLD, rows(rollout(Loaded(), Breached("bad"), origin="api")))).channels == {"stable": "v1"}
+    assert only(api(OLD, NEW, rows(rollout(VersionLoaded(), Promoted(ME), origin="api")))).channels == {"stable": "v2"}
+    assert only(api(OLD, OLD, rows(rollout(VersionLoaded(), Breached("bad"), origin="api")))).channels == {
+        "stable": "v1"
+    }
     assert only(api(OLD, NEW, NONE)).channels == {"stable": "v2"}
 
 
@@ -311,7 +315,7 @@ def test_a_base_goes_by_stages_as_an_adapter_does() -> None:
     (created,) = made.commands
     assert isinstance(created, Create) and (created.spec.from_version, created.spec.to_version) == ("v1", "v2")
     assert only(made).channels == {"stable": "v1"}
-    row = transition(begun(created.spec, 0.0), Loaded(), 1.0)
+    row = transition(new_rollout(created.spec, 0.0), VersionLoaded(), 1.0)
     fresh = msgspec.structs.replace(base, versions=versions[1:])  # git forgets the old one
     running = steer(snapshot(old), snapshot(fresh), {id_: {"stable": "v2"}}, rows(row))
     assert [(each.name, each.engine_name) for each in only(running).versions] == [("v1", POOL), ("v2", POOL)]
@@ -320,7 +324,9 @@ def test_a_base_goes_by_stages_as_an_adapter_does() -> None:
 
 names = st.sampled_from(["v1", "v2", "v3"])
 histories = st.lists(
-    st.sampled_from([Loaded(), StagePassed(), Breached("x"), Paused(ME), Resumed(ME), Promoted(ME), Withdrawn("y")]),
+    st.sampled_from(
+        [VersionLoaded(), StagePassed(), Breached("x"), Paused(ME), Resumed(ME), Promoted(ME), Withdrawn("y")]
+    ),
     max_size=8,
 )
 
@@ -364,7 +370,7 @@ def published(row: Rollout) -> Snapshot:
 
 def moved(before: Rollout, *after: Rollout) -> ModelEntry:
     was = published(before)
-    made = moved_with(was, rows(*after))
+    made = follow_rollouts(was, rows(*after))
     snapshots.decode(snapshots.encode(made))
     assert made.models[1:] == was.models[1:]
     return made.models[0]
@@ -373,7 +379,7 @@ def moved(before: Rollout, *after: Rollout) -> ModelEntry:
 @pytest.mark.parametrize("event", [Breached("x"), RolledBack(ME), Withdrawn("x"), Superseded()])
 @pytest.mark.parametrize("passed", [0, 1, 2])
 def test_what_is_taken_back_is_without_anything_declared(event: AnyEvent, passed: int) -> None:
-    row = rollout(Loaded(), *[StagePassed()] * passed)
+    row = rollout(VersionLoaded(), *[StagePassed()] * passed)
     assert published(row).models[0].splits
     entry = moved(row, transition(row, event, 9.0))
     assert (entry.channels, entry.splits) == ({"stable": "v1"}, ())
@@ -381,7 +387,7 @@ def test_what_is_taken_back_is_without_anything_declared(event: AnyEvent, passed
 
 
 def test_its_share_and_its_end_follow_the_row() -> None:
-    row = rollout(Loaded())
+    row = rollout(VersionLoaded())
     (split,) = moved(row, transition(row, StagePassed(), 9.0)).splits
     assert (split.percent, split.stage) == (10, 1)
     entry = moved(row, transition(row, Promoted(ME), 9.0))
@@ -391,7 +397,9 @@ def test_its_share_and_its_end_follow_the_row() -> None:
     assert (entry.channels, entry.splits) == ({"stable": "v1", INCOMING: "v2"}, ())
 
 
-@pytest.mark.parametrize("events", [(), (Loaded(),), (Loaded(), StagePassed()), (Loaded(), Breached("x"))])
+@pytest.mark.parametrize(
+    "events", [(), (VersionLoaded(),), (VersionLoaded(), StagePassed()), (VersionLoaded(), Breached("x"))]
+)
 def test_rows_that_did_not_move_change_nothing(events: tuple[AnyEvent, ...]) -> None:
     row = rollout(*events)
     assert moved(row, row) == published(row).models[0]
@@ -399,15 +407,21 @@ def test_rows_that_did_not_move_change_nothing(events: tuple[AnyEvent, ...]) -> 
 
 
 def test_a_channel_that_was_flipped_since_stays() -> None:
-    for state in (rollout(Loaded(), Promoted(ME)), rollout(Loaded()), rollout(Loaded(), Breached("x"))):
+    for state in (
+        rollout(VersionLoaded(), Promoted(ME)),
+        rollout(VersionLoaded()),
+        rollout(VersionLoaded(), Breached("x")),
+    ):
         flipped = model("v1", "v2", "v3", stable="v3")
-        assert moved_with(snapshot(flipped), rows(state)).models == (flipped,)
-    back = moved_with(snapshot(OLD), rows(rollout(Loaded(), Promoted(ME)))).models
+        assert follow_rollouts(snapshot(flipped), rows(state)).models == (flipped,)
+    back = follow_rollouts(snapshot(OLD), rows(rollout(VersionLoaded(), Promoted(ME)))).models
     assert back == (OLD,), "a flip back after it completed is no rollout's"
     workshop = model(version("v1"), version("v2", "another"), stable="v1")
-    assert moved_with(snapshot(workshop), rows(rollout(Loaded()))).models == (workshop,), "v2 means something else now"
+    assert follow_rollouts(snapshot(workshop), rows(rollout(VersionLoaded()))).models == (workshop,), (
+        "v2 means something else now"
+    )
     elsewhere = model("v1", "v2", stable="v1", pool="other")
-    assert moved_with(snapshot(elsewhere), rows(rollout(Loaded()))).models == (elsewhere,)
+    assert follow_rollouts(snapshot(elsewhere), rows(rollout(VersionLoaded()))).models == (elsewhere,)
 
 
 def of_base(stable: str) -> ModelEntry:
@@ -426,7 +440,7 @@ def test_only_bases_whose_versions_have_replicas_go_by_stages(bases: set[ModelId
 
 def test_a_base_that_is_on_its_way_stays_there_whatever_became_of_its_service() -> None:
     """Else its rollout would be under way for ever, of a channel that has left it."""
-    row = rollout(Loaded(), model=POOL)
+    row = rollout(VersionLoaded(), model=POOL)
     declared = {ModelId(POOL): {"stable": "v2"}}
     made = steer(snapshot(of_base("v1")), snapshot(of_base("v2")), declared, rows(row), bases=())
     assert (only(made).channels, [split.rollout for split in only(made).splits]) == ({"stable": "v1"}, [row.id])

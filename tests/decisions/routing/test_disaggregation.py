@@ -7,7 +7,7 @@ import pytest
 
 from functions.api.ids import Digest, PoolName, ReplicaId, TenantId
 from functions.api.snapshot import PoolEntry
-from functions.decisions.routing.disaggregation import at_once, prefill_pools, transfer_ms, weigh
+from functions.decisions.routing.disaggregation import compare_split, prefill_pools, reason_to_skip, transfer_ms
 from functions.decisions.routing.replicas import ReplicaView
 from functions.decisions.routing.request import NoReplica, Prediction
 
@@ -31,19 +31,19 @@ def predicted(
 
 def test_worked_example_of_the_prologue() -> None:
     assert round(transfer_ms(8000, ENTRY)) == 84
-    busy = weigh(8000, predicted(50.0, 800.0, outstanding=10), predicted(300.0, 800.0), ENTRY)
+    busy = compare_split(8000, predicted(50.0, 800.0, outstanding=10), predicted(300.0, 800.0), ENTRY)
     assert (round(busy.one_ms), round(busy.split_ms), busy.why) == (1250, 1194, "pays")
-    calm = weigh(8000, predicted(50.0, 800.0, outstanding=6), predicted(300.0, 800.0), ENTRY)
+    calm = compare_split(8000, predicted(50.0, 800.0, outstanding=6), predicted(300.0, 800.0), ENTRY)
     assert (round(calm.one_ms), calm.why) == (1090, "slower")
 
 
 def test_worked_example_of_demand() -> None:
     """Without the prompts that its queue turns away, a prefill pool seems to have as much work as it can do."""
     full = predicted(300.0, 800.0)
-    assert weigh(8000, predicted(50.0, 800.0, outstanding=10), full, ENTRY).is_demand
-    calm = weigh(8000, predicted(50.0, 800.0, outstanding=6), full, ENTRY)
+    assert compare_split(8000, predicted(50.0, 800.0, outstanding=10), full, ENTRY).is_demand
+    calm = compare_split(8000, predicted(50.0, 800.0, outstanding=6), full, ENTRY)
     assert (calm.why, calm.is_demand, calm.wait_ms) == ("slower", True, 300.0)
-    assert not weigh(8000, predicted(50.0, 800.0, outstanding=1), full, ENTRY).is_demand
+    assert not compare_split(8000, predicted(50.0, 800.0, outstanding=1), full, ENTRY).is_demand
 
 
 @pytest.mark.parametrize(
@@ -60,29 +60,29 @@ def test_worked_example_of_demand() -> None:
 )
 def test_what_another_replica_would_not_mend_asks_for_none(reason: Any, is_demand: bool) -> None:
     busy, calm = predicted(50.0, 800.0, outstanding=10), predicted(50.0, 800.0, outstanding=1)
-    assert weigh(8000, busy, NoReplica(reason), ENTRY).is_demand == is_demand
-    assert not weigh(8000, calm, NoReplica(reason), ENTRY).is_demand, "it reads as soon by itself"
+    assert compare_split(8000, busy, NoReplica(reason), ENTRY).is_demand == is_demand
+    assert not compare_split(8000, calm, NoReplica(reason), ENTRY).is_demand, "it reads as soon by itself"
 
 
 def test_more_streams_only_ever_speak_for_a_split() -> None:
     """A stall counted with the wrong sign would send prompts away from idle replicas."""
-    pays = [weigh(8000, predicted(0.0, 800.0, n), predicted(0.0, 800.0), ENTRY).pays for n in range(40)]
+    pays = [compare_split(8000, predicted(0.0, 800.0, n), predicted(0.0, 800.0), ENTRY).pays for n in range(40)]
     assert pays == sorted(pays) and not pays[0] and pays[-1]
 
 
 def test_a_slow_link_never_pays() -> None:
     slow = msgspec.structs.replace(ENTRY, kv_transfer_bytes_per_s=125e6)  # 1 Gbit/s: 8.4 s for these
-    assert weigh(8000, predicted(0.0, 800.0, 20), predicted(0.0, 800.0), slow).why == "slower"
+    assert compare_split(8000, predicted(0.0, 800.0, 20), predicted(0.0, 800.0), slow).why == "slower"
 
 
 def test_what_is_cached_where_it_is_decoded_is_not_moved() -> None:
-    all_of_it = weigh(8000, predicted(0.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
-    half = weigh(8000, predicted(0.0, 400.0, 30, cached=4000), predicted(0.0, 800.0), ENTRY)
+    all_of_it = compare_split(8000, predicted(0.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
+    half = compare_split(8000, predicted(0.0, 400.0, 30, cached=4000), predicted(0.0, 800.0), ENTRY)
     assert half.transfer_ms == pytest.approx(all_of_it.transfer_ms / 2)
 
 
 def test_what_waits_at_the_decoding_replica_drains_meanwhile() -> None:
-    found = weigh(8000, predicted(5000.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
+    found = compare_split(8000, predicted(5000.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
     assert found.split_ms == 5000.0 and found.pays
 
 
@@ -91,15 +91,15 @@ def test_what_waits_at_the_decoding_replica_drains_meanwhile() -> None:
     [(2047, 0, "short"), (2048, 0, None), (9000, 8000, "cached"), (9000, 6952, None)],
 )
 def test_short_and_cached_prompts_are_told_apart_at_once(tokens: int, cached: int, why: str | None) -> None:
-    assert at_once(tokens, cached, 2048) == why
+    assert reason_to_skip(tokens, cached, 2048) == why
 
 
 def test_other_weights_mean_nothing_to_each_other() -> None:
     old, new = Digest("sha256:" + "a" * 64), Digest("sha256:" + "b" * 64)
     long, quick = predicted(0.0, 800.0, 30, weights=old), predicted(0.0, 1.0, weights=new)
-    assert weigh(8000, long, quick, ENTRY).why == "other_weights"
-    assert weigh(8000, long, NoReplica("weights_not_loaded"), ENTRY).why == "other_weights"
-    assert weigh(8000, long, predicted(0.0, 1.0), ENTRY).pays  # nobody tells: an older agent
+    assert compare_split(8000, long, quick, ENTRY).why == "other_weights"
+    assert compare_split(8000, long, NoReplica("weights_not_loaded"), ENTRY).why == "other_weights"
+    assert compare_split(8000, long, predicted(0.0, 1.0), ENTRY).pays  # nobody tells: an older agent
 
 
 def test_a_prefill_pool_computes_for_the_pools_that_are_like_it() -> None:

@@ -11,19 +11,19 @@ R = ReplicaId("r")
 
 def test_worked_example_of_tokens_ahead() -> None:
     load = OwnLoad()
-    first = load.enter(R, 4000, 1.0)
-    load.enter(R, 1000)
+    first = load.add_request(R, 4000, 1.0)
+    load.add_request(R, 1000)
     assert (load.in_flight, load.ahead_tokens, first.sent_s) == ({R: 2}, {R: 5000}, 1.0)
-    load.start(first)
-    load.start(first)
+    load.mark_first_token(first)
+    load.mark_first_token(first)
     assert (load.in_flight, load.ahead_tokens) == ({R: 2}, {R: 1000})
-    load.leave(first)
+    load.remove_request(first)
     assert (load.in_flight, load.ahead_tokens) == ({R: 1}, {R: 1000})
 
 
 def test_whoever_leaves_before_a_token_takes_its_prompt_along() -> None:
     load = OwnLoad()
-    load.leave(load.enter(R, 4000))
+    load.remove_request(load.add_request(R, 4000))
     assert (load.in_flight, load.ahead_tokens) == ({}, {})
 
 
@@ -32,11 +32,11 @@ def test_what_is_counted_is_what_is_there(steps: list[tuple[str, int, int]]) -> 
     load, places = OwnLoad(), list[InFlightSlot]()
     for what, which, tokens in steps:
         if what == "enter":
-            places.append(load.enter(ReplicaId(f"r{which}"), tokens))
+            places.append(load.add_request(ReplicaId(f"r{which}"), tokens))
         elif places and what == "start":
-            load.start(places[which % len(places)])
+            load.mark_first_token(places[which % len(places)])
         elif places:
-            load.leave(places.pop(which % len(places)))
+            load.remove_request(places.pop(which % len(places)))
         for replica_id in {place.replica_id for place in places}:
             here = [place for place in places if place.replica_id == replica_id]
             assert load.in_flight[replica_id] == len(here)

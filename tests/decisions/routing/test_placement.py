@@ -9,7 +9,7 @@ from functions.api.ids import PoolName, TenantId
 from functions.api.snapshot import PlacementEntry, PoolEntry, RoutingEntry, ServiceClass, TenantEntry
 from functions.decisions.catalogue import Catalogue, ResolvedModel
 from functions.decisions.routing.choice import NoReplica, PoolView, ReplicaView, RouteRequest, decide
-from functions.decisions.routing.placement import Placed, Usable, place, takeovers, takes_over, usable
+from functions.decisions.routing.placement import Placed, Usable, place, takeover_pools, takeovers, usable
 from tests.pools_rig import (
     ACME,
     ACMES,
@@ -222,10 +222,10 @@ def test_what_takes_over() -> None:
 
 def test_who_takes_what_a_full_pool_cannot() -> None:
     book = catalogue()
-    assert book.takes_over(LLAMA) == [FP8, SPOT]
-    assert book.takes_over(ACMES) == [LLAMA, FP8, SPOT]
-    assert book.takes_over(INITECHS) == [], "its tenant uses no other"
-    assert takes_over(pool(LLAMA), (pool(LLAMA),), {}) == []
+    assert book.takeover_pools(LLAMA) == [FP8, SPOT]
+    assert book.takeover_pools(ACMES) == [LLAMA, FP8, SPOT]
+    assert book.takeover_pools(INITECHS) == [], "its tenant uses no other"
+    assert takeover_pools(pool(LLAMA), (pool(LLAMA),), {}) == []
 
 
 # nobody's requests at a stranger's replica, whatever is declared

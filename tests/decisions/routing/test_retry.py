@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.decisions.routing.retry import RETRY_AFTER_MAX_S, Failure, RetryBudget, may_retry, retry_after_s
+from functions.decisions.routing.retry import RETRY_AFTER_MAX_S, AttemptFailure, RetryBudget, may_retry, retry_after_s
 
 RATIO = 0.2
 
@@ -12,20 +12,20 @@ RATIO = 0.2
 @pytest.mark.parametrize(
     ("failures", "now_s", "body_bytes_sent", "allowed"),
     [
-        ((Failure.CONNECT,), 0.0, 0, True),
-        ((Failure.CONNECT, Failure.RESET), 0.0, 0, True),
-        ((Failure.CONNECT, Failure.RESET, Failure.RESET), 0.0, 0, False),
-        ((Failure.CONNECT,), 0.0, 1, False),
-        ((Failure.CONNECT,), 10.0, 0, False),
-        ((Failure.CONNECT,), 9.999, 0, True),
-        ((Failure.ENGINE_ERROR,), 0.0, 0, True),
-        ((Failure.ENGINE_ERROR, Failure.ENGINE_ERROR), 0.0, 0, False),
-        ((Failure.ENGINE_ERROR, Failure.OVERLOADED), 0.0, 0, True),
-        ((Failure.TOO_LARGE,), 0.0, 0, False),
+        ((AttemptFailure.CONNECT,), 0.0, 0, True),
+        ((AttemptFailure.CONNECT, AttemptFailure.RESET), 0.0, 0, True),
+        ((AttemptFailure.CONNECT, AttemptFailure.RESET, AttemptFailure.RESET), 0.0, 0, False),
+        ((AttemptFailure.CONNECT,), 0.0, 1, False),
+        ((AttemptFailure.CONNECT,), 10.0, 0, False),
+        ((AttemptFailure.CONNECT,), 9.999, 0, True),
+        ((AttemptFailure.ENGINE_ERROR,), 0.0, 0, True),
+        ((AttemptFailure.ENGINE_ERROR, AttemptFailure.ENGINE_ERROR), 0.0, 0, False),
+        ((AttemptFailure.ENGINE_ERROR, AttemptFailure.OVERLOADED), 0.0, 0, True),
+        ((AttemptFailure.TOO_LARGE,), 0.0, 0, False),
     ],
 )
 def test_when_one_more_attempt_is_allowed(
-    failures: tuple[Failure, ...], now_s: float, body_bytes_sent: int, allowed: bool
+    failures: tuple[AttemptFailure, ...], now_s: float, body_bytes_sent: int, allowed: bool
 ) -> None:
     assert may_retry(failures, 3, now_s, deadline_s=10.0, body_bytes_sent=body_bytes_sent) is allowed
 
@@ -55,8 +55,8 @@ def test_a_share_of_nothing_means_no_retries_whatever_the_floor_grants() -> None
 
 
 def test_as_many_attempts_as_the_policy_says() -> None:
-    assert not may_retry((Failure.CONNECT,), 1, 0.0, deadline_s=10.0, body_bytes_sent=0)
-    assert may_retry((Failure.CONNECT,) * 4, 5, 0.0, deadline_s=10.0, body_bytes_sent=0)
+    assert not may_retry((AttemptFailure.CONNECT,), 1, 0.0, deadline_s=10.0, body_bytes_sent=0)
+    assert may_retry((AttemptFailure.CONNECT,) * 4, 5, 0.0, deadline_s=10.0, body_bytes_sent=0)
 
 
 def test_what_is_saved_up_has_a_bound() -> None:

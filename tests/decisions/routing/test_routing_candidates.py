@@ -7,7 +7,7 @@ import pytest
 
 from functions.api.ids import EngineName, ReplicaId
 from functions.api.snapshot import RoutingEntry
-from functions.decisions.routing.candidates import DRAWS, SCAN_MAX, all_candidates, candidates, draw, heaviest
+from functions.decisions.routing.candidates import DRAWS, SCAN_MAX, all_candidates, candidates, heaviest, sample_rows
 from functions.decisions.routing.choice import NoReplica, PoolIndex, Prediction, RouteRequest, predict, route
 from functions.decisions.routing.own_load import OwnLoad
 from tests.decisions.routing.test_routing import POLICY, replica
@@ -50,7 +50,7 @@ def test_the_same_request_looks_at_the_same_replicas_in_every_gateway() -> None:
 def test_every_replica_is_drawn_about_as_often_as_any() -> None:
     counts = dict.fromkeys(POOL.ready, 0)
     for number in range(500):
-        for row in draw(POOL.rows, hash_of(number)):
+        for row in sample_rows(POOL.rows, hash_of(number)):
             counts[row[0]] += 1
     mean = 500 * DRAWS / len(counts)
     assert 0.5 * mean < min(counts.values()) and max(counts.values()) < 1.6 * mean

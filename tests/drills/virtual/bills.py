@@ -69,7 +69,7 @@ class Bills:
         """What it had not written is lost: of ends in the last second, and no others."""
         self.gateways_killed += 1
         sums = account.delivery.sums
-        rows = sums.take()
+        rows = sums.pop_rows()
         for row in rows:
             self.lost[row.tenant, row.pool, "tokens"] += row.completion_tokens
             self.lost[row.tenant, row.pool, "requests"] += row.requests
@@ -106,7 +106,7 @@ class Bills:
         if luck < _NEVER_CAME:
             raise NotDelivered("it did not come")
         read = decode(report)
-        self.database.unaudited(lambda c: usage.take_report(c, read, 1000.0))
+        self.database.write_unaudited(lambda c: usage.count_report(c, read, 1000.0))
         if luck < _NEVER_CAME + _ANSWER_LOST:
             raise NotDelivered("the answer was lost")
         return 200
@@ -121,7 +121,7 @@ class Account:
 
     def keep(self) -> None:
         """As `UsageDelivery.keep_once`, in no thread: threads have no virtual time."""
-        rows: list[UsageRow] = self.delivery.sums.take()
+        rows: list[UsageRow] = self.delivery.sums.pop_rows()
         if rows:
             self.delivery.spool.write(rows)
 

@@ -171,8 +171,8 @@ class BusClient:
 class BrokerClient(BusClient):
     """`QuotaBroker` of one node."""
 
-    async def ask(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
+    async def request_leases(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         await self._reach(_QUOTA_CALL_S)
-        answer = self._server.script.ask(gateway_id, groups, int(self._server.now_s * 1_000_000))
+        answer = self._server.script.request_leases(gateway_id, groups, int(self._server.now_s * 1_000_000))
         await asyncio.sleep(self._server.network.latency_s())
         return answer

@@ -14,7 +14,7 @@ from functions.gateway.gateway import Gateway
 from functions.gateway.quota.accounts import RequestQuota
 from functions.gateway.request import ending
 from functions.gateway.request.attempt import Attempt
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from functions.gateway.routing.router import Router
 from functions.gateway.routing.splits import Splits
 
@@ -35,7 +35,7 @@ class Mutant:
 
 
 def _goes_on_elsewhere(real: Any) -> Any:
-    def attempt_broke(exchange: Exchange, attempt: Attempt, answer: Any, failure: Any, detail: str) -> None:
+    def attempt_broke(exchange: RequestExchange, attempt: Attempt, answer: Any, failure: Any, detail: str) -> None:
         exchange._blame(attempt, failure, detail)
         exchange.route()
 
@@ -67,7 +67,7 @@ def _leaves_the_engine_alone(real: Any) -> Any:
 
 
 def _says_nothing_of_the_error(real: Any) -> Any:
-    def lose(exchange: Exchange, attempt: Attempt, answer: Any) -> None:
+    def lose(exchange: RequestExchange, attempt: Attempt, answer: Any) -> None:
         exchange.sink.end(b"data: [DONE]\n\n")
         ending.end(exchange, answer.status, answer.code)
 
@@ -87,7 +87,7 @@ def _remembers_no_session(real: Any) -> Any:
 
 
 def _answers_whole_twice(real: Any) -> Any:
-    def streamed(exchange: Exchange, attempt: Attempt, out: bytes) -> None:
+    def streamed(exchange: RequestExchange, attempt: Attempt, out: bytes) -> None:
         real(exchange, attempt, out)
         if attempt.events == 3:
             real(exchange, attempt, out)
@@ -96,15 +96,15 @@ def _answers_whole_twice(real: Any) -> Any:
 
 
 MUTANTS = (
-    Mutant("retry after bytes", Exchange, "attempt_broke", _goes_on_elsewhere, "I2 first token", 2),
+    Mutant("retry after bytes", RequestExchange, "attempt_broke", _goes_on_elsewhere, "I2 first token", 2),
     Mutant("settled twice", Reservation, "settle", _forgets_that_it_settled, "I1 settlement"),
-    Mutant("a place is not given back", Router, "left", _does_nothing, "I5 bounded"),
+    Mutant("a place is not given back", Router, "record_over", _does_nothing, "I5 bounded"),
     Mutant("a tenant's place is not given back", RequestQuota, "leave", _does_nothing, "I1 settlement"),
     Mutant("the engine is not told to stop", Attempt, "drop", _leaves_the_engine_alone, "I5 bounded", 4),
     Mutant("silence means nothing", FleetView, "expire", _finds_nobody, "detection", 13),
     Mutant("a broken stream ends as a whole one", ending, "lose", _says_nothing_of_the_error, "I3", 2),
-    Mutant("a piece is passed on twice", Exchange, "attempt_streamed", _answers_whole_twice, "I3 text", 2),
+    Mutant("a piece is passed on twice", RequestExchange, "attempt_streamed", _answers_whole_twice, "I3 text", 2),
     Mutant("no session is remembered", Splits, "_group_of", _remembers_no_session, "I9 one version", 8),
     Mutant("begun after the drain's end", Gateway, "cut_short", _begins_after_the_end, "I1 settlement", 34),
-    Mutant("nobody looks at the clock", Exchange, "check", _does_nothing, "I7 starvation", 2),
+    Mutant("nobody looks at the clock", RequestExchange, "check", _does_nothing, "I7 starvation", 2),
 )

@@ -18,7 +18,7 @@ from functions.api.snapshot import (
     ModelEntry,
     PoolEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     RoutingEntry,
     ServiceClass,
     SplitEntry,
@@ -116,7 +116,7 @@ def _bot(policy: Policy, epoch: int) -> ModelEntry:
 
 
 def _quotas(policy: Policy) -> tuple[QuotaEntry, ...]:
-    many = QuotaLimits(
+    many = QuotaLimitsPart(
         requests_per_minute=600,
         input_tokens_per_minute=200_000,
         output_tokens_per_minute=100_000,
@@ -125,7 +125,7 @@ def _quotas(policy: Policy) -> tuple[QuotaEntry, ...]:
         gpu_seconds_per_hour=3600,
         max_output_tokens=1024,
     )
-    few = QuotaLimits(
+    few = QuotaLimitsPart(
         requests_per_minute=120, input_tokens_per_minute=30_000, output_tokens_per_minute=60_000, concurrent_requests=6
     )
     return (

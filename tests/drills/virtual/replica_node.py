@@ -24,7 +24,7 @@ from functions.engines.sim.faults import Faults
 from functions.engines.sim.lifecycle import Phase
 from functions.engines.sim.parts import EngineParts
 from functions.engines.sim.plain_routes import load_adapter
-from functions.engines.sim.refusals import Refusal
+from functions.engines.sim.refusals import EngineRefusal
 from functions.engines.sim.server import assemble
 from functions.engines.sim.settings import Settings, read_settings
 from functions.fleet.bus import BusUnavailable
@@ -32,7 +32,7 @@ from functions.fleet.heartbeat import Heartbeat
 from functions.gateway.routing.load_client import LoadAnswer
 from functions.http.connections import Connections
 from functions.http.guard import Guard
-from functions.http.listening import config_of
+from functions.http.listening import server_config
 from tests.drills.virtual.bus import BusClient, BusServer
 from tests.drills.virtual.loop import Node, VirtualLoop
 from tests.drills.virtual.pipes import Network
@@ -164,7 +164,7 @@ class Replica:
             await asyncio.sleep(self._rng.uniform(0.05, 1.0))
             try:
                 await load_adapter(self.parts, name, str(self._adapters[name]))
-            except Refusal as refusal:
+            except EngineRefusal as refusal:
                 if "already been loaded" not in str(refusal):
                     return LoadAnswer("refused", str(refusal))
         return LoadAnswer("loaded") if self.state == "ready" else LoadAnswer("unreachable")
@@ -200,7 +200,7 @@ class Replica:
             assert loaded is not None
             self._tasks.append(loop.create_task(parts.engine.load_adapter(loaded)))
         guard = Guard(BOUNDS, Connections(CONNECTIONS), clock=loop.time, sweeps_itself=False)
-        config = config_of(build_app(parts), guard)
+        config = server_config(build_app(parts), guard)
         config.timeout_keep_alive = 5
         config.load()
         state = self._server = ServerState()

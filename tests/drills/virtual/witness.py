@@ -21,7 +21,7 @@ from functions.gateway.gateway import Gateway
 from functions.gateway.http.headers import request_id_of
 from functions.gateway.request import ending
 from functions.gateway.request.attempt import Attempt
-from functions.gateway.request.exchange import Exchange
+from functions.gateway.request.exchange import RequestExchange
 from functions.gateway.request.request import Ended
 from tests.drills.virtual.bills import Bills
 from tests.drills.virtual.loop import NODE, Node, VirtualLoop
@@ -117,7 +117,7 @@ class Witness:
         return handle
 
     def _start(self, real: Any) -> Callable[..., Any]:
-        def start(exchange: Exchange) -> None:
+        def start(exchange: RequestExchange) -> None:
             self.opened[NODE.get(), exchange.admitted.request_id] += 1
             real(exchange)
 
@@ -201,14 +201,14 @@ class Witness:
     def watching(self) -> Iterator[None]:
         doors: tuple[tuple[type | ModuleType, str, Callable[[Any], Callable[..., Any]]], ...] = (
             (Gateway, "handle", self._handle),
-            (Exchange, "start", self._start),
+            (RequestExchange, "start", self._start),
             (ending, "ended_of", self._ended),
             (Gateway, "receive_heartbeat", self._heard),
             (Gateway, "bus_recovered", self._hears_again),
-            (Attempt, "begin", self._begin),
+            (Attempt, "start", self._begin),
             (Reservation, "__init__", self._reservation),
             (Reservation, "settle", self._settle),
-            (QuotaAccount, "take", self._take),
+            (QuotaAccount, "spend", self._take),
         )
         with ExitStack() as stack:
             for owner, name, spy in doors:

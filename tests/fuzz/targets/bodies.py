@@ -6,7 +6,7 @@ First byte: the route. What is admitted names the engine's model, under the tena
 import orjson
 
 from functions.api.ids import KeyId, TenantId
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.intake.intake import RawRequest
 from functions.gateway.intake.routes import ROUTES
 from tests.fuzz.inputs import Input
@@ -39,7 +39,7 @@ def check(data: bytes) -> None:
     assert (known.caller.tenant, known.caller.key_id) == (TenantId("acme"), KeyId("acme-ci"))
     try:
         admitted = intake.admit(_catalogue, route, raw, known)
-    except Refused as refused:
+    except RequestRejected as refused:
         assert 400 <= refused.answer.status < 500, refused.answer
         orjson.loads(route.dialect.error_body(refused.answer, "req-1"))
         return

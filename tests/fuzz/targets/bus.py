@@ -11,10 +11,10 @@ import msgspec
 
 from functions.fleet import heartbeat, session_homes, session_pins, snapshot_notices
 from functions.fleet.pool_board import PoolBoard
-from functions.fleet.prefix_updates import PrefixUpdateInvalid, decode, decode_ask
+from functions.fleet.prefix_updates import PrefixUpdateInvalid, decode, decode_request
 from functions.fleet.prefix_view import PrefixView
 from functions.fleet.rollout_stats import EvidenceBook
-from functions.gateway.feeds import _take_homes, _take_line, _take_pins
+from functions.gateway.feeds import _receive_homes, _receive_line, _receive_pins
 from tests.fuzz.inputs import Input
 from tests.gateway.rig import NOW_UNIX_S, Rig
 
@@ -72,23 +72,23 @@ def check(data: bytes) -> None:
 
 def _heartbeats(kept: _Kept, message: bytes) -> None:
     for line in heartbeat.lines(message):
-        _take_line(kept.gateway, line, None)
+        _receive_line(kept.gateway, line, None)
 
 
 def _pools(kept: _Kept, message: bytes) -> None:
-    kept.pools.take(message, 1000.0)
+    kept.pools.receive_message(message, 1000.0)
 
 
 def _rollouts(kept: _Kept, message: bytes) -> None:
-    kept.rollouts.take(message, NOW_UNIX_S)
+    kept.rollouts.receive_message(message, NOW_UNIX_S)
 
 
 def _pins(kept: _Kept, message: bytes) -> None:
-    _take_pins(kept.gateway.services, message)
+    _receive_pins(kept.gateway.services, message)
 
 
 def _homes(kept: _Kept, message: bytes) -> None:
-    _take_homes(kept.gateway.services, message)
+    _receive_homes(kept.gateway.services, message)
 
 
 def _prefixes(kept: _Kept, message: bytes) -> None:
@@ -97,7 +97,7 @@ def _prefixes(kept: _Kept, message: bytes) -> None:
         with contextlib.suppress(PrefixUpdateInvalid):
             kept.prefixes.fold(decode(packed), 1000.0)
         with contextlib.suppress(PrefixUpdateInvalid):
-            decode_ask(packed)
+            decode_request(packed)
 
 
 def _notices(_kept: _Kept, message: bytes) -> None:

@@ -3,7 +3,7 @@
 One header a line, `name: value`; the gateway's parser has split them before.
 """
 
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 from functions.gateway.http.headers import announced_bytes, request_id_of
 from tests.fuzz.inputs import grown
 from tests.gateway.rig import ACME_KEY, NOW_UNIX_S, Rig
@@ -38,7 +38,7 @@ def check(data: bytes) -> None:
     assert _catalogue is not None
     try:
         caller = _gateway.services.intake.precheck(_catalogue, headers, NOW_UNIX_S)
-    except Refused as refused:
+    except RequestRejected as refused:
         assert 400 <= refused.answer.status < 500
         refused.answer.body()
     else:

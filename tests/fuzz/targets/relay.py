@@ -56,7 +56,7 @@ def check(data: bytes) -> None:
 
 
 def _renamed(events: bytes) -> bytes:
-    return Renaming(ENGINE, PUBLIC).fields(events)
+    return Renaming(ENGINE, PUBLIC).rename_fields(events)
 
 
 def _fed(dialect: Dialect, keeps: tuple[bool, bool], pieces: Iterable[bytes]) -> tuple[bytes, bool]:

@@ -9,7 +9,7 @@ from functions.registry.sql.artifacts import ByteLimit, StoredArtifact
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.catalogue_writes import NewVersion
 from functions.registry.sql.database import Database
-from functions.registry.sql.errors import Refused
+from functions.registry.sql.errors import CatalogueRefused
 from tests.registry.catalogue_rig import LIMITS
 
 DAY_S = 86_400.0
@@ -27,14 +27,14 @@ class Days:
 
     def keep(self, letter: str, size_bytes: int = 60) -> None:
         row = StoredArtifact("sha256:" + letter * 64, "acme", "", size_bytes, {})
-        self.database.write(CI, lambda write: artifacts.keep(write, row, LIMIT))
+        self.database.write(CI, lambda write: artifacts.put_artifact(write, row, LIMIT))
 
     def name(self, letter: str) -> None:
         new = NewVersion("acme/bot", "acme", "base", f"v-{letter}", "sha256:" + letter * 64, "", "default")
         self.database.write(CI, lambda write: catalogue_writes.put_version(write, new, LIMITS))
 
     def delete(self, letter: str) -> None:
-        existing, delete = catalogue_writes.existing, catalogue_writes.delete_version
+        existing, delete = catalogue_writes.require_model, catalogue_writes.delete_version
         self.database.write(CI, lambda write: delete(write, existing(write, "acme/bot"), f"v-{letter}"))
 
 
@@ -49,10 +49,10 @@ def test_what_no_version_names_gives_its_room_back_after_the_grace(days: Days) -
     days.keep("a")
     days.name("a")
     days.now_unix_s += 9 * DAY_S
-    with pytest.raises(Refused, match="60 bytes of artifacts, and these 60 would be over the limit of 100"):
+    with pytest.raises(CatalogueRefused, match="60 bytes of artifacts, and these 60 would be over the limit of 100"):
         days.keep("b")
     days.delete("a")
-    with pytest.raises(Refused, match="counts for 86400 s more"):
+    with pytest.raises(CatalogueRefused, match="counts for 86400 s more"):
         days.keep("b")
     days.now_unix_s += DAY_S + 1
     days.keep("b")
@@ -63,5 +63,5 @@ def test_what_counts_no_more_needs_room_to_come_back(days: Days) -> None:
     days.keep("a")  # it counts already
     days.now_unix_s += DAY_S + 1
     days.keep("b")
-    with pytest.raises(Refused, match="over the limit of 100"):
+    with pytest.raises(CatalogueRefused, match="over the limit of 100"):
         days.keep("a")

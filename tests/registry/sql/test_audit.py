@@ -16,7 +16,9 @@ ALICE = Actor("key:alice", "req-1")
 
 def fill(database: Database, count: int) -> None:
     for number in range(count):
-        database.write(ALICE, lambda write, number=number: write.audited("made", f"thing-{number}", "acme", n=number))
+        database.write(
+            ALICE, lambda write, number=number: write.add_audit_entry("made", f"thing-{number}", "acme", n=number)
+        )
 
 
 def test_the_chain_is_what_it_says(database: Database) -> None:
@@ -36,7 +38,7 @@ def test_the_chain_is_what_it_says(database: Database) -> None:
 
 def test_pages_go_back_in_time_and_may_be_of_one_tenant(database: Database) -> None:
     fill(database, 3)
-    database.write(ALICE, lambda write: write.audited("made", "other", "globex"))
+    database.write(ALICE, lambda write: write.add_audit_entry("made", "other", "globex"))
     assert [entry["seq"] for entry in database.read(lambda c: audit.page(c, None, 2))] == [4, 3]
     assert [entry["seq"] for entry in database.read(lambda c: audit.page(c, 3, 9))] == [2, 1]
     assert [entry["seq"] for entry in database.read(lambda c: audit.page(c, None, 2, "acme"))] == [3, 2]
@@ -53,7 +55,7 @@ def test_an_untouched_chain_is_sound_over_pages(
 
 def test_a_changed_entry_is_seen(database: Database) -> None:
     fill(database, 4)
-    database.unaudited(lambda c: c.execute(update(table).where(table.c.seq == 2).values(entry='{"seq":2}')))
+    database.write_unaudited(lambda c: c.execute(update(table).where(table.c.seq == 2).values(entry='{"seq":2}')))
     found = database.read(audit.verify)
     assert (found.entries, found.broken_at) == (1, 2)
 
@@ -62,19 +64,19 @@ def test_a_changed_entry_with_its_own_hash_made_anew_is_seen_at_the_next_one(dat
     fill(database, 4)
     first = database.read(lambda c: audit.page(c, 2, 1))[0]["hash"]
     forged = {"entry": '{"seq":2}', "hash": audit.hash_of(first, '{"seq":2}')}
-    database.unaudited(lambda c: c.execute(update(table).where(table.c.seq == 2).values(**forged)))
+    database.write_unaudited(lambda c: c.execute(update(table).where(table.c.seq == 2).values(**forged)))
     assert database.read(audit.verify).broken_at == 3
 
 
 def test_a_missing_entry_is_seen(database: Database) -> None:
     fill(database, 4)
-    database.unaudited(lambda c: c.execute(delete(table).where(table.c.seq == 3)))
+    database.write_unaudited(lambda c: c.execute(delete(table).where(table.c.seq == 3)))
     assert database.read(audit.verify).broken_at == 3
 
 
 def test_a_chain_that_was_cut_short_is_seen(database: Database) -> None:
     fill(database, 4)
-    database.unaudited(lambda c: c.execute(delete(table).where(table.c.seq > 2)))
+    database.write_unaudited(lambda c: c.execute(delete(table).where(table.c.seq > 2)))
     found = database.read(audit.verify)
     assert (found.entries, found.broken_at) == (2, 3)
     assert "4 entries were written" in found.reason
@@ -82,5 +84,5 @@ def test_a_chain_that_was_cut_short_is_seen(database: Database) -> None:
 
 def test_a_head_that_is_not_the_chains_is_seen(database: Database) -> None:
     fill(database, 2)
-    database.unaudited(lambda c: c.execute(update(state).values(audit_hash=FIRST_HASH)))
+    database.write_unaudited(lambda c: c.execute(update(state).values(audit_hash=FIRST_HASH)))
     assert database.read(audit.verify).broken_at == 3

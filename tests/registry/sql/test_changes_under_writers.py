@@ -7,13 +7,13 @@ from functions.registry.sql import artifacts, catalogue_writes, changes
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor
 from functions.registry.sql.catalogue import StoredModel
-from functions.registry.sql.catalogue_writes import Limits, NewVersion
+from functions.registry.sql.catalogue_writes import CatalogueLimits, NewVersion
 from functions.registry.sql.database import Database
 from functions.registry.sql.engine import database_url
 from functions.registry.sql.transaction import Write
 
 CI = Actor("key:ci")
-LIMITS = Limits(models_per_tenant=100, versions_per_model=100, channels_per_model=10)
+LIMITS = CatalogueLimits(models_per_tenant=100, versions_per_model=100, channels_per_model=10)
 DIGEST = "sha256:" + "a" * 64
 WRITERS, WRITES = 6, 25
 
@@ -27,7 +27,7 @@ def test_a_follower_misses_nothing_of_what_two_registries_write(
     database: Database, url: str | None, tmp_path: Path
 ) -> None:
     other = Database(database_url(url, tmp_path))
-    database.write(CI, lambda write: artifacts.keep(write, StoredArtifact(DIGEST, "acme", "", 1, {})))
+    database.write(CI, lambda write: artifacts.put_artifact(write, StoredArtifact(DIGEST, "acme", "", 1, {})))
 
     def write_all(writer: int) -> None:
         for number in range(WRITES):
@@ -44,7 +44,7 @@ def test_a_follower_misses_nothing_of_what_two_registries_write(
         writers = [pool.submit(write_all, writer) for writer in range(WRITERS)]
         while True:
             ended = all(each.done() for each in writers)
-            page = database.read(lambda c, after=after: changes.since(c, after, 20))  # type: ignore[misc]
+            page = database.read(lambda c, after=after: changes.changes_after(c, after, 20))  # type: ignore[misc]
             assert page.change >= after
             seen |= {model.id: model for model in page.models}
             for model in page.models:
@@ -55,7 +55,7 @@ def test_a_follower_misses_nothing_of_what_two_registries_write(
             after = page.change
     for each in writers:
         each.result()
-    whole = database.read(lambda c: changes.since(c, 0))
+    whole = database.read(lambda c: changes.changes_after(c, 0))
     assert {model.id: model for model in whole.models} == seen
     assert sum(len(model.versions) for model in seen.values()) == 2 * WRITERS * WRITES
     other.close()

@@ -49,7 +49,7 @@ def test_migrations_build_these_tables(database: Database) -> None:
 
 def test_preparing_again_changes_nothing(database: Database) -> None:
     lineage = database.read(lambda c: c.scalar(select(state.c.lineage)))
-    database.write(ALICE, lambda write: write.audited("made", "thing"))
+    database.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
     database.prepare()
     assert (database.read(lambda c: c.scalar(select(state.c.lineage))), change_of(database)) == (lineage, 1)
 
@@ -66,7 +66,7 @@ def test_many_processes_may_prepare_at_once(backend: str, request: pytest.Fixtur
 
 
 def test_a_later_schema_is_refused_in_words(database: Database) -> None:
-    database.unaudited(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
+    database.write_unaudited(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaUnknown, match="run the version that made it"):
         database.prepare()
 
@@ -78,12 +78,12 @@ def test_a_write_that_audits_nothing_is_undone(database: Database) -> None:
 
 def test_a_write_that_raises_is_undone_and_its_number_is_the_next_ones(database: Database) -> None:
     def fail(write: Write) -> None:
-        write.audited("made", "thing")
+        write.add_audit_entry("made", "thing")
         raise KeyError("no")
 
     with pytest.raises(KeyError):
         database.write(ALICE, fail)
-    database.write(ALICE, lambda write: write.audited("made", "another"))
+    database.write(ALICE, lambda write: write.add_audit_entry("made", "another"))
     (entry,) = database.read(lambda c: audit.page(c, None, 10))
     assert (entry["seq"], entry["change"], entry["subject"]) == (1, 1, "another")
 
@@ -98,7 +98,7 @@ def test_writes_from_many_threads_and_two_registries_stand_in_one_line(
 
     def write(number: int) -> None:
         def work(it: Write) -> int:
-            it.audited("made", f"thing-{number}")
+            it.add_audit_entry("made", f"thing-{number}")
             return it.change
 
         change = (database, other)[number % 2].write(ALICE, work)
@@ -123,11 +123,11 @@ def test_the_fence_only_rises_and_is_every_registrys(database: Database, url: st
 
 def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, tmp_path: Path) -> None:
     other = Database(database_url(url, tmp_path))
-    with database.exclusive("collecting") as mine, other.exclusive("collecting") as theirs:
+    with database.exclusive_lock("collecting") as mine, other.exclusive_lock("collecting") as theirs:
         assert (mine, theirs) == (True, False)
-        with other.exclusive("another") as free:
+        with other.exclusive_lock("another") as free:
             assert free
-    with other.exclusive("collecting") as theirs:
+    with other.exclusive_lock("collecting") as theirs:
         assert theirs
     other.close()
 
@@ -135,11 +135,11 @@ def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, 
 def test_a_read_is_of_one_moment_whoever_writes_meanwhile(database: Database, url: str | None, tmp_path: Path) -> None:
     """Without that a chain that grows while it is walked looks cut short, and a model misses what its channel names."""
     other = Database(database_url(url, tmp_path))
-    database.write(ALICE, lambda write: write.audited("made", "thing"))
+    database.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
 
     def read(connection: Connection) -> tuple[list[int], int]:
         before = list(connection.scalars(select(audit_table.c.seq)))
-        other.write(ALICE, lambda write: write.audited("made", "another"))
+        other.write(ALICE, lambda write: write.add_audit_entry("made", "another"))
         return before, audit.verify(connection).entries
 
     assert database.read(read) == ([1], 1)
@@ -170,10 +170,10 @@ def test_a_file_that_another_process_holds_is_said_to_be(tmp_path: Path, monkeyp
     holder = sqlite3.connect(tmp_path / engine.SQLITE_FILE, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(DatabaseUnavailable, match="another process holds the SQLite file"):
-        made.write(ALICE, lambda write: write.audited("made", "thing"))
+        made.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
     assert change_of(made) == 0  # reading goes on
     holder.execute("ROLLBACK")
-    made.write(ALICE, lambda write: write.audited("made", "thing"))
+    made.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
     assert change_of(made) == 1
     holder.close()
     made.close()
@@ -192,10 +192,10 @@ def test_a_damaged_file_is_left_as_it_is_and_said_to_be(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -> None:
     made = Database(database_url(None, tmp_path))
     made.prepare()
-    made.unaudited(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 60"))
+    made.write_unaudited(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 60"))
     with pytest.raises(DatabaseUnavailable, match="disk under the registry's database is full"):
         for _ in range(100):
-            made.write(ALICE, lambda write: write.audited("made", "x" * 10_000))
+            made.write(ALICE, lambda write: write.add_audit_entry("made", "x" * 10_000))
     made.close()
     again = Database(database_url(None, tmp_path))
     again.prepare()
@@ -221,5 +221,5 @@ def test_other_urls_are_refused_in_words(given: str, tmp_path: Path) -> None:
 
 def test_words_fit_on_a_line() -> None:
     error = DBAPIError("SELECT 1", {"secret": "x"}, Exception("a\nb" * 1000))
-    assert "\n" not in failures.words(error) and len(failures.words(error)) < 400
-    assert "secret" not in failures.words(error)
+    assert "\n" not in failures.explain_error(error) and len(failures.explain_error(error)) < 400
+    assert "secret" not in failures.explain_error(error)

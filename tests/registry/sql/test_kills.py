@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from functions.api.ids import ModelId
-from functions.registry.channel_moves import Move
+from functions.registry.channel_moves import ChannelMove
 from functions.registry.sql import artifacts, audit, catalogue, catalogue_writes, changes, rollouts
 from functions.registry.sql.artifacts import StoredArtifact
 from functions.registry.sql.audit import Actor
@@ -31,7 +31,7 @@ MAX_STATEMENTS = 80
 def put_and_promote(number: int) -> Any:
     """The largest write that there is: a version, and the channel that goes there by a rollout."""
     new = NewVersion(MODEL, "acme", "base", f"v{number}", digest("cd"[number % 2]), "", None)
-    move = Move(MODEL, "stable", f"v{number}", lambda name: POLICY, LIMITS)
+    move = ChannelMove(MODEL, "stable", f"v{number}", lambda name: POLICY, LIMITS)
 
     def write(write: Write) -> None:
         catalogue_writes.put_version(write, new, LIMITS)
@@ -65,7 +65,7 @@ def killed_at(statement: int, url: str | None, folder: Path, number: int) -> boo
 def test_a_write_is_whole_or_not_at_all(database: Database, url: str | None, tmp_path: Path, every: int) -> None:
     for letter in "cd":
         row = StoredArtifact(digest(letter), "acme", "", 1, {})
-        database.write(Actor("test"), lambda write, row=row: artifacts.keep(write, row))
+        database.write(Actor("test"), lambda write, row=row: artifacts.put_artifact(write, row))
     database.write(Actor("test"), put_and_promote(0))
     before = state_of(database)
     statement = 1

@@ -100,7 +100,7 @@ calls = st.one_of(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(script=st.lists(calls, max_size=15))
 def test_it_answers_as_the_ledger_in_memory_does(database: Database, script: list[tuple[object, ...]]) -> None:
-    database.unaudited(lambda c: [c.execute(delete(table)) for table in (gc_candidates, ingests)])
+    database.write_unaudited(lambda c: [c.execute(delete(table)) for table in (gc_candidates, ingests)])
     sql, memory = SqlLedger(database), FileLedger(":memory:")
     opened: list[tuple[object, object]] = []
     for name, *arguments in script:

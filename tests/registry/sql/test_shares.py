@@ -98,7 +98,7 @@ async def test_a_page_of_changes_counts_no_further_than_it_reaches(catalogue: Ri
         await catalogue.put("v1", "c", model=f"acme/m{number}")
 
     def told(after: int) -> changes.Changes:
-        return catalogue.database.read(lambda c: changes.since(c, after, page_rows=4))
+        return catalogue.database.read(lambda c: changes.changes_after(c, after, page_rows=4))
 
     after, seen = 0, []
     while (page := told(after)).models:

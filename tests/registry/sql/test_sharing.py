@@ -62,16 +62,16 @@ async def test_the_second_answers_what_the_first_was_given(make: Make, database:
     first, second = make("a"), make("b")
     await first.publish(3, "acme")
     assert second.store.current is None
-    await second.sharing.look()
+    await second.sharing.sync_once()
     assert second.says == first.says
-    waits = asyncio.create_task(second.store.beyond(3, 30.0))
+    waits = asyncio.create_task(second.store.wait_beyond(3, 30.0))
     await asyncio.sleep(0)
     await first.publish(4, "acme", "globex")
-    await second.sharing.look()
+    await second.sharing.sync_once()
     feed = await waits
     assert feed is not None and feed.content.content_hash == first.says[1], "who follows the second hears of it"
     await second.publish(5, "globex")
-    await first.sharing.look()
+    await first.sharing.sync_once()
     assert first.says == second.says
 
 
@@ -82,7 +82,7 @@ async def test_a_new_pod_begins_with_what_was_published_last(make: Make) -> None
         await first.publish(epoch, *many[gone:])
     assert kinds(first.database) == ["whole", *["delta"] * 4]
     fresh = make("new")
-    await fresh.sharing.look()
+    await fresh.sharing.sync_once()
     assert fresh.says == first.says
     again = make("new")
     assert again.says == first.says, "it is on its disk, too"
@@ -93,11 +93,11 @@ async def test_one_that_was_away_for_long_is_brought_up(make: Make, monkeypatch:
     first, second = make("a"), make("b")
     many = [f"tenant-{number:03}" for number in range(200)]
     await first.publish(1, *many)
-    await second.sharing.look()
+    await second.sharing.sync_once()
     for epoch in range(2, 9):
         await first.publish(epoch, *many[epoch:])
     assert len(kinds(first.database)) <= 4, "deltas do not pile up"
-    await second.sharing.look()
+    await second.sharing.sync_once()
     assert second.says == first.says
 
 
@@ -106,7 +106,7 @@ async def test_an_epoch_is_given_once(make: Make) -> None:
     await first.publish(3, "acme")
     with pytest.raises(EpochTaken, match="at another registry"):
         await second.publish(3, "globex")
-    await second.sharing.look()
+    await second.sharing.sync_once()
     assert second.says == first.says, "nothing of the refused one is left"
     await second.publish(4, "globex")
 
@@ -115,32 +115,32 @@ async def test_the_database_away_stops_no_publication_and_is_told_later(make: Ma
     first, second = make("a"), make("b")
     first.database.ready = False
     await first.publish(3, "acme")
-    await second.sharing.look()
+    await second.sharing.sync_once()
     assert (first.store.epoch, second.store.epoch) == (3, 0)
     first.database.ready = True
-    await first.sharing.look()
-    await second.sharing.look()
+    await first.sharing.sync_once()
+    await second.sharing.sync_once()
     assert second.says == first.says
 
 
 async def test_the_word_on_the_bus_is_heeded_at_once(make: Make) -> None:
     first, second = make("a"), make("b")
-    await second.sharing.look()
+    await second.sharing.sync_once()
     follows = asyncio.create_task(second.sharing.run())
     await asyncio.sleep(0.2)  # past its first look: the next by itself comes after two seconds
     await first.publish(3, "acme")
-    second.sharing.heard(SnapshotNotice(3))
+    second.sharing.notify_published(SnapshotNotice(3))
     async with asyncio.timeout(1.5):
-        await second.store.beyond(0, 1.5)
+        await second.store.wait_beyond(0, 1.5)
     follows.cancel()
     assert second.says == first.says
 
 
 async def test_what_cannot_be_read_is_left_out_and_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     second = make("b")
-    row = published.Document(9, "sha256:x", b"", "", lambda: b'{"is":"snapshot","schema_version":999}\n')
-    second.database.unaudited(lambda connection: published.put(connection, row))
-    await second.sharing.look()
-    await second.sharing.look()
+    row = published.SnapshotDocument(9, "sha256:x", b"", "", lambda: b'{"is":"snapshot","schema_version":999}\n')
+    second.database.write_unaudited(lambda connection: published.put(connection, row))
+    await second.sharing.sync_once()
+    await second.sharing.sync_once()
     assert second.store.current is None
     assert caplog.text.count("cannot be read here") == 1

@@ -24,7 +24,7 @@ def report(sequence: int, *rows: UsageRow, source: str = "a" * 32) -> UsageRepor
 
 
 def take(database: Database, told: UsageReport) -> bool:
-    return database.unaudited(lambda c: usage.take_report(c, told, 1000.0))
+    return database.write_unaudited(lambda c: usage.count_report(c, told, 1000.0))
 
 
 def total(database: Database, wanted: UsageFilter = ALL) -> tuple[int, int, float]:
@@ -48,11 +48,11 @@ def test_later_reports_add_up_and_earlier_ones_are_over(database: Database) -> N
 
 def test_a_report_that_fails_half_way_is_not_counted_at_all(database: Database) -> None:
     def fails(connection: object) -> None:
-        usage.take_report(connection, report(1, row(tokens=3)), 1000.0)  # type: ignore[arg-type]
+        usage.count_report(connection, report(1, row(tokens=3)), 1000.0)  # type: ignore[arg-type]
         raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError):
-        database.unaudited(fails)
+        database.write_unaudited(fails)
     assert total(database) == (0, 0, 0.0)
     assert take(database, report(1, row(tokens=3))), "it comes again, and counts"
 
@@ -93,7 +93,7 @@ def test_a_minute_counts_once_whoever_saw_it(database: Database) -> None:
     """Two registries watch; one of them is late. Four replicas of two accelerators, at 3.60 an hour."""
     seen = [MinuteOfPool("base", 4, 8, 3.6), MinuteOfPool("empty", 0, 0, 3.6)]
     for minute in (60, 60, 61, 60, 61):
-        database.unaudited(lambda c, minute=minute: usage.take_minute(c, minute, seen))
+        database.write_unaudited(lambda c, minute=minute: usage.count_minute(c, minute, seen))
     had = database.read(lambda c: usage.capacity_of(c, 1, 2))
     assert (had["base"].minutes, had["base"].replica_seconds, had["base"].accelerator_seconds) == (2, 480.0, 960.0)
     assert had["base"].cost == pytest.approx(0.96)
@@ -103,6 +103,6 @@ def test_a_minute_counts_once_whoever_saw_it(database: Database) -> None:
 
 def test_what_is_old_is_forgotten(database: Database) -> None:
     take(database, report(1, row(1), row(5)))
-    database.unaudited(lambda c: usage.forget_before(c, 5, 1000.0))
+    database.write_unaudited(lambda c: usage.delete_before(c, 5, 1000.0))
     assert total(database) == (1, 1, 0.25)
     assert not take(database, report(1, row(1))), "what was counted stays known for longer than it may come again"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.replica.kv_events import source as decoding
-from functions.replica.kv_events.source import Cleared, EventsInvalid, Removed, Stored, decode
+from functions.replica.kv_events.source import AllBlocksCleared, BlocksRemoved, BlocksStored, EventsInvalid, decode
 
 STORED: dict[str, Any] = {
     "type": "BlockStored",
@@ -43,7 +43,7 @@ def test_maps_and_arrays_say_the_same(rank: tuple[Any, ...]) -> None:
     by_map, by_array = decode(batch(STORED, rank=rank)), decode(batch(old_form, rank=rank))
     assert by_map == by_array
     (event,) = by_map.events
-    assert isinstance(event, Stored)
+    assert isinstance(event, BlocksStored)
     assert (event.block_hashes, event.token_ids, event.lora_name) == ([11, 12], [1, 2, 3, 4], "acme/bot@sha256:0")
 
 
@@ -52,7 +52,7 @@ def test_removed_cleared_and_kinds_of_the_future() -> None:
     events = decode(
         batch({"type": "BlockRemoved", "block_hashes": [b"\1\2"], "medium": "GPU"}, future, ["AllBlocksCleared"])
     )
-    assert events.events == (Removed([b"\1\2"], "GPU"), Cleared())
+    assert events.events == (BlocksRemoved([b"\1\2"], "GPU"), AllBlocksCleared())
     assert events.ts_s == 1.5
 
 
@@ -60,7 +60,7 @@ def test_blocks_of_host_memory_are_told_by_hash_alone() -> None:
     """vLLM's OffloadingConnector, unless it describes itself. Refused, one copy would drop the index of all blocks."""
     bare = {"token_ids": [], "block_size": 0, "lora_name": None, "extra_keys": None, "medium": "CPU"}
     (event,) = decode(batch(STORED | bare)).events
-    assert isinstance(event, Stored)
+    assert isinstance(event, BlocksStored)
     assert (event.block_hashes, event.medium, event.token_ids) == ([11, 12], "CPU", [])
 
 
@@ -121,4 +121,4 @@ def test_any_values_in_the_right_places_are_an_event_or_refused(wrong: dict[str,
         found = decode(batch(as_array(event) if array else event)).events
     except EventsInvalid:
         return
-    assert all(isinstance(event, (Stored, Removed, Cleared)) for event in found)
+    assert all(isinstance(event, (BlocksStored, BlocksRemoved, AllBlocksCleared)) for event in found)

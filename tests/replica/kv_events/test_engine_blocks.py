@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.decisions.prefix.block_names import chain, scope_seed
-from functions.replica.kv_events.engine_blocks import Changes, EngineBlocks
-from functions.replica.kv_events.source import Cleared, Removed, Stored
+from functions.replica.kv_events.engine_blocks import BlockNameChanges, EngineBlocks
+from functions.replica.kv_events.source import AllBlocksCleared, BlocksRemoved, BlocksStored
 
 SIZE = 2
 
 
-def stored(hashes: list[int], tokens: list[int], parent: int | None = None, **more: Any) -> Stored:
-    return Stored(hashes, tokens, SIZE, parent, **more)
+def stored(hashes: list[int], tokens: list[int], parent: int | None = None, **more: Any) -> BlocksStored:
+    return BlocksStored(hashes, tokens, SIZE, parent, **more)
 
 
 def names(tokens: list[int], adapter: str = "", salt: str = "") -> set[int]:
@@ -23,114 +23,114 @@ def names(tokens: list[int], adapter: str = "", salt: str = "") -> set[int]:
 
 def test_blocks_of_one_chain_in_several_events() -> None:
     blocks = EngineBlocks(100)
-    blocks.take(stored([1, 2], [5, 6, 7, 8]))
-    blocks.take(stored([3], [9, 10], parent=2))
+    blocks.apply_event(stored([1, 2], [5, 6, 7, 8]))
+    blocks.apply_event(stored([3], [9, 10], parent=2))
     assert set(blocks.names) == names([5, 6, 7, 8, 9, 10])
 
 
 def test_salt_and_adapter_are_told_apart() -> None:
     blocks = EngineBlocks(100)
     keys = [["bot", "s3cret"], ["bot"]]
-    blocks.take(stored([1, 2], [5, 6, 7, 8], lora_name="bot", extra_keys=keys))
+    blocks.apply_event(stored([1, 2], [5, 6, 7, 8], lora_name="bot", extra_keys=keys))
     assert set(blocks.names) == names([5, 6, 7, 8], "bot", "s3cret")
-    blocks.take(stored([3, 4], [5, 6, 7, 8], extra_keys=[["s3cret"], None]))
+    blocks.apply_event(stored([3, 4], [5, 6, 7, 8], extra_keys=[["s3cret"], None]))
     assert set(blocks.names) == names([5, 6, 7, 8], "bot", "s3cret") | names([5, 6, 7, 8], "", "s3cret")
 
 
 def test_an_image_makes_a_name_that_no_tokens_have() -> None:
     blocks = EngineBlocks(100)
-    blocks.take(stored([1, 2], [5, 6, 7, 8], extra_keys=[["s3cret", ["image-hash", 0]], None]))
+    blocks.apply_event(stored([1, 2], [5, 6, 7, 8], extra_keys=[["s3cret", ["image-hash", 0]], None]))
     assert len(blocks) == 2
     assert not set(blocks.names) & names([5, 6, 7, 8], "", "s3cret")
 
 
 def test_orphans_other_tiers_and_other_groups_are_left_out() -> None:
     blocks = EngineBlocks(100)
-    blocks.take(stored([3], [9, 10], parent=2))
+    blocks.apply_event(stored([3], [9, 10], parent=2))
     assert (len(blocks), blocks.left_out_total) == (0, 1)
-    blocks.take(stored([1], [5, 6], medium="CPU"))
-    blocks.take(stored([1], [5, 6], group_idx=1))
-    blocks.take(stored([1], [5, 6, 7]))  # gaps in the run: which tokens belong to which block nobody knows
+    blocks.apply_event(stored([1], [5, 6], medium="CPU"))
+    blocks.apply_event(stored([1], [5, 6], group_idx=1))
+    blocks.apply_event(stored([1], [5, 6, 7]))  # gaps in the run: which tokens belong to which block nobody knows
     assert len(blocks) == 0
-    blocks.take(stored([1], [5, 6], medium="GPU", group_idx=0))
-    blocks.take(Removed([1], "CPU"))
+    blocks.apply_event(stored([1], [5, 6], medium="GPU", group_idx=0))
+    blocks.apply_event(BlocksRemoved([1], "CPU"))
     assert len(blocks) == 1
 
 
 def test_memory_is_bounded() -> None:
     blocks = EngineBlocks(3)
-    blocks.take(stored(list(range(10)), list(range(20))))
+    blocks.apply_event(stored(list(range(10)), list(range(20))))
     assert (len(blocks), blocks.left_out_total) == (3, 7)
-    blocks.take(Removed([0, 1, 2]))
-    blocks.take(stored([1], [5, 6]))
+    blocks.apply_event(BlocksRemoved([0, 1, 2]))
+    blocks.apply_event(stored([1], [5, 6]))
     assert set(blocks.names) == names([5, 6])
 
 
 def test_everything_cleared_begins_anew() -> None:
     blocks = EngineBlocks(100)
-    blocks.take(stored([1, 2], [5, 6, 7, 8]))
-    assert not blocks.take(Cleared())
+    blocks.apply_event(stored([1, 2], [5, 6, 7, 8]))
+    assert not blocks.apply_event(AllBlocksCleared())
     assert len(blocks) == 0
-    assert blocks.take_changes() == (Changes(), Changes()), "a new generation says it"
+    assert blocks.pop_changes() == (BlockNameChanges(), BlockNameChanges()), "a new generation says it"
 
 
-def copied(hashes: list[int]) -> Stored:
+def copied(hashes: list[int]) -> BlocksStored:
     """As vLLM tells of host memory: by hash alone."""
-    return Stored(hashes, [], 0, medium="CPU")
+    return BlocksStored(hashes, [], 0, medium="CPU")
 
 
 def test_a_block_that_moves_to_host_memory() -> None:
     """The prologue's example. Told as gone, it would be computed again elsewhere, and told as held, be free."""
     blocks = EngineBlocks(100)
-    blocks.take(stored([1, 2], [5, 6, 7, 8]))
+    blocks.apply_event(stored([1, 2], [5, 6, 7, 8]))
     first, second = chain(scope_seed("", ""), array("q", [5, 6, 7, 8]), SIZE)
-    blocks.take_changes()
-    blocks.take(copied([2]))
-    assert blocks.take_changes() == (Changes(), Changes()), "it is on the accelerator still"
-    blocks.take(Removed([2]))
-    assert blocks.take_changes() == (Changes(removed={second}), Changes({second}))
+    blocks.pop_changes()
+    blocks.apply_event(copied([2]))
+    assert blocks.pop_changes() == (BlockNameChanges(), BlockNameChanges()), "it is on the accelerator still"
+    blocks.apply_event(BlocksRemoved([2]))
+    assert blocks.pop_changes() == (BlockNameChanges(removed={second}), BlockNameChanges({second}))
     assert (set(blocks.names), set(blocks.host_names)) == ({first}, {second})
-    blocks.take(stored([2], [7, 8], parent=1))
-    assert blocks.take_changes() == (Changes({second}), Changes(removed={second})), "reloaded"
-    blocks.take(Removed([2]))
-    blocks.take(Removed([2], "CPU"))
-    assert blocks.take_changes() == (Changes(removed={second}), Changes())
+    blocks.apply_event(stored([2], [7, 8], parent=1))
+    assert blocks.pop_changes() == (BlockNameChanges({second}), BlockNameChanges(removed={second})), "reloaded"
+    blocks.apply_event(BlocksRemoved([2]))
+    blocks.apply_event(BlocksRemoved([2], "CPU"))
+    assert blocks.pop_changes() == (BlockNameChanges(removed={second}), BlockNameChanges())
     assert not blocks.host_names
 
 
 def test_a_copy_that_is_told_after_its_block_has_left_the_accelerator() -> None:
     """Of one step, vLLM tells the accelerator's events first."""
     blocks = EngineBlocks(100)
-    blocks.take(stored([1], [5, 6], extra_keys=[["s3cret"]]))
-    blocks.take(Removed([1]))
-    blocks.take(copied([1]))
+    blocks.apply_event(stored([1], [5, 6], extra_keys=[["s3cret"]]))
+    blocks.apply_event(BlocksRemoved([1]))
+    blocks.apply_event(copied([1]))
     assert set(blocks.host_names) == names([5, 6], "", "s3cret")
 
 
 def test_a_chain_goes_on_after_what_lies_in_host_memory() -> None:
     blocks = EngineBlocks(100)
-    blocks.take(stored([1], [5, 6]))
-    blocks.take(copied([1]))
-    blocks.take(Removed([1]))
-    blocks.take(stored([2], [7, 8], parent=1))
+    blocks.apply_event(stored([1], [5, 6]))
+    blocks.apply_event(copied([1]))
+    blocks.apply_event(BlocksRemoved([1]))
+    blocks.apply_event(stored([2], [7, 8], parent=1))
     assert set(blocks.names) | set(blocks.host_names) == names([5, 6, 7, 8])
 
 
 def test_what_host_memory_tells_of_itself_names_nothing() -> None:
     """Its events have no salt: by their tokens, one tenant's blocks would be taken for another's."""
     blocks = EngineBlocks(100)
-    blocks.take(stored([1], [5, 6], medium="CPU"))
+    blocks.apply_event(stored([1], [5, 6], medium="CPU"))
     assert (blocks.host_names, blocks.left_out_total) == ((), 1)
-    blocks.take(stored([2], [5, 6], medium="STORAGE"))
+    blocks.apply_event(stored([2], [5, 6], medium="STORAGE"))
     assert not len(blocks) and not blocks.host_names
 
 
 def test_memory_of_host_blocks_is_bounded() -> None:
     blocks = EngineBlocks(10)
     blocks.max_host_blocks = 2
-    blocks.take(stored(list(range(5)), list(range(10))))
-    blocks.take(copied(list(range(5))))
-    blocks.take(Removed(list(range(5))))
+    blocks.apply_event(stored(list(range(5)), list(range(10))))
+    blocks.apply_event(copied(list(range(5))))
+    blocks.apply_event(BlocksRemoved(list(range(5))))
     assert (len(blocks.host_names), blocks.left_out_total) == (2, 3)
 
 
@@ -144,15 +144,15 @@ def test_what_was_told_adds_up_to_what_is_held(steps: list[tuple[str, int]]) -> 
     told: list[set[int]] = [set(), set()]
     for what, at in [*steps, ("tell", 0)]:
         if what == "store":
-            blocks.take(stored([at], [at // 2, 0]))
+            blocks.apply_event(stored([at], [at // 2, 0]))
         elif what == "remove":
-            blocks.take(Removed([at]))
+            blocks.apply_event(BlocksRemoved([at]))
         elif what == "copy":
-            blocks.take(copied([at]))
+            blocks.apply_event(copied([at]))
         elif what == "drop":
-            blocks.take(Removed([at], "CPU"))
+            blocks.apply_event(BlocksRemoved([at], "CPU"))
         else:
-            for place, changes in enumerate(blocks.take_changes()):
+            for place, changes in enumerate(blocks.pop_changes()):
                 assert not changes.added & told[place] and changes.removed <= told[place]
                 told[place] = (told[place] | changes.added) - changes.removed
     assert told == [set(blocks.names), set(blocks.host_names)]

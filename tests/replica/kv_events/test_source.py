@@ -31,10 +31,10 @@ class SilentBus:
         await asyncio.Event().wait()
         yield b""
 
-    async def ask_prefixes(self, message: bytes) -> None:
+    async def publish_prefix_request(self, message: bytes) -> None:
         raise AssertionError("an agent asks nobody")
 
-    async def prefix_asks(self) -> AsyncIterator[bytes]:
+    async def prefix_requests(self) -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
         yield b""
 
@@ -206,11 +206,11 @@ async def test_whether_events_come_is_known_once_the_engine_computes(
     watch, tasks = watching(engine, lambda: computing), Supervised()
     watch.start(tasks)
     await asyncio.sleep(0.5)  # hundreds of silent polls of an engine that does nothing
-    assert watch.is_told is None
+    assert watch.receives_events is None
     computing = True
-    await until("an engine that computes and tells nothing", lambda: watch.is_told is False)
+    await until("an engine that computes and tells nothing", lambda: watch.receives_events is False)
     engine.store(5)
-    await until("its events come after all", lambda: watch.is_told is True)
+    await until("its events come after all", lambda: watch.receives_events is True)
     await tasks.close()
     await watch.close()
     engine.publisher.close()

@@ -6,9 +6,9 @@ from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.prefix.block_bloom import build
 from functions.decisions.prefix.block_names import chain, scope_seed
 from functions.fleet import prefix_updates
-from functions.fleet.prefix_updates import ASKED_FOR_S, Bloom, Delta, PrefixRequest, PrefixUpdate, State, unpack
+from functions.fleet.prefix_updates import ASKED_FOR_S, Delta, PrefixBloom, PrefixRequest, PrefixUpdate, State, unpack
 from functions.replica.kv_events.engine_blocks import EngineBlocks
-from functions.replica.kv_events.source import Removed, Stored
+from functions.replica.kv_events.source import BlocksRemoved, BlocksStored
 from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, PrefixUpdates
 
 EVENTS, BLOOM = PrefixRequest("base", "events"), PrefixRequest("base", "bloom")
@@ -26,7 +26,7 @@ class Agent:
         self._stored += blocks
         names = set()
         for number in hashes:
-            self.blocks.take(Stored([number], [number], 1))
+            self.blocks.apply_event(BlocksStored([number], [number], 1))
             names |= set(chain(scope_seed("", ""), array("q", [number]), 1))
         return names
 
@@ -40,7 +40,7 @@ def kinds(updates: list[PrefixUpdate]) -> list[str]:
 
 def test_worked_example_of_an_afternoon() -> None:
     agent = Agent()
-    agent.telling.heard(PrefixRequest("base", "events", everyone=True), 0.0)
+    agent.telling.record_request(PrefixRequest("base", "events", everyone=True), 0.0)
     assert kinds(agent.updates(0.0)) == ["State"]
     names = agent.store(1) | agent.store(1)
     (delta,) = agent.updates(0.2)
@@ -55,21 +55,21 @@ def test_worked_example_of_an_afternoon() -> None:
 
 def test_blocks_in_host_memory_are_told_beside_the_others() -> None:
     agent = Agent()
-    agent.telling.heard(PrefixRequest("base", "events", everyone=True), 0.0)
+    agent.telling.record_request(PrefixRequest("base", "events", everyone=True), 0.0)
     agent.updates(0.0)
     names = agent.store(3)
-    agent.blocks.take(Stored([0, 1], [], 0, medium="CPU"))
+    agent.blocks.apply_event(BlocksStored([0, 1], [], 0, medium="CPU"))
     agent.updates(0.2)
-    agent.blocks.take(Removed([0]))
+    agent.blocks.apply_event(BlocksRemoved([0]))
     (delta,) = agent.updates(0.4)
     assert isinstance(delta, Delta) and delta.removed == delta.host_added and len(unpack(delta.host_added)) == 1
-    agent.telling.heard(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
+    agent.telling.record_request(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
     (state,) = agent.updates(2.0)
     assert isinstance(state, State) and state.host_names == delta.host_added
     assert set(unpack(state.names)) | set(unpack(state.host_names)) == names
-    agent.telling.heard(BLOOM, 3.0)
+    agent.telling.record_request(BLOOM, 3.0)
     bloom = agent.updates(3.0)[-1]
-    assert isinstance(bloom, Bloom) and bloom.names == 3
+    assert isinstance(bloom, PrefixBloom) and bloom.names == 3
     assert (bloom.filter, bloom.anywhere) == (build(unpack(state.names)), build(names))
 
 
@@ -77,32 +77,32 @@ def test_nobody_asked_nothing_is_told() -> None:
     agent = Agent()
     agent.store(5)
     assert agent.updates(0.0) == []
-    agent.telling.heard(PrefixRequest("another", "events", everyone=True), 0.0)
+    agent.telling.record_request(PrefixRequest("another", "events", everyone=True), 0.0)
     assert agent.updates(0.2) == []
 
 
 def test_a_state_is_told_to_whoever_wants_it_and_not_too_often() -> None:
     agent = Agent()
-    agent.telling.heard(EVENTS, 0.0)
+    agent.telling.record_request(EVENTS, 0.0)
     assert kinds(agent.updates(0.0)) == ["State"], "whoever asks for the first time knows nothing"
-    agent.telling.heard(EVENTS, 5.0)
+    agent.telling.record_request(EVENTS, 5.0)
     assert kinds(agent.updates(5.0)) == ["Delta"]
-    agent.telling.heard(PrefixRequest("base", "events", states_of=("r-1",)), 6.0)
+    agent.telling.record_request(PrefixRequest("base", "events", states_of=("r-1",)), 6.0)
     assert agent.updates(6.0) == [], "that is another replica"
     wanted = PrefixRequest("base", "events", states_of=("r-0",))
-    agent.telling.heard(wanted, 7.0)
+    agent.telling.record_request(wanted, 7.0)
     assert kinds(agent.updates(7.0)) == ["State"]
-    agent.telling.heard(wanted, 7.1)
+    agent.telling.record_request(wanted, 7.1)
     assert agent.updates(7.2) == []
     assert kinds(agent.updates(8.0)) == ["State"]
 
 
 def test_a_large_state_comes_in_parts_and_after_the_changes_up_to_it() -> None:
     agent = Agent()
-    agent.telling.heard(EVENTS, 0.0)
+    agent.telling.record_request(EVENTS, 0.0)
     agent.updates(0.0)
     names = agent.store(prefix_updates.STATE_NAMES + 1)
-    agent.telling.heard(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
+    agent.telling.record_request(PrefixRequest("base", "events", states_of=("r-0",)), 2.0)
     delta, first, second = agent.updates(2.0)
     assert isinstance(delta, Delta) and isinstance(first, State) and isinstance(second, State)
     assert delta.sequence == first.sequence == second.sequence == 1
@@ -112,7 +112,7 @@ def test_a_large_state_comes_in_parts_and_after_the_changes_up_to_it() -> None:
 
 def test_too_much_at_once_is_a_new_beginning() -> None:
     agent = Agent()
-    agent.telling.heard(EVENTS, 0.0)
+    agent.telling.record_request(EVENTS, 0.0)
     agent.updates(0.0)
     agent.store(prefix_updates.DELTA_NAMES + 1)
     delta, *states = agent.updates(2.0)
@@ -123,11 +123,11 @@ def test_too_much_at_once_is_a_new_beginning() -> None:
 
 def test_another_engine_is_told_at_once() -> None:
     agent = Agent()
-    agent.telling.heard(EVENTS, 0.0)
+    agent.telling.record_request(EVENTS, 0.0)
     agent.store(3)
     agent.updates(0.0)
     agent.blocks.clear()
-    agent.telling.begin_anew(50)
+    agent.telling.start_generation(50)
     (delta,) = agent.updates(0.2)
     assert isinstance(delta, Delta)
     assert (delta.generation, delta.sequence, delta.added) == (101, 0, b""), "a generation only grows"
@@ -135,10 +135,10 @@ def test_another_engine_is_told_at_once() -> None:
 
 def test_blooms_while_something_changes() -> None:
     agent = Agent()
-    agent.telling.heard(BLOOM, 0.0)
-    assert kinds(agent.updates(0.0)) == ["Bloom"]
+    agent.telling.record_request(BLOOM, 0.0)
+    assert kinds(agent.updates(0.0)) == ["PrefixBloom"]
     agent.store(1)
     assert agent.updates(BLOOM_INTERVAL_S - 0.1) == []
     (bloom,) = agent.updates(BLOOM_INTERVAL_S)
-    assert isinstance(bloom, Bloom) and bloom.names == 1
+    assert isinstance(bloom, PrefixBloom) and bloom.names == 1
     assert agent.updates(BLOOM_INTERVAL_S * 2) == [], "it still says the same"

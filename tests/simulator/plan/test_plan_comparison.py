@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.simulator.plan.comparison import Compared, Figure, Interval, all_compared, compared, interval_of
+from functions.simulator.plan.comparison import ComparedFigure, Figure, Interval, all_compared, compared, interval_of
 from functions.simulator.plan.slos import promise, verdict
 
 TTFT = Figure("TTFT p99", "ms")
@@ -69,7 +69,7 @@ def test_figures_that_no_run_has_are_left_out() -> None:
     assert list(found) == ["a"]
 
 
-def attained(before: list[float], after: list[float]) -> Compared:
+def attained(before: list[float], after: list[float]) -> ComparedFigure:
     return compared(IN_TIME, list(before), list(after))
 
 

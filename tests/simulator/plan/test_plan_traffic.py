@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from functions.api.ids import TenantId
-from functions.api.snapshot import QuotaEntry, QuotaLimits
+from functions.api.snapshot import QuotaEntry, QuotaLimitsPart
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.entry import Entry
 from functions.simulator.plan.pace import Load, request_work_s, rushed, shares_of
 from functions.simulator.plan.planned_fleet import PlannedFleet, PlannedPool
-from functions.simulator.plan.settings import Beginning, begins_with
+from functions.simulator.plan.settings import Beginning, initial_replicas
 from functions.simulator.plan.traffic import PlanTraffic, foreign, made_up, recorded
 from functions.simulator.workload.request import WorkloadRequest
 from functions.simulator.workload.traces import TraceUnreadable
@@ -145,7 +145,7 @@ def test_a_trace_with_nothing_in_it_is_refused(tmp_path: Path) -> None:
 
 
 def small(fleet: PlannedFleet, **limits: int) -> PlannedFleet:
-    quota = QuotaEntry(name="standard", limits=QuotaLimits(**limits))
+    quota = QuotaEntry(name="standard", limits=QuotaLimitsPart(**limits))
     return PlannedFleet(fleet.pools, {TenantId("acme"): quota})
 
 
@@ -169,8 +169,8 @@ def test_a_pool_begins_with_what_its_first_minutes_need(fleet: PlannedFleet) -> 
     work_s = request_work_s(chat.engine.profile, [asked(1000, 200)], 64)
     rows = [WorkloadRequest(each * work_s / 5.5, ANYBODY, 1000, 200, pool="chat-8b") for each in range(200)]
     beginning = Beginning.of(rows)
-    assert begins_with(chat, beginning, 64) == 8  # 5.5 at full work, 7.3 at 75 %
-    assert begins_with(chat, Beginning.of(rows[:1]), 64) == chat.least
+    assert initial_replicas(chat, beginning, 64) == 8  # 5.5 at full work, 7.3 at 75 %
+    assert initial_replicas(chat, Beginning.of(rows[:1]), 64) == chat.least
     large = fleet.pool("large-32b")
     assert large is not None
-    assert begins_with(large, beginning, 64) == 2
+    assert initial_replicas(large, beginning, 64) == 2

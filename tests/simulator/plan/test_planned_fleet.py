@@ -6,7 +6,7 @@ from functions.controller.gitops.changes import compiled
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.plan.declarations import PoolDeclaration, declarations_of, engine_changes
 from functions.simulator.plan.planned_fleet import PlannedFleet, fleet_of
-from functions.simulator.plan.profiles import EngineImpossible, chosen
+from functions.simulator.plan.profiles import EngineImpossible, choose_engine
 from tests.controller.configs import load, policies, pool, tenant, tier
 
 H100 = "nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}"
@@ -41,7 +41,7 @@ def planned(*documents: str) -> PlannedFleet:
 
 
 def test_an_engine_from_hardware_and_arguments() -> None:
-    found = chosen(declared(service("--max-num-seqs=128")))
+    found = choose_engine(declared(service("--max-num-seqs=128")))
     assert found.profile.step_ms == pytest.approx(8.3, abs=0.1)
     assert found.profile.prefill_ms_per_token == pytest.approx(0.036, abs=0.001)
     assert (found.profile.max_sequences, found.profile.step_budget_tokens) == (128, 8192)
@@ -51,19 +51,19 @@ def test_an_engine_from_hardware_and_arguments() -> None:
 
 
 def test_arguments_change_the_engine() -> None:
-    usual = chosen(declared(service())).profile
-    less = chosen(declared(service("--gpu-memory-utilization=0.5", "--max-num-batched-tokens=512"))).profile
+    usual = choose_engine(declared(service())).profile
+    less = choose_engine(declared(service("--gpu-memory-utilization=0.5", "--max-num-batched-tokens=512"))).profile
     assert less.kv_tokens < usual.kv_tokens / 2
     assert less.step_budget_tokens == 512
-    assert chosen(declared(service("--kv-cache-dtype=fp8"))).profile.kv_tokens > 1.9 * usual.kv_tokens
-    split = chosen(declared(service("--tensor-parallel-size=4", gpus=4)))
+    assert choose_engine(declared(service("--kv-cache-dtype=fp8"))).profile.kv_tokens > 1.9 * usual.kv_tokens
+    split = choose_engine(declared(service("--tensor-parallel-size=4", gpus=4)))
     assert split.profile.step_ms < usual.step_ms
     assert (split.accelerators, split.profile.price_per_hour) == (4, 4.0)
 
 
 def test_an_engine_is_named_by_its_annotation() -> None:
     notes = '{shoal.dev/simulator-profile: a100-8b, shoal.dev/accelerator-price-per-hour: "2.5"}'
-    found = chosen(declared(service("--max-num-seqs=64", uri="nobody-knows-it", notes=notes)))
+    found = choose_engine(declared(service("--max-num-seqs=64", uri="nobody-knows-it", notes=notes)))
     assert found.profile.step_ms == PROFILES["a100-8b"].step_ms
     assert found.profile.max_sequences == 64
     assert (found.profile.price_per_hour, found.price_is_known, found.is_assumed) == (2.5, True, False)
@@ -71,9 +71,9 @@ def test_an_engine_is_named_by_its_annotation() -> None:
 
 def test_without_accelerators_it_is_the_profile_measured_on_cpu_with_the_environments_cache() -> None:
     text = service(uri="smollm2-135m", selector="", gpus=0)
-    usual = chosen(declared(text))
+    usual = choose_engine(declared(text))
     env = 'env: [{name: VLLM_CPU_KVCACHE_SPACE, value: "1"}], modelFormat'
-    given = chosen(declared(text.replace("modelFormat", env)))
+    given = choose_engine(declared(text.replace("modelFormat", env)))
     assert "requests no accelerator" in usual.words
     assert 20_000 < given.profile.kv_tokens < 50_000  # 1 GiB of 30 layers x 3 heads x 64
 
@@ -90,7 +90,7 @@ def test_without_accelerators_it_is_the_profile_measured_on_cpu_with_the_environ
 )
 def test_an_engine_that_cannot_be_is_said_with_what_to_do(text: str, said: str) -> None:
     with pytest.raises(EngineImpossible, match=said) as told:
-        chosen(declared(text))
+        choose_engine(declared(text))
     assert "pool base" in str(told.value)
 
 

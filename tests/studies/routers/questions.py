@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functions.api.ids import EngineName, PoolName, ReplicaId
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.replicas import PoolIndex, ReplicaView, Row
-from functions.simulator.router_port import EngineMetrics, Question
+from functions.simulator.router_port import Question, RouterEngineMetrics
 
 POOL, MODEL = PoolName("base"), EngineName("base")
 BLOCK_TOKENS = 16
@@ -36,14 +36,14 @@ class Told:
     """Nobody runs anything and nothing is cached, unless it was told so."""
 
     cached: Mapping[str, int] = field(default_factory=dict)
-    engines: Mapping[str, EngineMetrics] = field(default_factory=dict)
+    engines: Mapping[str, RouterEngineMetrics] = field(default_factory=dict)
     ahead_s: Mapping[str, float] = field(default_factory=dict)
 
     def cached_tokens(self, replica_id: ReplicaId, asked: Question) -> int:
         return self.cached.get(replica_id, 0)
 
-    def engine(self, replica_id: ReplicaId) -> EngineMetrics:
-        return self.engines.get(replica_id, EngineMetrics(0, 0, 0.5))
+    def engine(self, replica_id: ReplicaId) -> RouterEngineMetrics:
+        return self.engines.get(replica_id, RouterEngineMetrics(0, 0, 0.5))
 
     def first_token_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
         return self.ahead_s.get(replica_id, 0.0) + self.computing_s(replica_id, computed_tokens)

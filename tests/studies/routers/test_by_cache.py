@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from functions.simulator.router_port import EngineMetrics
+from functions.simulator.router_port import RouterEngineMetrics
 from studies.routers.aibrix import AIBrix
 from studies.routers.block_owners import BlockOwners
 from studies.routers.dynamo import Dynamo
@@ -18,12 +18,14 @@ FIVE = (1, 2, 3, 4, 5)
 class TestLLMD:
     @pytest.mark.parametrize(("shared", "wanted"), [(4, "a"), (3, "b")])
     def test_a_long_match_outweighs_a_queue_only_where_it_is_long(self, shared: int, wanted: str) -> None:
-        router = LLMD(Told(engines={"a": EngineMetrics(1, 3, 0.5)}), Random(1))
+        router = LLMD(Told(engines={"a": RouterEngineMetrics(1, 3, 0.5)}), Random(1))
         router._sent(ask(FIVE[:shared]), rows("a")[0])
         assert router.pick(ask((*FIVE[:shared], *range(90, 95 - shared))), rows("a", "b"), load())[0] == wanted
 
     def test_without_a_queue_and_a_match_the_emptier_cache_is_taken(self) -> None:
-        router = LLMD(Told(engines={"a": EngineMetrics(9, 0, 0.4), "b": EngineMetrics(1, 0, 0.3)}), Random(1))
+        router = LLMD(
+            Told(engines={"a": RouterEngineMetrics(9, 0, 0.4), "b": RouterEngineMetrics(1, 0, 0.3)}), Random(1)
+        )
         assert router.pick(ask(FIVE), rows("a", "b"), load())[0] == "b", "how many run is not asked"
 
     def test_only_the_first_4096_tokens_are_compared(self) -> None:
@@ -32,7 +34,10 @@ class TestLLMD:
         prompt = tuple(range(1000))
         first = router.pick(ask(prompt), rows("a", "b"), load())[0]
         other_end = (*prompt[:256], *range(5000, 5744))
-        engines.engines = {first: EngineMetrics(0, 0, 1.0), "ab".replace(first, ""): EngineMetrics(0, 0, 0.0)}
+        engines.engines = {
+            first: RouterEngineMetrics(0, 0, 1.0),
+            "ab".replace(first, ""): RouterEngineMetrics(0, 0, 0.0),
+        }
         assert router.pick(ask(other_end), rows("a", "b"), load())[0] == first, "3 for a whole match beats 2 for room"
 
     def test_what_a_replica_had_longest_ago_is_forgotten_as_its_cache_forgets(self) -> None:

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from functions.simulator.experiment import Oracle
-from functions.simulator.router_port import EngineMetrics, SimulatedRouter
+from functions.simulator.router_port import RouterEngineMetrics, SimulatedRouter
 from studies.routers.simulated import ROUTERS
 from tests.studies.routers.questions import Told, ask, load, rows
 
@@ -56,6 +56,6 @@ def test_the_oracle_goes_where_the_first_token_comes_first() -> None:
 
 
 def test_the_oracle_spares_those_that_run() -> None:
-    oracle = Oracle(Told(ahead_s={"b": 0.3}, engines={"a": EngineMetrics(40, 0, 0.5)}))
+    oracle = Oracle(Told(ahead_s={"b": 0.3}, engines={"a": RouterEngineMetrics(40, 0, 0.5)}))
     assert oracle.pick(ask(prompt_tokens=1000), rows("a", "b"), load())[0] == "b", "0.8 s of theirs for 0.3 of its own"
     assert oracle.pick(ask(prompt_tokens=100), rows("a", "b"), load())[0] == "a", "a short prompt disturbs nobody"

@@ -29,7 +29,7 @@ from functions.api.snapshot import (
     ModelEntry,
     PoolEntry,
     QuotaEntry,
-    QuotaLimits,
+    QuotaLimitsPart,
     RolloutEntry,
     RoutingEntry,
     StageEntry,
@@ -291,7 +291,7 @@ def _rate(per_s: float) -> str:
     return f"{per_s:,.0f}"
 
 
-_ABSENT: Mapping[type, str] = {QuotaLimits: "not limited"}
+_ABSENT: Mapping[type, str] = {QuotaLimitsPart: "not limited"}
 _FIELDS: Mapping[tuple[type, str], _Field] = {
     (BandEntry, "max_wait_ms"): _Field(absent="default"),
     (KeyEntry, "expires_unix_s"): _Field("expires", "never", _expiry),
@@ -309,7 +309,7 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (PoolEntry, "kv_transfer_bytes_per_s"): _Field("KV transfer bytes/s", "not said", _rate),
     (PoolEntry, "kv_host_bytes"): _Field("KV bytes in host memory", "none"),
     (PoolEntry, "kv_reload_bytes_per_s"): _Field("KV reload bytes/s", "learnt", _rate),
-    (QuotaLimits, "token_burst_seconds"): _Field(absent="default"),
+    (QuotaLimitsPart, "token_burst_seconds"): _Field(absent="default"),
     (RolloutEntry, "false_alarm_ratio"): _Field("falseAlarmRate", shown=lambda ratio: f"{ratio * 100:g}%"),
     (RoutingEntry, "hedge_after_s"): _Field("retry.hedgeAfter", "never"),
     (RoutingEntry, "prefill_give_up_after_s"): _Field("prefill.giveUpAfter"),
@@ -325,7 +325,7 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
 _TOGETHER: Mapping[type, Mapping[tuple[str, ...], _Describe]] = {
     AdmissionEntry: {("bands",): _bands},
     AutoscalingEntry: {("min_replicas", "max_replicas"): _replicas},
-    KeyEntry: {("limits",): lambda key: _facts(key.limits or QuotaLimits())},
+    KeyEntry: {("limits",): lambda key: _facts(key.limits or QuotaLimitsPart())},
     ModelEntry: {("channels",): _channels},
     PoolEntry: {("min_replicas", "max_replicas"): _replicas},
     QuotaEntry: {("limits",): lambda quota: _facts(quota.limits)},

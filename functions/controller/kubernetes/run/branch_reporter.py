@@ -11,9 +11,9 @@ import msgspec
 from functions.controller.branch_word import LOOK_EVERY_S, BranchWord
 from functions.controller.gitops.source import Observed
 from functions.controller.kubernetes.inventory import InventoryRecord
-from functions.controller.kubernetes.run.cr_source import Looked
+from functions.controller.kubernetes.run.cr_source import ObservedResources
 from functions.controller.snapshot.registry_client import RegistryClient
-from functions.fleet.branch_report import HISTORY_MAX, PROBLEMS_MAX, BranchReport, PastRevision, words
+from functions.fleet.branch_report import HISTORY_MAX, PROBLEMS_MAX, BranchReport, PastRevision, bounded_text
 
 
 class BranchReporter:
@@ -44,40 +44,42 @@ class BranchReporter:
         return self._client
 
 
-def of_git(branch: str, observed: Observed | None, desired: str, trouble: str, record: InventoryRecord) -> BranchReport:
+def report_of_git(
+    branch: str, observed: Observed | None, desired: str, trouble: str, record: InventoryRecord
+) -> BranchReport:
     """Build the report of a branch. `desired` is the wanted revision or empty; `trouble` is why it cannot be read."""
     problems = tuple(str(problem) for problem in observed.problems) if observed is not None else ()
     applied = next((each for each in record.history if each.revision == record.last_applied), None)
     return BranchReport(
-        source=words(branch),
-        tip=words(f"{branch}@{observed.commit}") if observed is not None and observed.commit else "",
-        tip_message=words(observed.message) if observed is not None else "",
-        desired=words(desired),
-        desired_message=words(observed.message)
+        source=bounded_text(branch),
+        tip=bounded_text(f"{branch}@{observed.commit}") if observed is not None and observed.commit else "",
+        tip_message=bounded_text(observed.message) if observed is not None else "",
+        desired=bounded_text(desired),
+        desired_message=bounded_text(observed.message)
         if observed is not None and desired == f"{branch}@{observed.commit}"
         else "",
-        applied=words(record.last_applied),
+        applied=bounded_text(record.last_applied),
         applied_unix_s=applied.ended_unix_s if applied is not None else 0.0,
-        trouble=words(trouble),
-        problems=tuple(map(words, problems[:PROBLEMS_MAX])),
+        trouble=bounded_text(trouble),
+        problems=tuple(map(bounded_text, problems[:PROBLEMS_MAX])),
         problem_count=len(problems),
         history=tuple(
-            PastRevision(words(each.revision), each.result, "", words(each.message), each.ended_unix_s)
+            PastRevision(bounded_text(each.revision), each.result, "", bounded_text(each.message), each.ended_unix_s)
             for each in record.history[:HISTORY_MAX]
         ),
     )
 
 
-def of_objects(looked: Looked | None, published: str) -> BranchReport:
+def report_of_objects(looked: ObservedResources | None, published: str) -> BranchReport:
     """Build the report of the cluster's objects. `published` is the revision in force."""
     problems = looked.problems if looked is not None else ()
     waiting = "; ".join(looked.waiting) if looked is not None else "the cluster's objects were not read yet"
     return BranchReport(
         source="kubernetes",
-        tip=words(looked.revision) if looked is not None else "",
-        desired=words(looked.revision) if looked is not None else "",
-        applied=words(published),
-        trouble=words(waiting),
-        problems=tuple(map(words, problems[:PROBLEMS_MAX])),
+        tip=bounded_text(looked.revision) if looked is not None else "",
+        desired=bounded_text(looked.revision) if looked is not None else "",
+        applied=bounded_text(published),
+        trouble=bounded_text(waiting),
+        problems=tuple(map(bounded_text, problems[:PROBLEMS_MAX])),
         problem_count=len(problems),
     )

@@ -11,7 +11,7 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from kubernetes.dynamic import DynamicClient
 
-from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
+from functions.controller.kubernetes.run.settings import ControllerStartFailed, KubernetesSettings
 
 
 class _NoDiscovery:
@@ -42,5 +42,5 @@ def load_configuration(settings: KubernetesSettings) -> Configuration:
             f"the API server's address is unknown: {error}; run in a pod with a ServiceAccount, or set "
             "SHOAL_CONTROLLER_KUBECONFIG"
         )
-        raise StartFailed(message) from error
+        raise ControllerStartFailed(message) from error
     return configuration

@@ -29,7 +29,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class StatusCondition:
     type: str
     status: ConditionStatus
     reason: str
@@ -40,7 +40,7 @@ class Condition:
 class ObjectStatus:
     """Status of one generation of an object."""
 
-    conditions: tuple[Condition, ...]
+    conditions: tuple[StatusCondition, ...]
     fields: Mapping[str, int | str] = field(default_factory=dict)  # status fields besides the conditions
 
 
@@ -52,67 +52,71 @@ class ScalingStatus:
 
 
 PUBLISHED = ObjectStatus(
-    (Condition("Ready", "True", "Published", "in force on every gateway that follows the registry"),)
+    (StatusCondition("Ready", "True", "Published", "in force on every gateway that follows the registry"),)
 )
 
 
-def waiting(reason: str, message: str) -> ObjectStatus:
+def waiting_status(reason: str, message: str) -> ObjectStatus:
     """Return the status of an object that will be in force after a temporary obstacle."""
     text = _bounded(message)
-    return ObjectStatus((Condition("Ready", "Unknown", reason, text), Condition("Reconciling", "True", reason, text)))
+    return ObjectStatus(
+        (StatusCondition("Ready", "Unknown", reason, text), StatusCondition("Reconciling", "True", reason, text))
+    )
 
 
-def refused(problems: Iterable[str], *, stands_in: bool) -> ObjectStatus:
+def refused_status(problems: Iterable[str], *, stands_in: bool) -> ObjectStatus:
     """Return the status of an invalid object. `stands_in`: its last good version is in force."""
     meanwhile = "its last good version stays in force" if stands_in else "it is left out"
     reason = "InvalidKeepsLastGood" if stands_in else "Invalid"
     return _stalled(reason, f"{'; '.join(problems)} (until that is changed, {meanwhile})")
 
 
-def versions_do_not_change(message: str) -> ObjectStatus:
+def changed_version_status(message: str) -> ObjectStatus:
     """Return the status of an object that would change the content of a served version. The served one stays."""
     return _stalled("VersionsDoNotChange", message)
 
 
-def rolling_out(message: str) -> ObjectStatus:
+def rolling_out_status(message: str) -> ObjectStatus:
     """Return the status of a published object with a rollout under way."""
-    return waiting("RollingOut", message)
+    return waiting_status("RollingOut", message)
 
 
-def scaled(object_status: ObjectStatus, scaling: ScalingStatus) -> ObjectStatus:
+def with_scaling(object_status: ObjectStatus, scaling: ScalingStatus) -> ObjectStatus:
     """Return the status of an AutoscalingPolicy, with its replica counts and the Obeyed condition."""
-    obeyed = Condition("Obeyed", "True", "Scaled", "the autoscaler sets the number of replicas")
+    obeyed = StatusCondition("Obeyed", "True", "Scaled", "the autoscaler sets the number of replicas")
     if scaling.contested:
-        obeyed = Condition("Obeyed", "False", "ReplicasContested", _bounded(scaling.contested))
+        obeyed = StatusCondition("Obeyed", "False", "ReplicasContested", _bounded(scaling.contested))
     fields = {"wantedReplicas": scaling.wanted, "liveReplicas": scaling.live}
     return replace(
         object_status, conditions=(*object_status.conditions, obeyed), fields={**object_status.fields, **fields}
     )
 
 
-def not_obeyed(object_status: ObjectStatus, findings: Sequence[Unobeyed]) -> ObjectStatus:
+def with_findings(object_status: ObjectStatus, findings: Sequence[Unobeyed]) -> ObjectStatus:
     """Return the status of an object in force that is not obeyed: the first reason, and all messages."""
     text = "; ".join(dict.fromkeys(map(str, findings)))
-    return _with_obeyed(object_status, Condition("Obeyed", "False", findings[0].reason, _bounded(text)))
+    return _with_obeyed(object_status, StatusCondition("Obeyed", "False", findings[0].reason, _bounded(text)))
 
 
-def obeyed_again(object_status: ObjectStatus) -> ObjectStatus:
-    return _with_obeyed(object_status, Condition("Obeyed", "True", "Obeyed", "the object takes full effect again"))
+def with_obeyed_again(object_status: ObjectStatus) -> ObjectStatus:
+    return _with_obeyed(
+        object_status, StatusCondition("Obeyed", "True", "Obeyed", "the object takes full effect again")
+    )
 
 
-def _with_obeyed(object_status: ObjectStatus, condition: Condition) -> ObjectStatus:
+def _with_obeyed(object_status: ObjectStatus, condition: StatusCondition) -> ObjectStatus:
     others = [each for each in object_status.conditions if each.type != condition.type]
     return replace(object_status, conditions=(*others, condition))
 
 
-def halted(message: str) -> ObjectStatus:
+def halted_status(message: str) -> ObjectStatus:
     """Return the status of an object whose channel was rolled back, until it changes or the rollout resumes."""
     return _stalled("RolloutHalted", message)
 
 
-def held(message: str) -> ObjectStatus:
+def deletion_waits_status(message: str) -> ObjectStatus:
     """Return the status of an object that waits for its deletion because others still reference it."""
-    return ObjectStatus((Condition("Ready", "True", "DeletionWaits", _bounded(message)),))
+    return ObjectStatus((StatusCondition("Ready", "True", "DeletionWaits", _bounded(message)),))
 
 
 def status_of(
@@ -142,10 +146,12 @@ def is_published(status: Mapping[str, Any], generation: int) -> bool:
 
 def _stalled(reason: str, message: str) -> ObjectStatus:
     text = _bounded(message)
-    return ObjectStatus((Condition("Ready", "False", reason, text), Condition("Stalled", "True", reason, text)))
+    return ObjectStatus(
+        (StatusCondition("Ready", "False", reason, text), StatusCondition("Stalled", "True", reason, text))
+    )
 
 
-def _written(condition: Condition, generation: int, before: Mapping[str, Any], now: str) -> dict[str, Any]:
+def _written(condition: StatusCondition, generation: int, before: Mapping[str, Any], now: str) -> dict[str, Any]:
     unchanged = before.get("status") == condition.status
     return {
         "type": condition.type,

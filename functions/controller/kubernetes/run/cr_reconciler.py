@@ -19,18 +19,18 @@ from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost
 from functions.controller.kubernetes.inventory import RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, INFERENCE_SERVICE, Body
-from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
+from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, combine_results
 from functions.controller.kubernetes.render import render_budgets
-from functions.controller.kubernetes.run.branch_reporter import of_objects
+from functions.controller.kubernetes.run.branch_reporter import report_of_objects
 from functions.controller.kubernetes.run.conditions import ScalingStatus
-from functions.controller.kubernetes.run.cr_source import CustomResources, Looked
+from functions.controller.kubernetes.run.cr_source import CustomResources, ObservedResources
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.event_notes import EventNote
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import object_name
-from functions.controller.kubernetes.run.obedience import Judgement
-from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.publishing import Publishing, result_of
+from functions.controller.kubernetes.run.obedience import ObedienceFindings
+from functions.controller.kubernetes.run.object_store import WatchedObject
+from functions.controller.kubernetes.run.publishing import Publishing, publication_result
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import StatusWriter
 from functions.controller.kubernetes.run.watch_client import WatchClient
@@ -63,7 +63,7 @@ class CustomResourceReconciler:
         on_change: Callable[[], None],
         *,
         scaling: Callable[[], Mapping[str, ScalingStatus]] = dict,
-        judgement: Callable[[], Judgement] = Judgement,
+        judgement: Callable[[], ObedienceFindings] = ObedienceFindings,
         on_notes: Callable[[Iterable[EventNote]], None] = lambda _: None,
     ) -> None:
         """`scaling` returns each AutoscalingPolicy's status by name, `judgement` the policies that are not obeyed.
@@ -71,8 +71,8 @@ class CustomResourceReconciler:
         self.informers: Sequence[Informer] = [
             Informer(client, watched, on_change) for watched in watched_kinds(settings)
         ]
-        self.looked: Looked | None = None
-        self.writer = StatusWriter(self.current, per_second=settings.status_writes_per_s, on_written=on_notes)
+        self.looked: ObservedResources | None = None
+        self.writer = StatusWriter(self.find_object, per_second=settings.status_writes_per_s, on_written=on_notes)
         self._settings = settings
         self._publishing = publishing
         self._scaling = scaling
@@ -83,18 +83,18 @@ class CustomResourceReconciler:
         self._unpublished = ""  # why the observed objects are not in force
         self._remembered_for = 0  # token of the term whose snapshot in force was read
 
-    def word(self) -> BranchReport:
+    def branch_report(self) -> BranchReport:
         """Return the report for the console."""
         published = self._publishing.published
-        return of_objects(self.looked, published[0] if published is not None else "")
+        return report_of_objects(self.looked, published[0] if published is not None else "")
 
     def not_ready_reason(self) -> str:
         """Return why the view of the cluster is incomplete, or an empty text."""
         return "; ".join(informer.problem for informer in self.informers if not informer.store.synced)
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
-        unknown = await self._remember_the_past(guard)
-        looked = self.looked = await asyncio.to_thread(self._source.look)
+        unknown = await self._load_published_snapshot(guard)
+        looked = self.looked = await asyncio.to_thread(self._source.observe)
         if looked.waiting:
             return PassResult(
                 "waiting", f"nothing is published before every kind is listed: {'; '.join(looked.waiting)}"
@@ -102,7 +102,7 @@ class CustomResourceReconciler:
         guard.check()
         outcome = unknown or await self._publishing.publish(looked.loaded, looked.revision)
         self._unpublished = "" if self._is_in_force(outcome, looked) else f"it is not published: {outcome.message}"
-        results = [result_of(outcome), await self._budgets(api, looked)]
+        results = [publication_result(outcome), await self._budgets(api, looked)]
         publication = _publication(outcome)
         protect = self._settings.protect_deletion
         self.writer.keep_only(looked.seen)
@@ -110,14 +110,14 @@ class CustomResourceReconciler:
             looked, publication, protect=protect, scaling=self._scaling(), judgement=self._judgement()
         )
         self.writer.submit(writes)
-        return together([*results, *_refusals(looked)])
+        return combine_results([*results, *_refusals(looked)])
 
-    def _is_in_force(self, outcome: PublishOutcome, looked: Looked) -> bool:
+    def _is_in_force(self, outcome: PublishOutcome, looked: ObservedResources) -> bool:
         """Return True if the revision is published. An earlier pass counts while the registry is away."""
         known = self._publishing.published
         return outcome.kind in ("published", "unchanged") or (known is not None and known[0] == looked.revision)
 
-    async def _remember_the_past(self, guard: TermGuard) -> PublishOutcome | None:
+    async def _load_published_snapshot(self, guard: TermGuard) -> PublishOutcome | None:
         """Load the snapshot in force once per term, for objects that were invalid before this term. Return an outcome
         if it cannot be read: publishing without it would take last good versions out of force."""
         if self._remembered_for == guard.token:
@@ -133,11 +133,11 @@ class CustomResourceReconciler:
         if not rows.book.is_known:
             return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {rows.trouble}")
         if in_force is not None:
-            self._source.remember(without_api(in_force, rows.book))
+            self._source.set_published(without_api(in_force, rows.book))
         self._remembered_for = guard.token
         return None
 
-    async def _budgets(self, api: KubeApi, looked: Looked) -> PassResult:
+    async def _budgets(self, api: KubeApi, looked: ObservedResources) -> PassResult:
         try:
             outcome = await asyncio.to_thread(self._apply_budgets, api, looked)
         except LeadershipLost:
@@ -146,10 +146,10 @@ class CustomResourceReconciler:
             return PassResult("passing", str(error), getattr(error, "after_s", None))
         return result_of_apply(outcome)
 
-    def _apply_budgets(self, api: KubeApi, looked: Looked) -> ApplyOutcome:
+    def _apply_budgets(self, api: KubeApi, looked: ObservedResources) -> ApplyOutcome:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS
         desired = render_budgets(
-            looked.loaded.of(InferenceService),
+            looked.loaded.objects_of(InferenceService),
             looked.revision,
             namespace=self._settings.models_namespace,
             budget_kind=kind,
@@ -166,7 +166,7 @@ class CustomResourceReconciler:
             self._appliers = (api, Applier(api, store, settings, unpublished=lambda: self._unpublished))
         return self._appliers[1]
 
-    def current(self, key: str) -> StoredObject | None:
+    def find_object(self, key: str) -> WatchedObject | None:
         """Return an object as the watch shows it now."""
         plural, _, name = key.partition("/")
         informer = self._by_plural.get(plural)
@@ -184,9 +184,9 @@ def result_of_apply(outcome: ApplyOutcome) -> PassResult:
     return PassResult("done")
 
 
-def _left_out(looked: Looked) -> list[Body]:
+def _left_out(looked: ObservedResources) -> list[Body]:
     """Return services that are invalid for shoal but still run; they keep their budgets."""
-    in_force = {service.document.file for service in looked.loaded.of(InferenceService)}
+    in_force = {service.document.file for service in looked.loaded.objects_of(InferenceService)}
     return [
         orjson.loads(one.stored.document)
         for key, one in looked.seen.items()
@@ -211,7 +211,7 @@ def _by_key(problems: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _refusals(looked: Looked) -> list[PassResult]:
+def _refusals(looked: ObservedResources) -> list[PassResult]:
     """Return a result for invalid objects. They stall no others, and only their change helps."""
     first = next(iter(looked.problems), "")
     return (

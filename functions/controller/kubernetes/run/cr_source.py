@@ -26,14 +26,21 @@ from functions.controller.kubernetes.objects import INFERENCE_SERVICE, mapping_a
 from functions.controller.kubernetes.run.conditions import is_published
 from functions.controller.kubernetes.run.informer import Informer, WatchedKind
 from functions.controller.kubernetes.run.last_good import LastGood
-from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.selection import Candidate, Judged, Refusal, Selection, judge, select
+from functions.controller.kubernetes.run.object_store import WatchedObject
+from functions.controller.kubernetes.run.selection import (
+    Candidate,
+    Selection,
+    SelectionRefusal,
+    ValidatedObject,
+    select,
+    validate_document,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenObject:
     watched: WatchedKind
-    stored: StoredObject
+    stored: WatchedObject
     held_by: tuple[str, ...] = ()  # objects that still reference it while it is being deleted
 
     @property
@@ -45,11 +52,11 @@ class SeenObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ObservedResources:
     loaded: Loaded
     revision: str
     seen: Mapping[str, SeenObject]  # by key
-    refusals: Mapping[str, Refusal]
+    refusals: Mapping[str, SelectionRefusal]
     waiting: tuple[str, ...] = ()  # why the view is incomplete; then nothing is published
 
     @property
@@ -60,7 +67,7 @@ class Looked:
 @dataclass(frozen=True, slots=True)
 class _Known:
     document: bytes
-    judged: Judged
+    judged: ValidatedObject
 
 
 class CustomResources:
@@ -72,33 +79,33 @@ class CustomResources:
         self._good: dict[str, Declared[AnyObject]] = {}
         self._last_good: LastGood | None = None
 
-    def remember(self, snapshot: Snapshot) -> None:
+    def set_published(self, snapshot: Snapshot) -> None:
         """Use this snapshot in force for objects not seen valid since. It is newer than the good versions known so
         far, since another controller may have led in between."""
         self._last_good, self._good = LastGood(snapshot), {}
 
-    def look(self) -> Looked:
+    def observe(self) -> ObservedResources:
         waiting = tuple(
             informer.problem or f"{informer.watched.kind}: not listed yet"
             for informer in self._informers
             if not informer.store.synced
         )
         revision = f"kubernetes@{self._version()}"
-        seen = self._see()
+        seen = self._seen_objects()
         if waiting:
-            return Looked(Loaded(()), revision, seen, {}, waiting)
+            return ObservedResources(Loaded(()), revision, seen, {}, waiting)
         self._judge(seen)
         chosen, held = self._choose(seen)
         self._good = {one.document.file: one for one in chosen.objects}
-        self._forget_all_but(seen)
-        return Looked(Loaded(chosen.objects), revision, {**seen, **held}, chosen.refusals)
+        self._drop_gone(seen)
+        return ObservedResources(Loaded(chosen.objects), revision, {**seen, **held}, chosen.refusals)
 
     def _version(self) -> str:
         """Return the version of the newest change. Versions are opaque; this one is only shown to people."""
-        versions = [informer.store.news_version for informer in self._informers]
+        versions = [informer.store.changed_version for informer in self._informers]
         return str(max((int(version) for version in versions if version.isdigit()), default=0))
 
-    def _see(self) -> dict[str, SeenObject]:
+    def _seen_objects(self) -> dict[str, SeenObject]:
         return {
             f"{informer.watched.plural}/{one.name}": SeenObject(informer.watched, one)
             for informer in self._informers
@@ -109,7 +116,7 @@ class CustomResources:
         for key, one in seen.items():
             known = self._known.get(key)
             if known is None or known.document != one.stored.document:
-                self._known[key] = _Known(one.stored.document, judge(key, one.stored.document))
+                self._known[key] = _Known(one.stored.document, validate_document(key, one.stored.document))
 
     def _candidate(self, key: str, seen: Mapping[str, SeenObject]) -> Candidate:
         stored = seen[key].stored
@@ -126,11 +133,11 @@ class CustomResources:
         if self._last_good is None:
             return None
         if seen[key].watched.kind != INFERENCE_SERVICE.kind:
-            return self._last_good.of(key)
+            return self._last_good.find_object(key)
         pool = seen[key].pool
         if sum(one.pool == pool for one in seen.values()) > 1:
             return None  # several services claim the pool, and its entry does not say which of them it was
-        return self._last_good.of_service(key, pool, seen[key].stored.document)
+        return self._last_good.find_service(key, pool, seen[key].stored.document)
 
     def _choose(self, seen: Mapping[str, SeenObject]) -> tuple[Selection, dict[str, SeenObject]]:
         """Select what is in force. Also return the objects that are being deleted while others reference them, as
@@ -153,7 +160,7 @@ class CustomResources:
     def _select(self, seen: Mapping[str, SeenObject]) -> Selection:
         return select({key: self._candidate(key, seen) for key in seen})
 
-    def _forget_all_but(self, seen: Mapping[str, SeenObject]) -> None:
+    def _drop_gone(self, seen: Mapping[str, SeenObject]) -> None:
         self._known = {key: known for key, known in self._known.items() if key in seen}
 
 

@@ -65,32 +65,32 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateLease:
     """No Lease exists: create one that we hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class TakeLease:
     """Write our name over `record` if it has not changed."""
 
     record: LeaseRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class RenewLease:
     """Write `record` again with a new `renewed` if it has not changed."""
 
     record: LeaseRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForLeader:
     """Another process leads."""
 
     holder: str
 
 
-Action = Create | Take | Renew | Wait
+Action = CreateLease | TakeLease | RenewLease | WaitForLeader
 
 
 def observe(seen: LeaseObservation | None, record: LeaseRecord | None, now_s: float) -> LeaseObservation:
@@ -103,14 +103,14 @@ def observe(seen: LeaseObservation | None, record: LeaseRecord | None, now_s: fl
 def decide(me: str, seen: LeaseObservation, term: Term | None, now_s: float, timing: LeaseTiming) -> Action:
     record = seen.record
     if record is None:
-        return Create()
+        return CreateLease()
     if term is not None and term.holds(now_s) and record.holder == me and token_of(record) == term.token:
-        return Renew(record)
+        return RenewLease(record)
     if record.holder in {"", me}:  # released, or our own expired term: no other process can be writing
-        return Take(record)
+        return TakeLease(record)
     if now_s - seen.since_s >= timing.lease_s:
-        return Take(record)
-    return Wait(record.holder)
+        return TakeLease(record)
+    return WaitForLeader(record.holder)
 
 
 def token_of(record: LeaseRecord) -> int:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from functions.controller.kubernetes.errors import LeadershipLost
 from functions.controller.kubernetes.run.election import (
-    Create,
+    CreateLease,
     LeaseObservation,
     LeaseRecord,
-    Renew,
-    Take,
+    RenewLease,
+    TakeLease,
     Term,
-    Wait,
+    WaitForLeader,
     decide,
     observe,
     term_after,
@@ -109,7 +109,7 @@ class Elector:
         self._term = None
         self._ended.set()
 
-    def outranked(self, token: int) -> None:
+    def end_outranked_term(self, token: int) -> None:
         """End our term because a store of state has seen this token and refuses ours. The next term begins above it.
 
         So a new Lease beside a database that was kept (a reinstallation) does not stay below it for ever. A process
@@ -126,7 +126,7 @@ class Elector:
         self._stopped.set()
         self._term = None
 
-    def give_back(self) -> None:
+    def release_lease(self) -> None:
         """Release the Lease, so that the next leader need not wait. Call after `stop`, with no write under way."""
         self._ended.wait(2 * _REQUEST_TIMEOUT_S)
         record = self._seen.record if self._seen is not None else None
@@ -160,15 +160,15 @@ class Elector:
         self._seen = observe(self._seen, record, self.now_s())
         self.leader = record.holder if record is not None else ""
         match decide(self.me, self._seen, self.term, self.now_s(), self._timing):
-            case Create():
+            case CreateLease():
                 floor = max(self._lowest_token(), self._outranked_by)
                 self._write(lambda timeout_s: self._client.create(self.me, floor, timeout_s))
-            case Take(known):
+            case TakeLease(known):
                 transitions = max(known.transitions + 1, self._lowest_token(), self._outranked_by)
                 self._write(lambda timeout_s: self._client.replace(self.me, known, transitions, timeout_s))
-            case Renew(known):
+            case RenewLease(known):
                 self._write(lambda timeout_s: self._client.replace(self.me, known, known.transitions, timeout_s))
-            case Wait():
+            case WaitForLeader():
                 self._term = None
 
     def _write(self, write: Callable[[float], LeaseRecord]) -> None:

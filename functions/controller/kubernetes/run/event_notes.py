@@ -26,7 +26,7 @@ from typing import Any, Literal
 from functions.api.ids import RolloutId
 from functions.controller.kubernetes.inventory import ReconcileAttempt
 from functions.controller.kubernetes.objects import Body, Kind, condition, uid_of
-from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.object_store import WatchedObject
 from functions.controller.unobeyed.findings import Unobeyed
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
@@ -46,11 +46,11 @@ class Regarding:
     uid: str
 
     @classmethod
-    def stored(cls, kind: Kind, stored: StoredObject) -> "Regarding":
+    def from_stored(cls, kind: Kind, stored: WatchedObject) -> "Regarding":
         return cls(kind, stored.namespace, stored.name, stored.uid)
 
     @classmethod
-    def live(cls, kind: Kind, body: Body) -> "Regarding":
+    def from_live(cls, kind: Kind, body: Body) -> "Regarding":
         metadata = body["metadata"]
         return cls(kind, metadata.get("namespace", ""), metadata["name"], uid_of(body))
 
@@ -64,7 +64,7 @@ class EventNote:
     note: str
 
 
-def notes_of(regarding: Regarding, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[EventNote]:
+def notes_of_status(regarding: Regarding, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[EventNote]:
     """Yield Events for what the status `after` says and `before` did not."""
     for type_, told in (("Ready", _ready), ("Obeyed", _obeyed)):
         was = condition({"status": dict(before)}, type_) or {}

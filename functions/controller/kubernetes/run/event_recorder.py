@@ -19,7 +19,7 @@ from typing import Literal
 
 from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost, Retryable, Stale
-from functions.controller.kubernetes.objects import Body, Kind, at
+from functions.controller.kubernetes.objects import Body, Kind, value_at
 from functions.controller.kubernetes.run.event_notes import NOTE_MAX_CHARS, EventNote
 
 EVENT = Kind("events.k8s.io/v1", "Event")
@@ -86,7 +86,7 @@ class EventRecorder:
                 self._pending[name] = _Pending(bounded, 1, due_s)
         self._wake.set()
 
-    def forget(self) -> None:
+    def drop_pending(self) -> None:
         """Drop unsent Events at the end of the term."""
         self._pending.clear()
 
@@ -162,7 +162,7 @@ class EventRecorder:
             known = api.get(EVENT, namespace, name)
             if known is None:
                 raise  # deleted in between: the next attempt creates it
-            count = at(known, "series", "count")
+            count = value_at(known, "series", "count")
             series = {"count": (count if isinstance(count, int) else 1) + pending.count, "lastObservedTime": now}
             api.merge_patch(EVENT, namespace, name, {"series": series})
 

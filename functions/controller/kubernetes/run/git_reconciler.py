@@ -25,9 +25,9 @@ from functions.controller.kubernetes.applier import Applier, ApplierSettings
 from functions.controller.kubernetes.errors import KubeError, LeadershipLost, Retryable, Terminal
 from functions.controller.kubernetes.inventory import RECORD_NAME, InventoryRecord, ReconcileAttempt, RecordStore
 from functions.controller.kubernetes.objects import BUDGET, BUDGET_OF_OLD_CLUSTERS, CONFIG_MAP
-from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, together
+from functions.controller.kubernetes.outcome import ApplyOutcome, PassResult, combine_results
 from functions.controller.kubernetes.render import Desired, Rendered, render
-from functions.controller.kubernetes.run.branch_reporter import of_git
+from functions.controller.kubernetes.run.branch_reporter import report_of_git
 from functions.controller.kubernetes.run.cr_reconciler import result_of_apply
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.event_notes import (
@@ -36,7 +36,7 @@ from functions.controller.kubernetes.run.event_notes import (
     notes_of_history,
     notes_of_rollouts,
 )
-from functions.controller.kubernetes.run.publishing import Publishing, result_of
+from functions.controller.kubernetes.run.publishing import Publishing, publication_result
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.status_writer import release_finalizers
 from functions.controller.kubernetes.run.version_reconciler import VersionReconciler
@@ -92,32 +92,32 @@ class GitReconciler:
         self._why_unpublished = ""  # why `_applying` is not in force
         self._appliers: tuple[KubeApi, Applier] | None = None
 
-    def word(self) -> BranchReport:
+    def branch_report(self) -> BranchReport:
         """Return the report for the console."""
         branch, desired = self._branch, self._wanted.name if self._wanted is not None else ""
-        return of_git(branch.name, branch.tip, desired, branch.trouble, self._record)
+        return report_of_git(branch.name, branch.tip, desired, branch.trouble, self._record)
 
     def not_ready_reason(self) -> str:
         return self._branch.trouble if self._branch.tip is None else ""
 
-    async def follow(self) -> None:
+    async def follow_branch(self) -> None:
         """Fetch the branch until cancelled, and call `on_change` when its tip changes."""
         every_s = self._settings.git_poll_s
-        await self._look_and_tell()
-        await self._branch.watch(self._look_and_tell, every_s, min(_FETCH_APART_S, every_s))
+        await self._fetch_and_notify()
+        await self._branch.watch(self._fetch_and_notify, every_s, min(_FETCH_APART_S, every_s))
 
     def fetch_soon(self) -> None:
         """Request a fetch after a push. `follow` fetches as soon as it may, once for all requests in between."""
         self._branch.wake()
 
-    async def look(self) -> None:
+    async def fetch_tip(self) -> None:
         """Fetch and read the tip; if that fails, the previous one stays."""
         with contextlib.suppress(GitFailed):  # kept in the branch's `trouble`
             await self._branch.look()
 
-    async def _look_and_tell(self) -> None:
+    async def _fetch_and_notify(self) -> None:
         before = self._branch.tip
-        await self.look()
+        await self.fetch_tip()
         tip = self._branch.tip
         if before is None or tip is None or before.commit != tip.commit:
             self._on_change()
@@ -129,12 +129,12 @@ class GitReconciler:
             self._history, self._in_force, self._rollouts = told.history, told.last_applied, self._known_rollouts()
         result = await self._reconcile(guard, api)
         try:
-            self._tell(await asyncio.to_thread(store.read))
+            self._record_events(await asyncio.to_thread(store.read))
         except (Retryable, Terminal) as error:
             _log.debug("Events about the revision are recorded by the next pass: %s", error)
         return result
 
-    def _tell(self, record: InventoryRecord) -> None:
+    def _record_events(self, record: InventoryRecord) -> None:
         """Record Events for what is new in the record and in rollouts."""
         self._record = record
         if record.uid:
@@ -149,9 +149,9 @@ class GitReconciler:
 
     async def _reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         if guard.token != self._looked_for:
-            if ahead := await self._overtaken(api):
+            if ahead := await self._reason_behind(api):
                 return PassResult("waiting", ahead)
-            await self._release(api)
+            await self._release_finalizers(api)
             self._looked_for, self._published = guard.token, ""
         tip = self._branch.tip
         if tip is None:
@@ -172,9 +172,9 @@ class GitReconciler:
         elif self._good is not None and self._good is not wanted:
             kept.append(result if result.kind == "contested" else PassResult("refused", result.message))
             result, _ = await self._converge(guard, api, self._good)
-        return together([result, *kept])
+        return combine_results([result, *kept])
 
-    async def _release(self, api: KubeApi) -> None:
+    async def _release_finalizers(self, api: KubeApi) -> None:
         """Remove our finalizers from custom resources, which are no source here. The next term retries a failure."""
         try:
             released = await asyncio.to_thread(release_finalizers, api, self._settings.namespace)
@@ -212,10 +212,10 @@ class GitReconciler:
         if told != record:
             store.write(told)
 
-    async def _overtaken(self, api: KubeApi) -> str:
+    async def _reason_behind(self, api: KubeApi) -> str:
         """Return, at the start of a term, why the local tip may be older than the applied revision; else an empty
         text. A standby that could not fetch for a week must not set the fleet back by a week."""
-        await self.look()
+        await self.fetch_tip()
         if not self._branch.trouble or self._branch.tip is None:
             return ""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
@@ -254,7 +254,7 @@ class GitReconciler:
             self._why_unpublished = f"its objects are written, and it is not published: {publication.message}"
             attempt = ReconcileAttempt(wanted.name, "waiting", time.time(), message=self._why_unpublished)
             await asyncio.to_thread(self._record_attempt, api, attempt)
-        return together([result_of_apply(outcome), result_of(publication)]), True
+        return combine_results([result_of_apply(outcome), publication_result(publication)]), True
 
     def _render(self, api: KubeApi, wanted: Revision) -> Rendered:
         kind = BUDGET if api.serves(BUDGET) else BUDGET_OF_OLD_CLUSTERS

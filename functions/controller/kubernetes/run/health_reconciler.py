@@ -97,62 +97,62 @@ class HealthReconciler:
         report, nodes = self._report(), self._nodes()
         used = {each.node for each in report.replicas if each.node} if report is not None else set()
         judged = self._health.step(report)
-        await self._tell(judged, nodes, used)
+        await self._report_verdicts(judged, nodes, used)
         if self._is_suspended():
             return
-        await self._take_out(api, judged.faulty, nodes, used)
+        await self._remove_faulty(api, judged.faulty, nodes, used)
         faulty_nodes = {each.node for each in judged.faulty}
         for name, facts in sorted(nodes.items()):
             if facts.is_tainted and facts.is_cleared and name not in faulty_nodes:
-                await self._do(f"node {name}", _clear, api, name)
+                await self._try_action(f"node {name}", _clear, api, name)
         for slow in judged.restart:
             await self._replace(api, slow)
 
     # inside
 
-    async def _tell(self, judged: Judgement, nodes: Mapping[str, NodeFacts], used: set[str]) -> None:
+    async def _report_verdicts(self, judged: Judgement, nodes: Mapping[str, NodeFacts], used: set[str]) -> None:
         troubled = {name: facts.trouble for name, facts in sorted(nodes.items()) if facts.trouble and name in used}
         verdicts = Verdicts(dict(list(troubled.items())[:MAX_NODES]), judged.troubles, dict(self._health.slow_restarts))
         await self._notifier.notify(self._registry, verdicts)
 
-    async def _take_out(
+    async def _remove_faulty(
         self, api: KubeApi, faulty: Iterable[FaultyReplica], nodes: Mapping[str, NodeFacts], used: set[str]
     ) -> None:
         tainted = {name for name, facts in nodes.items() if facts.is_tainted}
         for each in faulty:
             subject = f"{each.replica_id}'s node"
             if not each.node:
-                self._say(subject, f"{each.replica_id} reports no node, so no node can be tainted")
+                self._log_trouble(subject, f"{each.replica_id} reports no node, so no node can be tainted")
                 continue
             if not await self._is_on_its_node(api, each, subject):
                 continue
             if each.node not in tainted:
                 if not may_taint(len(used), len(tainted & used)):
                     share = f"{len(tainted & used)} of {len(used)} nodes are tainted already, the limit"
-                    self._say(subject, f"{each.node} is not tainted: {share}")
+                    self._log_trouble(subject, f"{each.node} is not tainted: {share}")
                     continue
-                if not await self._do(f"node {each.node}", _taint, api, each.node, each.fault):
+                if not await self._try_action(f"node {each.node}", _taint, api, each.node, each.fault):
                     continue
                 tainted.add(each.node)
                 await self._note(api, each.pool, "AcceleratorError", "Taint", f"{each.replica_id}: {each.fault}")
-            await self._do(f"pod {each.replica_id}", self._delete_alone, api, each)
+            await self._try_action(f"pod {each.replica_id}", self._delete_alone, api, each)
 
     async def _is_on_its_node(self, api: KubeApi, told: FaultyReplica, subject: str) -> bool:
         """Return True if the API server has a pod of that name and pool on the reported node."""
         try:
             pod = await asyncio.to_thread(api.get, POD, self._namespace, told.replica_id)
         except _KUBE_ERRORS as error:
-            self._say(subject, f"pod {told.replica_id}: {error}")
+            self._log_trouble(subject, f"pod {told.replica_id}: {error}")
             return False
         if pod is None or _pool_of(pod) != told.pool or mapping_at(pod, "spec").get("nodeName") != told.node:
-            self._say(
+            self._log_trouble(
                 subject, f"there is no pod {told.replica_id} of {told.pool} on {told.node}; its report is ignored"
             )
             return False
         return True
 
     async def _replace(self, api: KubeApi, slow: SlowReplica) -> None:
-        if await self._do(f"pod {slow.replica_id}", self._delete, api, slow.pool, slow.replica_id):
+        if await self._try_action(f"pod {slow.replica_id}", self._delete, api, slow.pool, slow.replica_id):
             self._health.restarting(slow)
             await self._note(api, slow.pool, "SlowReplica", "Restart", f"{slow.replica_id} is replaced: {slow.why}")
 
@@ -179,20 +179,20 @@ class HealthReconciler:
             found = await asyncio.to_thread(api.list, INFERENCE_SERVICE, self._namespace, label_selector=selector)
             live = [each for each in found.items if not is_being_deleted(each)]
             if live:
-                regarding = Regarding.live(INFERENCE_SERVICE, live[0])
+                regarding = Regarding.from_live(INFERENCE_SERVICE, live[0])
                 self._on_notes([EventNote(regarding, "Warning", reason, action, words)])
 
-    async def _do(self, subject: str, act: Callable[..., object], *arguments: object) -> bool:
+    async def _try_action(self, subject: str, act: Callable[..., object], *arguments: object) -> bool:
         """Return True if the action succeeded. A failure is logged once and retried by the next pass."""
         try:
             await asyncio.to_thread(act, *arguments)
         except _KUBE_ERRORS as error:
-            self._say(subject, f"{subject}: {error}")
+            self._log_trouble(subject, f"{subject}: {error}")
             return False
-        self._say(subject, "")
+        self._log_trouble(subject, "")
         return True
 
-    def _say(self, subject: str, trouble: str) -> None:
+    def _log_trouble(self, subject: str, trouble: str) -> None:
         if trouble and self._said.get(subject) != trouble:
             _log.warning("%s", trouble)
         if trouble:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from functions.controller.kubernetes.errors import Gone, KindMissing, Retryable
-from functions.controller.kubernetes.run.object_store import ObjectStore, StoredObject, TooManyObjects, stored
+from functions.controller.kubernetes.run.object_store import ObjectStore, TooManyObjects, WatchedObject, watched_object
 from functions.controller.kubernetes.run.watch_client import Cut, WatchClient
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
@@ -90,7 +90,7 @@ class Informer:
     def run(self) -> None:
         """List and watch until `stop`. Temporary errors are logged, not raised."""
         while not self._stopped.is_set():
-            self._stopped.wait(self._once())
+            self._stopped.wait(self._list_and_watch())
 
     def stop(self) -> None:
         self._stopped.set()
@@ -99,7 +99,7 @@ class Informer:
             with suppress(OSError, RuntimeError, ValueError):  # the watch has ended meanwhile
                 cut()
 
-    def _once(self) -> float:
+    def _list_and_watch(self) -> float:
         """List if due, and watch once. Return the seconds to wait before the next call."""
         try:
             if not self._version or time.monotonic() - self._listed_at_s > self._timing.relist_s:
@@ -119,7 +119,7 @@ class Informer:
 
     def _list(self) -> None:
         query = {"limit": str(self._timing.page_objects), **self.watched.selectors}
-        listed: list[StoredObject] = []
+        listed: list[WatchedObject] = []
         page: dict[str, Any] = {}
         while not self._stopped.is_set():
             page = self._client.page(self.watched.path, query, self._timing.page_timeout_s)
@@ -147,7 +147,7 @@ class Informer:
         }
         for event in self._client.events(self.watched.path, query, self._timing.silence_s, self._opened):
             self._failures = 0
-            self._take(event)
+            self._apply_event(event)
             if self._stopped.is_set():
                 return
 
@@ -156,7 +156,7 @@ class Informer:
         if self._stopped.is_set():
             cut()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _apply_event(self, event: dict[str, Any]) -> None:
         item = event["object"]
         is_change = False
         match event["type"]:
@@ -168,15 +168,15 @@ class Informer:
         if is_change:
             self._on_change()
 
-    def _stored(self, item: dict[str, Any]) -> StoredObject:
-        return stored(item, self.watched.api_version, self.watched.kind)
+    def _stored(self, item: dict[str, Any]) -> WatchedObject:
+        return watched_object(item, self.watched.api_version, self.watched.kind)
 
     def _wait_for_the_kind(self) -> float:
         problem = f"the kind {self.watched.kind} ({self.watched.api_version}) is not installed; waiting for it"
         if self.problem != problem:
             _log.warning("%s", problem)
         self.problem, self._version = problem, ""
-        self.store.kind_is_missing()
+        self.store.mark_kind_missing()
         return self._timing.missing_kind_s
 
     def _try_again(self, reason: str) -> float:

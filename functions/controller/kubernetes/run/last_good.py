@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from functions.api.declared import Accepted
 from functions.api.ids import is_incoming
 from functions.api.kinds.admission_policy import AdmissionPolicy, AdmissionPolicySpec, Band, Bands
-from functions.api.kinds.autoscaling_policy import AutoscalingPolicy, AutoscalingPolicySpec, Replicas
+from functions.api.kinds.autoscaling_policy import AutoscalingPolicy, AutoscalingPolicySpec, ReplicaBounds
 from functions.api.kinds.base import Metadata
 from functions.api.kinds.catalogue import AnyObject, OurObject
 from functions.api.kinds.inference_service import (
@@ -84,12 +84,12 @@ class LastGood:
         }
         self._pools: Mapping[str, PoolEntry] = {entry.name: entry for entry in snapshot.pools}
 
-    def of(self, key: str) -> Accepted[AnyObject] | None:
+    def find_object(self, key: str) -> Accepted[AnyObject] | None:
         """Return the accepted version of the object `plural/name`, or None if the snapshot has none of that key."""
         entries = self._entries.get(key)
         return _accepted(key, entries) if entries is not None else None
 
-    def of_service(self, key: str, pool: str, document: bytes) -> Accepted[AnyObject] | None:
+    def find_service(self, key: str, pool: str, document: bytes) -> Accepted[AnyObject] | None:
         """Return the accepted version of that pool's InferenceService; its document is the cluster's current one."""
         entry = self._pools.get(pool)
         return _accepted(key, (entry,), document.decode()) if entry is not None else None
@@ -208,7 +208,7 @@ def _autoscaling(entry: AutoscalingEntry) -> AutoscalingPolicySpec:
     return _unchecked(
         AutoscalingPolicySpec,
         pool=entry.pool,
-        replicas=_unchecked(Replicas, min=entry.min_replicas, max=entry.max_replicas),
+        replicas=_unchecked(ReplicaBounds, min=entry.min_replicas, max=entry.max_replicas),
         scale_up=entry.scale_up,
         scale_down=entry.scale_down,
     )

@@ -18,7 +18,7 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, LeadershipLost, Retryable, Terminal
 from functions.controller.kubernetes.inventory import RECORD_NAME, RecordStore
 from functions.controller.kubernetes.objects import CONFIG_MAP, mapping_at
-from functions.controller.kubernetes.outcome import Pace, PassResult, next_look_s
+from functions.controller.kubernetes.outcome import PassResult, ReconcileIntervals, next_pass_delay_s
 from functions.controller.kubernetes.run.elector import TermGuard
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 
@@ -46,7 +46,7 @@ class OperatorOrders:
     handled_at: str = ""
 
     @property
-    def asks_now(self) -> bool:
+    def is_reconcile_requested(self) -> bool:
         return bool(self.requested_at) and self.requested_at != self.handled_at
 
 
@@ -95,7 +95,7 @@ class Loop:
         namespace: str,
         metrics: ControllerMetrics,
         *,
-        pace: Pace,
+        pace: ReconcileIntervals,
         settle_s: float,
         control_poll_s: float,
         rng: random.Random | None = None,
@@ -133,8 +133,8 @@ class Loop:
             self._changed.clear()
             self.suspended = orders.suspended
             wait_s: float | None = None
-            if not orders.suspended or orders.asks_now:
-                if orders.asks_now:
+            if not orders.suspended or orders.is_reconcile_requested:
+                if orders.is_reconcile_requested:
                     await self._on_request()
                 wait_s = await self._pass(guard, api)
                 await self._acknowledge(api, orders)
@@ -145,11 +145,11 @@ class Loop:
     async def _pass(self, guard: TermGuard, api: KubeApi) -> float:
         began_s = time.monotonic()
         result = await self._attempt(guard, api)
-        self._metrics.reconciled(result.kind, time.monotonic() - began_s)
+        self._metrics.observe_pass(result.kind, time.monotonic() - began_s)
         self._repeats = self._repeats + 1 if result.kind == self.last.kind else 1
         self._log_result(result, time.monotonic())
         self.last = result
-        return next_look_s(result, self._repeats, self._pace, self._rng.random())
+        return next_pass_delay_s(result, self._repeats, self._pace, self._rng.random())
 
     def _log_result(self, result: PassResult, now_s: float) -> None:
         """Log a result that says something new, and a lasting problem again every REPEAT_LOG_S. The order of its
@@ -171,16 +171,16 @@ class Loop:
         except LeadershipLost:
             raise
         except Conflict as error:
-            self._metrics.failed("conflict")
+            self._metrics.count_error("conflict")
             return PassResult("contested", str(error))
         except (Terminal, KindMissing) as error:
-            self._metrics.failed("terminal" if isinstance(error, Terminal) else "kind_missing")
+            self._metrics.count_error("terminal" if isinstance(error, Terminal) else "kind_missing")
             return PassResult("stalled" if isinstance(error, Terminal) else "contested", str(error))
         except (Retryable, Gone) as error:
-            self._metrics.failed("retryable")
+            self._metrics.count_error("retryable")
             return PassResult("passing", str(error), getattr(error, "after_s", None))
         except Exception as error:
-            self._metrics.failed("unforeseen")
+            self._metrics.count_error("unforeseen")
             _log.exception("unexpected error in a reconcile")
             return PassResult("passing", f"{type(error).__name__}: {error}")
 
@@ -201,7 +201,7 @@ class Loop:
             if self._changed.is_set() and not orders.suspended:
                 await asyncio.sleep(self._settle_s)
                 return orders
-            if orders.asks_now or orders.suspended != before.suspended:
+            if orders.is_reconcile_requested or orders.suspended != before.suspended:
                 return orders
             self._changed.clear()
 
@@ -227,7 +227,7 @@ class Loop:
             return before
 
     async def _acknowledge(self, api: KubeApi, orders: OperatorOrders) -> None:
-        if not orders.asks_now:
+        if not orders.is_reconcile_requested:
             return
         try:
             await asyncio.to_thread(mark_handled, api, self._namespace, orders)

@@ -66,58 +66,58 @@ class ControllerMetrics:
             "Time at which everything wanted was last in force, or the term began; NaN on a standby.",
             registry=to,
         )
-        self.leads(None)
+        self.set_leader(None)
 
-    def reconciled(self, result: str, took_s: float) -> None:
+    def observe_pass(self, result: str, took_s: float) -> None:
         self._reconcile_s.observe(took_s)
         self._reconciles.labels(result=result).inc()
 
-    def failed(self, error_class: str) -> None:
+    def count_error(self, error_class: str) -> None:
         self._errors.labels(**{"class": error_class}).inc()
 
-    def leads(self, token: int | None, now_unix_s: float = math.nan) -> None:
+    def set_leader(self, token: int | None, now_unix_s: float = math.nan) -> None:
         """Set leadership. On a standby the last-applied time is NaN, for which no alert fires."""
         self._leader.set(token is not None)
         self._token.set(token or 0)
         self._applied.set(now_unix_s)
 
-    def sent(self, counts: Mapping[str, int]) -> None:
+    def set_request_counts(self, counts: Mapping[str, int]) -> None:
         for what, count in counts.items():
             self._writes.labels(what=what).set(count)
 
-    def sees(self, objects: Mapping[str, int], refused: int, pending: int, *, suspended: bool) -> None:
+    def set_objects(self, objects: Mapping[str, int], refused: int, pending: int, *, suspended: bool) -> None:
         for kind, count in objects.items():
             self._objects.labels(kind=kind).set(count)
         self._refused.set(refused)
         self._pending.set(pending)
         self._suspended.set(suspended)
 
-    def delivered(self, result: str) -> None:
+    def count_delivery(self, result: str) -> None:
         self._deliveries.labels(result=result).inc()
 
-    def event(self, outcome: str) -> None:
+    def count_event(self, outcome: str) -> None:
         self._events.labels(outcome=outcome).inc()
 
-    def disobeyed(self, objects: Mapping[tuple[str, str], int]) -> None:
+    def set_disobeyed(self, objects: Mapping[tuple[str, str], int]) -> None:
         """Set the number of objects by kind and reason; all others are cleared."""
         self._disobeyed.clear()
         for (kind, reason), count in objects.items():
             self._disobeyed.labels(kind=kind, reason=reason).set(count)
 
-    def published(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         self._epoch.set(epoch)
 
-    def rolls_out(self, stages: Mapping[str, int]) -> None:
+    def set_rollout_stages(self, stages: Mapping[str, int]) -> None:
         """Set the stage by model, for at most ROLLOUTS_MAX rollouts under way; all others are cleared."""
         self._rollouts.clear()
         for model, stage in sorted(stages.items())[:ROLLOUTS_MAX]:
             self._rollouts.labels(model=model).set(stage)
 
-    def desires(self, pools: Mapping[str, tuple[str, int]]) -> None:
+    def set_desired_replicas(self, pools: Mapping[str, tuple[str, int]]) -> None:
         """Set the cause and the number by pool; all others are cleared."""
         self._desired.clear()
         for pool, (cause, replicas) in pools.items():
             self._desired.labels(pool=pool, reason=cause).set(replicas)
 
-    def applied(self, unix_s: float) -> None:
+    def set_last_applied(self, unix_s: float) -> None:
         self._applied.set(unix_s)

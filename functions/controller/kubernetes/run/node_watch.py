@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from functions.controller.kubernetes.objects import Body, Kind, at, condition, mapping_at
+from functions.controller.kubernetes.objects import Body, Kind, condition, mapping_at, value_at
 from functions.controller.kubernetes.run.informer import Informer, InformerTiming, WatchedKind
-from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.object_store import WatchedObject
 from functions.controller.kubernetes.run.watch_client import WatchClient
 from functions.decisions.health.failure_domains import NodeTrouble
 
@@ -39,7 +39,7 @@ def facts_of(body: Body) -> NodeFacts:
 
 
 def taints_of(body: Body) -> list[dict[str, Any]]:
-    found = at(body, "spec", "taints")
+    found = value_at(body, "spec", "taints")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
@@ -55,9 +55,9 @@ class NodeInformer(Informer):
         """Return the nodes by name; none before they were listed."""
         return {each.name: msgspec.json.decode(each.document, type=NodeFacts) for each in self.store.objects()}
 
-    def _stored(self, item: dict[str, Any]) -> StoredObject:
+    def _stored(self, item: dict[str, Any]) -> WatchedObject:
         metadata = item["metadata"]
-        return StoredObject(
+        return WatchedObject(
             name=metadata["name"],
             namespace="",
             uid=metadata.get("uid", ""),

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ObedienceFindings:
     findings: Mapping[str, tuple[Unobeyed, ...]] = field(default_factory=dict)  # by object
     has_looked: bool = False  # policies were checked since this process leads
     has_heard: bool = False  # a fleet report has arrived since this process leads
@@ -37,7 +37,7 @@ class Judgement:
         return self.has_looked and (self.has_heard or reason not in OBSERVED)
 
 
-NOTHING_KNOWN = Judgement()
+NOTHING_KNOWN = ObedienceFindings()
 
 
 class Obedience:
@@ -56,19 +56,19 @@ class Obedience:
         self._since: dict[Unobeyed, float] = {}
         self._declared: tuple[str, tuple[Unobeyed, ...]] = ("", ())  # findings of the last revision
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset at the end of a term: another leader takes over."""
         self.judgement, self._heard, self._since = NOTHING_KNOWN, None, {}
-        self._metrics.disobeyed({})
+        self._metrics.set_disobeyed({})
 
-    def look(self, revision: str, loaded: Loaded, word: FleetWord, now_s: float) -> None:
+    def update(self, revision: str, loaded: Loaded, word: FleetWord, now_s: float) -> None:
         if word.is_known:
             self._heard = word.report
         observed = observed_findings(loaded.objects, replace(word, report=self._heard))
         told = [*self._of_declarations(revision, loaded), *observed]
         self._since = {each: self._since.get(each, now_s) for each in told}
         settled = [each for each in told if now_s - self._since[each] >= LASTING_S.get(each.reason, 0.0)]
-        self._take(Judgement(by_key(settled), has_looked=True, has_heard=self._heard is not None))
+        self._set_judgement(ObedienceFindings(by_key(settled), has_looked=True, has_heard=self._heard is not None))
 
     def _of_declarations(self, revision: str, loaded: Loaded) -> tuple[Unobeyed, ...]:
         if self._declared[0] != revision:
@@ -76,7 +76,7 @@ class Obedience:
             self._declared = (revision, (*declared_findings(loaded.objects), *stages))
         return self._declared[1]
 
-    def _take(self, judgement: Judgement) -> None:
+    def _set_judgement(self, judgement: ObedienceFindings) -> None:
         before, self.judgement = self.judgement, judgement
         if before == judgement:
             return
@@ -86,5 +86,5 @@ class Obedience:
             _log.warning("%s is not obeyed (%s): %s", finding.key, finding.reason, finding)
         for key in before.findings.keys() - judgement.findings.keys():
             _log.info("%s is obeyed again", key)
-        self._metrics.disobeyed(objects_by_reason(each for found in judgement.findings.values() for each in found))
+        self._metrics.set_disobeyed(objects_by_reason(each for found in judgement.findings.values() for each in found))
         self._on_change(new)

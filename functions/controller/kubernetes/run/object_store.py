@@ -27,7 +27,7 @@ class TooManyObjects(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredObject:
+class WatchedObject:
     name: str
     namespace: str
     uid: str
@@ -38,13 +38,13 @@ class StoredObject:
     finalizers: tuple[str, ...] = ()
     status: Mapping[str, Any] = field(default_factory=dict)
 
-    def says_the_same(self, other: "StoredObject") -> bool:
+    def has_same_content(self, other: "WatchedObject") -> bool:
         """Return True if the author's part is equal; another status or version does not count."""
         mine, others = (replace(one, resource_version="", status={}, finalizers=()) for one in (self, other))
         return mine == others
 
 
-def stored(item: Mapping[str, Any], api_version: str, kind: str) -> StoredObject:
+def watched_object(item: Mapping[str, Any], api_version: str, kind: str) -> WatchedObject:
     """Return the object to store. `item` is as the API server sends it; items of lists have no apiVersion and kind."""
     metadata = item["metadata"]
     kept = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
@@ -52,7 +52,7 @@ def stored(item: Mapping[str, Any], api_version: str, kind: str) -> StoredObject
     if kind == INFERENCE_SERVICE.kind and declared_by_autoscaler_alone(item):
         written["spec"] = _without_replicas(written["spec"])
     document = {"apiVersion": api_version, "kind": kind, "metadata": kept, **written}
-    return StoredObject(
+    return WatchedObject(
         name=metadata["name"],
         namespace=metadata.get("namespace", ""),
         uid=metadata.get("uid", ""),
@@ -73,7 +73,7 @@ def _without_replicas(spec: Mapping[str, Any]) -> dict[str, Any]:
 class ObjectStore:
     def __init__(self, max_objects: int = MAX_OBJECTS) -> None:
         self._max_objects = max_objects
-        self._objects: dict[str, StoredObject] = {}
+        self._objects: dict[str, WatchedObject] = {}
         self._lock = threading.Lock()
         self._synced = False
         self._changed_version = ""
@@ -85,7 +85,7 @@ class ObjectStore:
             return self._synced
 
     @property
-    def news_version(self) -> str:
+    def changed_version(self) -> str:
         """resourceVersion of the newest change by an author, or of the list if there was none since."""
         with self._lock:
             return self._changed_version
@@ -95,36 +95,36 @@ class ObjectStore:
         with self._lock:
             return len(self._objects)
 
-    def objects(self) -> list[StoredObject]:
+    def objects(self) -> list[WatchedObject]:
         """Return all objects, sorted by namespace and name."""
         with self._lock:
             return sorted(self._objects.values(), key=lambda one: (one.namespace, one.name))
 
-    def get(self, name: str) -> StoredObject | None:
+    def get(self, name: str) -> WatchedObject | None:
         with self._lock:
             return self._objects.get(name)
 
-    def replace_all(self, listed: Iterable[StoredObject], version: str = "") -> bool:
+    def replace_all(self, listed: Iterable[WatchedObject], version: str = "") -> bool:
         """Store a complete list of that version. Return True if it has a change by an author."""
         objects = {one.name: one for one in listed}
         self._check(len(objects))
         with self._lock:
             same = self._objects.keys() == objects.keys() and all(
-                one.says_the_same(objects[name]) for name, one in self._objects.items()
+                one.has_same_content(objects[name]) for name, one in self._objects.items()
             )
             is_change = not self._synced or not same
             self._objects, self._synced = objects, True
             self._note(is_change, version)
             return is_change
 
-    def put(self, one: StoredObject) -> bool:
+    def put(self, one: WatchedObject) -> bool:
         """Store an added or changed object. Return True if its author changed it."""
         with self._lock:
             known = self._objects.get(one.name)
             if known is None:
                 self._check(len(self._objects) + 1)
             self._objects[one.name] = one
-            is_change = known is None or not known.says_the_same(one)
+            is_change = known is None or not known.has_same_content(one)
             self._note(is_change, one.resource_version)
             return is_change
 
@@ -134,7 +134,7 @@ class ObjectStore:
             self._note(is_change, version)
             return is_change
 
-    def kind_is_missing(self) -> None:
+    def mark_kind_missing(self) -> None:
         """Mark the objects as unknown, rather than none: the server does not know the kind."""
         with self._lock:
             self._synced = False

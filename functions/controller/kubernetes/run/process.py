@@ -32,7 +32,7 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Gone, KubeError, LeadershipLost, Retryable
 from functions.controller.kubernetes.inventory import RECORD_NAME
 from functions.controller.kubernetes.objects import CONFIG_MAP, INFERENCE_SERVICE, mapping_at
-from functions.controller.kubernetes.outcome import Pace, PassResult
+from functions.controller.kubernetes.outcome import PassResult, ReconcileIntervals
 from functions.controller.kubernetes.run.branch_reporter import BranchReporter
 from functions.controller.kubernetes.run.client import connect
 from functions.controller.kubernetes.run.conditions import ScalingStatus
@@ -51,7 +51,7 @@ from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.kubernetes.run.publishing import Publishing
 from functions.controller.kubernetes.run.pushes import Pushes
 from functions.controller.kubernetes.run.scaling_reconciler import ScalingReconciler
-from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
+from functions.controller.kubernetes.run.settings import ControllerStartFailed, KubernetesSettings
 from functions.controller.kubernetes.run.version_reconciler import VersionReconciler
 from functions.controller.kubernetes.run.watch_client import WatchClient
 from functions.controller.kubernetes.run.zone_reporter import ZoneReporter
@@ -64,7 +64,7 @@ from functions.decisions.rollout.report import stages_of
 from functions.fleet.branch_report import BranchReport
 from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 from functions.telemetry.exposition import MetricsServer
 from functions.telemetry.memory import limit_bytes, warn_if_over
 from functions.telemetry.otlp_sender import OtlpSender, sender_of
@@ -108,14 +108,14 @@ class KubernetesController:
         self._api: KubeApi | None = None  # API object of the current term
         self._scaled: Mapping[str, ScalingStatus] = {}  # by AutoscalingPolicy
         self._report: PoolReport | None = None  # the registry's last fleet report
-        self._events = EventRecorder(self._name, self._metrics.event)
+        self._events = EventRecorder(self._name, self._metrics.count_event)
         is_git = settings.source == "git"
         self._obedience = Obedience(self._metrics, self._judged_anew, delivers=is_git)
         self._elector = self._make_elector()
         self._publishing = Publishing(
             settings,
             self._elector.guard,
-            self._elector.outranked,
+            self._elector.end_outranked_term,
             on_rows=self._rows_changed,
             staged=staged_ids if is_git else None,
         )
@@ -125,7 +125,7 @@ class KubernetesController:
             self._publishing.rows,
             self._publishing.rollout_client,
             self._publishing.registry.fleet,
-            patience=settings.patience,
+            patience=settings.rollout_timeouts,
             may_go_on=lambda: not self._pacer.suspended,
             on_share=self._rows_moved.set,
         )
@@ -134,7 +134,7 @@ class KubernetesController:
             self._reconcile,
             settings.namespace,
             self._metrics,
-            pace=Pace(resync_s=settings.resync_s, poll_s=settings.publish_retry_s),
+            pace=ReconcileIntervals(resync_s=settings.resync_s, poll_s=settings.publish_retry_s),
             settle_s=settings.settle_s,
             control_poll_s=settings.control_poll_s,
             on_suspended=self._forget_pending,
@@ -221,11 +221,11 @@ class KubernetesController:
             return 0
 
     def _from_thread(self, act: Callable[[], None]) -> Callable[[], None]:
-        def tell() -> None:
+        def call_on_loop() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
                 self._loop.call_soon_threadsafe(act)
 
-        return tell
+        return call_on_loop
 
     def _start(self) -> None:
         self._thread("lease", self._elector.run)
@@ -234,7 +234,7 @@ class KubernetesController:
             for informer in self._reconciler.informers:
                 self._thread(f"watch {informer.watched.plural}", informer.run)
         else:
-            self._tasks.forever("branch", self._reconciler.follow)
+            self._tasks.forever("branch", self._reconciler.follow_branch)
         self._tasks.forever("registry rows", self._publishing.rows.run)
         self._tasks.forever("lead", self._lead, expected=(LeadershipLost,))
 
@@ -249,7 +249,7 @@ class KubernetesController:
         """Wait for a term and run its tasks; raises LeadershipLost at its end."""
         guard = await self._next_term()
         api = self._api = KubeApi(self._client, guard)
-        self._metrics.leads(guard.token, time.time())
+        self._metrics.set_leader(guard.token, time.time())
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._pacer.lead(guard, api))
@@ -267,9 +267,9 @@ class KubernetesController:
         except* LeadershipLost as lost:
             raise LeadershipLost(f"term {guard.token} is over") from lost
         finally:
-            self._metrics.leads(None)
-            self._obedience.forget()
-            self._events.forget()
+            self._metrics.set_leader(None)
+            self._obedience.reset()
+            self._events.drop_pending()
 
     def _zones(self) -> ZoneReporter:
         return ZoneReporter(self._settings.namespace, self._publishing.registry, self._settings.zones_interval_s)
@@ -289,13 +289,17 @@ class KubernetesController:
 
     def _branch(self) -> BranchReporter:
         if self._otlp is None:
-            return BranchReporter(self._publishing.registry, self._reconciler.word, lambda: self._pacer.suspended)
+            return BranchReporter(
+                self._publishing.registry, self._reconciler.branch_report, lambda: self._pacer.suspended
+            )
         announcer, rows = Announcer(self._otlp), self._publishing.rows  # one per term
 
         def announce(report: BranchReport) -> None:
             announcer.look(report, rows.book, time.time())
 
-        return BranchReporter(self._publishing.registry, self._reconciler.word, lambda: self._pacer.suspended, announce)
+        return BranchReporter(
+            self._publishing.registry, self._reconciler.branch_report, lambda: self._pacer.suspended, announce
+        )
 
     def _scaling(self) -> ScalingReconciler:
         return ScalingReconciler(
@@ -324,7 +328,7 @@ class KubernetesController:
         published = self._publishing.published
         if published is not None:
             contested = {name: each.contested for name, each in self._scaled.items() if each.contested}
-            self._obedience.look(*published, FleetWord(self._report, contested), time.monotonic())
+            self._obedience.update(*published, FleetWord(self._report, contested), time.monotonic())
 
     def _judged_anew(self, new: Sequence[Unobeyed]) -> None:
         """Report new findings: in the statuses of our objects, and as Events for objects without such a status."""
@@ -338,8 +342,8 @@ class KubernetesController:
         """Return the object of an Event. Git's objects are on no cluster, and KServe writes a service's status."""
         if isinstance(self._reconciler, GitReconciler):
             return self._reconciler.record
-        stored = self._reconciler.current(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
-        return Regarding.stored(INFERENCE_SERVICE, stored) if stored is not None else None
+        stored = self._reconciler.find_object(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
+        return Regarding.from_stored(INFERENCE_SERVICE, stored) if stored is not None else None
 
     def _wake_source(self) -> None:
         """Start a pass, because statuses may have changed; with git as the source there are none."""
@@ -355,7 +359,7 @@ class KubernetesController:
     async def _reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
         result = await self._reconciler.reconcile(guard, api)
         if result.kind == "done":
-            self._metrics.applied(time.time())
+            self._metrics.set_last_applied(time.time())
         return result
 
     async def _follow_rows(self) -> None:
@@ -380,7 +384,7 @@ class KubernetesController:
     async def _fetch_now(self) -> None:
         """Fetch for a requested pass: it is about the remote's current tip, not the one of the last poll."""
         if isinstance(self._reconciler, GitReconciler):
-            await self._reconciler.look()
+            await self._reconciler.fetch_tip()
 
     def _forget_pending(self) -> None:
         """Drop pending statuses when suspended; the pass after the resumption submits them again."""
@@ -405,17 +409,19 @@ class KubernetesController:
         except TimeoutError:
             _log.warning("requests are still under way; the Lease is not released and expires by itself")
             return
-        await self._loop.run_in_executor(last, self._elector.give_back)
+        await self._loop.run_in_executor(last, self._elector.release_lease)
 
     # -- health -------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> MetricsServer:
         try:
-            listener = bound(self._settings.host, self._settings.port)
+            listener = bind_socket(self._settings.host, self._settings.port)
             listener.listen()
         except OSError as error:
             where = netloc(self._settings.host, self._settings.port)
-            raise StartFailed(f"cannot listen on {where}: {error.strerror}; set SHOAL_CONTROLLER_PORT") from error
+            raise ControllerStartFailed(
+                f"cannot listen on {where}: {error.strerror}; set SHOAL_CONTROLLER_PORT"
+            ) from error
         _log.info("health and metrics on port %d", listener.getsockname()[1])
         probes = {"/healthz": self._not_alive_reason, "/readyz": self._reconciler.not_ready_reason}
         server = MetricsServer(listener, self._metrics.registry, self._refresh, self._loop, probes)
@@ -431,19 +437,23 @@ class KubernetesController:
         api, reconciler = self._api, self._reconciler
         if api is not None:
             counts = api.counts
-            self._metrics.sent({"reads": counts.reads, "dry_runs": counts.dry_runs, "writes": counts.writes})
+            self._metrics.set_request_counts(
+                {"reads": counts.reads, "dry_runs": counts.dry_runs, "writes": counts.writes}
+            )
         if isinstance(reconciler, CustomResourceReconciler):
             objects = {each.watched.kind: each.store.count for each in reconciler.informers}
             refused = len(reconciler.looked.refusals) if reconciler.looked is not None else 0
-            self._metrics.sees(objects, refused, reconciler.writer.pending, suspended=self._pacer.suspended)
+            self._metrics.set_objects(objects, refused, reconciler.writer.pending, suspended=self._pacer.suspended)
         else:
-            self._metrics.sees({}, reconciler.refused, 0, suspended=self._pacer.suspended)
-        self._metrics.published(self._publishing.last_epoch)
-        self._metrics.rolls_out(stages_of(self._publishing.rows.book.active))
+            self._metrics.set_objects({}, reconciler.refused, 0, suspended=self._pacer.suspended)
+        self._metrics.set_epoch(self._publishing.last_epoch)
+        self._metrics.set_rollout_stages(stages_of(self._publishing.rows.book.active))
 
 
 def _otlp(settings: KubernetesSettings, name: str) -> OtlpSender | None:
     try:
         return sender_of(settings, "shoal-controller", name)
     except OSError as error:  # ssl.SSLError is one
-        raise StartFailed(f"SHOAL_CONTROLLER_OTLP_HEADERS_FILE, SHOAL_CONTROLLER_OTLP_CA_FILE: {error}") from error
+        raise ControllerStartFailed(
+            f"SHOAL_CONTROLLER_OTLP_HEADERS_FILE, SHOAL_CONTROLLER_OTLP_CA_FILE: {error}"
+        ) from error

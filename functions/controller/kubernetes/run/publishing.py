@@ -102,7 +102,7 @@ def _store(settings: KubernetesSettings) -> S3Store | None:
     return S3Store(S3Settings(settings.s3_endpoint_url, credentials, settings.s3_bucket))
 
 
-def result_of(outcome: PublishOutcome) -> PassResult:
+def publication_result(outcome: PublishOutcome) -> PassResult:
     """Return a publication as a part of a reconcile. Objects declared through the API are not waited for."""
     match outcome.kind:
         case "unavailable":

@@ -16,7 +16,7 @@ from functions.controller.kubernetes.errors import KubeError
 from functions.controller.kubernetes.run.git_reconciler import GitReconciler
 from functions.controller.kubernetes.run.loop import request_reconcile
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
-from functions.controller.kubernetes.run.settings import KubernetesSettings, StartFailed
+from functions.controller.kubernetes.run.settings import ControllerStartFailed, KubernetesSettings
 from functions.controller.kubernetes.run.webhook import SECRET_MIN_CHARS, Webhook
 from functions.fleet.tasks import Supervised
 
@@ -63,14 +63,14 @@ class Pushes:
         settings, file = self._settings, self._settings.webhook_secret_file
         secret = file.read_text().strip() if file is not None else ""
         if len(secret) < SECRET_MIN_CHARS:
-            raise StartFailed(f"{file} has no webhook secret of at least {SECRET_MIN_CHARS} characters")
-        hook = Webhook(secret.encode(), settings.git_branch, self._pushed, self._metrics.delivered)
+            raise ControllerStartFailed(f"{file} has no webhook secret of at least {SECRET_MIN_CHARS} characters")
+        hook = Webhook(secret.encode(), settings.git_branch, self._pushed, self._metrics.count_delivery)
         try:
             server = await hook.listen(settings.host, port)
         except OSError as error:
             where = f"{settings.host}:{port}"
             message = f"cannot listen on {where}: {error.strerror}; free it or set SHOAL_CONTROLLER_WEBHOOK_PORT"
-            raise StartFailed(message) from error
+            raise ControllerStartFailed(message) from error
         _log.info("git servers tell of pushes on port %d", server.sockets[0].getsockname()[1])
         return server
 

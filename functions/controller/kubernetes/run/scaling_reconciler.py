@@ -37,7 +37,7 @@ from functions.controller.kubernetes.run.conditions import ScalingStatus
 from functions.controller.kubernetes.run.event_notes import EventNote, Regarding
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
-from functions.controller.kubernetes.scaling import Written
+from functions.controller.kubernetes.scaling import ReplicaWrite
 from functions.controller.snapshot.registry_client import (
     EpochTaken,
     RegistryClient,
@@ -58,11 +58,11 @@ class Totals(Protocol):
 
     turn: asyncio.Lock
 
-    def learn(self, api: KubeApi) -> None: ...
+    def load(self, api: KubeApi) -> None: ...
 
-    def total(self, pool: str) -> int | None: ...
+    def total_of(self, pool: str) -> int | None: ...
 
-    def ask(self, pool: str, total: int) -> Written: ...
+    def request_total(self, pool: str, total: int) -> ReplicaWrite: ...
 
     @property
     def surges(self) -> Mapping[str, int]: ...
@@ -75,13 +75,13 @@ class NoTotals:
         self.turn = asyncio.Lock()
         self.surges: Mapping[str, int] = MappingProxyType({})
 
-    def learn(self, api: KubeApi) -> None:
+    def load(self, api: KubeApi) -> None:
         """Do nothing."""
 
-    def total(self, pool: str) -> int | None:
+    def total_of(self, pool: str) -> int | None:
         return None
 
-    def ask(self, pool: str, total: int) -> Written:
+    def request_total(self, pool: str, total: int) -> ReplicaWrite:
         raise AssertionError(f"{pool} is not on its way")
 
 
@@ -148,7 +148,7 @@ class ScalingReconciler:
         async with self._totals.turn:
             allowed = await self._resize(api, report)
         if report is not None and allowed is not None:
-            await self._tell(notifier, report, allowed)
+            await self._send_role_orders(notifier, report, allowed)
 
     # inside
 
@@ -157,7 +157,7 @@ class ScalingReconciler:
         try:
             services, sizes = await asyncio.to_thread(self._services, api, report)
         except _KUBE_ERRORS as error:
-            self._say("", f"the services cannot be read: {error}")
+            self._log_trouble("", f"the services cannot be read: {error}")
             return None
         policies = self._policies
         wanted = self._scaler.step(
@@ -172,20 +172,20 @@ class ScalingReconciler:
                 contested[pool] = written.contested
                 if written.changed:
                     self._on_notes([_scaled(live, written.replicas, allotment, wanted[pool].reason)])
-        self._stand(report, allowed, contested)
-        self._metrics.desires({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
+        self._publish_statuses(report, allowed, contested)
+        self._metrics.set_desired_replicas({pool: (each.cause, allowed[pool].serving) for pool, each in wanted.items()})
         return allowed
 
     async def _report(self) -> PoolReport | None:
         try:
             return await self._pools.report()
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
-            self._say("", f"the registry's report of the pools cannot be read: {error}")
+            self._log_trouble("", f"the registry's report of the pools cannot be read: {error}")
             return None
 
     def _services(self, api: KubeApi, report: PoolReport | None) -> tuple[dict[str, Body], dict[str, int]]:
         """Return the services of scaled pools, and the number that each asks for without its warm replicas. Blocks."""
-        self._totals.learn(api)
+        self._totals.load(api)
         entries = {str(entry.pool): entry for entry in self._policies.scaling}
         listing = api.list(INFERENCE_SERVICE, self._settings.models_namespace, label_selector=POOL_SERVICES)
         services = {}
@@ -199,8 +199,8 @@ class ScalingReconciler:
         return services, {pool: size for pool, size in sizes.items() if size is not None}
 
     def _number(self, api: KubeApi, pool: str, live: Body) -> int | None:
-        total = self._totals.total(pool)
-        return scaling.present(api, live) if total is None else total
+        total = self._totals.total_of(pool)
+        return scaling.requested_replicas(api, live) if total is None else total
 
     def _allowed(
         self, wanted: dict[str, DesiredSize], sizes: dict[str, int], costs: dict[str, int]
@@ -219,10 +219,10 @@ class ScalingReconciler:
                 f"{pool} wants more replicas{each} than the limit of {most} accelerators for all pools allows; it is "
                 "set by SHOAL_CONTROLLER_MAX_ACCELERATORS"
             )
-            self._say(pool, trouble if short else "")
+            self._log_trouble(pool, trouble if short else "")
         return allowed
 
-    def _stand(
+    def _publish_statuses(
         self, report: PoolReport | None, allowed: Mapping[str, SlotDemand], contested: Mapping[str, str]
     ) -> None:
         names = {str(entry.pool): entry.name for entry in self._policies.scaling}
@@ -235,26 +235,28 @@ class ScalingReconciler:
             self._statuses = statuses
             self._on_status(statuses)
 
-    def _write(self, api: KubeApi, pool: str, live: Body, allotment: SlotDemand) -> Written:
+    def _write(self, api: KubeApi, pool: str, live: Body, allotment: SlotDemand) -> ReplicaWrite:
         """Write one pool's number. Only errors that do not pass by themselves are contested. Blocks."""
         replicas = allotment.serving + allotment.warm
         if self._is_on_its_way(pool):
-            return self._totals.ask(pool, scaling.bounded(live, replicas))
+            return self._totals.request_total(pool, scaling.clamp_replicas(live, replicas))
         try:
-            written = scaling.write(api, live, replicas, self._settings.conflicts)
+            written = scaling.write_replicas(api, live, replicas, self._settings.conflicts)
         except _KUBE_ERRORS as error:
-            self._say(f"{pool}'s number", f"{pool}: {error}")
-            return Written(0, contested=str(error) if isinstance(error, (Conflict, Terminal)) else "")
+            self._log_trouble(f"{pool}'s number", f"{pool}: {error}")
+            return ReplicaWrite(0, contested=str(error) if isinstance(error, (Conflict, Terminal)) else "")
         if written.changed:
             _log.info("%s: %d replicas, of them %d warm", pool, written.replicas, allotment.warm)
         trouble = written.contested or written.pending
-        self._say(f"{pool}'s number", f"{pool}: {trouble}" if trouble else "")
+        self._log_trouble(f"{pool}'s number", f"{pool}: {trouble}" if trouble else "")
         return written
 
-    async def _tell(self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]) -> None:
+    async def _send_role_orders(
+        self, notifier: RoleNotifier, report: PoolReport, allowed: dict[str, SlotDemand]
+    ) -> None:
         orders = [order for pool, allotment in allowed.items() for order in self._orders(report, pool, allotment)]
         troubles = await notifier.notify(orders)
-        self._say("agents", "; ".join(troubles[:3]))
+        self._log_trouble("agents", "; ".join(troubles[:3]))
 
     def _orders(self, report: PoolReport, pool: str, allotment: SlotDemand) -> list[RoleOrder]:
         """Return the pool's role orders. A pool between versions has no warm replica."""
@@ -265,9 +267,9 @@ class ScalingReconciler:
 
     def _is_on_its_way(self, pool: str) -> bool:
         """Return True if the pool moves from one version of its base to another."""
-        return self._totals.total(pool) is not None
+        return self._totals.total_of(pool) is not None
 
-    def _say(self, about: str, trouble: str) -> None:
+    def _log_trouble(self, about: str, trouble: str) -> None:
         if trouble and self._said.get(about) != trouble:
             _log.warning("%s", trouble)
         self._said[about] = trouble
@@ -275,7 +277,7 @@ class ScalingReconciler:
 
 def _scaled(live: Body, replicas: int, allotment: SlotDemand, why: str) -> EventNote:
     warm = f", of them {allotment.warm} warm" if allotment.warm else ""
-    regarding = Regarding.live(INFERENCE_SERVICE, live)
+    regarding = Regarding.from_live(INFERENCE_SERVICE, live)
     return EventNote(regarding, "Normal", "Scaled", "Scale", f"{replicas} replicas{warm}: {why}")
 
 

@@ -42,14 +42,14 @@ class ClusterDocument(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ValidatedObject:
     """A valid object, or the problems that it has by itself."""
 
     declared: Declared[AnyObject] | None
     problems: tuple[str, ...] = ()
 
 
-def judge(key: str, document: bytes) -> Judged:
+def validate_document(key: str, document: bytes) -> ValidatedObject:
     """Validate an object. `key` is `plural/name`; `document` is the object as JSON."""
     written = Written(orjson.loads(document), ClusterDocument(key, 0, 0, 1, document.decode()))
     head = read_head(written)
@@ -57,15 +57,15 @@ def judge(key: str, document: bytes) -> Judged:
         case Ours(kind):
             value, wrong = validate(kind, written)
         case PassedOver(problem) | Wrong(problem):
-            return Judged(None, (words(problem),))
+            return ValidatedObject(None, (problem_text(problem),))
     if value is None:
-        return Judged(None, tuple(words(problem) for problem in wrong))
+        return ValidatedObject(None, tuple(problem_text(problem) for problem in wrong))
     declared: Declared[AnyObject] = Declared(value, written.document)
     found = [declared.problem(path, message) for path, message in islice(value.findings(), MAX_PROBLEMS)]
-    return Judged(None, tuple(map(words, found))) if found else Judged(declared)
+    return ValidatedObject(None, tuple(map(problem_text, found))) if found else ValidatedObject(declared)
 
 
-def words(problem: Problem) -> str:
+def problem_text(problem: Problem) -> str:
     """Return key path and message. Lines and columns mean nothing here, and the status is on the object itself."""
     return f"{problem.key_path}: {problem.message}" if problem.key_path else problem.message
 
@@ -75,7 +75,7 @@ MAX_ROUNDS = 16  # tier -> tenant -> model, each by its new and by its last good
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    judged: Judged
+    judged: ValidatedObject
     last_good: Declared[AnyObject] | None = None
     accepted: bool = False  # its current content was in force before
 
@@ -88,7 +88,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SelectionRefusal:
     problems: tuple[str, ...]
     stands_in: bool  # its last good version is in force
 
@@ -96,7 +96,7 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Selection:
     objects: tuple[Declared[AnyObject], ...]
-    refusals: Mapping[str, Refusal]  # by key; all other objects are in force as written
+    refusals: Mapping[str, SelectionRefusal]  # by key; all other objects are in force as written
 
 
 def select(candidates: Mapping[str, Candidate]) -> Selection:
@@ -112,7 +112,9 @@ def select(candidates: Mapping[str, Candidate]) -> Selection:
             _step_down(key, candidates, rungs)
     else:
         _drop_all(blamed, rungs)
-    refusals = {key: Refusal(tuple(problems), stands_in=key in rungs) for key, problems in sorted(told.items())}
+    refusals = {
+        key: SelectionRefusal(tuple(problems), stands_in=key in rungs) for key, problems in sorted(told.items())
+    }
     return Selection(tuple(_in_force(candidates, rungs)), refusals)
 
 
@@ -130,7 +132,7 @@ def _in_force(candidates: Mapping[str, Candidate], rungs: Mapping[str, int]) -> 
 def _blamed(objects: list[Declared[AnyObject]]) -> dict[str, list[str]]:
     by_key: dict[str, list[str]] = {}
     for problem in consistency.problems(objects, complete=True):
-        by_key.setdefault(problem.place.file, []).append(words(problem))
+        by_key.setdefault(problem.place.file, []).append(problem_text(problem))
     return by_key
 
 

@@ -10,7 +10,7 @@ from functions.decisions.rollout.evaluation import RolloutTimeouts
 from functions.fleet.role_credentials import CredentialsUnusable, RoleCredentials, read_for
 
 
-class StartFailed(Exception):
+class ControllerStartFailed(Exception):
     """The controller cannot start as configured; the message says what to change."""
 
 
@@ -19,7 +19,7 @@ def credentials_of(settings: "KubernetesSettings") -> RoleCredentials:
     try:
         return read_for("controller", settings.internal_token_file)
     except CredentialsUnusable as error:
-        raise StartFailed(f"SHOAL_CONTROLLER_INTERNAL_TOKEN_FILE: {error}") from error
+        raise ControllerStartFailed(f"SHOAL_CONTROLLER_INTERNAL_TOKEN_FILE: {error}") from error
 
 
 class KubernetesSettings(BaseSettings):
@@ -170,7 +170,7 @@ class KubernetesSettings(BaseSettings):
     log_level: str = Field("INFO", description="Log level, by Python's name.")
 
     @property
-    def patience(self) -> RolloutTimeouts:
+    def rollout_timeouts(self) -> RolloutTimeouts:
         return RolloutTimeouts(self.rollout_fresh_s, self.rollout_load_deadline_s, self.rollout_load_patience_s)
 
     otlp_endpoint: str | None = Field(

@@ -19,8 +19,8 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import KindMissing, LeadershipLost, Retryable, Stale, Terminal
 from functions.controller.kubernetes.objects import Kind, list_at, version_of
 from functions.controller.kubernetes.run.conditions import status_of
-from functions.controller.kubernetes.run.event_notes import EventNote, Regarding, notes_of
-from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.event_notes import EventNote, Regarding, notes_of_status
+from functions.controller.kubernetes.run.object_store import WatchedObject
 from functions.controller.kubernetes.run.writes import FINALIZER, PROTECTED, StatusWrite
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
@@ -30,7 +30,7 @@ _BACKOFF = BackoffPolicy(base_s=0.5, cap_s=30.0)
 
 _log = logging.getLogger(__name__)
 
-Current = Callable[[str], StoredObject | None]
+Current = Callable[[str], WatchedObject | None]
 
 
 class StatusWriter:
@@ -129,7 +129,7 @@ class StatusWriter:
             return "said" if stored.finalizers == write.finalizers else "now"
         return "said" if self._status(write, stored) is None else "now"
 
-    def _status(self, write: StatusWrite, stored: StoredObject) -> dict[str, object] | None:
+    def _status(self, write: StatusWrite, stored: WatchedObject) -> dict[str, object] | None:
         if write.object_status is None:
             return None
         now = self._wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -150,7 +150,7 @@ class StatusWriter:
             self._against[write.key] = version
         if status is None:
             return []
-        return list(notes_of(Regarding.stored(write.kind, stored), stored.status, status))
+        return list(notes_of_status(Regarding.from_stored(write.kind, stored), stored.status, status))
 
     def keep_only(self, keys: Iterable[str]) -> None:
         present = set(keys)

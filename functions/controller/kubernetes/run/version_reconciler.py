@@ -25,10 +25,10 @@ from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, 
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body
 from functions.controller.kubernetes.render import Desired, DesiredObject
 from functions.controller.kubernetes.run.settings import KubernetesSettings
-from functions.controller.kubernetes.scaling import Written
-from functions.controller.kubernetes.versions.cluster import PoolWriter, SeenPool, see_pools
+from functions.controller.kubernetes.scaling import ReplicaWrite
+from functions.controller.kubernetes.versions.cluster import PoolWriter, SeenPool, observe_pools
 from functions.controller.kubernetes.versions.counts_store import CountsStore, PoolCount
-from functions.controller.kubernetes.versions.holding_back import held_back, is_held_back, without_number
+from functions.controller.kubernetes.versions.holding_back import is_held_back, with_live_model, without_number
 from functions.controller.kubernetes.versions.plan import PoolStep, pool_step
 from functions.controller.kubernetes.versions.second_service import pool_of, uri_of
 from functions.controller.kubernetes.versions.staged import StagedBase, staged_bases, weights_uri
@@ -55,7 +55,7 @@ class _Declarations:
 
     @classmethod
     def of(cls, revision: str, loaded: Loaded) -> "_Declarations":
-        services = [service.value for service in loaded.of(InferenceService) if service.value.pool]
+        services = [service.value for service in loaded.objects_of(InferenceService) if service.value.pool]
         replicas = {str(service.pool): service.bounds_under(None)[0] for service in services}
         return cls(revision, staged_bases(loaded.objects), replicas, policy_minima(loaded.objects).keys())
 
@@ -95,23 +95,23 @@ class VersionReconciler:
 
     # -- for the other writers of these services -----------------------------------------------------------------------
 
-    def learn(self, api: KubeApi) -> None:
+    def load(self, api: KubeApi) -> None:
         """Read at the start of a term which pools move, and their totals. Blocks."""
         if self._writer is None or self._writer.api is not api:
             store = CountsStore(api, self._settings.namespace)
             self._counts, self._asked, self._woken = store.read(), {}, {}
             self._store, self._writer = store, PoolWriter(api, self._settings.conflicts, set())
 
-    def total(self, pool: str) -> int | None:
+    def total_of(self, pool: str) -> int | None:
         """Return the wanted total of a moving pool; None for any other, whose service has its number."""
         count = self._counts.get(pool)
         return None if count is None else self._asked.get(pool, count.total)
 
-    def ask(self, pool: str, total: int) -> Written:
+    def request_total(self, pool: str, total: int) -> ReplicaWrite:
         """Set the wanted total of a moving pool, from the next pass on."""
-        changed = self.total(pool) != total
+        changed = self.total_of(pool) != total
         self._asked[pool] = total
-        return Written(total, changed=changed)
+        return ReplicaWrite(total, changed=changed)
 
     @property
     def surges(self) -> Mapping[str, int]:
@@ -120,13 +120,13 @@ class VersionReconciler:
 
     def applicable(self, api: KubeApi, loaded: Loaded, desired: Desired) -> Desired:
         """Return git's desired objects as they may be applied now. Blocks."""
-        self.learn(api)
+        self.load(api)
         staged = staged_bases(loaded.objects)
         services = [each for each in desired.objects if each.ref.kind == INFERENCE_SERVICE.kind]
         self._declared = {pool_of(each.body): each.body for each in services}
         if not staged and not self._counts:
             return desired
-        seen = see_pools(api, self._settings.models_namespace, {*staged, *self._counts})
+        seen = observe_pools(api, self._settings.models_namespace, {*staged, *self._counts})
         return replace(desired, objects=tuple(self._applicable(each, staged, seen) for each in desired.objects))
 
     def _applicable(
@@ -140,10 +140,10 @@ class VersionReconciler:
         known = self._uris_of(pool, staged[pool], own.uri) if pool in staged else set()
         words = ""
         if is_held_back(wanted, there.own, known, max(own.asked, own.pods)):
-            applied = held_back(wanted, there.own)
+            applied = with_live_model(wanted, there.own)
             words = f"{wanted.ref.name} has replicas of {own.uri}: {uri_of(wanted.body)} waits until it has none"
-        self._say(f"{pool} is held back", words, logging.INFO)
-        total = self.total(pool)
+        self._log_trouble(f"{pool} is held back", words, logging.INFO)
+        total = self.total_of(pool)
         return applied if total is None else without_number(applied, total)
 
     def _uris_of(self, pool: str, staged: StagedBase, live: str) -> set[str]:
@@ -169,25 +169,25 @@ class VersionReconciler:
     async def _attempt(self, api: KubeApi) -> None:
         """Run a pass. An unexpected error is logged with its traceback and must not end the term."""
         try:
-            await self.look(api)
-            self._say("the cluster", "")
+            await self.run_pass(api)
+            self._log_trouble("the cluster", "")
         except LeadershipLost:
             raise
         except _KUBE_ERRORS as error:
-            self._say("the cluster", f"versions of bases stay as they are: {error}")
+            self._log_trouble("the cluster", f"versions of bases stay as they are: {error}")
         except Exception:
             _log.exception("unexpected error in a pass over the versions of bases")
 
-    async def look(self, api: KubeApi) -> None:
+    async def run_pass(self, api: KubeApi) -> None:
         """Run one pass, and wake the source if git's objects may be applied."""
         async with self.turn:
-            may_be_applied = await asyncio.to_thread(self._look, api)
+            may_be_applied = await asyncio.to_thread(self._run_pass, api)
         if may_be_applied:
             self._wake()
 
-    def _look(self, api: KubeApi) -> bool:
+    def _run_pass(self, api: KubeApi) -> bool:
         """Run one pass. Return True if git's objects may be applied that could not be before. Blocks."""
-        self.learn(api)
+        self.load(api)
         revision, snapshot = self._wanted(), self._published()
         if revision is None or snapshot is None or not self._rows.book.is_known:
             return False
@@ -195,14 +195,14 @@ class VersionReconciler:
             self._declarations = _Declarations.of(*revision)
         pools = {*self._declarations.staged, *self._counts}
         counted = self._declarations.scaled if self._settings.max_accelerators is not None else ()
-        seen = see_pools(api, self._settings.models_namespace, {*pools, *counted}) if pools else {}
+        seen = observe_pools(api, self._settings.models_namespace, {*pools, *counted}) if pools else {}
         steps = {pool: self._step(pool, seen, snapshot) for pool in sorted(pools & seen.keys())}
         former = self._counts
-        self._keep(seen, {pool: step for pool, step in steps.items() if step is not None})
+        self._save_counts(seen, {pool: step for pool, step in steps.items() if step is not None})
         for pool, decided in steps.items():
             if decided is not None and pool in {*former, *self._counts} and self._writer is not None:
                 trouble = self._writer.carry_out(seen[pool], decided[1], self._declared.get(pool))
-                self._say(pool, f"{pool}: {trouble}" if trouble else "")
+                self._log_trouble(pool, f"{pool}: {trouble}" if trouble else "")
         return self._may_be_applied(former.keys() - self._counts.keys(), seen)
 
     def _step(self, pool: str, seen: Mapping[str, SeenPool], snapshot: Snapshot) -> tuple[PoolCount, PoolStep] | None:
@@ -222,7 +222,7 @@ class VersionReconciler:
 
     def _total(self, pool: str, there: SeenPool) -> int:
         if pool in self._declarations.scaled:
-            known = self.total(pool)
+            known = self.total_of(pool)
             return there.found.own.asked if known is None else known
         return self._declarations.replicas.get(pool, there.found.own.asked)
 
@@ -247,7 +247,7 @@ class VersionReconciler:
         used = sum(_accelerators(seen[each]) for each in seen if each in self._declarations.scaled)
         return used + (accelerators_of(there.own) or 1) <= most
 
-    def _keep(self, seen: Mapping[str, SeenPool], steps: Mapping[str, tuple[PoolCount, PoolStep]]) -> None:
+    def _save_counts(self, seen: Mapping[str, SeenPool], steps: Mapping[str, tuple[PoolCount, PoolStep]]) -> None:
         """Store the totals before anything is done by them. A pool whose service is gone or names no `shoal://`
         weights any more is forgotten; a pool whose step is unknown stays. Blocks."""
         unsaid = {pool for pool in self._counts.keys() & seen.keys() - steps.keys() if _has_versions(seen[pool])}
@@ -274,7 +274,7 @@ class VersionReconciler:
         self._woken = emptied
         return is_due
 
-    def _say(self, about: str, trouble: str, level: int = logging.WARNING) -> None:
+    def _log_trouble(self, about: str, trouble: str, level: int = logging.WARNING) -> None:
         if trouble and self._said.get(about) != trouble:
             _log.log(level, "%s", trouble)
         self._said[about] = trouble

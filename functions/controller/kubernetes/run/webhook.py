@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 import orjson
 
 from functions.decisions.quota.token_bucket import US_PER_S, TokenBucket
-from functions.http.binding import bound
+from functions.http.binding import bind_socket
 from functions.http.connections import Connections
 from functions.http.guard import Bounds, Guard, Receive, Scope, Send
 from functions.http.listening import serve
@@ -77,7 +77,7 @@ def is_signed(headers: Headers, body: bytes, secret: bytes) -> bool:
     return _TOKEN in headers and hmac.compare_digest(headers[_TOKEN], secret)
 
 
-def moves(headers: Headers, body: bytes, branch: str) -> bool:
+def may_move_branch(headers: Headers, body: bytes, branch: str) -> bool:
     """Return True if the branch may have moved, also if the delivery names no event or no branch."""
     event = next((headers[name] for name in _EVENTS if name in headers), b"push")
     if event not in _PUSHES:
@@ -114,7 +114,7 @@ class Webhook:
         """Start listening, or raise OSError."""
         connections = Connections(CONNECTIONS_MAX, on_closed=lambda reason: self._on_result("limited"))
         guard = Guard(self._bounds, connections, on_refused=lambda status: self._on_result("malformed"))
-        return await serve(self, bound(host, port), guard)
+        return await serve(self, bind_socket(host, port), guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -135,7 +135,7 @@ class Webhook:
         """Return the answer to a complete delivery, and request a fetch if it is for the branch."""
         if not is_signed(headers, body, self._secret):
             return _UNSIGNED
-        if not moves(headers, body, self._branch):
+        if not may_move_branch(headers, body, self._branch):
             return Reply(200, f"nothing to do: only pushes to {self._branch} are fetched", "passed_over")
         self._on_push()
         return Reply(202, f"{self._branch} will be fetched", "taken")

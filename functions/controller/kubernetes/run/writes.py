@@ -20,9 +20,9 @@ import orjson
 from functions.controller.kubernetes.objects import Kind, condition, list_at
 from functions.controller.kubernetes.run import conditions
 from functions.controller.kubernetes.run.conditions import ObjectStatus, ScalingStatus
-from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
-from functions.controller.kubernetes.run.obedience import NOTHING_KNOWN, Judgement
-from functions.controller.kubernetes.run.object_store import StoredObject
+from functions.controller.kubernetes.run.cr_source import ObservedResources, SeenObject
+from functions.controller.kubernetes.run.obedience import NOTHING_KNOWN, ObedienceFindings
+from functions.controller.kubernetes.run.object_store import WatchedObject
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.messages import rollout_text
 
@@ -49,19 +49,19 @@ class StatusWrite:
 
     key: str
     kind: Kind
-    stored: StoredObject
+    stored: WatchedObject
     what: Literal["status", "finalizers"]
     object_status: ObjectStatus | None = None
     finalizers: tuple[str, ...] = ()
 
 
 def writes_after(
-    looked: Looked,
+    looked: ObservedResources,
     publication: PublicationState,
     *,
     protect: bool = True,
     scaling: Mapping[str, ScalingStatus] = MappingProxyType({}),
-    judgement: Judgement = NOTHING_KNOWN,
+    judgement: ObedienceFindings = NOTHING_KNOWN,
 ) -> Iterator[StatusWrite]:
     """Yield the writes that may be due; the writer skips those already done. `scaling` is by AutoscalingPolicy's
     name. `judgement` has the policies that are not obeyed."""
@@ -75,7 +75,7 @@ def writes_after(
         if not stored.deleting or seen.held_by:
             object_status = _object_status(key, seen, looked, publication, publication.left_out.get(key, ""))
             if object_status is not None:
-                object_status = _judged(key, _told_more(object_status, seen, scaling), seen, judgement)
+                object_status = _with_obedience(key, _with_details(object_status, seen, scaling), seen, judgement)
                 yield StatusWrite(key, kind, stored, "status", object_status=object_status)
 
 
@@ -93,27 +93,29 @@ def _finalizers(seen: SeenObject, publication: PublicationState, protect: bool) 
 
 
 def _object_status(
-    key: str, seen: SeenObject, looked: Looked, publication: PublicationState, left_out: str
+    key: str, seen: SeenObject, looked: ObservedResources, publication: PublicationState, left_out: str
 ) -> ObjectStatus | None:
     if seen.held_by:
         first = ", ".join(seen.held_by[:_NAMED_MAX])
         more = f" and {len(seen.held_by) - _NAMED_MAX} more" if len(seen.held_by) > _NAMED_MAX else ""
-        return conditions.held(f"deletion waits: {first}{more} still reference it; change or delete them first")
+        return conditions.deletion_waits_status(
+            f"deletion waits: {first}{more} still reference it; change or delete them first"
+        )
     if (refused := _refused(key, looked, publication)) is not None:
         return refused
     if left_out:
-        return conditions.waiting("ArtifactMissing", left_out)
+        return conditions.waiting_status("ArtifactMissing", left_out)
     if publication.in_force:
         return _in_force(publication.rollouts.get(key))
     if conditions.is_published(seen.stored.status, seen.stored.generation):
         return None  # already in force; a late publication does not change that
-    return conditions.waiting(publication.reason, publication.message)
+    return conditions.waiting_status(publication.reason, publication.message)
 
 
-def _told_more(object_status: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStatus]) -> ObjectStatus:
+def _with_details(object_status: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStatus]) -> ObjectStatus:
     """Add the fields that `kubectl get` shows besides the conditions."""
     if seen.watched.kind == "AutoscalingPolicy" and seen.stored.name in scaling:
-        return conditions.scaled(object_status, scaling[seen.stored.name])
+        return conditions.with_scaling(object_status, scaling[seen.stored.name])
     if seen.watched.kind == "RolloutPolicy":
         stages = list_at(orjson.loads(seen.stored.document), "spec", "stages")
         percents = [str(stage["percent"]) for stage in stages if isinstance(stage, dict) and "percent" in stage]
@@ -121,24 +123,26 @@ def _told_more(object_status: ObjectStatus, seen: SeenObject, scaling: Mapping[s
     return object_status
 
 
-def _judged(key: str, object_status: ObjectStatus, seen: SeenObject, judgement: Judgement) -> ObjectStatus:
+def _with_obedience(
+    key: str, object_status: ObjectStatus, seen: SeenObject, judgement: ObedienceFindings
+) -> ObjectStatus:
     """Add the Obeyed condition if the object is not obeyed, or was not."""
     if findings := judgement.findings.get(key):
-        return conditions.not_obeyed(object_status, findings)
+        return conditions.with_findings(object_status, findings)
     before = condition({"status": dict(seen.stored.status)}, "Obeyed") or {}
     is_said = any(each.type == "Obeyed" for each in object_status.conditions)
     if not is_said and before.get("status") == "False" and judgement.may_clear(str(before.get("reason"))):
-        return conditions.obeyed_again(object_status)
+        return conditions.with_obeyed_again(object_status)
     return object_status
 
 
-def _refused(key: str, looked: Looked, publication: PublicationState) -> ObjectStatus | None:
+def _refused(key: str, looked: ObservedResources, publication: PublicationState) -> ObjectStatus | None:
     """Return the status of an object that is invalid, or contradicts others or the registry's API."""
     if key in looked.refusals:
         refusal = looked.refusals[key]
-        return conditions.refused(refusal.problems, stands_in=refusal.stands_in)
+        return conditions.refused_status(refusal.problems, stands_in=refusal.stands_in)
     if key in publication.refused:
-        return conditions.versions_do_not_change(publication.refused[key])
+        return conditions.changed_version_status(publication.refused[key])
     return None
 
 
@@ -146,4 +150,4 @@ def _in_force(rollout: Rollout | None) -> ObjectStatus:
     if rollout is None:
         return conditions.PUBLISHED
     words = rollout_text(rollout)
-    return conditions.rolling_out(words) if rollout.is_active else conditions.halted(words)
+    return conditions.rolling_out_status(words) if rollout.is_active else conditions.halted_status(words)

@@ -56,13 +56,13 @@ class ZoneReporter:
         try:
             table = await asyncio.to_thread(self._read, api)
             if table != self._told or now_s - self._told_s >= TELL_AGAIN_S:
-                await self._tell(table)
+                await self._send_table(table)
                 self._told, self._told_s = table, now_s
-            self._say("")
+            self._log_trouble("")
         except (Retryable, Conflict, Terminal, KindMissing, Gone) as error:
-            self._say(f"zones are unknown, so routing does not prefer replicas of the same zone: {error}")
+            self._log_trouble(f"zones are unknown, so routing does not prefer replicas of the same zone: {error}")
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
-            self._say(f"zones cannot be sent to the registry: {error}")
+            self._log_trouble(f"zones cannot be sent to the registry: {error}")
 
     def _read(self, api: KubeApi) -> ZoneTable:
         zones = {
@@ -76,13 +76,13 @@ class ZoneReporter:
         }
         return ZoneTable(zones, nodes)
 
-    async def _tell(self, table: ZoneTable) -> None:
+    async def _send_table(self, table: ZoneTable) -> None:
         content = msgspec.json.encode(table)
         if len(content) > ZONES_MAX_BYTES:
             raise RegistryRefused(f"the table of {len(table.zones)} nodes is over {ZONES_MAX_BYTES} bytes")
         await self._registry.send("PUT", ZONES_PATH, content=content)
 
-    def _say(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._said:
             _log.warning("%s", trouble)
         self._said = trouble

@@ -18,9 +18,9 @@ from functions.controller.kubernetes.objects import (
     FIELD_MANAGER,
     INFERENCE_SERVICE,
     Body,
-    at,
     is_being_deleted,
     uid_of,
+    value_at,
     version_of,
 )
 from functions.controller.kubernetes.ownership import FIELD, Policy
@@ -46,7 +46,7 @@ class SeenPool:
     found: FoundPool
 
 
-def see_pools(api: KubeApi, namespace: str, pools: Collection[str]) -> dict[str, SeenPool]:
+def observe_pools(api: KubeApi, namespace: str, pools: Collection[str]) -> dict[str, SeenPool]:
     """Return the pools by name. A pool whose own service is missing or being deleted is left out."""
     services = [
         each
@@ -67,8 +67,8 @@ def see_pools(api: KubeApi, namespace: str, pools: Collection[str]) -> dict[str,
 
 
 def _found(service: Body, deployment: Body | None) -> FoundService:
-    by_scale = scaling.way_of(service) == "scale"
-    asked = at(deployment or {}, "spec", "replicas") if by_scale else at(service, *FIELD)
+    by_scale = scaling.write_method_of(service) == "scale"
+    asked = value_at(deployment or {}, "spec", "replicas") if by_scale else value_at(service, *FIELD)
     missing = 0 if by_scale else 1  # KServe's default for a missing number
     return FoundService(
         uri_of(service),
@@ -79,7 +79,7 @@ def _found(service: Body, deployment: Body | None) -> FoundService:
 
 
 def _status(deployment: Body | None, name: str) -> int:
-    number = at(deployment or {}, "status", name)
+    number = value_at(deployment or {}, "status", name)
     return number if isinstance(number, int) else 0
 
 
@@ -109,7 +109,7 @@ class PoolWriter:
     def _own(self, own: Body, count: int, *, is_another: bool) -> str:
         if not is_another:
             return ""
-        written = scaling.write(self.api, own, count, self.conflicts, over=frozenset({FIELD_MANAGER}))
+        written = scaling.write_replicas(self.api, own, count, self.conflicts, over=frozenset({FIELD_MANAGER}))
         if written.changed:
             _log.info("%s: %d replicas", own["metadata"]["name"], written.replicas)
         return written.contested or written.pending

@@ -12,7 +12,7 @@ AutoscalingPolicy.
 from collections.abc import Collection
 from dataclasses import replace
 
-from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, at, mapping_at
+from functions.controller.kubernetes.objects import INFERENCE_SERVICE, Body, mapping_at, value_at
 from functions.controller.kubernetes.render import Autoscaled, DesiredObject
 from functions.controller.kubernetes.versions.second_service import uri_of
 
@@ -25,7 +25,7 @@ def is_held_back(wanted: DesiredObject, live: Body, versions: Collection[str], r
     return uri_of(wanted.body) != uri_of(live) and uri_of(live) in versions
 
 
-def held_back(wanted: DesiredObject, live: Body) -> DesiredObject:
+def with_live_model(wanted: DesiredObject, live: Body) -> DesiredObject:
     """Return the object with the live model, limited to the declared keys."""
     predictor, there = wanted.body["spec"]["predictor"], mapping_at(live, "spec", "predictor", "model")
     model = {key: there[key] for key in mapping_at(predictor, "model") if key in there}
@@ -34,7 +34,7 @@ def held_back(wanted: DesiredObject, live: Body) -> DesiredObject:
 
 def without_number(wanted: DesiredObject, total: int) -> DesiredObject:
     """Return the object without its number, which another field manager owns while versions move."""
-    if wanted.autoscaled is not None or at(wanted.body, "spec", "predictor") is None:
+    if wanted.autoscaled is not None or value_at(wanted.body, "spec", "predictor") is None:
         return wanted
     predictor = {key: value for key, value in wanted.body["spec"]["predictor"].items() if key != "minReplicas"}
     return replace(_with_predictor(wanted, predictor), autoscaled=Autoscaled(total))

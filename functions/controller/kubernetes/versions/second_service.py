@@ -19,9 +19,9 @@ from functions.controller.kubernetes.objects import (
     INFERENCE_SERVICE,
     Body,
     Kind,
-    at,
     mapping_at,
     uid_of,
+    value_at,
 )
 from functions.controller.kubernetes.render import budget_body
 from functions.controller.kubernetes.versions.staged import served_uri
@@ -44,7 +44,7 @@ def service_name(own: str, version: str, uri: str) -> str:
 
 def uri_of(service: Mapping[str, Any]) -> str:
     """Return the `shoal://` weights that the service names, or an empty text."""
-    return served_uri(str(at(service, "spec", "predictor", "model", "storageUri") or ""))
+    return served_uri(str(value_at(service, "spec", "predictor", "model", "storageUri") or ""))
 
 
 def is_second(service: Mapping[str, Any]) -> bool:

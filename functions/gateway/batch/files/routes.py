@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from functions.artifacts.errors import ArtifactMissing, StoreUnavailable
 from functions.gateway.batch.files import names, upload
 from functions.gateway.batch.files.shelf import KEPT_PURPOSES, PAGE_DEFAULT, PAGE_MAX, FileRecord
-from functions.gateway.batch.files.store import refused
+from functions.gateway.batch.files.store import storage_unavailable
 from functions.gateway.batch.service import Batches
-from functions.gateway.errors import ErrorAnswer, Refused, quote
+from functions.gateway.errors import ErrorAnswer, RequestRejected, quote
 from functions.gateway.http.plain import ClientLeft
 from functions.gateway.intake.callers import identify_lookup
 
@@ -38,18 +38,18 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
             return as_list([], has_more=False)
         most, ascending = min(limit, PAGE_MAX), order == "asc"
         try:
-            with batches.listings.taken(caller.tenant):
+            with batches.listings.reserved(caller.tenant):
                 page, more = await batches.shelf.page(
                     caller.tenant, after=after, limit=most, purpose=purpose, ascending=ascending
                 )
         except StoreUnavailable as error:
-            raise refused(error) from error
-        return as_list([record.shown() for record in page], has_more=more)
+            raise storage_unavailable(error) from error
+        return as_list([record.file_object() for record in page], has_more=more)
 
     @app.get("/v1/files/{file_id}")
     async def one(request: Request, file_id: str) -> dict[str, Any]:
         _, caller = identify_lookup(services, request)
-        return (await _found(batches, caller.tenant, file_id)).shown()
+        return (await _found(batches, caller.tenant, file_id)).file_object()
 
     @app.get("/v1/files/{file_id}/content")
     async def content(request: Request, file_id: str) -> Response:
@@ -64,10 +64,10 @@ def add_routes(batches: Batches, app: FastAPI) -> None:
         try:
             reader = await batches.reader_of(caller.tenant, record.id)
             if reader is not None:
-                raise in_use(reader)
+                raise file_in_use(reader)
             await batches.shelf.delete(caller.tenant, record.id)
         except StoreUnavailable as error:
-            raise refused(error) from error
+            raise storage_unavailable(error) from error
         return {"id": record.id, "object": "file", "deleted": True}
 
 
@@ -77,15 +77,15 @@ async def _create(batches: Batches, request: Request) -> Response:
     tenant = caller.tenant
     limits = batches.limits
     try:
-        with batches.uploads.taken(tenant):
+        with batches.uploads.reserved(tenant):
             if await batches.shelf.count(tenant) >= limits.files_per_tenant:
                 raise too_many_files(limits.files_per_tenant)
             file_id = names.new_id("file", services.wall_clock())
-            writer = batches.shelf.begin(tenant, file_id)
+            writer = batches.shelf.open_writer(tenant, file_id)
             form = await upload.receive(
                 request, batches.store, writer, limits.file_bytes, places=batches.uploads, clock=services.clock
             )
-            record = await batches.shelf.keep(
+            record = await batches.shelf.save_record(
                 tenant,
                 file_id,
                 size_bytes=writer.written_bytes,
@@ -95,17 +95,17 @@ async def _create(batches: Batches, request: Request) -> Response:
                 expiry_s=upload.own_expiry_s(form),
             )
     except StoreUnavailable as error:
-        raise refused(error) from error
+        raise storage_unavailable(error) from error
     except ClientLeft:
         return Response(status_code=_LEFT)  # the client has left
-    return JSONResponse(record.shown())
+    return JSONResponse(record.file_object())
 
 
 async def _found(batches: Batches, tenant: str, file_id: str) -> FileRecord:
     try:
         record = await batches.shelf.find(tenant, file_id)
     except StoreUnavailable as error:
-        raise refused(error) from error
+        raise storage_unavailable(error) from error
     if record is None:
         raise file_not_found(file_id)
     return record
@@ -117,7 +117,7 @@ async def _content(batches: Batches, tenant: str, record: FileRecord) -> Respons
     try:
         first = await anext(blocks, b"")
     except StoreUnavailable as error:
-        raise refused(error) from error
+        raise storage_unavailable(error) from error
     except ArtifactMissing as error:
         raise file_not_found(record.id) from error
     headers = {
@@ -141,16 +141,16 @@ def as_list(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
     return {"object": "list", "data": data, "has_more": has_more, **ends}
 
 
-def file_not_found(file_id: str) -> Refused:
+def file_not_found(file_id: str) -> RequestRejected:
     message = f"There is no file {quote(file_id)}. GET /v1/files lists yours."
-    return Refused(ErrorAnswer(404, "invalid_request_error", "file_not_found", message, "id"))
+    return RequestRejected(ErrorAnswer(404, "invalid_request_error", "file_not_found", message, "id"))
 
 
-def too_many_files(most: int) -> Refused:
+def too_many_files(most: int) -> RequestRejected:
     message = f"You have {most} files, which is the limit. Delete files that you no longer need."
-    return Refused(ErrorAnswer(429, "requests", "too_many_files", message))
+    return RequestRejected(ErrorAnswer(429, "requests", "too_many_files", message))
 
 
-def in_use(batch_id: str) -> Refused:
+def file_in_use(batch_id: str) -> RequestRejected:
     message = f"The batch {batch_id} still reads this file. Cancel the batch, or wait for its end."
-    return Refused(ErrorAnswer(409, "invalid_request_error", "file_in_use", message, "id"))
+    return RequestRejected(ErrorAnswer(409, "invalid_request_error", "file_in_use", message, "id"))

@@ -29,7 +29,7 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     filename: str
     purpose: str  # one of KEPT_PURPOSES
 
-    def shown(self) -> dict[str, Any]:
+    def file_object(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": "file",
@@ -48,10 +48,10 @@ class Shelf:
         self._retention_s = retention_s
         self._wall_clock = wall_clock
 
-    def begin(self, tenant: str, file_id: str) -> LargeWriter:
+    def open_writer(self, tenant: str, file_id: str) -> LargeWriter:
         return self._store.writer(names.content_key(tenant, file_id))
 
-    async def keep(
+    async def save_record(
         self,
         tenant: str,
         file_id: str,
@@ -80,13 +80,13 @@ class Shelf:
         return record if record is not None and self._wall_clock() < record.expires_s else None
 
     async def count(self, tenant: str) -> int:
-        return len(await self._store.found(names.record_key(tenant, ""), MAX_LISTED))
+        return len(await self._store.list_first(names.record_key(tenant, ""), MAX_LISTED))
 
     async def page(
         self, tenant: str, *, after: str | None, limit: int, purpose: str | None, ascending: bool
     ) -> tuple[list[FileRecord], bool]:
         """Return one page of files, and True if more follow."""
-        keys = await self._store.found(names.record_key(tenant, ""), MAX_LISTED)
+        keys = await self._store.list_first(names.record_key(tenant, ""), MAX_LISTED)
         ids = sorted((one.key.rsplit("/", 1)[1] for one in keys), reverse=not ascending)
         if after is not None:
             ids = [one for one in ids if (one > after if ascending else one < after)]

@@ -14,7 +14,7 @@ from functions.artifacts.errors import ArtifactMissing
 from functions.artifacts.s3 import S3Store, StoredObject
 from functions.artifacts.s3_large import LargeWriter, read_range
 from functions.gateway import errors
-from functions.gateway.errors import Refused
+from functions.gateway.errors import RequestRejected
 
 THREADS = 16
 BLOCK_BYTES = 256 * 1024  # read per call: cutting it into lines holds the loop for under 10 ms
@@ -57,7 +57,7 @@ class FileStore:
     async def delete(self, keys: list[str]) -> None:
         await self.call(self._store.delete, keys)
 
-    async def found(self, prefix: str, most: int) -> list[StoredObject]:
+    async def list_first(self, prefix: str, most: int) -> list[StoredObject]:
         return await self.call(lambda: list(islice(self._store.list(prefix), most)))
 
     async def pages(self, prefix: str, page: int = 1000) -> AsyncIterator[list[StoredObject]]:
@@ -84,9 +84,9 @@ class FileStore:
         self._store.close()
 
 
-def refused(error: Exception) -> Refused:
+def storage_unavailable(error: Exception) -> RequestRejected:
     message = "The store of files and batches is unreachable. Nothing stored is lost; try again shortly."
     answer = errors.unavailable(message, "storage_unavailable", _RETRY_AFTER_S)
-    found = Refused(answer)
+    found = RequestRejected(answer)
     found.__cause__ = error
     return found

@@ -24,7 +24,7 @@ from functions.fleet import own_stalls
 from functions.gateway import errors
 from functions.gateway.batch.files.store import FileStore
 from functions.gateway.batch.limits import EXPIRY_MAX_S, EXPIRY_MIN_S
-from functions.gateway.errors import ErrorAnswer, Refused, bad_request, quote
+from functions.gateway.errors import ErrorAnswer, RequestRejected, bad_request, quote
 from functions.gateway.http.headers import announced_bytes
 from functions.gateway.http.plain import ClientLeft
 from functions.gateway.tenant_limits import TenantShares
@@ -86,15 +86,17 @@ class UploadSlots(TenantShares):
         return self.most - self.held
 
     @contextmanager
-    def taken(self, tenant: str, amount: int = 1) -> Iterator[None]:
+    def reserved(self, tenant: str, amount: int = 1) -> Iterator[None]:
         held = self.held_by(tenant)
         if held >= self._most_per_tenant:
             message = f"You have {held} uploads under way, which is the limit. Wait for one to end."
-            raise Refused(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
+            raise RequestRejected(ErrorAnswer(429, "requests", "too_many_uploads", message, retry_after_s=5))
         free = self._free()
         if free < 1 or (held and free - 1 <= held):
-            raise Refused(errors.unavailable("All slots for uploads are in use. Try again in 5 s.", "overloaded", 5))
-        with super().taken(tenant, amount):
+            raise RequestRejected(
+                errors.unavailable("All slots for uploads are in use. Try again in 5 s.", "overloaded", 5)
+            )
+        with super().reserved(tenant, amount):
             yield
 
 
@@ -165,17 +167,17 @@ def filename_of(form: UploadForm) -> str:
     return shown[:_FILENAME_CHARS] or "file"
 
 
-def too_large(max_bytes: int) -> Refused:
+def too_large(max_bytes: int) -> RequestRejected:
     message = f"The file is over the limit of {max_bytes} bytes. Split it into several files."
-    return Refused(ErrorAnswer(413, "invalid_request_error", "file_too_large", message, "file"))
+    return RequestRejected(ErrorAnswer(413, "invalid_request_error", "file_too_large", message, "file"))
 
 
-def _too_slow() -> Refused:
+def _too_slow() -> RequestRejected:
     message = (
         f"The upload is slower than {_LEAST_BYTES_PER_S // 1024} KiB a second, and other uploads need its slot. "
         "Use a faster connection."
     )
-    return Refused(ErrorAnswer(408, "invalid_request_error", "request_timeout", message, "file"))
+    return RequestRejected(ErrorAnswer(408, "invalid_request_error", "request_timeout", message, "file"))
 
 
 async def _write(
@@ -206,7 +208,7 @@ async def _blocks(
             async with own_stalls.timeout(_SILENCE_S):
                 block = await anext(stream, None)
         except TimeoutError as error:
-            raise Refused(errors.request_timeout("The body")) from error
+            raise RequestRejected(errors.request_timeout("The body")) from error
         except ClientDisconnect as error:
             raise ClientLeft from error
         if block is None:

@@ -17,7 +17,7 @@ from functions.decisions.catalogue import Catalogue
 from functions.gateway import errors
 from functions.gateway.chat.composition.composition import Composition
 from functions.gateway.chat.composition.shared import ChatRequest, ChatServices
-from functions.gateway.errors import Refused, bad_request
+from functions.gateway.errors import RequestRejected, bad_request
 from functions.gateway.http.headers import read_headers
 from functions.gateway.http.sink import Answering, Sink
 from functions.gateway.intake.callers import identify_lookup
@@ -34,12 +34,12 @@ class Composer:
     def __init__(self, shared: ChatServices) -> None:
         self._shared = shared
 
-    def concerns(self, catalogue: Catalogue, tenant: TenantId) -> bool:
+    def may_handle(self, catalogue: Catalogue, tenant: TenantId) -> bool:
         """Return True if a chat of this tenant may need a composition."""
         entry = catalogue.tenants[tenant]
         return bool(entry.tools) or entry.conversations is not None or entry.context_overflow == "summarise"
 
-    def take(
+    def start_answer(
         self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
         """Start a composition for a chat, or handle it as an ordinary request if it needs none or is invalid.
@@ -49,7 +49,7 @@ class Composer:
         self._shared.check_quota(known)
         try:
             body = self._shared.services.intake.read_body(CHAT, raw.body)
-        except Refused:
+        except RequestRejected:
             return self._shared.round(raw.headers, raw.body, sink, received_s)
         tenant = catalogue.tenants[known.caller.tenant]
         asked = ChatRequest(catalogue, tenant, known, raw, received_s, self._session(tenant, known, body))
@@ -74,7 +74,7 @@ class Composer:
                     "The header X-Session-ID is required: it names the conversation to delete.", "X-Session-ID"
                 )
             if self._shared.conversations is None:
-                raise Refused(errors.not_found(request.method, request.scope["path"]))
+                raise RequestRejected(errors.not_found(request.method, request.scope["path"]))
             deleted = await self._shared.conversations.forget(caller.tenant, session)
             if deleted:
                 self._shared.metrics.conversation("deleted")

@@ -16,12 +16,12 @@ import orjson
 
 from functions.gateway import errors
 from functions.gateway.chat.composition import spoken
-from functions.gateway.chat.composition.gathering import Gathered, Passing
+from functions.gateway.chat.composition.gathering import Gathered, PassedStream
 from functions.gateway.chat.composition.history import SESSION_FIELDS, History
 from functions.gateway.chat.composition.shared import ChatRequest, ChatServices
 from functions.gateway.chat.tools import declared as tools
-from functions.gateway.chat.tools.declared import Declared, ToolCall
-from functions.gateway.errors import ErrorAnswer, Refused
+from functions.gateway.chat.tools.declared import DeclaredTools, ToolCall
+from functions.gateway.errors import ErrorAnswer, RequestRejected
 from functions.gateway.http.headers import RawHeaders
 from functions.gateway.http.sink import Answering, Headers, Sink
 from functions.gateway.intake.json_body import JsonObject
@@ -77,11 +77,11 @@ class Composition:
         try:
             if not self.ended:  # the client left before the start
                 await self._compose()
-        except Refused as refused:
+        except RequestRejected as refused:
             self._refuse(refused)
         except Exception:
             _log.exception("request %s failed in its composition", self._asked.raw.request_id)
-            self._refuse(Refused(errors.internal_error()))
+            self._refuse(RequestRejected(errors.internal_error()))
         finally:
             if not self.ended:  # cancelled: the process ends
                 self._end()
@@ -92,19 +92,19 @@ class Composition:
         if offered is not None and (self._body.get("n") or 1) > 1:
             raise errors.bad_request("'n' must be 1 if server tools are used.", param="n")
         await self._history.recall()
-        await self._history.shorten(self._ask)
+        await self._history.shorten(self._send_round)
         if offered is not None:
             await self._with_tools(offered)
         elif self._body.get("stream") is True:
             await self._stream()
         else:
-            await self._whole(await self._ask(self._body))
+            await self._deliver_answer(await self._send_round(self._body))
 
-    async def _with_tools(self, offered: Declared) -> None:
+    async def _with_tools(self, offered: DeclaredTools) -> None:
         streamed = self._body.pop("stream", None) is True
         include_usage = (self._body.pop("stream_options", None) or {}).get("include_usage") is True
         while True:
-            answer = await self._ask(self._body)
+            answer = await self._send_round(self._body)
             parsed = answer.parsed()
             message = spoken.message_in(parsed) if parsed is not None else None
             calls = offered.calls_in(message) if message is not None else None
@@ -118,29 +118,29 @@ class Composition:
                 self._body["tool_choice"] = "auto"  # the choice was obeyed; requiring it again would never end
         self._shared.metrics.tools_answered(self._rounds)
         self._notes[b"x-shoal-tools"] = b"calls=%d;rounds=%d" % (self._calls, self._rounds)
-        await self._whole(answer, as_stream=(include_usage,) if streamed else None)
+        await self._deliver_answer(answer, as_stream=(include_usage,) if streamed else None)
 
-    async def _call_all(self, offered: Declared, calls: list[ToolCall]) -> list[JsonObject]:
+    async def _call_all(self, offered: DeclaredTools, calls: list[ToolCall]) -> list[JsonObject]:
         """Call all tools and return the results in the order of the calls."""
         self._calls += len(calls)
         try:
             async with asyncio.timeout(self._left_s()):
                 found = await asyncio.gather(*(self._call(offered, call) for call in calls))
         except TimeoutError as error:
-            raise Refused(_too_late()) from error
+            raise RequestRejected(_too_late()) from error
         return [tools.result(call, content) for call, content in zip(calls, found, strict=True)]
 
-    async def _call(self, offered: Declared, call: ToolCall) -> str:
+    async def _call(self, offered: DeclaredTools, call: ToolCall) -> str:
         shared, clock = self._shared, self._shared.services.clock
         began_s = clock()
         answer = await shared.tools.call(self._asked.tenant.name, offered.tools[call.name], call)
         shared.metrics.tool_called(answer.outcome, clock() - began_s)
         return answer.content
 
-    async def _ask(self, body: JsonObject) -> Gathered:
-        return await self._hand_in(body, Gathered())
+    async def _send_round(self, body: JsonObject) -> Gathered:
+        return await self._run_round(body, Gathered())
 
-    async def _hand_in(self, body: JsonObject, sink: Gathered) -> Gathered:
+    async def _run_round(self, body: JsonObject, sink: Gathered) -> Gathered:
         """Run one round to its end. The first counts from the client's request, each later one from its start."""
         self._rounds += 1
         clock = self._shared.services.clock
@@ -149,7 +149,7 @@ class Composition:
         await sink.ended()
         self._round = None
         if sink.was_cut:
-            raise Refused(errors.upstream_lost())
+            raise RequestRejected(errors.upstream_lost())
         return sink
 
     def _headers(self) -> RawHeaders:
@@ -173,12 +173,12 @@ class Composition:
         allowed_s = most_s if asked_ms is None else min(asked_ms / 1000, most_s)
         left_s = self._asked.received_s + allowed_s - services.clock()
         if left_s <= 0:
-            raise Refused(_too_late())
+            raise RequestRejected(_too_late())
         return left_s
 
     # the answer
 
-    async def _whole(self, answer: Gathered, as_stream: tuple[bool] | None = None) -> None:
+    async def _deliver_answer(self, answer: Gathered, as_stream: tuple[bool] | None = None) -> None:
         parsed = answer.parsed()
         if parsed is None:  # an error, or a cut answer
             self._deliver(answer.status or 502, answer.headers, answer.body)
@@ -192,14 +192,14 @@ class Composition:
             return
         headers = [header for header in answer.headers if header[0] != b"content-type"]
         self._end()
-        self._sink.begin(
-            self._dressed([(b"content-type", b"text/event-stream"), *headers]), spoken.as_events(parsed, *as_stream)
+        self._sink.begin_stream(
+            self._with_notes([(b"content-type", b"text/event-stream"), *headers]), spoken.as_events(parsed, *as_stream)
         )
         self._sink.end(b"")
 
     async def _stream(self) -> None:
-        passing = Passing(self._sink, self._dressed_stream)
-        await self._hand_in(self._body, passing)
+        passing = PassedStream(self._sink, self._begin_with_notes)
+        await self._run_round(self._body, passing)
         if not self.begun:
             self._deliver(passing.status or 502, passing.headers, passing.body)
             return
@@ -212,9 +212,9 @@ class Composition:
     def _deliver(self, status: int, headers: Headers, body: bytes) -> None:
         if not self.ended:
             self._end()
-            self._sink.whole(status, self._dressed(headers), body)
+            self._sink.whole(status, self._with_notes(headers), body)
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: RequestRejected) -> None:
         if self.ended:
             return
         self._end()
@@ -224,11 +224,11 @@ class Composition:
         metrics = self._shared.services.metrics
         replies.turn_away(metrics, self._sink, CHAT, self._asked.raw.request_id, refused)
 
-    def _dressed_stream(self, headers: Headers) -> Headers:
+    def _begin_with_notes(self, headers: Headers) -> Headers:
         self.begun = True
-        return self._dressed(headers)
+        return self._with_notes(headers)
 
-    def _dressed(self, headers: Headers) -> Headers:
+    def _with_notes(self, headers: Headers) -> Headers:
         """Return a round's headers as headers of the client's answer."""
         notes = dict(self._notes) | {b"x-request-id": self._asked.raw.request_id.encode()}
         return [header for header in headers if header[0] not in notes] + list(notes.items())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import orjson
 
-from functions.gateway.chat.composition.spoken import Listener
+from functions.gateway.chat.composition.spoken import StreamedAnswer
 from functions.gateway.http.sink import Headers, Sink
 from functions.gateway.intake.json_body import JsonObject
 
@@ -38,7 +38,7 @@ class Gathered:
         self.status, self.headers, self.body = status, headers, body
         self._ended.set()
 
-    def begin(self, headers: Headers, first: bytes) -> None:
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
         """Store the head of a stream; only rounds that request a stream get one."""
         self.headers, self.body = headers, first
 
@@ -54,35 +54,37 @@ class Gathered:
         self._ended.set()
 
 
-class Passing(Gathered):
+class PassedStream(Gathered):
     """A stream that is passed to the client as it arrives; a complete answer (an error) is stored."""
 
     def __init__(self, client: Sink, dress: Dress) -> None:
         super().__init__()
         self._client = client
         self._dress = dress
-        self.listener = Listener()
+        self.listener = StreamedAnswer()
         self.last = b""  # the held back end of the stream: `[DONE]`, or an error
 
-    def begin(self, headers: Headers, first: bytes) -> None:
-        self._client.begin(self._dress(headers), self._heard(first))  # an exchange's first data is never `[DONE]` alone
+    def begin_stream(self, headers: Headers, first: bytes) -> None:
+        self._client.begin_stream(
+            self._dress(headers), self._hold_back_done(first)
+        )  # an exchange's first data is never `[DONE]` alone
 
     def more(self, data: bytes) -> None:
-        data = self._heard(data)
+        data = self._hold_back_done(data)
         if data:
             self._client.more(data)
 
     def end(self, last: bytes) -> None:
         """Hold back the end of the round: the composition ends the client's stream."""
-        self.listener.hear(last)
+        self.listener.add_events(last)
         self.last += last
         self._ended.set()
 
-    def _heard(self, data: bytes) -> bytes:
+    def _hold_back_done(self, data: bytes) -> bytes:
         """Record events; hold back `[DONE]` until the conversation is stored, because the client may
         then continue it.
         """
-        self.listener.hear(data)
+        self.listener.add_events(data)
         if not data.endswith(_DONE):
             return data
         self.last = _DONE

@@ -11,7 +11,7 @@ from functions.gateway.chat.composition import spoken
 from functions.gateway.chat.composition.gathering import Gathered
 from functions.gateway.chat.composition.shared import ChatRequest, ChatServices, too_much
 from functions.gateway.chat.conversations import Conversation
-from functions.gateway.errors import OverQuota, Refused
+from functions.gateway.errors import OverQuota, RequestRejected
 from functions.gateway.intake import context_overflow
 from functions.gateway.intake.json_body import JsonObject
 
@@ -54,13 +54,13 @@ class History:
             return
         metrics = self._shared.metrics
         try:
-            async with conversations.slots.taken(asked.tenant.name):
+            async with conversations.slots.reserved(asked.tenant.name):
                 # nothing is awaited between here and the entry of the ordinary request
                 self._shared.check_quota(asked.known)
                 conversation = await conversations.load(asked.tenant.name, asked.session)
         except OverQuota:
             raise
-        except Refused:
+        except RequestRejected:
             metrics.conversation("unavailable")
             raise
         metrics.conversation(conversation.outcome)

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry
 
 from functions.api.snapshot import TenantEntry
 from functions.decisions.catalogue import Catalogue
-from functions.decisions.request.context_window import Said, dropped
-from functions.gateway.chat.conversations import Conversations, Recalled, Saved
+from functions.decisions.request.context_window import Said, messages_to_drop
+from functions.gateway.chat.conversations import KeptConversations, Recalled, Saved
 from functions.gateway.chat.tools.calls import ToolCaller, ToolOutcome
 from functions.gateway.http.headers import RawHeaders
 from functions.gateway.http.sink import Answering, Sink
@@ -30,7 +30,7 @@ from functions.gateway.intake.json_body import JsonObject, has_at_most, values_i
 from functions.gateway.intake.routes import CHAT, CHAT_OUTPUT
 from functions.gateway.limits import Limits
 from functions.gateway.services import RequestHandler, Services
-from functions.telemetry.cells import Counter, Histogram
+from functions.telemetry.cells import CounterFamily, HistogramFamily
 
 _SECONDS_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _ROUNDS_BUCKETS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -40,17 +40,17 @@ ConversationOutcome = Recalled | Saved | Literal["not_wished", "deleted"]
 
 class CompositionMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._conversations = Counter(
+        self._conversations = CounterFamily(
             "shoal_conversations", "Operations on stored conversations, by outcome", ["outcome"], registry=registry
         )
-        self._tool_calls = Counter("shoal_tool_calls", "Calls of server tools", ["outcome"], registry=registry)
-        self._tool_seconds = Histogram(
+        self._tool_calls = CounterFamily("shoal_tool_calls", "Calls of server tools", ["outcome"], registry=registry)
+        self._tool_seconds = HistogramFamily(
             "shoal_tool_seconds",
             "Time of one call of a server tool, including the wait for a slot",
             buckets=_SECONDS_BUCKETS,
             registry=registry,
         )
-        self._rounds = Histogram(
+        self._rounds = HistogramFamily(
             "shoal_tool_rounds",
             "Requests to the model for one answer with server tools",
             buckets=_ROUNDS_BUCKETS,
@@ -85,7 +85,7 @@ class ChatServices:
     """Services of compositions. Owned by one event loop. Without `conversations`, no conversation is stored."""
 
     def __init__(
-        self, services: Services, handle: RequestHandler, tools: ToolCaller, conversations: Conversations | None
+        self, services: Services, handle: RequestHandler, tools: ToolCaller, conversations: KeptConversations | None
     ) -> None:
         self.services = services
         self.tools = tools
@@ -126,9 +126,9 @@ def too_much(body: JsonObject, limits: Limits) -> range:
     messages = body["messages"]
     gone = range(0)
     if len(messages) > limits.messages:
-        gone = dropped([Said(message["role"], 1) for message in messages], limits.messages)
+        gone = messages_to_drop([Said(message["role"], 1) for message in messages], limits.messages)
     if not has_at_most(body, limits.json_values):
         room = limits.json_values - values_in(body | {"messages": []})
-        by_values = dropped([Said(message["role"], values_in(message)) for message in messages], room)
+        by_values = messages_to_drop([Said(message["role"], values_in(message)) for message in messages], room)
         gone = max(gone, by_values, key=len)
     return gone

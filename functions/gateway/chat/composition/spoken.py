@@ -19,7 +19,7 @@ def message_in(answer: JsonObject) -> JsonObject | None:
     choices = answer.get("choices")
     first = choices[0] if type(choices) is list and choices else None
     message = first.get("message") if type(first) is dict else None
-    return _sayable(message) if type(message) is dict else None
+    return _as_prompt_message(message) if type(message) is dict else None
 
 
 def with_usage(answer: JsonObject, earlier: dict[str, int]) -> JsonObject:
@@ -59,7 +59,7 @@ def as_events(answer: JsonObject, include_usage: bool) -> bytes:
 
 
 @dataclass(slots=True)
-class Listener:
+class StreamedAnswer:
     """Reassembles a streamed answer from complete events. An answer with an unreadable event is not stored."""
 
     finished: bool = False
@@ -67,7 +67,7 @@ class Listener:
     _text: list[str] = field(default_factory=list)
     _calls: dict[int, JsonObject] = field(default_factory=dict)
 
-    def hear(self, events: bytes) -> None:
+    def add_events(self, events: bytes) -> None:
         for event in events.split(b"\n\n"):
             if event == b"data: [DONE]":
                 self.finished = not self._garbled
@@ -108,7 +108,7 @@ class Listener:
         known["function"]["arguments"] += function.get("arguments") or ""
 
 
-def _sayable(message: JsonObject) -> JsonObject:
+def _as_prompt_message(message: JsonObject) -> JsonObject:
     """Return the message without fields that only answers have and that chat templates reject."""
     said: JsonObject = {"role": "assistant", "content": message.get("content") or ""}
     if message.get("tool_calls"):

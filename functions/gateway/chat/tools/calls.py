@@ -100,7 +100,7 @@ class ToolCaller:
         if call.problem:
             return ToolAnswer(call.problem, "not_made")
         try:
-            async with asyncio.timeout(tool.timeout_s), self._slots.taken(tenant), self._places:
+            async with asyncio.timeout(tool.timeout_s), self._slots.reserved(tenant), self._places:
                 return await self._post(tenant, tool, call.arguments)
         except TimeoutError:
             return ToolAnswer(f"The tool took over {tool.timeout_s:g} s.", "late")

@@ -30,7 +30,7 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class Declared:
+class DeclaredTools:
     """The server tools of one request, and how often each was called."""
 
     tools: dict[str, ToolEntry]
@@ -58,7 +58,7 @@ class Declared:
         return ToolCall(call_id, name, arguments)
 
 
-def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> Declared | None:
+def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> DeclaredTools | None:
     """Replace the server tools that `body` names by functions; return None if it names none."""
     listed: list[JsonObject] = body.get("tools") or []
     if not any(tool.get("type") == "server" for tool in listed):
@@ -84,7 +84,7 @@ def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> Declared | None:
     if clash is not None:
         raise bad_request(f"Two tools are named {quote(clash)}. Tool names must be unique.", param="tools")
     body["tools"] = functions
-    return Declared(used)
+    return DeclaredTools(used)
 
 
 def result(call: ToolCall, content: str) -> JsonObject:

@@ -20,7 +20,7 @@ import httpx
 import pytest
 from kubernetes.dynamic.exceptions import ConflictError, NotFoundError, TooManyRequestsError
 
-from functions.controller.kubernetes.objects import at
+from functions.controller.kubernetes.objects import value_at
 from functions.decisions.rollout.evidence import GroupStats, encoded_group
 from functions.fleet import rollout_heartbeat
 from functions.fleet.bus import BusUnavailable
@@ -133,8 +133,8 @@ class Cluster:
             return []
         for name, each in there.items():
             deployment = self.kserve.deployment(name)
-            ready = at(deployment or {}, "status", "readyReplicas") or 0
-            version = str(at(each, "spec", "predictor", "model", "storageUri")).rpartition("@")[2]
+            ready = value_at(deployment or {}, "status", "readyReplicas") or 0
+            version = str(value_at(each, "spec", "predictor", "model", "storageUri")).rpartition("@")[2]
             if name == "a" and (not self.templates or self.templates[-1][0] != version):
                 self.templates.append((version, ready))
             found += [(f"{name}-{version}-{number}", version) for number in range(ready)]

@@ -28,7 +28,11 @@ def test_a_published_object_is_ready_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     "object_status",
-    [PUBLISHED, conditions.waiting("Away", "the registry is away"), conditions.refused(["bad"], stands_in=True)],
+    [
+        PUBLISHED,
+        conditions.waiting_status("Away", "the registry is away"),
+        conditions.refused_status(["bad"], stands_in=True),
+    ],
 )
 def test_saying_the_same_again_is_no_write(object_status: ObjectStatus) -> None:
     first = status_of(object_status, 1, {}, T0)
@@ -37,9 +41,9 @@ def test_saying_the_same_again_is_no_write(object_status: ObjectStatus) -> None:
 
 
 def test_the_time_of_transition_moves_with_the_status_only() -> None:
-    first = status_of(conditions.refused(["bad"], stands_in=False), 1, {}, T0)
+    first = status_of(conditions.refused_status(["bad"], stands_in=False), 1, {}, T0)
     assert first is not None
-    again = status_of(conditions.refused(["worse"], stands_in=False), 2, first, T1)
+    again = status_of(conditions.refused_status(["worse"], stands_in=False), 2, first, T1)
     assert by_type(again)["Ready"]["lastTransitionTime"] == T0
     assert "worse" in by_type(again)["Ready"]["message"]
     mended = status_of(PUBLISHED, 3, first, T1)
@@ -62,15 +66,15 @@ def test_conditions_of_others_stay() -> None:
 
 
 def test_a_refusal_says_what_is_in_force_meanwhile() -> None:
-    kept = status_of(conditions.refused(["spec.tier: unknown"], stands_in=True), 1, {}, T0)
-    left_out = status_of(conditions.refused(["spec.tier: unknown"], stands_in=False), 1, {}, T0)
+    kept = status_of(conditions.refused_status(["spec.tier: unknown"], stands_in=True), 1, {}, T0)
+    left_out = status_of(conditions.refused_status(["spec.tier: unknown"], stands_in=False), 1, {}, T0)
     assert "its last good version stays in force" in by_type(kept)["Stalled"]["message"]
     assert "it is left out" in by_type(left_out)["Stalled"]["message"]
     assert by_type(left_out)["Ready"]["status"] == "False"
 
 
 def test_a_long_message_is_cut() -> None:
-    status = status_of(conditions.waiting("Away", "x" * 5000), 1, {}, T0)
+    status = status_of(conditions.waiting_status("Away", "x" * 5000), 1, {}, T0)
     assert len(by_type(status)["Ready"]["message"]) == conditions.MESSAGE_MAX_CHARS
 
 
@@ -79,8 +83,8 @@ def test_a_long_message_is_cut() -> None:
     [
         (PUBLISHED, 1, True),
         (PUBLISHED, 2, False),
-        (conditions.waiting("Away", ""), 1, False),
-        (conditions.refused(["bad"], stands_in=True), 1, False),
+        (conditions.waiting_status("Away", ""), 1, False),
+        (conditions.refused_status(["bad"], stands_in=True), 1, False),
     ],
 )
 def test_what_counts_as_published(object_status: ObjectStatus, generation: int, published: bool) -> None:

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.controller.kubernetes.run.election import (
-    Create,
+    CreateLease,
     LeaseObservation,
     LeaseRecord,
     LeaseTiming,
-    Renew,
-    Take,
+    RenewLease,
+    TakeLease,
     Term,
-    Wait,
+    WaitForLeader,
     decide,
     observe,
     term_after,
@@ -32,15 +32,15 @@ THEIRS = LeaseRecord("other", 3, "10:00:00", "7")
 @pytest.mark.parametrize(
     ("record", "seen_for_s", "term", "action"),
     [
-        (None, 0, None, Create()),
-        (OURS, 0, Term(4, until_s=101), Renew(OURS)),
-        (OURS, 0, Term(4, until_s=100), Take(OURS)),  # ran out this instant: a new term
-        (OURS, 0, Term(3, until_s=200), Take(OURS)),  # the record stands for another term than ours
-        (OURS, 0, None, Take(OURS)),
-        (replace(THEIRS, holder=""), 0, None, Take(replace(THEIRS, holder=""))),  # given back
-        (THEIRS, 14.9, None, Wait("other")),
-        (THEIRS, 15.0, None, Take(THEIRS)),
-        (THEIRS, 0, Term(4, until_s=200), Wait("other")),  # overruled: what the record says counts
+        (None, 0, None, CreateLease()),
+        (OURS, 0, Term(4, until_s=101), RenewLease(OURS)),
+        (OURS, 0, Term(4, until_s=100), TakeLease(OURS)),  # ran out this instant: a new term
+        (OURS, 0, Term(3, until_s=200), TakeLease(OURS)),  # the record stands for another term than ours
+        (OURS, 0, None, TakeLease(OURS)),
+        (replace(THEIRS, holder=""), 0, None, TakeLease(replace(THEIRS, holder=""))),  # given back
+        (THEIRS, 14.9, None, WaitForLeader("other")),
+        (THEIRS, 15.0, None, TakeLease(THEIRS)),
+        (THEIRS, 0, Term(4, until_s=200), WaitForLeader("other")),  # overruled: what the record says counts
     ],
 )
 def test_what_a_candidate_does(
@@ -62,8 +62,8 @@ def test_the_old_term_ends_before_the_next_begins() -> None:
     term = term_after(OURS, sent_s=0.0, timing=TIMING)
     seen = LeaseObservation(OURS, since_s=2.0)
     assert not term.holds(10.0)
-    assert decide("other", seen, None, 16.9, TIMING) == Wait("me")
-    assert decide("other", seen, None, 17.0, TIMING) == Take(OURS)
+    assert decide("other", seen, None, 16.9, TIMING) == WaitForLeader("me")
+    assert decide("other", seen, None, 17.0, TIMING) == TakeLease(OURS)
 
 
 @pytest.mark.parametrize("times", [(15, 15, 2), (10, 15, 2), (15, 10, 10), (15, 10, 0)])
@@ -149,13 +149,13 @@ class _Rig:
         assert candidate.seen is not None
         new = None
         match decide(candidate.name, candidate.seen, candidate.term, local_s, TIMING):
-            case Create():
+            case CreateLease():
                 new = LeaseRecord(candidate.name, 0, str(now_s))
-            case Take(record):
+            case TakeLease(record):
                 new = LeaseRecord(candidate.name, record.transitions + 1, str(now_s))
-            case Renew(record):
+            case RenewLease(record):
                 new = LeaseRecord(candidate.name, record.transitions, str(now_s))
-            case Wait():
+            case WaitForLeader():
                 candidate.term = None
         if new is None:
             self._later(now_s + self._pause_s(), candidate, "look")
@@ -180,4 +180,4 @@ def test_never_two_leaders_and_tokens_grow(seed: int, offsets: list[float], rate
 
 def test_a_token_is_never_the_same_for_two_terms() -> None:
     """Also the same process, taking the Lease again after its term ran out, gets a higher one."""
-    assert decide("me", LeaseObservation(OURS, 0.0), Term(token_of(OURS), 50.0), 60.0, TIMING) == Take(OURS)
+    assert decide("me", LeaseObservation(OURS, 0.0), Term(token_of(OURS), 50.0), 60.0, TIMING) == TakeLease(OURS)

@@ -106,7 +106,7 @@ def test_given_back_the_next_need_not_wait(plain_space: Space) -> None:
     first.stop()
     assert first.guard() is None, "from here on nothing is written"
     first.run()
-    first.give_back()
+    first.release_lease()
     second.step()
     guard = second.guard()
     assert guard is not None
@@ -126,9 +126,9 @@ def test_who_is_outranked_by_what_the_registry_kept_leads_anew_above_it(plain_sp
     elector, other = (Candidate(plain_space, name, Clock(0.0)) for name in ("first", "second"))
     elector.step()
     for highest in (0, 41):
-        elector.outranked(highest)
+        elector.end_outranked_term(highest)
     assert elector.guard() is None, "nothing is written under a number that is refused"
-    other.outranked(90)  # leads nothing: wins nothing
+    other.end_outranked_term(90)  # leads nothing: wins nothing
     other.step()
     elector.step()
     guard = elector.guard()

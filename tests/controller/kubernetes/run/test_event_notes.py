@@ -11,11 +11,11 @@ from functions.controller.kubernetes.run.conditions import PUBLISHED, ObjectStat
 from functions.controller.kubernetes.run.event_notes import (
     EventNote,
     Regarding,
-    notes_of,
     notes_of_history,
     notes_of_rollouts,
+    notes_of_status,
 )
-from functions.decisions.rollout.events import Breached, Loaded, StagePassed
+from functions.decisions.rollout.events import Breached, StagePassed, VersionLoaded
 from tests.controller.unobeyed.test_declared import EVENTS, found, service
 from tests.decisions.rollout.rollouts import rollout
 
@@ -28,11 +28,11 @@ def written(object_status: ObjectStatus, generation: int = 1, known: dict[str, A
 
 
 def said(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(each.type, each.reason) for each in notes_of(TENANT, before, after)]
+    return [(each.type, each.reason) for each in notes_of_status(TENANT, before, after)]
 
 
-REFUSED = conditions.refused(["spec.tier: found gold"], stands_in=True)
-NOT_OBEYED = conditions.not_obeyed(PUBLISHED, found(service("a", "--no-enable-prefix-caching"), EVENTS))
+REFUSED = conditions.refused_status(["spec.tier: found gold"], stands_in=True)
+NOT_OBEYED = conditions.with_findings(PUBLISHED, found(service("a", "--no-enable-prefix-caching"), EVENTS))
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ NOT_OBEYED = conditions.not_obeyed(PUBLISHED, found(service("a", "--no-enable-pr
     [
         (PUBLISHED, ("Normal", "Accepted")),
         (REFUSED, ("Warning", "Refused")),
-        (conditions.waiting("ArtifactMissing", "v1 is not there"), ("Warning", "ArtifactMissing")),
-        (conditions.held("deletion waits"), ("Normal", "DeletionWaits")),
-        (conditions.rolling_out("v1 to v2, stage 1 of 4"), ("Normal", "RolloutStage")),
-        (conditions.halted("stays v1: error_rate > 2%"), ("Warning", "RolloutTakenBack")),
+        (conditions.waiting_status("ArtifactMissing", "v1 is not there"), ("Warning", "ArtifactMissing")),
+        (conditions.deletion_waits_status("deletion waits"), ("Normal", "DeletionWaits")),
+        (conditions.rolling_out_status("v1 to v2, stage 1 of 4"), ("Normal", "RolloutStage")),
+        (conditions.halted_status("stays v1: error_rate > 2%"), ("Warning", "RolloutTakenBack")),
     ],
     ids=lambda each: each[1] if isinstance(each, tuple) else "",
 )
@@ -54,39 +54,39 @@ def test_each_standing_is_told_once(object_status: ObjectStatus, expected: tuple
 
 
 def test_what_passes_by_itself_is_no_event() -> None:
-    assert said({}, written(conditions.waiting("RegistryUnavailable", "it is away"))) == []
+    assert said({}, written(conditions.waiting_status("RegistryUnavailable", "it is away"))) == []
 
 
 def test_a_change_that_is_accepted_is_told_by_its_generation() -> None:
     first = written(PUBLISHED, 1)
-    (note,) = notes_of(TENANT, first, written(PUBLISHED, 2, first))
+    (note,) = notes_of_status(TENANT, first, written(PUBLISHED, 2, first))
     assert (note.reason, note.note) == ("Accepted", "generation 2 is in force")
 
 
 def test_a_rollout_from_stage_to_stage() -> None:
-    one = written(conditions.rolling_out("stage 1 of 2"))
-    two = written(conditions.rolling_out("stage 2 of 2"), known=one)
+    one = written(conditions.rolling_out_status("stage 1 of 2"))
+    two = written(conditions.rolling_out_status("stage 2 of 2"), known=one)
     assert said(one, two) == [("Normal", "RolloutStage")]
     assert said(two, written(PUBLISHED, known=two)) == [("Normal", "RolloutCompleted")]
 
 
 def test_obeyed_and_not_obeyed() -> None:
     fine, not_obeyed = written(PUBLISHED), written(NOT_OBEYED)
-    (note,) = notes_of(TENANT, fine, not_obeyed)
+    (note,) = notes_of_status(TENANT, fine, not_obeyed)
     assert (note.type, note.reason) == ("Warning", "NotObeyed")
     assert note.note.startswith("PrefixCachingOff: spec.prefix.source: found events")
-    assert said(not_obeyed, written(conditions.obeyed_again(PUBLISHED), known=not_obeyed)) == [
+    assert said(not_obeyed, written(conditions.with_obeyed_again(PUBLISHED), known=not_obeyed)) == [
         ("Normal", "ObeyedAgain")
     ]
-    assert said(fine, written(conditions.obeyed_again(PUBLISHED), known=fine)) == []
+    assert said(fine, written(conditions.with_obeyed_again(PUBLISHED), known=fine)) == []
 
 
 def test_another_number_of_replicas() -> None:
-    two = written(conditions.scaled(PUBLISHED, ScalingStatus(2, 2)))
-    three = written(conditions.scaled(PUBLISHED, ScalingStatus(3, 2)), known=two)
-    (note,) = notes_of(TENANT, two, three)
+    two = written(conditions.with_scaling(PUBLISHED, ScalingStatus(2, 2)))
+    three = written(conditions.with_scaling(PUBLISHED, ScalingStatus(3, 2)), known=two)
+    (note,) = notes_of_status(TENANT, two, three)
     assert (note.reason, note.note) == ("Scaled", "the number of serving replicas wanted changed from 2 to 3")
-    assert said(three, written(conditions.scaled(PUBLISHED, ScalingStatus(3, 3)), known=three)) == []
+    assert said(three, written(conditions.with_scaling(PUBLISHED, ScalingStatus(3, 3)), known=three)) == []
 
 
 def test_what_became_of_a_revision() -> None:
@@ -111,8 +111,8 @@ def test_rollouts_where_models_are_no_objects() -> None:
 
     assert [each.reason for each in told(before=None)] == ["RolloutStage"]
     assert told() == []
-    (stage,) = told(Loaded(), StagePassed(), before=(Loaded(),))
+    (stage,) = told(VersionLoaded(), StagePassed(), before=(VersionLoaded(),))
     assert stage.reason == "RolloutStage" and "stage 2 of" in stage.note
-    (back,) = told(Loaded(), Breached("error_rate > 2%"), before=(Loaded(),))
+    (back,) = told(VersionLoaded(), Breached("error_rate > 2%"), before=(VersionLoaded(),))
     assert (back.type, back.reason) == ("Warning", "RolloutTakenBack")
     assert "error_rate > 2%" in back.note

@@ -158,7 +158,7 @@ async def test_a_real_api_server_takes_them_and_kubectl_finds_them(plain_space: 
     space = plain_space
     head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shoal-controller"}}
     body = create(space.client, f"/api/v1/namespaces/{space.system}/configmaps", head)
-    about = Regarding.live(CONFIG_MAP, body)
+    about = Regarding.from_live(CONFIG_MAP, body)
     long = "ü" * 3000  # in bytes it is more than in characters
     words = EventNote(about, "Warning", "RevisionRefused", "Apply", long)
     recording = Recording()

@@ -16,14 +16,14 @@ from tests.controller.whole import POOL, compiled, declared, whole, whole_snapsh
 def last_good(snapshot: Snapshot, key: str) -> object:
     plural, _, name = key.partition("/")
     found = LastGood(snapshot)
-    return found.of_service(key, name, b"{}") if plural == "inferenceservices" else found.of(key)
+    return found.find_service(key, name, b"{}") if plural == "inferenceservices" else found.find_object(key)
 
 
 @pytest.mark.parametrize("unknown", ["tenants/nobody", "models/acme/bot", "widgets/x", "tenants/", ""])
 def test_what_the_snapshot_does_not_know_is_not_invented(unknown: str) -> None:
     found = LastGood(whole_snapshot())
-    assert found.of(unknown) is None
-    assert found.of_service("inferenceservices/x", "no-such-pool", b"{}") is None
+    assert found.find_object(unknown) is None
+    assert found.find_service("inferenceservices/x", "no-such-pool", b"{}") is None
 
 
 def test_all_that_stands_in_refers_to_what_the_objects_did() -> None:
@@ -61,7 +61,7 @@ def test_a_newcomer_that_claims_what_is_taken_is_found(key: str) -> None:
 
 def test_where_a_rollout_is_under_way_its_target_is_what_was_declared() -> None:
     """What stands in for a broken object must not take the rollout back."""
-    found = LastGood(with_split(whole_snapshot())).of("models/acme.bot")
+    found = LastGood(with_split(whole_snapshot())).find_object("models/acme.bot")
     assert found is not None
     assert isinstance(found.value, Model)
     assert found.value.spec.channels["stable"] == "v2"
@@ -73,7 +73,7 @@ def test_what_is_being_loaded_is_no_channel_that_somebody_declared() -> None:
     whole_ = whole_snapshot()
     (bot,) = (model for model in whole_.models if model.id == "acme/bot")
     loading = structs.replace(bot, channels={**bot.channels, "incoming": "v2", "incoming-2": "v1"})
-    found = LastGood(structs.replace(whole_, models=(loading,))).of("models/acme.bot")
+    found = LastGood(structs.replace(whole_, models=(loading,))).find_object("models/acme.bot")
     assert found is not None
     assert found.entries == (bot,)
 
@@ -81,7 +81,7 @@ def test_what_is_being_loaded_is_no_channel_that_somebody_declared() -> None:
 def test_a_service_keeps_the_document_that_the_cluster_has() -> None:
     """Its budget is made from it: the namespace is there and nowhere else."""
     text = b'{"metadata": {"name": "x", "namespace": "models"}}'
-    found = LastGood(whole_snapshot()).of_service("inferenceservices/x", POOL, text)
+    found = LastGood(whole_snapshot()).find_service("inferenceservices/x", POOL, text)
     assert found is not None
     assert isinstance(found.value, InferenceService)
     assert (found.value.metadata.name, found.value.pool) == ("x", POOL)
@@ -91,7 +91,7 @@ def test_a_service_keeps_the_document_that_the_cluster_has() -> None:
 def test_what_points_at_something_gone_since_is_left_out_and_told() -> None:
     """Nothing of that is in the snapshot: gateways would refuse it whole."""
     found = LastGood(whole_snapshot())
-    objects = [found.of(key) for key in ("tenants/acme", "models/acme.bot", f"autoscalingpolicies/{POOL}")]
+    objects = [found.find_object(key) for key in ("tenants/acme", "models/acme.bot", f"autoscalingpolicies/{POOL}")]
     snapshot = compiled([one for one in objects if one is not None])
     assert (snapshot.models, snapshot.autoscaling) == ((), ())
     assert [tenant.name for tenant in snapshot.tenants] == ["acme"]

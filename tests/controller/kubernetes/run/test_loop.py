@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from functions.controller.kubernetes.errors import Conflict, KindMissing, LeadershipLost, Retryable, Terminal
-from functions.controller.kubernetes.outcome import Pace, PassResult
+from functions.controller.kubernetes.outcome import PassResult, ReconcileIntervals
 from functions.controller.kubernetes.run.loop import Loop
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 
 NEVER_S = 1e6
-PATIENT = Pace(resync_s=NEVER_S, poll_s=NEVER_S, slowest_poll_s=NEVER_S, contested_s=NEVER_S)
+PATIENT = ReconcileIntervals(resync_s=NEVER_S, poll_s=NEVER_S, slowest_poll_s=NEVER_S, contested_s=NEVER_S)
 WAIT_S = 60.0
 
 
@@ -50,7 +50,7 @@ class Api:
 class Scene:
     """A loop whose reconciles end as the test says."""
 
-    def __init__(self, *ends: PassResult | Exception, pace: Pace = PATIENT) -> None:
+    def __init__(self, *ends: PassResult | Exception, pace: ReconcileIntervals = PATIENT) -> None:
         self.passes = self.told = 0
         self.guard, self.api = Guard(), Api()
         self.metrics = ControllerMetrics()
@@ -185,7 +185,7 @@ async def test_the_end_of_the_term_ends_the_loop() -> None:
 
 
 async def test_failures_are_repeated_at_their_pace() -> None:
-    quick = Pace(resync_s=NEVER_S, poll_s=0.01, slowest_poll_s=0.02)
+    quick = ReconcileIntervals(resync_s=NEVER_S, poll_s=0.01, slowest_poll_s=0.02)
     async with Scene(
         PassResult("waiting", "a load"), PassResult("waiting", "a load"), PassResult("done"), pace=quick
     ) as scene:

@@ -11,11 +11,11 @@ def test_when_all_was_applied_is_told_by_the_leader_alone() -> None:
     """`time() - … > 600` fires for a leader that puts nothing in force, and never for a standby."""
     metrics = ControllerMetrics()
     assert math.isnan(applied(metrics.registry))
-    metrics.leads(3, 1000.0)
+    metrics.set_leader(3, 1000.0)
     assert applied(metrics.registry) == 1000.0
-    metrics.applied(1500.0)
+    metrics.set_last_applied(1500.0)
     assert applied(metrics.registry) == 1500.0
-    metrics.leads(None)
+    metrics.set_leader(None)
     assert math.isnan(applied(metrics.registry))
 
 

@@ -29,7 +29,7 @@ class Watch:
 
     def look(self, now_s: float, told: PoolReport | None, contested: dict[str, str] | None = None) -> list[str]:
         """The reasons by which the policy is not obeyed."""
-        self.obedience.look("main@1", self.loaded, FleetWord(told, contested or {}), now_s)
+        self.obedience.update("main@1", self.loaded, FleetWord(told, contested or {}), now_s)
         return [each.reason for found in self.obedience.judgement.findings.values() for each in found]
 
     def counted(self, reason: str) -> float | None:
@@ -88,7 +88,7 @@ def test_a_new_leader_clears_nothing_before_it_has_heard_gateways() -> None:
     assert watch.obedience.judgement.may_clear("PrefixCachingOff"), "that the declarations show"
     watch.look(5.0, report())
     assert watch.obedience.judgement.may_clear("TokenizerMissing")
-    watch.obedience.forget()
+    watch.obedience.reset()
     assert not watch.obedience.judgement.may_clear("TokenizerMissing")
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from functions.controller.kubernetes.run.object_store import ObjectStore, StoredObject, TooManyObjects, stored
+from functions.controller.kubernetes.run.object_store import ObjectStore, TooManyObjects, WatchedObject, watched_object
 
 
-def item(name: str = "acme", *, tier: str = "free", version: str = "1", **more: Any) -> StoredObject:
+def item(name: str = "acme", *, tier: str = "free", version: str = "1", **more: Any) -> WatchedObject:
     metadata = {"name": name, "namespace": "shoal", "uid": "u", "resourceVersion": version, "generation": 1}
     metadata |= more.pop("metadata", {})
-    return stored({"metadata": metadata, "spec": {"tier": tier}, **more}, "shoal.dev/v1alpha1", "Tenant")
+    return watched_object({"metadata": metadata, "spec": {"tier": tier}, **more}, "shoal.dev/v1alpha1", "Tenant")
 
 
 def test_what_its_author_wrote_is_kept_and_nothing_else() -> None:
@@ -34,7 +34,7 @@ def test_what_its_author_wrote_is_kept_and_nothing_else() -> None:
         (item(version="2", metadata={"uid": "another"}), True),
     ],
 )
-def test_only_an_authors_change_is_a_change(next_one: StoredObject, is_change: bool) -> None:
+def test_only_an_authors_change_is_a_change(next_one: WatchedObject, is_change: bool) -> None:
     store = ObjectStore()
     assert store.put(item())
     assert store.put(next_one) is is_change
@@ -59,7 +59,7 @@ def test_the_first_list_is_news_even_when_it_is_empty() -> None:
 def test_a_kind_that_goes_missing_is_unknown_not_empty() -> None:
     store = ObjectStore()
     store.replace_all([item()])
-    store.kind_is_missing()
+    store.mark_kind_missing()
     assert not store.synced
     assert store.objects()
     assert store.replace_all([item()]), "that it is back is news"

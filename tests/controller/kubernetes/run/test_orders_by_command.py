@@ -10,7 +10,7 @@ import typer
 from functions.cli.cluster import orders
 from functions.cli.cluster.access import ClusterChoice
 from functions.cli.cluster.status import status
-from functions.cli.refused import Refused
+from functions.cli.refused import CommandRefused
 from tests.controller.kubernetes.run.rig import Rig, populate, settled, tenant_spec
 from tests.controller.kubernetes.run.test_git_reconciler import Repository, applied, first_push, repository, start
 from tests.controller.kubernetes.run.test_selection import written
@@ -37,7 +37,7 @@ def suspended(choice: ClusterChoice, capsys: pytest.CaptureFixture[str]) -> tupl
 def test_a_controller_obeys_the_commands(
     rig: Rig, choice: ClusterChoice, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Refused, match="no controller has led"):
+    with pytest.raises(CommandRefused, match="no controller has led"):
         orders.suspend(choice, "")
     populate(rig)
     controller = rig.controller()
@@ -57,7 +57,7 @@ def test_a_controller_obeys_the_commands(
     until(lambda: controller.metric("suspended") == 0)
     controller.end()
     monkeypatch.setattr(orders, "TIMEOUT_S", 1.0)
-    with pytest.raises(Refused, match="no controller has handled it within 1 s"):
+    with pytest.raises(CommandRefused, match="no controller has handled it within 1 s"):
         orders.reconcile(choice)
 
 
@@ -71,5 +71,5 @@ def test_what_became_of_a_push_is_said(
     orders.reconcile(choice)
     assert f"main@{second} is applied" in capsys.readouterr().out
     bad = repository.push("a mistake", acme=written("Tenant", "acme", tenant_spec(tier="gold")))
-    with pytest.raises(Refused, match=rf"main@{bad} is refused: .*acme\.yaml.*spec\.tier"):
+    with pytest.raises(CommandRefused, match=rf"main@{bad} is refused: .*acme\.yaml.*spec\.tier"):
         orders.reconcile(choice)

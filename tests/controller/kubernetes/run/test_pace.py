@@ -2,12 +2,12 @@
 
 import pytest
 
-from functions.controller.kubernetes.outcome import Pace, PassResult, next_look_s, together
-from functions.controller.kubernetes.run.publishing import result_of
+from functions.controller.kubernetes.outcome import PassResult, ReconcileIntervals, combine_results, next_pass_delay_s
+from functions.controller.kubernetes.run.publishing import publication_result
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.decisions.health.backoff import BackoffPolicy
 
-PACE = Pace(resync_s=300, poll_s=5, contested_s=60, backoff=BackoffPolicy(base_s=1.0, cap_s=120.0))
+PACE = ReconcileIntervals(resync_s=300, poll_s=5, contested_s=60, backoff=BackoffPolicy(base_s=1.0, cap_s=120.0))
 
 
 @pytest.mark.parametrize(
@@ -23,20 +23,20 @@ PACE = Pace(resync_s=300, poll_s=5, contested_s=60, backoff=BackoffPolicy(base_s
     ],
 )
 def test_each_end_has_its_pace(result: PassResult, wait_s: float) -> None:
-    assert next_look_s(result, 1, PACE, 0.0) == wait_s
+    assert next_pass_delay_s(result, 1, PACE, 0.0) == wait_s
 
 
 def test_failures_double_and_spread() -> None:
-    assert [next_look_s(PassResult("passing"), n, PACE, 0.0) for n in (1, 2, 3, 9, 99)] == [1, 2, 4, 120, 120]
-    assert next_look_s(PassResult("passing"), 3, PACE, 1.0) == 2
+    assert [next_pass_delay_s(PassResult("passing"), n, PACE, 0.0) for n in (1, 2, 3, 9, 99)] == [1, 2, 4, 120, 120]
+    assert next_pass_delay_s(PassResult("passing"), 3, PACE, 1.0) == 2
 
 
 def test_what_is_under_way_is_looked_at_less_and_less_often() -> None:
-    assert [next_look_s(PassResult("waiting"), n, PACE, 0.5) for n in (1, 2, 3, 4, 99)] == [5, 10, 20, 30, 30]
+    assert [next_pass_delay_s(PassResult("waiting"), n, PACE, 0.5) for n in (1, 2, 3, 4, 99)] == [5, 10, 20, 30, 30]
 
 
 def test_what_may_pass_is_tried_again_beside_what_is_stalled() -> None:
-    both = together(
+    both = combine_results(
         [PassResult("stalled", "bad file"), PassResult("passing", "registry away", 7), PassResult("done", "fine")]
     )
     assert both == PassResult("passing", "bad file; registry away", 7)
@@ -54,13 +54,13 @@ LEFT = "the registry's key ci is left out: there is no tenant globex"
     ],
 )
 def test_what_the_api_declares_is_told_and_holds_up_nothing(outcome: PublishOutcome, kind: str, words: str) -> None:
-    result = result_of(outcome)
+    result = publication_result(outcome)
     assert result.kind == kind
     assert words in result.message
-    assert words in together([PassResult("done"), result]).message
+    assert words in combine_results([PassResult("done"), result]).message
 
 
 def test_all_done_keeps_its_words() -> None:
-    assert together([PassResult("done", "published epoch 3"), PassResult("done")]) == PassResult(
+    assert combine_results([PassResult("done", "published epoch 3"), PassResult("done")]) == PassResult(
         "done", "published epoch 3"
     )

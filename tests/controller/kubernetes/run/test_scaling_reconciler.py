@@ -17,7 +17,7 @@ from functions.controller.kubernetes.run.conditions import ScalingStatus
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.scaling_reconciler import NoTotals, ScalingReconciler
 from functions.controller.kubernetes.run.settings import KubernetesSettings
-from functions.controller.kubernetes.scaling import Written
+from functions.controller.kubernetes.scaling import ReplicaWrite
 from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet import heartbeat as heartbeats
 from functions.fleet import pool_heartbeat
@@ -45,12 +45,12 @@ class OnItsWay(NoTotals):
         super().__init__()
         self.totals: dict[str, int] = {}
 
-    def total(self, pool: str) -> int | None:
+    def total_of(self, pool: str) -> int | None:
         return self.totals.get(pool)
 
-    def ask(self, pool: str, total: int) -> Written:
+    def request_total(self, pool: str, total: int) -> ReplicaWrite:
         changed, self.totals[pool] = self.totals[pool] != total, total
-        return Written(total, changed=changed)
+        return ReplicaWrite(total, changed=changed)
 
 
 @dataclass
@@ -92,9 +92,11 @@ class Rig:
                 peer_port=9000 + number,
                 host="127.0.0.1",
             )
-            self.registry_rig.fleet.take(heartbeats.encode(replica))
+            self.registry_rig.fleet.receive_message(heartbeats.encode(replica))
         stats = PoolStats("a", 30.0, queue_s=queue_s)
-        self.registry_rig.fleet.pools.take(pool_heartbeat.encode(PoolHeartbeat("gw", 1, sequence, 1.0, (stats,))))
+        self.registry_rig.fleet.pools.receive_message(
+            pool_heartbeat.encode(PoolHeartbeat("gw", 1, sequence, 1.0, (stats,)))
+        )
 
     async def step(self) -> int:
         """One pass; the number that the cluster is then asked for."""

@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 from functions.api import consistency
 from functions.api.kinds.base import API_VERSION
 from functions.controller.kubernetes.run.cr_source import referrers
-from functions.controller.kubernetes.run.selection import Candidate, Judged, Selection, judge, select
+from functions.controller.kubernetes.run.selection import (
+    Candidate,
+    Selection,
+    ValidatedObject,
+    select,
+    validate_document,
+)
 from tests.controller.kubernetes.run.rig import PLURALS, POOL, model_spec, service_spec, tenant_spec
 
 
-def judged(kind: str, name: str, spec: dict[str, Any]) -> Judged:
-    return judge(key(kind, name), orjson.dumps(written(kind, name, spec)))
+def judged(kind: str, name: str, spec: dict[str, Any]) -> ValidatedObject:
+    return validate_document(key(kind, name), orjson.dumps(written(kind, name, spec)))
 
 
 def written(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +110,7 @@ def test_a_second_service_for_a_pool_is_refused_not_the_first() -> None:
     second = written("InferenceService", "another", service_spec())
     second["metadata"]["labels"]["shoal.dev/pool"] = POOL
     rig = fleet()
-    rig["inferenceservices/another"] = Candidate(judge("inferenceservices/another", orjson.dumps(second)))
+    rig["inferenceservices/another"] = Candidate(validate_document("inferenceservices/another", orjson.dumps(second)))
     selection = select(rig)
     assert set(selection.refusals) == {"inferenceservices/another"}
 

@@ -17,7 +17,7 @@ from functions.controller.kubernetes.errors import Retryable
 from functions.controller.kubernetes.objects import INFERENCE_SERVICE
 from functions.controller.kubernetes.run.cr_reconciler import CustomResourceReconciler
 from functions.controller.kubernetes.run.lease import LeaseUnreachable
-from functions.controller.kubernetes.run.object_store import stored
+from functions.controller.kubernetes.run.object_store import watched_object
 from functions.controller.kubernetes.run.process import KubernetesController
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.rollouts.book import Book
@@ -91,7 +91,7 @@ class Scene:
         informer = next(each for each in self.reconciler.informers if each.watched.kind == kind)
         api_version = INFERENCE_SERVICE.api_version if kind == "InferenceService" else SHOAL
         item = {"metadata": {"name": name, **metadata}, "spec": spec}
-        informer.store.put(stored(item, api_version, kind))
+        informer.store.put(watched_object(item, api_version, kind))
 
     async def reconcile(self, term: int) -> str:
         return (await self.reconciler.reconcile(Guard(term), ApiAway())).kind  # type: ignore[arg-type]

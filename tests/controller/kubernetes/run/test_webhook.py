@@ -18,7 +18,7 @@ from functions.controller.kubernetes.run.webhook import (
     PATH,
     Webhook,
     is_signed,
-    moves,
+    may_move_branch,
 )
 
 SECRET = b"a secret of a git server"
@@ -137,7 +137,7 @@ async def test_of_what_cannot_be_signed_no_body_is_kept(headers: dict[str, str])
     ],
 )
 def test_what_may_have_moved_the_branch(headers: dict[str, str], body: bytes, expected: bool) -> None:
-    assert moves(raw(headers), body, "main") is expected
+    assert may_move_branch(raw(headers), body, "main") is expected
 
 
 class Listening:

@@ -12,14 +12,13 @@ from functions.controller.kubernetes.errors import LeadershipLost, Retryable, St
 from functions.controller.kubernetes.objects import Body, Kind
 from functions.controller.kubernetes.run import conditions
 from functions.controller.kubernetes.run.conditions import PUBLISHED, ScalingStatus
-from functions.controller.kubernetes.run.cr_source import Looked, SeenObject
+from functions.controller.kubernetes.run.cr_source import ObservedResources, SeenObject
 from functions.controller.kubernetes.run.informer import WatchedKind
-from functions.controller.kubernetes.run.object_store import StoredObject
-from functions.controller.kubernetes.run.selection import Refusal
+from functions.controller.kubernetes.run.object_store import WatchedObject
+from functions.controller.kubernetes.run.selection import SelectionRefusal
 from functions.controller.kubernetes.run.status_writer import StatusWriter
 from functions.controller.kubernetes.run.writes import FINALIZER, PublicationState, StatusWrite, writes_after
-from functions.decisions.rollout.events import Breached
-from functions.decisions.rollout.events import Loaded as VersionLoaded
+from functions.decisions.rollout.events import Breached, VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout
 from tests.decisions.rollout.rollouts import rollout, running
 
@@ -28,19 +27,21 @@ IN_FORCE = PublicationState(in_force=True)
 AWAY = PublicationState(in_force=False, reason="RegistryUnavailable", message="the registry is away")
 
 
-def obj(name: str = "acme", **more: Any) -> StoredObject:
-    return StoredObject(name, "shoal", f"uid-{name}", "1", 1, b"{}", **more)
+def obj(name: str = "acme", **more: Any) -> WatchedObject:
+    return WatchedObject(name, "shoal", f"uid-{name}", "1", 1, b"{}", **more)
 
 
-def seen(kind: str, plural: str, stored: StoredObject, *held_by: str) -> dict[str, SeenObject]:
+def seen(kind: str, plural: str, stored: WatchedObject, *held_by: str) -> dict[str, SeenObject]:
     return {f"{plural}/{stored.name}": SeenObject(WatchedKind(SHOAL, kind, plural, "shoal"), stored, held_by)}
 
 
-def looked(objects: Mapping[str, SeenObject], **refusals: Refusal) -> Looked:
-    return Looked(Loaded(()), "kubernetes@1", objects, {f"tenants/{name}": each for name, each in refusals.items()})
+def looked(objects: Mapping[str, SeenObject], **refusals: SelectionRefusal) -> ObservedResources:
+    return ObservedResources(
+        Loaded(()), "kubernetes@1", objects, {f"tenants/{name}": each for name, each in refusals.items()}
+    )
 
 
-def due(look: Looked, publication: PublicationState, *, protect: bool = True) -> list[StatusWrite]:
+def due(look: ObservedResources, publication: PublicationState, *, protect: bool = True) -> list[StatusWrite]:
     return list(writes_after(look, publication, protect=protect))
 
 
@@ -145,7 +146,7 @@ def test_services_are_never_written_on() -> None:
 
 
 def test_a_refusal_counts_whatever_became_of_the_publication() -> None:
-    look = looked(seen("Tenant", "tenants", obj()), acme=Refusal(("spec.tier: bad",), stands_in=True))
+    look = looked(seen("Tenant", "tenants", obj()), acme=SelectionRefusal(("spec.tier: bad",), stands_in=True))
     assert reasons(due(look, IN_FORCE)) == reasons(due(look, AWAY)) == ["InvalidKeepsLastGood"]
 
 
@@ -162,13 +163,13 @@ def test_an_object_in_force_says_nothing_of_a_publication_that_is_late() -> None
 class Server:
     """What a KubeApi does, for one object: versions, and refusals that a test has laid out."""
 
-    def __init__(self, stored: StoredObject) -> None:
-        self.shown: StoredObject | None = stored  # by the watch
+    def __init__(self, stored: WatchedObject) -> None:
+        self.shown: WatchedObject | None = stored  # by the watch
         self.held = stored
         self.sent: list[Any] = []
         self.refusals: list[Exception] = []
 
-    def current(self, _key: str) -> StoredObject | None:
+    def current(self, _key: str) -> WatchedObject | None:
         return self.shown
 
     def patch_status(
@@ -206,7 +207,7 @@ async def drained(writer: StatusWriter, server: Server, rounds: int = 200) -> No
         await asyncio.gather(task, return_exceptions=True)
 
 
-def status_write(stored: StoredObject) -> StatusWrite:
+def status_write(stored: WatchedObject) -> StatusWrite:
     return StatusWrite("tenants/acme", Kind(SHOAL, "Tenant"), stored, "status", object_status=PUBLISHED)
 
 

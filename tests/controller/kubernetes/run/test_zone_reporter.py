@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from functions.controller.kubernetes.api import KubeApi, Listing
+from functions.controller.kubernetes.api import KubeApi, ObjectListing
 from functions.controller.kubernetes.errors import Terminal
 from functions.controller.kubernetes.objects import Body, Kind
 from functions.controller.kubernetes.run.zone_reporter import (
@@ -32,14 +32,14 @@ class Cluster:
         self.pods: dict[str, str | None] = {"gateway-1": "n2", "gateway-pending": None}
         self.refusal: Exception | None = None
 
-    def list(self, kind: Kind, namespace: str | None = None, *, label_selector: str | None = None) -> Listing:
+    def list(self, kind: Kind, namespace: str | None = None, *, label_selector: str | None = None) -> ObjectListing:
         if self.refusal is not None:
             raise self.refusal
         if kind == NODE:
             assert (namespace, label_selector) == (None, None)
-            return Listing(tuple(self._node(name, zone) for name, zone in self.nodes.items()), "1")
+            return ObjectListing(tuple(self._node(name, zone) for name, zone in self.nodes.items()), "1")
         assert (kind, namespace, label_selector) == (POD, "shoal", GATEWAYS)
-        return Listing(tuple(self._pod(name, node) for name, node in self.pods.items()), "1")
+        return ObjectListing(tuple(self._pod(name, node) for name, node in self.pods.items()), "1")
 
     def _node(self, name: str, zone: str | None) -> Body:
         return {"metadata": {"name": name, **({"labels": {ZONE_LABEL: zone}} if zone else {})}}

@@ -6,7 +6,7 @@ import pytest
 
 from functions.controller.kubernetes.objects import BUDGET, Body
 from functions.controller.kubernetes.render import Autoscaled, DesiredObject
-from functions.controller.kubernetes.versions.holding_back import held_back, is_held_back, without_number
+from functions.controller.kubernetes.versions.holding_back import is_held_back, with_live_model, without_number
 from functions.controller.kubernetes.versions.plan import FoundPool, FoundService, pool_step
 from functions.controller.kubernetes.versions.second_service import (
     NAME_MAX_CHARS,
@@ -105,7 +105,7 @@ def test_a_change_of_weights_waits_while_there_are_replicas_to_lose() -> None:
     assert not is_held_back(wanted, LIVE, {V1, V2}, 0), "none is left"
     assert not is_held_back(declared(V1, "--max-model-len=4096"), LIVE, {V1, V2}, 4), "the same weights"
     assert not is_held_back(wanted, LIVE, {V2}, 4), "what is live is no version of it: nothing would replace it"
-    applied = held_back(wanted, LIVE)
+    applied = with_live_model(wanted, LIVE)
     assert applied.body["spec"]["predictor"]["model"] == LIVE["spec"]["predictor"]["model"], "arguments wait with them"
     assert applied.body["spec"]["predictor"]["minReplicas"] == 4
 

@@ -11,7 +11,7 @@ import pytest
 from functions.controller.kubernetes.objects import AUTOSCALER_MANAGER, FIELD_MANAGER
 from functions.controller.kubernetes.ownership import FIELD, owners
 from functions.controller.kubernetes.versions.second_service import VERSIONS_MANAGER, service_name
-from functions.decisions.rollout.events import Breached, Loaded, Promoted, StagePassed
+from functions.decisions.rollout.events import Breached, Promoted, StagePassed, VersionLoaded
 from tests.controller.kubernetes.crashes import DyingClient, Killed
 from tests.controller.kubernetes.fixtures import Space
 from tests.controller.kubernetes.versions.documents import CAREFUL, SCALED, base, service
@@ -34,9 +34,9 @@ def rig(space: Space, tmp_path: Path) -> VersionRig:
 def to_the_last_stage(rig: VersionRig) -> None:
     rig.rolls_out()
     rig.settle()
-    rig.rolls_out(Loaded(), StagePassed(), StagePassed())
+    rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed())
     rig.settle()
-    rig.rolls_out(Loaded(), StagePassed(), StagePassed(), widens=True)
+    rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed(), widens=True)
     rig.settle()
 
 
@@ -55,15 +55,15 @@ def test_a_base_goes_from_one_version_to_the_next(rig: VersionRig) -> None:
     assert (VERSIONS_MANAGER, "Apply") in owners(second, *FIELD)
     assert rig.fleet.budget(SECOND) is not None
     assert rig.kept() == '{"a":{"total":4,"surge":1}}'
-    rig.rolls_out(Loaded(), StagePassed(), StagePassed())
+    rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed())
     rig.settle()
     assert rig.shown() == "v1 3/3, v2 2/2"
     assert owners(rig.services()[POOL], *FIELD) == {(AUTOSCALER_MANAGER, "Apply")}, "one writer of the number"
-    rig.rolls_out(Loaded(), StagePassed(), StagePassed(), widens=True)
+    rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed(), widens=True)
     rig.settle()
     assert rig.shown() == "v1 1/1, v2 4/4" and rig.aimed == {"v2": 4}, "so many are waited for"
     assert not rig.fleet.kserve.restarts, "no replica was started anew by a changed template"
-    rig.rolls_out(Loaded(), Promoted("ada"))
+    rig.rolls_out(VersionLoaded(), Promoted("ada"))
     rig.look()
     assert rig.shown().startswith("v1 0/"), "what is through goes at once"
     rig.fleet.kserve.settle()
@@ -88,7 +88,7 @@ def test_what_is_taken_back_is_over_with_the_next_pass(rig: VersionRig) -> None:
     rig.declare(*NEXT)
     to_the_last_stage(rig)
     assert rig.shown() == "v1 1/1, v2 4/4"
-    rig.rolls_out(Loaded(), StagePassed(), Breached("slow"))
+    rig.rolls_out(VersionLoaded(), StagePassed(), Breached("slow"))
     rig.look()
     assert rig.shown().startswith("v1 4/"), "the numbers are back at once; the replica that still runs answers"
     assert rig.services()[SECOND]["spec"]["predictor"]["minReplicas"] == 0
@@ -102,7 +102,7 @@ def test_a_commit_that_leaves_the_storage_uri_goes_by_stages_too(rig: VersionRig
     """And the replicas stay the second service's, until storageUri is let follow."""
     rig.declare(service(replicas=4), base("v1", "v2", stable="v2"), CAREFUL)
     to_the_last_stage(rig)
-    rig.rolls_out(Loaded(), Promoted("ada"))
+    rig.rolls_out(VersionLoaded(), Promoted("ada"))
     rig.settle()
     assert rig.shown() == "v1 0/0, v2 4/4"
     rig.declare(*NEXT)
@@ -128,24 +128,24 @@ SCALED_POOL = (service(replicas=3), base("v1", "v2"), CAREFUL, SCALED)
 def test_what_the_autoscaler_wants_meanwhile_is_what_both_have_in_all(space: Space, tmp_path: Path) -> None:
     rig = VersionRig(space, tmp_path, SCALED_POOL)
     rig.settle()
-    assert rig.reconciler.total("a") is None, "nothing is on its way: the number is the autoscaler's"
-    rig.rolls_out(Loaded(), StagePassed(), StagePassed())
+    assert rig.reconciler.total_of("a") is None, "nothing is on its way: the number is the autoscaler's"
+    rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed())
     rig.settle()
     assert rig.shown() == "v1 2/2, v2 2/2"
-    assert rig.reconciler.total("a") == 3
-    assert rig.reconciler.ask("a", 6).changed and not rig.reconciler.ask("a", 6).changed
+    assert rig.reconciler.total_of("a") == 3
+    assert rig.reconciler.request_total("a", 6).changed and not rig.reconciler.request_total("a", 6).changed
     rig.settle()
     assert rig.shown() == "v1 4/4, v2 3/3"
     assert rig.kept() == '{"a":{"total":6,"surge":1}}'
     rig.begin()
     rig.settle()
     assert rig.shown() == "v1 4/4, v2 3/3", "the next leader knows how many are wanted"
-    assert rig.reconciler.total("a") == 6
-    rig.rolls_out(Loaded(), Breached("slow"))
+    assert rig.reconciler.total_of("a") == 6
+    rig.rolls_out(VersionLoaded(), Breached("slow"))
     rig.settle()
     assert rig.shown() == "v1 6/6"
     assert owners(rig.services()[POOL], *FIELD) == {(AUTOSCALER_MANAGER, "Apply")}
-    assert rig.reconciler.total("a") is None
+    assert rig.reconciler.total_of("a") is None
 
 
 def test_a_surge_that_no_accelerator_is_left_for_is_none(space: Space, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_before_this_term_has_published_nothing_is_decided(rig: VersionRig) -> N
     """What another leader has published since is not known: what looks taken back may be through."""
     rig.declare(*NEXT)
     to_the_last_stage(rig)
-    rig.rolls_out(Loaded(), Breached("slow"))
+    rig.rolls_out(VersionLoaded(), Breached("slow"))
     rig.published = False
     rig.begin()
     rig.step()
@@ -176,7 +176,7 @@ def test_a_number_that_another_party_declares_is_said_and_nothing_is_begun(
     own = rig.services()[POOL]
     head = {key: own[key] for key in ("apiVersion", "kind")}
     named = {"metadata": {key: own["metadata"][key] for key in ("name", "namespace")}}
-    rig.rolls_out(Loaded(), StagePassed(), StagePassed())
+    rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed())
     rig.settle()
     rig.fleet.apply_as("flux", {**head, **named, **theirs}, force=True)
     rig.look()
@@ -186,7 +186,7 @@ def test_a_number_that_another_party_declares_is_said_and_nothing_is_begun(
 
 
 def test_a_pool_that_is_gone_is_forgotten(rig: VersionRig) -> None:
-    rig.rolls_out(Loaded())
+    rig.rolls_out(VersionLoaded())
     rig.settle()
     rig.fleet.delete("a")
     rig.look()
@@ -202,8 +202,8 @@ def test_killed_at_any_request_the_next_one_goes_on(space: Space, tmp_path: Path
     rig.settle()
     situations: list[Callable[[], None]] = [
         rig.rolls_out,
-        lambda: rig.rolls_out(Loaded(), StagePassed(), StagePassed()),
-        lambda: rig.rolls_out(Loaded(), Breached("slow")),
+        lambda: rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed()),
+        lambda: rig.rolls_out(VersionLoaded(), Breached("slow")),
     ]
     wanted = ["v1 4/4, v2 1/1", "v1 3/3, v2 2/2", "v1 4/4"]
     died = True

@@ -15,7 +15,7 @@ from functions.api import snapshot as snapshots
 from functions.api.ids import EngineName, ModelId, PoolName, RolloutId
 from functions.api.loader import Loaded
 from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, VersionEntry
-from functions.controller.kubernetes.objects import Body, at
+from functions.controller.kubernetes.objects import Body, value_at
 from functions.controller.kubernetes.outcome import ApplyOutcome
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.kubernetes.run.version_reconciler import VersionReconciler
@@ -135,7 +135,7 @@ class VersionRig:
         return self.fleet.applier.reconcile(self.reconciler.applicable(self.fleet.api, self.loaded, desired))
 
     def look(self) -> None:
-        asyncio.run(self.reconciler.look(self.fleet.api))
+        asyncio.run(self.reconciler.run_pass(self.fleet.api))
         self._count()
 
     def step(self) -> None:
@@ -167,7 +167,9 @@ class VersionRig:
         """By version of the service's weights (of a second one with a `+`): asked and ready."""
         found = {}
         for name, each in self.services().items():
-            uri, asked = (at(each, "spec", "predictor", *path) for path in (("model", "storageUri"), ("minReplicas",)))
+            uri, asked = (
+                value_at(each, "spec", "predictor", *path) for path in (("model", "storageUri"), ("minReplicas",))
+            )
             found[name if name == POOL else "+" + uri[-2:]] = (uri[-2:], asked, self.ready(name))
         return found
 
@@ -178,11 +180,11 @@ class VersionRig:
 
     def ready(self, name: str) -> int:
         deployment = self.fleet.kserve.deployment(name)
-        return int(at(deployment or {}, "status", "readyReplicas") or 0)
+        return int(value_at(deployment or {}, "status", "readyReplicas") or 0)
 
     def kept(self) -> str:
         """What of it the controller's ConfigMap has."""
-        return str(at(self.fleet.record() or {}, "data", "versions"))
+        return str(value_at(self.fleet.record() or {}, "data", "versions"))
 
     def _count(self) -> None:
         counts = self.counts().values()
