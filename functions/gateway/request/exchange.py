@@ -15,7 +15,7 @@ An exchange has a section for each of its four counterparts: the admission queue
 (`tries`), the client's connection (the exchange is an `Answering`), and the sweep, which checks the exchange at
 `due_s`.
 
-`unserved` handles a request that no replica can answer, `second_tries` retries and hedges, and `ending` ends it.
+`unserved` handles a request that no replica can answer, `retries` retries and hedges, and `ending` ends it.
 """
 
 import logging
@@ -30,7 +30,7 @@ from functions.gateway.errors import ErrorAnswer
 from functions.gateway.http.sink import Headers, Sink
 from functions.gateway.quota import settlement
 from functions.gateway.quota.accounts import RequestQuota
-from functions.gateway.request import ending, replies, second_tries, unserved
+from functions.gateway.request import ending, replies, retries, unserved
 from functions.gateway.request.answers import Usage, WholeAnswer, renaming_of
 from functions.gateway.request.attempt import Attempt
 from functions.gateway.request.request import Admitted, CascadeSpend, Timeline
@@ -240,7 +240,7 @@ class RequestExchange:
 
     def attempt_failed(self, attempt: Attempt, failure: AttemptFailure, detail: str) -> None:
         self._blame(attempt, failure, detail)
-        second_tries.retry_or_end(self, attempt, failure)
+        retries.retry_or_end(self, attempt, failure)
 
     def attempt_broke(self, attempt: Attempt, answer: ErrorAnswer, failure: AttemptFailure, detail: str) -> None:
         self._blame(attempt, failure, detail)
@@ -300,14 +300,14 @@ class RequestExchange:
                 self.sink.cut()
         else:
             if not self.tries.give_up_silent(now_s, stream=self.admitted.stream):
-                second_tries.hedge_if_late(self, now_s)
+                retries.hedge_if_late(self, now_s)
             self.due_s = min(self.deadline_s, self.tries.due_s(self.admitted, now_s))
             if self.split is not None and not self.begun:
-                second_tries.check_split_timeout(self, self.split, now_s)
+                retries.check_split_timeout(self, self.split, now_s)
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
         """Handle the fleet's report that the replica is dead or hung."""
-        second_tries.replica_lost(self, replica_id)
+        retries.replica_lost(self, replica_id)
 
     def snapshot_swapped(self) -> None:
         """Stop waiting for a candidate version that was rolled back, and use the control version."""

@@ -5,7 +5,7 @@
     its pool is full or gone        another pool (`plan`); if its own pool is at zero, wait until that serves (`wake`);
                                     else reject with the error of the requested pool
 
-`exchange` is the request. `second_tries` calls this module when a pool has failed. `routing.cold_wait`,
+`exchange` is the request. `retries` calls this module when a pool has failed. `routing.cold_wait`,
 `routing.wake_wait` and `routing.fallback_plan` implement the waits and choose other pools.
 """
 

@@ -23,7 +23,7 @@ from functions.fleet.prefix_updates import PrefixUpdateInvalid, decode_request, 
 from functions.fleet.tasks import Supervised
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import Batch, EventsInvalid, EventSource, EventsUnavailable, Numbered, decode
-from functions.replica.kv_events.telling import TELL_INTERVAL_S, PrefixUpdates
+from functions.replica.kv_events.update_schedule import TELL_INTERVAL_S, PrefixUpdates
 
 # Order of batches: sequence numbers in, verdicts out.
 #
@@ -114,7 +114,7 @@ class KvWatch:
 
     def start(self, tasks: Supervised) -> None:
         tasks.forever("kv events", self.read, expected=(EventsUnavailable,))
-        tasks.forever("kv telling", self.publish_updates, expected=(BusUnavailable, TimeoutError))
+        tasks.forever("kv updates", self.publish_updates, expected=(BusUnavailable, TimeoutError))
         tasks.forever("kv asks", self.receive_requests, expected=(BusUnavailable,))
 
     async def close(self) -> None:

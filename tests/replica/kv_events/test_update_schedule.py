@@ -9,7 +9,7 @@ from functions.fleet import prefix_updates
 from functions.fleet.prefix_updates import ASKED_FOR_S, Delta, PrefixBloom, PrefixRequest, PrefixUpdate, State, unpack
 from functions.replica.kv_events.engine_blocks import EngineBlocks
 from functions.replica.kv_events.source import BlocksRemoved, BlocksStored
-from functions.replica.kv_events.telling import BLOOM_INTERVAL_S, PrefixUpdates
+from functions.replica.kv_events.update_schedule import BLOOM_INTERVAL_S, PrefixUpdates
 
 EVENTS, BLOOM = PrefixRequest("base", "events"), PrefixRequest("base", "bloom")
 
