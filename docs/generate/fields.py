@@ -13,7 +13,7 @@ _ABOUT = (
     "A field that is in none of these tables is unknown. The pool's RoutingPolicy says what becomes of it "
     "([`spec.unknownFields`](kinds.md#routingpolicy)): `strip`, the default, drops it and names it in the header "
     "`x-shoal-ignored`; `refuse` answers 400 `unknown_field`; `pass` lets the engine have it. Why it is so is in "
-    "[the decision](../decisions/0033-fields-are-allowed.md), and which of a caller's ids would join tenants in an "
+    "[the decision](../decisions/0029-request-fields-are-on-an-allow-list.md), and which of a caller's ids would join tenants in an "
     "engine, in [The gateway's API](../explanation/api.md#ids-that-engines-keep)."
 )
 

@@ -11,7 +11,7 @@ bus stores it in the transaction that charges it. A new bus counts from zero, an
 
 For n regions, with d between a grant and its charge elsewhere, any minute sees at most
 
-    limit + n x burst + (n - 1) x limit x d / 60 s     test_all_regions_together_keep_the_bound, docs/decisions/0031
+    limit + n x burst + (n - 1) x limit x d / 60 s     test_all_regions_together_keep_the_bound, docs/decisions/0028
 
 Worked example: two regions, 60,000 tokens a minute with bursts of a second, d = 1.5 s: 60,000 + 2,000 + 1,500.
 """

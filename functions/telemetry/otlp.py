@@ -3,7 +3,7 @@
     a row ──► `shoal.request` (server) ──► auth, queue, route, connect, prefill, decode
 
 The encoding is our own: six dictionaries a request and one JSON text for hundreds of them. The SDK would build,
-check and batch each span in the gateway's process (docs/decisions/0052). Span names follow the conventions for
+check and batch each span in the gateway's process (docs/decisions/0045). Span names follow the conventions for
 generative AI if they define one. A span's id is derived from its request's, so a repeated batch has the same spans.
 
 Neighbours: `trace_shipping` delivers the rows and retains them while no collector answers; `otlp_sender` sends the

@@ -8,7 +8,7 @@ Such an InferenceService has three facts, next to the label that names its model
 
 The gateway compares the time that a prompt takes here and in transfer with its time in the decode pool
 (`functions.decisions.routing.disaggregation`). A prefill pool without the two figures is therefore a finding.
-KServe's LLMInferenceService is not read; docs/decisions/0083 has the reason and a comparison.
+KServe's LLMInferenceService is not read; docs/decisions/0060 has the reason and a comparison.
 
 Worked example (test_bytes_per_token_of_the_prologue): 32 layers, 8 KV heads of 128 in 16 bits: 2 x 32 x 8 x 128 x 2
 = 131,072 bytes a token. At 100 Gbit/s a prompt of 8,192 tokens, 1 GiB, takes 86 ms to transfer.

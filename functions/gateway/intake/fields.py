@@ -7,7 +7,7 @@
 Fields that no table has are unknown. The pool's RoutingPolicy decides about them (`unknownFields`): `strip`, the
 default, drops the field and names it in `x-shoal-ignored`; `refuse` answers 400; `pass` sends it to the engine.
 Stripping is what engines do themselves (vLLM ignores and logs unknown fields), so no client breaks. A field of a
-newer engine has no effect until its effect was reviewed (docs/decisions/0033-fields-are-allowed.md).
+newer engine has no effect until its effect was reviewed (docs/decisions/0029-request-fields-are-on-an-allow-list.md).
 
 Neighbours: `field_tables` has the tables, `checks` and `content` the checks; `intake` calls this.
 """

@@ -1,1 +1,1 @@
-"""Usage: sums that tenants are charged, stored on disk until the registry has them (docs/decisions/0053)."""
+"""Usage: sums that tenants are charged, stored on disk until the registry has them (docs/decisions/0046)."""
