@@ -13,7 +13,8 @@ running requests that wait for their next token. The oracle is greedy and knows 
 is not an upper bound. Of BEHIND 0 and 2 and HARM from 0 to 0.2, over three traces at two loads and three seeds, these
 had the least p99: 3.1 s on the Azure trace at 95 %, where HARM 0.1 had 5.1 s.
 
-`fleet.simulation` runs one cell, `workload` makes the requests; the CLI's `simulate_fleet` prints the table.
+`functions.simulator.fleet.simulation` runs one cell, `workload` makes the requests; the command `simulate fleet` prints
+the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

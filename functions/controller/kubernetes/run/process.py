@@ -288,18 +288,15 @@ class KubernetesController:
         )
 
     def _branch(self) -> BranchReporter:
+        source = (self._publishing.registry, self._reconciler.branch_report, lambda: self._pacer.suspended)
         if self._otlp is None:
-            return BranchReporter(
-                self._publishing.registry, self._reconciler.branch_report, lambda: self._pacer.suspended
-            )
+            return BranchReporter(*source)
         announcer, rows = Announcer(self._otlp), self._publishing.rows  # one per term
 
         def announce(report: BranchReport) -> None:
             announcer.look(report, rows.book, time.time())
 
-        return BranchReporter(
-            self._publishing.registry, self._reconciler.branch_report, lambda: self._pacer.suspended, announce
-        )
+        return BranchReporter(*source, announce)
 
     def _scaling(self) -> ScalingReconciler:
         return ScalingReconciler(
@@ -346,7 +343,6 @@ class KubernetesController:
         return Regarding.from_stored(INFERENCE_SERVICE, stored) if stored is not None else None
 
     def _wake_source(self) -> None:
-        """Start a pass, because statuses may have changed; with git as the source there are none."""
         if isinstance(self._reconciler, CustomResourceReconciler):
             self._pacer.wake()
 
@@ -363,8 +359,7 @@ class KubernetesController:
         return result
 
     async def _follow_rows(self) -> None:
-        """Publish channels at their rollouts' stages until the term ends, whatever a pass waits for: a suspension, an
-        API server that refuses, an invalid object."""
+        """Publish channels at their rollouts' stages until the term ends, even if a pass is suspended or refused."""
         self._rows_moved.set()
         while True:
             await self._rows_moved.wait()
@@ -377,7 +372,6 @@ class KubernetesController:
                 self._rows_moved.set()
 
     def _rows_changed(self) -> None:
-        """Publish again: the registry's rows have changed."""
         self._rows_moved.set()
         self._pacer.wake()
 
@@ -419,9 +413,8 @@ class KubernetesController:
             listener.listen()
         except OSError as error:
             where = netloc(self._settings.host, self._settings.port)
-            raise ControllerStartFailed(
-                f"cannot listen on {where}: {error.strerror}; set SHOAL_CONTROLLER_PORT"
-            ) from error
+            message = f"cannot listen on {where}: {error.strerror}; set SHOAL_CONTROLLER_PORT"
+            raise ControllerStartFailed(message) from error
         _log.info("health and metrics on port %d", listener.getsockname()[1])
         probes = {"/healthz": self._not_alive_reason, "/readyz": self._reconciler.not_ready_reason}
         server = MetricsServer(listener, self._metrics.registry, self._refresh, self._loop, probes)
@@ -437,9 +430,8 @@ class KubernetesController:
         api, reconciler = self._api, self._reconciler
         if api is not None:
             counts = api.counts
-            self._metrics.set_request_counts(
-                {"reads": counts.reads, "dry_runs": counts.dry_runs, "writes": counts.writes}
-            )
+            sent = {"reads": counts.reads, "dry_runs": counts.dry_runs, "writes": counts.writes}
+            self._metrics.set_request_counts(sent)
         if isinstance(reconciler, CustomResourceReconciler):
             objects = {each.watched.kind: each.store.count for each in reconciler.informers}
             refused = len(reconciler.looked.refusals) if reconciler.looked is not None else 0
@@ -454,6 +446,5 @@ def _otlp(settings: KubernetesSettings, name: str) -> OtlpSender | None:
     try:
         return sender_of(settings, "shoal-controller", name)
     except OSError as error:  # ssl.SSLError is one
-        raise ControllerStartFailed(
-            f"SHOAL_CONTROLLER_OTLP_HEADERS_FILE, SHOAL_CONTROLLER_OTLP_CA_FILE: {error}"
-        ) from error
+        message = f"SHOAL_CONTROLLER_OTLP_HEADERS_FILE, SHOAL_CONTROLLER_OTLP_CA_FILE: {error}"
+        raise ControllerStartFailed(message) from error
