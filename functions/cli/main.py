@@ -26,7 +26,7 @@ from functions.cli.options import (
 
 app = typer.Typer(
     name="shoal",
-    help="One base model, a shoal of adapters, one fleet.",
+    help="Multi-tenant LLM serving: one base model, a shoal of adapters, one fleet.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,11 +41,11 @@ def choose(
         str | None,
         typer.Option(
             envvar="SHOAL_REGION",
-            help="Of several installations on this machine, the one that is meant; may stand behind the command, too.",
+            help="Which local installation to use, if several run here; may also follow the command.",
         ),
     ] = None,
 ) -> None:
-    """One base model, a shoal of adapters, one fleet."""
+    """Multi-tenant LLM serving: one base model, a shoal of adapters, one fleet."""
     if region is not None:
         os.environ["SHOAL_REGION"] = region  # every command's settings read this variable
 
@@ -57,7 +57,7 @@ def status(
     models_namespace: ModelsNamespaceOption = "shoal-models",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The revision that runs, the condition of every object and why it is not ready, replicas and processes."""
+    """Show the running revision, each object's condition and its reason, replicas and processes."""
     if context is not None:
         main_cluster.status(context, namespace, models_namespace, as_json=output is Output.JSON)
         return
@@ -67,15 +67,15 @@ def status(
 
 
 def chat(
-    model: Annotated[str, typer.Argument(help="A model id, such as acme/support-bot or smollm2-135m.")],
+    model: Annotated[str, typer.Argument(help="Model id, such as acme/support-bot or smollm2-135m.")],
     *,
-    once: Annotated[str | None, typer.Option(help="One prompt, one answer.")] = None,
-    system: Annotated[str | None, typer.Option(help="A system message.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, max=8192)] = 256,
-    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+    once: Annotated[str | None, typer.Option(help="Prompt to send; prints one answer and exits.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, max=8192, help="Maximum number of tokens in an answer.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="Sampling temperature.")] = 0.0,
     tenant: TenantOption = None,
 ) -> None:
-    """Talk to a model, streaming; reads one prompt from standard input when that is not a terminal."""
+    """Chat with a model and stream its answers; standard input that is not a terminal is one prompt."""
     from functions.cli import chat as command
 
     command.chat(model, once=once, system=system, max_tokens=max_tokens, temperature=temperature, tenant=tenant)
@@ -84,11 +84,11 @@ def chat(
 def logs(
     name: Annotated[
         str,
-        typer.Argument(help="A process, as `shoal status` names it; on a cluster a pool or pod too, or POD/CONTAINER."),
+        typer.Argument(help="Process name from `shoal status`; on a cluster also a pool, a pod or POD/CONTAINER."),
     ],
     *,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on printing what is added.")] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, max=10_000)] = 50,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until interrupted.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, max=10_000, help="Number of lines to print.")] = 50,
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
@@ -105,26 +105,26 @@ def logs(
 @with_registry_options
 def top(
     *,
-    every_s: Annotated[float, typer.Option("--every", min=0.5, max=60.0, help="Seconds between two looks.")] = 2.0,
+    every_s: Annotated[float, typer.Option("--every", min=0.5, max=60.0, help="Seconds between two refreshes.")] = 2.0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Pools, replicas, adapters by tier and rollouts, live; one look where there is no terminal."""
+    """Show pools, replicas, adapters by tier and rollouts live; only once if the output is not a terminal."""
     from functions.cli import top as command
 
     command.top(every_s, as_json=output is Output.JSON)
 
 
 def trace(
-    request_id: Annotated[str, typer.Argument(help="The x-request-id of an answer.")],
+    request_id: Annotated[str, typer.Argument(help="x-request-id of the answer.")],
     *,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Only these trace files, such as another gateway's.")
+        Path | None, typer.Option("--dir", help="Directory of trace files to read instead of the trace store.")
     ] = None,
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """One request's waterfall: where its time went, and why it went to that replica."""
+    """Show where one request's time went, and why its replica was chosen."""
     from functions.cli import trace as command
 
     command.trace(request_id, directory, cluster=context, namespace=namespace, as_json=output is Output.JSON)
@@ -132,21 +132,23 @@ def trace(
 
 def traces(
     *,
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
-    model: Annotated[str | None, typer.Option(help="Answered by it: tenant/name, or tenant/name@version.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Of this pool alone.")] = None,
-    replica: Annotated[str | None, typer.Option(help="Last sent to this replica.")] = None,
-    trace_id: Annotated[str | None, typer.Option("--trace-id", help="Of one trace: of a `traceparent`.")] = None,
-    errors: Annotated[bool, typer.Option("--errors", help="Answered with a status of 400 or above.")] = False,
-    slow: Annotated[bool, typer.Option("--slow", help="The slowest first, instead of the newest.")] = False,
-    over: Annotated[str | None, typer.Option(help="That took at least so long in all, such as 2s or 500ms.")] = None,
-    since: Annotated[str, typer.Option(help="Not older than 90s, 15m, 2h or 7d.")] = "1h",
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000)] = 50,
+    tenant: Annotated[str | None, typer.Option(help="Tenant of the requests.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that answered: tenant/name, or tenant/name@version.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of the requests.")] = None,
+    replica: Annotated[str | None, typer.Option(help="Replica of the last attempt.")] = None,
+    trace_id: Annotated[str | None, typer.Option("--trace-id", help="Trace id from a `traceparent` header.")] = None,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Only requests answered with a status of 400 or above.")
+    ] = False,
+    slow: Annotated[bool, typer.Option("--slow", help="Slowest requests first, instead of newest.")] = False,
+    over: Annotated[str | None, typer.Option(help="Minimum total duration, such as 2s or 500ms.")] = None,
+    since: Annotated[str, typer.Option(help="Maximum age, such as 90s, 15m, 2h or 7d.")] = "1h",
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="Maximum number of requests.")] = 50,
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Search of requests: tenant, what answered, how long it took, what went wrong."""
+    """Search requests by tenant, model, pool, replica, duration or error."""
     from functions.cli import trace as command
     from functions.telemetry.store.questions import Search
 

@@ -15,11 +15,9 @@ from functions.cli.options import (
     OutputOption,
 )
 
-base_app = typer.Typer(
-    name="base", help="Base models: weights and tokenizers made ready to serve.", no_args_is_help=True
-)
+base_app = typer.Typer(name="base", help="Prepare weights and tokenizers of base models.", no_args_is_help=True)
 
-_FolderArgument = Annotated[Path, typer.Argument(help="The model's folder: config.json, weights, tokenizer.")]
+_FolderArgument = Annotated[Path, typer.Argument(help="Folder of the model: config.json, weights, tokenizer.")]
 
 
 @base_app.command("manifest")
@@ -27,13 +25,14 @@ def base_manifest(
     directory: _FolderArgument,
     *,
     to: Annotated[
-        Path | None, typer.Option(help="Copy it there first, links as plain files; named as replicas will read it.")
+        Path | None,
+        typer.Option(help="Folder to copy the model to first, links as plain files; replicas read it by this name."),
     ] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Delete what a download left, such as .cache.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Hash it although a manifest is there.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete leftovers of a download, such as .cache.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Hash the files even if a manifest exists.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write shoal-manifest.json beside the files of any base model, and print what a Model pins."""
+    """Write shoal-manifest.json into the folder of a base model, and print the line that pins it in a Model."""
     from functions.cli import base as command
 
     command.manifest(directory, to=to, clean=clean, again=again, as_json=output is Output.JSON)
@@ -44,10 +43,11 @@ def base_facts(
     directory: _FolderArgument,
     *,
     names: Annotated[
-        list[str] | None, typer.Option("--name", help="What adapters call this base, such as meta-llama/X; repeat.")
+        list[str] | None,
+        typer.Option("--name", help="Name that adapters use for this base, such as meta-llama/X; repeatable."),
     ] = None,
 ) -> None:
-    """Print what adapters are checked against, as JSON: modules and shapes, for the ConfigMap base-facts."""
+    """Print the modules and shapes that adapters are checked against, as JSON for the ConfigMap base-facts."""
     from functions.cli import base as command
 
     command.facts(directory, names=names or [])
@@ -55,16 +55,16 @@ def base_facts(
 
 @base_app.command("tokenizer")
 def base_tokenizer(
-    directory: Annotated[Path, typer.Argument(help="The base model's folder, with its shoal-manifest.json.")],
+    directory: Annotated[Path, typer.Argument(help="Folder of the base model, with its shoal-manifest.json.")],
     *,
-    endpoint: Annotated[str, typer.Option(help="The object store, such as https://s3.example.com.")],
+    endpoint: Annotated[str, typer.Option(help="Address of the object store, such as https://s3.example.com.")],
     credentials: Annotated[
-        Path, typer.Option(help='A file {"access_key_id", "secret_access_key"} that may write below tokenizers/.')
+        Path, typer.Option(help='File {"access_key_id", "secret_access_key"} that permits writes below tokenizers/.')
     ],
-    bucket: Annotated[str, typer.Option(help="The installation's bucket of models.")] = "shoal-models",
+    bucket: Annotated[str, typer.Option(help="Bucket of the installation's models.")] = "shoal-models",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put a base model's tokenizer and chat template into the store, where gateways fetch them."""
+    """Upload a base model's tokenizer and chat template to the store, from which gateways fetch them."""
     from functions.cli import base as command
 
     command.tokenizer(
@@ -74,27 +74,30 @@ def base_tokenizer(
 
 @base_app.command("push")
 def base_push(
-    target: Annotated[str, typer.Argument(help="name@version, such as llama-3-8b@v1, or tenant/name@version.")],
-    source: Annotated[str, typer.Argument(help="The model's folder, or s3://bucket/prefix.")],
+    target: Annotated[str, typer.Argument(help="Name and version, such as llama-3-8b@v1, or tenant/name@version.")],
+    source: Annotated[str, typer.Argument(help="Folder of the model, or s3://bucket/prefix.")],
     *,
     endpoint: Annotated[
-        str | None, typer.Option(help="The object store, such as https://s3.example.com. None: the local fleet's.")
+        str | None,
+        typer.Option(help="Address of the object store, such as https://s3.example.com; by default the local fleet's."),
     ] = None,
     credentials: Annotated[
-        Path | None, typer.Option(help='A file {"access_key_id", "secret_access_key"} with all rights on the bucket.')
+        Path | None, typer.Option(help='File {"access_key_id", "secret_access_key"} with all rights on the bucket.')
     ] = None,
-    bucket: Annotated[str, typer.Option(help="The installation's bucket of models.")] = "shoal-models",
+    bucket: Annotated[str, typer.Option(help="Bucket of the installation's models.")] = "shoal-models",
     from_endpoint: Annotated[
-        str | None, typer.Option(help="Of an s3:// source elsewhere; by default the same store.")
+        str | None, typer.Option(help="Address of the object store of an s3:// source; by default the same store.")
     ] = None,
-    from_credentials: Annotated[Path | None, typer.Option(help="That may read the source; with the former.")] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Delete what a download left, such as .cache.")] = False,
+    from_credentials: Annotated[
+        Path | None, typer.Option(help="Credentials file to read the source; with --from-endpoint.")
+    ] = None,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete leftovers of a download, such as .cache.")] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Read back what the store has of it, and repair what has rotted.")
+        bool, typer.Option("--again", help="Read back the stored parts of the version, and repair damaged ones.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put a version of a base model's weights into the store, where replicas fetch it; goes on where it was killed."""
+    """Upload a version of a base model's weights, which replicas fetch from the store. A killed upload resumes."""
     from functions.cli import base_push as command
 
     to = command.Bucket(endpoint, credentials, bucket)
@@ -104,21 +107,24 @@ def base_push(
 
 @base_app.command("compiled")
 def base_compiled(
-    target: Annotated[str, typer.Argument(help="name@version of weights that were pushed, such as llama-3-8b@v1.")],
-    cache_root: Annotated[Path, typer.Argument(help="VLLM_CACHE_ROOT of a replica of it that has started.")],
+    target: Annotated[str, typer.Argument(help="Name and version of pushed weights, such as llama-3-8b@v1.")],
+    cache_root: Annotated[Path, typer.Argument(help="VLLM_CACHE_ROOT of a started replica of the weights.")],
     *,
-    engine: Annotated[str, typer.Option(help="The engine's version, such as 0.32.0.")],
-    accelerator: Annotated[str, typer.Option(help="Your word for the kind that it ran on, such as h100 or cpu.")],
+    engine: Annotated[str, typer.Option(help="Version of the engine, such as 0.32.0.")],
+    accelerator: Annotated[
+        str, typer.Option(help="Your name for the accelerator of the replica, such as h100 or cpu.")
+    ],
     endpoint: Annotated[
-        str | None, typer.Option(help="The object store, such as https://s3.example.com. None: the local fleet's.")
+        str | None,
+        typer.Option(help="Address of the object store, such as https://s3.example.com; by default the local fleet's."),
     ] = None,
     credentials: Annotated[
-        Path | None, typer.Option(help='A file {"access_key_id", "secret_access_key"} with all rights on the bucket.')
+        Path | None, typer.Option(help='File {"access_key_id", "secret_access_key"} with all rights on the bucket.')
     ] = None,
-    bucket: Annotated[str, typer.Option(help="The installation's bucket of models.")] = "shoal-models",
+    bucket: Annotated[str, typer.Option(help="Bucket of the installation's models.")] = "shoal-models",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put what one replica's engine compiled beside its weights, so that no other one compiles it."""
+    """Store the compile cache of one replica's engine with its weights, so that other replicas need not compile."""
     from functions.cli import base_push as command
     from functions.cli.base_push import Bucket
 
@@ -134,27 +140,38 @@ class Turn(StrEnum):
 
 def secrets(
     *,
-    read_s3: Annotated[Path | None, typer.Option(help="S3 credentials that may read: controller, agents.")] = None,
-    registry_s3: Annotated[Path | None, typer.Option(help="All rights on the bucket of artifacts.")] = None,
-    gateway_s3: Annotated[Path | None, typer.Option(help="All rights on the bucket of batches.")] = None,
-    database_password: Annotated[Path | None, typer.Option(help="Postgres's.")] = None,
-    git_token: Annotated[Path | None, typer.Option(help="May read the repository; with the git source.")] = None,
-    git_webhook_secret: Annotated[
-        Path | None, typer.Option(help="What the git server signs its deliveries with; with components/git-webhook.")
+    read_s3: Annotated[
+        Path | None, typer.Option(help="File with S3 credentials to read, for controller and agents.")
     ] = None,
-    pepper: Annotated[Path | None, typer.Option(help="Of another region; made up if absent.")] = None,
-    regions_token: Annotated[Path | None, typer.Option(help="The same in all regions; with components/region.")] = None,
+    registry_s3: Annotated[
+        Path | None, typer.Option(help="File with S3 credentials with all rights on the bucket of artifacts.")
+    ] = None,
+    gateway_s3: Annotated[
+        Path | None, typer.Option(help="File with S3 credentials with all rights on the bucket of batches.")
+    ] = None,
+    database_password: Annotated[Path | None, typer.Option(help="File with the password of Postgres.")] = None,
+    git_token: Annotated[
+        Path | None, typer.Option(help="File with a token to read the repository; with the git source.")
+    ] = None,
+    git_webhook_secret: Annotated[
+        Path | None,
+        typer.Option(help="File with the secret of the git server's deliveries; with components/git-webhook."),
+    ] = None,
+    pepper: Annotated[Path | None, typer.Option(help="File with another region's pepper; random by default.")] = None,
+    regions_token: Annotated[
+        Path | None, typer.Option(help="File with the token of all regions; with components/region.")
+    ] = None,
     rotate: Annotated[
         Turn | None,
-        typer.Option(help="Change the internal token and what follows: add a new one, show it, drop the old one."),
+        typer.Option(help="Step of the internal token's rotation: add a new one, send it, drop the old one."),
     ] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the steps without executing them.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make the Secrets of an installation that are missing; what exists is kept. S3: {"access_key_id", …} as JSON."""
+    """Create the missing Secrets of an installation, and keep existing ones. S3 files: {"access_key_id", …} as JSON."""
     from functions.cli.cluster import secrets as command
     from functions.cli.cluster.access import ClusterChoice
 
@@ -184,7 +201,7 @@ def doctor(
     models_namespace: ModelsNamespaceOption = "shoal-models",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Look at a cluster: what an installation needs, what is missing, how to mend it; exit 1 where something is."""
+    """Check a cluster: what an installation needs, what is missing and how to fix it; exit 1 if a check fails."""
     from functions.cli.cluster import doctor as command
     from functions.cli.cluster.access import ClusterChoice
 
@@ -193,14 +210,14 @@ def doctor(
 
 def events(
     *,
-    last: Annotated[int, typer.Option("-n", "--last", min=1, max=10_000)] = 50,
-    warnings: Annotated[bool, typer.Option("--warnings", help="Warnings only.")] = False,
+    last: Annotated[int, typer.Option("-n", "--last", min=1, max=10_000, help="Number of events to show.")] = 50,
+    warnings: Annotated[bool, typer.Option("--warnings", help="Show warnings only.")] = False,
     context: ContextOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """What happened on a cluster within its last hour, the newest last."""
+    """Show the events of a cluster in its last hour, the newest last."""
     from functions.cli.cluster import status as command
     from functions.cli.cluster.access import ClusterChoice
 
@@ -209,7 +226,7 @@ def events(
 
 
 def console(context: ContextOption = None, namespace: NamespaceOption = "shoal") -> None:
-    """The registry's page, of a cluster, at an address of this machine; through the API server, until ctrl-c."""
+    """Serve the console of a cluster's registry at a local address, through the API server, until Ctrl-C."""
     from functions.cli.cluster import tunnel as command
     from functions.cli.cluster.access import ClusterChoice
 
@@ -217,24 +234,26 @@ def console(context: ContextOption = None, namespace: NamespaceOption = "shoal")
 
 
 def drain(
-    replica: Annotated[str, typer.Argument(help="A pod of a pool, as `shoal status` names it.")],
+    replica: Annotated[str, typer.Argument(help="Pod of a pool, as `shoal status` names it.")],
     *,
     timeout_s: Annotated[
         float,
-        typer.Option("--timeout", min=1.0, max=86_400.0, help="Seconds for what it has; then it takes work again."),
+        typer.Option(
+            "--timeout", min=1.0, max=86_400.0, help="Seconds for running requests; then it accepts work again."
+        ),
     ] = 600.0,
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
 ) -> None:
-    """End one replica of a cluster without losing a request: gateways hear it, what it has ends, its pod is evicted."""
+    """Drain one replica of a cluster without losing a request, and evict its pod."""
     from functions.cli.cluster import drain as command
     from functions.cli.cluster.access import ClusterChoice
     from functions.cli.refused import CommandRefused
 
     if context is None:
-        here = f"on this machine `shoal restart {replica}` drains it first"
-        raise CommandRefused(f"{here}; for a cluster's say --context, - for the current one")
+        here = f"for the local fleet use `shoal restart {replica}`, which drains first"
+        raise CommandRefused(f"`shoal drain` needs --context, - for the current one; {here}")
     command.drain(ClusterChoice(context, namespace, models_namespace), replica, timeout_s)
 
 

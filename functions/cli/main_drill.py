@@ -9,29 +9,31 @@ from functions.cli.options import Output, OutputOption
 
 
 def drill(
-    names: Annotated[list[str] | None, typer.Argument(help="Failure modes, as --list names them.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Drills to run; --list shows their names.")] = None,
     *,
-    list_them: Annotated[bool, typer.Option("--list", help="What there is, and what each needs.")] = False,
-    all_of_them: Annotated[bool, typer.Option("--all", help="One after the other; ends with a table.")] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List the drills and what each needs.")] = False,
+    all_of_them: Annotated[
+        bool, typer.Option("--all", help="Run all drills one after the other, and print a table.")
+    ] = False,
     tenant: Annotated[
-        str | None, typer.Option(help="Whose key the drill makes for its load; by default the first demo tenant.")
+        str | None, typer.Option(help="Tenant of the key for the drill's load; by default the first demo tenant.")
     ] = None,
     windows: Annotated[
-        float, typer.Option(help="How much shorter alerts look back meanwhile, 0.2 to 1: 1 is as on production.")
+        float, typer.Option(help="Factor for the alerts' time windows, 0.2 to 1; 1 is as in production.")
     ] = 0.2,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw what happened: .svg, .png or .html; of several drills, a folder.")
+        Path | None, typer.Option(help="File for a chart (.svg, .png or .html); a folder for several drills.")
     ] = None,
     kept: Annotated[
-        bool, typer.Option("--kept", help="Play nothing: show, or --plot, the newest report that is kept of each.")
+        bool, typer.Option("--kept", help="Show, or --plot, the newest stored report of each drill; run nothing.")
     ] = False,
     consent: Annotated[
         list[str] | None,
-        typer.Option("--i-consent-on-production", help="The drill's name again, where it is production; repeat."),
+        typer.Option("--i-consent-on-production", help="Name of the drill again, to run it on production; repeatable."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Play a failure mode on the running local fleet: fault, alert, recovery; exit 1 where something did not hold."""
+    """Run a failure mode on the running local fleet: fault, alert, recovery; exit 1 if a check fails."""
     from functions.cli.drill import command
 
     if list_them:

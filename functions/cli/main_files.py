@@ -20,11 +20,11 @@ from functions.simulator.fleet.start_times import StartSource
 @with_registry_options
 def diff(
     path: Annotated[
-        Path | None, typer.Argument(help="A folder or a file; by default the folder that you are in.")
+        Path | None, typer.Argument(help="Folder or file of the configuration; by default the current folder.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """What a configuration would change in what the fleet runs now."""
+    """Show what a configuration would change in the running fleet."""
     from functions.cli import diff as command
 
     command.diff(path, as_json=output is Output.JSON)
@@ -32,40 +32,45 @@ def diff(
 
 def plan(
     path: Annotated[
-        Path | None, typer.Argument(help="A folder, or a repository with --rev; by default the folder that you are in.")
+        Path | None, typer.Argument(help="Folder, or with --rev a repository; by default the current folder.")
     ] = None,
     *,
     base: Annotated[
         str | None,
-        typer.Option(help="A revision to compare with. None: what the cluster or the local fleet runs, else HEAD."),
+        typer.Option(help="Revision to compare with; by default what the cluster or the local fleet runs, else HEAD."),
     ] = None,
     revision: Annotated[
-        str | None, typer.Option("--rev", help="Plan this revision instead of the files of the working tree.")
+        str | None, typer.Option("--rev", help="Revision to plan instead of the working tree's files.")
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Requests to play. None: the fleet's own last hour, else made up."),
+        typer.Option(help="Trace of requests to simulate; by default the fleet's own last hour, else synthetic ones."),
     ] = None,
     pool: Annotated[
-        list[str] | None, typer.Option(help="Pools of a trace that names none; repeat. None: those that change.")
+        list[str] | None,
+        typer.Option(help="Pool for requests of a trace without pools; repeatable. Default: pools that change."),
     ] = None,
     load: Annotated[
         list[str] | None,
-        typer.Option(help="Of a trace that is not the fleet's own: 0.7 of what its replicas can do, or POOL=0.7."),
+        typer.Option(help="Load as a share of capacity (0.7, or POOL=0.7); ignored for the fleet's own trace."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=50, help="Windows of the traffic, each played on both sides.")] = 5,
-    requests: Annotated[int, typer.Option(min=50, max=200_000, help="Of a window, at most.")] = 4_000,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=50, help="Number of traffic windows, each simulated on both sides.")
+    ] = 5,
+    requests: Annotated[int, typer.Option(min=50, max=200_000, help="Maximum number of requests in a window.")] = 4_000,
     start: Annotated[
         StartSource,
-        typer.Option(help="What a replica that is started waits for: an accelerator (cold), or its weights."),
+        typer.Option(help="What a new replica waits for: an accelerator (cold), or its weights."),
     ] = "cold",
-    plot: Annotated[Path | None, typer.Option(help="Draw queue, first tokens and replicas: .svg or .png.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File (.svg or .png) for a chart of queue, first tokens and replicas.")
+    ] = None,
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """What a configuration would do to first tokens, refusals and cost, simulated; exit 1 where it breaks a promise."""
+    """Simulate how a configuration changes first tokens, rejections and cost; exit 1 if it breaks a promise."""
     from functions.cli import plan as command
     from functions.cli.cluster.access import ClusterChoice
 
@@ -86,13 +91,15 @@ def validate(
     *,
     crds: Annotated[
         Path | None,
-        typer.Option(envvar="SHOAL_CRDS_DIR", help="A folder with KServe's CRDs: judge InferenceServices by them too."),
+        typer.Option(
+            envvar="SHOAL_CRDS_DIR", help="Folder with KServe's CRDs, to check InferenceServices against them too."
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check a configuration: what is wrong, in which file and line, and how to put it right.
+    """Check a configuration, and report each problem with its file, line and correction.
 
-    Without a path: inferenceservices/, policies/ and registry/ of this folder, as `shoal up` takes them.
+    Without a path, check inferenceservices/, policies/ and registry/ in the current folder, like `shoal up`.
     """
     from functions.cli import validate as command
 
@@ -101,9 +108,9 @@ def validate(
 
 def schema(
     *,
-    kind: Annotated[str | None, typer.Option(help="One kind only, such as Tenant.")] = None,
-    crd: Annotated[bool, typer.Option("--crd", help="CustomResourceDefinitions, as YAML.")] = False,
-    write: Annotated[Path | None, typer.Option(help="With --crd: write a file for each into this folder.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Kind to print, such as Tenant; by default all.")] = None,
+    crd: Annotated[bool, typer.Option("--crd", help="Print CustomResourceDefinitions as YAML.")] = False,
+    write: Annotated[Path | None, typer.Option(help="With --crd: folder in which to write a file for each.")] = None,
 ) -> None:
     """Print the kinds as JSON Schema, which editors understand, or as CustomResourceDefinitions for Kubernetes."""
     from functions.cli import schema as command
@@ -113,12 +120,12 @@ def schema(
 
 @with_registry_options
 def promote(
-    model: Annotated[str, typer.Argument(help="tenant/name.")],
-    version: Annotated[str, typer.Argument(help="A version that the model has.")],
+    model: Annotated[str, typer.Argument(help="Model id: tenant/name.")],
+    version: Annotated[str, typer.Argument(help="Version of the model.")],
     channel: ChannelOption = "stable",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Move a channel to another version: edits the YAML for you to commit, or asks the registry."""
+    """Move a channel to another version: edit the YAML for you to commit, or call the registry."""
     from functions.cli import promote as command
 
     command.promote(model, version, channel, as_json=output is Output.JSON)
@@ -126,32 +133,34 @@ def promote(
 
 def capacity(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="InferenceServices: files or folders. None: inferenceservices/.")
+        list[Path] | None, typer.Argument(help="Files or folders of InferenceServices; by default inferenceservices/.")
     ] = None,
     *,
-    pool: Annotated[list[str] | None, typer.Option(help="Only these pools; repeat.")] = None,
-    model_dir: Annotated[Path | None, typer.Option(help="The model's folder: its config.json is read.")] = None,
+    pool: Annotated[list[str] | None, typer.Option(help="Pool to include; repeatable. Default: all.")] = None,
+    model_dir: Annotated[Path | None, typer.Option(help="Folder of the model, whose config.json is read.")] = None,
     on: Annotated[
         list[str] | None,
-        typer.Option("--accelerator", help="PRODUCT or POOL=PRODUCT; NAME=GiB:TB/s:TFLOPS16:TFLOPS8 for another."),
+        typer.Option("--accelerator", help="PRODUCT or POOL=PRODUCT; NAME=GiB:TB/s:TFLOPS16:TFLOPS8 if unlisted."),
     ] = None,
-    load: Annotated[list[str] | None, typer.Option(help="POOL=REQUESTS/S: how many replicas does it take?")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Median, of the load.")] = 1000,
-    output_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Median, of the load.")] = 200,
-    ttft_slo: Annotated[str, typer.Option(help="For 99 of 100 first tokens.")] = "1500ms",
-    itl_slo: Annotated[str | None, typer.Option(help="The same between tokens, such as 100ms. None: any.")] = None,
+    load: Annotated[list[str] | None, typer.Option(help="Load for which to count replicas: POOL=REQUESTS/S.")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Median prompt tokens of a request.")] = 1000,
+    output_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Median output tokens of a request.")] = 200,
+    ttft_slo: Annotated[str, typer.Option(help="Time to first token that 99 % of requests must meet.")] = "1500ms",
+    itl_slo: Annotated[
+        str | None, typer.Option(help="Time between tokens for 99 %, such as 100ms. Default: none.")
+    ] = None,
     nodes: Annotated[
-        list[str] | None, typer.Option(help="Where to place them: 16x8xNVIDIA-H100-80GB-HBM3; repeat.")
+        list[str] | None, typer.Option(help="Nodes for placement, such as 16x8xNVIDIA-H100-80GB-HBM3; repeatable.")
     ] = None,
     price: Annotated[
-        list[str] | None, typer.Option(help="PRICE or PRODUCT=PRICE of an accelerator an hour, in your money.")
+        list[str] | None, typer.Option(help="Price of an accelerator an hour: PRICE or PRODUCT=PRICE; any currency.")
     ] = None,
     api_price: Annotated[
-        float | None, typer.Option(min=0.000001, help="What a million tokens cost elsewhere, for the break-even.")
+        float | None, typer.Option(min=0.000001, help="Price of a million tokens elsewhere, for the break-even.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """What models need of memory, how many replicas a load takes, where they fit, what a million tokens cost."""
+    """Compute the memory of models, replicas for a load, their placement, and the cost of a million tokens."""
     from functions.cli import capacity_options
     from functions.cli.capacity import capacity as command
 

@@ -20,23 +20,23 @@ from functions.cli.options import (
 def up(
     engine: EngineOption = EngineChoice.VLLM,
     replicas: ReplicasOption = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once the controller runs.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the controller runs.")] = False,
 ) -> None:
-    """Start the local fleet, or bring the running one to these options; ends with a first answer."""
+    """Start the local fleet, or change the running one to these options, and show a first answer."""
     from functions.cli import up as command
 
     command.up(engine.value, replicas, detach=detach)
 
 
 def prepare(engine: EngineOption = EngineChoice.VLLM) -> None:
-    """Make what the fleet needs (engine environment, base model, certificates …) and start nothing."""
+    """Prepare what the fleet needs (engine environment, base model, certificates …) without starting it."""
     from functions.cli import up
 
     up.prepare(engine.value)
 
 
 def down() -> None:
-    """Drain and stop the local fleet; nothing is left running, whoever started it."""
+    """Drain and stop all processes of the local fleet."""
     from functions.cli import up as command
 
     command.down()
@@ -44,17 +44,17 @@ def down() -> None:
 
 def front(
     print_only: Annotated[
-        bool, typer.Option("--print", help="Show haproxy's configuration and start nothing.")
+        bool, typer.Option("--print", help="Print haproxy's configuration instead of starting it.")
     ] = False,
 ) -> None:
-    """One address for all regions of this machine: haproxy, in the foreground, until it is ended."""
+    """Run haproxy in the foreground as one address for all regions of this machine."""
     from functions.cli import front as command
 
     command.front(print_only=print_only)
 
 
 def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Print the exports with which any OpenAI client talks to the local fleet: eval "$(shoal env)"."""
+    """Print environment variables for OpenAI clients of the local fleet: eval "$(shoal env)"."""
     from functions.cli import local_commands as command
 
     command.env(tenant, as_json=output is Output.JSON)
@@ -63,14 +63,16 @@ def env(tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> Non
 def restart(
     name: Annotated[
         str,
-        typer.Argument(help="A process or a replica, as `shoal status` names it; on a cluster a process or a pool."),
+        typer.Argument(help="Process or replica from `shoal status`; on a cluster a process or a pool."),
     ],
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
     models_namespace: ModelsNamespaceOption = "shoal-models",
 ) -> None:
-    """Restart one process or replica: drained first; the gateway without refusing a connection. On a cluster, as its
-    kind rolls pods: a pool one replica after the other."""
+    """Restart one process or replica. It drains first, and the gateway refuses no connection meanwhile.
+
+    On a cluster the pods are replaced in a rolling update, for a pool one replica after the other.
+    """
     if context is not None:
         from functions.cli.cluster.access import ClusterChoice
         from functions.cli.cluster.restart import restart as in_cluster
@@ -83,20 +85,20 @@ def restart(
 
 
 def clear_accelerator(
-    replica: Annotated[str, typer.Argument(help="The replica that is out for its accelerator.")],
+    replica: Annotated[str, typer.Argument(help="Replica that is out of service because of its accelerator.")],
 ) -> None:
-    """A failed accelerator was looked after: its replica takes requests again. On Kubernetes annotate the node."""
+    """Return a replica to service after its failed accelerator was repaired. On Kubernetes annotate the node."""
     from functions.cli import local_commands as command
 
     command.clear_accelerator(replica)
 
 
 def suspend(
-    reason: Annotated[str, typer.Option(help="Why, for whoever looks at `shoal status`.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, which `shoal status` shows.")] = "",
     context: FleetOption = None,
     namespace: NamespaceOption = "shoal",
 ) -> None:
-    """Stop following the branch, or a cluster's objects: what runs goes on, nothing is changed."""
+    """Stop following the branch, or a cluster's objects. Running processes continue unchanged."""
     if context is not None:
         from functions.cli.cluster import orders
         from functions.cli.cluster.access import ClusterChoice
@@ -109,7 +111,7 @@ def suspend(
 
 
 def resume(context: FleetOption = None, namespace: NamespaceOption = "shoal") -> None:
-    """Follow again, beginning with what came meanwhile."""
+    """Follow the branch or objects again, and apply the changes made meanwhile."""
     if context is not None:
         from functions.cli.cluster import orders
         from functions.cli.cluster.access import ClusterChoice
@@ -122,7 +124,7 @@ def resume(context: FleetOption = None, namespace: NamespaceOption = "shoal") ->
 
 
 def reconcile(context: FleetOption = None, namespace: NamespaceOption = "shoal") -> None:
-    """Look now, and make sure that everything is as declared."""
+    """Reconcile now: apply the declared configuration and correct deviations."""
     if context is not None:
         from functions.cli.cluster import orders
         from functions.cli.cluster.access import ClusterChoice

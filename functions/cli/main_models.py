@@ -16,24 +16,24 @@ from functions.cli.options import (
     with_registry_options,
 )
 
-adapter_app = typer.Typer(name="adapter", help="Adapters: from a folder to a model.", no_args_is_help=True)
-rollout_app = typer.Typer(name="rollout", help="Rollouts: watched, held, ended.", no_args_is_help=True)
-key_app = typer.Typer(name="key", help="API keys of tenants.", no_args_is_help=True)
+adapter_app = typer.Typer(name="adapter", help="Publish adapters.", no_args_is_help=True)
+rollout_app = typer.Typer(name="rollout", help="Watch and control rollouts.", no_args_is_help=True)
+key_app = typer.Typer(name="key", help="Manage API keys of tenants.", no_args_is_help=True)
 
 
 @adapter_app.command("push")
 @with_registry_options
 def adapter_push(
-    target: Annotated[str, typer.Argument(help="tenant/name@version, such as acme/support-bot@v3.")],
-    directory: Annotated[Path, typer.Argument(help="The folder with adapter_config.json and the weights.")],
+    target: Annotated[str, typer.Argument(help="Model and version: tenant/name@version, such as acme/support-bot@v3.")],
+    directory: Annotated[Path, typer.Argument(help="Folder with adapter_config.json and the weights.")],
     *,
-    promote_it: Annotated[bool, typer.Option("--promote", help="Move the channel to it at once.")] = False,
-    base: Annotated[str | None, typer.Option(help="Of a new model: the base model that it adapts.")] = None,
+    promote_it: Annotated[bool, typer.Option("--promote", help="Move the channel to the version.")] = False,
+    base: Annotated[str | None, typer.Option(help="Base model, if the model is new.")] = None,
     channel: ChannelOption = "stable",
     rollout: Annotated[
-        str | None, typer.Option(help="The RolloutPolicy by which the model's channels move from now on.")
+        str | None, typer.Option(help="RolloutPolicy that moves the model's channels from now on.")
     ] = None,
-    wait: Annotated[bool, typer.Option(help="Until gateways know the version; a minute at the most.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until gateways know the version, at most a minute.")] = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check an adapter, send it, and register it as a version of a model."""
@@ -53,11 +53,11 @@ def adapter_push(
 @rollout_app.command("ls")
 @with_registry_options
 def rollout_ls(
-    every: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
-    model: Annotated[str | None, typer.Option(help="Of this model only.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Include rollouts that ended.")] = False,
+    model: Annotated[str | None, typer.Option(help="Model of the rollouts.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The rollouts that are on their way."""
+    """List active rollouts."""
     from functions.cli import rollout as command
 
     command.ls(every=every, model=model, as_json=output is Output.JSON)
@@ -66,7 +66,7 @@ def rollout_ls(
 @rollout_app.command("watch")
 @with_registry_options
 def rollout_watch(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
-    """Both groups side by side until the rollout ends; exit status 1 where it was rolled back."""
+    """Show both groups side by side until the rollout ends; exit status 1 if it was rolled back."""
     from functions.cli import rollout as command
 
     command.watch(rollout, as_json=output is Output.JSON)
@@ -75,7 +75,7 @@ def rollout_watch(rollout: RolloutArgument, output: OutputOption = Output.TABLE)
 @rollout_app.command("pause")
 @with_registry_options
 def rollout_pause(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
-    """Stay at this stage until it is resumed."""
+    """Hold a rollout at its current stage until it is resumed."""
     from functions.cli import rollout as command
 
     command.send_action(rollout, "pause", "", as_json=output is Output.JSON)
@@ -84,7 +84,7 @@ def rollout_pause(rollout: RolloutArgument, output: OutputOption = Output.TABLE)
 @rollout_app.command("resume")
 @with_registry_options
 def rollout_resume(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
-    """Go on after a pause; of one that was rolled back: try again from the beginning."""
+    """Continue a paused rollout, or restart one that was rolled back."""
     from functions.cli import rollout as command
 
     command.send_action(rollout, "resume", "", as_json=output is Output.JSON)
@@ -93,7 +93,7 @@ def rollout_resume(rollout: RolloutArgument, output: OutputOption = Output.TABLE
 @rollout_app.command("promote")
 @with_registry_options
 def rollout_promote(rollout: RolloutArgument, output: OutputOption = Output.TABLE) -> None:
-    """Everything to the new version now, whatever the stages say."""
+    """Send all traffic to the new version now, regardless of the stages."""
     from functions.cli import rollout as command
 
     command.send_action(rollout, "promote", "", as_json=output is Output.JSON)
@@ -102,7 +102,7 @@ def rollout_promote(rollout: RolloutArgument, output: OutputOption = Output.TABL
 @rollout_app.command("rollback")
 @with_registry_options
 def rollout_rollback(rollout: RolloutArgument, reason: ReasonOption = "", output: OutputOption = Output.TABLE) -> None:
-    """Everything back to the old version now."""
+    """Return all traffic to the old version now."""
     from functions.cli import rollout as command
 
     command.send_action(rollout, "rollback", reason, as_json=output is Output.JSON)
@@ -111,23 +111,23 @@ def rollout_rollback(rollout: RolloutArgument, reason: ReasonOption = "", output
 @key_app.command("create")
 @with_registry_options
 def key_create(
-    tenant: Annotated[str, typer.Argument(help="Whose key.")],
+    tenant: Annotated[str, typer.Argument(help="Tenant of the key.")],
     *,
-    key_id: Annotated[str | None, typer.Option("--id", help="Its public part; one is made up if absent.")] = None,
+    key_id: Annotated[str | None, typer.Option("--id", help="Public part of the key; random by default.")] = None,
     scopes: Annotated[
-        list[Scope] | None, typer.Option("--scope", help="What it may do; repeat it for several.")
+        list[Scope] | None, typer.Option("--scope", help="Permission of the key; repeatable. Default: inference.")
     ] = None,
-    max_class: Annotated[PriorityClass, typer.Option(help="The best class that it may ask for.")] = (
+    max_class: Annotated[PriorityClass, typer.Option(help="Highest class that the key may request.")] = (
         PriorityClass.INTERACTIVE
     ),
-    expires: Annotated[str | None, typer.Option(help="The last day (2027-06-30) or a moment, in UTC.")] = None,
+    expires: Annotated[str | None, typer.Option(help="Last day (2027-06-30) or a time, in UTC.")] = None,
     limits: Annotated[
         list[str] | None,
-        typer.Option("--limit", help="requestsPerMinute=60: a limit of this key alone; repeat it for several."),
+        typer.Option("--limit", help="Limit of this key alone, such as requestsPerMinute=60; repeatable."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a key and print it, this once."""
+    """Create a key and print it. It is never shown again."""
     from functions.cli import key as command
 
     chosen = [scope.value for scope in scopes or [Scope.INFERENCE]]
@@ -144,8 +144,10 @@ def key_create(
 
 @key_app.command("ls")
 @with_registry_options
-def key_ls(tenant: Annotated[str, typer.Argument(help="Whose keys.")], output: OutputOption = Output.TABLE) -> None:
-    """The keys that the registry made for a tenant; never what they are made of."""
+def key_ls(
+    tenant: Annotated[str, typer.Argument(help="Tenant of the keys.")], output: OutputOption = Output.TABLE
+) -> None:
+    """List the keys that the registry created for a tenant, without their secrets."""
     from functions.cli import key as command
 
     command.ls(tenant, as_json=output is Output.JSON)
@@ -154,19 +156,19 @@ def key_ls(tenant: Annotated[str, typer.Argument(help="Whose keys.")], output: O
 @key_app.command("mint")
 def key_mint(
     *,
-    key_id: Annotated[str, typer.Option("--id", help="Its public part, unique in the installation.")],
-    pepper_file: Annotated[str, typer.Option(help="The installation's pepper; - reads it from standard input.")],
-    environment: Annotated[str, typer.Option(help="A word in the key's text, for whoever finds one.")] = "live",
+    key_id: Annotated[str, typer.Option("--id", help="Public part of the key, unique in the installation.")],
+    pepper_file: Annotated[str, typer.Option(help="File with the installation's pepper, or - for standard input.")],
+    environment: Annotated[str, typer.Option(help="Environment name in the key's text.")] = "live",
     scopes: Annotated[
-        list[Scope] | None, typer.Option("--scope", help="What it may do; repeat it for several.")
+        list[Scope] | None, typer.Option("--scope", help="Permission of the key; repeatable. Default: inference.")
     ] = None,
-    max_class: Annotated[PriorityClass, typer.Option(help="The best class that it may ask for.")] = (
+    max_class: Annotated[PriorityClass, typer.Option(help="Highest class that the key may request.")] = (
         PriorityClass.INTERACTIVE
     ),
-    expires: Annotated[str | None, typer.Option(help="The last day (2027-06-30) or a moment, in UTC.")] = None,
+    expires: Annotated[str | None, typer.Option(help="Last day (2027-06-30) or a time, in UTC.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a key without a registry, and print what the Tenant's YAML is to list."""
+    """Create a key without a registry, and print the entry for the Tenant's YAML."""
     from functions.cli import key as command
 
     command.mint(
@@ -183,11 +185,11 @@ def key_mint(
 @key_app.command("revoke")
 @with_registry_options
 def key_revoke(
-    tenant: Annotated[str, typer.Argument(help="Whose key.")],
-    key_id: Annotated[str, typer.Argument(help="The key's id, as `key create` printed it.")],
+    tenant: Annotated[str, typer.Argument(help="Tenant of the key.")],
+    key_id: Annotated[str, typer.Argument(help="Id of the key, as printed by `key create`.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Withdraw a key."""
+    """Revoke a key."""
     from functions.cli import key as command
 
     command.revoke(tenant, key_id, as_json=output is Output.JSON)
@@ -196,18 +198,18 @@ def key_revoke(
 @with_registry_options
 def usage(
     *,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Only of this pool.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Tenant whose usage to show.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model whose usage to show.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool whose usage to show.")] = None,
     by: Annotated[
-        str, typer.Option(help="Comma-separated: tenant, model, version, pool, class, day, hour.")
+        str, typer.Option(help="Groups, comma-separated: tenant, model, version, pool, class, day, hour.")
     ] = "tenant,model",
-    since: Annotated[str, typer.Option(help="24h or 7d ago, a date, or 2027-06-30T18:00:00Z.")] = "30d",
-    until: Annotated[str | None, typer.Option(help="The same. Default: now.")] = None,
-    pools: Annotated[bool, typer.Option("--pools", help="Of each pool: paid, used, idle, and its break-even.")] = False,
+    since: Annotated[str, typer.Option(help="Start: 24h or 7d ago, a date, or 2027-06-30T18:00:00Z.")] = "30d",
+    until: Annotated[str | None, typer.Option(help="End, in the same formats; by default now.")] = None,
+    pools: Annotated[bool, typer.Option("--pools", help="Show paid, used and idle time of pools.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Requests, tokens, accelerator-seconds and cost, by tenant, model, day or what else."""
+    """Show requests, tokens, accelerator-seconds and cost by tenant, model, day or other groups."""
     from functions.cli import usage as command
 
     as_json = output is Output.JSON

@@ -32,38 +32,40 @@ class Output(StrEnum):
     JSON = "json"
 
 
-EngineOption = Annotated[EngineChoice, typer.Option(help="vllm: the real engine; sim: simulated, ready in seconds.")]
+EngineOption = Annotated[EngineChoice, typer.Option(help="Engine: vllm (real), or sim (simulated, ready in seconds).")]
 ReplicasOption = Annotated[
-    int | None, typer.Option(min=1, max=20, help="Replicas of each pool, instead of what its YAML says.")
+    int | None, typer.Option(min=1, max=20, help="Replicas of each pool, instead of the number in its YAML.")
 ]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
-ChannelOption = Annotated[str, typer.Option(help="The channel that moves; callers who name none get `stable`.")]
-ReasonOption = Annotated[str, typer.Option(help="Why, for the audit and for whoever looks at the rollout.")]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
+ChannelOption = Annotated[str, typer.Option(help="Channel to move; requests without a channel use `stable`.")]
+ReasonOption = Annotated[str, typer.Option(help="Reason, for the audit log and the rollout's status.")]
 RolloutArgument = Annotated[
-    str, typer.Argument(help="A rollout's id, or a model (tenant/name[:channel]) for its newest one.")
+    str, typer.Argument(help="Rollout id, or model (tenant/name[:channel]) for its newest rollout.")
 ]
-TenantOption = Annotated[str | None, typer.Option(help="Whose demo key to use; by default the first tenant's.")]
+TenantOption = Annotated[
+    str | None, typer.Option(help="Tenant whose demo key to use; by default the model's, else the first.")
+]
 
 ContextOption = Annotated[
     str | None,
-    typer.Option(envvar="SHOAL_CLI_CONTEXT", help="A context of the kubeconfig; by default the current one."),
+    typer.Option(envvar="SHOAL_CLI_CONTEXT", help="Kubeconfig context; by default the current one."),
 ]
-NamespaceOption = Annotated[str, typer.Option(envvar="SHOAL_CLI_NAMESPACE", help="Where the installation is.")]
-ModelsNamespaceOption = Annotated[str, typer.Option(help="Where its engines are.")]
+NamespaceOption = Annotated[str, typer.Option(envvar="SHOAL_CLI_NAMESPACE", help="Namespace of the installation.")]
+ModelsNamespaceOption = Annotated[str, typer.Option(help="Namespace of the engines.")]
 FleetOption = Annotated[
     str | None,
     typer.Option(
         "--context",
         envvar="SHOAL_CLI_CONTEXT",
-        help="A context of the kubeconfig, - for its current one. None: the local fleet.",
+        help="Kubeconfig context of a cluster, - for the current one; by default the local fleet.",
     ),
 ]
 
 
 _OTHER_FLEET = typer.Option(
-    "--context", help="A context of the kubeconfig, - for its current one: its registry is asked."
+    "--context", help="Kubeconfig context, - for the current one, of the cluster whose registry to use."
 )
-_OTHER_NAMESPACE = typer.Option("--namespace", help="Where the installation is, on that cluster.")
+_OTHER_NAMESPACE = typer.Option("--namespace", help="Namespace of the installation on that cluster.")
 _REGISTRYS = {"context": Annotated[str | None, _OTHER_FLEET], "namespace": Annotated[str | None, _OTHER_NAMESPACE]}
 
 

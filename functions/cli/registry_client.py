@@ -40,21 +40,20 @@ class RegistryAccess(BaseSettings):
     )
 
     registry_url: str | None = None
-    """Where the registry answers: its own address, or a gateway's, which forwards what tenants call. Default: the local
-    fleet's."""
+    """Address of the registry, or of a gateway, which forwards calls of tenants. Default: the local fleet's."""
 
     key: SecretStr | None = None
-    """A tenant's key to show instead of the installation's token. Default: the token, where its file can be read."""
+    """Tenant's key to send instead of the installation's token. Default: the token, if its file can be read."""
 
     context: str | None = None
-    """A cluster's, of the kubeconfig (- for its current one): its registry is reached through the API server, with the
-    installation's token. Default: the local fleet."""
+    """Kubeconfig context (- for the current one) of the cluster whose registry to use, through the API server and with
+    the installation's token. Default: the local fleet."""
 
     namespace: str = "shoal"
-    """Where the installation is, on that cluster."""
+    """Namespace of the installation on that cluster."""
 
     ca_file: Path | None = None
-    """The authority that the registry's certificate comes from. Default: the local fleet's own, else the system's."""
+    """File with the certificate authority of the registry. Default: the local fleet's own, else the system's."""
 
 
 class RegistryRefusal(CommandRefused):

@@ -27,16 +27,16 @@ class TraceStoreAccess(BaseSettings):
     )  # fmt: skip
 
     url: str | None = None
-    """ClickHouse's HTTP interface. Default: the local fleet's own store, or with a context the cluster's."""
+    """Address of ClickHouse's HTTP interface. Default: the local fleet's store, or with a context the cluster's."""
 
     user: str = "default"
-    """Who may read its database `shoal`; with `url`."""
+    """User that may read the database `shoal`; with `url`."""
 
     password_file: Path | None = None
-    """That user's password; with `url`."""
+    """File with the user's password; with `url`."""
 
     ca_file: Path | None = None
-    """The authority of its certificate; with `url`. Default: the system's."""
+    """File with the certificate authority of the store; with `url`. Default: the system's."""
 
 
 @contextmanager
