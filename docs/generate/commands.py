@@ -3,7 +3,7 @@
 import enum
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -11,14 +11,35 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from docs.generate.markdown import code, page, sentence, table
+from docs.generate.markdown import code, csv_file, page, sentence, table
 from functions.cli.main import app
 
 _ABOUT = (
-    "Exit status: 0 good, 1 refused or failed, 2 wrong usage. `-o json` prints what programs read. "
-    "`shoal COMMAND --help` says the same as this page. `--region NAME` (`SHOAL_REGION`), before a command or behind "
-    "it, chooses one of several installations on this machine ([several regions](../how-to/regions.md))."
+    "This page is for users of the `shoal` command. It lists every command in one line; brackets mark what may be left "
+    "out. All {parameters} arguments and options, with default, environment variable and meaning, are in "
+    "[{file}]({file}). `shoal COMMAND --help` prints the same for one command.\n\n"
+    "- Exit status: 0 success, 1 refused or failed, 2 wrong usage.\n"
+    "- `-o json` prints JSON for programs.\n"
+    "- `--context NAME` selects a cluster by a context of the kubeconfig; the commands marked *yes* have it. Without "
+    "it, `doctor`, `secrets`, `events` and `console` use the current context, and the others use the local fleet or "
+    "the registry that `SHOAL_CLI_*` names ([settings](settings.md)).\n"
+    "- `--region NAME` (`SHOAL_REGION`), before or after a command, selects one of several installations on this "
+    "machine ([several regions](../how-to/regions.md))."
 )
+_FILE = "commands.csv"
+_HEAD = ("command", "argument or option", "default", "environment variable", "meaning")
+# Commands by purpose; a group's name stands for all of its commands.
+_GROUPS = {
+    "The fleet on this machine": ("prepare", "up", "down", "front", "env"),
+    "State of a fleet": ("status", "top", "logs", "events", "console", "trace", "traces", "usage", "chat"),
+    "Operations": ("restart", "drain", "clear-accelerator", "suspend", "resume", "reconcile", "drill"),
+    "Configuration": ("validate", "schema", "diff", "plan", "promote"),
+    "Models": ("adapter", "base"),
+    "Rollouts": ("rollout",),
+    "API keys": ("key",),
+    "Capacity": ("capacity", "simulate"),
+    "Installation on a cluster": ("doctor", "secrets"),
+}
 _TYPES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
@@ -26,11 +47,11 @@ _TYPES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 class Parameter:
     """One argument or option of a command."""
 
-    spellings: tuple[str, ...]  # of an option; none of an argument
-    takes: str  # what stands behind it; empty: nothing
+    spellings: tuple[str, ...]  # empty for an argument
+    takes: str  # placeholder of the value; empty if there is none
     default: Any
     help: str
-    variable: str  # of the environment
+    variable: str  # environment variable, or empty
     required: bool
     repeated: bool
 
@@ -59,12 +80,22 @@ class Command:
 
 
 def commands() -> Iterator[Command]:
-    """Every command that does something, by its whole name."""
+    """Yield every command of `shoal` with its full name."""
     yield from _below("shoal", app)
 
 
-def commands_page() -> str:
-    return page("The command line", _ABOUT, *(_section(command) for command in commands()))
+def commands_files() -> dict[str, str]:
+    """Return the page, one line a command, and the CSV file of all arguments and options."""
+    groups = {
+        name: [one for word in words for one in commands() if one.name.split()[1] == word]
+        for name, words in _GROUPS.items()
+    }
+    missing = {one.name for one in commands()} - {one.name for group in groups.values() for one in group}
+    assert not missing, f"_GROUPS lacks {missing}"
+    rows = [row for group in groups.values() for one in group for row in _rows(one)]
+    about = _ABOUT.format(parameters=len(rows), file=_FILE)
+    sections = [f"## {name}\n\n{_group(group)}" for name, group in groups.items()]
+    return {"commands.md": page("The command line", about, *sections), _FILE: csv_file(_HEAD, rows)}
 
 
 def _below(name: str, of: typer.Typer) -> Iterator[Command]:
@@ -98,7 +129,7 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
 
 
 def _inner(kind: Any) -> tuple[bool, Any]:
-    """Whether it may be given several times, and what each is."""
+    """Return whether the parameter may be repeated, and the type of one value."""
     if get_origin(kind) in (Union, types.UnionType):
         return _inner(next(one for one in get_args(kind) if one is not type(None)))
     if get_origin(kind) in (list, tuple):
@@ -114,23 +145,24 @@ def _takes(kind: Any, info: OptionInfo) -> str:
     return _TYPES.get(kind, "VALUE")
 
 
-def _section(command: Command) -> str:
-    rows = [(code(one.spelled), _default(one), sentence(_help(one))) for one in command.parameters]
-    parts = [f"## {command.name}", f"`{command.usage}`", _paragraphs(command.help)]
-    return "\n\n".join([*parts, *([table(("argument or option", "default", "meaning"), rows)] if rows else [])])
+def _group(group: Iterable[Command]) -> str:
+    rows = [(code(one.usage), _plain(one.help), "yes" if "--context" in one.options else "") for one in group]
+    return table(("command", "does", "cluster"), rows)
 
 
-def _paragraphs(text: str) -> str:
+def _rows(command: Command) -> Iterator[tuple[str, str, str, str, str]]:
+    for one in command.parameters:
+        yield command.name, one.spelled, _default(one), one.variable, sentence(one.help)
+
+
+def _plain(text: str) -> str:
+    """Return a command's help as one paragraph, without typer's marks for line breaks."""
     parts = text.replace("\b", "").replace("\f", "").split("\n\n")
-    return "\n\n".join(sentence(part) for part in parts if part.strip())
+    return " ".join(sentence(part) for part in parts if part.strip())
 
 
 def _default(parameter: Parameter) -> str:
     if parameter.required:
-        return "**required**"
+        return "required"
     value = getattr(parameter.default, "value", parameter.default)
-    return "" if value in (None, False, (), []) else code(str(value))
-
-
-def _help(parameter: Parameter) -> str:
-    return f"{sentence(parameter.help)} Also `{parameter.variable}`." if parameter.variable else parameter.help
+    return "" if value in (None, False, (), []) else str(value)

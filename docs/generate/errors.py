@@ -1,31 +1,34 @@
-"""Error codes of gateway and registry: each refusal that the source makes, with its status and its words."""
+"""Error codes of gateway and registry: every error response in the source, with its status and its messages."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from docs.generate.markdown import code, page, table
+from docs.generate.markdown import code, csv_file, link, page, table
 from docs.generate.source import FUNCTIONS, Site, calls
 
 _ABOUT = (
-    'Errors are OpenAI\'s shape, `{"error": {"message", "type", "param", "code"}}`, always with the header '
-    "`x-request-id`. `code` is for programs; `message` says what to do. In braces stands what the answer fills in. "
-    "On `/v1/messages` the gateway answers in Anthropic's shape, without a code."
+    "This page is for developers of clients and for operators. It lists every error code by HTTP status. The messages "
+    "of each code are in CSV files; braces mark values that the response fills in. To find a message, search the "
+    "folder: `grep -r 'no replica ready' docs/reference/errors`.\n\n"
+    'An error has OpenAI\'s format, `{"error": {"message", "type", "param", "code"}}`, and the header `x-request-id`. '
+    "Programs should read `code`; `message` says what to do. With `invalid_request`, `param` names the field or header "
+    "that is malformed or out of range. On `/v1/messages` the gateway answers in Anthropic's format, without a code. A "
+    "response with status 429, and most with 503, has the header `retry-after` ([Headers](headers.md))."
 )
-_SHOWN = 3  # messages of one code
-_MEANINGS = {
-    ("gateway", 400, "invalid_request"): "A field, header or value is malformed or out of range; `param` names it.",
-}
+_HEAD = ("status", "code", "message")
+_PROCESSES = ("gateway", "registry")
+_NO_MESSAGE = "(The message is written where the error occurs.)"
 
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    """A function that makes refusals: where its arguments are, and what it fills in."""
+    """Signature of a function that makes error responses: positions of its arguments, and its fixed values."""
 
     code: tuple[int, str]
     message: int
-    status: int | None = None  # None: the first argument
+    status: int | None = None  # if unset, the first argument is the status
     default: str = ""
 
 
@@ -41,7 +44,7 @@ _MAKERS = {
 
 @cache
 def refusals(process: str) -> dict[tuple[int, str], list[str]]:
-    """Messages of `functions/<process>`, by status and code."""
+    """Return the messages that `functions/<process>` makes, by status and code."""
     found: dict[tuple[int, str], list[str]] = defaultdict(list)
     for site in calls(FUNCTIONS / process, _MAKERS):
         for status, name, message in _made(site):
@@ -50,34 +53,47 @@ def refusals(process: str) -> dict[tuple[int, str], list[str]]:
     return dict(sorted(found.items()))
 
 
-def errors_page() -> str:
-    sql = _section("Registry, from its database", _of_the_database(), "registry")
-    return page(
-        "Error codes",
-        _ABOUT,
-        _section("Gateway", refusals("gateway"), "gateway"),
-        _section("Registry", refusals("registry"), "registry"),
-        sql,
-    )
+def documented(process: str) -> dict[tuple[int, str], list[str]]:
+    """Return every error of the process, those of its database layer and artifact checks included."""
+    found = {key: list(messages) for key, messages in refusals(process).items()}
+    for key, messages in (_database_errors() if process == "registry" else {}).items():
+        found[key] = list(dict.fromkeys([*found.get(key, []), *messages]))
+    return dict(sorted(found.items()))
 
 
-def _section(title: str, found: dict[tuple[int, str], list[str]], process: str) -> str:
-    rows = [
-        (str(status), code(name), _MEANINGS.get((process, status, name)) or _words(messages))
-        for (status, name), messages in found.items()
+def errors_files() -> dict[str, str]:
+    """Return the page and one CSV file for each service, with one line for each message."""
+    sections = [f"## {process.capitalize()}\n\n{_section(process)}" for process in _PROCESSES]
+    files = {file_of(process): csv_file(_HEAD, _rows(process)) for process in _PROCESSES}
+    return {"errors.md": page("Error codes", _ABOUT, *sections), **files}
+
+
+def file_of(process: str) -> str:
+    """Return the path of the service's CSV file below docs/reference."""
+    return f"errors/{process}.csv"
+
+
+def _section(process: str) -> str:
+    codes: dict[int, list[str]] = defaultdict(list)
+    for status, name in documented(process):
+        codes[status].append(code(name))
+    rows = [(str(status), ", ".join(names)) for status, names in codes.items()]
+    about = f"{len(_rows(process))} messages of {len(documented(process))} codes: {link(file_of(process))}."
+    return f"{about}\n\n{table(('status', 'codes'), rows)}"
+
+
+def _rows(process: str) -> list[tuple[str, str, str]]:
+    return [
+        (str(status), name, message)
+        for (status, name), messages in documented(process).items()
+        for message in ([text for text in messages if text] or [_NO_MESSAGE])
     ]
-    return f"## {title}\n\n" + table(("status", "code", "message"), rows)
-
-
-def _words(messages: list[str]) -> str:
-    shown = [message for message in messages if message][:_SHOWN]
-    return (" · ".join(shown) or "What is wrong, in words.") + (" · …" if len(messages) > _SHOWN else "")
 
 
 def _made(site: Site) -> Iterator[tuple[int, str, str]]:
     maker = _MAKERS[site.name]
     if getattr(site.function, "name", "") in _MAKERS:
-        return  # its callers say what it is called with
+        return  # its callers are read instead
     status = maker.status or getattr(site.argument(0, "status"), "value", None)
     codes = site.texts(site.argument(*maker.code)) or ([maker.default] if maker.default else [])
     messages = site.texts(site.argument(maker.message, "message")) or [""]
@@ -85,12 +101,13 @@ def _made(site: Site) -> Iterator[tuple[int, str, str]]:
         yield from ((status, name, message) for name in codes for message in messages)
 
 
-def _of_the_database() -> dict[tuple[int, str], list[str]]:
-    """Refusals of the registry's database layer say a kind, which the edge turns into a status."""
+def _database_errors() -> dict[tuple[int, str], list[str]]:
+    """Return the errors of the registry's database layer, whose kinds `registry.app` maps to a status."""
     from functions.registry import app as edge
+    from functions.registry.sql.errors import CatalogueRefused
 
     found: dict[tuple[int, str], list[str]] = defaultdict(list)
-    for site in calls(FUNCTIONS / "registry" / "sql", {"Refused"}):
+    for site in calls(FUNCTIONS / "registry" / "sql", {CatalogueRefused.__name__}):
         for kind in site.texts(site.argument(0, "kind")):
             for name in site.texts(site.argument(1, "code")):
                 messages = found[edge._STATUS[kind], name]  # type: ignore[index]

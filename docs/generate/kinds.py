@@ -1,5 +1,6 @@
-"""The YAML kinds: every field of every kind, from the JSON Schema that editors get."""
+"""The YAML kinds: every field of every kind, from the JSON Schema for editors. Each kind has a page."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,25 +10,49 @@ from functions.api.schema.editor import DEFINITIONS, kind_schema
 
 Schema = dict[str, Any]
 
-_ENDLESS = 10**15  # a bound that only keeps arithmetic sound
+_ENDLESS = 10**15  # bounds beyond this only protect arithmetic and are not shown
 _OF_KUBERNETES = ("metadata.namespace", "metadata.labels", "metadata.annotations", "apiVersion", "kind")
 _ABOUT = (
-    "Every field. Each kind by example, the expressions that policies may hold, and what is judged of objects together "
-    "are in [The YAML kinds](../explanation/kinds.md). Unknown keys are errors. `shoal schema` prints the same as JSON "
-    "Schema, `shoal schema --crd` as CustomResourceDefinitions."
+    "This page is for authors of shoal's YAML. Each kind has a page that lists every field with its type, default and "
+    "meaning. An unknown field is an error, except in an InferenceService.\n\n"
+    "[The YAML kinds](../explanation/kinds.md) explains each kind by example, the expressions in policies and the "
+    "checks across objects. `shoal schema` prints all fields as JSON Schema, `shoal schema --crd` as "
+    "CustomResourceDefinitions."
+)
+_OF_KSERVE = (
+    "KServe's kind; with the label `shoal.dev/pool` it is a pool. These are the fields that shoal reads; others are "
+    "KServe's."
 )
 
 
-def kinds_page() -> str:
-    return page("Kinds", _ABOUT, *(_section(version, name) for version, name in KINDS))
+def kinds_files() -> dict[str, str]:
+    """Return the list of kinds and a page for each kind."""
+    rows = [
+        (f"[{name}]({file_of(name)})", code(version), _meaning(name), str(len(_fields(name))))
+        for version, name in KINDS
+    ]
+    index = page("Kinds", _ABOUT, table(("kind", "apiVersion", "is", "fields"), rows))
+    return {"kinds.md": index, **{file_of(name): _kind_page(version, name) for version, name in KINDS}}
 
 
-def _section(version: str, name: str) -> str:
+def file_of(name: str) -> str:
+    """Return the path of the kind's page below docs/reference: kinds/quota-policy.md."""
+    return f"kinds/{re.sub(r'(?<=[a-z])(?=[A-Z])', '-', name).lower()}.md"
+
+
+def _kind_page(version: str, name: str) -> str:
+    about = f"{_meaning(name)}\n\n`apiVersion: {version}`, `kind: {name}`; all kinds are in [Kinds](../kinds.md)."
+    return page(name, about, table(("field", "takes", "default", "meaning"), _fields(name)))
+
+
+def _meaning(name: str) -> str:
+    return sentence(_first(kind_schema(name).get("description", _OF_KSERVE)))
+
+
+def _fields(name: str) -> list[tuple[str, str, str, str]]:
     schema = kind_schema(name)
-    head = f"## {name}\n\n`apiVersion: {version}`. {sentence(_first(schema.get('description', '')))}"
     left_out = {code(field) for field in _OF_KUBERNETES} | {code("metadata")}
-    rows = [row for row in _rows(schema, schema[DEFINITIONS], "") if row[0] not in left_out]
-    return f"{head}\n\n" + table(("field", "takes", "default", "meaning"), rows)
+    return [row for row in _rows(schema, schema[DEFINITIONS], "") if row[0] not in left_out]
 
 
 def _first(text: str) -> str:
@@ -57,7 +82,7 @@ def _resolved(field: Schema, parts: Schema) -> Schema:
 
 
 def _inner(field: Schema, parts: Schema) -> tuple[Schema, str]:
-    """An object's own fields, or those of an array's or a map's entries, with how the path goes on."""
+    """Return the object, or the entry of an array or a map, that holds the fields, and the suffix of its path."""
     if field.get("type") == "array":
         return _resolved(field.get("items", {}), parts), "[]"
     more = field.get("additionalProperties")

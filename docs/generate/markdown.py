@@ -1,5 +1,7 @@
-"""Pieces of Markdown."""
+"""Pieces of Markdown, and CSV files for tables that are too long for a page."""
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 
 NOTICE = "<!-- Written by `make docs` from the code. Change the code, not this page. -->"
@@ -14,8 +16,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell(text) for text in line) + " |" for line in lines)
 
 
+def csv_file(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as CSV with a header line, which forges show as a searchable table; each row is one line."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([" ".join(value.split()) for value in row] for row in rows)
+    return text.getvalue()
+
+
 def cell(text: str) -> str:
-    """One line; bars are the table's own."""
+    """Return the text as one line, with bars escaped."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -23,13 +34,23 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+def link(path: str) -> str:
+    """Return a link to a file below the page's folder, named by its path."""
+    return f"[{path}]({path})"
+
+
+def slug(text: str) -> str:
+    """Return the file name of a title or a route: `Controller, Kubernetes` is controller-kubernetes."""
+    return "-".join("".join(each if each.isalnum() else " " for each in text.lower()).split())
+
+
 def number(value: float) -> str:
-    """With commas, and no zeros behind the point."""
+    """Return the number with commas and without trailing zeros."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop, whichever way it was written."""
+    """Return the text with a capital letter and a full stop."""
     text = " ".join(text.split())
     if not text:
         return ""

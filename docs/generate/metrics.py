@@ -1,23 +1,28 @@
-"""Metrics of every process: families that the source declares with a name that begins with `shoal_`."""
+"""Metrics of every process: families in the source whose name begins with `shoal_`."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from docs.generate.markdown import code, page, sentence, table
+from docs.generate.markdown import csv_file, link, page, sentence, slug, table
 from docs.generate.source import FUNCTIONS, Site, calls
 
 _ABOUT = (
-    "What Prometheus reads of each process. Counters are exposed with `_total`, histograms as `_bucket`, `_sum` and "
-    "`_count`. No histogram has a tenant's label."
+    "This page is for operators that read dashboards or write alerts. It lists the CSV files that hold every metric: "
+    "name, kind, labels, meaning. To find one metric, search the folder: "
+    "`grep -r queue_seconds docs/reference/metrics`. [On call](../how-to/on-call.md) says which metrics to check "
+    "first, and [Alerts](alerts.md) lists the shipped alerts.\n\n"
+    "Counters are exposed with `_total`, histograms as `_bucket`, `_sum` and `_count`. No histogram has a label for "
+    "the tenant."
 )
+_HEAD = ("metric", "kind", "labels", "meaning")
 _PROCESSES = {
-    "gateway": ("Gateway", "On a port of its own, `SHOAL_GATEWAY_METRICS_PORT` (8445 locally), path `/metrics`."),
-    "registry": ("Registry", "`GET /metrics` on its port; `shoal_rollout_stage` only with the internal token."),
-    "replica": ("Agent", "`GET /metrics` on the agent's port (8480 and up locally)."),
-    "replica/adapter_cache": ("Adapter cache of a region", "`GET /metrics` on its port."),
-    "controller": ("Controller on Kubernetes", "`GET /metrics` on port 8447."),
+    "gateway": ("Gateway", "`GET /metrics` on a port of its own: `SHOAL_GATEWAY_METRICS_PORT`, 8445 locally"),
+    "registry": ("Registry", "`GET /metrics` on its port; `shoal_rollout_stage` only with the internal token"),
+    "replica": ("Agent", "`GET /metrics` on its port: 8480 and up locally"),
+    "replica/adapter_cache": ("Adapter cache", "`GET /metrics` on its port"),
+    "controller": ("Controller, Kubernetes", "`GET /metrics` on port 8447"),
 }
 _KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram"}
 _MAKERS = {*_KINDS, *(f"{name}{suffix}" for name in _KINDS for suffix in ("Family", "MetricFamily")), "_gauge"}
@@ -33,23 +38,29 @@ class Family:
 
 @cache
 def families(process: str) -> list[Family]:
-    """Of `functions/<process>`, by name."""
+    """Return the families of `functions/<process>`, sorted by name."""
     inner = [FUNCTIONS / other for other in _PROCESSES if other.startswith(f"{process}/")]
     found = {family.name: family for site in calls(FUNCTIONS / process, _MAKERS, inner) for family in _declared(site)}
     return sorted(found.values(), key=lambda family: family.name)
 
 
-def metrics_page() -> str:
-    return page("Metrics", _ABOUT, *(_section(process) for process in _PROCESSES))
-
-
-def _section(process: str) -> str:
-    title, where = _PROCESSES[process]
+def metrics_files() -> dict[str, str]:
+    """Return the page and one CSV file for each process."""
     rows = [
-        (code(one.name), one.kind, ", ".join(code(label) for label in one.labels), sentence(one.meaning))
-        for one in families(process)
+        (title, where, link(file_of(process)), str(len(families(process))))
+        for process, (title, where) in _PROCESSES.items()
     ]
-    return f"## {title}\n\n{where}\n\n" + table(("metric", "kind", "labels", "meaning"), rows)
+    text = page("Metrics", _ABOUT, table(("process", "exposed at", "file", "metrics"), rows))
+    return {"metrics.md": text, **{file_of(process): csv_file(_HEAD, _rows(process)) for process in _PROCESSES}}
+
+
+def file_of(process: str) -> str:
+    """Return the path of the process's CSV file below docs/reference."""
+    return f"metrics/{slug(_PROCESSES[process][0])}.csv"
+
+
+def _rows(process: str) -> list[tuple[str, str, str, str]]:
+    return [(one.name, one.kind, ", ".join(one.labels), sentence(one.meaning)) for one in families(process)]
 
 
 def _declared(site: Site) -> Iterator[Family]:
@@ -86,7 +97,7 @@ def _labels(site: Site) -> tuple[str, ...]:
 
 
 def _of_a_table(site: Site, kind: str) -> Iterator[Family]:
-    """One call for a table of families: {"shoal_name": ("meaning", value)}."""
+    """Yield the families of a table {"shoal_name": ("meaning", value)} that one call declares."""
     for node in ast.walk(site.function):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

@@ -1,4 +1,4 @@
-"""The Kubernetes component's rules and dashboards, and the page of alerts: from the one source that `shoal up` uses."""
+"""The Kubernetes component's rules and dashboards, and the page of alerts, from the files that `shoal up` uses."""
 
 import json
 
@@ -12,15 +12,17 @@ from functions.telemetry.alerting.dashboards import files
 RUNBOOKS_FILE = ROOT / "functions" / "registry" / "console" / "page" / "runbooks.json"
 COMPONENT = ROOT / "manifests" / "components" / "observability"
 _ABOUT = (
-    "What is shipped: on one machine `shoal up` gives these rules to Prometheus, on Kubernetes "
-    "`manifests/components/observability` does. A page is for a person now, a ticket for this week. The failure mode "
-    "is a label of the alert, the row of the dashboard `shoal: failure modes`, and the name of the "
+    "This page is for operators. It lists every alert that shoal ships, with its severity, its runbook and the time "
+    "for which its condition must hold. On one machine `shoal up` loads the rules into Prometheus; on Kubernetes the "
+    "component `manifests/components/observability` does. Severity `page` needs action now, `ticket` this week. The "
+    "failure mode is a label of the alert, a row of the dashboard `shoal: failure modes` and the name of the "
     "[runbook](../how-to/runbooks/README.md)."
 )
 _WRITTEN = "# Written by `make docs` from functions/telemetry/alerting. Change that, not this file.\n"
 
 
-def alerts_page() -> str:
+def alerts_files() -> dict[str, str]:
+    """Return the page of alerts."""
     rows = [
         (
             code(each.name),
@@ -30,11 +32,11 @@ def alerts_page() -> str:
         )
         for each in alerts()
     ]
-    return page("Alerts", _ABOUT, table(("alert", "severity", "failure mode", "after"), rows))
+    return {"alerts.md": page("Alerts", _ABOUT, table(("alert", "severity", "failure mode", "after"), rows))}
 
 
 def component_files() -> dict[str, str]:
-    """By name below the component's folder."""
+    """Return the component's generated files by their path below its folder."""
     rule = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
@@ -46,7 +48,7 @@ def component_files() -> dict[str, str]:
 
 
 def runbooks_json() -> str:
-    """Runbooks by failure mode: the console shows them, and an installed package has no docs/."""
+    """Return the runbooks by failure mode as JSON, for the console of an installed package, which has no docs/."""
     folder = ROOT / RUNBOOKS
     found = {path.stem: path.read_text() for path in sorted(folder.glob("*.md")) if path.name != "README.md"}
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Settings of every process: each pydantic-settings class of the product, found by walking its packages."""
+"""Settings of every process: all pydantic-settings classes of the product, found by walking its packages."""
 
 import importlib
 import inspect
@@ -11,25 +11,29 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 import functions
-from docs.generate.markdown import code, number, page, sentence, table
+from docs.generate.markdown import code, csv_file, link, number, page, sentence, slug, table
 
 _ABOUT = (
-    "Each process reads its settings from the environment, once, at its start. A setting without a default has to be "
-    "given. A value that is out of range, or a name with the prefix that does not exist, ends the process with a "
-    "message that names it. Secrets are in files, never in the environment: `…_FILE` names one."
+    "This page is for operators. It lists the CSV files that hold every setting: variable, default, unit and range, "
+    "meaning. To find one setting, search the folder: `grep -r MAX_CONNECTIONS docs/reference/settings`.\n\n"
+    "Each process reads its settings from environment variables, once, when it starts. A required setting has no "
+    "default. If a required variable is missing or a value is out of range, the process exits with a message that "
+    "names the setting. A variable whose name is unknown is ignored, so check the spelling. Secrets are in files and "
+    "never in the environment: a variable whose name ends in `_FILE` holds the path."
 )
-# Who reads a class: the process, and how it is started.
+_HEAD = ("variable", "default", "takes", "meaning")
+# The process that reads a class, and how it is started.
 _PROCESSES = {
     "GatewaySettings": ("Gateway", "`python -m functions.gateway`"),
     "RegistrySettings": ("Registry", "`python -m functions.registry`"),
     "ReplicaSettings": ("Agent", "`python -m functions.replica`, one beside each engine"),
     "NodeFetchSettings": (
         "Node fetcher",
-        "`python -m functions.replica.node_fetch`, which brings base weights to a node",
+        "`python -m functions.replica.node_fetch`, which downloads base weights to a node",
     ),
     "AdapterCacheSettings": (
         "Adapter cache",
-        "`python -m functions.replica.adapter_cache`, one a region, before the store",
+        "`python -m functions.replica.adapter_cache`, one a region, between agents and the store",
     ),
     "ControllerSettings": ("Controller, local", "`python -m functions.controller`, started by `shoal up`"),
     "KubernetesSettings": ("Controller, Kubernetes", "`python -m functions.controller.kubernetes`"),
@@ -60,7 +64,7 @@ _TYPES = {int: "number", float: "number", bool: "true or false", str: "text", Pa
 
 
 def classes() -> list[type[BaseSettings]]:
-    """Every settings class, whichever module it is in."""
+    """Return every settings class of the product in the order of `_PROCESSES`."""
     found: dict[str, type[BaseSettings]] = {}
     for module in pkgutil.walk_packages(functions.__path__, "functions."):
         if not module.name.endswith("__main__") and "settings" in _text(module):
@@ -72,28 +76,49 @@ def classes() -> list[type[BaseSettings]]:
 
 
 def variables() -> set[str]:
+    """Return the environment variables of all settings classes."""
     return {_variable(one, name) for one in classes() for name in one.model_fields}
 
 
-def settings_page() -> str:
-    return page("Settings", _ABOUT, *(_section(one) for one in classes()))
+def settings_files() -> dict[str, str]:
+    """Return the page and one CSV file for each settings class."""
+    rows = [
+        (_PROCESSES[one.__name__][0], _PROCESSES[one.__name__][1], link(file_of(one)), str(len(one.model_fields)))
+        for one in classes()
+    ]
+    files = table(("process", "started as, or used by", "file", "settings"), rows)
+    text = page("Settings", _ABOUT, f"## Files\n\n{files}", f"## Required settings\n\n{_required()}")
+    return {"settings.md": text, **{file_of(one): csv_file(_HEAD, _rows(one)) for one in classes()}}
+
+
+def file_of(of: type[BaseSettings]) -> str:
+    """Return the path of the class's CSV file below docs/reference."""
+    return f"settings/{slug(_PROCESSES[of.__name__][0])}.csv"
+
+
+def _required() -> str:
+    needed = {one: [name for name, field in one.model_fields.items() if field.is_required()] for one in classes()}
+    rows = [
+        (_PROCESSES[one.__name__][0], ", ".join(code(_variable(one, name)) for name in names))
+        for one, names in needed.items()
+        if names
+    ]
+    return table(("process", "variables"), rows)
 
 
 def _text(module: pkgutil.ModuleInfo) -> str:
-    """Only modules that speak of settings classes are imported: some others begin to work when they are."""
+    """Return "settings" for modules that define settings classes; others are not imported, since some run on import."""
     spec = module.module_finder.find_spec(module.name, None)
     path = spec.origin if spec is not None else None
     text = Path(path).read_text() if path is not None and path.endswith(".py") else ""
     return "settings" if "(BaseSettings)" in text else ""
 
 
-def _section(of: type[BaseSettings]) -> str:
-    title, who = _PROCESSES[of.__name__]
-    rows = [
-        (code(_variable(of, name)), _default(field), _takes(name, field), sentence(field.description or ""))
+def _rows(of: type[BaseSettings]) -> list[tuple[str, str, str, str]]:
+    return [
+        (_variable(of, name), _default(field), _takes(name, field), sentence(field.description or ""))
         for name, field in of.model_fields.items()
     ]
-    return f"## {title}\n\n{who[0].upper()}{who[1:]}.\n\n" + table(("variable", "default", "takes", "meaning"), rows)
 
 
 def _variable(of: type[BaseSettings], name: str) -> str:
@@ -102,15 +127,15 @@ def _variable(of: type[BaseSettings], name: str) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "**required**"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if value is None or value is PydanticUndefined or value in ("", ()):
         return "unset"
     if isinstance(value, bool):
-        return code(str(value).lower())
+        return str(value).lower()
     if isinstance(value, int) and value >= 1024 * 1024 and value % (1024 * 1024) == 0:
-        return f"{code(str(value))} ({value // (1024 * 1024)} MiB)"
-    return code(str(getattr(value, "value", value)))
+        return f"{value} ({value // (1024 * 1024)} MiB)"
+    return str(getattr(value, "value", value))
 
 
 def _takes(name: str, field: FieldInfo) -> str:
@@ -125,7 +150,7 @@ def _type(annotation: Any) -> str:
     inner = [one for one in getattr(annotation, "__args__", ()) if one is not type(None)]
     literals = [one for one in inner if isinstance(one, str)]
     if literals and len(literals) == len(inner):
-        return "one of " + ", ".join(code(one) for one in literals)
+        return "one of " + ", ".join(literals)
     return _type(inner[0]) if len(inner) == 1 else "text"
 
 

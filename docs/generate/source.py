@@ -1,4 +1,4 @@
-"""Reading the product's source: calls with what their arguments say, whether written there or named just before."""
+"""Reader of the product's source: calls, and the texts of their arguments, written in the call or named before it."""
 
 import ast
 from collections.abc import Container, Iterator, Sequence
@@ -8,19 +8,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ROOT / "functions"
-_DEEPEST = 4  # a name that was given another name's value, and so on
+_DEEPEST = 4  # assignments of one name to another that are followed
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One call, and the function and module around it."""
+    """One call, and the function and module that contain it."""
 
     call: ast.Call
     function: ast.AST
     module: ast.Module
-    beside: tuple[ast.Module, ...]  # all that were read with it
+    beside: tuple[ast.Module, ...]  # all modules that were read together
 
     @property
     def name(self) -> str:
@@ -31,8 +31,11 @@ class Site:
         return named or (self.call.args[position] if len(self.call.args) > position else None)
 
     def texts(self, value: ast.expr | None, depth: int = 0) -> list[str]:
-        """What an expression may say: a text, `…{name}…`, one of two, or what its name was given in this function,
-        in this module, or by those who call the function. Nothing where the source does not tell."""
+        """Return the texts that an expression may have: its literals, with `{name}` for each value that is filled in.
+
+        A name is resolved in this function, in the function's callers, and in this module. If the source does not
+        determine the text, the list is empty.
+        """
         found: list[str] = []
         if depth > _DEEPEST:
             return found
@@ -62,7 +65,7 @@ class Site:
         return here or self._assigned(name, ast.Module(_constants(self.module), []), depth)
 
     def _assigned(self, name: str, within: ast.AST, depth: int) -> list[str]:
-        """Before the call, the nearest first; one that says nothing is passed over."""
+        """Return the texts of the last assignment before the call whose texts are known."""
         found = [
             (node.lineno, value)
             for node in ast.walk(within)
@@ -90,7 +93,7 @@ class Site:
 
 
 def calls(folder: Path, names: Container[str], without: Sequence[Path] = ()) -> Iterator[Site]:
-    """Calls of functions and classes of these names, in all modules below the folder but not below those others."""
+    """Yield calls of functions and classes of these names in modules below the folder, except below `without`."""
     files = [path for path in sorted(folder.rglob("*.py")) if not any(map(path.is_relative_to, without))]
     modules = tuple(ast.parse(path.read_text()) for path in files)
     for module in modules:
@@ -119,7 +122,7 @@ def _constants(module: ast.Module) -> list[ast.stmt]:
 
 
 def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Targets with their values, of `a, b = x, y` too."""
+    """Yield each target with its value, also for `a, b = x, y`."""
     for target in node.targets:
         if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
             yield from zip(target.elts, node.value.elts, strict=True)
@@ -128,7 +131,7 @@ def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _last_name(value: ast.expr) -> str:
-    """What stands in braces: `limits.body_bytes` is body_bytes, `quote(name)` and `name.decode()` are name."""
+    """Return the word in braces: body_bytes for `limits.body_bytes`, name for `quote(name)` and `name.decode()`."""
     name = "…"
     if isinstance(value, ast.Call):
         inner = value.func.value if isinstance(value.func, ast.Attribute) else next(iter(value.args), None)

@@ -38,6 +38,12 @@ def pages() -> tuple[Path, ...]:
 
 
 @cache
+def data_files() -> tuple[Path, ...]:
+    """Return the CSV files beside the pages of the reference."""
+    return tuple(sorted((DOCS / "reference").rglob("*.csv")))
+
+
+@cache
 def prose(page: Path) -> str:
     """The page without its fenced blocks."""
     return _FENCE.sub("", page.read_text())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate.commands import commands
-from tests.docs.pages import DOCS, ROOT, Fence, pages, prose
+from tests.docs.pages import DOCS, ROOT, Fence, data_files, pages, prose
 from tests.docs.shell import LANGUAGES, NEEDS, all_fences, is_classified, is_shell, language, script_pages, shoal_calls
 
 COMMANDS = {tuple(command.name.split()[1:]): command.options for command in commands()}
@@ -61,7 +61,9 @@ def wrong_in(call: str) -> str:
     return f"shoal {' '.join(heads[0])} has no {unknown[0]}" if unknown else ""
 
 
-@pytest.mark.parametrize("page", speaks_of_today(), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", [*speaks_of_today(), *data_files()], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_commands_of_shoal_exist_with_their_options(page: Path) -> None:
     assert [f"{call}: {wrong_in(call)}" for call in shoal_calls(page) if wrong_in(call)] == []
 

@@ -10,7 +10,7 @@ from tests.docs.pages import DOCS, ROOT, anchors, links, pages
 
 _OUTSIDE = re.compile(r"^[a-z]+:")
 _MENTION = re.compile(r"(?<![\w/.-])docs/[\w./-]*\w")
-_READ = {".py", ".md", ".yaml", ".toml", ".conf", ".js", ".html", ".sh", ""}
+_READ = {".py", ".md", ".yaml", ".toml", ".conf", ".js", ".html", ".sh", ".csv", ""}
 
 
 def targets(page: Path) -> Iterator[tuple[Path, str]]:

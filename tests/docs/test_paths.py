@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, pages
+from tests.docs.pages import ROOT, data_files, pages
 
 _OLD = {"CHANGELOG.md", "docs/tests-moved.md"}  # they tell of what was
 _PATH = re.compile(r"(?<![\w./<-])(?:functions|tests|studies|loadtests)/[\w./{},-]*\w[\w./{},*-]*")
@@ -79,7 +79,7 @@ def _prologues(folder: str) -> Iterator[tuple[Path, str]]:
             yield path.relative_to(ROOT), prologue
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*pages(), *data_files()], ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_is_there(page: Path) -> None:
     if str(page.relative_to(ROOT)) not in _OLD:
         assert _missing(page.read_text()) == []

@@ -28,7 +28,7 @@ from tests.prose.readers import Text, texts_of
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
 COUNTS = FOLDER / "counts.json"
-SUFFIXES = {".py", ".md", ".yaml", ".yml"}
+SUFFIXES = {".py", ".md", ".csv", ".yaml", ".yml"}
 NOT_OURS = ("tests/fuzz/corpus/", "tests/prose/")
 
 

@@ -27,11 +27,11 @@ class Text:
 
 
 def texts_of(path: Path) -> list[Text]:
-    """Return the prose of a .py, .md, .yaml or .yml file, and the names that a .py file defines."""
+    """Return the prose of a .py, .md, .csv, .yaml or .yml file, and the names that a .py file defines."""
     text = path.read_text()
     if path.suffix == ".py":
         return [*_names_and_docstrings(ast.parse(text)), *_comments(text)]
-    return list(_page(text) if path.suffix == ".md" else _yaml_comments(text))
+    return list(_page(text) if path.suffix in (".md", ".csv") else _yaml_comments(text))
 
 
 def _names_and_docstrings(tree: ast.Module) -> Iterator[Text]:
@@ -100,7 +100,7 @@ def _yaml_comments(text: str) -> Iterator[Text]:
 
 
 def _page(text: str) -> Iterator[Text]:
-    """Yield each line of a page without code, links' targets and HTML comments."""
+    """Yield each line of a page or a CSV file without code, links' targets and HTML comments."""
     prose = _NO_PROSE.sub(lambda found: "\n" * found[0].count("\n"), text)
     for line, words in enumerate(prose.splitlines(), start=1):
         if words.strip():
