@@ -35,8 +35,17 @@ app = typer.Typer(
 )
 
 
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"shoal {version('shoal')}")
+        raise typer.Exit
+
+
 @app.callback()
 def choose(
+    *,
     region: Annotated[
         str | None,
         typer.Option(
@@ -44,6 +53,15 @@ def choose(
             help="Which local installation to use, if several run here; may also follow the command.",
         ),
     ] = None,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=lambda wanted: _print_version(wanted=wanted),
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = False,
 ) -> None:
     """Multi-tenant LLM serving: one base model, a shoal of adapters, one fleet."""
     if region is not None:

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,11 @@ def test_help_names_every_command_of_the_contract(shoal: Shoal) -> None:
         "trace",
     )
     assert all(f"  {name} " in answer.stdout for name in named)
+
+
+def test_version_is_the_installed_one(shoal: Shoal) -> None:
+    answer = shoal("--version")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"shoal {version('shoal')}\n", "")
 
 
 def test_help_does_not_import_what_it_does_not_need() -> None:
