@@ -22,7 +22,7 @@ def main() -> int:
         if sys.argv[1:] == ["migrate"]:
             migrate(settings)
         elif sys.argv[1:]:
-            raise RegistryStartFailed(f"{sys.argv[1][:80]!r} is no command; there is `migrate`, or none to serve")
+            raise RegistryStartFailed(f"{sys.argv[1][:80]!r} is not a command; use `migrate`, or no command to serve")
         else:
             run(settings)
     except (RegistryStartFailed, ValidationError) as error:

@@ -40,8 +40,14 @@ _TAKES = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "tenant": {"type": "string", "description": "Whose it will be; the operator's alone may say."},
-                        "base_model": {"type": "string", "description": "What the adapter is checked against."},
+                        "tenant": {
+                            "type": "string",
+                            "description": "Tenant that owns the adapter; only the operator may name another one.",
+                        },
+                        "base_model": {
+                            "type": "string",
+                            "description": "Base model that the adapter is checked against.",
+                        },
                         "adapter_type": {"type": "string", "enum": ["lora"]},
                         "file": {"type": "array", "items": {"type": "string", "format": "binary"}},
                     },
@@ -102,7 +108,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
         """An artifact that the caller or the operator stored."""
         found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, who.tenant)))
         if found is None:
-            message = f"there is no artifact {digest} of yours; POST /v1/artifacts brings one in"
+            message = f"artifact {digest} does not exist or is not yours; POST /v1/artifacts stores one"
             raise ApiError(404, "artifact_not_found", message, "digest")
         return _stored(found)
 
@@ -167,22 +173,22 @@ async def _blocks(request: Request, policy: IngestPolicy) -> AsyncIterator[bytes
             size_bytes += len(piece)
             total_bytes += len(piece)
             if total_bytes > max_bytes + _BLOCK_BYTES:  # allows for the form's own lines
-                raise ApiError(413, "body_too_large", f"an adapter may have {max_bytes} bytes in all")
+                raise ApiError(413, "body_too_large", f"the adapter is over the limit of {max_bytes} bytes")
             if waited_s > RATE_GRACE_S and total_bytes < policy.min_bytes_per_s * waited_s:
-                raise _too_slow(f"the upload came with {total_bytes / waited_s:.0f} bytes/s", policy)
+                raise _too_slow(f"the upload arrived at {total_bytes / waited_s:.0f} bytes/s", policy)
             if size_bytes >= _BLOCK_BYTES:
                 yield b"".join(gathered)
                 gathered, size_bytes = [], 0
         yield b"".join(gathered)
     except TimeoutError as error:
-        what = f"the upload stood still for {READ_TIMEOUT_S:.0f} s, or took over {UPLOAD_DEADLINE_S:.0f} s"
+        what = f"the upload sent nothing for {READ_TIMEOUT_S:.0f} s, or took over {UPLOAD_DEADLINE_S:.0f} s"
         raise _too_slow(what, policy) from error
     except ClientDisconnect as error:
-        raise ApiError(400, "body_incomplete", "the client left before its body was complete") from error
+        raise ApiError(400, "body_incomplete", "the client disconnected before the body was complete") from error
 
 
 def _too_slow(what: str, policy: IngestPolicy) -> ApiError:
-    message = f"{what}; at least {policy.min_bytes_per_s:.0f} bytes/s are expected: send it from a faster connection"
+    message = f"{what}; at least {policy.min_bytes_per_s:.0f} bytes/s are required: use a faster connection"
     return ApiError(408, "body_too_slow", message, headers={"connection": "close"})
 
 
@@ -190,7 +196,7 @@ def _form_target(services: RegistryServices, who: Principal, fields: dict[str, s
     unknown = sorted(set(fields) - _FIELDS)
     if unknown:
         allowed = ", ".join(sorted(_FIELDS))
-        raise ApiError(400, "invalid_multipart", f"there is no field {unknown[0][:80]!r}; there are {allowed}")
+        raise ApiError(400, "invalid_multipart", f"unknown field {unknown[0][:80]!r}; allowed: {allowed}")
     if fields.get("adapter_type", "lora") != "lora":
         message = "only lora adapters are served, so adapter_type must be lora"
         raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")

@@ -55,7 +55,7 @@ class GarbageCollector:
             try:
                 done = await self.collect_once()
             except NotNow as why:
-                _log.info("garbage is not collected now: %s", why)
+                _log.info("garbage collection skipped: %s", why)
             else:
                 _log.info(
                     "garbage: %d of %d candidates deleted, %d bytes", done.deleted, done.candidates, done.deleted_bytes
@@ -77,7 +77,7 @@ class GarbageCollector:
         now_unix_s = self.wall_clock()
         with self.database.exclusive_lock(_LOCK) as is_ours:
             if not is_ours:
-                raise NotNow("another registry collects now")
+                raise NotNow("another registry is collecting")
             if not dry_run:
                 before_unix_s = now_unix_s - self.grace_s
                 self.database.write(_ACTOR, lambda write: artifacts.retire(write, before_unix_s))
@@ -99,9 +99,9 @@ class GarbageCollector:
 
     def _check_knowledge(self) -> None:
         if not self.store.epoch:
-            raise NotNow("no snapshot was published, so nobody knows what git declares")
+            raise NotNow("no snapshot is published, so the models in git are unknown")
         if not self.fleet.bus_connected:
-            raise NotNow("the bus is away, so nobody knows what the replicas have loaded")
+            raise NotNow("the bus is unavailable, so the adapters on replicas are unknown")
 
     def _published(self) -> set[str]:
         self._check_knowledge()

@@ -56,7 +56,7 @@ def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[
         header = request.headers.get("authorization", "")
         if not any(has_credential(header, credentials.accepted(purpose)) for purpose in ("operate", *purposes)):
             if any(has_credential(header, credentials.accepted(purpose)) for purpose in _REGISTRY_PURPOSES):
-                raise ApiError(403, "wrong_role", "this credential is another role's: it does not open this route")
+                raise ApiError(403, "wrong_role", "this credential belongs to a role that may not use this route")
             raise _unauthenticated()
         authenticated(request.scope)
 
@@ -93,7 +93,7 @@ async def read_body(request: Request, max_bytes: int) -> list[bytes]:
         message = f"the body did not arrive within {_BODY_TIMEOUT_S:.0f} s"
         raise ApiError(408, "body_too_slow", message, headers={"connection": "close"}) from error
     except ClientDisconnect as error:
-        raise ApiError(400, "body_incomplete", "the client left before its body was complete") from error
+        raise ApiError(400, "body_incomplete", "the client disconnected before the body was complete") from error
     return parts
 
 
@@ -177,7 +177,7 @@ def _lowered(text: str) -> str:
 
 _TAG = re.compile(r'\s*"?([0-9]{1,12})"?\s*')
 
-IfMatch = Annotated[str, Header(alias="if-match", max_length=100, description="The ETag that was seen; * for any.")]
+IfMatch = Annotated[str, Header(alias="if-match", max_length=100, description="ETag that the caller has seen; *: any.")]
 
 
 def etag(lock_version: int) -> dict[str, str]:
@@ -190,7 +190,7 @@ def lock_version_of(if_match: str) -> int | None:
         return None
     match = _TAG.fullmatch(if_match)
     if match is None:
-        message = f'If-Match is {if_match[:40]!r}; it takes one ETag as this registry gives them, such as "3", or *'
+        message = f'If-Match is {if_match[:40]!r}; expected: one ETag of this registry, such as "3", or *'
         raise ApiError(400, "invalid_if_match", message, "if-match")
     return int(match[1])
 
@@ -198,16 +198,16 @@ def lock_version_of(if_match: str) -> int | None:
 MAX_LIMIT = 1000
 CURSOR_MAX = 2**53
 
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Maximum number of entries.")]
 AfterModel = Annotated[
-    str, Query(pattern=rf"^(?:{MODEL_ID_PATTERN})?$", max_length=130, description="The last id of the page before.")
+    str, Query(pattern=rf"^(?:{MODEL_ID_PATTERN})?$", max_length=130, description="Last id of the previous page.")
 ]
 AfterName = Annotated[
-    str, Query(pattern=rf"^(?:{NAME_PATTERN})?$", max_length=64, description="The last name of the page before.")
+    str, Query(pattern=rf"^(?:{NAME_PATTERN})?$", max_length=64, description="Last name of the previous page.")
 ]
 AfterNumber = Annotated[
     int | None,
-    Query(ge=1, le=CURSOR_MAX, description="The `next_after` of the page before; the list goes back in time."),
+    Query(ge=1, le=CURSOR_MAX, description="`next_after` of the previous page; the newest entries come first."),
 ]
 
 TenantName = Annotated[str, Path(pattern=rf"^{NAME_PATTERN}$")]

@@ -35,7 +35,7 @@ class DeclaredCatalogue:
         entry = self.git_model(model)
         if entry is not None:
             where = entry.declared_in or "the git repository"
-            message = f"{model} is declared in {where}: change it there and push, the API does not write what git owns"
+            message = f"{model} is declared in {where}: change it there and push; the API cannot change it"
             raise CatalogueRefused("conflict", "declared_in_git", message, where)
 
     def require_tenant(self, tenant: str) -> TenantId:
@@ -98,7 +98,7 @@ class DeclaredCatalogue:
 
     def _published(self) -> Tables:
         if not self.store.epoch:
-            message = "no snapshot was published yet, so nobody knows which tenants and bases there are; try again"
+            message = "no snapshot is published yet, so tenants and bases are unknown; try again"
             raise ApiError(503, "no_snapshot", message, headers={"retry-after": "5"})
         return self._tables
 

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
 _HINTS = {
-    404: "there is no such route; GET /openapi.json lists them",
-    405: "this route does not take that method; GET /openapi.json lists what it takes",
+    404: "there is no such route; GET /openapi.json lists all routes",
+    405: "this route does not support that method; GET /openapi.json lists its methods",
 }
 
 
@@ -50,7 +50,7 @@ async def _invalid_parameters(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     param = str(first["loc"][-1])
-    message = f"the parameter {param} is wrong: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    message = f"the parameter {param} is invalid: {first['msg'][:1].lower()}{first['msg'][1:]}"
     return JSONResponse(error_body(400, "invalid_parameter", message, param), 400)
 
 

@@ -77,7 +77,7 @@ class Fence:
         try:
             known = self._raise_to(max(token, self.highest))
         except DatabaseUnavailable as error:
-            _log.warning("the fence is kept on this disk alone: %s", error)
+            _log.warning("the leadership is stored only on this disk: %s", error)
             self._is_told = False
             return 0
         self._is_told = True

@@ -40,8 +40,8 @@ from functions.registry.sql import audit
 _DESIRED_MAX_BYTES = 2 * 1024 * 1024
 
 Body = TypeVar("Body")
-NodeName = Annotated[str, Query(max_length=253, description="The node that the caller is on.")]
-PodName = Annotated[str, Query(max_length=253, description="The caller's pod, where it does not know its node.")]
+NodeName = Annotated[str, Query(max_length=253, description="Node of the caller.")]
+PodName = Annotated[str, Query(max_length=253, description="Pod of the caller, if it does not know its node.")]
 
 
 def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
@@ -110,7 +110,7 @@ def _described(seen: ReplicaSighting) -> dict[str, Any]:
 
 _DEFAULT_LIMIT = 100
 
-Tenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only what concerns this tenant.")]
+Tenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only entries about this tenant.")]
 
 
 def audit_routes(services: RegistryServices) -> APIRouter:

@@ -72,7 +72,7 @@ class Bases:
             return found
         if base not in self._missing:
             self._missing.add(base)
-            _log.warning("adapters of %s are not checked against it: %s; `shoal base facts` makes them", base, found)
+            _log.warning("adapters over %s are not checked: %s; create the facts with `shoal base facts`", base, found)
         return None
 
     def _find(self, base: str, folder: PurePosixPath) -> KnownBase | str:
@@ -81,7 +81,7 @@ class Bases:
             return "SHOAL_REGISTRY_MODELS_DIR is not set"
         directory = self.models_dir / folder
         if ".." in folder.parts or not directory.is_dir():
-            return f"there is no folder {directory}"
+            return f"the folder {directory} does not exist"
         try:
             stamp = stamp_of(directory)
             before = self._read.get(base)
@@ -158,10 +158,10 @@ class Ingesting:
     def _refusal(self, tenant: TenantId | None) -> ApiError | None:
         """Return the reason why no place is free, or None."""
         if tenant is not None and self._taken[tenant] >= self.at_once_per_tenant:
-            message = f"{self.at_once_per_tenant} uploads of yours are under way, which is the limit; try again later"
+            message = f"you have {self.at_once_per_tenant} uploads under way, which is the limit; try again later"
             return ApiError(429, "too_many_uploads", message, headers={"retry-after": "10"})
         if self._taken.total() >= self.at_once:
-            message = "as many uploads are under way as the registry takes; try again later"
+            message = f"all tenants together have {self.at_once} uploads under way, which is the limit; try again later"
             return ApiError(503, "too_many_uploads", message, headers={"retry-after": "10"})
         return None
 
@@ -177,7 +177,9 @@ class Ingesting:
         """
         known = await asyncio.to_thread(self._bases.find_facts, base, folder) if base else None
         if base and known is None and self.facts_required:
-            message = f"adapters over {base} cannot be checked: its facts are missing (`shoal base facts`); try later"
+            message = (
+                f"adapters over {base} cannot be checked until the operator creates its facts (`shoal base facts`)"
+            )
             raise ApiError(503, "base_facts_missing", message)
         return Expectation(
             tenant=tenant,
@@ -222,9 +224,9 @@ class Ingesting:
 
             def name(write: Write) -> bool:
                 if ledger.unmark_within(write.connection, held.keys):
-                    raise StoreUnavailable("parts of this artifact are just being deleted; try again in a minute")
+                    raise StoreUnavailable("parts of this artifact are being deleted; try again in a minute")
                 if held.session is not None and not ledger.is_open(write.connection, held.session):
-                    raise StoreUnavailable("this took longer than an ingest may; try again")
+                    raise StoreUnavailable("the ingest exceeded its time limit; try again")
                 return artifacts.put_artifact(write, row, limit)
 
             return self.database.write(actor, name)

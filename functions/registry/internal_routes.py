@@ -39,8 +39,8 @@ OTHERS_POLL_S = 0.5  # delay at which other registries' writes are noticed; own 
 
 Answer = TypeVar("Answer")
 
-After = Annotated[int, Query(ge=0, le=CURSOR_MAX, description="The last change that the caller has read; 0: none.")]
-WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a later one.")]
+After = Annotated[int, Query(ge=0, le=CURSOR_MAX, description="Last change that the caller has read; 0: none.")]
+WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for a later change.")]
 FenceToken = Annotated[
     int, Header(alias=FENCE_HEADER, ge=0, le=FENCE_MAX, description="The controller's leadership; 0: none.")
 ]
@@ -71,7 +71,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         """Create a rollout. 200 if it exists already, 409 if another one is active on the channel."""
         spec = await _document(request, rollout_codec.decode_spec)
         if lifecycle.id_of(spec) != rollout:
-            message = f"this rollout's id is {lifecycle.id_of(spec)}: ids are made from what a rollout is to do"
+            message = f"this rollout's id is {lifecycle.id_of(spec)}: ids are derived from the rollout's content"
             raise ApiError(400, "wrong_rollout_id", message, "rollout")
 
         def write(write: Write) -> tuple[lifecycle.Rollout, bool]:

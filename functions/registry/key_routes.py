@@ -67,7 +67,7 @@ def key_routes(services: RegistryServices) -> APIRouter:
         """Create a key. This answer is the only place that ever shows it."""
         pepper = services.pepper
         if pepper is None:
-            message = "this registry has no pepper (SHOAL_REGISTRY_PEPPER_FILE), so it cannot make keys"
+            message = "this registry has no pepper (SHOAL_REGISTRY_PEPPER_FILE), so it cannot create keys"
             raise ApiError(503, "no_pepper", message)
         services.declared.require_tenant(tenant)
         key_id = _key_id(services, body.id)
@@ -110,7 +110,7 @@ def key_routes(services: RegistryServices) -> APIRouter:
                 api_keys.revoke(write, tenant, key_id)
             except CatalogueRefused as error:
                 if error.code == "key_not_found" and services.declared.has_key(key_id):
-                    message = f"{key_id} is declared in git: take it out of its Tenant there and push"
+                    message = f"{key_id} is declared in git: remove it from its Tenant there and push"
                     raise CatalogueRefused("conflict", "declared_in_git", message, key_id) from error
                 raise
 
@@ -124,10 +124,10 @@ def _key_id(services: RegistryServices, wanted: str | None) -> str:
     if wanted is None:
         return f"k{secrets.token_hex(_MADE_ID_BYTES)}"
     if not _KEY_ID.fullmatch(wanted):
-        message = "a key's id is 1 to 32 of 0-9 A-Z a-z -, beginning with a letter or digit"
+        message = "a key id has 1 to 32 of the characters 0-9 A-Z a-z -, and begins with a letter or digit"
         raise ApiError(400, "invalid_key_id", message, "id")
     if services.declared.has_key(wanted):
-        raise CatalogueRefused("conflict", "key_exists", f"there is a key {wanted}; choose another id", wanted)
+        raise CatalogueRefused("conflict", "key_exists", f"the key {wanted} exists already; choose another id", wanted)
     return wanted
 
 

@@ -32,101 +32,101 @@ class RegistryMetrics:
         self.collectors = CollectorRegistry()
         self.requests = Counter(
             "shoal_registry_requests",
-            "Requests answered; code 0 is a client that left first.",
+            "Requests answered; code 0: the client disconnected first",
             ["route", "method", "code"],
             registry=self.collectors,
         )
         self.publications = Counter(
             "shoal_snapshot_publications",
-            "Snapshots that were offered, by what came of it.",
+            "Snapshots received for publication, by outcome",
             ["outcome"],
             registry=self.collectors,
         )
         self._answers = Counter(
             "shoal_snapshot_answers",
-            "Snapshots that were sent, whole or as what changed.",
+            "Snapshots sent, as a whole document or a delta",
             ["document"],
             registry=self.collectors,
         )
         self._answer_bytes = Counter(
-            "shoal_snapshot_answer_bytes", "Bytes of snapshots sent.", ["document"], registry=self.collectors
+            "shoal_snapshot_answer_bytes", "Bytes of snapshots sent", ["document"], registry=self.collectors
         )
-        self._epoch = self._gauge("shoal_snapshot_epoch", "Epoch of the published snapshot; 0: none.")
-        self._age_s = self._gauge("shoal_snapshot_age_seconds", "Since the published snapshot was compiled.")
-        self._waiters = self._gauge("shoal_snapshot_waiters", "Long polls that wait now.")
-        self._bus_connected = self._gauge("shoal_bus_connected", "1 while connected to the bus: heartbeats arrive.")
-        self._bus_up = self._gauge("shoal_bus_up", "1 while connected to the bus: heartbeats arrive.")
+        self._epoch = self._gauge("shoal_snapshot_epoch", "Epoch of the published snapshot; 0: none")
+        self._age_s = self._gauge("shoal_snapshot_age_seconds", "Time since the published snapshot was compiled")
+        self._waiters = self._gauge("shoal_snapshot_waiters", "Long polls that wait for a snapshot")
+        self._bus_connected = self._gauge("shoal_bus_connected", "1 while the bus is connected and heartbeats arrive")
+        self._bus_up = self._gauge("shoal_bus_up", "1 while the bus is connected")
         self._bus_state_s = self._gauge(
-            "shoal_bus_state_seconds", "Since the bus was found or lost, or since the start."
+            "shoal_bus_state_seconds", "Time since the bus was found or lost, or since the start"
         )
-        self._refused = self._gauge("shoal_heartbeats_refused", "Messages on the bus that were no heartbeats.")
+        self._refused = self._gauge("shoal_heartbeats_refused", "Messages on the bus that were not valid heartbeats")
         self._replica_state = Gauge(
             "shoal_replica_state",
-            "1 for the state in which a replica is.",
+            "1 for the phase that the replica is in",
             ["replica", "state"],
             registry=self.collectors,
         )
         self._desired = Gauge(
             "shoal_autoscaler_desired_replicas",
-            "Replicas that the controller desires of a pool, and why.",
+            "Desired replicas of a pool, by reason",
             ["pool", "reason"],
             registry=self.collectors,
         )
         self._cold_start = Gauge(
             "shoal_cold_start_seconds",
-            "What the last start of a replica took, by stage.",
+            "Duration of a pool's last replica start, by stage",
             ["pool", "stage"],
             registry=self.collectors,
         )
         self._without_facts = Gauge(
             "shoal_base_facts_missing",
-            "1 for a base without facts: adapters over it are stored unchecked, or refused where facts are required.",
+            "1 for a base without facts: adapters over it are stored unchecked, or rejected if facts are required",
             ["base"],
             registry=self.collectors,
         )
         self._rollouts = Gauge(
             "shoal_rollout_stage",
-            "Of a rollout under way: 0 loading, then its stage.",
+            "Stage of an active rollout; 0: loading",
             ["model"],
             registry=self.collectors,
         )
 
         self._troubles = Gauge(
             "shoal_replica_troubled",
-            "1 for a replica that is slow by itself (restarting, held) or whose accelerator has failed (out).",
+            "1 for a replica that is slow (restarting, held) or whose accelerator has failed (out)",
             ["pool", "replica", "what", "state"],
             registry=self.collectors,
         )
         self._slow_restarts = Gauge(
             "shoal_slow_replica_restarts",
-            "Replicas that were restarted since they were slow by themselves, since the controller began.",
+            "Replicas restarted because they were slow, since the controller started",
             ["pool"],
             registry=self.collectors,
         )
         self._nodes_not_ready = Gauge(
             "shoal_nodes_not_ready",
-            "Nodes that are not ready, as the controller sees them: down as the kubelet says, unknown while silent.",
+            "Nodes that are not ready, by state: down (kubelet reports it) or unknown (node is silent)",
             ["state"],
             registry=self.collectors,
         )
 
-        self._store_up = self._gauge("shoal_store_up", "1 while the object store answers.")
+        self._store_up = self._gauge("shoal_store_up", "1 while the object store answers")
         self._store_up.set(1)  # until the first check
         self._region_connected = Gauge(
             "shoal_region_connected",
-            "1 while another region's registry answers; else limits leave it out.",
+            "1 while the region's registry answers; otherwise limits ignore that region",
             ["region"],
             registry=self.collectors,
         )
         self._region_held = Gauge(
             "shoal_region_held",
-            "Facts of another region that are not taken over: something is in the way.",
+            "Models and keys of the region with facts that cannot be adopted",
             ["region"],
             registry=self.collectors,
         )
         self._region_taken = Gauge(
             "shoal_region_taken",
-            "Facts of another region that were taken over since the start.",
+            "Facts of the region adopted since the start",
             ["region"],
             registry=self.collectors,
         )
@@ -202,9 +202,8 @@ class RegistryMetrics:
         return Gauge(name, documentation, registry=self.collectors)
 
 
-# Stages of active rollouts for `/metrics`: a limited number, none while the database is unavailable. Every client
-# that reaches the registry may read metrics, but a model's name is its tenant's data. So these series need the
-# internal token.
+# Stages of active rollouts for `/metrics`: a limited number, none while the database is unavailable. `/metrics` needs
+# no credential, but a model's name is its tenant's data, so these series need the internal token.
 
 
 ROLLOUTS_MAX = 1000  # the newest ones

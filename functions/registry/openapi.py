@@ -29,18 +29,18 @@ _ERROR = {
 _MEANINGS = {
     400: "Malformed, or a parameter or field out of range",
     401: "The key or token is missing, malformed, unknown, revoked or expired",
-    403: "The key lacks the scope, or the route is the operator's or another role's",
-    404: "Not there, or not the caller's",
-    408: "Head or body took too long to arrive",
-    409: "Not in this state, taken, or over a limit",
-    412: "Changed since it was seen",
+    403: "The key lacks the scope, or the route belongs to the operator or another role",
+    404: "Does not exist, or belongs to another tenant",
+    408: "Head or body arrived too slowly",
+    409: "Not allowed in this state, already exists, or over a limit",
+    412: "Changed since the caller read it",
     413: "The body is over the limit",
-    415: "Another media type than the route takes",
+    415: "The route does not accept this media type",
     422: "The artifact cannot be served",
     429: "Too many requests: try again after `retry-after`",
     431: "Headers are over the limits",
     500: "The registry failed",
-    503: "Full, or without its database or store: try again after `retry-after`",
+    503: "At a limit, or without its database or store: try again after `retry-after`",
 }
 _ANY_REQUEST = (400, 408, 431, 500, 503)  # from the listener, or from what every route depends on
 _BY_ROLE_ALONE = ("/v1/snapshot", "/v1/fleet", "/internal/v1/swarm")  # tenants' keys are not accepted here
@@ -48,9 +48,9 @@ _BRINGS_ARTIFACTS = {"/v1/artifacts", "/v1/models/{tenant}/{name}/versions/{vers
 
 _ALSO_ANSWERED = {
     ("put", "/v1/models/{tenant}/{name}/versions/{version}"): {
-        "201": {"description": "Registered; 200: it was before"}
+        "201": {"description": "Registered; 200: it existed already"}
     },
-    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): {"202": {"description": "A rollout moves it"}},
+    ("post", "/v1/models/{tenant}/{name}/channels/{channel}"): {"202": {"description": "A rollout moves the channel"}},
     ("post", "/v1/artifacts"): {"200": {"description": "The tenant had this content before"}},
 }
 

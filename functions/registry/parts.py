@@ -59,8 +59,8 @@ def database_from(settings: RegistrySettings, password: str | None) -> Database:
     except UrlInvalid as error:
         raise SettingsWrong(f"SHOAL_REGISTRY_DATABASE_URL: {error}") from error
     if password is not None and url.get_backend_name() == "sqlite":
-        message = "SHOAL_REGISTRY_DATABASE_PASSWORD_FILE is set, but SHOAL_REGISTRY_DATABASE_URL names no Postgres"
-        raise SettingsWrong(f"{message}: name one, or leave both out")
+        message = "SHOAL_REGISTRY_DATABASE_PASSWORD_FILE is set, but SHOAL_REGISTRY_DATABASE_URL is not a Postgres URL"
+        raise SettingsWrong(f"{message}: set one, or unset both")
     return Database(url.set(password=password) if password is not None else url)
 
 

@@ -24,7 +24,7 @@ from functions.registry.store import SnapshotStore
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. `tenant` None: the operator, who may do everything."""
+    """An authenticated caller. `tenant` None: the operator, with all rights."""
 
     tenant: TenantId | None
     name: str  # actor in the audit log
@@ -88,7 +88,7 @@ class Authenticator:
     async def operator(self, request: Request) -> Principal:
         principal = self.identify_caller(request)
         if not principal.is_operator:
-            message = "this route is the operator's: it needs the installation's internal token"
+            message = "only the operator may use this route: it needs the installation's internal token"
             raise ApiError(403, "operator_only", message)
         return principal
 

@@ -41,9 +41,7 @@ class TenantRateLimiter:
             yield
             return
         if self._open[tenant] >= self.at_once:
-            raise _refused(
-                f"{self.at_once} requests of yours are open, which is the limit: wait for an answer first", 1
-            )
+            raise _refused(f"you have {self.at_once} open requests, which is the limit: wait for an answer first", 1)
         self._spend(tenant)
         self._open[tenant] += 1
         try:
@@ -59,7 +57,10 @@ class TenantRateLimiter:
         bucket.advance(now_us)
         wait_us = bucket.wait_us(bucket.unit)
         if wait_us:
-            raise _refused(f"more than {self.per_s:g} requests a second of yours: slow down", wait_us / US_PER_S)
+            raise _refused(
+                f"you send more than {self.per_s:g} requests per second, which is the limit: slow down",
+                wait_us / US_PER_S,
+            )
         bucket.add(bucket.unit)
 
     def _new_bucket(self, tenant: TenantId, now_us: int) -> TokenBucket:

@@ -38,10 +38,10 @@ from functions.registry.views import described_evidence, described_rollout
 Verb = Literal["pause", "resume", "promote", "rollback"]
 _DEFAULT_LIMIT = 100
 
-Model = Annotated[str | None, Query(pattern=rf"^{MODEL_ID_PATTERN}$", description="Only this model's.")]
-Channel = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only this channel's.")]
-InState = Annotated[State | None, Query(description="Only those in this state.")]
-Active = Annotated[bool | None, Query(description="Only those that are, or are not, under way.")]
+Model = Annotated[str | None, Query(pattern=rf"^{MODEL_ID_PATTERN}$", description="Only rollouts of this model.")]
+Channel = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only rollouts of this channel.")]
+InState = Annotated[State | None, Query(description="Only rollouts in this state.")]
+Active = Annotated[bool | None, Query(description="True: only active rollouts. False: only ended ones.")]
 
 
 class Act(JsonBody, frozen=True):

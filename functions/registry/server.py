@@ -176,7 +176,7 @@ def _console(settings: RegistrySettings) -> ConsoleSources:
     try:
         return sources_from(settings, _secret(file) if file is not None else None)
     except OSError as error:
-        raise RegistryStartFailed(f"an authority's file cannot be read: {error}") from error
+        raise RegistryStartFailed(f"a CA file cannot be read: {error}") from error
 
 
 async def _start_tasks(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
@@ -195,7 +195,7 @@ async def _start_tasks(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, 
             await sharing.sync_once()  # so that the first answer has the snapshot of other registries
         tasks.forever("other registries", sharing.run, expected=(DatabaseUnavailable, StoreFailed))
         told = functools.partial(follow_notices, bus, sharing.notify_published)
-        tasks.forever("word of other registries", told, expected=(BusUnavailable,))
+        tasks.forever("notices of other registries", told, expected=(BusUnavailable,))
 
     async def gather_evidence() -> None:
         async for message in bus.stats():
@@ -205,7 +205,7 @@ async def _start_tasks(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, 
     if services.ingesting is not None:
         left = await asyncio.to_thread(services.ingesting.ingest.clean_staging)
         if left:
-            _log.info("%d unfinished uploads of a former process removed", left)
+            _log.info("%d unfinished uploads of an earlier process removed", left)
     collecting = parts.collecting
     if collecting is not None and settings.gc_interval_s > 0:
         interval_s = settings.gc_interval_s
@@ -290,7 +290,7 @@ def _secret(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise RegistryStartFailed(f"the secret in {file} cannot be read: {error}") from error
     if not text:
-        raise RegistryStartFailed(f"{file} is empty; a secret is expected there")
+        raise RegistryStartFailed(f"{file} is empty; it must contain a secret")
     return text
 
 

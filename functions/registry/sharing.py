@@ -54,9 +54,9 @@ class SnapshotSharing:
             self._put(content, delta, base_hash)
         except EpochBehind as error:
             self._told.set()
-            raise EpochTaken(f"epoch {content.snapshot.epoch} is not after what others have: {error}") from error
+            raise EpochTaken(f"epoch {content.snapshot.epoch} is not above the other registries': {error}") from error
         except DatabaseUnavailable as error:
-            _log.warning("epoch %d is kept on this disk alone for now: %s", content.snapshot.epoch, error)
+            _log.warning("epoch %d is stored only on this disk for now: %s", content.snapshot.epoch, error)
 
     def notify_published(self, notice: SnapshotNotice) -> None:
         """Wake `run` if another registry has announced a later epoch on the bus."""
@@ -91,12 +91,12 @@ class SnapshotSharing:
             await self._store.adopt(lambda current: _read(current, found))
         except SnapshotInvalid as error:
             if latest != self._unread:
-                _log.error("epoch %d of another registry cannot be read here, and is left out: %s", latest, error)
+                _log.error("epoch %d of another registry cannot be read here and is skipped: %s", latest, error)
             self._unread = latest
 
     def _put(self, content: Indexed, delta: bytes, base_hash: str) -> None:
         if not self._database.ready:
-            raise DatabaseUnavailable("the registry's database is not there yet")
+            raise DatabaseUnavailable("the registry's database is not ready yet")
         whole = lambda: b"".join(documents.full_lines(content.snapshot))  # noqa: E731
         document = SnapshotDocument(content.snapshot.epoch, content.content_hash, delta, base_hash, whole)
         self._database.write_unaudited(lambda connection: published.put(connection, document))

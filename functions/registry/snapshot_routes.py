@@ -38,12 +38,14 @@ FENCE_MAX = 2**53
 _RETRY_AFTER = {"retry-after": "5"}
 _MEDIA_TYPE = "application/jsonl"
 
-After = Annotated[int, Query(ge=0, le=EPOCH_MAX, description="The epoch that the caller has; 0: none.")]
-WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a later one.")]
+After = Annotated[int, Query(ge=0, le=EPOCH_MAX, description="Epoch of the caller's snapshot; 0: none.")]
+WaitSeconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for a later epoch.")]
 Pool = Annotated[
-    str | None, Query(pattern=rf"^(?:{NAME_PATTERN})$", description="Only this pool, its models and rollouts.")
+    str | None, Query(pattern=rf"^(?:{NAME_PATTERN})$", description="Only this pool with its models, and all rollouts.")
 ]
-Base = Annotated[str, Header(alias=BASE_HEADER, max_length=100, description="The content that the caller holds.")]
+Base = Annotated[
+    str, Header(alias=BASE_HEADER, max_length=100, description="Hash of the content that the caller holds.")
+]
 FenceToken = Annotated[
     int, Header(alias=FENCE_HEADER, ge=0, le=FENCE_MAX, description="The publisher's leadership; 0: none.")
 ]
@@ -57,7 +59,7 @@ def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials:
     @router.get(
         "/v1/snapshot",
         response_class=Response,
-        responses={204: {"description": "Nothing newer."}},
+        responses={204: {"description": "No newer snapshot."}},
         dependencies=readers,
     )
     async def follow(
@@ -75,7 +77,7 @@ def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials:
             with store.reserve_waiter():
                 feed = await unless_client_leaves(request, store.wait_beyond(after, wait_s, name))
         except TooManyWaiters as error:
-            message = "too many callers wait for a snapshot; ask again later"
+            message = "too many callers wait for a snapshot; try again later"
             raise ApiError(503, "too_many_waiters", message, headers=_RETRY_AFTER) from error
         return await _answer(store, feed, base, metrics)
 
@@ -86,7 +88,7 @@ def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials:
 
     @router.put(
         "/v1/snapshot",
-        responses={409: {"description": "The epoch, or the publisher, is behind another."}},
+        responses={409: {"description": "A later epoch or a later leadership has been published."}},
         dependencies=publishers,
     )
     async def publish(request: Request, fence: FenceToken = 0) -> Response:
@@ -99,7 +101,7 @@ def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials:
             raise ApiError(412, "base_missing", f"send the whole document: {error}", headers=_headers(store)) from error
         except SnapshotInvalid as error:
             metrics.publications.labels(outcome="invalid").inc()
-            raise ApiError(400, "invalid_snapshot", f"the snapshot is refused, nothing has changed: {error}") from error
+            raise ApiError(400, "invalid_snapshot", f"the snapshot is invalid, nothing has changed: {error}") from error
         except EpochTaken as error:
             metrics.publications.labels(outcome="epoch_taken").inc()
             raise ApiError(409, "epoch_taken", str(error), "epoch", _headers(store)) from error

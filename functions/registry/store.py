@@ -213,7 +213,7 @@ class SnapshotStore:
         try:
             self.fence.load()
         except (OSError, ValueError) as error:  # the snapshot is not affected and stays
-            _log.error("the stored fence cannot be read; nobody is fenced until a leader publishes: %s", error)
+            _log.error("the stored leadership cannot be read; former leaders pass until a leader publishes: %s", error)
         try:
             content = self._file.load()
         except SnapshotInvalid as error:
@@ -221,11 +221,11 @@ class SnapshotStore:
             aside = path.with_name(path.name + ".refused")
             with contextlib.suppress(OSError):  # the next publication will report the failed disk
                 path.replace(aside)
-            _log.error("the stored snapshot is refused and set aside as %s: %s", aside.name, error)
+            _log.error("the stored snapshot is invalid and was renamed to %s: %s", aside.name, error)
             return
         if content is not None:
             self.feed.advance(content, {})
-            _log.info("snapshot epoch %d (%s) taken up", self.epoch, content.content_hash)
+            _log.info("snapshot epoch %d (%s) loaded", self.epoch, content.content_hash)
 
     def record_follower_epoch(self, after: int) -> None:
         """Record the epoch that a follower has."""

@@ -88,7 +88,7 @@ class Tracker:
         if board is None:
             self._forget_old(now_s)
             if len(self._boards) >= self.max_boards:
-                raise TrackerFull(f"{len(self._boards)} artifacts are on their way already")
+                raise TrackerFull(f"{len(self._boards)} artifacts are in transfer, which is the limit")
             board = self._boards[digest] = Board(count, self.policy)
         if board.count != count:
             raise OtherShape(f"{digest} has {board.count} chunks, not {count}")
@@ -100,7 +100,7 @@ class Tracker:
         if self._nodes >= self.max_nodes:
             self._forget_old(now_s)
             if self._nodes >= self.max_nodes:
-                raise TrackerFull(f"{self._nodes} nodes take part already, in all artifacts together")
+                raise TrackerFull(f"{self._nodes} nodes take part in all transfers together, which is the limit")
 
     @property
     def _nodes(self) -> int:

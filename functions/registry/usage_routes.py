@@ -36,10 +36,10 @@ _NOBODY = ""  # matches no tenant: another tenant's usage looks empty
 
 Since = Annotated[float | None, Query(ge=0, le=_UNIX_MAX, description="Unix seconds. Default: 30 days before `until`.")]
 Until = Annotated[float | None, Query(ge=0, le=_UNIX_MAX, description="Unix seconds. Default: now.")]
-By = Annotated[str, Query(max_length=100, description=f"Comma-separated, of: {', '.join(_DIMENSIONS)}.")]
-OfTenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only this tenant's.")]
-OfModel = Annotated[str | None, Query(pattern=rf"^{MODEL_ID_PATTERN}$", description="Only of this model.")]
-OfPool = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only of this pool.")]
+By = Annotated[str, Query(max_length=100, description=f"Comma-separated dimensions: {', '.join(_DIMENSIONS)}.")]
+OfTenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only usage of this tenant.")]
+OfModel = Annotated[str | None, Query(pattern=rf"^{MODEL_ID_PATTERN}$", description="Only usage of this model.")]
+OfPool = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only usage of this pool.")]
 
 
 def usage_routes(services: RegistryServices) -> APIRouter:

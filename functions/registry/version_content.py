@@ -60,7 +60,7 @@ async def content_of(services: RegistryServices, actor: Actor, wanted: VersionRe
 
 
 def no_store() -> ApiError:
-    message = "this registry has no object store configured (SHOAL_REGISTRY_S3_ENDPOINT_URL): nothing can be brought in"
+    message = "this registry has no object store configured (SHOAL_REGISTRY_S3_ENDPOINT_URL): adapters cannot be stored"
     return ApiError(503, "no_store", message)
 
 

@@ -181,13 +181,13 @@ def _check(services: RegistryServices, model: ModelId, tenant: str, body: PutVer
         message = f"adapter_type is {body.adapter_type!r}; only lora adapters are served, so it must be lora"
         raise ApiError(400, "unsupported_adapter_type", message, "adapter_type")
     if (body.artifact_uri is None) == (body.digest is None):
-        message = "give either artifact_uri, where the content lies, or digest, as POST /v1/artifacts answered it"
+        message = "give either artifact_uri, the content's address, or digest, from the answer of POST /v1/artifacts"
         raise ApiError(400, "artifact_ambiguous", message, "artifact_uri")
 
 
 def _refuse_reserved(channel: str, param: str) -> None:
     if is_incoming(channel):
-        message = f"the channel name {channel} is kept for versions that are being loaded; choose another one"
+        message = f"the channel name {channel} is reserved for versions that are being loaded; choose another one"
         raise ApiError(400, "reserved_channel", message, param)
 
 

@@ -55,7 +55,7 @@ def test_missing_facts_are_logged_once_until_they_come_and_go_again(
         for _ in range(3):
             assert bases.find_facts("chat", folder) is None
         assert len(caplog.messages) == 1
-        assert "adapters of chat are not checked" in caplog.messages[0]
+        assert "adapters over chat are not checked" in caplog.messages[0]
         assert "shoal base facts" in caplog.messages[0]
         file = put_facts(tmp_path, "base", 576)
         assert bases.find_facts("chat", folder) is not None

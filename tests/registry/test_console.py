@@ -187,7 +187,7 @@ def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(rig: C
             assert page.run("document.querySelectorAll('#view img, #view b, #view script').length") == 0, view
         assert page.run("document.title") == "shoal console: audit"
         assert "no Prometheus is configured" in said["now"]
-        assert "knows no trace store" in said["traces"]
+        assert "no trace store is configured" in said["traces"]
         assert HOSTILE in said["branch"]
         assert HOSTILE in said["drills"]
         page.press("j")

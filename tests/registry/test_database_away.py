@@ -48,7 +48,7 @@ def test_a_postgres_that_is_away_stops_no_snapshot(tmp_path: Path) -> None:
     env = environment(tmp_path, port, SHOAL_REGISTRY_DATABASE_URL="postgresql://shoal:s3cret@127.0.0.1:1/none")
     with registry(env, f"http://127.0.0.1:{port}") as client:
         served(client)
-        refused(client, "not there yet")
+        refused(client, "not ready yet")
         assert client.get("/readyz").json()["database_ready"] is False
 
 
@@ -58,7 +58,7 @@ def test_a_damaged_file_stops_no_snapshot_and_is_left_for_whoever_repairs_it(tmp
     (tmp_path / "state" / SQLITE_FILE).write_bytes(b"damaged" * 1000)
     with registry(environment(tmp_path, port), f"http://127.0.0.1:{port}") as client:
         served(client)
-        refused(client, "not there yet")
+        refused(client, "not ready yet")
     assert (tmp_path / "state" / SQLITE_FILE).read_bytes() == b"damaged" * 1000
 
 
@@ -79,7 +79,7 @@ def test_a_database_that_comes_later_is_taken_up_without_a_restart(
             env["SHOAL_REGISTRY_DATABASE_URL"] = re.sub(r":\d+/", f":{door}/", url)
         with registry(env, f"http://127.0.0.1:{port}") as client:
             served(client)
-            refused(client, "not there yet")
+            refused(client, "not ready yet")
             if backend == "sqlite":
                 file.unlink()
             else:

@@ -125,9 +125,9 @@ MISTAKES = [
     ({"SHOAL_REGISTRY_PORT": "taken"}, "set SHOAL_REGISTRY_PORT"),
     ({"SHOAL_REGISTRY_PORT": "99999"}, "less than or equal to 65535"),
     ({"SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": "/nowhere/token"}, "cannot be read"),
-    ({"SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": os.devnull}, "is empty; a secret is expected there"),
+    ({"SHOAL_REGISTRY_INTERNAL_TOKEN_FILE": os.devnull}, "is empty; it must contain a secret"),
     ({"SHOAL_REGISTRY_TLS_CERT_FILE": "/nowhere/cert.pem"}, "SHOAL_REGISTRY_TLS_KEY_FILE, or neither"),
-    ({"SHOAL_REGISTRY_DATABASE_PASSWORD_FILE": __file__}, "SHOAL_REGISTRY_DATABASE_URL names no Postgres"),
+    ({"SHOAL_REGISTRY_DATABASE_PASSWORD_FILE": __file__}, "SHOAL_REGISTRY_DATABASE_URL is not a Postgres URL"),
 ]
 
 

@@ -37,7 +37,7 @@ def test_so_many_are_open_at_a_time_and_the_operators_do_not_count() -> None:
     with ExitStack() as opened:
         for tenant in (ACME, ACME, GLOBEX, None, None, None):
             opened.enter_context(limiter.admit_request(tenant))
-        with pytest.raises(ApiError, match="2 requests of yours are open"), limiter.admit_request(ACME):
+        with pytest.raises(ApiError, match="you have 2 open requests"), limiter.admit_request(ACME):
             pass
     with limiter.admit_request(ACME):
         pass

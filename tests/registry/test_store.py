@@ -31,7 +31,7 @@ async def test_a_corrupt_file_is_set_aside_and_the_registry_starts(
     store.load()
     assert store.current is None
     assert (tmp_path / "snapshot.json.refused").read_bytes() == RUBBISH
-    assert "refused and set aside as snapshot.json.refused" in caplog.text
+    assert "invalid and was renamed to snapshot.json.refused" in caplog.text
     await store.publish(snapshot(epoch=1))
     content = snapshot_file.read(file)
     assert content is not None
@@ -53,7 +53,7 @@ async def test_a_corrupt_fence_takes_no_snapshot_away(tmp_path: Path, caplog: py
     again = SnapshotStore(file)
     again.load()
     assert again.epoch == 4
-    assert "the stored fence cannot be read" in caplog.text
+    assert "the stored leadership cannot be read" in caplog.text
 
 
 async def test_a_file_that_cannot_even_be_moved_does_not_stop_the_start(tmp_path: Path) -> None:

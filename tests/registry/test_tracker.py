@@ -108,7 +108,7 @@ def test_nodes_are_bounded_over_all_artifacts(clock: Clock) -> None:
     for number, digest in enumerate(digests):
         tracker.announce(digest, 4, Announcement(f"10.0.0.{number}:1", "", 0))
     for digest in (digests[0], Digest("sha256:" + "d" * 64)):
-        with pytest.raises(TrackerFull, match="all artifacts"):
+        with pytest.raises(TrackerFull, match="all transfers together"):
             tracker.announce(digest, 4, Announcement("10.0.0.9:1", "", 0))
     assert [report.digest for report in tracker.reports()] == digests
     tracker.announce(digests[0], 4, Announcement("10.0.0.0:1", "", 1))

@@ -147,7 +147,7 @@ async def test_a_place_that_does_not_come_is_refused_in_the_end(checking: Checki
     with ExitStack() as taken:
         for _ in range(2):
             taken.enter_context(ingesting.reserve_place(ACME))
-        with pytest.raises(ApiError, match="2 uploads of yours are under way"):
+        with pytest.raises(ApiError, match="you have 2 uploads under way"):
             await taken_soon(ingesting)
     await taken_soon(ingesting)
 

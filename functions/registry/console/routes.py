@@ -36,15 +36,17 @@ _ID = r"^[!-~]{1,256}$"
 _MODEL = rf"^{MODEL_ID_PATTERN}(@{NAME_PATTERN})?$"
 _TRACES_MAX = 200
 _SINCE_MAX_S = 400 * 86_400.0
-_NO_PROMETHEUS = "no Prometheus is configured: SHOAL_REGISTRY_PROMETHEUS_URL says where the one is that has the alerts"
+_NO_PROMETHEUS = "no Prometheus is configured: set SHOAL_REGISTRY_PROMETHEUS_URL to the one that evaluates the alerts"
 
-OfTenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only this tenant's.")]
+OfTenant = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only this tenant's requests.")]
 OfModel = Annotated[str | None, Query(pattern=_MODEL, max_length=200, description="A model, or one version of it.")]
-OfPool = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only of this pool.")]
-OfReplica = Annotated[str | None, Query(pattern=_ID, description="Only those that this replica answered.")]
-AgoS = Annotated[float, Query(gt=0, le=_SINCE_MAX_S, description="Seconds before `until`, or before now.")]
-UntilUnixS = Annotated[float | None, Query(gt=0, le=1e10, description="Unix seconds: those that came before.")]
-OverMs = Annotated[float | None, Query(ge=0, le=1e9, description="Only those that took this long in all.")]
+OfPool = Annotated[str | None, Query(pattern=rf"^{NAME_PATTERN}$", description="Only requests of this pool.")]
+OfReplica = Annotated[str | None, Query(pattern=_ID, description="Only requests that this replica answered.")]
+AgoS = Annotated[float, Query(gt=0, le=_SINCE_MAX_S, description="Length of the window before `until`, in seconds.")]
+UntilUnixS = Annotated[
+    float | None, Query(gt=0, le=1e10, description="End of the window in Unix seconds; default: now.")
+]
+OverMs = Annotated[float | None, Query(ge=0, le=1e9, description="Only requests with at least this total time.")]
 Search_ = Annotated[str, Query(max_length=130, description="A part of a name.")]
 
 
@@ -104,8 +106,8 @@ def trace_routes(
         model: OfModel = None,
         pool: OfPool = None,
         replica: OfReplica = None,
-        errors: Annotated[bool, Query(description="Only those with a status of 400 or above.")] = False,
-        slowest: Annotated[bool, Query(description="The slowest first; else the newest.")] = False,
+        errors: Annotated[bool, Query(description="Only requests with a status of 400 or above.")] = False,
+        slowest: Annotated[bool, Query(description="Slowest requests first; default: newest first.")] = False,
         over_ms: OverMs = None,
         limit: Annotated[int, Query(ge=1, le=_TRACES_MAX)] = 50,
     ) -> dict[str, Any]:
@@ -124,8 +126,8 @@ def trace_routes(
         found = await sources.traces.find(request_id)
         if found is None:
             message = (
-                f"no trace of {request_id[:160]!r}: the id is the answer's x-request-id; none is kept of what was "
-                "refused before it had a model, and a row comes about a second after its request's end"
+                f"no trace of {request_id[:160]!r}: use the x-request-id of the answer. A trace appears about a second "
+                "after the request's end; a request rejected before its model was known has none"
             )
             raise ApiError(404, "trace_not_found", message)
         return found

@@ -29,7 +29,7 @@ QUERIES: Final[Mapping[Figure, str]] = {
     "kv_usage_ratio": "max by (pool) (shoal_pool_kv_usage_ratio)",
     "tokens_per_s": 'sum by (pool) (rate(shoal_tokens_total{kind="completion"}[2m]))',
 }
-_MISSING = "no Prometheus is configured (SHOAL_REGISTRY_PROMETHEUS_URL): samples of this registry's own"
+_MISSING = "no Prometheus is configured (SHOAL_REGISTRY_PROMETHEUS_URL)"
 
 Series = Mapping[Figure, Mapping[str, list[float | None]]]
 
@@ -115,5 +115,5 @@ def values_by_pool(answer: list[dict[str, Any]], over: Range) -> dict[str, list[
             if pool and any(value is not None for value in values):
                 found[pool] = values
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PrometheusAway(f"Prometheus answers what cannot be read: {error!r}") from error
+        raise PrometheusAway(f"Prometheus answers with unreadable values: {error!r}") from error
     return found

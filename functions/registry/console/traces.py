@@ -23,7 +23,7 @@ AT_ONCE = 4
 _WAIT_S = 5.0
 _NO_TABLE = frozenset({60, 81})
 _NOT_CONFIGURED = (
-    "this registry knows no trace store: SHOAL_REGISTRY_TRACE_STORE_URL. `shoal trace` looks in the gateway's files"
+    "no trace store is configured (SHOAL_REGISTRY_TRACE_STORE_URL); `shoal trace` reads the gateway's files instead"
 )
 Answer = TypeVar("Answer")
 
@@ -56,18 +56,18 @@ class Traces:
             async with asyncio.timeout(_WAIT_S):
                 await self._turns.acquire()
         except TimeoutError as error:
-            raise ApiError(503, "trace_store_busy", "others wait for the trace store; try again") from error
+            raise ApiError(503, "trace_store_busy", "too many queries wait for the trace store; try again") from error
         try:
             return await asyncio.to_thread(question, store)
         except StoreAway as error:
             raise ApiError(503, "trace_store_away", f"the trace store does not answer: {error}") from error
         except TraceStoreRefused as error:
             if error.code in _NO_TABLE:
-                words = "the trace store has no traces yet: a gateway makes its tables with the first"
+                words = "the trace store has no traces yet: a gateway creates its tables with the first one"
                 raise ApiError(503, "no_traces_yet", words) from error
-            raise ApiError(503, "trace_store_refused", f"the trace store refused: {error}") from error
+            raise ApiError(503, "trace_store_refused", f"the trace store rejected the query: {error}") from error
         except RowInvalid as error:
-            words = f"the trace store holds what this release does not know: {error}"
+            words = f"the trace store has rows that this release cannot read: {error}"
             raise ApiError(503, "trace_store_unknown", words) from error
         finally:
             self._turns.release()

@@ -69,7 +69,7 @@ class RegionClient:
                 async for block in response.aiter_raw():
                     body += block
                     if len(body) > _PAGE_MAX_BYTES:
-                        raise RegionAway(f"{url} answers with more than {_PAGE_MAX_BYTES} bytes")
+                        raise RegionAway(f"{url} answered with more than {_PAGE_MAX_BYTES} bytes")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RegionAway(f"{url}: {str(error) or type(error).__name__}") from error
         if response.status_code != 200:
@@ -98,7 +98,7 @@ class RegionContent:
         try:
             with self._client.stream("GET", url) as response:
                 if response.status_code == 404:
-                    raise ArtifactMissing(f"{url}: it is not there")
+                    raise ArtifactMissing(f"{url} does not exist")
                 if response.status_code != 200:
                     raise StoreUnavailable(f"{url} answered {response.status_code}")
                 for block in response.iter_raw(_BLOCK_BYTES):

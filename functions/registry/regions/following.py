@@ -167,7 +167,7 @@ class RegionsFollower:
             page = await self._client.fetch_changes(other.url, other.change, wait_s)
             other.heard_s = self._clock()
             if (other.lineage and page.lineage != other.lineage) or page.change < other.change:
-                _log.warning("region %s has another database than before: all of it is read anew", other.name)
+                _log.warning("region %s has another database than before: all its facts are read again", other.name)
                 other.lineage, other.change, wait_s = page.lineage, 0, 0.0
                 continue
             for key in page.keys:
@@ -287,7 +287,7 @@ class RegionsFollower:
                 raise no_store()
             expect = await services.expectation(tenant, model.base)
             await self._fetch(ingesting, other, digest, expect)
-        _log.info("region %s: %s of %s was brought over", other.name, digest, model.id)
+        _log.info("region %s: content %s of %s was copied", other.name, digest, model.id)
 
     async def _fetch_declared(self, other: OtherRegion) -> None:
         async def fetch(digest: Digest, expect: Expectation) -> None:
@@ -295,7 +295,7 @@ class RegionsFollower:
             if ingesting is None:
                 raise no_store()
             await self._fetch(ingesting, other, digest, expect)
-            _log.info("region %s: %s, which git declares, was brought over", other.name, digest)
+            _log.info("region %s: content %s, which git declares, was copied", other.name, digest)
 
         told: set[str] = set()
         while True:

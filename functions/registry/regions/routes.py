@@ -29,7 +29,7 @@ _KINDS = {"chunks": (CHUNKS_PREFIX, CHUNK_MAX_BYTES), "manifests": (MANIFESTS_PR
 
 Kind = Literal["chunks", "manifests"]
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
-AfterMoment = Annotated[str, Query(pattern=r"^[0-9]{1,20}$", description="`upto` of the answer before; 0: none.")]
+AfterMoment = Annotated[str, Query(pattern=r"^[0-9]{1,20}$", description="`upto` of the previous answer; 0: none.")]
 
 
 def regions_routes(services: RegistryServices, parts: RegionParts) -> APIRouter:

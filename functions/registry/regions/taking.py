@@ -86,7 +86,7 @@ def apply_channel(
     pointed = stored.channels.get(fact.name)
     active = rollouts.active_of(write.connection, model.id, fact.name)
     if active is not None and active.rollout.to_version != fact.version:
-        event = RolledBack(by=write.actor.name, reason=f"{model.id}:{fact.name} was moved to {fact.version} there")
+        event = RolledBack(by=write.actor.name, reason=f"another region moved {model.id}:{fact.name} to {fact.version}")
         rollout_writes.apply_event(write, active.rollout.id, event, None, limits)
     elif active is None and pointed is not None and pointed.version != fact.version:
         _refuse_again(write, model.id, fact)
@@ -134,8 +134,10 @@ def _refuse_again(write: Write, model: str, fact: ChannelFact) -> None:
         or found.rollout.created_unix_s < fact.since_unix_s - CLOCKS_DIFFER_S
     ):
         return
-    message = f"{model}:{fact.name} was moved to {fact.version} there; here {last} is {found.rollout.state}"
-    raise CatalogueRefused("conflict", "taken_back_here", f"{message}: resume it, or move the channel back there", last)
+    message = f"another region moved {model}:{fact.name} to {fact.version}; here {last} is {found.rollout.state}"
+    raise CatalogueRefused(
+        "conflict", "taken_back_here", f"{message}: resume it, or move the channel back in that region", last
+    )
 
 
 def _stamp(write: Write, model: str, fact: VersionFact) -> None:

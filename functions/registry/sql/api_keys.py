@@ -32,7 +32,9 @@ class StoredKey:
 def create(write: Write, key: StoredKey, max_keys: int) -> None:
     """Add a key. An id is used only once in the installation, even after its key was revoked."""
     if write.connection.execute(select(api_keys.c.id).where(api_keys.c.id == key.id)).first() is not None:
-        raise CatalogueRefused("conflict", "key_exists", f"there is, or was, a key {key.id}; choose another id", key.id)
+        raise CatalogueRefused(
+            "conflict", "key_exists", f"the key id {key.id} is or was in use; choose another id", key.id
+        )
     mine = select(func.count()).select_from(api_keys).where(api_keys.c.tenant == key.tenant, ~api_keys.c.revoked)
     if (write.connection.scalar(mine) or 0) >= max_keys:
         raise CatalogueRefused(
@@ -67,7 +69,9 @@ def revoke(write: Write, tenant: str, key_id: str) -> bool:
     here = (api_keys.c.id == key_id, api_keys.c.tenant == tenant)
     row = write.connection.execute(select(api_keys).where(*here)).one_or_none()
     if row is None:
-        raise CatalogueRefused("missing", "key_not_found", f"{tenant} has no key {key_id} that was made here", key_id)
+        raise CatalogueRefused(
+            "missing", "key_not_found", f"{tenant} has no key {key_id} that was created through the API", key_id
+        )
     if row.revoked:
         return False
     write.connection.execute(update(api_keys).where(*here).values(revoked=True, change=write.change))

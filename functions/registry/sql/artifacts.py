@@ -94,7 +94,7 @@ def refuse_without_room(
     if has_bytes + wanted_bytes > limit.max_bytes:
         message = (
             f"{tenant} has {has_bytes} bytes of artifacts, and these {wanted_bytes} would be over the limit of "
-            f"{limit.max_bytes}: delete versions that nobody calls, whose content counts for {limit.grace_s:g} s more, "
+            f"{limit.max_bytes}: delete unused versions, whose content counts for {limit.grace_s:g} s more, "
             "or ask the operator for more (SHOAL_REGISTRY_MAX_ARTIFACT_BYTES_PER_TENANT)"
         )
         raise CatalogueRefused("limit", "too_many_artifact_bytes", message)

@@ -4,7 +4,7 @@
 
 Hash and entry are joined as text: the first entry `{"a":1}` has the hash of `000…000{"a":1}`
 (test_the_chain_is_what_it_says). The same transaction writes the last number and hash to `state`, so a truncated
-chain is detected. Whoever can write the whole database can still forge a chain; so store `head` elsewhere from time
+chain is detected. Write access to the whole database still allows a forged chain; so store `head` elsewhere from time
 to time and compare it (docs/explanation/registry.md).
 """
 
@@ -79,7 +79,7 @@ def verify(connection: Connection) -> Verified:
         seq, own = number, shown
     last_seq, last_hash = connection.execute(select(state.c.audit_seq, state.c.audit_hash)).one()
     if (last_seq, last_hash) != (seq, own):
-        return Verified(seq, own, seq + 1, f"the chain ends at {seq}, and {last_seq} entries were written")
+        return Verified(seq, own, seq + 1, f"the chain ends at {seq}, but {last_seq} entries were written")
     return Verified(seq, own)
 
 

@@ -98,7 +98,7 @@ def put_version(write: Write, new: NewVersion, limits: CatalogueLimits) -> bool:
         message = f"{new.model}@{new.name} {was} {row.digest}: versions never change; give the new content a new name"
         raise CatalogueRefused("conflict", "version_taken", message, row.digest)
     if not artifacts.may_name_digest(write, new.digest, new.tenant):
-        message = f"no artifact {new.digest} was brought in by {new.tenant or 'the operator'}; POST /v1/artifacts first"
+        message = f"{new.tenant or 'the operator'} has no artifact {new.digest}; POST /v1/artifacts first"
         raise CatalogueRefused("missing", "artifact_not_found", message, new.digest)
     if row is not None and not row.deleted:
         return False
@@ -178,7 +178,7 @@ def delete_version(write: Write, model: StoredModel, name: str) -> None:
         raise CatalogueRefused("missing", "version_not_found", f"{model.id} has no version {name}")
     naming = sorted(channel for channel, it in model.channels.items() if it.version == name)
     if naming:
-        message = f"channel {naming[0]} of {model.id} names {name}; move or delete the channel first"
+        message = f"channel {naming[0]} of {model.id} points to {name}; move or delete the channel first"
         raise CatalogueRefused("conflict", "version_in_use", message, naming[0])
     _refuse_while_rolling(write, model.id, None)
     stamp_version(write, model.id, name, deleted=True)
@@ -247,7 +247,9 @@ def require_model(write: Write, model_id: str) -> StoredModel:
     """Return the model. Raises Refused if it does not exist."""
     model = catalogue.model(write.connection, model_id)
     if model is None:
-        raise CatalogueRefused("missing", "model_not_found", f"there is no model {model_id} that was made here")
+        raise CatalogueRefused(
+            "missing", "model_not_found", f"there is no model {model_id} that was created through the API"
+        )
     return model
 
 
@@ -308,7 +310,7 @@ def _check_room_for_model_name(write: Write, tenant: str, limits: CatalogueLimit
     query = select(func.count()).select_from(models).where(models.c.tenant == tenant)
     if (write.connection.scalar(query) or 0) >= limits.model_names_per_tenant:
         message = (
-            f"{tenant} has used {limits.model_names_per_tenant} names of models, deleted ones counted, which is the "
+            f"{tenant} has used {limits.model_names_per_tenant} model names, including deleted models, which is the "
             "limit: use one of them again, or ask the operator for more (SHOAL_REGISTRY_MAX_MODEL_NAMES_PER_TENANT)"
         )
         raise CatalogueRefused("limit", "too_many_model_names", message)
@@ -318,8 +320,9 @@ def _check_room_for_name(write: Write, new: NewVersion, limits: CatalogueLimits)
     query = select(func.count()).select_from(versions).where(versions.c.model == new.model)
     if (write.connection.scalar(query) or 0) >= limits.version_names_per_model:
         message = (
-            f"{new.model} has used {limits.version_names_per_model} names of versions, deleted ones counted, which is "
-            "the limit: make another model, or ask the operator for more (SHOAL_REGISTRY_MAX_VERSION_NAMES_PER_MODEL)"
+            f"{new.model} has used {limits.version_names_per_model} version names, including deleted versions, which "
+            "is the limit: make another model, or ask the operator for more "
+            "(SHOAL_REGISTRY_MAX_VERSION_NAMES_PER_MODEL)"
         )
         raise CatalogueRefused("limit", "too_many_version_names", message)
 
@@ -330,7 +333,7 @@ def _refuse_over_share(write: Write, tenant: str, limits: CatalogueLimits) -> No
     if taken_bytes > limits.snapshot_bytes_per_tenant:
         message = (
             f"models, versions and channels of {tenant} would take {taken_bytes} bytes of the published snapshot, and "
-            f"{limits.snapshot_bytes_per_tenant} is the limit: delete versions that nobody calls, or ask the operator "
+            f"{limits.snapshot_bytes_per_tenant} is the limit: delete unused versions, or ask the operator "
             "for more (SHOAL_REGISTRY_MAX_SNAPSHOT_BYTES_PER_TENANT)"
         )
         raise CatalogueRefused("limit", "snapshot_share_full", message)

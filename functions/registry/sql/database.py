@@ -55,7 +55,7 @@ def migrate(engine: Engine) -> None:
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
                 command.upgrade(_config(connection), "head")
     except CommandError as error:
-        message = f"the database's schema is not one that this shoal knows ({error}); run the version that made it"
+        message = f"this version of shoal does not know the database's schema ({error}); run the version that made it"
         raise SchemaUnknown(message) from error
     except SQLAlchemyError as error:
         raise failures.map_error(error) from error
@@ -161,13 +161,13 @@ class Database:
             return max(token, known), token > known
 
         if not self.ready:
-            raise DatabaseUnavailable("the registry's database is not there yet")
+            raise DatabaseUnavailable("the registry's database is not ready yet")
         return self._commit(raised)
 
     async def run(self, work: Callable[[], Answer], *, for_operator: bool = False) -> Answer:
         """Run `work` in one of the database's threads, so that a blocking ingest cannot delay it."""
         if not self.ready:
-            raise DatabaseUnavailable("the registry's database is not there yet; see the registry's log")
+            raise DatabaseUnavailable("the registry's database is not ready yet; see the registry's log")
         return await (self._operator if for_operator else self._tenants).run(work)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
@@ -196,7 +196,9 @@ class Database:
                 return self._attempt(work)
             except Contended as error:
                 if attempt == MAX_ATTEMPTS:
-                    raise DatabaseUnavailable(f"the write lost {MAX_ATTEMPTS} times against others: {error}") from error
+                    raise DatabaseUnavailable(
+                        f"the write lost {MAX_ATTEMPTS} conflicts with others: {error}"
+                    ) from error
         raise AssertionError("unreachable")
 
     def _attempt(self, work: Callable[[Connection], tuple[Answer, bool]]) -> Answer:

@@ -33,7 +33,9 @@ def database_url(given: str | None, state_dir: Path) -> URL:
     try:
         url = make_url(given)
     except ArgumentError as error:
-        raise UrlInvalid("the database URL is none; such as postgresql://user@host/database is expected") from error
+        raise UrlInvalid(
+            "the database URL is invalid; expected: for example postgresql://user@host/database"
+        ) from error
     if url.get_backend_name() == "postgresql":
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):

@@ -25,7 +25,7 @@ class EpochBehind(Exception):
     """Another registry has published this epoch or a later one."""
 
     def __init__(self, latest: int) -> None:
-        super().__init__(f"epoch {latest} was published at another registry")
+        super().__init__(f"another registry has published epoch {latest}")
         self.latest = latest
 
 

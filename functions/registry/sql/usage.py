@@ -47,7 +47,7 @@ class MinuteOfPool:
 
     pool: str
     replicas: int
-    accelerators: int  # of all replicas
+    accelerators: int  # sum over all replicas
     price_per_accelerator_hour: float
 
 

@@ -149,7 +149,7 @@ def test_a_read_is_of_one_moment_whoever_writes_meanwhile(database: Database, ur
 
 async def test_calls_before_the_database_is_there_are_told_to_come_back(tmp_path: Path) -> None:
     made = Database(database_url(None, tmp_path))
-    with pytest.raises(DatabaseUnavailable, match="not there yet"):
+    with pytest.raises(DatabaseUnavailable, match="not ready yet"):
         await made.run(lambda: None)
     made.close()
 

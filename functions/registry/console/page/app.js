@@ -72,7 +72,7 @@ function pageOf(mine) {
     leave,
     refresh,
     about(state) {
-      const away = state.bus_connected ? "" : "  (fleet bus away: replicas as last received)";
+      const away = state.bus_connected ? "" : "  (bus unavailable: replicas as last received)";
       $("about").textContent = `epoch ${state.epoch}  ${state.revision.slice(0, 24)}${away}`;
     },
     async fill(part, work) {
@@ -116,7 +116,7 @@ function go(hash) {
 function enter() {
   const token = $("token").value.trim();
   if (!token) return;
-  if (!/^[\x21-\x7e]+$/.test(token)) { $("door-trouble").textContent = "A token has no spaces and no special letters."; return; }
+  if (!/^[\x21-\x7e]+$/.test(token)) { $("door-trouble").textContent = "A token has only ASCII letters, digits and signs, and no spaces."; return; }
   keepToken(token);
   $("token").value = "";
   $("door-trouble").textContent = "";

@@ -3,7 +3,7 @@
 
 const TOKEN = "shoal-operator-token";
 const ANSWER_MS = 20000;
-const AWAY = "The registry does not answer; what is shown is what it said last.";
+const AWAY = "The registry does not answer. The page shows the last data received.";
 
 export class Refused extends Error {}
 export class NotLetIn extends Refused {}

@@ -6,7 +6,7 @@ const LIMIT = 50;
 
 export function audit(page, params) {
   const field = el("input");
-  Object.assign(field, { type: "search", placeholder: "tenant", maxLength: 64, ariaLabel: "Only of this tenant", value: params.get("tenant") || "" });
+  Object.assign(field, { type: "search", placeholder: "tenant", maxLength: 64, ariaLabel: "Filter by tenant", value: params.get("tenant") || "" });
   field.addEventListener("keydown", (event) => { if (event.key === "Enter") page.go(withParams("audit", { tenant: field.value.trim() })); });
   const verdict = el("p", "words");
   verdict.setAttribute("role", "status");
@@ -19,7 +19,7 @@ export function audit(page, params) {
       const rows = told.data.map((each) => Object.assign([
         when(each.at_unix_s), each.actor, each.action, (each.detail && each.detail.target) || each.subject, each.tenant, details(each.detail),
       ], { key: each.seq }));
-      put(here.body, rows.length ? table("Audit", ["#when", "who", "what", "of", "tenant", "details"], rows) : empty("Nothing was changed through the registry."));
+      put(here.body, rows.length ? table("Audit", ["#when", "actor", "action", "subject", "tenant", "details"], rows) : empty("No changes through the registry."));
       put(pager, told.next_after ? button("Older", () => page.go(withParams("audit", { tenant: params.get("tenant"), after: told.next_after }))) : null,
         params.has("after") ? button("Newest", () => page.go(withParams("audit", { tenant: params.get("tenant") }))) : null);
     }),

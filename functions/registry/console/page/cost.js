@@ -19,7 +19,7 @@ function choice(label, names, chosen, act) {
 export function cost(page) {
   let days = 7, by = "tenant";
   const spans = choice("Window", DAYS.map(([name]) => name), "7 days", (name) => { days = DAYS.find((each) => each[0] === name)[1]; page.refresh(); });
-  const usage = part("Usage", choice("By", BY, by, (name) => { by = name; page.refresh(); })), pools = part("What pools cost", spans);
+  const usage = part("Usage", choice("By", BY, by, (name) => { by = name; page.refresh(); })), pools = part("Cost of pools", spans);
   const since = () => Math.floor(Date.now() / 1000 - 86400 * days);
   return {
     nodes: [pools.whole, usage.whole],
@@ -32,21 +32,21 @@ export function cost(page) {
 }
 
 function used(told, by) {
-  if (!told.data.length) return empty("Nothing was used.");
+  if (!told.data.length) return empty("No usage in this window.");
   const sorted = by === "day" ? told.data : [...told.data].sort((one, other) => other.cost - one.cost || other.completion_tokens - one.completion_tokens);
   const rows = sorted.slice(0, SHOWN), rest = sorted.slice(SHOWN), whole = told.total.cost;
   const line = (name, each, key) => Object.assign([
     name, count(each.requests), short(each.prompt_tokens), short(each.cached_tokens), short(each.completion_tokens), short(each.accelerator_seconds),
     money(each.cost), money(each.cost_per_million_tokens), whole ? bar(each.cost / whole, percent(each.cost / whole)) : "–",
   ], { key });
-  const name = (each) => (by === "day" ? new Date(1000 * each.day).toISOString().slice(0, 10) : each[by] || "(too many to tell apart)");
+  const name = (each) => (by === "day" ? new Date(1000 * each.day).toISOString().slice(0, 10) : each[by] || "(all others)");
   const lines = rows.map((each) => line(name(each), each, String(each[by])));
   if (rest.length) lines.push(line(quiet(`other (${count(rest.length)})`), added(rest), " other"));
   lines.push(line(el("strong", "", "all"), told.total, " all"));
   const note = told.last_told_unix_s ? quiet(`Gateways last reported ${seconds(Date.now() / 1000 - told.last_told_unix_s)} ago.`) : null;
   return el("div", "", table("Usage", [by, "#requests", "#prompt", "#cached", "#completion", "#accelerator-s", "#cost", "#per 1M tokens", "share"], lines),
-    whole ? null : empty("No pool has a price yet: its InferenceService’s annotation shoal.dev/accelerator-price-per-hour gives it one."),
-    told.has_more ? empty("There is more than the registry adds up at once; `shoal usage` narrows it down.") : null, note);
+    whole ? null : empty("No pool has a price. Set it with the annotation shoal.dev/accelerator-price-per-hour of its InferenceService."),
+    told.has_more ? empty("The list is cut: there are more rows than one answer holds. `shoal usage` has filters.") : null, note);
 }
 
 function added(rows) {
@@ -58,11 +58,11 @@ function added(rows) {
 }
 
 function paid(told) {
-  if (!told.data.length) return empty("No replica was paid for.");
+  if (!told.data.length) return empty("No replica ran in this window.");
   const rows = told.data.map((each) => Object.assign([
     each.pool, money(each.paid_cost), each.used_ratio === null ? money(each.used_cost) : bar(each.used_ratio, `${money(each.used_cost)}, ${percent(each.used_ratio)} of the seconds`),
     money(each.lost_cost), money(each.idle_cost), money(each.cost_per_million_tokens), money(each.break_even_per_million_tokens), short(each.tokens), seconds(60 * each.minutes_seen),
   ], { key: each.pool }));
   return el("div", "", table("Pools", ["pool", "#paid", "used", "#lost", "#idle", "#per 1M tokens", "#break-even per 1M", "#tokens", "#seen for"], rows),
-    el("p", "quiet", "In the operator’s money. Lost: attempts that failed or were not needed. Idle: paid and used by nobody. Break-even: the price of a million tokens that pays for all of it."));
+    el("p", "quiet", "In the operator’s currency. Lost: attempts that failed or were not needed. Idle: paid but not used. Break-even: price per million tokens that covers all costs."));
 }

@@ -8,7 +8,7 @@ export function drills(page) {
     everyMs: 10000,
     refresh: () => page.fill(here, async () => {
       const told = await page.ask("v1/drills");
-      if (!told.data.length) return put(here.body, empty(told.configured ? "No drill was played on this fleet yet: shoal drill --list says which there are." : "This registry has no folder of reports: drills are played on a fleet of one machine, or on staging, with shoal drill."));
+      if (!told.data.length) return put(here.body, empty(told.configured ? "No drill has run on this fleet yet. shoal drill --list shows all drills." : "No report folder is configured. Run drills with shoal drill on a local fleet or on staging."));
       put(here.body, told.data.map(card), told.total > told.data.length ? empty(`other: ${count(told.total - told.data.length)} older reports`) : null);
     }),
   };

@@ -5,7 +5,7 @@ import { button, count, el, empty, facts, part, percent, put, quiet, seconds, sh
 const WINDOWS = ["15m", "1h", "6h", "1d"];
 const LINES = [
   ["ttft_p99_s", "First token p99", wait], ["gap_p99_s", "Gap p99", wait], ["queue_s", "Queue", wait],
-  ["kv_usage_ratio", "KV cache", percent, 1], ["tokens_per_s", "Tokens a second", short],
+  ["kv_usage_ratio", "KV cache", percent, 1], ["tokens_per_s", "Tokens per second", short],
 ];
 const PHASES = { ready: "good", warm: "good", starting: "warn", pending: "warn", draining: "warn" };
 const POOLS_SHOWN = 60;
@@ -19,7 +19,7 @@ export function sparks(series, pool, lines = LINES) {
 export const PAGING_LINES = LINES.slice(0, 4);
 
 export function poolCards(pools, series, lines, more = () => []) {
-  if (!pools.length) return empty("No replica has spoken yet.");
+  if (!pools.length) return empty("No heartbeat has arrived yet.");
   const shown = pools.slice(0, POOLS_SHOWN), rest = pools.slice(POOLS_SHOWN);
   const cards = shown.map((pool) => el("article", "card pool", el("div", "row", el("h3", "", pool.name), readiness(pool)),
     el("p", "quiet line", `${count(pool.running)} running, ${count(pool.waiting)} waiting in engines, KV cache ${percent(pool.kv_usage_ratio)}`), sparks(series, pool.name, lines), more(pool)));
@@ -64,7 +64,7 @@ export function fleet(page) {
       count(each.running), count(each.waiting), bar(each.kv_usage_ratio, percent(each.kv_usage_ratio), each.kv_usage_ratio > 0.95 ? "bad" : ""), count(each.adapters), count(each.room), seconds(each.age_s),
     ], { key: each.id }));
     const more = state.replicas_total - state.replicas.length;
-    put(replicas.body, rows.length ? table("Replicas", ["replica", "pool", "phase", "#running", "#waiting", "KV cache", "#adapters", "#free slots", "#heartbeat age"], rows) : empty("No such replica."),
+    put(replicas.body, rows.length ? table("Replicas", ["replica", "pool", "phase", "#running", "#waiting", "KV cache", "#adapters", "#free slots", "#heartbeat age"], rows) : empty("No matching replica."),
       more > 0 ? empty(`other: ${count(more)} more replicas`) : null);
   }
 

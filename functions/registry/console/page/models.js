@@ -18,7 +18,7 @@ export function models(page) {
         count(each.versions), each.type === "base" ? "itself" : each.pool, each.declared_in,
       ], { key: each.id }));
       const more = state.models_found - state.models.length;
-      put(here.body, rows.length ? table("Models", ["model", "channels", "#versions", "base", "declared in"], rows) : empty("No such model."),
+      put(here.body, rows.length ? table("Models", ["model", "channels", "#versions", "base", "declared in"], rows) : empty("No matching model."),
         more > 0 ? empty(`other: ${count(more)} more; type a part of the id`) : null);
     }),
   };

@@ -4,7 +4,7 @@ import { ago, el, empty, link, part, put, quiet, tag } from "./dom.js";
 import { branchLines } from "./branch.js";
 
 export function now(page) {
-  const alerts = part("Alerts"), pools = part("Pools"), rollouts = part("Rollouts under way"), branch = part("What runs");
+  const alerts = part("Alerts"), pools = part("Pools"), rollouts = part("Rollouts under way"), branch = part("Revision");
   const note = el("p", "quiet");
   return {
     nodes: [alerts.whole, pools.whole, note, rollouts.whole, branch.whole],
@@ -24,7 +24,7 @@ export function now(page) {
 }
 
 function alertList(told) {
-  if (!told.data.length) return el("p", "good", "✓ Nothing fires.");
+  if (!told.data.length) return el("p", "good", "✓ No alerts.");
   const more = told.total - told.data.length;
   return el("div", "", told.data.map(alertCard), more > 0 ? empty(`other: ${more} more alerts`) : null);
 }
@@ -34,18 +34,18 @@ function alertCard(alert) {
   const mood = !fires ? "quiet" : alert.severity === "page" ? "bad" : "warn";
   const labels = Object.entries(alert.labels).map(([name, value]) => `${name}=${value}`).join("  ");
   return el("article", `card alert ${mood}`,
-    el("div", "row", el("h3", "", alert.name), tag(mood, fires ? `fires: ${alert.severity}` : "about to fire"), alert.since_unix_s ? quiet(ago(alert.since_unix_s)) : null),
+    el("div", "row", el("h3", "", alert.name), tag(mood, fires ? `firing: ${alert.severity}` : "pending"), alert.since_unix_s ? quiet(ago(alert.since_unix_s)) : null),
     el("p", "words", alert.summary), el("div", "row", runbook(alert), labels ? el("span", "quiet mono words", labels) : null));
 }
 
 // Our runbooks are part of the console. Another runbook's address is only shown as text, since a label must not be a link.
 function runbook(alert) {
-  if (/^[a-z0-9-]{1,64}$/.test(alert.failure_mode)) return link(`runbook/${alert.failure_mode}`, "What to do");
+  if (/^[a-z0-9-]{1,64}$/.test(alert.failure_mode)) return link(`runbook/${alert.failure_mode}`, "Runbook");
   return quiet(alert.runbook_url);
 }
 
 function rolling(active) {
-  if (!active.length) return empty("None.");
+  if (!active.length) return empty("No active rollouts.");
   return el("ul", "plain", active.map((each) => el("li", "words", link("rollouts", `${each.model}:${each.channel}`), ` ${each.from_version} → ${each.to_version}, `,
     each.percent ? `${each.percent} %, stage ${each.stage + 1} of ${each.stages.length}` : "being loaded", ` (${each.state})`, each.why ? quiet(`  ${each.why}`) : null)));
 }

@@ -37,12 +37,12 @@ function seconds(value) {
 }
 
 const STATES = { loading: "", running: "warn", paused: "warn", completed: "good", rolled_back: "bad", superseded: "quiet" };
-const MOODS = { good: ["good", "good"], few: ["quiet", "too few yet"], suspected: ["warn", "looks bad"], proven: ["bad", "halts"] };
+const MOODS = { good: ["good", "good"], few: ["quiet", "not enough data"], suspected: ["warn", "looks bad"], proven: ["bad", "halts"] };
 
 function drawRollouts(list, rollouts) {
   const seen = new Set(rollouts.map((each) => each.id));
   for (const [id, card] of cards) if (!seen.has(id)) { card.whole.remove(); cards.delete(id); }
-  if (!rollouts.length) return put(list, empty("None yet."));
+  if (!rollouts.length) return put(list, empty("No rollouts yet."));
   for (const note of list.querySelectorAll(":scope > p")) note.remove();
   rollouts.forEach((each, at) => {
     const card = cards.get(each.id) || newCard(each.id);
@@ -76,9 +76,9 @@ function rolloutBody(it) {
   }
   if (it.why) parts.push(el("p", "words", it.why));
   if (it.percent && (it.heard_age_s === null || it.heard_age_s > 15)) {
-    parts.push(el("p", "words warn", it.heard_age_s === null ? "No gateway has reported on this stage yet." : `Gateways silent for ${seconds(it.heard_age_s)}.`));
+    parts.push(el("p", "words warn", it.heard_age_s === null ? "No gateway has reported on this stage yet." : `No gateway has reported for ${seconds(it.heard_age_s)}.`));
   }
-  if (!it.percent) return [...parts, el("p", "words quiet", `${it.to_version} is being loaded for ${seconds(it.in_stage_s)}; nobody gets it yet.`)];
+  if (!it.percent) return [...parts, el("p", "words quiet", `${it.to_version} has been loading for ${seconds(it.in_stage_s)} and gets no traffic yet.`)];
   return [...parts, el("div", "figures", scroll(groups(it)), it.conditions.length ? scroll(conditions(it)) : null)];
 }
 
@@ -110,8 +110,8 @@ function conditions(it) {
 }
 
 const VERBS = {
-  pause: ["Pause", "It stays at this share until somebody resumes it. Its conditions stay on duty."],
-  resume: ["Resume", "It goes on; one that was rolled back begins again with its first stage."],
+  pause: ["Pause", "The rollout stays at this share until it is resumed. Its halt conditions stay active."],
+  resume: ["Resume", "The rollout continues. After a rollback it starts again with the first stage."],
   promote: ["Promote", "All of the channel’s traffic goes to the new version now, whatever the stages say."],
   rollback: ["Roll back", "All of the channel’s traffic goes back to the old version now."],
 };

@@ -10,7 +10,7 @@ export function runbook(page, _, mode) {
     everyMs: 0,
     refresh: () => page.fill(here, async () => {
       pages = pages || await page.ask("console/runbooks.json");
-      put(here.body, Object.hasOwn(pages, mode) ? el("div", "prose card", blocks(pages[mode])) : empty(`There is no runbook of that name. There are: ${Object.keys(pages).join(", ")}.`));
+      put(here.body, Object.hasOwn(pages, mode) ? el("div", "prose card", blocks(pages[mode])) : empty(`There is no runbook of that name. Runbooks: ${Object.keys(pages).join(", ")}.`));
     }),
   };
 }

@@ -24,9 +24,9 @@ export function tenants(page) {
       ], { key: each.name }));
       if (told.other) rows.push(Object.assign([quiet(`other (${count(told.found - told.data.length)})`), "", count(told.other.requests), count(told.other.failed),
         `${short(told.other.prompt_tokens)} + ${short(told.other.completion_tokens)}`, money(told.other.cost), ""], { key: " other" }));
-      put(here.body, rows.length ? table("Tenants", ["tenant", "tier", "#requests", "#failed", "#tokens in + out", "#cost", "of their limits"], rows) : empty("No such tenant."));
-      const lately = told.recent_s ? `The share is of the last ${seconds(told.recent_s)}` : "The share is of the whole time, since nothing is known of the last minutes yet";
-      note.textContent = `Used in the last ${seconds(told.hours_s)}. ${lately}, from the ledger, which is some seconds late. Open requests are known to gateways alone.`;
+      put(here.body, rows.length ? table("Tenants", ["tenant", "tier", "#requests", "#failed", "#tokens in + out", "#cost", "share of limits"], rows) : empty("No matching tenant."));
+      const lately = told.recent_s ? `Shares are of the last ${seconds(told.recent_s)}` : "Shares are of the whole time, because the last minutes are not known yet";
+      note.textContent = `Used in the last ${seconds(told.hours_s)}. ${lately}, from the ledger, which is some seconds late. Only gateways know open requests.`;
     }),
   };
 }

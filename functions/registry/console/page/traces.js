@@ -31,11 +31,11 @@ export function traces(page, params) {
     refresh: () => page.fill(here, async () => {
       const asked = Object.fromEntries([...FIELDS, "errors", "slowest", "until"].map((name) => [name, params.get(name)]));
       const told = await page.ask(withParams("v1/traces", { ...asked, ago_s: params.get("ago_s") || "3600", limit: LIMIT }));
-      put(here.body, told.data.length ? table("Requests", ["#when", "request", "tenant", "model", "replica", "#status", "#first token", "#total", "#tokens in + out", "why"], told.data.map(row)) : empty("No request of which that is true."));
+      put(here.body, told.data.length ? table("Requests", ["#when", "request", "tenant", "model", "replica", "#status", "#first token", "#total", "#tokens in + out", "result"], told.data.map(row)) : empty("No matching request."));
       const older = told.has_more && !params.has("slowest");
       put(pager, older ? button("Older", () => page.go(withParams("traces", { ...Object.fromEntries(params), until: told.data[told.data.length - 1].ts }))) : null,
         until ? button("Newest", () => { const rest = new URLSearchParams(params); rest.delete("until"); page.go(`traces?${rest}`); }) : null,
-        told.has_more && !older ? quiet(`the ${LIMIT} slowest; a closer search shows others`) : null);
+        told.has_more && !older ? quiet(`the ${LIMIT} slowest; narrow the search to see others`) : null);
     }),
   };
 }
@@ -107,20 +107,20 @@ function waterfall(row) {
 }
 
 const TERMS = {
-  predicted_ms: "first token predicted after", queue_ms: "of this its queue", prefill_ms: "prefill of what is not cached", adapter_ms: "load of the adapter",
-  outstanding: "requests that it had", cached_tokens: "prompt tokens in its cache", load_elsewhere: "a copy of the adapter would be faster at",
+  predicted_ms: "first token predicted after", queue_ms: "of this, in its queue", prefill_ms: "prefill of uncached tokens", adapter_ms: "load of the adapter",
+  outstanding: "its open requests", cached_tokens: "prompt tokens in its cache", load_elsewhere: "a copy of the adapter would be faster at",
 };
 
 const REASONS = {
   least_predicted_wait: "its first token was predicted soonest", prefix: "a part of the prompt is in its cache", session: "the session’s last request went there",
-  spread: "a cache spoke for another, which has its share or is too full", panic: "most of the pool is out on evidence, which is then not believed",
+  spread: "another replica has the prefix in its cache, but has its share of traffic or is too full", panic: "most of the pool is ejected, so ejections are ignored",
 };
 
 function routing(row) {
   const terms = Object.entries(row.route_score).filter(([name]) => name !== "reason");
   const actual = row.first_token_ms === null ? null : ["first token came after", ms(row.first_token_ms)];
   if (!terms.length) return empty(row.route_reason ? `Chosen by ${row.route_reason}.` : "No replica was chosen.");
-  return el("div", "", el("p", "words", el("strong", "", row.route_reason || "no reason given"), REASONS[row.route_reason] ? `: ${REASONS[row.route_reason]}.` : ".", " As it was predicted then:"),
+  return el("div", "", el("p", "words", el("strong", "", row.route_reason || "no reason given"), REASONS[row.route_reason] ? `: ${REASONS[row.route_reason]}.` : ".", " Prediction at that time:"),
     facts([...terms.map(([name, value]) => [TERMS[name] || name.replaceAll("_", " "), said(name, value)]), actual]));
 }
 
