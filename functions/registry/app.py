@@ -172,8 +172,7 @@ def make_app(
     store_watch: StoreWatch | None = None,
     console: ConsoleSources | None = None,
 ) -> ASGIApp:
-    """Make the app. Without `services` it serves the snapshot, the fleet, the tracker and the published models
-    (read-only)."""
+    """Make the app. Without `services` it serves only the snapshot, the fleet, the tracker and published models."""
     metrics = RegistryMetrics()
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install_error_handlers(app)
@@ -209,8 +208,8 @@ def make_app(
 
     @app.get("/readyz")
     async def ready() -> dict[str, Any]:
-        """Report readiness. Neither a snapshot nor a database is required: the first snapshot is published to a ready
-        registry."""
+        """Report readiness; neither a snapshot nor a database is needed, since the first snapshot is
+        published to it."""
         if store.closing:
             raise ApiError(503, "closing", "the registry is shutting down")
         database = {"database_ready": services.database.ready} if services is not None else {}
@@ -219,8 +218,7 @@ def make_app(
 
     @app.get("/metrics", response_class=Response)
     async def exposition(request: Request) -> Response:
-        """Metrics for Prometheus. `shoal_rollout_stage{model}` is only shown with the internal token: it names
-        tenants' models."""
+        """Metrics for Prometheus; `shoal_rollout_stage{model}` needs the internal token, since it names models."""
         stages = await active_stages(services, request, operators) if services is not None else {}
         others = regions.follower.statuses() if regions is not None else ()
         without_facts = await services.bases_without_facts() if services is not None else []

@@ -83,8 +83,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
 
     @router.post("/v1/artifacts", status_code=201, openapi_extra=_TAKES)
     async def bring(request: Request, who: Annotated[Principal, Depends(authenticator.writer)]) -> Response:
-        """Upload an adapter's files, or name the address to fetch them from. 201 if the content is new to the tenant,
-        else 200."""
+        """Upload an adapter's files, or name their address. 201 if the content is new to the tenant, else 200."""
         ingesting = services.ingesting
         if ingesting is None:
             raise no_store()
@@ -118,7 +117,6 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
 async def _receive_form(
     services: RegistryServices, ingesting: Ingesting, request: Request, who: Principal
 ) -> tuple[TenantId | None, Ingested, bool]:
-    """Receive a multipart body and store its adapter."""
     try:
         boundary = boundary_of(request.headers.get("content-type", ""))
         manager = ingesting.ingest.upload(who.tenant)
@@ -146,12 +144,10 @@ async def _receive_form(
 
 
 async def _blocks(request: Request, policy: IngestPolicy) -> AsyncIterator[bytes]:
-    """Yield the body in pieces of about a megabyte, limited in size and time and at least `min_bytes_per_s` fast.
-
-    No timeout runs while the caller processes a piece: it would interrupt the caller's disk write instead of this
-    wait. That time does not count against the sender's rate either. The minimum rate exists because a very slow
-    sender would occupy one of the few upload places for half an hour.
-    """
+    """Yield the body in pieces of about a megabyte, limited in size and time and at least `min_bytes_per_s` fast. No
+    timeout runs while the caller processes a piece: it would interrupt the caller's disk write instead of this wait.
+    That time does not count against the sender's rate either. The minimum rate exists because a very slow sender
+    would occupy one of the few upload places for half an hour."""
     clock = asyncio.get_running_loop().time
     ends_s = clock() + UPLOAD_DEADLINE_S
     max_bytes = policy.limits.max_total_bytes
@@ -205,8 +201,7 @@ def _form_target(services: RegistryServices, who: Principal, fields: dict[str, s
 
 
 def _tenant(services: RegistryServices, who: Principal, named: str | None) -> TenantId | None:
-    """Return the owner of the content: the caller's own tenant, or for an operator the named tenant or None (the
-    operator)."""
+    """Return the content's owner: the caller's tenant, or for an operator the named tenant or None."""
     if who.tenant is not None:
         if named not in (None, who.tenant):
             raise ApiError(404, "tenant_not_found", f"there is no tenant {named!r}", "tenant")
@@ -252,8 +247,7 @@ class AdapterForm(MultipartForm):
         part "tenant", "base_model", …     fields
         part "file"; filename="a/b"        a file of the adapter
 
-    `open_file` returns the writer for each file. The upload behind the writer checks names, sizes and the number of
-    files. Blocks on that upload's disk.
+    `open_file` returns a file's writer. The upload behind it checks names, sizes and the number of files. Blocks.
     """
 
     max_parts: ClassVar[int] = 1024

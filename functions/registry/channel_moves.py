@@ -43,7 +43,7 @@ class ChannelMove:
     if_lock_version: int | None = None  # lock version that the caller has seen; 0: no channel yet
 
     def apply(self, write: Write) -> ChannelMoveResult:
-        """Move the channel in the caller's transaction. Raises Refused if that is not possible."""
+        """Move the channel in the caller's transaction. Raises CatalogueRefused if that is not possible."""
         model = catalogue_writes.require_model(write, self.model)
         version = model.version(self.version)
         if version is None:

@@ -1,6 +1,6 @@
 """HTTP conventions of all routes: credentials, bounded JSON bodies, ETags, pages, disconnected clients.
 
-    put: Annotated[PutVersion, Depends(body_of(PutVersion))]      @router.put(…, openapi_extra=describes(PutVersion))
+    put: Annotated[PutVersion, Depends(body_of(PutVersion))]   @router.put(…, openapi_extra=body_schema(PutVersion))
 
 A body is read with a size and a time limit, decoded strictly into a frozen type, and described in the OpenAPI
 document. The `lock_version` of an object is its ETag; `If-Match` names the version that the caller has seen. A list

@@ -45,7 +45,7 @@ class DeclaredCatalogue:
         return TenantId(tenant)
 
     def require_base(self, base: str, tenant: str | None = None) -> PoolName:
-        """Return the pool of this base. Raises Refused if the pool is unknown or dedicated to other tenants."""
+        """Return the base's pool. Raises CatalogueRefused if it is unknown or dedicated to other tenants."""
         pools = self._published().pools
         known = [
             name
@@ -60,11 +60,8 @@ class DeclaredCatalogue:
         return PoolName(base)
 
     def folder_of(self, base: str) -> PurePosixPath:
-        """Return the base's folder below the models directory.
-
-        It is `<folder>` of a `pvc://<volume>/<folder>` address, `<name>@<version>` for weights that are distributed,
-        otherwise the base's name.
-        """
+        """Return the base's folder below the models directory. It is `<folder>` of a `pvc://<volume>/<folder>`
+        address, `<name>@<version>` for weights that are distributed, otherwise the base's name."""
         entry = base_of(self._tables.models, base)
         uri = entry.versions[0].artifact_uri if entry is not None and entry.versions else ""
         if (weights := weights_at(uri)) is not None:
@@ -73,11 +70,10 @@ class DeclaredCatalogue:
         return PurePosixPath(folder or base)
 
     def base_folders(self) -> dict[str, PurePosixPath]:
-        """Return the folder of every published pool's base."""
         return {str(pool): self.folder_of(pool) for pool in self._tables.pools}
 
     def require_policy(self, name: str) -> None:
-        """Raise Refused if there is no such policy. `default` always exists, since it is built in."""
+        """Raise CatalogueRefused if there is no such policy. `default` is built in."""
         if name != DEFAULT_ROLLOUT.name and name not in self._published().rollouts:
             known = ", ".join(sorted({DEFAULT_ROLLOUT.name, *self._tables.rollouts})[:20])
             raise CatalogueRefused(

@@ -86,8 +86,7 @@ class Feed:
                 await event.wait()
 
     def delta_from(self, base_hash: str) -> bytes | None:
-        """Return the delta from the named content to the current one, or None if the base is unknown or the delta too
-        large."""
+        """Return the delta from the named content, or None if that is unknown or the delta is too large."""
         if base_hash in self._deltas:
             return self._deltas[base_hash]
         known = base_hash == self.content.content_hash or any(step.base_hash == base_hash for step in self._steps)

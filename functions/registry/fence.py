@@ -58,8 +58,7 @@ class Fence:
             raise Fenced(f"{who}: leadership {self.highest} has published; only it or a later one may", self.highest)
 
     def admit(self, token: int) -> None:
-        """Record the leadership durably, so that lower ones are rejected even after a restart. Blocks. Raises Fenced
-        or OSError."""
+        """Record the leadership durably, and reject lower ones from now on. Blocks. Raises Fenced or OSError."""
         known = self._known_to_database(token)
         if known > self.highest:
             self._store(known)
@@ -68,10 +67,8 @@ class Fence:
             self._store(token)
 
     def _known_to_database(self, token: int) -> int:
-        """Return the database's highest leadership, read once and for each new leadership.
-
-        If the database is unavailable, return 0 and read it again at the next publication.
-        """
+        """Return the database's highest leadership, read once and for each new leadership. If the database is
+        unavailable, return 0 and read it again at the next publication."""
         if self._raise_to is None or (self._is_told and token <= self.highest):
             return 0
         try:

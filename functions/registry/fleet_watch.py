@@ -88,8 +88,7 @@ class FleetWatch:
         return self.link.is_up and not self._view.expiry.is_fleets
 
     def _expire(self, now_s: float) -> None:
-        """Remove silent replicas, unless most of the fleet is silent. The registry cannot probe engines, so replicas
-        of a pool that is silent as a whole are removed too."""
+        """Remove silent replicas, unless most of the fleet is silent. The registry cannot probe engines."""
         self._view.expire(now_s)
         if not self._view.expiry.is_fleets:
             for replica_id in self._view.expiry.doubted:
@@ -132,10 +131,8 @@ class FleetWatch:
             self.cold_starts[heartbeat.pool] = heartbeat.cold_start
 
     async def set_verdicts(self, verdicts: Verdicts) -> None:
-        """Replace the controller's verdicts and publish the nodes among them to gateways.
-
-        If the bus is unavailable, gateways receive the nodes with the next verdicts.
-        """
+        """Replace the controller's verdicts and publish the nodes among them to gateways. If the bus is unavailable,
+        gateways receive the nodes with the next verdicts."""
         self._verdicts, self._verdicts_s = verdicts, self._clock()
         self._view.set_troubled_nodes(verdicts.nodes, self._verdicts_s + VERDICTS_FOR_S)
         if self.node_bus is not None:

@@ -56,16 +56,14 @@ class KnownBase:
 
 @dataclass(slots=True)
 class Bases:
-    """Known facts of base models. All methods block on the disk. Any thread may call them; if one call loses
-    another's entry, it is read again."""
+    """Known facts of base models. Methods block on the disk and may run in any thread; a lost entry is read again."""
 
     models_dir: Path | None  # base models by folder; None: no facts, so only the engine checks shapes
     _read: dict[str, tuple[PurePosixPath, Stamp, KnownBase]] = field(default_factory=dict)  # by base: the last facts
     _missing: set[str] = field(default_factory=set)  # bases whose missing facts were logged
 
     def find_facts(self, base: str, folder: PurePosixPath) -> KnownBase | None:
-        """Return the facts of the base as its folder has them now, or None if they are missing. The next call checks
-        again."""
+        """Return the facts of the base as its folder has them now, or None if they are missing."""
         found = self._find(base, folder)
         if isinstance(found, KnownBase):
             self._missing.discard(base)
@@ -124,10 +122,7 @@ class Ingesting:
     @contextlib.contextmanager
     def reserve_place(self, tenant: TenantId | None) -> Iterator[None]:
         """Reserve one of the few places. Raises 429 if the tenant uses all of its places, 503 if the registry has
-        none left.
-
-        The operator has no limit per tenant, since its artifacts are for all tenants.
-        """
+        none left. The operator has no limit per tenant, since its artifacts are for all tenants."""
         name = tenant or artifacts.OPERATOR
         refusal = self._refusal(tenant)
         if refusal is not None:
@@ -144,7 +139,7 @@ class Ingesting:
 
     @contextlib.asynccontextmanager
     async def wait_for_place(self, tenant: TenantId | None, patience_s: float = PATIENCE_S) -> AsyncIterator[None]:
-        """Reserve a place as `place` does, but wait up to `patience_s` for one. For work that takes seconds."""
+        """Reserve a place as `reserve_place` does, but wait up to `patience_s` for one. For work that takes seconds."""
         gives_up_s = asyncio.get_running_loop().time() + patience_s
         while (refusal := self._refusal(tenant)) is not None:
             try:
@@ -171,10 +166,8 @@ class Ingesting:
 
     async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
         """Return the requirements for an adapter over `base`, whose files are in `folder`. An empty base means none.
-
         It does not wait for ingests, since content that was checked before needs none. Raises ApiError if the base's
-        facts are required and missing.
-        """
+        facts are required and missing."""
         known = await asyncio.to_thread(self._bases.find_facts, base, folder) if base else None
         if base and known is None and self.facts_required:
             message = (
@@ -207,10 +200,8 @@ class Ingesting:
         await self.run(lambda: self.ingest.check(digest, expect))
 
     def record_artifact(self, ingested: Ingested, uri: str, expect: Expectation, actor: Actor) -> bool:
-        """Write the artifact's row while its objects are held. Return True if it is new to the tenant. Blocks.
-
-        Raises Refused if the artifact exceeds the tenant's limit.
-        """
+        """Write the artifact's row while its objects are held. Return True if it is new to the tenant. Blocks. Raises
+        CatalogueRefused if the artifact exceeds the tenant's limit."""
         row = StoredArtifact(
             digest=ingested.digest,
             tenant=expect.tenant or artifacts.OPERATOR,
@@ -244,7 +235,7 @@ class Ingesting:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _admit(self, tenant: TenantId, digest: Digest, size_bytes: int) -> None:
-        """Raise Refused before anything is stored. `keep` checks again in the transaction that writes the row."""
+        """Raise CatalogueRefused before anything is stored. `record_artifact` checks again in its transaction."""
         limit, now_unix_s = self.tenant_limit, self.database.now_unix_s()
         if limit is not None:
             refuse = functools.partial(artifacts.refuse_without_room, now_unix_s=now_unix_s)

@@ -209,8 +209,7 @@ def _key(key: StoredKey) -> dict[str, Any]:
 
 
 def weights_routes(store: SnapshotStore, credentials: RoleCredentials) -> APIRouter:
-    """Routes for node fetchers, with the agents' credential. The version that git pins decides which weights are
-    loaded."""
+    """Routes for node fetchers, with the agents' credential; git decides which weights are loaded."""
     router = APIRouter(dependencies=[Depends(require_role(credentials, "agent"))])
 
     @router.get("/internal/v1/weights/{name}/{version}")

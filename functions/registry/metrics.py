@@ -150,11 +150,8 @@ class RegistryMetrics:
         *,
         without_facts: Iterable[str] = (),
     ) -> bytes:
-        """Return the text that Prometheus scrapes, with current gauges.
-
-        `stages` are rollout stages by model, whose number the caller limits; `others` are other regions;
-        `without_facts` are bases without facts.
-        """
+        """Return the text that Prometheus scrapes, with current gauges. `stages` are rollout stages by model, whose
+        number the caller limits; `others` are other regions; `without_facts` are bases without facts."""
         self._epoch.set(store.epoch)
         compiled_unix_s = store.current.snapshot.compiled_unix_s if store.current is not None else now_unix_s
         self._age_s.set(max(0.0, now_unix_s - compiled_unix_s))

@@ -38,8 +38,7 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
     async def all_models(
         who: Annotated[Principal, Depends(authenticator.reader)], limit: Limit = MAX_LIMIT, after: AfterModel = ""
     ) -> dict[str, Any]:
-        """The models that the caller may see, by id. A page has fewer than `limit` models if they have very many
-        versions."""
+        """Models that the caller may see, by id. Models with very many versions make a page shorter than `limit`."""
         stored, is_cut = await look.stored_after(after, limit + 1, who)
         gits = list(islice(git_models_after(look.catalogue, after, who, with_apis=database is None), limit + 1))
         taken = {row["id"] for row in gits}
@@ -70,10 +69,8 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
         limit: Limit = MAX_LIMIT,
         after: AfterName = "",
     ) -> dict[str, Any]:
-        """Versions of a model by name, with its pool and the git file that declares it.
-
-        `in_force` and `channels_in_force` show what is published to gateways.
-        """
+        """Versions of a model by name, with its pool and the git file that declares it. `in_force` and
+        `channels_in_force` show what is published to gateways."""
         model = await look.describe_model(ModelId(f"{tenant}/{name}"), who)
         published = look.catalogue.models.get(ModelId(model["id"]))
         rows = with_in_force(await look.versions(model, after, limit + 1), published)
@@ -113,7 +110,7 @@ class _CatalogueReader:
         raise model_not_found(model)
 
     async def versions(self, known: dict[str, Any], after: str, limit: int) -> Sequence[dict[str, Any]]:
-        """Return versions of a model that `one` has described."""
+        """Return versions of a model that `describe_model` has described."""
         model, database = ModelId(known["id"]), self._database
         if known["declared_in"] or database is None:
             rows = sorted(known["versions"], key=_row_name)

@@ -74,12 +74,12 @@ class RegistryStartFailed(Exception):
 
 
 def run(settings: RegistrySettings) -> None:
-    """Serve until a signal ends the process. Raises StartFailed."""
+    """Serve until a signal ends the process. Raises RegistryStartFailed."""
     asyncio.run(_serve(settings))
 
 
 def migrate(settings: RegistrySettings) -> None:
-    """Upgrade the database schema. Raises StartFailed."""
+    """Upgrade the database schema. Raises RegistryStartFailed."""
     password = _secret(settings.database_password_file) if settings.database_password_file is not None else None
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -180,10 +180,8 @@ def _console(settings: RegistrySettings) -> ConsoleSources:
 
 
 async def _start_tasks(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, settings: RegistrySettings) -> None:
-    """Prepare the database, the snapshot and the staging folder, and start the background tasks.
-
-    If the database is unavailable, a background task retries.
-    """
+    """Prepare the database, the snapshot and the staging folder, and start the background tasks. If the database is
+    unavailable, a background task retries."""
     services = parts.services
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(DatabaseUnavailable):  # logged by the task below, which retries
@@ -235,8 +233,7 @@ class _Server(GuardedServer):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals as uvicorn does, but do not raise them again afterwards, so that a clean end has exit code
-        0."""
+        """Handle signals as uvicorn does, but do not raise them again: a clean end has exit code 0."""
         loop = asyncio.get_running_loop()
         handled = (signal.SIGTERM, signal.SIGINT)
         for number in handled:

@@ -35,8 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class SnapshotSharing:
-    """Exchange of snapshots through the database. Owned by one event loop; `keep` blocks, in the thread of a
-    publication."""
+    """Exchange of snapshots through the database. Owned by one event loop, except `share_publication`."""
 
     def __init__(self, database: Database, store: SnapshotStore) -> None:
         self._database = database
@@ -46,10 +45,8 @@ class SnapshotSharing:
         store.set_share(self.share_publication)
 
     def share_publication(self, content: Indexed, delta: bytes, base_hash: str) -> None:
-        """Write a publication to the database before followers see it. Blocks.
-
-        Raises EpochTaken if another registry has published this epoch or a later one.
-        """
+        """Write a publication to the database before followers see it. Blocks. Raises EpochTaken if another registry
+        has published this epoch or a later one."""
         try:
             self._put(content, delta, base_hash)
         except EpochBehind as error:

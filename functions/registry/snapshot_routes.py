@@ -65,8 +65,7 @@ def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials:
     async def follow(
         request: Request, after: After = 0, wait_s: WaitSeconds = 0.0, pool: Pool = None, base: Base = ""
     ) -> Response:
-        """The snapshot with an epoch above `after`, or the changes since the base: immediately, or once it is
-        published."""
+        """The snapshot with an epoch above `after`, or its changes since the base, as soon as it is published."""
         store.record_follower_epoch(after)
         if GATEWAY_HEADER in request.headers and has_role(request, credentials, "follow"):
             store.gateways.record_request(request.headers[GATEWAY_HEADER])

@@ -169,8 +169,7 @@ class FollowingGateways:
 
 
 class SnapshotStore:
-    """The current snapshot and its feeds. `on_published` is called once followers can read a snapshot. Owned by one
-    event loop."""
+    """Current snapshot and its feeds, owned by one event loop. `on_published` is called after each publication."""
 
     def __init__(
         self,
@@ -246,8 +245,7 @@ class SnapshotStore:
         return await self._publish(lambda base: indexed(snapshot, base, pause_between_slices(PATIENT_SLICE_S)), 0)
 
     async def publish_document(self, chunks: Iterable[bytes], fence: int = 0) -> Published:
-        """Publish a document, whole or as a delta for the current one. Also raises SnapshotInvalid, BaseMissing or
-        Fenced."""
+        """Publish a document, whole or a delta. Also raises SnapshotInvalid, BaseMissing or Fenced."""
         return await self._publish(
             lambda base: documents.read(chunks, base, pause_between_slices(PATIENT_SLICE_S)), fence
         )
@@ -271,8 +269,7 @@ class SnapshotStore:
             return Published(content)
 
     async def adopt(self, read: Callable[[Indexed], Indexed]) -> None:
-        """Adopt the publication of another registry if its epoch is above ours. Raises SnapshotInvalid or
-        StoreFailed."""
+        """Adopt another registry's publication with a later epoch. Raises SnapshotInvalid or StoreFailed."""
         async with self._publishing:
             base = self.feed.content
             content = await asyncio.to_thread(read, base)

@@ -76,7 +76,6 @@ class Tracker:
             board.remove_member(address)
 
     def reports(self) -> list[BoardReport]:
-        """Return a report of every artifact in transfer, by digest."""
         self._forget_old(self.clock())
         return [
             BoardReport(digest, board.count, board.nodes, board.complete, board.leases)

@@ -159,11 +159,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
 
 
 def _made_here(services: RegistryServices, write: Write, model: ModelId) -> StoredModel:
-    """Return a model from which something is to be deleted.
-
-    A model that was created through the API can be deleted even if git now declares its id: it is no longer served
-    and would only block the id.
-    """
+    """Return a model to delete from. An API model stays deletable if git declares its id: it would block the id."""
     if catalogue.model(write.connection, model) is None:
         services.declared.refuse_git_model(model)
     return catalogue_writes.require_model(write, model)

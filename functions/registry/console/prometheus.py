@@ -68,7 +68,6 @@ class Prometheus:
         return _listed(await self._query("/api/v1/query_range", params), "result")
 
     async def alerts(self) -> list[dict[str, Any]]:
-        """Return pending and firing alerts."""
         return _listed(await self._query("/api/v1/alerts", {}), "alerts")
 
     async def _query(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -110,10 +109,8 @@ def _listed(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def shown_alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Describe our alerts for the console: name, state, start and runbook.
-
-    Firing alerts come first, among them those that page, then the oldest.
-    """
+    """Describe our alerts for the console: name, state, start and runbook. Firing alerts come first, among them those
+    that page, then the oldest."""
     ours = [described for each in alerts if (described := _described(each)) is not None]
     ours.sort(key=_urgency)
     firing = sum(each["state"] == "firing" for each in ours)

@@ -104,8 +104,7 @@ def _or_hole(value: float | None) -> float:
 
 
 async def sample(samples: Samples, fleet: FleetWatch, wall_clock: Callable[[], float] = time.time) -> None:
-    """Add samples every EVERY_S until cancelled. While the bus is unavailable the figures are unknown and none is
-    added."""
+    """Add samples every EVERY_S until cancelled, except while the bus is unavailable."""
     while True:
         if fleet.bus_connected:
             samples.add_rows(rows_of(fleet.pools.sums(), (seen.heartbeat for seen in fleet.replicas())), wall_clock())

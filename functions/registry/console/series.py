@@ -101,8 +101,7 @@ class PoolSeries:
 
 
 def values_by_pool(answer: list[dict[str, Any]], over: Range) -> dict[str, list[float | None]]:
-    """Return the values by pool at the range's times. Raises PrometheusAway if the answer does not have the expected
-    form."""
+    """Return values by pool at the range's times. Raises PrometheusAway for an answer of another form."""
     found: dict[str, list[float | None]] = {}
     try:
         for each in answer:

@@ -33,8 +33,6 @@ _DEPTH_MAX = 3
 
 @dataclass(slots=True)
 class BranchBoard:
-    """The controller's last report on the revisions that it follows."""
-
     report: BranchReport | None = None
     told_unix_s: float = 0.0
 
@@ -92,12 +90,9 @@ def sources_from(settings: RegistrySettings, trace_store_password: str | None) -
 
 def drill_reports(folder: Path | None) -> dict[str, Any]:
     """Return the JSON reports that `shoal drill` wrote to the fleet's state, newest first, limited in number and
-    size. Blocks.
-
-    Each file is one report. A file that is not a valid report (too large, no JSON, no object) is listed by name with
-    the reason, so that an unreadable report does not look like a drill that never ran. On a cluster there is no such
-    folder, and the list is empty.
-    """
+    size. Blocks. Each file is one report. A file that is not a valid report (too large, no JSON, no object) is listed
+    by name with the reason, so that an unreadable report does not look like a drill that never ran. On a cluster
+    there is no such folder, and the list is empty."""
     files = list(islice(folder.rglob("*.json"), _LOOKED_AT)) if folder is not None and folder.is_dir() else []
     dated = sorted(((_changed_unix_s(file), file) for file in files), reverse=True)
     return {

@@ -31,8 +31,6 @@ Fetch = Callable[[Digest, Expectation], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A version that git declares and whose content is missing in this store."""
-
     model: ModelEntry
     digest: Digest
 
@@ -45,8 +43,7 @@ class DeclaredContent:
     _there: set[Digest] = field(default_factory=set)
 
     async def find_missing(self) -> dict[str, Missing]:
-        """Return missing versions by model@version. If the store does not answer, the rest is not reported as
-        missing."""
+        """Return missing versions by model@version, as far as the store answers."""
         ingesting = self.services.ingesting
         if ingesting is None:
             return {}

@@ -334,8 +334,7 @@ class RegionsFollower:
             await asyncio.sleep(LIMITS_S)
 
     async def _charge_once(self, other: OtherRegion) -> None:
-        """Charge all amounts granted there since the last time, page by page; from the beginning if the position is
-        lost."""
+        """Charge all amounts granted there since the last time; from the beginning if the position is lost."""
         is_whole, more = other.used_upto == "0", True
         while more:
             used = await self._client.fetch_used(other.url, other.used_upto)

@@ -1,7 +1,7 @@
 """Adopt a fact of another region, each in one audited transaction, with the functions of the API's own routes.
 
 So a tenant's limits, the audit and rollouts treat all versions alike. An adopted fact keeps its own time
-(`functions.decisions.regions.merge`). A conflict raises Refused, and nothing changes.
+(`functions.decisions.regions.merge`). A conflict raises CatalogueRefused, and nothing changes.
 """
 
 from sqlalchemy import insert, select, update
@@ -46,8 +46,7 @@ def apply_policy(write: Write, model: ModelFacts) -> None:
 
 
 def apply_version_deletion(write: Write, model: ModelFacts, fact: VersionFact) -> None:
-    """Delete a version that was deleted there. A version unknown here gets a deleted row, so that its name stays
-    taken."""
+    """Delete a version. One that is unknown here gets a deleted row, so that its name stays taken."""
     here = (versions.c.model == model.id, versions.c.name == fact.name)
     row = write.connection.execute(select(versions).where(*here)).one_or_none()
     if row is None:
@@ -75,10 +74,8 @@ def restore_version(write: Write, model: ModelFacts, fact: VersionFact) -> None:
 def apply_channel(
     write: Write, model: ModelFacts, fact: ChannelFact, policy_of: PolicyOf, limits: CatalogueLimits
 ) -> None:
-    """Move a channel as in the other region, by a rollout of this region if the model's policy has stages.
-
-    Raises Refused if such a rollout was rolled back here: a person decides if it is tried again.
-    """
+    """Move a channel as in the other region, by a rollout of this region if the model's policy has stages. Raises
+    CatalogueRefused if such a rollout was rolled back here: a person decides if it is tried again."""
     if fact.version is None:
         _apply_channel_deletion(write, model, fact)
         return

@@ -65,7 +65,7 @@ def create(write: Write, key: StoredKey, max_keys: int) -> None:
 
 
 def revoke(write: Write, tenant: str, key_id: str) -> bool:
-    """Revoke a key. Return False if it was revoked before. Raises Refused if the tenant has no such key."""
+    """Revoke a key. Return False if it was revoked before. Raises CatalogueRefused for an unknown key."""
     here = (api_keys.c.id == key_id, api_keys.c.tenant == tenant)
     row = write.connection.execute(select(api_keys).where(*here)).one_or_none()
     if row is None:

@@ -24,10 +24,7 @@ OPERATOR = ""  # tenant of the operator's artifacts, which versions of every ten
 @dataclass(frozen=True, slots=True)
 class ByteLimit:
     """Limit of a tenant's artifacts: those that its versions name, and those used within the collector's grace
-    period.
-
-    Other artifacts do not count, even if no collector runs, so deleting versions frees space.
-    """
+    period. Other artifacts do not count, even if no collector runs, so deleting versions frees space."""
 
     max_bytes: int
     grace_s: float
@@ -44,7 +41,7 @@ class StoredArtifact:
 
 
 def put_artifact(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None) -> bool:
-    """Add the artifact, or record its use. Return True if it is new to its tenant. Raises Refused over the limit."""
+    """Add the artifact or record its use. Return True if it is new. Raises CatalogueRefused over the limit."""
     if limit is not None:
         digest, tenant, size_bytes = artifact.digest, artifact.tenant, artifact.total_bytes
         refuse_without_room(write.connection, digest, tenant, size_bytes, limit, now_unix_s=write.now_unix_s)
@@ -75,12 +72,10 @@ def put_artifact(write: Write, artifact: StoredArtifact, limit: ByteLimit | None
 def refuse_without_room(
     connection: Connection, digest: str, tenant: str, wanted_bytes: int, limit: ByteLimit, *, now_unix_s: float
 ) -> None:
-    """Raise Refused if this artifact would exceed the tenant's limit. An artifact that counts already passes.
-
-    Worked example (test_what_no_version_names_gives_its_room_back_after_the_grace): with a limit of 100 bytes and a
-    grace period of a day, one artifact of 60 bytes fits. The next one fits a day after the version that named the
-    first was deleted.
-    """
+    """Raise CatalogueRefused if this artifact would exceed the tenant's limit; one that counts already passes. Worked
+    example (test_what_no_version_names_gives_its_room_back_after_the_grace): with a limit of 100 bytes and a grace
+    period of a day, one artifact of 60 bytes fits. The next one fits a day after the version that named the first was
+    deleted."""
     of_versions = (
         select(versions.c.digest)
         .join_from(models, versions, versions.c.model == models.c.id)

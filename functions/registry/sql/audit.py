@@ -24,8 +24,7 @@ _VERIFY_PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Author of a write. `name` is `operator`, `key:<id>`, `controller`, `registry` or `region:<name>`, never a
-    secret."""
+    """Author of a write: `operator`, `key:<id>`, `controller`, `registry` or `region:<name>`, never a secret."""
 
     name: str
     request_id: str = ""

@@ -1,6 +1,6 @@
 """Reading the catalogue: models with their versions and channels, as frozen values.
 
-Deleted models and versions are left out, except deleted models for `changes`.
+Deleted models and versions are left out, except deleted models in `models_changed`.
 """
 
 from collections import defaultdict
@@ -55,10 +55,8 @@ def model(connection: Connection, model_id: str) -> StoredModel | None:
 
 
 def models_after(connection: Connection, after: str, limit: int, tenant: str | None) -> tuple[list[StoredModel], bool]:
-    """Return the next models by id, of one tenant if given, and True if `PAGE_VERSIONS` left some of them out.
-
-    The first model is always included, however many versions it has. 1,000 models of 500 versions would be 150 MB.
-    """
+    """Return the next models by id, of one tenant if given, and True if `PAGE_VERSIONS` left some of them out. The
+    first model is always included, however many versions it has. 1,000 models of 500 versions would be 150 MB."""
     wanted = [models.c.id > after, ~models.c.deleted]
     if tenant is not None:
         wanted.append(models.c.tenant == tenant)
@@ -72,8 +70,7 @@ def models_after(connection: Connection, after: str, limit: int, tenant: str | N
 
 
 def models_changed(connection: Connection, after: int, upto: int) -> list[StoredModel]:
-    """Return the models last changed by a write in (`after`, `upto`], including deleted ones, in the order of the
-    writes."""
+    """Return models last changed by a write in (`after`, `upto`], including deleted ones, by write."""
     touched = (models.c.change > after, models.c.change <= upto)
     return _with_parts(connection, select(models).where(*touched).order_by(models.c.change, models.c.id))
 
@@ -84,7 +81,6 @@ def versions_after(connection: Connection, model_id: str, after: str, limit: int
 
 
 def named_digests(connection: Connection) -> set[str]:
-    """Return every digest that a version names."""
     return set(connection.scalars(select(versions.c.digest).where(~versions.c.deleted).distinct()))
 
 

@@ -33,11 +33,9 @@ CHANNEL_BYTES = 200
 
 
 def snapshot_bytes(connection: Connection, tenant: str) -> int:
-    """Return the estimated bytes of the tenant's models; takes 15 ms for 10,000 models with 20,000 versions.
-
-    Versions and channels are found through the models, and versions through the index of those not deleted. Every new
-    version runs this query under the lock of all writes, and each model may have thousands of deleted versions.
-    """
+    """Return the estimated bytes of the tenant's models; takes 15 ms for 10,000 models with 20,000 versions. Versions
+    and channels are found through the models, and versions through the index of those not deleted. Every new version
+    runs this query under the lock of all writes, and each model may have thousands of deleted versions."""
     alive = (models.c.tenant == tenant, ~models.c.deleted)
     of_models = select(_sum(MODEL_BYTES, models.c.id, models.c.base, models.c.rollout)).where(*alive)
     of_channels = (
@@ -132,10 +130,8 @@ def put_version(write: Write, new: NewVersion, limits: CatalogueLimits) -> bool:
 def point_channel(
     write: Write, model: StoredModel, channel: str, version: str, limits: CatalogueLimits
 ) -> StoredChannel:
-    """Point the channel to the version immediately.
-
-    The lock version of a new channel is the write's number, so it is above those of a deleted channel of that name.
-    """
+    """Point the channel to the version immediately. The lock version of a new channel is the write's number, so it is
+    above those of a deleted channel of that name."""
     before = model.channels.get(channel)
     if before is None and len(model.channels) >= limits.channels_per_model:
         message = f"{model.id} has {limits.channels_per_model} channels, which is the limit; delete one"
@@ -171,8 +167,7 @@ def delete_channel(write: Write, model: StoredModel, channel: str) -> None:
 
 
 def delete_version(write: Write, model: StoredModel, name: str) -> None:
-    """Delete a version. Raises Refused while a channel names it or a rollout of the model is active. Its name stays
-    taken."""
+    """Delete a version, but not its name. Raises CatalogueRefused if it is in use or a rollout is active."""
     version = model.version(name)
     if version is None:
         raise CatalogueRefused("missing", "version_not_found", f"{model.id} has no version {name}")
@@ -244,7 +239,7 @@ def _ended(write: Write, model: str, channel: str) -> float | None:
 
 
 def require_model(write: Write, model_id: str) -> StoredModel:
-    """Return the model. Raises Refused if it does not exist."""
+    """Return the model. Raises CatalogueRefused if it does not exist."""
     model = catalogue.model(write.connection, model_id)
     if model is None:
         raise CatalogueRefused(
@@ -259,8 +254,7 @@ def touch_model(write: Write, model_id: str) -> None:
 
 
 def _ensure_model(write: Write, new: NewVersion, limits: CatalogueLimits) -> StoredModel | None:
-    """Create the model if needed, and return it as it was. Its base cannot change, since an adapter fits only one
-    base."""
+    """Create the model if needed, and return it as it was. A model's base cannot change."""
     row = write.connection.execute(select(models).where(models.c.id == new.model)).one_or_none()
     if row is None:
         _check_room_for_model(write, new.tenant, limits)
@@ -328,7 +322,7 @@ def _check_room_for_name(write: Write, new: NewVersion, limits: CatalogueLimits)
 
 
 def _refuse_over_share(write: Write, tenant: str, limits: CatalogueLimits) -> None:
-    """Raise Refused if the tenant exceeds its share of the snapshot; this rolls the write back."""
+    """Raise CatalogueRefused, and so roll back, if the tenant exceeds its share of the snapshot."""
     taken_bytes = snapshot_bytes(write.connection, tenant)
     if taken_bytes > limits.snapshot_bytes_per_tenant:
         message = (

@@ -39,7 +39,6 @@ def position(connection: Connection) -> tuple[str, int]:
 
 
 def changes_after(connection: Connection, after: int, page_rows: int = PAGE_ROWS) -> Changes:
-    """Return the next page above `after`."""
     # read first: writes committed during this read have higher numbers and come later
     lineage, last = position(connection)
     horizon = _horizon(connection, after, last, page_rows)

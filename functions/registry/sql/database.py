@@ -117,7 +117,6 @@ class Database:
         return self.url.get_backend_name() == "sqlite"
 
     def now_unix_s(self) -> float:
-        """Return the time of the clock that stamps writes."""
         return self._clock()
 
     def prepare(self) -> None:
@@ -146,13 +145,11 @@ class Database:
         return self._commit(audited)
 
     def write_unaudited(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Run a transaction outside the numbered writes, for bookkeeping and derived facts, never for decisions.
-        Blocks."""
+        """Run a transaction outside the numbered writes, for bookkeeping and derived facts only. Blocks."""
         return self._commit(lambda connection: (work(connection), True))
 
     def raise_fence(self, token: int) -> int:
-        """Raise the stored leadership to `token` if it is lower, and return the highest. Blocks. Raises
-        DatabaseUnavailable."""
+        """Raise the stored leadership to `token` if lower, and return it. Blocks. Raises DatabaseUnavailable."""
 
         def raised(connection: Connection) -> tuple[int, bool]:
             known: int = connection.execute(select(state.c.fence).with_for_update()).scalar_one()
@@ -176,8 +173,7 @@ class Database:
 
     @contextlib.contextmanager
     def exclusive_lock(self, name: str) -> Iterator[bool]:
-        """Try to take the named lock among all registries of this database, and yield True if that
-        succeeded. Blocks."""
+        """Try to take the named lock among all registries, and yield True on success. Blocks."""
         if self.is_sqlite:
             with self._file_lock(name) as is_ours:
                 yield is_ours

@@ -1,6 +1,6 @@
 """Errors of the catalogue and its database, named by what the caller has to do.
 
-A Refused error has a kind that the HTTP layer maps to a status, and a message that says what to do. SQLAlchemy's
+CatalogueRefused has a kind that the HTTP layer maps to a status, and a message that says what to do. SQLAlchemy's
 exceptions are mapped here.
 """
 

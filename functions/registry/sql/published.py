@@ -59,8 +59,7 @@ def put(connection: Connection, document: SnapshotDocument) -> None:
 
 
 def documents_after(connection: Connection, epoch: int, content_hash: str) -> list[bytes]:
-    """Return the documents that lead from the given content to the latest: its deltas, or a whole one with those
-    after it."""
+    """Return the documents that lead from the given content to the latest: deltas, or a whole one first."""
     table = published_snapshots.c
     columns = (table.epoch, table.base_hash, table.document)
     newer = connection.execute(select(*columns).where(table.epoch > epoch).order_by(table.epoch)).all()

@@ -14,7 +14,6 @@ from functions.registry.sql.tables import channel_ends, channels, models, versio
 
 
 def page_after(connection: Connection, region: str, after: int) -> FactsPage:
-    """Return the next page of facts that writes above `after` have changed."""
     page = changes.changes_after(connection, after)
     found = models_of(connection, [model.id for model in page.models])
     facts = tuple(found[model.id] for model in page.models)

@@ -26,7 +26,7 @@ from functions.registry.sql.transaction import Write
 
 
 def check_fence(write: Write, token: int) -> None:
-    """Raise Refused if a later leadership has written. 0 names none, and passes until a leadership has written."""
+    """Raise CatalogueRefused if a later leadership has written. 0 passes until a leadership has written."""
     if token < write.fence:
         message = f"leadership {token or '(none named)'}: leadership {write.fence} has written; only a later one may"
         raise CatalogueRefused("conflict", "fenced", message, str(write.fence))
@@ -141,8 +141,7 @@ def _move_channel(write: Write, after: Rollout, limits: CatalogueLimits) -> None
 
 
 def _refuse_moved_channel(write: Write, after: Rollout) -> None:
-    """Raise Refused if an API channel no longer points to the version where the rollout began, or the new version is
-    gone."""
+    """Raise CatalogueRefused if an API channel has left the old version, or the new one is gone."""
     if after.origin != "api":
         return
     model = catalogue.model(write.connection, after.model)

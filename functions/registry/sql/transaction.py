@@ -1,6 +1,6 @@
 """One write: it holds the lock of all writes, has a number, and commits only with an audit entry.
 
-    with the row of `state` locked:  read → decide → write → `audited` → commit
+    with the row of `state` locked:  read → decide → write → `add_audit_entry` → commit
 
 A write that audits nothing is rolled back, and its number goes to the next write. So every committed write is in the
 audit log (test_a_write_that_audits_nothing_is_undone).

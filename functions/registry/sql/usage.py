@@ -43,8 +43,6 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class MinuteOfPool:
-    """Capacity of a pool in one minute."""
-
     pool: str
     replicas: int
     accelerators: int  # sum over all replicas
@@ -118,7 +116,6 @@ def sums(connection: Connection, wanted: UsageFilter, by: Sequence[Dimension], l
 
 
 def capacity_of(connection: Connection, since_hour: int, until_hour: int) -> dict[str, PoolCapacity]:
-    """Return the capacity by pool."""
     counted = [func.sum(capacity.c[name]) for name in ("minutes", "replica_seconds", "accelerator_seconds", "cost")]
     query = (
         select(capacity.c.pool, *counted)
@@ -132,7 +129,6 @@ def capacity_of(connection: Connection, since_hour: int, until_hour: int) -> dic
 
 
 def last_told_unix_s(connection: Connection) -> float | None:
-    """Return the time of the last gateway report."""
     told: float | None = connection.scalar(select(func.max(usage_sources.c.told_unix_s)))
     return told
 
