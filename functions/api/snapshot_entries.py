@@ -84,7 +84,7 @@ class QuotaLimitsPart(_Part, frozen=True):
     gpu_seconds_per_hour: Limit | None = None
     max_context_tokens: Limit | None = None
     max_output_tokens: Limit | None = None
-    token_burst_seconds: Limit | None = None  # None: the default of `functions.decisions.quota.token_bucket`
+    token_burst_seconds: Limit | None = None  # None means the default of `functions.decisions.quota.token_bucket`
 
 
 class KeyEntry(_Entry, frozen=True, tag="key"):
@@ -123,7 +123,7 @@ class TenantEntry(_Entry, frozen=True, tag="tenant"):
     models: tuple[str, ...]  # exact ids, or prefixes that end in `*`
     cache_salt: CacheSalt = "per-tenant"
     context_overflow: ContextOverflow = "refuse"
-    conversations: ConversationsPart | None = None  # None: conversations are not stored
+    conversations: ConversationsPart | None = None  # None means that conversations are not stored
     tools: tuple[ToolEntry, ...] = ()
     pools: PoolUse = "shared"  # use of pools that are dedicated to the tenant: not, first, or only
 
@@ -252,7 +252,7 @@ class RoutingEntry(_Entry, frozen=True, tag="routing"):
     retry_budget_ratio: Ratio = 0.2
     fallback: tuple[FallbackEntry, ...] = ()
     cascade: tuple[CascadeEntry, ...] = ()
-    hedge_after_s: Seconds | None = None  # None: no hedge of a slow first attempt
+    hedge_after_s: Seconds | None = None  # None means no hedge of a slow first attempt
     classifier: ClassifierEntry | None = None
     unknown_fields: UnknownFields = "strip"  # handling of request fields that no field table has
     placement: tuple[PlacementEntry, ...] = ()  # rules for several pools of one model; the first that holds decides
@@ -265,7 +265,7 @@ class BandEntry(_Part, frozen=True):
     share_ratio: Ratio
     ttft_slo_ms: Limit | None = None
     max_wait_ms: Limit | None = (
-        None  # None: half of the promise; without one, `decisions.admission.bands` has the defaults
+        None  # None means half of the promise; without one, `decisions.admission.bands` has the defaults
     )
 
 

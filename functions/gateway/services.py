@@ -115,7 +115,7 @@ class Services:
     router: Router
     rollouts: Rollouts
     pool_wakes: PoolWakes
-    adapter_loads: ColdLoads | None  # None: an adapter that no replica has loaded is refused
+    adapter_loads: ColdLoads | None  # None means that an adapter that no replica has loaded is refused
     upstreams: Upstreams
     retry_budgets: RetryBudgets
     hedging: Hedging

@@ -27,7 +27,7 @@ class Bounds:
     head_bytes: int = 16 * 1024  # request line and headers together
     header_count: int = 64
     pipelined: int = 16  # requests queued behind the one being answered: each costs 3 KB for 18 bytes on the wire
-    body_bytes: int | None = None  # None: the code that reads bodies limits them
+    body_bytes: int | None = None  # None means that the code that reads bodies limits them
 
     head_s: float = 10.0  # from the first byte (or the connection) to the end of the headers
     body_s: float = 30.0  # from the headers to the end of the body

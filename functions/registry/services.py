@@ -41,7 +41,7 @@ class RegistryServices:
     authenticator: Authenticator
     limits: CatalogueLimits
     evidence: EvidenceBook
-    ingesting: Ingesting | None  # None: no object store is configured, so no adapter can be stored
+    ingesting: Ingesting | None  # None means that no object store is configured, so no adapter can be stored
     pepper: bytes | None
     key_environment: str = "live"  # part of each key's text
     max_keys_per_tenant: int = 100

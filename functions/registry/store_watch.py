@@ -17,7 +17,7 @@ _NOWHERE = "up"
 class StoreWatch:
     def __init__(self, store: S3Store) -> None:
         self._store = store
-        self.is_up: bool | None = None  # None: not checked yet
+        self.is_up: bool | None = None  # None means not checked yet
 
     async def run(self) -> None:
         while True:

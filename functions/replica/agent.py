@@ -84,8 +84,8 @@ class Agent:
     kv_watch: KvWatch | None
     accelerators: Accelerators
     accelerator_fault: AcceleratorFault
-    zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None: the zone is set, or cannot be found out
-    otlp: OtlpSender | None  # None: no collector is configured
+    zone_wanted: Callable[[], Coroutine[Any, Any, None]] | None  # None means a set or unknown zone
+    otlp: OtlpSender | None  # None means that no collector is configured
     clients: tuple[httpx.AsyncClient, ...]
 
     def start(self) -> None:

@@ -40,7 +40,7 @@ class OfferedLoad:
     prompt_tokens: int  # median
     output_tokens: int  # median
     ttft_slo_s: float
-    itl_slo_s: float | None = None  # None: no limit
+    itl_slo_s: float | None = None  # None means no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class Download:
     policy: SwarmPolicy = field(default_factory=SwarmPolicy)
     clock: Callable[[], float] = time.monotonic
     progress: DownloadProgress = field(default_factory=DownloadProgress)
-    cache_max_bytes: int | None = None  # None: as much as the disk holds
+    cache_max_bytes: int | None = None  # None means that only the disk limits it
     _threads: Threads = field(init=False)
 
     def __post_init__(self) -> None:

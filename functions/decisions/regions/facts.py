@@ -25,7 +25,7 @@ class VersionFact(msgspec.Struct, frozen=True):
 
 class ChannelFact(msgspec.Struct, frozen=True):
     name: Name
-    version: Name | None  # None: deleted
+    version: Name | None  # None means deleted
     since_unix_s: UnixS
 
 

@@ -43,12 +43,12 @@ class PoolMoney:
     used_accelerator_seconds: float
     lost_accelerator_seconds: float
     idle_accelerator_seconds: float
-    used_ratio: float | None  # None: no capacity was observed
+    used_ratio: float | None  # None means that no capacity was observed
     paid_cost: float
     used_cost: float
     lost_cost: float
     idle_cost: float
-    cost_per_million_tokens: float | None  # None: there were no tokens
+    cost_per_million_tokens: float | None  # None means that there were no tokens
     break_even_per_million_tokens: float | None
 
 

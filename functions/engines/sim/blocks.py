@@ -89,7 +89,7 @@ BlockEvent = Remembered | Evicted | Copied | Dropped | Cleared
 
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
-        self.events: list[BlockEvent] | None = None  # None: events are not recorded
+        self.events: list[BlockEvent] | None = None  # None means that events are not recorded
         self.withheld_blocks = 0  # unusable blocks, as after a leak (`faults`)
         self.finds_nothing = False  # if set, remembered blocks are not found, and no event reports it (`faults`)
         self._num_blocks = num_blocks

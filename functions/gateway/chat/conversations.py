@@ -53,7 +53,7 @@ Saved = Literal["kept", "conflict", "too_long", "not_saved"]
 class Conversation:
     shelf: str  # the tenant's shelf
     name: str
-    sealed: bytes | None  # None: not stored yet
+    sealed: bytes | None  # None means not stored yet
     messages: tuple[Message, ...]
     outcome: Recalled = "recalled"
 

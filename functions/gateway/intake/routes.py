@@ -31,7 +31,7 @@ class Route:
     table: Callable[[Limits], FieldTable]
     required: tuple[tuple[str, ...], ...]  # one field of each group is required
     streams: bool
-    output: OutputFields | None  # None: nothing is generated
+    output: OutputFields | None  # None means that nothing is generated
     tasks: frozenset[Task] = _GENERATE  # tasks of models that answer it
     dialect: Dialect = OPENAI
     stream_options: bool = True  # usage of a stream must be requested

@@ -55,7 +55,7 @@ RETRY_S = 30.0
 @dataclass(frozen=True, slots=True)
 class PromptModel:
     tokenizer: PromptTokenizer
-    template: PromptTemplate | None  # None: the model has no chat template
+    template: PromptTemplate | None  # None means that the model has no chat template
 
 
 class SimulatedTokenizer:

@@ -162,7 +162,7 @@ class Ended(msgspec.Struct, frozen=True):
     cascade_spend: CascadeSpend | None
 
     # last attempt
-    prediction: Prediction | None  # None: there was no attempt
+    prediction: Prediction | None  # None means that there was no attempt
     sent_s: float
     gaps: Gaps | None  # time between pieces as they arrived
     token_gaps: GapCounts  # time between tokens, without gaps in which the client did not read

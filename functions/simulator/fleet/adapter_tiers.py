@@ -63,7 +63,7 @@ class ReplicaAdapterTiers:
         self._times = times
         self._policy = AdapterPolicy(max_adapters=times.cpu_slots)
         self._disk: OrderedDict[EngineName, None] = OrderedDict()
-        self._bloom: str | None = ""  # None: outdated, since the disk has changed
+        self._bloom: str | None = ""  # None means outdated, since the disk has changed
         self.loads = 0
         self._demand = demand  # shared by all of a pool's replicas
         self.reset_engine()

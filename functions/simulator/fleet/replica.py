@@ -228,7 +228,7 @@ class Replica:
             cache = PrefixCache(profile.kv_tokens, self.block_tokens, listener, host_tokens=self.pool.host_kv_tokens)
         self.engine = FluidEngine(profile, self._gaps, cache)
         self._rates = EngineRates(prefill_ms_per_token=profile.prefill_ms_per_token)
-        self._health: EngineHealth | None = None  # None: no doubt about its health
+        self._health: EngineHealth | None = None  # None means no doubt about its health
         self._heartbeats = 0
         self._pace = PaceMeter()
 

@@ -48,7 +48,7 @@ class Figure:
 
     name: str
     unit: Literal["ms", "ratio", "hours", "money", "count"]
-    lower_is_better: bool | None = True  # None: neither direction is better
+    lower_is_better: bool | None = True  # None means that neither direction is better
     matters_ratio: float = 0.02  # relative to the value before
     matters_from: float = 0.0  # least difference, in its unit
 

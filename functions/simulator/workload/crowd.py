@@ -71,7 +71,7 @@ class Crowd:
     tenants: int
     zipf: float
     burstiness: float
-    burstiness_p95: float | None  # None: all tenants are alike
+    burstiness_p95: float | None  # None means that all tenants are alike
     adapters: int
     adapter_ratio: float
     adapter_zipf: float

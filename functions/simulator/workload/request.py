@@ -48,7 +48,7 @@ class WorkloadRequest:
         self.band = band  # index into admission_ticket.BANDS
         self.blocks = blocks
         self.session = session
-        self.adapter = adapter  # None: the base model
-        self.pool = pool  # None: the setting's first pool
+        self.adapter = adapter  # None means the base model
+        self.pool = pool  # None means the setting's first pool
         self.region = region  # region of the client; empty: any
         self.then: Callable[[float], Sequence[WorkloadRequest]] | None = None

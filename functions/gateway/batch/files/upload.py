@@ -40,7 +40,7 @@ class UploadForm(MultipartForm):
 
     def __init__(self, content_type: str) -> None:
         super().__init__(boundary_of(content_type))
-        self.filename: str | None = None  # None: no file part yet
+        self.filename: str | None = None  # None means no file part yet
         self._pieces: list[bytes] = []
 
     def feed(self, block: bytes) -> list[bytes]:
