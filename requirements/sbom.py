@@ -52,7 +52,7 @@ class Image:
     base: str  # as the build is given it, else its default
     default: str  # base, whose tag tells the version of Python
     debian: tuple[str, ...]
-    lock: Path | None  # None: nothing is installed from a lock
+    lock: Path | None  # None means that nothing is installed from a lock
 
 
 def images(file: Path, bases: Mapping[str, str]) -> Iterator[Image]:
