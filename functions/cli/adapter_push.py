@@ -58,7 +58,7 @@ def pack(directory: Path) -> Packed:
 def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_json: bool) -> None:
     """Ensure that the registry's store has the content: upload it unless the store has it already."""
     if _is_there(registry, packed.digest, tenant):
-        _print_done("the registry has it already: nothing to send", as_json=as_json)
+        _print_done("the registry has these files already: nothing to send", as_json=as_json)
         return
     with _bar(packed.total_bytes, as_json=as_json) as bar:
         files = [(name, packed.directory / name) for name in packed.files]
@@ -67,8 +67,8 @@ def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_j
             "/v1/artifacts", files, fields, lambda bytes_: bar.advance(bar.task_ids[0], bytes_)
         )
     if answer.get("digest") != packed.digest:
-        words = f"what arrived is {answer.get('digest')}, what was sent {packed.digest}"
-        raise CommandRefused(f"{words}: {packed.directory} changed meanwhile; push it again")
+        words = f"the registry received {answer.get('digest')}, but {packed.digest} was sent"
+        raise CommandRefused(f"{words}: {packed.directory} changed during the upload; push it again")
     _print_done(f"{packed.total_bytes / 1e6:.1f} MB sent, checked and stored", as_json=as_json)
 
 
@@ -126,7 +126,9 @@ def push(
         row = registry.model(asked.model_id)
         in_git = declared is not None or bool(row is not None and row.get("declared_in"))
         if in_git and asked.rollout is not None:
-            raise CommandRefused(f"{asked.model_id} is declared in git: its policy is what spec.rollout says there")
+            raise CommandRefused(
+                f"{asked.model_id} is declared in git: set spec.rollout in its YAML instead of --rollout"
+            )
         _check_free(asked, declared, row, packed.digest)
         pool = _pool(registry, asked, declared, row)
         uploaded(registry, packed, asked.model_id.partition("/")[0], pool, as_json=as_json)
@@ -145,7 +147,7 @@ def _named(target: str) -> tuple[ModelId, str]:
 
 def _packed(directory: Path, *, as_json: bool) -> Packed:
     if not directory.is_dir():
-        raise CommandRefused(f"{directory} is no folder: name the one that holds adapter_config.json")
+        raise CommandRefused(f"{directory} is not a folder: name the folder that holds adapter_config.json")
     try:
         facts = check_adapter(directory, text_max_bytes=TEXT_MAX_BYTES)
         packed = pack(directory)
@@ -171,7 +173,7 @@ def _check_free(asked: AdapterPush, declared: DeclaredModel | None, row: dict[st
     if there.get(asked.version) not in {None, digest}:
         names = ", ".join(sorted(there))
         raise CommandRefused(
-            f"{asked.model_id}@{asked.version} holds other content, and versions do not change (there are {names})"
+            f"{asked.model_id}@{asked.version} has other content, and a version never changes (versions: {names})"
         )
 
 
@@ -186,8 +188,8 @@ def _pool(registry: Registry, asked: AdapterPush, declared: DeclaredModel | None
     models = registry.base_models()
     if len(models) == 1:
         return pool_of_base(models[0])
-    there = ", ".join(models) or "none that this key lists"
-    raise CommandRefused(f"{asked.model_id} is new: say with --base which model it adapts; there are {there}")
+    there = ", ".join(models) or "none visible to this key"
+    raise CommandRefused(f"{asked.model_id} is new: name its base model with --base; base models: {there}")
 
 
 def _register(registry: Registry, asked: AdapterPush, pool: str, digest: Digest, *, as_json: bool) -> None:
@@ -249,7 +251,9 @@ def _print_line_to_add(
         typer.echo(json.dumps({"digest": digest, "declared_in": declared_in, "line": line}, indent=2))
         return
     console = make_console()
-    console.print(escape(f"{asked.model_id} is declared in git; it has this version once its spec.versions says"))
+    console.print(
+        escape(f"{asked.model_id} is declared in git; to add the version, add this line to its spec.versions")
+    )
     where = f" of {context.layout.gitops_dir}" if context.layout.gitops_dir.is_dir() else ""
-    console.print(escape(f"in {declared_in}{where} (in a clone, this command does it):"), soft_wrap=True)
+    console.print(escape(f"in {declared_in}{where} (in a clone, this command adds it):"), soft_wrap=True)
     console.print(escape(f"    {line}"), soft_wrap=True)

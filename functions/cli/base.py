@@ -40,10 +40,16 @@ def manifest(directory: Path, *, to: Path | None, clean: bool, again: bool, as_j
         typer.echo(json.dumps(row, indent=2))
         return
     console = make_console()
-    how = "its manifest was there (--again hashes anew)" if made.was_there else f"{MANIFEST_NAME} is written"
+    how = (
+        "its manifest exists already (--again hashes the files again)"
+        if made.was_there
+        else f"{MANIFEST_NAME} is written"
+    )
     size = f"{made.files} files, {made.total_bytes / 1e9:.2f} GB"
     console.print(f"[green]✓[/] {escape(folder.name)} is {made.architecture}, {made.layers} layers, {size}; {how}")
-    console.print(escape(f"a Model of type base pins it in spec.versions:\n    {made.version_line()}"), soft_wrap=True)
+    console.print(
+        escape(f"add it to spec.versions of a Model of type base:\n    {made.version_line()}"), soft_wrap=True
+    )
 
 
 def facts(directory: Path, *, names: list[str]) -> None:
@@ -58,18 +64,18 @@ def facts(directory: Path, *, names: list[str]) -> None:
 
 def _check(directory: Path) -> None:
     if not directory.is_dir():
-        raise CommandRefused(f"{directory} is no folder: name the one that holds config.json and the weights")
+        raise CommandRefused(f"{directory} is not a folder: name the folder that holds config.json and the weights")
 
 
 def _hint(directory: Path, to: Path | None) -> str:
     has_links = to is None and any(path.is_symlink() for path in directory.iterdir())
-    return "; it holds links, as a download's cache does: --to DIR copies it as plain files" if has_links else ""
+    return "; it contains links, like the cache of a download: --to DIR copies them as plain files" if has_links else ""
 
 
 def tokenizer(directory: Path, *, endpoint: str, bucket: str, credentials_file: Path, as_json: bool) -> None:
     """Upload the tokenizer. Fail if the folder has no manifest or tokenizer, or if the store rejects the upload."""
     if not (directory / MANIFEST_NAME).is_file():
-        raise CommandRefused(f"{directory} has no {MANIFEST_NAME}, which names the base's files: make it first")
+        raise CommandRefused(f"{directory} has no {MANIFEST_NAME}: create it with `shoal base manifest`")
     try:
         store = S3Store(S3Settings(endpoint, load_credentials(credentials_file), bucket))
         try:

@@ -79,7 +79,7 @@ def version_line(pushed: PushedBase) -> str:
 
 def store_of(context: CliContext, bucket: Bucket) -> S3Store:
     if (bucket.endpoint is None) != (bucket.credentials_file is None):
-        raise CommandRefused("--endpoint and --credentials go together; without both, it is the local fleet's store")
+        raise CommandRefused("use --endpoint and --credentials together; without both, the local fleet's store is used")
     endpoint = bucket.endpoint or f"http://127.0.0.1:{context.ports.s3}"
     credentials = load_credentials(bucket.credentials_file or context.layout.secret("s3.json"))
     return S3Store(S3Settings(endpoint, credentials, bucket.name))
@@ -95,7 +95,7 @@ def _source(context: CliContext, source: str, origin: Bucket, to: Bucket, *, cle
     directory = Path(source)
     if not directory.is_dir():
         raise CommandRefused(
-            f"{source} is no folder: name the one that holds config.json and the weights, or s3://bucket/…"
+            f"{source} is not a folder: name the folder that holds config.json and the weights, or s3://bucket/…"
         )
     if clean:
         base_folder.check_leftovers(directory, clean=True)
@@ -112,7 +112,7 @@ def _bar(total_bytes: int, *, shown: bool) -> Iterator[PushProgress]:
         task = progress.add_task("pushing", total=total_bytes)
 
         def on_chunk(size_bytes: int, *, sent: bool) -> None:
-            progress.update(task, advance=size_bytes, description="pushing" if sent else "there already")
+            progress.update(task, advance=size_bytes, description="pushing" if sent else "already stored")
 
         yield on_chunk
 
@@ -124,7 +124,7 @@ def _declared(context: CliContext, declared: DeclaredModel | None, pushed: Pushe
     version = pushed.name.version
     known = {each.name: each for each in declared.model.spec.versions}.get(version)
     if known is not None and (known.artifact != pushed.artifact_uri or known.digest not in {None, pushed.digest}):
-        return None, f"{declared.name} has {version} as {known.artifact}"
+        return None, f"{declared.name} declares {version} as {known.artifact}"
 
     def edit(text: str) -> str:
         if known is None:
@@ -157,7 +157,7 @@ def _row(pushed: PushedBase, change: FileChange | None) -> dict[str, Any]:
 def _show(pushed: PushedBase) -> None:
     size = f"{len(pushed.manifest.files)} files, {pushed.manifest.total_bytes / 1e9:.2f} GB"
     sent = f"{pushed.sent_chunks} of {pushed.chunks} chunks sent ({pushed.sent_bytes / 1e9:.2f} GB)"
-    went_on = f"; {pushed.resumed_files} files were hashed before" if pushed.resumed_files else ""
+    went_on = f"; {pushed.resumed_files} files were hashed in an earlier run" if pushed.resumed_files else ""
     console = make_console()
     console.print(escape(f"✓ {pushed.name} is {pushed.digest[:19]}: {size}; {sent}{went_on}"), soft_wrap=True)
     console.print(escape(f"  replicas fetch it: storageUri: {pushed.name.uri}"), soft_wrap=True)
@@ -169,7 +169,7 @@ def _show_line(
     console = make_console()
     if declared is not None and change is not None:
         if change.before == change.after:
-            console.print(escape(f"{change.name} says so already: nothing to change"))
+            console.print(escape(f"{change.name} has this already: nothing to change"))
             return
         show_change(change, console)
         next_step = deploys(context, declared.root, change.name, f"{declared.model.spec.id}: {pushed.name.version}")
@@ -177,7 +177,9 @@ def _show_line(
         return
     if why:
         console.print(escape(f"not written to the working copy: {why}"), soft_wrap=True)
-    console.print(escape(f"a Model of type base pins it in spec.versions:\n    {version_line(pushed)}"), soft_wrap=True)
+    console.print(
+        escape(f"add it to spec.versions of a Model of type base:\n    {version_line(pushed)}"), soft_wrap=True
+    )
 
 
 # `shoal base compiled NAME@VERSION DIR`: store a replica's compile cache with its weights, for all other replicas.
@@ -213,8 +215,8 @@ def push_compiled(target: str, cache_root: Path, to: Bucket, *, engine: str, acc
 
 
 def _show_compiled(target: str, companion: Companion) -> None:
-    size = f"{companion.size_bytes / 1e6:.1f} MB, {len(companion.keys)} keys of the engine's"
+    size = f"{companion.size_bytes / 1e6:.1f} MB, {len(companion.keys)} cache keys"
     console = make_console()
     made = f"✓ {target} for {companion.engine} on {companion.accelerator}: {size}, {companion.digest[:19]}"
     console.print(escape(made), soft_wrap=True)
-    console.print("  nodes with SHOAL_NODE_FETCH_COMPILED_DIR lay it out before their engines start", soft_wrap=True)
+    console.print("  nodes with SHOAL_NODE_FETCH_COMPILED_DIR unpack it before their engines start", soft_wrap=True)

@@ -39,15 +39,19 @@ def capacity(paths: Sequence[Path], wanted: CapacityRequest, *, as_json: bool) -
     pools = [_with_memory(pool, wanted) for pool in _pools(paths, wanted)]
     unknown = [name for name in wanted.loads if name and name not in {each.pool.pool for each in pools}]
     if unknown:
-        raise CommandRefused(f"--load names {unknown[0]!r}; pools here: {', '.join(each.pool.pool for each in pools)}")
+        raise CommandRefused(
+            f"--load names {unknown[0]!r}, which is no pool here; pools: {', '.join(each.pool.pool for each in pools)}"
+        )
     reading = [each.pool for each in pools if each.pool.reads]
     for pool in reading:
         if pool.pool in wanted.loads:
             raise CommandRefused(
-                f"{pool.pool} computes prompts of {pool.model} and answers nothing: --load {pool.model}=…"
+                f"{pool.pool} is a prefill pool of {pool.model} and answers no requests: use --load {pool.model}=…"
             )
     if "" in wanted.loads and len(pools) - len(reading) > 1:
-        raise CommandRefused("--load needs the pool, such as --load llama-3-8b=40, where there are several; or --pool")
+        raise CommandRefused(
+            "--load needs a pool if there are several, such as --load llama-3-8b=40; or choose one with --pool"
+        )
     reporter = TerminalReporter(make_error_console())
     for each in pools:
         if not each.pool.reads:
@@ -70,16 +74,18 @@ def _pools(paths: Sequence[Path], wanted: CapacityRequest) -> list[ServedPool]:
     try:
         loaded = load_files(read_files(chosen, Path.cwd(), problems), problems, None)
     except ConfigInvalid as error:
-        raise CommandRefused(f"{error.problems[0]} (`shoal validate` has all of them)") from error
+        raise CommandRefused(f"{error.problems[0]} (`shoal validate` shows all problems)") from error
     services = [each for each in loaded.objects_of(InferenceService) if each.value.pool is not None]
     services = [each for each in services if not wanted.pools or each.value.pool in wanted.pools]
     if not services:
         where = ", ".join(str(path) for path in chosen)
         named = " of that name" if wanted.pools else ""
-        raise CommandRefused(f"there is no pool{named} in {where}: an InferenceService with the label shoal.dev/pool")
+        raise CommandRefused(
+            f"there is no pool{named} in {where}: a pool is an InferenceService with the label shoal.dev/pool"
+        )
     shape = _shape_of(wanted.model_dir)
     if shape is not None and len(services) > 1:
-        raise CommandRefused("--model-dir is one model's: choose its pool with --pool")
+        raise CommandRefused("--model-dir describes one model, but there are several pools: choose one with --pool")
     try:
         return [served_pool(each.value, yaml.safe_load(each.document.text), shape) for each in services]
     except ShapeUnknown as error:
@@ -92,10 +98,10 @@ def _shape_of(directory: Path | None) -> ModelShape | None:
     file = directory / "config.json"
     try:
         if file.stat().st_size > _CONFIG_MAX_BYTES:
-            raise CommandRefused(f"{file} is larger than a megabyte: that is no model's config.json")
+            raise CommandRefused(f"{file} is larger than a megabyte: it is not a model's config.json")
         config: Any = json.loads(file.read_bytes())
         if not isinstance(config, dict):
-            raise CommandRefused(f"{file} is no JSON object")
+            raise CommandRefused(f"{file} is not a JSON object")
         return from_config(config, directory.resolve().name)
     except (OSError, ValueError) as error:
         raise CommandRefused(f"{file}: {error}") from error
@@ -106,7 +112,7 @@ def _with_memory(pool: ServedPool, wanted: CapacityRequest) -> PoolSizing:
     needs = pool.serving.accelerators
     if device is not None and pool.accelerators and pool.accelerators < needs:
         raise CommandRefused(
-            f"{pool.pool} asks for {pool.accelerators} accelerators, and its arguments divide it over {needs}"
+            f"{pool.pool} requests {pool.accelerators} accelerators, but its arguments divide it over {needs}"
         )
     memory = plan_memory(pool.shape, pool.serving, device or _HOST)
     speed = speed_of(pool.shape, pool.serving, device) if device is not None and pool.shape.has_cache else None
@@ -121,11 +127,11 @@ def _device(pool: ServedPool, wanted: CapacityRequest) -> Accelerator | None:
     if name is None:
         if not pool.accelerators:
             if not pool.serving.cache_bytes:
-                raise CommandRefused(f"{pool.pool} has no accelerator and no VLLM_CPU_KVCACHE_SPACE: say --accelerator")
+                raise CommandRefused(f"{pool.pool} has no accelerator and no VLLM_CPU_KVCACHE_SPACE: use --accelerator")
             return None
         raise CommandRefused(
-            f"{pool.pool} does not say which accelerator: nodeSelector {{nvidia.com/gpu.product: …}}, "
-            f"or --accelerator {pool.pool}=NVIDIA-H100-80GB-HBM3"
+            f"{pool.pool} does not name its accelerator: set nodeSelector {{nvidia.com/gpu.product: …}}, "
+            f"or use --accelerator {pool.pool}=NVIDIA-H100-80GB-HBM3"
         )
     try:
         return accelerator(name)
@@ -138,9 +144,7 @@ def _find_replicas(found: PoolSizing, wanted: CapacityRequest, reporter: Termina
     if requests_per_s is None or not found.memory.fits:
         return
     if found.speed is None:
-        raise CommandRefused(
-            f"{found.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache"
-        )
+        raise CommandRefused(f"the speed of {found.pool.pool} cannot be estimated: it runs on CPU, or has no KV cache")
     found.load = OfferedLoad(
         requests_per_s=requests_per_s,
         prompt_tokens=wanted.prompt_tokens,

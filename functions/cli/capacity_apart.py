@@ -48,9 +48,7 @@ def compare(found: PoolSizing, reads: PoolSizing, reporter: TerminalReporter) ->
 
 def _sized(found: PoolSizing, reads: PoolSizing, load: OfferedLoad, progress: Callable[[str], None]) -> Apart:
     if found.speed is None or reads.speed is None:
-        raise CommandRefused(
-            f"{reads.pool.pool} has no speed that could be estimated: it runs on CPU, or keeps no cache"
-        )
+        raise CommandRefused(f"the speed of {reads.pool.pool} cannot be estimated: it runs on CPU, or has no KV cache")
     reading = PrefillReplicas(
         profile=profile_from(reads.speed, reads.memory, reads.pool.serving),
         kv_bytes_per_token=reads.pool.kv_bytes_per_token,

@@ -72,10 +72,12 @@ def nodes_from(text: str) -> list[AcceleratorNode]:
     count, _, rest = text.partition("x")
     size, _, product = rest.partition("x")
     if not (count.isdecimal() and size.isdecimal() and product):
-        raise CommandRefused(f"{text!r} says no nodes: COUNTxACCELERATORSxPRODUCT, such as 16x8xNVIDIA-H100-80GB-HBM3")
+        raise CommandRefused(
+            f"{text!r} is not of the form COUNTxACCELERATORSxPRODUCT, such as 16x8xNVIDIA-H100-80GB-HBM3"
+        )
     number = int(count[:7])
     if not 1 <= number <= _MOST_NODES or not 1 <= int(size[:4]) <= 1024:
-        raise CommandRefused(f"{text!r}: up to {_MOST_NODES} nodes of up to 1024 accelerators")
+        raise CommandRefused(f"{text!r}: at most {_MOST_NODES} nodes with at most 1024 accelerators each")
     return [AcceleratorNode(f"{product.lower()}-{index:05d}", product, int(size)) for index in range(number)]
 
 
@@ -86,7 +88,7 @@ def by_name(texts: Sequence[str], option: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         key, value = (name, value) if equals else ("", name)
         if key in found or not value:
-            raise CommandRefused(f"{option} {text!r}: once a name, as NAME=VALUE or VALUE for all")
+            raise CommandRefused(f"{option} {text!r}: use each name once, as NAME=VALUE, or VALUE for all")
         found[key] = value
     return found
 
@@ -109,6 +111,6 @@ def positive_numbers(texts: Sequence[str], option: str) -> dict[str, float]:
         except ValueError:
             number = 0.0
         if not 0 < number < 1e9:
-            raise CommandRefused(f"{option}: {value!r} is no number above 0")
+            raise CommandRefused(f"{option}: {value!r} is not a number above 0")
         found[name] = number
     return found

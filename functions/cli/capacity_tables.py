@@ -107,8 +107,8 @@ def _missing(each: PoolSizing) -> str:
     needed = memory.least_kv_tokens * memory.kv_bytes_per_token
     text = f"{max(0.0, needed - memory.cache) / GIB:.1f} GiB too little on each accelerator"
     if memory.cache > 0:
-        text += f" for one conversation of {memory.least_kv_tokens:,} tokens, or a shorter --max-model-len"
-    return f"{text}; more tensor parallelism, fewer bits a weight, or fewer adapter slots"
+        text += f" for one conversation of {memory.least_kv_tokens:,} tokens; use a shorter --max-model-len"
+    return f"{text}; use more tensor parallelism, fewer bits a weight, or fewer adapter slots"
 
 
 def _table(*columns: str) -> Table:

@@ -29,7 +29,7 @@ def with_channel(text: str, model_id: str, channel: str, version: str) -> str:
     if channels is None:
         changed = _after(text, _last(spec), f"\n{' ' * _column(spec)}channels: {{{wanted}}}")
     elif not isinstance(channels, MappingNode) or channels.anchor or not _inside(channels, spec):
-        raise CannotEdit(f"line {channels.start_mark.line + 1}: spec.channels needs {wanted!r}")
+        raise CannotEdit(f"line {channels.start_mark.line + 1}: add {wanted!r} to spec.channels by hand")
     else:
         changed = _with_item(text, channels, channel, version, wanted)
     return _checked(text, changed, index, lambda spec: _set_channel(spec, channel, version), wanted)
@@ -41,7 +41,7 @@ def with_version(text: str, model_id: str, name: str, artifact: str, digest: str
     versions = _child(spec, "versions")
     wanted = f'{{name: {_quoted(name)}, artifact: "{artifact}", digest: "{digest}"}}'
     if not isinstance(versions, SequenceNode) or not versions.value or not _inside(versions, spec):
-        raise CannotEdit(f"spec.versions of {model_id} needs {wanted}")
+        raise CannotEdit(f"add {wanted} to spec.versions of {model_id} by hand")
     if versions.flow_style:
         changed = _insert(text, versions.value[-1].end_mark.index, f", {wanted}")
     else:
@@ -58,7 +58,7 @@ def with_digest(text: str, model_id: str, name: str, digest: str) -> str:
     entries = versions.value if isinstance(versions, SequenceNode) else []
     found = [entry for entry in entries if getattr(_child(entry, "name"), "value", None) == name]
     if len(found) != 1 or not isinstance(found[0], MappingNode) or not _inside(found[0], spec):
-        raise CannotEdit(f"the version {name} of {model_id} needs {wanted}")
+        raise CannotEdit(f"add {wanted} to the version {name} of {model_id} by hand")
     changed = _with_new_item(text, found[0], wanted)
     return _checked(text, changed, index, lambda spec: _set_digest(spec, name, digest), wanted)
 
@@ -74,7 +74,7 @@ def _with_item(text: str, channels: MappingNode, channel: str, version: str, wan
     if value is None:
         return _with_new_item(text, channels, wanted)
     if not isinstance(value, ScalarNode) or not _inside(value, channels) or value.style in ("|", ">"):
-        raise CannotEdit(f"line {channels.start_mark.line + 1}: {channel} must become {version}")
+        raise CannotEdit(f"line {channels.start_mark.line + 1}: set {channel} to {version} by hand")
     start, end = value.start_mark.index, value.end_mark.index
     mark = value.style or ""
     return text[:start] + (f"{mark}{version}{mark}" if mark else _quoted(version)) + text[end:]
@@ -97,14 +97,14 @@ def _spec_of(text: str, model_id: str) -> tuple[int, MappingNode]:
             kind = _child(document, "kind")
             if isinstance(kind, ScalarNode) and kind.value == "Model":
                 return index, spec
-    raise CannotEdit(f"no Model with the id {model_id} stands here")
+    raise CannotEdit(f"the file has no Model with the id {model_id}")
 
 
 def _documents(text: str) -> list[Node | None]:
     try:
         return list(YAML().compose_all(io.StringIO(text)))
     except YAMLError as error:
-        raise CannotEdit(f"the file is no YAML: {error}") from error
+        raise CannotEdit(f"the file is not valid YAML: {error}") from error
 
 
 def _child(node: Node | None, key: str) -> Node | None:
@@ -124,7 +124,7 @@ def _last(node: Node) -> int:
     while isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style and node.value:
         node = node.value[-1][1] if isinstance(node, MappingNode) else node.value[-1]
     if isinstance(node, ScalarNode) and node.style in ("|", ">"):
-        raise CannotEdit(f"line {node.start_mark.line + 1}: add it behind this text by hand")
+        raise CannotEdit(f"line {node.start_mark.line + 1}: add it after this text by hand")
     return int(node.end_mark.index)
 
 
@@ -174,4 +174,4 @@ def _data(text: str) -> list[Any]:
     try:
         return list(YAML(typ="safe", pure=True).load_all(io.StringIO(text)))
     except YAMLError as error:
-        raise CannotEdit(f"the file would no longer be YAML: {error}") from error
+        raise CannotEdit(f"the edited file would not be valid YAML: {error}") from error

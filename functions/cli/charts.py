@@ -87,9 +87,9 @@ def lines(
 def check(path: Path) -> None:
     """Raise PictureImpossible if no picture can be written at `path`. Call this before a long run."""
     if path.suffix.lower() not in SUFFIXES:
-        raise PictureImpossible(f"{path.name} is no picture's name: it ends in {' or '.join(SUFFIXES)}")
+        raise PictureImpossible(f"{path.name} is not a picture: use a name that ends in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise PictureImpossible(f"there is no folder {path.parent}: make it first")
+        raise PictureImpossible(f"there is no folder {path.parent}: create it first")
 
 
 def _colours(panels: Sequence[Panel]) -> dict[str, str]:

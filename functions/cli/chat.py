@@ -78,7 +78,7 @@ class GatewayClient:
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise CommandRefused(
-                f"the gateway at {self.context.gateway_url} broke off: {why}; see `shoal status`"
+                f"the connection to the gateway at {self.context.gateway_url} broke: {why}; see `shoal status`"
             ) from error
 
     def _send(self, method: str, path: str, key: str) -> httpx.Response:
@@ -98,9 +98,9 @@ def demo_key(context: CliContext, tenant: str | None, model: str | None = None) 
     """Return the demo key of the requested tenant, else of the model's tenant, else of the first tenant."""
     keys = read_demo_keys(context.layout)
     if not keys:
-        raise CommandRefused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` makes them")
+        raise CommandRefused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` creates them")
     if tenant is not None and tenant not in keys:
-        raise CommandRefused(f"tenant {tenant!r} has no demo key; those that have: {', '.join(sorted(keys))}")
+        raise CommandRefused(f"tenant {tenant!r} has no demo key; tenants with one: {', '.join(sorted(keys))}")
     owner = (model or "").partition("/")[0]
     chosen = tenant or (owner if owner in keys else min(keys))
     return chosen, keys[chosen]
@@ -183,7 +183,7 @@ def _print_answer(asker: GatewayClient, chat: ChatCall, key: str) -> str:
 def _piped() -> str:
     prompt = sys.stdin.read(PROMPT_MAX_CHARS + 1).strip()
     if not prompt:
-        raise CommandRefused("nothing was asked: standard input is empty; give a prompt with --once, or pipe one in")
+        raise CommandRefused("there is no prompt: standard input is empty; use --once, or pipe a prompt in")
     if len(prompt) > PROMPT_MAX_CHARS:
         raise CommandRefused(f"the prompt has more than {PROMPT_MAX_CHARS} characters")
     return prompt

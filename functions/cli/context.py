@@ -78,7 +78,7 @@ def read_branch(layout: StateLayout) -> BranchPools:
         former = source.at(commit) if commit else None
         if former is not None and former.loaded is not None:
             good = f"{source.branch}@{former.commit[:SHORT_COMMIT]}"
-            note = f"{source.branch} has mistakes, so that {good} goes on: `shoal status` shows them"
+            note = f"{source.branch} has mistakes, so {good} stays in use: `shoal status` shows them"
             return BranchPools(pools_of(former.loaded), [note])
     except GitFailed as error:
         raise CommandRefused(f"{layout.gitops_dir} cannot be read: {error}") from error
@@ -151,9 +151,9 @@ def _in_region(settings: LocalSettings, layout: StateLayout, region: str) -> Cli
     except RegionsUnreadable as error:
         raise CommandRefused(str(error)) from error
     if region not in known:
-        there = f"there are: {', '.join(sorted(known))}" if known else "there are none"
+        there = f"regions: {', '.join(sorted(known))}" if known else "there are none"
         raise CommandRefused(
-            f"no region {region} was ever started here ({there}): `shoal up --region {region}` makes it"
+            f"the region {region} was never started here ({there}): `shoal up --region {region}` creates it"
         )
     return context_of(settings, layout, known[region])
 

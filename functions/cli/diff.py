@@ -72,7 +72,7 @@ def load_or_exit(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
         if as_json:
             typer.echo(json.dumps({"problems": lines}, indent=2))
         else:
-            typer.echo(f"{error}\n{len(lines)} problem(s): nothing can be compared until they are mended", err=True)
+            typer.echo(f"{error}\n{len(lines)} problem(s): nothing can be compared until they are fixed", err=True)
         raise typer.Exit(1) from error
     if not loaded.objects:
         raise CommandRefused(f"{root} declares nothing: name the folder that holds your configuration")
@@ -100,7 +100,7 @@ def running(registry: Registry) -> Snapshot | None:
     try:
         return snapshots.decode(content)
     except SnapshotInvalid as error:
-        raise CommandRefused(f"what {registry.url} answers is no snapshot that this build reads: {error}") from error
+        raise CommandRefused(f"{registry.url} returned a snapshot that this version cannot read: {error}") from error
 
 
 def api_rows(registry: Registry) -> Book:
@@ -113,7 +113,9 @@ async def _read_rows(registry: Registry) -> Book:
         try:
             return await read_book(RolloutClient(RegistryClient(client, registry.url, registry.bearer)))
         except (RegistryUnavailable, RegistryRefused) as error:
-            raise CommandRefused(f"which models and keys came through the API cannot be told: {error}") from error
+            raise CommandRefused(
+                f"the models and keys that were created through the API cannot be read: {error}"
+            ) from error
 
 
 def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]:

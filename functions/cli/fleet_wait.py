@@ -76,7 +76,7 @@ def _log_since(context: CliContext, began_at: int) -> str:
     log = context.layout.log_file("controller")
     said = log.read_bytes()[began_at:].decode(errors="replace").strip()
     words = [line.removeprefix("controller: ") for line in said.splitlines()[-SHOWN_LOG_LINES:]]
-    return "\n".join(words) if words else f"the controller ended at once; see {log}"
+    return "\n".join(words) if words else f"the controller exited immediately; see {log}"
 
 
 POLL_S = 0.25
@@ -95,13 +95,13 @@ def wait_for_fleet(context: CliContext, target: Target, reporter: Reporter) -> N
         while True:
             status = controller_status(context)
             if status is None:
-                raise CommandRefused("the controller ended" + log_tail(str(context.layout.log_file("controller"))))
+                raise CommandRefused("the controller exited" + log_tail(str(context.layout.log_file("controller"))))
             if _matches(status, target) and status["ready"] and in_force(status["snapshot"]):
                 step.note(f"{len(status['processes'])} processes, snapshot epoch {status['snapshot']['epoch']}")
                 return
             _report_failures(status, told, reporter)
             if _matches(status, target) and status["settled"] and status["stalled"]:
-                raise CommandRefused(f"the fleet could not be changed to what was asked: {status['config']['stalled']}")
+                raise CommandRefused(f"the fleet could not be changed to these options: {status['config']['stalled']}")
             is_short = status["ready"] and not status["snapshot"]["complete"]
             incomplete_since_s = (incomplete_since_s or time.monotonic()) if is_short else None
             if incomplete_since_s is not None and time.monotonic() - incomplete_since_s > INCOMPLETE_S:
@@ -148,7 +148,9 @@ def _report_failures(status: dict[str, Any], told: set[tuple[str, int]], reporte
             continue
         if failures >= GIVE_UP_AFTER_FAILURES:
             words = f"{name} died {failures} times while starting ({process['reason'] or process['last_exit']})"
-            raise CommandRefused(words + log_tail(process["log"]) + "\nThe rest goes on; `shoal down` stops it.")
+            raise CommandRefused(
+                words + log_tail(process["log"]) + "\nThe other processes keep running; `shoal down` stops them."
+            )
         if (name, failures) not in told:
             told.add((name, failures))
             reporter.say(f"  {name} died while starting ({process['last_exit']}); trying again")
@@ -165,5 +167,5 @@ def _late(context: CliContext, status: dict[str, Any], missing: str, timeout_s: 
     for process in status["processes"]:
         if process["phase"] != "ready":
             why = f"\n{process['name']} is {process['phase']}: {process['reason'] or 'no reason given'}"
-            return words + why + log_tail(process["log"]) + "\nIt goes on trying; `shoal down` stops it."
+            return words + why + log_tail(process["log"]) + "\nThe controller keeps trying; `shoal down` stops it."
     return f"{words} See {context.layout.log_file('controller')}; `shoal down` stops it."

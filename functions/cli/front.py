@@ -106,7 +106,7 @@ def front(*, print_only: bool) -> None:
     except RegionsUnreadable as error:
         raise CommandRefused(str(error)) from error
     if not regions:
-        raise CommandRefused("there are no regions here: `shoal up --region a` and `shoal up --region b` make two")
+        raise CommandRefused("there are no regions here: `shoal up --region a` and `shoal up --region b` start two")
     folder = layout.root / "front"
     certificate, file = folder / "server.pem", folder / "haproxy.cfg"
     port = plan_ports(settings).gateway
@@ -117,14 +117,14 @@ def front(*, print_only: bool) -> None:
     program = shutil.which(HAPROXY)
     if program is None:
         raise CommandRefused(
-            f"{HAPROXY} is not installed here: `apt-get install haproxy` brings it, `--print` shows its file"
+            f"{HAPROXY} is not installed: use `apt-get install haproxy`; `--print` shows its configuration"
         )
     folder.mkdir(mode=0o700, exist_ok=True)
     replace_file(certificate, layout.server_cert_file.read_bytes() + layout.server_key_file.read_bytes())
     replace_file(file, text.encode())
     checked = subprocess.run([program, "-c", "-q", "-f", str(file)], capture_output=True, text=True, check=False)
     if checked.returncode != 0:
-        raise CommandRefused(f"{HAPROXY} does not take {file}:\n{checked.stderr.strip()}")
+        raise CommandRefused(f"{HAPROXY} rejects {file}:\n{checked.stderr.strip()}")
     sys.stderr.write(f"https://localhost:{port} for the regions {', '.join(sorted(regions))}; Ctrl-C ends it\n")
     sys.stderr.flush()
     os.execv(program, [program, "-db", "-f", str(file)])  # noqa: S606 - haproxy handles signals itself

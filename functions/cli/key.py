@@ -58,15 +58,17 @@ def create(
         typer.echo(json.dumps(made, indent=2))
         return
     sys.stdout.write(f"{made['key']}\n")
-    about = f"the key {made['id']} of {tenant}, for {', '.join(scopes)}: keep it now, it is shown this once"
-    about += "; gateways take it within seconds"
-    make_error_console().print(f"[dim]{escape(about)}\nwithdraw it: shoal key revoke {tenant} {made['id']}[/]")
+    about = f"the key {made['id']} of {tenant}, for {', '.join(scopes)}: store it now, it is not shown again"
+    about += "; gateways accept it within seconds"
+    make_error_console().print(f"[dim]{escape(about)}\nrevoke it: shoal key revoke {tenant} {made['id']}[/]")
 
 
 def revoke(tenant: str, key_id: str, *, as_json: bool) -> None:
     _check(tenant)
     if not key_id or "/" in key_id:
-        raise CommandRefused(f"{key_id!r} is no key id: the part of the key between its second and third underscore")
+        raise CommandRefused(
+            f"{key_id!r} is not a key id: use the part of the key between its second and third underscore"
+        )
     with Registry(current_context(clones=True)) as registry:
         registry.send("DELETE", f"/v1/tenants/{tenant}/keys/{key_id}")
     if as_json:
@@ -84,7 +86,9 @@ def ls(tenant: str, *, as_json: bool) -> None:
         typer.echo(json.dumps({"tenant": tenant, "keys": found}, indent=2))
         return
     if not found:
-        make_console().print(f"the registry made no key for {escape(tenant)}; keys that its YAML lists are in git")
+        make_console().print(
+            f"the registry has created no key for {escape(tenant)}; keys in its YAML are managed in git"
+        )
         return
     table = Table("key", "may", "best class", "expires", "limits", "", box=None, pad_edge=False)
     for key in found:
@@ -138,7 +142,7 @@ def mint(
         for name, value in entry.items()
     )
     make_error_console().print(
-        f"[dim]keep it now, it is shown this once; what the Tenant lists:[/]\nkeys:\n  - {escape(shown)}",
+        f"[dim]store it now, it is not shown again; entry for the Tenant's YAML:[/]\nkeys:\n  - {escape(shown)}",
         soft_wrap=True,
     )
 
@@ -165,12 +169,12 @@ def limit_of(text: str) -> tuple[str, int]:
     """Parse `requestsPerMinute=60`, a limit as policies write it, to the registry's name and the value."""
     name, _, value = text.partition("=")
     if name not in _LIMITS:
-        raise CommandRefused(f"{text[:80]!r} is no limit; allowed: {', '.join(_LIMITS)}, each with =NUMBER")
+        raise CommandRefused(f"{text[:80]!r} is not a limit; allowed: {', '.join(_LIMITS)}, each with =NUMBER")
     if not _WHOLE.fullmatch(value):
-        raise CommandRefused(f"{text[:80]!r}: {name} is a whole number from 1")
+        raise CommandRefused(f"{text[:80]!r}: {name} must be a whole number, at least 1")
     return _LIMITS[name], int(value)
 
 
 def _check(tenant: str) -> None:
     if not is_name(tenant):
-        raise CommandRefused(f"{tenant[:80]!r} is no tenant: a-z 0-9 . _ -, up to 63 characters")
+        raise CommandRefused(f"{tenant[:80]!r} is not a tenant name: use a-z 0-9 . _ -, up to 63 characters")

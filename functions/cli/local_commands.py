@@ -26,7 +26,7 @@ def restart(name: str) -> None:
         while True:
             status = controller_status(context)
             if status is None:
-                raise CommandRefused("the controller ended meanwhile; `shoal up` starts it again")
+                raise CommandRefused("the controller exited; `shoal up` starts it again")
             doing = status["controller"]["operation"]
             if not doing.startswith("restarting"):
                 break
@@ -65,8 +65,8 @@ def env(tenant: str | None, *, as_json: bool) -> None:
         return
     lines = [
         f'# shoal, as tenant {chosen}.  Use: eval "$(shoal env)"',
-        "# SSL_CERT_FILE replaces the trusted authorities of EVERY program in this shell; so this file holds this",
-        "# machine's own ones and the fleet's, which can only vouch for localhost.  Undo: unset SSL_CERT_FILE",
+        "# SSL_CERT_FILE replaces the trusted authorities of EVERY program in this shell. The file contains this",
+        "# machine's own ones and the fleet's, which can only sign for localhost.  Undo: unset SSL_CERT_FILE",
         *(f"export {name}={shlex.quote(value)}" for name, value in values.items()),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -83,7 +83,7 @@ def logs(name: str, *, follow: bool, lines: int) -> None:
     directory = current_context().layout.logs_dir
     known = sorted(path.name.removesuffix(".log") for path in directory.glob("*.log"))
     if name not in known:
-        raise CommandRefused(f"no log is called {name!r}; there are: {', '.join(known) or 'none'}")
+        raise CommandRefused(f"there is no log {name!r}; logs: {', '.join(known) or 'none'}")
     path = directory / f"{name}.log"
     end = path.stat().st_size
     for line in last_lines(path, lines):
@@ -117,7 +117,9 @@ TIMEOUT_S = 60.0
 def suspend(reason: str) -> None:
     send_order(current_context(clones=True), {"do": "suspend", "reason": reason})
     reporter = TerminalReporter(make_console())
-    reporter.say("Suspended: what runs goes on, and nothing is changed until `shoal resume`. Pushes are still judged.")
+    reporter.say(
+        "Suspended: the fleet keeps running, and nothing changes until `shoal resume`. Pushes are still checked."
+    )
 
 
 def resume() -> None:
@@ -138,7 +140,7 @@ def _follow_reconciliation(title: str) -> None:
         while True:
             status = controller_status(context)
             if status is None:
-                raise CommandRefused("the controller ended meanwhile; `shoal up` starts it again")
+                raise CommandRefused("the controller exited; `shoal up` starts it again")
             revision = status["revision"]
             if revision["problem_count"]:
                 first = revision["problems"][0]
@@ -150,7 +152,7 @@ def _follow_reconciliation(title: str) -> None:
                 return
             if time.monotonic() > deadline_s:
                 raise CommandRefused(
-                    f"not applied after {TIMEOUT_S:.0f} s, and goes on: `shoal status` shows how far it is"
+                    f"not applied after {TIMEOUT_S:.0f} s; the controller continues: see `shoal status`"
                 )
             step.update(revision["message"])
             time.sleep(RECONCILE_POLL_S)

@@ -12,12 +12,12 @@ INSTEAD = MappingProxyType(
     {
         "up": "`kubectl apply --server-side -k` of an overlay (docs/how-to/kubernetes.md)",
         "prepare": "`shoal base push` puts weights where pods fetch them (docs/how-to/add-a-base.md)",
-        "down": "the objects first, then the overlay (docs/how-to/kubernetes.md, Remove it)",
+        "down": "delete the objects first, then the overlay (docs/how-to/kubernetes.md, Remove it)",
         "env": _CLIENTS,
         "chat": _CLIENTS,
         "front": "DNS, or a balancer before the regions' gateways (docs/how-to/regions.md)",
         "clear-accelerator": "`kubectl annotate node NODE shoal.dev/accelerator-cleared=done`",
-        "drill": "`make cluster-test` has kills for an installation that nobody uses (docs/how-to/accept-a-cluster.md)",
+        "drill": "`make cluster-test` kills processes of an unused installation (docs/how-to/accept-a-cluster.md)",
     }
 )
 

@@ -52,7 +52,7 @@ def draw(path: Path, report: PlanReport, played: Played, traffic: PlanTraffic) -
     asked = dict.fromkeys(PoolName(key.pool) for key in report.compared if key.band)
     names = list(asked)[:_MOST_POOLS]
     if not names:
-        raise CommandRefused("nothing was asked of any pool: there is nothing to draw")
+        raise CommandRefused("no pool received a request: there is nothing to draw")
     last_s = _DRAWN_RATIO * traffic.seconds
     panels = [
         *(Panel(f"{name}: wait at the gateway", "seconds", _both(name, played, last_s, _queue_s)) for name in names),
@@ -180,7 +180,7 @@ def _require_requested_pools(pools: list[PlannedPool]) -> list[PlannedPool]:
     if not any(pool.is_asked for pool in pools):
         names = ", ".join(pool.name for pool in pools)
         raise CommandRefused(
-            f"no request begins in {names}: it may have no replica, or no tenant begins there; name --pool"
+            f"no request starts in {names}: it has no replica, or no tenant starts there; choose others with --pool"
         )
     return pools
 
@@ -190,7 +190,7 @@ def _pools_asked(before: PlannedFleet, after: PlannedFleet, named: Sequence[str]
     known = {pool.name: pool for pool in before.answering}
     missing = [name for name in named if name not in known]
     if missing:
-        raise CommandRefused(f"no pool {missing[0]!r} answers with text in the base: one of {', '.join(known)}")
+        raise CommandRefused(f"the base has no pool {missing[0]!r} that answers with text; pools: {', '.join(known)}")
     if not known:
         raise CommandRefused("the base has no pool that answers with text: there is nothing to simulate")
     if named:
@@ -209,10 +209,10 @@ def _load(texts: Sequence[str], before: PlannedFleet) -> Load:
         name, equals, amount = text.rpartition("=")
         if not re.fullmatch(r"\d{1,2}(?:\.\d{1,4})?", amount) or not 0.01 <= float(amount) <= MAX_LOAD:
             raise CommandRefused(
-                f"a load of {text!r} is none: a share such as 0.7 (0.01 to {MAX_LOAD:.0f}), or POOL=0.7"
+                f"{text!r} is not a load: use a share such as 0.7 (0.01 to {MAX_LOAD:.0f}), or POOL=0.7"
             )
         if equals and before.pool(name) is None:
-            raise CommandRefused(f"a load for {name!r}, which is no pool of the base")
+            raise CommandRefused(f"--load names {name!r}, which is not a pool of the base")
         load = load.of(name, float(amount)) if equals else load.for_others(float(amount))
     return load
 

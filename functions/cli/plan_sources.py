@@ -74,9 +74,7 @@ def base_of(root: Path, revision: str | None, context: CliContext, cluster: Clus
         return live
     repository = repository_of(root)
     if repository is None:
-        raise CommandRefused(
-            f"no fleet runs here and {root} is in no git repository: name what to compare with, --base REV"
-        )
+        raise CommandRefused(f"no fleet runs here and {root} is not in a git repository: name the base with --base REV")
     return at_revision(repository, "HEAD", context, root)
 
 
@@ -136,9 +134,9 @@ def _loaded(texts: dict[str, bytes], revision: str) -> Loaded:
         loaded = load_texts(texts.items())
     except ConfigInvalid as error:
         lines = "\n".join(f"  {problem}" for problem in error.problems[:_PROBLEMS_TOLD])
-        raise CommandRefused(f"{revision} does not validate, so nothing can be compared:\n{lines}") from error
+        raise CommandRefused(f"{revision} is not valid, so nothing can be compared:\n{lines}") from error
     if not loaded.objects:
-        raise CommandRefused(f"{revision} declares nothing there")
+        raise CommandRefused(f"{revision} declares nothing in this folder")
     return loaded
 
 
@@ -156,7 +154,9 @@ def _live(context: CliContext) -> Configuration | None:
     try:
         texts = _texts(git, commit, "", everything=True)
     except GitFailed as error:
-        typer.echo(f"the fleet's own revision {commit[:_SHORT]} cannot be read ({error}): HEAD instead", err=True)
+        typer.echo(
+            f"the fleet's own revision {commit[:_SHORT]} cannot be read ({error}): HEAD is used instead", err=True
+        )
         return None
     return configuration(f"the running fleet's {snapshot.revision[: len('main@') + _SHORT]}", _loaded(texts, commit))
 
@@ -181,5 +181,5 @@ def _of_cluster(cluster: KubeCluster, context: CliContext, root: Path) -> Config
 def _needed(root: Path) -> RevisionSource:
     repository = repository_of(root)
     if repository is None:
-        raise CommandRefused(f"{root} is in no git repository: a revision needs one")
+        raise CommandRefused(f"{root} is not in a git repository, which a revision needs")
     return repository

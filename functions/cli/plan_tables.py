@@ -85,11 +85,11 @@ def _figure(key: Key, compared: ComparedFigure, model: str) -> dict[str, Any]:
 _SHOWN = 15  # rows of changes that are not simulated
 _MARKS = {"better": "[green]▲ better[/]", "worse": "[red]▼ worse[/]", "same": ""}
 _VERDICTS = {
-    "breaks": ("red", "refused: it breaks a promise, or one that is broken already by more"),
-    "worse": ("yellow", "worse; no promise breaks that was kept"),
-    "mixed": ("yellow", "some better, some worse; no promise breaks that was kept"),
-    "better": ("green", "better; no promise breaks that was kept"),
-    "same": ("green", "nothing changes that a simulated figure could show"),
+    "breaks": ("red", "refused: it breaks a promise, or breaks a broken one further"),
+    "worse": ("yellow", "worse; every promise that was kept stays kept"),
+    "mixed": ("yellow", "some better, some worse; every promise that was kept stays kept"),
+    "better": ("green", "better; every promise that was kept stays kept"),
+    "same": ("green", "no simulated figure changes"),
 }
 
 
@@ -187,7 +187,7 @@ def _promise(promise: Promise) -> str:
     words = {
         "kept": "[green]kept[/]",
         "missed": "[yellow]missed, as before[/]",
-        "in doubt": "[yellow]in doubt: within noise; more --seeds tell[/]",
+        "in doubt": "[yellow]in doubt: within noise; use more --seeds[/]",
         "broken": "[bold red]BROKEN[/]",
         "worsened": "[bold red]missed by more than before[/]",
         "mended": "[green]kept again[/]",

@@ -30,7 +30,9 @@ def promote(model: str, version: str, channel: str, *, as_json: bool) -> None:
     with Registry(context) as registry:
         row = registry.model(model_id)
         if row is None:
-            raise CommandRefused(f"there is no model {model_id!r} that this key sees; `shoal adapter push` makes one")
+            raise CommandRefused(
+                f"there is no model {model_id!r} visible to this key; `shoal adapter push` creates one"
+            )
         if row.get("declared_in"):
             raise CommandRefused(where_to_edit(context, model_id, str(row["declared_in"])))
         print_channel(set_channel(registry, model_id, channel, version), model_id, channel, version, as_json=as_json)
@@ -39,7 +41,7 @@ def promote(model: str, version: str, channel: str, *, as_json: bool) -> None:
 def model_id_of(text: str) -> ModelId:
     ref = parse_model_ref(text)
     if ref is None or ref.channel or ref.version or ref.digest:
-        raise CommandRefused(f"{text[:160]!r} is no model id: tenant/name, without a channel or version")
+        raise CommandRefused(f"{text[:160]!r} is not a model id: use tenant/name, without a channel or version")
     return ref.id
 
 
@@ -81,7 +83,7 @@ def rollout_id_of(answer: dict[str, Any]) -> str | None:
 
 def where_to_edit(context: CliContext, model_id: str, declared_in: str) -> str:
     clone = f"git clone {context.layout.gitops_dir}" if context.layout.gitops_dir.is_dir() else "clone its repository"
-    return f"{model_id} is declared in git, in {declared_in}: {clone}, and call this again inside"
+    return f"{model_id} is declared in git, in {declared_in}: {clone}, and run this command again inside"
 
 
 def _in_git(context: CliContext, declared: DeclaredModel, version: str, channel: str, *, as_json: bool) -> None:
@@ -103,7 +105,7 @@ def print_change(
         return
     console = make_console()
     if not next_step:
-        console.print(escape(f"{change.name} says so already: nothing to change"))
+        console.print(escape(f"{change.name} has this already: nothing to change"))
         return
     show_change(change, console)
     console.print(escape(next_step), soft_wrap=True)
@@ -113,4 +115,4 @@ def deploys(context: CliContext, root: Path, name: str, message: str) -> str:
     """Return the instruction that deploys the changed file."""
     if is_clone_of(context.layout.gitops_dir, root):
         return f"to deploy it: git commit -m '{message}' {name} && git push"
-    return f"to deploy it, commit {name} as you do with this repository; `shoal up` takes it into a local fleet"
+    return f"to deploy it, commit {name} as usual in this repository; `shoal up` applies it to a local fleet"

@@ -160,7 +160,7 @@ class Registry:
         for _ in range(MAX_PAGES):
             page = self.get(path, limit=page_rows, **params, **({"after": after} if after is not None else {}))
             if "next_after" not in page:  # treating this as the last page would hide rows
-                raise CommandRefused(f"{self._client.base_url}{path} does not answer in pages: is it of this release?")
+                raise CommandRefused(f"{self._client.base_url}{path} does not return pages: is it an older release?")
             yield from page["data"]
             after = page["next_after"]
             if after is None:
@@ -199,7 +199,7 @@ class Registry:
             return response.json()
         except ValueError as error:
             raise CommandRefused(
-                f"{self._client.base_url} does not answer as a registry does: {response.text[:200]!r}"
+                f"{self._client.base_url} does not answer like a registry: {response.text[:200]!r}"
             ) from error
 
 
@@ -249,7 +249,7 @@ def _bearer(context: CliContext, access: RegistryAccess) -> str:
     if access.key is not None:
         return access.key.get_secret_value()
     if access.registry_url is not None:  # never send this fleet's token to another registry
-        raise CommandRefused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key of yours with the scope models:write")
+        raise CommandRefused("SHOAL_CLI_REGISTRY_URL needs SHOAL_CLI_KEY: a key with the scope models:write")
     file = context.layout.secret("internal-token")
     try:
         return tokens_in(file.read_text())[0]
@@ -269,7 +269,7 @@ def _authority(context: CliContext, access: RegistryAccess) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(file) if file is not None else None)
     except (OSError, ssl.SSLError) as error:
-        raise CommandRefused(f"the authority in {file} cannot be used: {error}") from error
+        raise CommandRefused(f"the certificate authority in {file} cannot be used: {error}") from error
 
 
 def _refusal(response: httpx.Response) -> RegistryRefusal:

@@ -48,7 +48,7 @@ def ls(*, every: bool, model: str | None, as_json: bool) -> None:
     elif rows:
         make_console().print(rollout_table(rows))
     else:
-        make_console().print("no rollout is on its way" if not every else "there was none yet")
+        make_console().print("there is no active rollout" if not every else "there is no rollout yet")
 
 
 def send_action(name: str, verb: str, reason: str, *, as_json: bool) -> None:
@@ -81,7 +81,7 @@ def resolved(registry: Registry, name: str) -> str:
     newest = next(registry.pages("/v1/rollouts", {"model": ref.id, "channel": channel}), None)
     if newest is None:
         raise CommandRefused(
-            f"{ref.id}:{channel} has had no rollout; a policy with one stage makes a flip, not a rollout"
+            f"{ref.id}:{channel} has had no rollout; a policy with one stage moves the channel without one"
         )
     return str(newest["id"])
 

@@ -45,7 +45,7 @@ def rollout_of(answer: Mapping[str, Any]) -> Rollout:
     try:
         return msgspec.convert({name: value for name, value in answer.items() if name in _FIELDS}, Rollout)
     except msgspec.ValidationError as error:
-        raise CommandRefused(f"the registry tells of a rollout that this build does not understand: {error}") from error
+        raise CommandRefused(f"the registry returned a rollout that this version cannot read: {error}") from error
 
 
 def picture_of(answer: Mapping[str, Any], now_unix_s: float) -> Picture:
@@ -55,7 +55,7 @@ def picture_of(answer: Mapping[str, Any], now_unix_s: float) -> Picture:
         encoded = msgspec.convert(answer.get("evidence") or _NOTHING, EncodedEvidence, str_keys=True)
         evidence = TrialEvidence(group_of(encoded.candidate), group_of(encoded.control), encoded.heard_unix_s)
     except (msgspec.ValidationError, ValueError) as error:
-        raise CommandRefused(f"the registry tells of evidence that this build does not understand: {error}") from error
+        raise CommandRefused(f"the registry returned evidence that this version cannot read: {error}") from error
     return Picture(rollout, figures_of(rollout, evidence, now_unix_s), evidence.heard_unix_s, now_unix_s)
 
 
@@ -160,7 +160,7 @@ def _stage_style(rollout: Rollout, index: int) -> str:
 def _stage_bar(picture: Picture) -> RenderableType:
     rollout = picture.rollout
     if rollout.state == "loading":
-        words = f"{rollout.to_version} is being loaded, for {seconds_words(picture.in_stage_s)}; nobody gets it yet"
+        words = f"{rollout.to_version} has been loading for {seconds_words(picture.in_stage_s)}; it gets no traffic yet"
         return Text(words, "dim")
     if not rollout.is_active:
         return Text(rollout.reason, STATE_COLOURS[rollout.state])
@@ -210,7 +210,7 @@ def _below(picture: Picture) -> list[RenderableType]:
     if rollout.is_active and picture.figures.why:
         lines.append(Text(picture.figures.why, STATE_COLOURS[rollout.state]))
     if rollout.percent and rollout.is_active and (age_s is None or age_s > STALE_S):
-        silent = f"gateways silent for {seconds_words(age_s)}" if age_s is not None else _NO_REPORT
+        silent = f"no gateway has reported for {seconds_words(age_s)}" if age_s is not None else _NO_REPORT
         lines.append(Text(silent, "yellow"))
     return lines
 

@@ -94,9 +94,9 @@ def _show(profile: EngineProfile, fitted: StepFit, comparison: Comparison, reque
     console.print("Profile (functions/simulator/fleet/engine_profile.py):")
     for name, value in asdict(profile).items():
         console.print(f"  {name} = {value:.6g}")
-    console.print(f"and {fitted.overhead_ms:.1f} ms of each first token that no step accounts for")
+    console.print(f"and {fitted.overhead_ms:.1f} ms of each first token that no step explains")
     console.print(
-        f"Fitted points are off by {fitted.ttft_error_ratio:.1%} (first tokens), {fitted.gap_error_ratio:.1%}"
+        f"Errors of fitted points: {fitted.ttft_error_ratio:.1%} (first tokens), {fitted.gap_error_ratio:.1%} (gaps)"
     )
     table = Table(f"{requests} requests held out", "measured ms", "simulated ms", "error", box=None, pad_edge=False)
     for column in table.columns[1:]:

@@ -76,7 +76,7 @@ def check_loads(loads: Sequence[float]) -> None:
     wrong = [load for load in loads if not 0.01 <= load <= MAX_LOAD]
     if wrong:
         raise CommandRefused(
-            f"a load of {wrong[0]} is none: a share of what the fleet can do, from 0.01 to {MAX_LOAD:.0f}"
+            f"{wrong[0]} is not a load: use a share of the fleet's capacity, from 0.01 to {MAX_LOAD:.0f}"
         )
 
 

@@ -32,7 +32,7 @@ _GIGABIT = 125_000_000
 def cascade(trace: Path, thresholds: list[float], *, as_json: bool) -> None:
     wrong = [threshold for threshold in thresholds if not 0.0 <= threshold < inf]
     if wrong:
-        raise CommandRefused(f"{wrong[0]:g} is no threshold: it is a number of nats a token, from 0 on")
+        raise CommandRefused(f"{wrong[0]:g} is not a threshold: use a number of nats a token, at least 0")
     if not trace.exists():
         raise CommandRefused(
             f"there is no {trace}: give a trace file, or a directory of them (SHOAL_GATEWAY_TRACE_DIR)"

@@ -66,7 +66,7 @@ def _snapshot(snapshot: dict[str, Any]) -> str:
     age = f", {_ago(snapshot['age_s'])} old" if snapshot["age_s"] is not None else ""
     gateway = snapshot["gateway_epoch"]
     if gateway is None:
-        where = "; [yellow]the gateway does not say which it uses[/]"
+        where = "; [yellow]the gateway does not report its epoch[/]"
     elif gateway == snapshot["epoch"]:
         where = ", on the gateway"
     else:
@@ -150,7 +150,7 @@ def _show_without_controller(seen: dict[str, Any], console: Console) -> None:
         console.print(escape(f"no fleet runs in {seen['state_dir']}: start one with `shoal up`"))
         return
     names = ", ".join(f"{process['name']} ({process['pid']})" for process in running)
-    console.print(escape(f"no controller answers, but these go on serving: {names}"))
+    console.print(escape(f"no controller answers, but these processes still run: {names}"))
     console.print("`shoal up` takes them over, `shoal down` stops them.")
 
 

@@ -125,7 +125,7 @@ def top(every_s: float, *, as_json: bool) -> None:
 def drawn(look: FleetPoll) -> RenderableType:
     parts: list[RenderableType] = [pool_table(look.replicas), Text(), replica_table(look.replicas)]
     if not look.bus_connected:
-        parts.append(Text("the registry does not reach the fleet bus: this is what it received last", "red"))
+        parts.append(Text("the registry cannot reach the fleet bus: these are the last data that it received", "red"))
     parts += [Text.from_markup(line) for line in overload_lines(look.pools)]
     if look.tiers:
         parts += [Text(), tier_table(look.tiers)]
@@ -179,4 +179,4 @@ def _heartbeats(replicas: list[dict[str, Any]]) -> list[Heartbeat]:
     try:
         return msgspec.convert(replicas, list[Heartbeat])
     except msgspec.ValidationError as error:
-        raise CommandRefused(f"the registry tells of replicas that this build does not understand: {error}") from error
+        raise CommandRefused(f"the registry returned replicas that this version cannot read: {error}") from error

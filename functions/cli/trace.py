@@ -56,9 +56,7 @@ def _find_row(request_id: str, cluster: str | None, namespace: str) -> TraceRow:
 
 def _in_files(request_id: str, directory: Path, why: str = "") -> TraceRow:
     if not directory.is_dir():
-        raise CommandRefused(
-            f"there is no directory {directory}: nothing is traced there (SHOAL_GATEWAY_TRACE_DIR says where)"
-        )
+        raise CommandRefused(f"there is no directory {directory}: gateways write traces to SHOAL_GATEWAY_TRACE_DIR")
     try:
         row = find(directory, request_id)
     except (RowInvalid, OSError) as error:
@@ -66,7 +64,7 @@ def _in_files(request_id: str, directory: Path, why: str = "") -> TraceRow:
     if row is None:
         raise CommandRefused(
             f"no trace of {request_id} in {directory}: the id is the answer's x-request-id; only the newest requests "
-            f"are kept, and none that was refused before it had a model (a wrong key, a tenant's own limit){why}"
+            f"are kept, and none that was refused before it had a model (wrong key, tenant's own limit){why}"
         )
     return row
 
@@ -165,7 +163,7 @@ def traces(asked: Search, *, cluster: str | None, namespace: str, as_json: bool)
         return
     console = make_console()
     if not found:
-        console.print("No request of which that is true.")
+        console.print("No request matches.")
         return
     console.print(table(found))
     if len(found) == asked.limit:

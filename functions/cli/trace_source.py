@@ -51,11 +51,11 @@ def open_trace_store(context: CliContext, cluster: str | None, namespace: str) -
         except TraceStoreRefused as error:
             if error.code in _NO_TABLE:
                 raise CommandRefused(
-                    "the trace store has no traces yet: a gateway makes its tables with the first"
+                    "the trace store has no traces yet: a gateway creates its tables with the first one"
                 ) from error
             raise CommandRefused(f"the trace store refused: {error}") from error
         except RowInvalid as error:
-            raise CommandRefused(f"the trace store holds what this release does not know: {error}") from error
+            raise CommandRefused(f"the trace store has a row that this version cannot read: {error}") from error
         finally:
             store.close()
 
@@ -85,7 +85,9 @@ def _read(path: Path | None) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        raise CommandRefused(f"the trace store's password cannot be read: {error}; has this fleet a store?") from error
+        raise CommandRefused(
+            f"the trace store's password cannot be read: {error}; does this fleet have a store?"
+        ) from error
 
 
 def since_unix_s(ago_s: float) -> float:

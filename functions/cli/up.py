@@ -165,7 +165,7 @@ def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     with reporter.step("Controller") as step:
         step.note(ensure_controller(context, Target(engine, replicas)))
     if detach:
-        reporter.say("The fleet starts in the background: `shoal status` shows how far it is, `shoal down` stops it.")
+        reporter.say("The fleet starts in the background: `shoal status` shows its progress, `shoal down` stops it.")
         return
     wait_for_fleet(context, Target(engine, replicas), reporter)
     with GatewayClient(context) as asker:
@@ -212,7 +212,7 @@ def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
         '  for chunk in client.chat.completions.create(model="smollm2-135m", messages=question, stream=True):',
         '      print(chunk.choices[0].delta.content or "", end="")',
         "",
-        "Change it: what runs is what the branch main of this repository says.",
+        "Change it: the fleet runs what the branch main of this repository declares.",
         "",
         f"  git clone {shlex.quote(_short(context.layout.gitops_dir))} fleet && cd fleet",
         "  …edit, commit…, git push    # refused with file and line, or live in a second",
@@ -253,7 +253,7 @@ def down() -> None:
         left = _stop_rest(context, step)
         if left:
             who = ", ".join(f"{found.name} ({found.pid})" for found in left)
-            raise CommandRefused(f"still there after SIGKILL, in uninterruptible sleep: {who}")
+            raise CommandRefused(f"still running after SIGKILL, in uninterruptible sleep: {who}")
         ports.forget_ports(context.layout)
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 

@@ -38,7 +38,7 @@ def usage(
         return
     console = make_console()
     if answer["total"] is None:
-        console.print("no usage in this time, as far as gateways have reported")
+        console.print("gateways have reported no usage in this period")
     else:
         console.print(usage_table(answer["data"], answer["by"], answer["total"]))
     for line in notes(answer, now_unix_s):
@@ -53,7 +53,7 @@ def pools(*, since: str, until: str | None, as_json: bool) -> None:
     elif answer["data"]:
         make_console().print(pools_table(answer["data"]))
     else:
-        make_console().print("no replica was there in this time, as far as the registry has seen")
+        make_console().print("the registry has seen no replica in this period")
 
 
 def moment_unix_s(text: str, now_unix_s: float) -> float:
@@ -64,7 +64,9 @@ def moment_unix_s(text: str, now_unix_s: float) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        message = f"{text[:40]!r} is no time: 90m, 24h or 7d ago, a date such as 2027-06-30, or 2027-06-30T18:00:00Z"
+        message = (
+            f"{text[:40]!r} is not a time: use 90m, 24h or 7d ago, a date such as 2027-06-30, or 2027-06-30T18:00:00Z"
+        )
         raise CommandRefused(message) from error
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 

@@ -55,7 +55,7 @@ def _problems_from_error(tree: Node, error: ValidationError) -> Iterator[Problem
         case "required":
             # Each missing key has its own error, and only the message names the key: `'name' is a required property`.
             key = next(key for key in schema["required"] if error.message.startswith(f"{key!r} "))
-            yield Problem(tree.locate(path), path_text([*path, key]), "is required by KServe, and not there")
+            yield Problem(tree.locate(path), path_text([*path, key]), "is required by KServe, but missing")
         case _:
             message = f"found {shown(found)}; KServe's schema: {_allowed(error)}"
             yield Problem(tree.locate(path), path_text(path), message)
@@ -74,7 +74,7 @@ def _schema(file: Path) -> Schema:
     """Return the schema of the version that shoal reads, closed, so that unknown keys are errors."""
     try:
         if file.stat().st_size > CRD_MAX_BYTES:
-            raise CommandRefused(f"{file} has more than {CRD_MAX_BYTES} bytes: that is not KServe's CRD")
+            raise CommandRefused(f"{file} has more than {CRD_MAX_BYTES} bytes: it is not KServe's CRD")
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml if available: the file has 2 MB
         document = yaml.load(file.read_bytes(), Loader=loader)  # noqa: S506 - both are safe loaders
     except (OSError, yaml.YAMLError) as error:
@@ -84,7 +84,7 @@ def _schema(file: Path) -> Schema:
         versions: list[Mapping[str, Any]] = document["spec"]["versions"]
         schema = next(it["schema"]["openAPIV3Schema"] for it in versions if it["name"] == wanted)
     except (KeyError, TypeError, StopIteration) as error:
-        raise CommandRefused(f"{file} is no CustomResourceDefinition with the version {wanted}") from error
+        raise CommandRefused(f"{file} is not a CustomResourceDefinition with the version {wanted}") from error
     closed: Schema = _closed(schema)
     return closed
 

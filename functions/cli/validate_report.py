@@ -92,7 +92,7 @@ def _print_problems(report: ValidationReport, console: Console) -> None:
     rest = len(report.problems) - PROBLEMS_SHOWN
     more = f", {rest} of them not shown" if rest > 0 else ""
     found = f"{_number(len(report.problems), 'problem')} in {_number(files, 'file')}{more}"
-    console.print(Text(f"✗ {found}: nothing of this would be applied", style="bold red"))
+    console.print(Text(f"✗ {found}: none of this would be applied", style="bold red"))
 
 
 def _print_problem(report: ValidationReport, problem: Problem, console: Console, color: str) -> None:
@@ -134,7 +134,7 @@ def _print_warned(report: ValidationReport, console: Console) -> None:
     rest = len(report.warnings) - PROBLEMS_SHOWN
     more = f", {rest} of them not shown" if rest > 0 else ""
     found = f"{_number(len(report.warnings), 'warning')}{more}"
-    console.print(Text(f"! {found}: right as written, and it cannot be obeyed", style="bold yellow"))
+    console.print(Text(f"! {found}: valid, but it cannot be honoured", style="bold yellow"))
 
 
 def _counts(loaded: Loaded) -> list[tuple[str, int]]:

@@ -51,7 +51,7 @@ def test_what_was_compiled_comes_beside_its_weights(
     assert companion.fits("0.32.0/cpu") and not companion.fits("0.32.0/h100")
     base_push.push_compiled(TARGET, root, to, engine="0.32.0", accelerator="cpu", as_json=False)
     shown = capsys.readouterr().out
-    assert f"✓ {TARGET} for 0.32.0 on cpu: 0.0 MB, 1 keys of the engine's" in shown
+    assert f"✓ {TARGET} for 0.32.0 on cpu: 0.0 MB, 1 cache keys" in shown
     assert compiled.read_index(store, digest).companions == (companion,), "pushed again it is the same one"
 
 

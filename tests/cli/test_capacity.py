@@ -80,7 +80,7 @@ def test_a_prefill_pool_is_sized_with_its_pool_and_told_to_pay() -> None:
 
 
 def test_a_prefill_pool_has_no_load_of_its_own() -> None:
-    assert "answers nothing: --load qwen3-32b=" in refused(FLEET, *PREFILL, "--load", "qwen3-32b-prefill=2")
+    assert "answers no requests: use --load qwen3-32b=" in refused(FLEET, *PREFILL, "--load", "qwen3-32b-prefill=2")
 
 
 def compared(*, one: int | None, reading: int, writing: int, gap_ms: float = 9.0, **costs: float) -> PrefillComparison:
@@ -133,22 +133,22 @@ def test_a_model_nobody_knows_is_read_from_its_folder(tmp_path: Path) -> None:
     result = run(str(file), "--model-dir", str(tmp_path), "-o", "json")
     assert json.loads(result.stdout)["pools"][0]["parameters"] < 2e8
     (tmp_path / "config.json").write_text("[]")
-    assert "no JSON object" in refused(str(file), "--model-dir", str(tmp_path))
+    assert "not a JSON object" in refused(str(file), "--model-dir", str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("args", "why"),
     [
         (("--pool", "nobody"), "no pool of that name"),
-        (("--load", "5"), "--load needs the pool"),
+        (("--load", "5"), "--load needs a pool"),
         (("--load", "nobody=5"), "'nobody'"),
-        (("--load", "llama-3-8b=-1"), "no number above 0"),
-        (("--load", "llama-3-8b=nan"), "no number above 0"),
+        (("--load", "llama-3-8b=-1"), "not a number above 0"),
+        (("--load", "llama-3-8b=nan"), "not a number above 0"),
         (("--ttft-slo", "1.5"), "--ttft-slo"),
         (("--nodes", "8xH100"), "COUNTxACCELERATORSxPRODUCT"),
-        (("--nodes", "999999x8xH100"), "up to 100000 nodes"),
+        (("--nodes", "999999x8xH100"), "at most 100000 nodes"),
         (("--accelerator", "H100"), "Describe another"),
-        (("--load", "bge-m3=5"), "no speed"),
+        (("--load", "bge-m3=5"), "the speed of bge-m3 cannot be estimated"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(args: tuple[str, ...], why: str) -> None:

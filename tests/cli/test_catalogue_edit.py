@@ -151,5 +151,5 @@ def test_a_digest_is_not_written_over_another() -> None:
     held = with_digest(model(VERSIONS), "acme/bot", "v1", DIGEST)
     with pytest.raises(CannotEdit):
         with_digest(held, "acme/bot", "v1", "sha256:" + "2" * 64)
-    with pytest.raises(CannotEdit, match="the version v3 of acme/bot needs"):
+    with pytest.raises(CannotEdit, match="to the version v3 of acme/bot by hand"):
         with_digest(model(VERSIONS), "acme/bot", "v3", DIGEST)

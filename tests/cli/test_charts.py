@@ -37,7 +37,7 @@ def test_draws_a_png(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["picture.txt", "nowhere/picture.svg"])
 def test_says_before_drawing_where_no_picture_can_be(tmp_path: Path, name: str) -> None:
-    with pytest.raises(PictureImpossible, match=r"ends in|make it first"):
+    with pytest.raises(PictureImpossible, match=r"ends in|create it first"):
         check(tmp_path / name)
 
 

@@ -180,5 +180,5 @@ def test_logs_prints_the_end_of_the_one_asked_for(shoal: Shoal, prepared: StateL
     assert shoal("logs", "gateway", "-n", "2").stdout == "two\nthree\n"
     refused = shoal("logs", "other")
     assert refused.returncode == 1
-    assert "there are: gateway" in refused.stderr
+    assert "logs: gateway" in refused.stderr
     assert shoal("logs", "../secrets/pepper").returncode == 1

@@ -27,13 +27,15 @@ def test_a_limit_is_written_as_in_a_policy() -> None:
 
 @pytest.mark.parametrize("text", ["", "requestsPerMinute", "requests_per_minute=60", "weight=2"])
 def test_what_is_no_limit_is_refused_with_those_that_are(text: str) -> None:
-    with pytest.raises(CommandRefused, match=r"no limit; allowed: requestsPerMinute|a whole number from 1"):
+    with pytest.raises(
+        CommandRefused, match=r"not a limit; allowed: requestsPerMinute|must be a whole number, at least 1"
+    ):
         limit_of(text)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "1" * 13])
 def test_a_limit_is_a_whole_number_from_1(value: str) -> None:
-    with pytest.raises(CommandRefused, match="maxOutputTokens is a whole number from 1"):
+    with pytest.raises(CommandRefused, match="maxOutputTokens must be a whole number, at least 1"):
         limit_of(f"maxOutputTokens={value}")
 
 
@@ -87,7 +89,7 @@ def test_what_makes_no_key_is_said(words: tuple[str, ...], pepper: str, says: st
 def test_keys_of_the_registry_are_listed_with_what_they_may_and_whether_they_are_revoked(tmp_path: Path) -> None:
     with console_rig(tmp_path) as rig:
         at = {"SHOAL_CLI_REGISTRY_URL": rig.url, "SHOAL_CLI_KEY": TOKEN, "SHOAL_STATE_DIR": str(tmp_path / "none")}
-        assert "made no key for acme" in shoal("ls", "acme", **at).stdout
+        assert "has created no key for acme" in shoal("ls", "acme", **at).stdout
         for words in (("a", "--limit", "requestsPerMinute=60"), ("b", "--expires", "2027-06-30")):
             assert shoal("create", "acme", "--id", *words, **at).exit_code == 0
         assert shoal("revoke", "acme", "b", **at).exit_code == 0

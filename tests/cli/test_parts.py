@@ -147,7 +147,7 @@ def test_a_suspension_is_told_with_its_reason_and_how_it_ends() -> None:
 
 @pytest.mark.parametrize(
     ("gateway_epoch", "words"),
-    [(3, "epoch 3, 90 s old, on the gateway"), (2, "the gateway uses epoch 2"), (None, "does not say which it uses")],
+    [(3, "epoch 3, 90 s old, on the gateway"), (2, "the gateway uses epoch 2"), (None, "does not report its epoch")],
 )
 def test_the_snapshots_way_to_the_gateway_is_told(gateway_epoch: int | None, words: str) -> None:
     assert words in shown({"controller": controller(snapshot={**SNAPSHOT, "gateway_epoch": gateway_epoch})})

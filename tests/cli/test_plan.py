@@ -129,11 +129,11 @@ def push(checkout: Checkout, bare: Path) -> "subprocess.CompletedProcess[str]":
     ("words", "status", "said"),
     [
         (("--base", "nowhere"), 1, "no revision 'nowhere'"),
-        (("--pool", "nobody"), 1, "no pool 'nobody' answers with text in the base"),
-        (("--load", "lots"), 1, "a load of 'lots' is none"),
-        (("--load", "nobody=0.5"), 1, "no pool of the base"),
+        (("--pool", "nobody"), 1, "the base has no pool 'nobody' that answers with text"),
+        (("--load", "lots"), 1, "'lots' is not a load"),
+        (("--load", "nobody=0.5"), 1, "--load names 'nobody', which is not a pool of the base"),
         (("--trace", "missing.csv"), 1, "missing.csv"),
-        (("--plot", "picture.gif"), 1, "it ends in .svg or .png"),
+        (("--plot", "picture.gif"), 1, "use a name that ends in .svg or .png"),
         (("--seeds", "0"), 2, "--seeds"),
         (("--what",), 2, "--what"),
     ],
@@ -151,7 +151,7 @@ def test_a_pool_in_which_no_request_begins_is_said(checkout: Checkout) -> None:
     checkout.commit("nobody")
     done = checkout.plan("--pool", "large-32b")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no request begins in large-32b" in done.stderr
+    assert "no request starts in large-32b" in done.stderr
 
 
 def test_a_configuration_that_is_wrong_is_not_played(checkout: Checkout) -> None:
@@ -167,4 +167,4 @@ def test_without_a_repository_and_a_fleet_there_is_nothing_to_compare_with(tmp_p
     done = Checkout(root, {**os.environ, "SHOAL_STATE_DIR": str(tmp_path), "GIT_CEILING_DIRECTORIES": str(tmp_path)})
     found = done.plan()
     assert found.returncode == 1
-    assert "name what to compare with, --base REV" in found.stderr
+    assert "name the base with --base REV" in found.stderr

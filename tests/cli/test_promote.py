@@ -75,9 +75,9 @@ def test_what_is_so_already_is_said_and_not_written_again(clone: Path, capsys: p
     ("model", "version", "words"),
     [
         (BOT, "v3", "has no version 'v3' in registry/models.yaml; it has v1, v2"),
-        (f"{BOT}:beta", "v2", "is no model id"),
-        (f"{BOT}@v1", "v2", "is no model id"),
-        ("acme/../x", "v2", "is no model id"),
+        (f"{BOT}:beta", "v2", "is not a model id"),
+        (f"{BOT}@v1", "v2", "is not a model id"),
+        ("acme/../x", "v2", "is not a model id"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(clone: Path, model: str, version: str, words: str) -> None:

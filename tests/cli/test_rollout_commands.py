@@ -154,7 +154,7 @@ def test_top_takes_one_look_where_there_is_no_terminal(rig: ConsoleRig, shoal: S
     look = shoal("top")
     assert look.returncode == 0, look.stderr
     assert rollout in look.stdout
-    assert "does not reach the fleet bus" in look.stdout
+    assert "cannot reach the fleet bus" in look.stdout
 
 
 def test_without_a_registry_the_way_to_one_is_told(shoal: Shoal) -> None:

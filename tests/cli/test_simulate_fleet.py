@@ -50,8 +50,8 @@ def test_machines_get_every_run() -> None:
     ("words", "said"),
     [
         (("--profile", "tpu"), "there is no profile 'tpu': one of h100-8b"),
-        (("--load", "0"), "a load of 0.0 is none"),
-        (("--load", "nan"), "a load of nan is none"),
+        (("--load", "0"), "0.0 is not a load"),
+        (("--load", "nan"), "nan is not a load"),
         (("--trace", "missing.csv"), "the trace cannot be read"),
     ],
 )

@@ -88,7 +88,7 @@ def test_traces_without_cascades_say_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threshold", [float("nan"), float("inf"), -0.5])
 def test_what_is_no_threshold_is_refused(tmp_path: Path, threshold: float) -> None:
-    with pytest.raises(CommandRefused, match="is no threshold"):
+    with pytest.raises(CommandRefused, match="is not a threshold"):
         cascade(written(tmp_path, row()), [threshold], as_json=False)
 
 

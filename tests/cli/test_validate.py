@@ -86,7 +86,7 @@ def test_what_cannot_be_obeyed_is_a_warning_and_no_failure(tmp_path: Path) -> No
     assert head == "a.yaml:9:39  spec.prefix.source"
     assert line.index("events") == caret.index("^")
     assert "found events, but a is started with --no-enable-prefix-caching at a.yaml:1" in says
-    assert "! 1 warning: right as written, and it cannot be obeyed" in rest
+    assert "! 1 warning: valid, but it cannot be honoured" in rest
     assert any(said.startswith("✓ 2 objects in 1 file") for said in rest)
     told = json.loads(shoal(folder, "validate", "a.yaml", "-o", "json").stdout)
     assert told["valid"] is True
@@ -194,7 +194,7 @@ def test_kserves_schema_judges_what_the_loader_does_not_read(tmp_path: Path) -> 
     assert f"{P}:9:5  spec.predictor.timeot" in text
     assert 'unknown key for KServe; it would be dropped; did you mean "maxReplicas"?' in text
     assert "spec.predictor.timeout\n" in text
-    assert "is required by KServe, and not there" in text
+    assert "is required by KServe, but missing" in text
     wrong = with_crd(tmp_path, sound.replace("surge: 10%", "surge: [1]")).stdout.decode()
     assert "found a list; KServe's schema: integer or string" in wrong
 

@@ -291,7 +291,7 @@ def test_a_declared_version_whose_artifact_is_missing_gets_it_and_its_digest(ser
     adapter = PROJECT / "registry" / "adapters" / "acme" / "pirate" / "v1"
     elsewhere = shoal_at(served, tmp_path, "adapter", "push", "acme/pirate@v1", str(adapter))
     assert elsewhere.returncode == 0, elsewhere.stderr
-    assert "in registry/models.yaml (in a clone, this command does it):" in elsewhere.stdout
+    assert "in registry/models.yaml (in a clone, this command adds it):" in elsewhere.stdout
     line = re.search(
         r'- \{name: v1, artifact: "s3://shoal-models/acme/pirate/v1", digest: "(sha256:\w+)"\}', elsewhere.stdout
     )
@@ -301,9 +301,9 @@ def test_a_declared_version_whose_artifact_is_missing_gets_it_and_its_digest(ser
     old = 'artifact: "s3://shoal-models/acme/pirate/v1"'
     assert models.read_text() == before.replace(old, f'{old}, digest: "{line[1]}"')
     again = shoal_at(served, checkout, "adapter", "push", "acme/pirate@v1", str(adapter))
-    assert "says so already: nothing to change" in again.stdout
+    assert "has this already: nothing to change" in again.stdout
     other = shoal_at(served, checkout, "adapter", "push", "acme/pirate@v1", str(make_adapter(tmp_path / "other")))
-    assert "acme/pirate@v1 holds other content" in other.stderr
+    assert "acme/pirate@v1 has other content" in other.stderr
 
 
 @pytest.mark.servers
@@ -319,13 +319,13 @@ def test_an_adapter_is_pushed_and_promoted_through_a_gateway_process(served: str
     assert "sent, checked and stored" in pushed.stdout
     assert "nothing to send" in shoal("adapter", "push", "acme/faq@v1", str(first), no_wait).stdout
     other = shoal("adapter", "push", "acme/faq@v1", str(second))
-    assert "versions do not change" in other.stderr
+    assert "a version never changes" in other.stderr
     assert shoal("adapter", "push", "acme/faq@v2", str(second), no_wait).returncode == 0
     assert "moves to v2 by rollout" in (promoted := shoal("promote", "acme/faq", "v2")).stdout, promoted.stderr
     assert "acme/faq" in shoal("rollout", "ls").stdout
     assert shoal("rollout", "rollback", "acme/faq").returncode == 0
     without = shoal("adapter", "push", "acme/new@v1", str(first))
-    assert "say with --base which model it adapts" in without.stderr
+    assert "name its base model with --base" in without.stderr
     headers = {"authorization": f"Bearer {TOKEN}"}
     for path in ("/internal/v1/changes", "/v1/snapshot", "/v1/fleet", "/v1/tenants/acme/keys", "/console"):
         assert httpx.get(served + path, headers=headers).status_code == 404

@@ -78,7 +78,7 @@ class KubeCluster:
             config.load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
             raise CommandRefused(
-                f"no way to a cluster: {error}; set KUBECONFIG, or name a context with --context"
+                f"the cluster cannot be reached: {error}; set KUBECONFIG, or name a context with --context"
             ) from error
         configuration.retries = False
         self._configuration = configuration
@@ -106,16 +106,16 @@ class KubeCluster:
 
     def create(self, path: str, body: Body) -> None:
         if self._request("POST", path, {}, body) is None:
-            raise CommandRefused(f"{path} is not there: is the namespace?")
+            raise CommandRefused(f"{path} does not exist; does the namespace?")
 
     def replace(self, path: str, body: Body) -> None:
         if self._request("PUT", path, {}, body) is None:
-            raise CommandRefused(f"{path} is not there")
+            raise CommandRefused(f"{path} does not exist")
 
     def patch(self, path: str, body: Body) -> Body:
         answer = self._request("PATCH", path, {}, body, _MERGE_PATCH)
         if answer is None:
-            raise CommandRefused(f"{path} is not there")
+            raise CommandRefused(f"{path} does not exist")
         return dict(json.loads(answer))
 
     def forwarded(self, namespace: str, pod: str, port: int) -> Any:
@@ -129,7 +129,7 @@ class KubeCluster:
         try:
             forward: Any = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
         except (ApiException, OSError) as error:
-            raise CommandRefused(f"no way to {namespace}/{pod}: {error}") from error
+            raise CommandRefused(f"no port-forward to {namespace}/{pod}: {error}") from error
         return forward.socket(port)
 
     def _request(

@@ -50,10 +50,8 @@ def _print_findings(server: str, found: list[DoctorFinding]) -> None:
     console.print(escape(server))
     table = Table("", "check", "found", box=None, pad_edge=False)
     for each in found:
-        mend = f"\n[dim]mend:[/] {escape(each.mend)}" if each.mend and each.level != "ok" else ""
+        mend = f"\n[dim]fix:[/] {escape(each.mend)}" if each.mend and each.level != "ok" else ""
         table.add_row(_MARKS[each.level], escape(each.check), escape(each.words) + mend)
     console.print(table)
     counts = Counter(each.level for each in found)
-    console.print(
-        f"{counts['ok']} good, {counts['warn']} to think about, {counts['fail']} wrong, {counts['unknown']} not known"
-    )
+    console.print(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed, {counts['unknown']} unknown")

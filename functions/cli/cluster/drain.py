@@ -41,7 +41,7 @@ def drain(choice: ClusterChoice, replica: str, timeout_s: float) -> None:
     ):
         _wait_empty(agent, deadline_s, step)
         _evict(cluster, replica, deadline_s, step)
-        step.note("nothing was left of it; its pod is evicted, and another one comes in its place")
+        step.note("no request is left; its pod is evicted, and another one is created")
 
 
 def replica_pod(cluster: KubeCluster, replica: str) -> Body:
@@ -50,7 +50,7 @@ def replica_pod(cluster: KubeCluster, replica: str) -> Body:
     found = next((pod for pod in pods if name_of(pod) == replica), None)
     if found is None:
         known = ", ".join(sorted(map(name_of, pods))) or "none"
-        raise CommandRefused(f"no replica is called {replica!r} in {models}; there are: {known}")
+        raise CommandRefused(f"there is no replica {replica!r} in {models}; replicas: {known}")
     return found
 
 
@@ -79,12 +79,12 @@ def _wait_empty(agent: httpx.Client, deadline_s: float, step: Step) -> None:
         except (httpx.HTTPError, ValueError) as error:
             raise CommandRefused(f"its agent does not answer: {error or type(error).__name__}") from error
         if answer.status_code not in (200, 202):
-            raise CommandRefused(f"its agent refuses: {told}")
+            raise CommandRefused(f"its agent refuses to drain: {told}")
         if told["drained"]:
             return
         if not left_s:
             raise CommandRefused(
-                f"{told['outstanding']} requests are still there: it takes work again; --timeout waits longer"
+                f"{told['outstanding']} requests are still running, so it accepts work again; --timeout waits longer"
             )
         step.update(f"{told['outstanding']} requests are left")
 
@@ -97,8 +97,8 @@ def _evict(cluster: KubeCluster, replica: str, deadline_s: float, step: Step) ->
             cluster.create(f"/api/v1/namespaces/{models}/pods/{replica}/eviction", body)
         except ServerBusy as error:
             if time.monotonic() > deadline_s:
-                raise CommandRefused(f"it may not go now, and takes work again: {error}") from error
-            step.update(f"it may not go yet: {error}")
+                raise CommandRefused(f"its pod may not be evicted now, so it accepts work again: {error}") from error
+            step.update(f"its pod may not be evicted yet: {error}")
             time.sleep(_LOOK_S)
         else:
             return

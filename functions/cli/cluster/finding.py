@@ -30,7 +30,7 @@ Check = Callable[[ClusterFacts, ClusterChoice], Iterator[DoctorFinding]]
 
 def unreadable(check: str, what: str) -> DoctorFinding:
     return DoctorFinding(
-        check, "unknown", f"these credentials may not read {what}", "call this as a cluster's administrator"
+        check, "unknown", f"these credentials may not read {what}", "run this as an administrator of the cluster"
     )
 
 

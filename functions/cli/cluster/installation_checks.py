@@ -61,11 +61,11 @@ def secrets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFindin
     for step in steps:
         if step.do == "unused":
             yield DoctorFinding(
-                "Secrets", "warn", f"{_role(choice, step.namespace)}/{step.name} is not used any more", step.words
+                "Secrets", "warn", f"{_role(choice, step.namespace)}/{step.name} is no longer used", step.words
             )
     wrong = [step for step in steps if step.do not in ("keep", "unused")]
     if not wrong:
-        yield DoctorFinding("Secrets", "ok", f"all {len(facts.secrets)} are there, and both namespaces agree")
+        yield DoctorFinding("Secrets", "ok", f"all {len(facts.secrets)} exist, and both namespaces agree")
         return
     for step in wrong:
         where = f"{_role(choice, step.namespace)}/{step.name}"
@@ -83,12 +83,12 @@ def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFindin
     if job is None:
         yield DoctorFinding("buckets", "unknown", "not tried in the last hour", run)
     elif condition(job, "Complete") == "True":
-        yield DoctorFinding("buckets", "ok", "both are there, and do conditional writes")
+        yield DoctorFinding("buckets", "ok", "both exist, and support conditional writes")
     elif condition(job, "Failed") == "True":
-        words = "the Job failed; its log says what the store lacks"
+        words = "the Job failed; its log shows what the store lacks"
         yield DoctorFinding("buckets", "fail", words, f"kubectl -n {choice.system} logs job/buckets")
     else:
-        yield DoctorFinding("buckets", "unknown", "the Job runs", "look again in a minute")
+        yield DoctorFinding("buckets", "unknown", "the Job runs", "run this again in a minute")
 
 
 def processes(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
@@ -109,7 +109,7 @@ def _process(
         return
     found = next((each for each in items if name_of(each) == name), None)
     if found is None:
-        yield DoctorFinding(name, "fail", "is not there", _APPLY)
+        yield DoctorFinding(name, "fail", "does not exist", _APPLY)
     elif is_ready(found):
         yield DoctorFinding(name, "ok", "ready")
     else:
@@ -159,9 +159,11 @@ def public_name(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFi
         if condition(each, "Ready") != "True":
             yield DoctorFinding(f"name {name_of(each)}", "fail", first_reason(each) or "not ready", _HTTPS)
         elif not url.startswith("https://"):
-            yield DoctorFinding(f"name {name_of(each)}", "fail", "has no certificate: keys travel in the clear", _HTTPS)
+            yield DoctorFinding(
+                f"name {name_of(each)}", "fail", "has no certificate: keys are sent unencrypted", _HTTPS
+            )
         elif annotated.lower() != "redirected":
-            yield DoctorFinding(f"name {name_of(each)}", "warn", "plain HTTP is open beside HTTPS", _HTTPS)
+            yield DoctorFinding(f"name {name_of(each)}", "warn", "plain HTTP is open as well as HTTPS", _HTTPS)
         else:
             yield DoctorFinding(f"name {name_of(each)}", "ok", f"{url}, plain HTTP redirected")
     if (
@@ -169,7 +171,7 @@ def public_name(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFi
         and labels_of(gateway).get("networking.knative.dev/visibility") != "cluster-local"
         and network != "redirected"
     ):
-        words = "the gateway's own name is public too, and takes keys in the clear"
+        words = "the gateway's own name is public too, and accepts unencrypted keys"
         yield DoctorFinding("gateway's own name", "warn", words, _HTTPS)
 
 

@@ -85,7 +85,7 @@ def sources_of(name: str, pods: Items) -> list[Source]:
     own = [pod for pod in pods if name in (name_of(pod), *_group_names(pod))]
     if not own:
         known = sorted({each for pod in pods for each in _group_names(pod)} | {name_of(pod) for pod in pods})
-        raise CommandRefused(f"no process, pool or pod is called {name!r}; there are: {', '.join(known) or 'none'}")
+        raise CommandRefused(f"there is no process, pool or pod {name!r}; there are: {', '.join(known) or 'none'}")
     return [Source(namespace_of(pod), name_of(pod), _container(pod, container)) for pod in own]
 
 

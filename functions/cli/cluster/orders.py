@@ -26,7 +26,7 @@ _REASON_MAX_CHARS = 500
 
 def suspend(choice: ClusterChoice, reason: str) -> None:
     _annotate(KubeCluster(choice), {SUSPEND: "true", REASON: reason[:_REASON_MAX_CHARS] or None})
-    words = "Suspended: what runs goes on; nothing that is declared is published or written until `shoal resume`."
+    words = "Suspended: the fleet keeps running; no declared change is published or written until `shoal resume`."
     TerminalReporter(make_console()).say(words)
 
 
@@ -54,8 +54,8 @@ def wait_handled(read: Callable[[], Body], asked: str, clock: Callable[[], float
         if (record.get("data") or {}).get(HANDLED_AT) == asked:
             return record
         if clock() > deadline_s:
-            words = "`shoal status --context …` says whether a controller leads; the order stands"
-            raise CommandRefused(f"no controller has handled it within {TIMEOUT_S:.0f} s: {words}")
+            words = "`shoal status --context …` shows whether a controller is leader; the order stays valid"
+            raise CommandRefused(f"no controller has handled the order within {TIMEOUT_S:.0f} s: {words}")
         time.sleep(_POLL_S)
 
 
@@ -80,7 +80,7 @@ def _record(cluster: Cluster) -> Body:
     record = cluster.get(_path(cluster))
     if record is None:
         system = cluster.choice.system
-        raise CommandRefused(f"no controller has led in {system} yet: there is no ConfigMap {RECORD}")
+        raise CommandRefused(f"no controller has been leader in {system} yet: there is no ConfigMap {RECORD}")
     return record
 
 

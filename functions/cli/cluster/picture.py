@@ -83,7 +83,7 @@ def _process(name: str, pods: Items, leader: str) -> dict[str, Any]:
         "pods": len(own),
         "restarts": sum(map(_restarts, own)),
         "leader": next((name_of(pod) for pod in own if leader.startswith(name_of(pod))), "") if leader else "",
-        "reason": "; ".join(sorted({_reason(pod) for pod in own if pod not in ready})) if own else "there is none",
+        "reason": "; ".join(sorted({_reason(pod) for pod in own if pod not in ready})) if own else "there is no pod",
     }
 
 

@@ -52,7 +52,7 @@ def platforms(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
             continue
         found = _version_of([each for each in facts.platform if namespace_of(each) == namespace])
         if found is None:
-            yield DoctorFinding(name, "unknown", f"is served; no Deployment of {namespace} says its version", "")
+            yield DoctorFinding(name, "unknown", f"is served, but no Deployment of {namespace} shows its version", "")
         else:
             yield _at_least(name, found, least, f"upgrade {name}")
 
@@ -98,7 +98,11 @@ def namespaces(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFin
     else:
         yield DoctorFinding("namespaces", "ok", f"{choice.system} and {choice.models}")
     labels: tuple[tuple[str, Level, str], ...] = (
-        ("shoal.dev/ingress", "fail", "NetworkPolicies let no client in: label Knative's networking layer"),
+        (
+            "shoal.dev/ingress",
+            "fail",
+            "NetworkPolicies admit no client: label the namespace of Knative's networking layer",
+        ),
         ("shoal.dev/monitoring", "warn", "Prometheus may not scrape: label the namespace that it runs in"),
     )
     for label, level, lost in labels:
@@ -133,13 +137,13 @@ def _enforced(daemon_sets: Items) -> DoctorFinding:
         return DoctorFinding(check, "ok", f"by {', '.join(by)}")
     agents = [each for each in daemon_sets if name_of(each) == "aws-node" and "nodeagent" in str(each["spec"])]
     if agents:
-        words = "aws-node can: its agent is there"
+        words = "by aws-node: its agent is installed"
         return DoctorFinding(check, "ok", words)
     plain = sorted(name for name in names if name.startswith(_NOT_ENFORCING))
     if plain:
         words = f"{', '.join(plain)} does not enforce them: anyone in the cluster may call the engines"
         return DoctorFinding(check, "fail", words, "add a plugin that does, such as Calico or Cilium")
-    words = "no network plugin that is known here"
+    words = "no known network plugin was found"
     return DoctorFinding(
         check, "unknown", words, "try it: a pod of another namespace must not reach an engine's port 8080"
     )
@@ -151,7 +155,7 @@ def nodes(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
         return
     ready = [each for each in facts.nodes if condition(each, "Ready") == "True"]
     if not facts.nodes:
-        yield DoctorFinding("nodes", "fail", "the server knows none", "join nodes to the cluster")
+        yield DoctorFinding("nodes", "fail", "the cluster has none", "join nodes to the cluster")
     elif len(ready) < len(facts.nodes):
         down = sorted(names_of(facts.nodes) - names_of(tuple(ready)))
         yield DoctorFinding("nodes", "warn", f"{len(ready)} of {len(facts.nodes)} are ready, not {', '.join(down[:5])}")
@@ -163,7 +167,10 @@ def nodes(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFinding]:
     else:
         words = f"nodes are in {zones[0]} alone" if zones else f"no node has the label {_ZONE}"
         yield DoctorFinding(
-            "zones", "warn", f"{words}: a zone's loss is everything's", "add nodes in other zones, or label them"
+            "zones",
+            "warn",
+            f"{words}: the loss of one zone stops everything",
+            "add nodes in other zones, or label them",
         )
 
 
@@ -179,12 +186,12 @@ def accelerators(facts: ClusterFacts, _: ClusterChoice) -> Iterator[DoctorFindin
              if count > offered.get(name, 0)]  # fmt: skip
     if short:
         mend = "add nodes, install the accelerators' device plugin, or lower minReplicas"
-        yield DoctorFinding("accelerators", "fail", f"pools want {'; '.join(short)}", mend)
+        yield DoctorFinding("accelerators", "fail", f"pools request {'; '.join(short)}", mend)
     elif offered or facts.pools:
         yield DoctorFinding("accelerators", "ok", words)
     else:
         yield DoctorFinding(
-            "accelerators", "warn", f"{words}: staging's CPU pool runs without", "install the device plugin"
+            "accelerators", "warn", f"{words}: only the CPU pool of staging runs without", "install the device plugin"
         )
 
 
@@ -197,7 +204,7 @@ def _at_least(name: str, version: str, least: tuple[int, int], mend: str) -> Doc
     match = _VERSION.search(version)
     wanted = ".".join(map(str, least))
     if match is None:
-        return DoctorFinding(name, "unknown", f"says {version!r} of its version; {wanted} is needed")
+        return DoctorFinding(name, "unknown", f"has the unreadable version {version!r}; {wanted} or later is needed")
     if (int(match[1]), int(match[2])) < least:
         return DoctorFinding(name, "fail", f"{version}; {wanted} or later is needed", mend)
     return DoctorFinding(name, "ok", version)

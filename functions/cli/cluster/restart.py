@@ -64,7 +64,7 @@ def restart(choice: ClusterChoice, name: str) -> None:
                 return
             if time.monotonic() > deadline_s:
                 raise CommandRefused(
-                    f"{left} after {TIMEOUT_S / 60:.0f} min, and it goes on: `shoal status` shows the pods"
+                    f"{left} after {TIMEOUT_S / 60:.0f} min; the update continues, and `shoal status` shows the pods"
                 )
             step.update(left)
             time.sleep(_POLL_S)
@@ -83,11 +83,9 @@ def roll_of(cluster: Cluster, name: str) -> Roll:
         path = f"{_APPS}/namespaces/{models}/deployments/{pools[name]}-predictor"
         return Roll(path, "deployments", f"{services}/{pools[name]}", POOL_RESTARTED_AT)
     if cluster.get(f"/api/v1/namespaces/{models}/pods/{name}") is not None:
-        raise CommandRefused(
-            f"{name} is one replica: `shoal drain {name}` lets it end, and another one comes in its place"
-        )
+        raise CommandRefused(f"{name} is one replica: `shoal drain {name}` replaces it without losing a request")
     known = ", ".join([*_PROCESSES, *sorted(pools)])
-    raise CommandRefused(f"no process and no pool is called {name!r}; there are: {known}")
+    raise CommandRefused(f"there is no process or pool {name!r}; there are: {known}")
 
 
 def remaining_work(roll: Roll, body: Body, stamp: str) -> str:
@@ -127,4 +125,4 @@ def _of_revisions(status: Mapping[str, object]) -> str:
     traffic = status.get("traffic")
     parts = traffic if isinstance(traffic, list) else []
     percent = sum(int(each.get("percent") or 0) for each in parts if each.get("revisionName") == made)
-    return "" if percent == 100 else f"{percent} % of what comes goes to revision {made}"
+    return "" if percent == 100 else f"{percent} % of requests go to revision {made}"

@@ -142,7 +142,9 @@ def rotated_content(content: bytes, turn: Turn, fresh: bytes) -> bytes:
     """
     tokens = tokens_in(content.decode())
     if (turn == "add") != (len(tokens) == 1):
-        raise CredentialsUnusable("there are two already: show, or drop" if turn == "add" else "add another one first")
+        raise CredentialsUnusable(
+            "there are two tokens: use show or drop" if turn == "add" else "there is one token: use add first"
+        )
     after = {"add": (*tokens, fresh.decode()), "show": tokens[::-1], "drop": tokens[:1]}[turn]
     return "\n".join(after).encode()
 
@@ -153,7 +155,7 @@ def _following(there: Mapping[Where, Mapping[str, bytes]], steps: Sequence[Secre
     found = [_follow(each, {**there, **made}, there.get(each.place)) for each in FOLLOWERS]
     for old, new in _UNUSED.items():
         if old in there and new in there:
-            words = f"agents have {new[1]}: delete it once every pool has been replaced"
+            words = f"agents use {new[1]}: delete it once every pool has been replaced"
             found.append(SecretStep("unused", *old, next(iter(there[old]), ""), words=words))
     return found
 
@@ -165,13 +167,13 @@ def _follow(
     try:
         wanted = follower.make(there[SYSTEM, name][key].decode())
     except (KeyError, CredentialsUnusable, UnicodeDecodeError) as error:
-        words = f"it follows from {SYSTEM}/{name}, which cannot be used: {error}"
+        words = f"it is derived from {SYSTEM}/{name}, which cannot be used: {error}"
         return SecretStep("clash", *follower.place, follower.key, words=words)
     if held is None:
         return SecretStep("make", *follower.place, follower.key, wanted)
     if held.get(follower.key) == wanted:
         return SecretStep("keep", *follower.place, follower.key)
-    return SecretStep("renew", *follower.place, follower.key, wanted, f"it did not follow from {name}")
+    return SecretStep("renew", *follower.place, follower.key, wanted, f"it did not match {name}")
 
 
 def _steps(
@@ -199,15 +201,15 @@ def _steps(
         elif new is not None:
             steps.append(SecretStep(do, namespace, name, kind.key, new))
         elif not kind.optional:
-            steps.append(SecretStep("miss", namespace, name, kind.key, words=f"give it with --{word} FILE"))
+            steps.append(SecretStep("miss", namespace, name, kind.key, words=f"use --{word} FILE"))
     return steps
 
 
 def _clash(kind: SecretKind, place: Where, held: Mapping[Where, bytes | None]) -> SecretStep:
     if place in held and held[place] is None:
-        words = f"it has no key {kind.key}: delete it, and call this again"
+        words = f"it has no key {kind.key}: delete it, and run this again"
     elif len(held) > 1 and all(value is not None for value in held.values()):
-        words = "the copies of both namespaces differ: delete the wrong one, and call this again"
+        words = "the copies of both namespaces differ: delete the wrong one, and run this again"
     else:
-        words = f"the other namespace's has no key {kind.key}"
+        words = f"the other namespace's copy has no key {kind.key}"
     return SecretStep("clash", *place, kind.key, words=words)

@@ -32,9 +32,9 @@ from functions.fleet.role_credentials import CredentialsUnusable
 
 _MAX_BYTES = 64 * 1024
 _TURNED: dict[Turn, str] = {
-    "add": "both are accepted, the old one is shown; in two minutes, when all have read it: --rotate show",
-    "show": "both are accepted, the other one is shown; in two minutes: --rotate drop",
-    "drop": "the one that was shown is alone",
+    "add": "both tokens are accepted, the old one is sent; in two minutes, when all have read it: --rotate show",
+    "show": "both tokens are accepted, the new one is sent; in two minutes: --rotate drop",
+    "drop": "only the token that was sent is accepted",
 }
 _SAID: dict[Do, str] = {
     "keep": "[dim]kept[/]",
@@ -43,8 +43,8 @@ _SAID: dict[Do, str] = {
     "give": "[green]made from the file[/]",
     "miss": "[red]missing[/]",
     "clash": "[red]wrong[/]",
-    "renew": "[green]written anew[/]",
-    "unused": "[yellow]not used any more[/]",
+    "renew": "[green]renewed[/]",
+    "unused": "[yellow]no longer used[/]",
 }
 
 
@@ -141,5 +141,5 @@ def _print_steps(choice: ClusterChoice, steps: list[SecretStep], *, as_json: boo
     make_console().print(table)
     if any(step.name == "shoal-pepper" and step.do == "make" for step in steps):
         make_console().print(
-            "keep a copy of the pepper outside of the cluster: without it every tenant's key is worthless"
+            "store a copy of the pepper outside of the cluster: without it every tenant's key is invalid"
         )

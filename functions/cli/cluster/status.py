@@ -89,7 +89,7 @@ def events(choice: ClusterChoice, *, last: int, warnings: bool, as_json: bool) -
         typer.echo(json.dumps({"events": rows}, indent=2))
         return
     if not rows:
-        make_console().print("nothing is known: a cluster keeps events for an hour")
+        make_console().print("there are no events: a cluster keeps them for an hour")
         return
     table = Table("when", "", "object", "reason", "message", "times", box=None, pad_edge=False)
     for each in rows:

@@ -32,7 +32,7 @@ def images(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding
             yield DoctorFinding(f"image {name}", "fail", words, _pin("sha256:…"))
         else:
             (digest,) = digests
-            words = f"{image} is named by a tag, which may move; it runs {digest or 'what no pod says yet'}"
+            words = f"{image} is named by a tag, which may move; it runs {digest or 'an unknown digest'}"
             yield DoctorFinding(f"image {name}", "warn", words, _pin(digest or "sha256:…"))
     if len(by_tag) > _SHOWN:
         yield DoctorFinding("more images", "warn", f"{len(by_tag) - _SHOWN} more are named by a tag")
@@ -55,7 +55,7 @@ def base_facts(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFin
     lost = "are refused" if required else "are not checked before an engine loads them"
     missing = {base: folder for base, folder in sorted(folders.items()) if keys.get(folder) not in facts.base_facts}
     for base, folder in list(missing.items())[:_SHOWN]:
-        words = f"the registry has none: adapters over it {lost}"
+        words = f"the registry has none: its adapters {lost}"
         yield DoctorFinding(f"facts of {base}", level, words, _facts_commands(choice, folder, keys, facts.base_facts))
     if folders and not missing:
         yield DoctorFinding("base facts", "ok", f"of all {len(folders)} bases")
@@ -81,7 +81,7 @@ def _running(pods: tuple[Body, ...]) -> dict[str, set[str]]:
 
 
 def _pin(digest: str) -> str:
-    return f"its entry in images: of your overlay takes digest: {digest} in place of a tag; then apply it"
+    return f"in images: of your overlay, replace the tag by digest: {digest}; then apply the overlay"
 
 
 def _is_base(each: Body) -> bool:
@@ -119,5 +119,5 @@ def _facts_commands(choice: ClusterChoice, folder: str, keys: dict[str, str], th
         if there:  # keep the keys of other bases
             patch = f"kubectl -n {choice.system} patch configmap base-facts --patch-file /dev/stdin"
             make = f"{make} --dry-run=client -o json | {patch}"
-        steps.append(f"where its weights are: shoal base facts {folder} > facts.json; {make}")
+        steps.append(f"on the machine with its weights: shoal base facts {folder} > facts.json; {make}")
     return "; ".join(steps)

@@ -79,7 +79,7 @@ def ready_pod(cluster: Cluster, process: str) -> str:
     pods = cluster.list(f"/api/v1/namespaces/{system}/pods", labelSelector=f"app.kubernetes.io/name={process}")
     ready = [name_of(pod) for pod in pods if labels_of(pod) and condition(pod, "Ready") == "True"]
     if not ready:
-        raise CommandRefused(f"no pod of the {process} is ready in {system}: `shoal status --context …` says why")
+        raise CommandRefused(f"no pod of the {process} is ready in {system}: `shoal status --context …` shows why")
     return ready[0]
 
 
@@ -90,7 +90,7 @@ def read_token(cluster: Cluster) -> str:
 def _read_secret(cluster: Cluster, name: str, key: str) -> str:
     secret = cluster.get(f"/api/v1/namespaces/{cluster.choice.system}/secrets/{name}")
     if secret is None or key not in (secret.get("data") or {}):
-        raise CommandRefused(f"there is no Secret {name}: `shoal secrets` makes it")
+        raise CommandRefused(f"there is no Secret {name}: `shoal secrets` creates it")
     return base64.b64decode(secret["data"][key]).decode().strip()
 
 
@@ -110,8 +110,8 @@ def console(choice: ClusterChoice) -> None:
     secret = f"kubectl -n {choice.system} get secret shoal-internal-token -o jsonpath='{{.data.internal-token}}'"
     told = make_console()
     told.print(f"{tunnel.url}/console", soft_wrap=True)
-    told.print(f"it asks for the operator's token: {secret} | base64 -d", soft_wrap=True)
-    told.print("ctrl-c ends it")
+    told.print(f"it requires the operator's token: {secret} | base64 -d", soft_wrap=True)
+    told.print("Ctrl-C ends it")
     try:
         threading.Event().wait()
     finally:

@@ -84,7 +84,7 @@ class DrillAccounting:
 
     def _count_traced_requests(self, request_ids: frozenset[str]) -> int:
         if not self.stage.entries("traces"):
-            raise CommandRefused("none runs beside this fleet")
+            raise CommandRefused("this fleet has none")
         found: set[str] = set()
         until_s: float | None = None
         with open_trace_store(self.stage.context, None, "") as store:

@@ -102,15 +102,15 @@ def play(wanted: DrillRequest) -> None:
             _take_back_earlier(stage)
             reports, skipped = _play_all(drills, stage, wanted)
     except LockTaken as error:
-        raise CommandRefused("another drill is played on this fleet: wait for its end") from error
+        raise CommandRefused("another drill runs on this fleet: wait until it ends") from error
     except JournalUnreadable as error:
         raise CommandRefused(str(error)) from error
     _show(reports, skipped, wanted)
     failed = [made["drill"] for made in reports if not made["passed"]]
     if failed:
-        raise CommandRefused(f"not everything held in: {', '.join(failed)}")
+        raise CommandRefused(f"checks failed in: {', '.join(failed)}")
     if not reports:
-        raise CommandRefused("nothing was played: " + "; ".join(f"{name}: {why}" for name, why in skipped))
+        raise CommandRefused("no drill was run: " + "; ".join(f"{name}: {why}" for name, why in skipped))
 
 
 def show_kept(wanted: DrillRequest) -> None:
@@ -118,7 +118,7 @@ def show_kept(wanted: DrillRequest) -> None:
     drills = _chosen(wanted)
     folder = current_context(clones=True).layout.drills_dir
     found = [(drill.name, newest(folder, drill.name)) for drill in drills]
-    missing = [(name, f"no report of it is kept in {folder}") for name, made in found if made is None]
+    missing = [(name, f"no report is stored in {folder}") for name, made in found if made is None]
     reports = [made for _, made in found if made is not None]
     if not reports or (missing and not wanted.all_of_them):
         raise CommandRefused("; ".join(f"{name}: {why}" for name, why in missing))
@@ -130,7 +130,7 @@ def show_kept(wanted: DrillRequest) -> None:
 def _chosen(wanted: DrillRequest) -> Sequence[Drill]:
     drills = DRILLS if wanted.all_of_them else tuple(find_drill(name) for name in wanted.names)
     if not drills:
-        raise CommandRefused("name a drill, or --all; `shoal drill --list` shows what there is")
+        raise CommandRefused("name a drill, or use --all; `shoal drill --list` shows the drills")
     _check(wanted, len(drills))
     return drills
 
@@ -142,10 +142,10 @@ def _draw(plot: Path | None, made: dict[str, Any]) -> None:
 
 def _check(wanted: DrillRequest, count: int) -> None:
     if not LEAST <= wanted.scale <= 1.0:
-        raise CommandRefused(f"--windows {wanted.scale:g}: from {LEAST} to 1, which is as on production")
+        raise CommandRefused(f"--windows {wanted.scale:g}: use {LEAST} to 1, which is as in production")
     if wanted.plot is not None and not wanted.plot.is_dir():
         if count > 1:
-            raise CommandRefused(f"--plot {wanted.plot}: several drills are drawn into a folder, and this is none")
+            raise CommandRefused(f"--plot {wanted.plot}: several drills need a folder, and this is not one")
         try:
             picture.check(wanted.plot)
         except PictureImpossible as error:
@@ -157,17 +157,17 @@ def _tenant(context: CliContext, wanted: str | None) -> str:
     if wanted is not None:
         return wanted
     if not known:
-        raise CommandRefused("whose key shall the drill use? --tenant names one")
+        raise CommandRefused("there is no demo tenant: name the tenant of the drill's key with --tenant")
     return known[0]
 
 
 def _take_back_earlier(stage: DrillStage) -> None:
     """Undo the changes of an earlier drill that was killed."""
     if stage.journal.entries:
-        make_error_console().print(f"taking back {len(stage.journal.entries)} changes of a drill that was ended")
+        make_error_console().print(f"undoing {len(stage.journal.entries)} changes of a drill that was killed")
         wrong = stage.journal.roll_back(lambda undoing: undo(stage.context, undoing))
         if wrong:
-            raise CommandRefused("an earlier drill's changes could not be taken back: " + "; ".join(wrong))
+            raise CommandRefused("an earlier drill's changes could not be undone: " + "; ".join(wrong))
 
 
 def _play_all(
@@ -185,7 +185,7 @@ def _play_all(
                 raise
             why = str(error) if isinstance(error, CommandRefused) else f"{type(error).__name__}: {error}"
             skipped.append((drill.name, why))
-            progress.print(f"  [yellow]not played:[/] {escape(why)}")
+            progress.print(f"  [yellow]not run:[/] {escape(why)}")
             continue
         reports.append(made)
         _draw(wanted.plot, made)

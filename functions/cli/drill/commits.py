@@ -64,7 +64,7 @@ def _git(at: Path, *arguments: str) -> str:
     done = _run(at, *arguments)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
-        raise CommandRefused(f"git {arguments[0]} failed for the drill's change: {said[-1500:]}")
+        raise CommandRefused(f"git {arguments[0]} failed for the change of the drill: {said[-1500:]}")
     return done.stdout.strip()
 
 

@@ -91,7 +91,7 @@ class Drill:
 def needs(drill: Drill, *, engine: str, replicas: int) -> str:
     """Return why the fleet cannot run the drill; empty if it can."""
     if drill.simulated_only and engine != "sim":
-        return "its fault is one of the simulated engine's own: `shoal up --engine sim`"
+        return "its fault needs simulated engines: `shoal up --engine sim`"
     if replicas < drill.min_replicas:
-        return f"it takes {drill.min_replicas} replicas, and {replicas} are ready"
+        return f"it needs {drill.min_replicas} replicas, and {replicas} are ready"
     return ""

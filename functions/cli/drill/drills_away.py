@@ -9,8 +9,8 @@ from functions.cli.drill.stage import CONTROLLER, DrillStage
 
 CONTROLLER_AWAY = Drill(
     name="controller-away",
-    summary="The controller dies; what runs goes on, and a new one takes it over.",
-    fault="the controller is killed (SIGKILL), and nobody starts another one",
+    summary="The controller dies; the fleet keeps running, and a new controller takes over.",
+    fault="the controller is killed (SIGKILL), and no other one is started",
     taken_back="a controller is started, as `shoal up` does",
     alert="ControllerAway",
     effect=Effect("no controller answers", "controller", "answers", lambda value: value == 0.0),
@@ -21,11 +21,11 @@ CONTROLLER_AWAY = Drill(
 
 BUS_AWAY = Drill(
     name="bus-away",
-    summary="The bus hangs: gateways, registry and agents go on with what they last knew.",
+    summary="The bus hangs: gateways, registry and agents continue with their last state.",
     fault="Valkey is stopped (SIGSTOP): connections stay open and nothing is answered",
     taken_back="it goes on (SIGCONT)",
     alert="BusAway",
-    effect=Effect("the gateway is out of touch with the bus", "gateway", "shoal_bus_up", lambda value: value == 0.0),
+    effect=Effect("the gateway cannot reach the bus", "gateway", "shoal_bus_up", lambda value: value == 0.0),
     inject=lambda stage: stage.stop("bus"),
     hold_s=15.0,
 )
@@ -38,7 +38,7 @@ def _registry_away(stage: DrillStage) -> None:
 
 REGISTRY_AWAY = Drill(
     name="registry-away",
-    summary="The registry is away: gateways serve by the last snapshot.",
+    summary="The registry is down: gateways use the last snapshot.",
     fault="the registry is killed, and the controller is stopped so that it does not start it again",
     taken_back="the controller goes on and starts the registry",
     alert="RegistryAway",
@@ -61,7 +61,7 @@ def _store_away(stage: DrillStage) -> None:
 
 STORE_AWAY = Drill(
     name="store-away",
-    summary="The object store hangs: what is loaded is served, nothing new can be loaded.",
+    summary="The object store hangs: loaded models are served, and no other one can be loaded.",
     fault="SeaweedFS is stopped (SIGSTOP)",
     taken_back="it goes on (SIGCONT)",
     alert="StoreAway",

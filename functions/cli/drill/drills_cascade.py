@@ -99,7 +99,7 @@ def _keep_nothing(stage: DrillStage) -> None:
 
 CASCADE = Drill(
     name="cascade-escalates-everything",
-    summary="A cascade's threshold keeps nothing: each answer of the small pool is thrown away, and paid.",
+    summary="A cascade's threshold is too low: every answer of the small pool is discarded, and charged.",
     fault="a threshold of 0 nats is pushed",
     taken_back="the push is reverted",
     alert="CascadeEscalatesEverything",

@@ -82,9 +82,9 @@ def _model_with_two_versions(stage: DrillStage) -> tuple[str, str]:
 
 BAD_VERSION = Drill(
     name="bad-version",
-    summary="A new version fails: half of the traffic meets it until the rollout takes it back by itself.",
-    fault="an adapter's channel moves to a version that answers 500, by stages, half of the traffic first",
-    taken_back="the push is reverted; the rollout has been taken back by then",
+    summary="A new version fails: it gets half of the traffic until the rollout rolls back automatically.",
+    fault="an adapter's channel moves by stages to a version that answers 500, first with half of the traffic",
+    taken_back="the push is reverted; the rollout has been rolled back by then",
     alert="BadVersion",
     effect=Effect(
         "requests to the candidate fail", "gateway", "shoal_rollout_failures_total", _some, fold="sum", grows=True
@@ -121,17 +121,17 @@ def _many_models(stage: DrillStage) -> None:
         ]
         (clone / CATALOGUE / "drill.yaml").write_text(yaml.safe_dump_all(documents, sort_keys=False))
 
-    stage.push(change, f"drill: {COLD_MODELS} adapters, more than the replicas have places for")
+    stage.push(change, f"drill: {COLD_MODELS} adapters, more than the replicas have slots for")
 
 
 COLD_START_STORM = Drill(
     name="cold-start-storm",
-    summary="More adapters are asked for at once than there are places: each load throws out another.",
+    summary="More adapters are requested than there are slots: each load evicts another adapter.",
     fault=f"{COLD_MODELS} adapters in turn, 30 requests a second",
-    taken_back="they stop, and the adapters go out of the branch",
+    taken_back="the requests stop, and the adapters are removed from the branch",
     alert="ColdStartStorm",
     effect=Effect(
-        "adapters are loaded for requests that wait",
+        "adapters are loaded for waiting requests",
         "gateway",
         "shoal_cold_load_seconds_count",
         _some,
@@ -155,12 +155,12 @@ def _forget(stage: DrillStage) -> None:
 
 ROUTING_THRASH = Drill(
     name="routing-thrash",
-    summary="Caches are emptied and nobody is told: requests go where their prefix no longer is.",
-    fault="engines find no prefix in their caches, and no event says so",
+    summary="Prefix caches are emptied without an event: requests are sent where their prefix no longer is.",
+    fault="engines find no prefix in their caches, and send no event",
     taken_back="they find them again",
     alert="RoutingThrash",
     effect=Effect(
-        "prompt tokens foreseen in a cache were not there",
+        "prompt tokens were expected in a cache, but missing",
         "gateway",
         "shoal_prefix_misjudged_tokens_total",
         lambda value: value is not None and value > 1_000.0,
@@ -197,17 +197,17 @@ def _stale_agents(stage: DrillStage) -> None:
         }
         (clone / "policies" / "drill.yaml").write_text(yaml.safe_dump(tier, sort_keys=False))
 
-    stage.push(change, "drill: a tier that nobody has, so that there is a new snapshot")
+    stage.push(change, "drill: an unused tier, so that there is a new snapshot")
 
 
 VERSION_DRIFT = Drill(
     name="version-drift",
-    summary="Agents are refused by the registry and stay at an old snapshot while gateways go on.",
+    summary="The registry refuses the agents, which keep an old snapshot while gateways get new ones.",
     fault="the agents' credential is replaced by one that the registry does not know, then something is pushed",
     taken_back="the credentials are put back and the push is reverted",
     alert="VersionDrift",
     effect=Effect(
-        "an agent is not vouched for by the registry",
+        "the registry does not confirm an agent's snapshot",
         "agents",
         "shoal_snapshot_age_seconds",
         lambda value: value is not None and value > 35.0,  # a long poll takes 25

@@ -26,12 +26,12 @@ def pace(stage: DrillStage, factor: float) -> None:
 
 OVERLOAD = Drill(
     name="overload",
-    summary="Five times the load within seconds, for half a minute: the rest is refused honestly and early.",
+    summary="Five times the load within seconds, for half a minute: the excess is rejected early.",
     fault="five times as many requests as before, for half a minute",
-    taken_back="the load is what it was",
+    taken_back="the load is as before",
     alert="Overload",
     effect=Effect(
-        "requests are refused for want of capacity", "gateway", "shoal_shed_total", _some, fold="sum", grows=True
+        "requests are rejected because capacity is short", "gateway", "shoal_shed_total", _some, fold="sum", grows=True
     ),
     inject=lambda stage: None,
     prepare=lambda stage: pace(stage, SLOW),
@@ -44,12 +44,12 @@ OVERLOAD = Drill(
 
 NOISY_TENANT = Drill(
     name="noisy-tenant",
-    summary="One key asks for twenty times what its limit allows; nobody else notices.",
-    fault="12 requests a second with a key that may ask for 30 a minute",
-    taken_back="they stop",
+    summary="One key sends twenty times the requests that its limit allows; other clients are not affected.",
+    fault="12 requests a second with a key whose limit is 30 a minute",
+    taken_back="these requests stop",
     alert="NoisyTenant",
     effect=Effect(
-        "requests over a limit are refused", "gateway", "shoal_quota_rejections_total", _some, fold="sum", grows=True
+        "requests over a limit are rejected", "gateway", "shoal_quota_rejections_total", _some, fold="sum", grows=True
     ),
     inject=lambda stage: None,
     spike=(
@@ -66,9 +66,9 @@ NOISY_TENANT = Drill(
 
 HEAD_OF_LINE = Drill(
     name="head-of-line-prefill",
-    summary="Long prompts come among short streams, whose tokens stall while they are computed.",
+    summary="Long prompts arrive among short streams, whose tokens stall during the prefill.",
     fault="four prompts of 1,700 tokens a second beside short ones, on engines three times as slow",
-    taken_back="they stop",
+    taken_back="these requests stop",
     alert="HeadOfLinePrefill",
     effect=Effect(
         "long prompts are computed",
@@ -97,7 +97,7 @@ def _hold_kv(stage: DrillStage) -> None:
 KV_EXHAUSTION = Drill(
     name="kv-exhaustion",
     summary="The KV cache is nearly full: requests wait for blocks, the newest first.",
-    fault="96 % of each engine's KV blocks are taken and serve nobody, as after a leak",
+    fault="96 % of each engine's KV blocks are occupied without a request, as after a leak",
     taken_back="the blocks are free again",
     alert="KvExhaustion",
     effect=Effect(

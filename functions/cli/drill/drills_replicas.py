@@ -22,7 +22,7 @@ def _some(value: float | None) -> bool:
 
 REPLICA_CRASH = Drill(
     name="replica-crash",
-    summary="An engine dies in the middle of its work and is started again.",
+    summary="An engine dies during requests and is restarted.",
     fault="the engine of the first replica is killed (SIGKILL)",
     taken_back="nothing: the controller starts it again",
     alert="ReplicaCrash",
@@ -63,12 +63,12 @@ RESTARTED = Mend(
 
 SLOW_REPLICA = Drill(
     name="slow-replica",
-    summary="One replica answers, and twelve times as slowly as its fellows.",
+    summary="One replica answers twelve times as slowly as the others.",
     fault="every step of the first replica's engine takes twelve times as long, until the controller restarts it",
-    taken_back="an engine that was started anew is as fast as before",
+    taken_back="a restarted engine is as fast as before",
     alert="SlowReplica",
     effect=Effect(
-        "what a request adds to the next one's time rises by over 50 ms",
+        "the time that each request adds to the next one's rises by over 50 ms",
         "gateway",
         "shoal_replica_service_seconds",
         lambda value: value is not None and value > 0.05,
@@ -93,7 +93,7 @@ def _lose(stage: DrillStage, replicas: Sequence[str]) -> None:
 
 NODE_LOSS = Drill(
     name="node-loss",
-    summary="A node is gone: a replica's engine and agent fall silent at once.",
+    summary="A node is lost: a replica's engine and agent disappear together.",
     fault="engine and agent of the first replica are killed; the controller is stopped, so nothing starts them",
     taken_back="the controller goes on and starts them",
     alert="NodeLoss",
@@ -135,7 +135,7 @@ def _need_zones(stage: DrillStage) -> None:
 
 ZONE_LOSS = Drill(
     name="zone-loss",
-    summary="All replicas of a zone are gone at once; the other zone takes everything.",
+    summary="All replicas of a zone disappear together; the other zone serves all requests.",
     fault="engines and agents of the first zone are killed; the controller is stopped, so nothing starts them",
     taken_back="the controller goes on and starts them",
     alert="ZoneLoss",
@@ -174,12 +174,12 @@ def _fail_device(stage: DrillStage) -> None:
 
 ACCELERATOR_ERROR = Drill(
     name="accelerator-error",
-    summary="The driver tells that a device fell off the bus (XID 79): its replica is taken out and stays out.",
-    fault="the simulated accelerator of the first replica tells of XID 79",
-    taken_back="the device is well, and the replica's fault is cleared as its runbook says",
+    summary="The driver reports that a device fell off the bus (XID 79): its replica is removed from service.",
+    fault="the simulated accelerator of the first replica reports XID 79",
+    taken_back="the device works again, and the replica's fault is cleared as in its runbook",
     alert="AcceleratorError",
     effect=Effect(
-        "a replica is out",
+        "a replica is out of service",
         "gateway",
         "shoal_pool_replicas",
         lambda value: value is not None and value < 2.0,

@@ -88,7 +88,7 @@ class UndoJournal:
     def add(self, undoing: Undoing) -> None:
         """Store an entry. Call this before the change that it undoes."""
         if len(self._entries) >= _MOST:
-            raise JournalUnreadable(f"{self._file} has {_MOST} entries: a drill that changes so much is wrong")
+            raise JournalUnreadable(f"{self._file} has {_MOST} entries, which is more than a drill may change")
         self._entries.append(undoing)
         self._write()
 
@@ -115,7 +115,7 @@ class UndoJournal:
             return msgspec.json.decode(document[:_MAX_BYTES], type=list[Undoing])
         except msgspec.DecodeError as error:
             raise JournalUnreadable(
-                f"{self._file} cannot be read ({error}): look at what an earlier drill left, and remove it"
+                f"{self._file} cannot be read ({error}): undo what an earlier drill left, and remove the file"
             ) from error
 
     def _write(self) -> None:

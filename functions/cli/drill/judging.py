@@ -134,18 +134,18 @@ def _steady(outcomes: tuple[RequestOutcome, ...]) -> list[RequestOutcome]:
 
 
 def _requests(outcomes: tuple[RequestOutcome, ...], wrong: list[RequestOutcome]) -> Check:
-    words = f"{len(wrong)} of {len(outcomes)} should not have failed"
-    return Check("each request whole, or refused where it may be", bool(outcomes) and not wrong, words)
+    words = f"{len(wrong)} of {len(outcomes)} failed wrongly"
+    return Check("every request is whole, or refused if allowed", bool(outcomes) and not wrong, words)
 
 
 def _mixed(outcomes: tuple[RequestOutcome, ...]) -> Check:
     mixed = sum(each.ending == "mixed" for each in outcomes)
-    return Check("no answer of another model or tenant", mixed == 0, f"{mixed} mixed" if mixed else "")
+    return Check("no answer is from another model or tenant", mixed == 0, f"{mixed} mixed" if mixed else "")
 
 
 def _alert(what: str, seen: DrillTimeline, after_s: float | None, within_s: float) -> Check:
     if not seen.sees_alerts:
-        return Check(what, None, "no Prometheus runs here: not checked")
+        return Check(what, None, "not checked: no Prometheus runs here")
     return _bounded(what, after_s, within_s)
 
 
@@ -164,9 +164,13 @@ def _accounts(seen: DrillTimeline) -> list[Check]:
         return []
     return [
         _has_all(
-            "the ledger has what whole answers cost", told.ledger_tokens, told.owed_tokens, "tokens", told.why_not
+            "the ledger contains the usage of whole answers",
+            told.ledger_tokens,
+            told.owed_tokens,
+            "tokens",
+            told.why_not,
         ),
-        _has_all("each whole answer has its trace", told.trace_rows, told.owed_rows, "rows", told.why_not),
+        _has_all("every whole answer has a trace", told.trace_rows, told.owed_rows, "rows", told.why_not),
     ]
 
 
@@ -178,7 +182,7 @@ def _has_all(what: str, found: int | None, owed: int, unit: str, why_not: str) -
 
 def _bounded(what: str, after_s: float | None, within_s: float) -> Check:
     ok = after_s is not None and after_s <= within_s
-    return Check(what, ok, f"{_after(after_s)}, {within_s:.0f} s are allowed")
+    return Check(what, ok, f"{_after(after_s)}; the limit is {within_s:.0f} s")
 
 
 def _after(after_s: float | None) -> str:

@@ -196,7 +196,7 @@ def judged(
         return "mixed", f"another's text: {answer.text[:60]!r} for {prompt[:40]!r}"
     if answer.error:
         return "broken_off", answer.error
-    return ("whole", "") if answer.done else ("failed", "the stream ended without a word")
+    return ("whole", "") if answer.done else ("failed", "the stream ended without [DONE]")
 
 
 def _is_own(answer: _Answer, model: str, prompt: str) -> bool:

@@ -17,9 +17,11 @@ _LEVEL = {"inactive": 0.0, "pending": 1.0, "firing": 2.0}
 def check(path: Path) -> None:
     """Raise PictureImpossible if no picture can be written at `path`."""
     if path.suffix.lower() not in (*SUFFIXES, PAGE):
-        raise PictureImpossible(f"{path.name} is no picture's name: it ends in {', '.join(SUFFIXES)} or {PAGE}")
+        raise PictureImpossible(
+            f"{path.name} is not a picture: use a name that ends in {', '.join(SUFFIXES)} or {PAGE}"
+        )
     if not path.parent.is_dir():
-        raise PictureImpossible(f"there is no folder {path.parent}: make it first")
+        raise PictureImpossible(f"there is no folder {path.parent}: create it first")
 
 
 def draw(path: Path, made: dict[str, Any]) -> None:
@@ -52,7 +54,7 @@ def _draw(path: Path, made: dict[str, Any]) -> None:
             marks,
         ),
         Panel(
-            "First token, p99 of those that began in a second",
+            "First token, p99 of the requests that began in a second",
             "s",
             [Series("first token p99", at, [second["ttft_p99_s"] for second in made["seconds"]])],
             marks,

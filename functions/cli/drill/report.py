@@ -118,7 +118,7 @@ def summary_table(reports: Sequence[dict[str, Any]], skipped: Sequence[tuple[str
         word = "[green]held[/]" if made["passed"] else "[red]failed[/]"
         table.add_row(escape(made["drill"]), word, *_cells(made))
     for name, why in skipped:
-        table.add_row(escape(name), "[yellow]not played[/]", f"[dim]{escape(why)}[/]")
+        table.add_row(escape(name), "[yellow]not run[/]", f"[dim]{escape(why)}[/]")
     return table
 
 

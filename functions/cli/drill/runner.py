@@ -85,11 +85,11 @@ class Performance:
         except BaseExceptionGroup as group:
             raise _first_of(group) from group
         finally:
-            self._say("taking back what is left")
+            self._say("undoing the remaining changes")
             wrong = stage.journal.roll_back(lambda undoing: undo(stage.context, undoing), mark)
         if wrong:
             raise CommandRefused(
-                "not everything could be taken back: " + "; ".join(wrong) + "; `shoal drill` tries it again"
+                "not everything could be undone: " + "; ".join(wrong) + "; `shoal drill` tries it again"
             )
         return PlayedDrill(
             timeline=timeline,
@@ -115,9 +115,9 @@ class Performance:
         engine = str(status["target"]["engine"])
         replicas = sum(each["phase"] == "ready" for each in status["replicas"])
         if not status["ready"]:
-            raise CommandRefused("the fleet is not ready, or is being changed: `shoal status` says what it waits for")
+            raise CommandRefused("the fleet is not ready, or is being changed: `shoal status` shows what it waits for")
         if why := needs(self._drill, engine=engine, replicas=replicas):
-            raise CommandRefused(f"{self._drill.name} cannot be played here: {why}")
+            raise CommandRefused(f"{self._drill.name} cannot run here: {why}")
         return engine, replicas
 
     async def _play(self, status: dict[str, Any]) -> DrillTimeline:
@@ -205,7 +205,7 @@ class Performance:
         bases = sorted(str(model["id"]) for model in answer.json()["data"] if "/" not in str(model["id"]))
         if not bases:
             raise CommandRefused(
-                f"the tenant {self._stage.tenant} may call no base model: choose another one with --tenant"
+                f"the tenant {self._stage.tenant} may not call any base model: choose another tenant with --tenant"
             )
         return bases[0]
 
@@ -213,13 +213,13 @@ class Performance:
         """Shorten the alerts' windows, and wait until the drill's alert is inactive, since firing proves nothing."""
         drill, stage = self._drill, self._stage
         if not await in_thread(lambda: stage.shorten_windows(self._scale)):
-            self._say("no Prometheus runs beside this fleet: the alert is not checked")
+            self._say("this fleet has no Prometheus: the alert is not checked")
             return
         alerts = self._alerts = Alerts(f"http://127.0.0.1:{stage.context.ports.prometheus}")
         deadline_s = time.monotonic() + WINDOWS_S
         while not await alerts.windows_are(drill.alert, held_s(drill.alert, self._scale)):
             if time.monotonic() > deadline_s:
-                raise CommandRefused("Prometheus does not take up the short windows: see the log of `prometheus`")
+                raise CommandRefused("Prometheus does not apply the short windows: see the log of `prometheus`")
             await asyncio.sleep(0.5)
         deadline_s = time.monotonic() + CALM_S
         while True:
@@ -227,7 +227,7 @@ class Performance:
             if alerts.states.get(drill.alert, "inactive") == "inactive":
                 break
             if time.monotonic() > deadline_s:
-                raise CommandRefused(f"{drill.alert} fires already: mend that first, its runbook says how")
+                raise CommandRefused(f"{drill.alert} fires already: fix its cause first, as its runbook says")
             await asyncio.sleep(1.0)
         alerts.changes.clear()
 
@@ -348,4 +348,4 @@ def refusal(environment: str, drill: str, consents: list[str]) -> str:
     if drill in consents:
         return ""
     what = f"this installation is production (its environment is {environment!r})"
-    return f"{what}, and {drill} makes it fail on purpose: --i-consent-on-production {drill} plays it all the same"
+    return f"{what}, and {drill} makes it fail on purpose: run it with --i-consent-on-production {drill}"

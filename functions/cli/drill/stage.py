@@ -156,7 +156,7 @@ class DrillStage:
         deadline_s = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() > deadline_s:
-                raise CommandRefused(f"not within {limit_s:.0f} s: {what}")
+                raise CommandRefused(f"this did not happen within {limit_s:.0f} s: {what}")
             time.sleep(POLL_S)
 
     @staticmethod

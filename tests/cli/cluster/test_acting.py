@@ -173,7 +173,7 @@ def test_a_gateway_gets_a_new_revision(here: Space) -> None:
                 "latestReadyRevisionName": "g-2",
                 "traffic": [{"revisionName": "g-1", "percent": 60}, {"revisionName": "g-2", "percent": 40}],
             },
-            "40 % of what comes goes to revision g-2",
+            "40 % of requests go to revision g-2",
         ),
     ],
 )
@@ -198,7 +198,7 @@ def test_what_cannot_be_restarted_is_said(here: Space, forwarding_kubelet: tuple
     running(here, here.models, "llama-1", "kserve-container", forwarding_kubelet[0], {"shoal.dev/pool": POOL})
     with pytest.raises(CommandRefused, match="`shoal drain llama-1`"):
         restart.restart(choice(here), "llama-1")
-    with pytest.raises(CommandRefused, match="is not there"):
+    with pytest.raises(CommandRefused, match="does not exist"):
         restart.restart(choice(here), "bus")
 
 
@@ -228,7 +228,7 @@ def test_a_replica_is_drained_and_then_evicted(
     monkeypatch.setattr(drain, "_LOOK_S", 1.0)
     budgets = f"/apis/policy/v1/namespaces/{here.models}/poddisruptionbudgets"
     make(here, budgets, "llama", spec={"minAvailable": 1, "selector": {"matchLabels": {"app": "llama"}}})
-    with pytest.raises(CommandRefused, match="may not go now, and takes work again"):
+    with pytest.raises(CommandRefused, match="may not be evicted now, so it accepts work again"):
         drain.drain(choice(here), "llama-1", 6.0)
     assert not ending(here)
     wait_for(lambda: replica.phase() == "ready", "it takes work again")
@@ -240,13 +240,13 @@ def test_a_replica_is_drained_and_then_evicted(
 
 def test_a_replica_that_is_not_empty_in_time_takes_work_again(here: Space, replica: AgentProcess) -> None:
     """Its gauges have to be read after it was announced: a second is too little."""
-    with pytest.raises(CommandRefused, match="requests are still there: it takes work again"):
+    with pytest.raises(CommandRefused, match="requests are still running, so it accepts work again"):
         drain.drain(choice(here), "llama-1", 0.5)
     assert not ending(here)
     assert replica.phase() == "ready"
 
 
 def test_who_is_no_replica_is_not_drained(here: Space) -> None:
-    with pytest.raises(CommandRefused, match=r"no replica is called 'gateway-1'.*there are: none"):
+    with pytest.raises(CommandRefused, match=r"there is no replica 'gateway-1'.*replicas: none"):
         drain.drain(choice(here), "gateway-1", 1.0)
     assert drain.agent_port({"spec": {"containers": [{"name": "shoal-agent"}]}}) == 8480

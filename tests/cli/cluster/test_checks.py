@@ -131,7 +131,7 @@ def without_secret(name: str) -> dict[Any, Any]:
 
 CASES: list[tuple[ClusterFacts, str, Level, str]] = [
     (changed(version="v1.28.15"), "Kubernetes", "fail", "1.29 or later is needed"),
-    (changed(version="devel"), "Kubernetes", "unknown", "says 'devel' of its version"),
+    (changed(version="devel"), "Kubernetes", "unknown", "has the unreadable version 'devel'"),
     (changed(groups={"serving.kserve.io": ("v1beta1",)}), "Knative Serving", "fail", "is not served"),
     (changed(groups={"serving.knative.dev": ("v1",)}), "KServe", "fail", "is not served"),
     (
@@ -144,7 +144,7 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
         changed(platform=(GOOD.platform[0], deployment("kserve", "kserve", "x/kserve@sha256:00"))),  # type: ignore[index]
         "KServe",
         "unknown",
-        "says its version",
+        "shows its version",
     ),
     (
         changed(knative={**GOOD.knative, "config-defaults": {}}),  # type: ignore[dict-item]
@@ -160,7 +160,7 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
     ),
     (changed(own_kinds=frozenset({"tenants"})), "shoal's kinds", "fail", "no CRD of admissionpolicies"),
     (changed(namespaces=GOOD.namespaces[1:]), "namespaces", "fail", "there is no shoal"),  # type: ignore[index]
-    (changed(namespaces=GOOD.namespaces[:2]), "label shoal.dev/ingress", "fail", "let no client in"),  # type: ignore[index]
+    (changed(namespaces=GOOD.namespaces[:2]), "label shoal.dev/ingress", "fail", "admit no client"),  # type: ignore[index]
     (changed(namespaces=GOOD.namespaces[:3]), "label shoal.dev/monitoring", "warn", "may not scrape"),  # type: ignore[index]
     (
         changed(daemon_sets=(body("kube-flannel-ds", "kube-flannel"),)),
@@ -168,9 +168,9 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
         "fail",
         "does not enforce them",
     ),
-    (changed(daemon_sets=(body("kube-proxy", "x"),)), "NetworkPolicies enforced", "unknown", "no network plugin"),
+    (changed(daemon_sets=(body("kube-proxy", "x"),)), "NetworkPolicies enforced", "unknown", "no known network plugin"),
     (changed(policies=GOOD.policies[1:]), "NetworkPolicies", "fail", "no default-deny in shoal"),  # type: ignore[index]
-    (changed(nodes=()), "nodes", "fail", "the server knows none"),
+    (changed(nodes=()), "nodes", "fail", "the cluster has none"),
     (changed(nodes=(node("a"),)), "zones", "warn", "nodes are in a alone"),
     (
         changed(nodes=(body("n", "", {**READY, "allocatable": {"nvidia.com/gpu": "8"}}),)),
@@ -205,9 +205,9 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
         changed(jobs=(body("buckets", SYSTEM, {"conditions": [{"type": "Failed", "status": "True"}]}),)),
         "buckets",
         "fail",
-        "its log says what the store lacks",
+        "its log shows what the store lacks",
     ),
-    (changed(services=(GATEWAY,)), "registry", "fail", "is not there"),
+    (changed(services=(GATEWAY,)), "registry", "fail", "does not exist"),
     (
         changed(services=(GATEWAY, body("registry", SYSTEM, not_ready("RevisionFailed", "no database")))),
         "registry",
@@ -215,7 +215,7 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
         "RevisionFailed: no database",
     ),
     (changed(deployments=(body("controller", SYSTEM, {}, {"replicas": 2}),)), "controller", "fail", "not ready"),
-    (changed(stateful_sets=()), "bus", "fail", "is not there"),
+    (changed(stateful_sets=()), "bus", "fail", "does not exist"),
     (changed(runtimes=()), "runtime", "fail", "no ServingRuntime shoal-vllm"),
     (changed(pools=(pool(status=not_ready("PredictorNotReady", "x")),)), "pool llama", "fail", "PredictorNotReady: x"),
     (
@@ -225,12 +225,12 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
         "Invalid: unknown tier",
     ),
     (changed(mappings=()), "public name", "warn", "no HTTPS for clients"),
-    (changed(mappings=(mapping(),)), "name llm.example.com", "warn", "plain HTTP is open beside HTTPS"),
+    (changed(mappings=(mapping(),)), "name llm.example.com", "warn", "plain HTTP is open as well as HTTPS"),
     (
         changed(mappings=(mapping({**READY, "url": "http://llm.example.com"}, **REDIRECTED),)),
         "name llm.example.com",
         "fail",
-        "keys travel in the clear",
+        "keys are sent unencrypted",
     ),
     (
         changed(mappings=(mapping(not_ready("DomainAlreadyClaimed", "no claim")),)),
@@ -251,7 +251,7 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
         changed(base_facts=frozenset(), services=(GATEWAY, registry_with("llama-8b", required=True))),
         "facts of llama",
         "fail",
-        "adapters over it are refused",
+        "its adapters are refused",
     ),
     (changed(services=(GATEWAY, registry_with())), "facts of llama", "warn", "the registry has none"),
 ]
@@ -268,7 +268,7 @@ def test_what_is_missing_is_told(facts: ClusterFacts, check: str, level: Level, 
 def test_missing_facts_are_told_with_the_command_that_makes_them() -> None:
     made = "kubectl -n shoal create configmap base-facts --from-file=llama-8b=facts.json"
     mend = told(changed(base_facts=frozenset()))["facts of llama"][2]
-    assert mend == f"where its weights are: shoal base facts llama-8b > facts.json; {made}"
+    assert mend == f"on the machine with its weights: shoal base facts llama-8b > facts.json; {made}"
     beside = told(changed(base_facts=frozenset({"qwen"})))["facts of llama"][2]
     assert beside.startswith(mend), "and the other bases' facts stay"
     assert beside.endswith("kubectl -n shoal patch configmap base-facts --patch-file /dev/stdin")

@@ -93,7 +93,7 @@ def test_what_is_not_ready_is_told_with_its_reason() -> None:
     told = shown(it)
     assert "0/1" in told and "CrashLoopBackOff: back-off" in told
     assert "tenant/globex" in told and "unknown tier" in told and "Stalled" in told
-    assert "there is none" in shown(status_document(seen(pods=())))
+    assert "there is no pod" in shown(status_document(seen(pods=())))
 
 
 def test_a_revision_that_was_refused_stands_beside_the_one_in_force() -> None:

@@ -32,6 +32,6 @@ def test_a_ledger_or_traces_that_have_less_than_is_owed_fail_the_drill() -> None
 
 
 def test_what_could_not_be_asked_is_said_and_is_no_failure() -> None:
-    untold = Accounts(100, None, 4, None, "the trace store: none runs beside this fleet")
+    untold = Accounts(100, None, 4, None, "the trace store: this fleet has none")
     found = judge(DRILL, replace(GOOD, accounts=untold))
     assert found.passed and [check.words for check in found.checks if check.ok is None] == [untold.why_not] * 2

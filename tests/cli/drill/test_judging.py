@@ -81,11 +81,13 @@ def test_an_ending_that_is_not_tolerated_is_wrong_even_while_the_fault_lasts() -
 def test_another_tenants_text_is_never_tolerated() -> None:
     drill = replace(DRILL, tolerates=frozenset({"refused", "mixed"}))
     found = judge(drill, replace(GOOD, outcomes=(*GOOD.outcomes, one(20.0, "mixed"))))
-    assert [check.what for check in found.checks if check.ok is False][-1] == "no answer of another model or tenant"
+    assert [check.what for check in found.checks if check.ok is False][
+        -1
+    ] == "no answer is from another model or tenant"
 
 
 def test_no_request_at_all_is_no_proof() -> None:
-    assert "each request whole, or refused where it may be" in failed_checks(replace(GOOD, outcomes=()))
+    assert "every request is whole, or refused if allowed" in failed_checks(replace(GOOD, outcomes=()))
 
 
 def test_the_spike_has_bounds_of_its_own() -> None:

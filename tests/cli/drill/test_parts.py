@@ -205,7 +205,7 @@ def test_a_kept_report_is_drawn_without_a_fleet(tmp_path: Path, monkeypatch: pyt
     assert [file.name for file in pictures.iterdir()] == ["bus-away.svg"]
     show_kept(replace(asked, names=("bus-away",), all_of_them=False, plot=tmp_path / "one.html"))
     assert "taken back" in (tmp_path / "one.html").read_text()
-    with pytest.raises(CommandRefused, match="overload: no report of it is kept"):
+    with pytest.raises(CommandRefused, match="overload: no report is stored"):
         show_kept(replace(asked, names=("bus-away", "overload"), all_of_them=False))
-    with pytest.raises(CommandRefused, match=r"several drills are drawn into a folder"):
+    with pytest.raises(CommandRefused, match=r"several drills need a folder"):
         show_kept(replace(asked, plot=tmp_path / "all.svg"))

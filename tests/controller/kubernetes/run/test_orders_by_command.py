@@ -37,7 +37,7 @@ def suspended(choice: ClusterChoice, capsys: pytest.CaptureFixture[str]) -> tupl
 def test_a_controller_obeys_the_commands(
     rig: Rig, choice: ClusterChoice, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CommandRefused, match="no controller has led"):
+    with pytest.raises(CommandRefused, match="no controller has been leader"):
         orders.suspend(choice, "")
     populate(rig)
     controller = rig.controller()
@@ -57,7 +57,7 @@ def test_a_controller_obeys_the_commands(
     until(lambda: controller.metric("suspended") == 0)
     controller.end()
     monkeypatch.setattr(orders, "TIMEOUT_S", 1.0)
-    with pytest.raises(CommandRefused, match="no controller has handled it within 1 s"):
+    with pytest.raises(CommandRefused, match="no controller has handled the order within 1 s"):
         orders.reconcile(choice)
 
 
