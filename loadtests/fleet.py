@@ -1,4 +1,4 @@
-"""What `shoal env` names: the endpoint, one key per tenant, and the models that each key may call."""
+"""The fleet that `shoal env` names: endpoint, one key per tenant, and the models that each key may call."""
 
 import os
 import ssl
@@ -11,8 +11,8 @@ import httpx
 @dataclass(frozen=True, slots=True)
 class Model:
     id: str
-    task: str  # generate, embed, …: what the pool's label shoal.dev/task says
-    window_tokens: int  # what this tenant may fill of the context
+    task: str  # generate, embed, …: the pool's label shoal.dev/task
+    window_tokens: int  # maximum context for this tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Tenant:
 
 
 class NotConfigured(Exception):
-    """The environment names no fleet; the message says how to name one."""
+    """The environment names no usable fleet; the message says how to name one."""
 
 
 class Unanswered(Exception):
-    """The gateway does not list models for a key; the message says which address and why."""
+    """A gateway does not list models for a key; the message has the address and the reason."""
 
 
 def base_url() -> str:
@@ -40,7 +40,7 @@ def base_url() -> str:
 
 
 def api_keys() -> list[str]:
-    """Every key in SHOAL_API_KEYS (comma-separated), else the one in OPENAI_API_KEY."""
+    """Return every key in SHOAL_API_KEYS (comma-separated), or else the one in OPENAI_API_KEY."""
     several = [key.strip() for key in os.environ.get("SHOAL_API_KEYS", "").split(",") if key.strip()]
     keys = several or [key for key in [os.environ.get("OPENAI_API_KEY", "")] if key]
     if not keys:
@@ -49,7 +49,7 @@ def api_keys() -> list[str]:
 
 
 def discover(verify: ssl.SSLContext) -> list[Tenant]:
-    """Each key with the models that are ready for it; raises NotConfigured and Unanswered."""
+    """Return each key with the models that are ready for it. Raise NotConfigured or Unanswered."""
     found = []
     with httpx.Client(timeout=30.0, verify=verify) as client:
         for key in api_keys():

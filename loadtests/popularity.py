@@ -1,7 +1,7 @@
-"""Zipf's law: the k-th most popular of n is asked for with probability k^-s / sum(j^-s).
+"""Zipf's law: the k-th most popular of n models is requested with probability k^-s / sum(j^-s).
 
-Which one is how popular is drawn by lot, so that what an agent loads ahead, by name, is no better than any.
-Worked example: of two with s = 1, the first has 2/3 of the requests, the second 1/3
+Ranks are random, so that an agent that loads adapters by name has no advantage.
+Worked example: with two models and s = 1, the first gets 2/3 of the requests, the second 1/3
 (`tests/loadtests/test_load_plans.py`).
 """
 
@@ -17,10 +17,10 @@ class Popularity:
         self._rng = rng
 
     def draw(self, rng: random.Random | None = None) -> int:
-        """By `rng`, where several who ask share one popularity; else by the one that it was made with."""
+        """Draw an index with `rng`, so that several users can share one popularity, or else with the own generator."""
         at = (rng or self._rng).random() * self._cumulative[-1]
         return self._order[bisect_left(self._cumulative, at)]
 
     def share_of_top(self, count: int) -> float:
-        """The part of all requests that is for the `count` most popular: the best hit ratio of so many places."""
+        """Return the share of requests for the `count` most popular: the best hit ratio of a cache of that size."""
         return self._cumulative[min(count, len(self._cumulative)) - 1] / self._cumulative[-1]

@@ -1,12 +1,12 @@
-"""Seconds from `git push` to its effect on the gateway, for policies alone, under load.
+"""Seconds from `git push` to its effect on the gateway, for a change of policies only, under load.
 
     shoal up --engine sim && python -m loadtests.push_to_effect [--pushes 50] [--rate 20] [-o json]
 
-Pushes to the running fleet's own repository. Each push lets a tenant of this test call a model, or takes that away
-again; the effect is the first answer of `GET /v1/models/…` that shows it, asked for every few milliseconds. Meanwhile
-streams begin at a steady rate, whatever becomes of those before; each must end whole.
+Pushes to the running fleet's own repository. Each push lets a tenant of this test call a model, or revokes that again.
+The effect is the first answer of `GET /v1/models/…` that shows it; the test polls every 5 ms. Meanwhile streams start
+at a steady rate, and each must end complete.
 
-Exit status 1 where a request failed or an effect did not come. The branch is left as it was found, plus commits.
+The exit status is 1 if a request failed or an effect did not come. The branch's content is restored by further commits.
 """
 
 import argparse
@@ -46,9 +46,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    push_s: float  # how long the pusher's command took
-    from_start_s: float  # from its start to the effect
-    from_return_s: float  # from its end to the effect; negative where the effect came first
+    push_s: float  # duration of `git push`
+    from_start_s: float  # from the start of `git push` to the effect
+    from_return_s: float  # from the end of `git push` to the effect; negative if the effect came first
 
 
 def main() -> int:
@@ -82,7 +82,7 @@ async def measure(place: CliContext, pushes: int, rate_per_s: float) -> tuple[li
                         samples.append(await one_push(place, directory, key, expected=200 if number % 2 == 0 else 404))
                 finally:
                     over.set()
-        finally:  # no tenant with a key stays behind
+        finally:  # remove the tenant and its key
             (directory / FILE).unlink()
             await asyncio.to_thread(commit, directory)
             await asyncio.to_thread(push, directory)
@@ -90,7 +90,7 @@ async def measure(place: CliContext, pushes: int, rate_per_s: float) -> tuple[li
 
 
 async def one_push(place: CliContext, directory: Path, key: str, expected: int) -> Sample:
-    """Asking begins with the push: the effect may come before the command returns."""
+    """Push once and measure. Polling starts with the push, because the effect may come before the command returns."""
     await asyncio.to_thread(commit, directory)
     started_s = time.monotonic()
     effect = asyncio.get_running_loop().create_task(first_answer(place, key, expected))
@@ -101,7 +101,7 @@ async def one_push(place: CliContext, directory: Path, key: str, expected: int) 
 
 
 async def first_answer(place: CliContext, key: str, expected: int) -> float:
-    """When an answer first had this status."""
+    """Poll until an answer has the expected status; return the time of that answer."""
     async with client(place, key) as asker, asyncio.timeout(EFFECT_TIMEOUT_S):
         while True:
             answer = await asker.get(f"/models/{MODEL}")
@@ -111,7 +111,7 @@ async def first_answer(place: CliContext, key: str, expected: int) -> float:
 
 
 async def keep_asking(place: CliContext, rate_per_s: float, load: Load, over: asyncio.Event) -> None:
-    """Streams at a steady rate, over the models of the first demo tenant."""
+    """Start streams at a steady rate, over the models of the first demo tenant."""
     key = next(iter(read_demo_keys(place.layout).values())).key
     async with client(place, key) as asker, asyncio.TaskGroup() as group:
         models = [str(model["id"]) for model in (await asker.get("/models")).json()["data"]]
@@ -211,7 +211,7 @@ def summary(samples: list[Sample], load: Load, rate_per_s: float) -> dict[str, o
 
 
 def _percentiles(values: list[float]) -> dict[str, float]:
-    """The 99th of 50 values is, in effect, the largest."""
+    """Return p50, p99 and maximum. With 50 values, p99 is practically the maximum."""
     cuts = statistics.quantiles(values, n=100, method="inclusive")
     return {"p50": round(cuts[49], 3), "p99": round(cuts[98], 3), "max": round(max(values), 3)}
 

@@ -1,8 +1,8 @@
-"""Two thousand adapters over a few engines: what a cold model costs, and which tier answers how often.
+"""Load test with 2,000 adapters on a few engines: cost of a cold adapter, and share of each tier in the loads.
 
     python -m loadtests.adapters                     8 simulated engines on 2 nodes, 2,000 adapters of 1 MB
     python -m loadtests.adapters --engine vllm --engine-python PATH --model-dir DIR --replicas 1
 
-Real parts: gateway, agents, Valkey, SeaweedFS; engines simulated or real. Popularity is Zipf's. Agents of one node
-share a disk cache, so that a digest may be fetched once a node and no more, while the cache holds them all.
+Gateway, agents, Valkey and SeaweedFS are real processes; the engines are simulated or real. Popularity follows Zipf's
+law. Agents of one node share a disk cache: while it has room for all adapters, a node fetches each digest at most once.
 """

@@ -1,4 +1,4 @@
-"""What was measured, as a table for people or as JSON."""
+"""Figures of a run, as JSON or as a table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ def figures(
     shape: Shape,
     popularity: Popularity,
 ) -> dict[str, Any]:
-    """Ratios and times from the samples after the warm-up; errors and fetches from all of the run."""
+    """Return ratios and times of the samples after the warm-up, and failures and fetches of the whole run."""
     counted = [sample for sample in samples if sample.at_s >= warmup_s]
     good = [sample for sample in counted if sample.good]
     cold = [sample for sample in good if sample.load_ms is not None]

@@ -1,6 +1,6 @@
-"""The fleet that is measured: processes on loopback, ports from the system, gone at the end.
+"""The measured fleet: processes on loopback, which end with the measurement.
 
-No registry runs: gateway and agents start from their cached snapshots, as they would with the control plane gone.
+No registry runs: gateway and agents start from their cached snapshots, as they would without a control plane.
 """
 
 import contextlib
@@ -53,17 +53,17 @@ class Shape:
     replicas: int
     nodes: int  # replicas of one node share a disk cache
     slots: int  # --max-loras
-    places: int  # --max-cpu-loras, and what the agent loads at most
+    places: int  # --max-cpu-loras, and the agent's maximum of loaded adapters
     cache_max_bytes: int
     engine: Literal["sim", "vllm"]
     engine_python: str = sys.executable
     model_dir: str = "no-model"
-    adapter_load_ms: float = 20.0  # of a simulated engine: what vLLM took for such an adapter (17 to 23 ms)
+    adapter_load_ms: float = 20.0  # for simulated engines; vLLM took 17 to 23 ms for such an adapter
     context_tokens: int = 2048
-    engine_flags: tuple[str, ...] = ()  # after all others
-    ttft_slo_ms: int | None = None  # what is promised; None: the defaults, by which requests wait in the gateway
-    gateway_settings: tuple[tuple[str, str], ...] = ()  # without the prefix
-    gateway_module: tuple[str, ...] = ("functions.gateway",)  # and its arguments
+    engine_flags: tuple[str, ...] = ()  # placed after all other flags
+    ttft_slo_ms: int | None = None  # promised TTFT; None means the default admission policy
+    gateway_settings: tuple[tuple[str, str], ...] = ()  # names without the prefix SHOAL_GATEWAY_
+    gateway_module: tuple[str, ...] = ("functions.gateway",)  # module, then its arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Fleet:
         return self._sum(_ANSWERS)
 
     def requests_by_tier(self) -> Counter[str]:
-        """Where simulated engines found the adapters of their requests; empty for real ones, which do not say."""
+        """Count the requests of simulated engines by adapter tier. Real engines do not report it: empty."""
         found: Counter[str] = Counter()
         for replica in self.replicas:
             answer = httpx.get(f"http://127.0.0.1:{replica.engine_port}/sim/adapters", timeout=10)
@@ -97,7 +97,7 @@ class Fleet:
         return found
 
     def fetches(self) -> Counter[tuple[int, str]]:
-        """How often each digest was fetched on each node."""
+        """Return the number of fetches by node and digest."""
         found: Counter[tuple[int, str]] = Counter()
         for replica in self.replicas:
             found.update((replica.node, digest) for digest in _FETCHED.findall(replica.log.read_text()))
@@ -113,7 +113,7 @@ class Fleet:
 
 @contextmanager
 def running(folder: Path, shape: Shape, digests: list[Digest], s3_port: int) -> Iterator[Fleet]:
-    """Everything up, every adapter that is loaded ahead in its engine."""
+    """Run the fleet; it is yielded when gateway and agents are ready."""
     pepper, entropy = secrets.token_hex(16), secrets.token_bytes(32)
     api_key = keys.mint("bench", "bench", entropy)
     _write_secrets(folder, pepper)
@@ -239,7 +239,7 @@ def _wait_ready(port: int, log: Path) -> None:
 
 
 def _quiet_ports(count: int) -> list[int]:
-    """Free ports below those that the system gives to outgoing connections, which take one at any moment."""
+    """Return free ports below the ephemeral range, from which outgoing connections take ports at any moment."""
     port, found = 16_384, list[int]()
     while len(found) < count:
         port += 1 + secrets.randbelow(50)

@@ -1,7 +1,7 @@
-"""The adapters: valid LoRA weights for SmolLM2-135M, each unlike the others, published as fast as the store takes them.
+"""Generated adapters: valid and distinct LoRA weights for SmolLM2-135M, published to the store by 4 threads.
 
-Rank 8 on q_proj and v_proj of 30 layers in float16 is 0.92 MB. The B sides are zero, as before training, but for two
-numbers that tell the adapters apart: a real engine does all the work.
+Rank 8 on q_proj and v_proj of 30 layers in float16 is 0.92 MB. The B matrices are zero, as before training, except for
+two numbers that make each adapter distinct. A real engine does the same work for them as for trained weights.
 """
 
 import json
@@ -23,7 +23,7 @@ def model_of(number: int) -> ModelId:
 
 
 def publish_all(store: S3Store, folder: Path, count: int) -> list[Digest]:
-    """Digests by number."""
+    """Publish `count` adapters and return their digests, ordered by number."""
     template = _weights()
 
     def publish(number: int) -> Digest:
@@ -42,7 +42,7 @@ def publish_all(store: S3Store, folder: Path, count: int) -> list[Digest]:
 
 
 def _mark(number: int) -> bytes:
-    """Two half floats below 1 that tell the number: k / 1,024 is exact."""
+    """Encode the number as two half floats below 1: k / 1,024 is exact."""
     return struct.pack("<ee", number // 1024 / 1024, number % 1024 / 1024)
 
 

@@ -1,4 +1,4 @@
-"""The load: requests begun at random moments at a steady rate, whatever becomes of those before; models by Zipf's law
+"""Open-loop load: requests start at random times at a steady mean rate; models follow Zipf's law
 (`loadtests.popularity`)."""
 
 import asyncio
@@ -22,9 +22,9 @@ _TIMEOUT_S = 60.0
 class Sample:
     at_s: float  # since the load began
     status: int  # 0: no answer
-    code: str  # of the error, or ""
+    code: str  # error code, or ""
     ttft_ms: float
-    load_ms: float | None  # the wait for the adapter, where it was cold
+    load_ms: float | None  # wait for the adapter; None if it was warm
 
     @property
     def good(self) -> bool:
@@ -34,7 +34,7 @@ class Sample:
 async def offer(
     url: str, api_key: str, popularity: Popularity, rate_per_s: float, seconds: float, tell: Callable[[int], None]
 ) -> list[Sample]:
-    """Every request's sample, in the order of their ends."""
+    """Send the load for `seconds` and return the samples, ordered by when each request ended."""
     rng = random.Random(7)
     samples: list[Sample] = []
     limits = httpx.Limits(max_connections=2000, max_keepalive_connections=200)

@@ -1,5 +1,5 @@
-"""`make bench`: what the gateway costs, side by side with no gateway, in one run.
+"""`make bench`: cost of shoal's gateway, compared with other gateways and with no gateway in one run.
 
-Absolute figures move with the machine, ratios hold; so every row is measured in the same run, interleaved over rounds,
-and the median is shown with its range. CPU is that of the gateway process alone, from the kernel's own accounting.
+Absolute figures vary with the machine, but ratios are stable. All rows are therefore measured in the same run,
+interleaved over rounds, and shown as a median with its range. CPU time is that of the gateway process, from the kernel.
 """

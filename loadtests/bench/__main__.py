@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
 
 
 def _setting(plan: Plan) -> str:
-    """What the figures were taken in; the load is that of others, before the run adds its own."""
+    """Return date, machine and plan. The load average is taken before the run adds its own load."""
     return (
         f"{time.strftime('%Y-%m-%d')}, {_machine()}, load average {os.getloadavg()[0]:.1f}; {plan.replicas} replicas, "
         f"{plan.rounds} rounds, {plan.streams:,} open streams at most"

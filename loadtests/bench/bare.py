@@ -1,7 +1,8 @@
-"""The lane without a kernel, `python -m loadtests.bench.bare`: microseconds of its own Python, per request and chunk.
+"""`python -m loadtests.bench.bare`: CPU time of the fast lane's own Python, in microseconds per request and per chunk.
 
-Both transports are played, so that what is left is parsing, deciding, accounting and formatting. The least of many
-repeats hardly moves on a busy machine, where the real bench's figures do: this is for before and after a change.
+Both transports are fakes without sockets, so only parsing, deciding, accounting and formatting are measured. The
+minimum of many repeats hardly varies on a busy machine, unlike the figures of `make bench`. Compare it before and after
+a change.
 """
 
 import argparse
@@ -38,7 +39,7 @@ _REPEATS = 15
 
 
 class Transport:
-    """Takes what is written and never blocks."""
+    """A transport that passes each write to `on_write` and never blocks."""
 
     def __init__(self, on_write: Callable[[bytes], None] = lambda data: None) -> None:
         self.write = on_write
@@ -47,10 +48,10 @@ class Transport:
         return False
 
     def get_extra_info(self, name: str) -> None:
-        """It has no socket."""
+        """Return None: there is no socket."""
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """It takes everything."""
+        """Ignore the limits: writes never wait."""
 
     def pause_reading(self) -> None:
         pass
@@ -71,10 +72,10 @@ class Bare:
         lane: type[LaneProtocol] = LaneProtocol,
         other: Callable[[Services], Services] = lambda services: services,
     ) -> None:
-        """Not `traced`: as if nobody kept rows of requests, which no deployed gateway can be. So are other lanes than
-        the gateway's and what `other` makes of its services."""
+        """Build the gateway. `traced=False` removes the trace rows, `lane` replaces the protocol class and `other`
+        replaces services; no deployed gateway can be configured so."""
         api_key = keys.mint("bench", "bench", bytes(32))
-        limits = replace(limits or Limits(), upstream_keep_alive_s=1e9)  # played connections do not age
+        limits = replace(limits or Limits(), upstream_keep_alive_s=1e9)  # fake connections do not expire
         services = make_services(
             pepper=_PEPPER.encode(),
             limits=limits,

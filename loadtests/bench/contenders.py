@@ -1,7 +1,7 @@
-"""Who is measured: shoal's gateway in three ways, its peers, and no gateway at all.
+"""The contenders of the bench: shoal's gateway in five configurations, its peers, and no gateway at all.
 
-Each is started as its own documentation says, before the same engines, with nothing but routing switched on; none of
-the peers checks keys or quotas here (litellm does its one key), which is in their favour.
+Each is started as its own documentation says, in front of the same engines, with only routing enabled. The peers check
+neither keys nor quotas here (litellm checks its one key), which is an advantage for them.
 """
 
 import json
@@ -24,12 +24,12 @@ from loadtests.bench.processes import free_ports, kill, spawn
 
 _NO_HEADERS = b""
 _SERVES_S = 60.0
-_ALIVE = (200, 401, 404)  # it speaks; whether it has found its engines is asked by the first request
+_ALIVE = (200, 401, 404)  # the process answers; `_until_it_serves` checks that it has found its engines
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a contender is started in."""
+    """Everything that a contender needs to start."""
 
     folder: Path
     behind: Backdrop
@@ -43,7 +43,7 @@ Starter = Callable[[Setting], AbstractContextManager[Rig]]
 @dataclass(frozen=True, slots=True)
 class Contender:
     start: Starter
-    rounds: int = 99  # at most: one that takes half a minute to start, and is 100 times off, needs no range
+    rounds: int = 99  # maximum; a contender that starts in half a minute and is 100 times slower needs no range
 
 
 def _shoal(way: str) -> Starter:
@@ -60,7 +60,7 @@ def _shoal(way: str) -> Starter:
 
 @contextmanager
 def _two_processes(setting: Setting) -> Iterator[Rig]:
-    """Behind one port, on one core: what the second one costs."""
+    """Start two gateway processes behind one port on one core, to show what the second process costs."""
     shared = {"SHOAL_GATEWAY_REUSE_PORT": "true"}
     with gateway(setting.folder, setting.behind, environment=shared) as first:
         (setting.folder / "second").mkdir()
@@ -71,7 +71,7 @@ def _two_processes(setting: Setting) -> Iterator[Rig]:
 
 @contextmanager
 def _rows_to_files(setting: Setting) -> Iterator[Rig]:
-    """With all that a row costs: the lane's part and the writing thread's."""
+    """Start a gateway that writes trace rows to files: the cost includes the lane's part and the writing thread's."""
     with gateway(setting.folder, setting.behind, environment={"SHOAL_GATEWAY_TRACE_DIR": str(setting.folder)}) as bench:
         yield _rig(setting, Target(bench.plain_port, _bearer(bench)), (bench.gateway_pid,))
 
@@ -82,7 +82,7 @@ def _direct(setting: Setting) -> Iterator[Rig]:
 
 
 def _router(name: str, module: str, policy: str, log_level: str) -> Starter:
-    """sglang-router and vllm-router: one was made from the other, and they take the same arguments."""
+    """Return a starter of sglang-router or vllm-router: one is a fork of the other, with the same arguments."""
 
     @contextmanager
     def start(setting: Setting) -> Iterator[Rig]:
@@ -169,7 +169,7 @@ def _running(setting: Setting, command: list[str], target: Target, alive_path: s
 
 
 def _until_it_serves(rig: Rig, log_file: Path) -> None:
-    """Routers answer before they have found all their engines: until half a second of requests has no failure."""
+    """Wait until half a second of requests has no failure: routers answer before they have found all their engines."""
     give_up_s = time.monotonic() + _SERVES_S
     while time.monotonic() < give_up_s:
         tally = uvloop.run(closed_loop(rig.target, [body(1024)], connections=4, seconds=0.5))

@@ -1,7 +1,7 @@
-"""What 10,000 models and 50,000 tenants cost: `python -m loadtests.bench.control_plane [--small] [-o json]`.
+"""Cost of 10,000 models and 50,000 tenants: `python -m loadtests.bench.control_plane [--small] [-o json]`.
 
-From YAML to a swap in a gateway under load, with a real registry and a real gateway. Two CPUs and some minutes; figures
-of a busy machine are too high, never too low.
+Measures every step from YAML to a snapshot swap in a gateway under load, with a real registry and a real gateway. Needs
+two CPUs and some minutes. On a busy machine the figures are too high, never too low.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def compiled(loaded: Loaded, epoch: int = 1) -> Snapshot:
 
 
 def changed(content: Indexed, epoch: int, count: int = 1) -> Indexed:
-    """The next content, in which so many tenants have another tier."""
+    """Return the next content, in which `count` tenants have another tier."""
     tenants = list(content.snapshot.tenants)
     at = [index for index, tenant in enumerate(tenants) if tenant.name.startswith("tenant-")]
     for index in at[epoch % 97 :: max(1, len(at) // count)][:count]:
@@ -69,7 +69,7 @@ def changed(content: Indexed, epoch: int, count: int = 1) -> Indexed:
 
 
 def compiling(folder: Path, models: int, tenants: int, rows: Rows) -> Indexed:
-    """From files to a content, the first time and after one tenant was edited."""
+    """Measure the way from files to an indexed snapshot, the first time and after one file was edited."""
     rows["YAML"] = f"{fleet_config.write(folder, models, tenants) / 1e6:.1f} MB"
     cache = ParseCache()
     timed(rows, "load, cold", lambda: load_directory([folder], relative_to=folder, cache=cache))
@@ -93,7 +93,7 @@ def compiling(folder: Path, models: int, tenants: int, rows: Rows) -> Indexed:
 
 
 def computing(content: Indexed, folder: Path, rows: Rows) -> None:
-    """What a follower's thread computes for each kind of answer, and how long it keeps the interpreter at a time."""
+    """Measure a follower's CPU time for each kind of registry answer, and its longest slice without a yield."""
     whole = list(documents.in_chunks(b"".join(documents.full_lines(content.snapshot))))
     gc.collect()
     gc.freeze()
@@ -115,7 +115,7 @@ def _reading(delta: list[bytes], base: Indexed) -> Callable[[Breathe], Indexed]:
 
 @contextmanager
 def registry(folder: Path) -> Iterator[tuple[str, int]]:
-    """A registry process: its address and its pid."""
+    """Run a registry process; yield its URL and its pid."""
     port = free_port()
     (folder / "token").write_text(_TOKEN)
     environment = {
@@ -126,7 +126,7 @@ def registry(folder: Path) -> Iterator[tuple[str, int]]:
     }
     with (folder / "registry.log").open("wb") as log:
         child = spawn([sys.executable, "-m", "functions.registry"], log, 1, environment)
-        os.setpriority(os.PRIO_PROCESS, child.pid, 10)  # it shares a CPU with the clients, whose clocks count
+        os.setpriority(os.PRIO_PROCESS, child.pid, 10)  # it shares a CPU with the clients, whose latencies are measured
         try:
             _until_ready(f"http://127.0.0.1:{port}/readyz")
             yield f"http://127.0.0.1:{port}", child.pid
@@ -147,7 +147,7 @@ def _until_ready(url: str) -> None:
 
 
 async def swapping(url: str, folder: Path, content: Indexed, rounds: int, rows: Rows) -> Indexed:
-    """Publications and swaps, with a probe on the loop that swaps."""
+    """Measure publications and swaps, with a probe of gaps on the event loop that swaps."""
     rig = Rig(url, _TOKEN, folder / "cache")
     took_ms, size_bytes = await rig.publish(content, None)
     rows["publish the whole"] = f"{took_ms:,.0f} ms, {size_bytes / 1e6:.1f} MB"
@@ -177,7 +177,7 @@ async def swapping(url: str, folder: Path, content: Indexed, rounds: int, rows: 
 
 
 async def under_load(bench: Bench, rig: Rig, documents_: list[bytes], pause_s: float, seconds: float) -> Tally:
-    """The gateway's clients, while a document is published every `pause_s`."""
+    """Run the gateway's clients while a document is published every `pause_s`."""
     target = Target(bench.plain_port, b"authorization: Bearer %b\r\n" % bench.api_key.encode())
 
     async def publish() -> None:
@@ -194,7 +194,7 @@ async def under_load(bench: Bench, rig: Rig, documents_: list[bytes], pause_s: f
 async def _rounds_under_load(bench: Bench, url: str, folder: Path, held: Indexed, seconds: float, rows: Rows) -> None:
     rig = Rig(url, _TOKEN, folder / "unused")
     await rig.publish(held, None)
-    await asyncio.sleep(5.0)  # the gateway takes it up
+    await asyncio.sleep(5.0)  # the gateway swaps to it
     for name, count, pause_s in (
         ("no swap", 0, 1.0),
         ("a swap every 0.5 s, 1 tenant", 1, 0.5),
@@ -203,7 +203,7 @@ async def _rounds_under_load(bench: Bench, url: str, folder: Path, held: Indexed
         ("no swap, again", 0, 1.0),
     ):
         deltas: list[bytes] = []
-        for _ in range(int(seconds / pause_s) - 1 if count else 0):  # made beforehand: the clients share this process
+        for _ in range(int(seconds / pause_s) - 1 if count else 0):  # before the load: clients share this process
             base, held = held, changed(held, held.snapshot.epoch + 1, count)
             deltas.append(rig.delta(held, base))
         gc.collect()
@@ -213,7 +213,7 @@ async def _rounds_under_load(bench: Bench, url: str, folder: Path, held: Indexed
 
 
 def serving(url: str, registry_pid: int, folder: Path, content: Indexed, seconds: float, rows: Rows) -> None:
-    """A gateway under load, with and without swaps."""
+    """Measure a gateway under load, with and without swaps."""
     with started(folder, ControlPlane(url, _TOKEN, content.snapshot)) as bench:
         rows["memory of the gateway"] = f"{resident_kib(bench.gateway_pid) / 1024:.0f} MiB"
         held = indexed(msgspec.structs.replace(bench.snapshot, epoch=bench.snapshot.epoch + 1))
@@ -236,7 +236,7 @@ def _p99(values: list[float]) -> float:
 
 
 def measure(models: int, tenants: int, rounds: int, seconds: float, rows: Rows, report: Callable[[str], None]) -> None:
-    """Fills the rows as it goes, so that what was measured is there even if something fails."""
+    """Run all parts. Each fills `rows` as it goes, so that a failure later loses no figure."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         report("compiling")

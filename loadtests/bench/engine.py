@@ -1,8 +1,8 @@
-"""A fake fleet for the bench: engines on many ports in one process, which cost as little as Python allows.
+"""A fake fleet for the bench: engines on many ports in one process, with as little CPU time as Python allows.
 
-Each port is one replica. It answers at once, or streams: then it takes steps as an engine does, each of which writes to
-all of its streams. Any GET is answered too, so that routers find it healthy; with a query it changes how the whole
-fleet behaves (`Pace`), and it always tells how many requests are open. Run as a process:
+Each port is one replica. It answers immediately, or streams in steps as an engine does: each step writes to all of its
+streams. Every GET is answered with 200, so that routers find the replica healthy, and with the number of open
+requests. A GET with a query changes the behaviour of the whole fleet (`Pace`). Run as a process:
 `python -m loadtests.bench.engine EVENTS INTERVAL_MS PORT…`.
 """
 
@@ -21,7 +21,7 @@ _EVENT = (
     b'"model":"acme/bench@sha256:abababababababab","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,'
     b'"finish_reason":null}],"system_fingerprint":"vllm-0.32.0"}\n\n'
 )
-# The same as an engine writes it that was asked for usage with each event, as gateways ask.
+# The same event with usage, which gateways request for each event (`continuous_usage_stats`).
 _COUNTED_EVENT = _EVENT.replace(
     b',"system_fingerprint":"vllm-0.32.0"}',
     b',"usage":{"prompt_tokens":250,"total_tokens":280,"completion_tokens":30,"completion_tokens_details":null}}',
@@ -40,7 +40,7 @@ _ANSWER_BODY = (
 )
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _STREAMS = (b'"stream":true', b'"stream": true')
-_LOOKED_AT_BYTES = 1024  # of a body's beginning and of its end: nobody has the field in the middle of a prompt
+_LOOKED_AT_BYTES = 1024  # searched at a body's start and at its end; `stream` is never in the middle of a prompt
 _METADATA = {"is_generation": True, "status": "ok", "data": [{"id": "bench", "object": "model"}]}
 
 
@@ -59,12 +59,12 @@ _LAST = _chunk(_USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 @dataclass(slots=True)
 class Pace:
-    """How streams run, for all ports alike."""
+    """Behaviour of the streams of all ports."""
 
     events: int
     interval_ms: float
     prefill_ms: float = 0.0
-    burst: int = 1  # events a write
+    burst: int = 1  # events per write
     open: int = 0  # requests under way
     chunk: bytes = EVENT_CHUNK
 
@@ -77,7 +77,7 @@ class Pace:
 
 
 class Replica:
-    """One port: its streams take each step together."""
+    """One port; each step writes to all of its streams."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
@@ -96,7 +96,7 @@ class Replica:
 
     def _step(self) -> None:
         self._stepping = bool(self._streams)
-        if self._stepping:  # the next step is timed from now, so that late ones do not pile up
+        if self._stepping:  # the next step counts from now, so that late steps do not accumulate
             self._loop.call_later(self.pace.interval_ms / 1000, self._step)
         for stream in tuple(self._streams):
             stream.step()
@@ -123,7 +123,7 @@ class FakeEngine(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._transport.close()  # a router that asks whether this speaks HTTP/2
+            self._transport.close()  # a router that tries HTTP/2
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -148,7 +148,7 @@ class FakeEngine(asyncio.Protocol):
             self._open = True
             self._replica.pace.open += 1
             prefill_ms = self._replica.pace.prefill_ms
-            if prefill_ms:  # as vLLM does, the head comes at once, and nothing else before the first token
+            if prefill_ms:  # as in vLLM, the head is sent immediately and nothing else before the first token
                 self._write(STREAM_HEAD)
                 asyncio.get_running_loop().call_later(prefill_ms / 1000, self._begin, b"")
             else:

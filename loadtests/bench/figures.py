@@ -1,7 +1,7 @@
-"""From samples to figures: medians with their range, ratios within a round, and whether a goal is met. Pure.
+"""Figures from samples: medians with their range, ratios within a round, and goals. Pure functions.
 
-A machine is faster in one minute than in the next, so that two figures are compared within a round only, where they
-were taken a minute apart, and a ratio is the median of the rounds' ratios, told with its range.
+A machine is faster in one minute than in the next. Two figures are therefore compared only within a round, in which
+they were measured about a minute apart. A ratio is the median of the rounds' ratios, shown with its range.
 
 Worked example (test_a_ratio_is_taken_within_each_round): shoal took 40, 40 and 90 us in three rounds, sglang-router 80,
 100 and 180, the third on a busy machine. The ratios are 0.5, 0.4 and 0.5, so 0.50 [0.40-0.50].
@@ -50,20 +50,20 @@ def spread(samples: Samples, contender: str, figure: str) -> Spread | None:
 
 
 def ratio(samples: Samples, contender: str, base: str, figure: str) -> Spread | None:
-    """`contender` over `base`, of the rounds that have both."""
+    """Return `contender` divided by `base`, from the rounds that have both."""
     own, other = samples.get((contender, figure), {}), samples.get((base, figure), {})
     return Spread.of(own[number] / other[number] for number in own if other.get(number))
 
 
 def added(samples: Samples, contender: str, figure: str, base: str = "direct") -> Spread | None:
-    """What `contender` takes more than `base`, of the rounds that have both."""
+    """Return `contender` minus `base`, from the rounds that have both."""
     own, other = samples.get((contender, figure), {}), samples.get((base, figure), {})
     return Spread.of(own[number] - other[number] for number in own if number in other)
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What shoal's gateway has to hold: a figure, or its ratio to a peer's, at most so much."""
+    """Upper bound of a figure of shoal's gateway, of its ratio to a peer's, or of its difference from `direct`."""
 
     words: str
     figure: str
@@ -88,7 +88,7 @@ GOALS = (
 
 
 def reached(samples: Samples, goal: Goal, contender: str = "shoal") -> Spread | None:
-    """Where a contender is, in the goal's own unit; None where the run did not measure it."""
+    """Return the contender's figure in the goal's unit, or None if the run did not measure it."""
     if goal.kind == "ratio":
         return ratio(samples, contender, goal.peer, goal.figure)
     if goal.kind == "added":

@@ -1,6 +1,6 @@
-"""A configuration of the size that the control plane is made for: 10,000 models, 50,000 tenants with 2 keys, 20 pools.
+"""A configuration of the size that the control plane supports: 10,000 models, 50,000 tenants with 2 keys, 20 pools.
 
-Files are as people would keep them: 250 tenants or 100 models in each.
+Each file has 250 tenants or 100 models.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def tenant(number: int, tier: str = "standard") -> str:
 
 
 def files(models: int = MODELS, tenants: int = TENANTS) -> Iterator[tuple[str, str]]:
-    """Name and text of each file."""
+    """Yield name and text of each file."""
     yield "policies/quotas.yaml", _TIER
     yield "inferenceservices/pools.yaml", "---\n".join(_service(number) for number in range(POOLS))
     for start in range(0, tenants, TENANTS_A_FILE):
@@ -40,7 +40,7 @@ def files(models: int = MODELS, tenants: int = TENANTS) -> Iterator[tuple[str, s
 
 
 def write(folder: Path, models: int = MODELS, tenants: int = TENANTS) -> int:
-    """All of it below `folder`; bytes written."""
+    """Write all files below `folder` and return the number of bytes."""
     size_bytes = 0
     for name, text in files(models, tenants):
         path = folder / name

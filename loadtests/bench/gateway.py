@@ -1,7 +1,7 @@
 """shoal's gateway as it is deployed, for the benches: a real bus, a fleet that sends heartbeats, and a cached snapshot.
 
-Unless one is named, no registry runs: the gateway starts from its cache, as it would with the control plane gone. Every
-limit of the tenant's tier is there, high enough that it is checked, counted and told, and never reached.
+Without a named control plane no registry runs: the gateway starts from its cached snapshot. The tenant's tier has every
+limit, so high that each is checked, counted and reported but never reached.
 """
 
 import secrets
@@ -54,7 +54,7 @@ _NEVER_REACHED = QuotaLimitsPart(
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """A registry to follow, and what else is in the snapshot besides the bench's own tenant."""
+    """A registry to follow, and a snapshot that is joined with the bench's own tenant."""
 
     registry_url: str
     token: str
@@ -63,7 +63,7 @@ class ControlPlane:
 
 @dataclass(frozen=True, slots=True)
 class Backdrop:
-    """What stands behind every gateway of a run: the fake fleet, and a bus that tells shoal's gateway of it."""
+    """Ports of the fake fleet and of the bus that carries its heartbeats; all gateways of a run share them."""
 
     engine_ports: tuple[int, ...]
     bus_port: int
@@ -77,12 +77,12 @@ class Bench:
     ca_file: Path
     api_key: str
     pepper: str
-    snapshot: Snapshot  # what the gateway starts from
+    snapshot: Snapshot  # the gateway's cached snapshot at its start
 
 
 @contextmanager
 def backdrop(folder: Path, replicas: int, events: int, interval_ms: float) -> Iterator[Backdrop]:
-    """Engines, bus and heartbeats, on CPU 1."""
+    """Run engines, bus and heartbeats on CPU 1."""
     bus_port, *engine_ports = free_ports(1 + replicas)
     server = Path(_valkey_package).parent / "bin" / "valkey-server"
     ports = [str(port) for port in engine_ports]
@@ -108,7 +108,7 @@ def gateway(
     environment: dict[str, str] | None = None,
     like: Bench | None = None,
 ) -> Iterator[Bench]:
-    """One gateway, on CPU 0; its key and plain port are those of `like`, where one is given that shares them."""
+    """Run one gateway on CPU 0. With `like`, it shares that gateway's key and plain port."""
     pepper, api_key = secrets.token_hex(16), keys.mint("bench", "bench", secrets.token_bytes(32))
     if like is not None:
         pepper, api_key = like.pepper, like.api_key
@@ -145,13 +145,13 @@ def gateway(
 
 @contextmanager
 def started(folder: Path, control_plane: ControlPlane | None = None) -> Iterator[Bench]:
-    """A gateway before one replica that answers at once."""
+    """Run a gateway in front of one replica."""
     with backdrop(folder, 1, 64, 10.0) as behind, gateway(folder, behind, control_plane) as bench:
         yield bench
 
 
 def wait_ready(child: subprocess.Popen[bytes], url: str, log: Path, ready: tuple[int, ...] = (200,)) -> None:
-    """Until the process answers there; RuntimeError with its last words where it does not."""
+    """Wait until the process answers at `url`; raise RuntimeError with the end of its log if it does not."""
     give_up_s = time.monotonic() + _START_S
     while time.monotonic() < give_up_s and child.poll() is None:
         try:
@@ -193,7 +193,7 @@ def _joined(own: Snapshot, snapshot: Snapshot) -> Snapshot:
         section: tuple(sorted((*getattr(own, section), *getattr(snapshot, section)), key=name_of(section)))
         for section in SECTIONS
     }
-    return msgspec.structs.replace(own, epoch=snapshot.epoch + 1, **sections)  # later than what the registry has
+    return msgspec.structs.replace(own, epoch=snapshot.epoch + 1, **sections)  # later than the registry's epoch
 
 
 def _certificate(folder: Path) -> Path:

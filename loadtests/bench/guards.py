@@ -1,18 +1,17 @@
-"""What each guard of the lane costs, `python -m loadtests.bench.guards`: microseconds per request and chunk, with it
-and without.
+"""`python -m loadtests.bench.guards`: cost of each guard of the fast lane, in microseconds per request and per chunk.
 
-Without a guard is as if nobody had written it: what it does is replaced here, by nothing or by as little as serves an
-honest client; no deployed gateway can be so. As in `bare` there is no kernel. A slice with all guards stands right
-beside one without the guard, so that a ratio is of the same few milliseconds of the machine; ratios are told by their
-median and the middle half of them. `nothing` is a whole gateway twice: what is no further from 1 is within noise.
+Each guard is replaced here by nothing, or by the minimum that an honest client needs; no deployed gateway can be
+configured so. As in `bare`, no sockets are involved. A slice with all guards runs right before or after a slice without
+the guard, so that both see the same few milliseconds of the machine. Ratios are shown as a median and the middle half.
+`nothing` compares a complete gateway with itself: a ratio that is no further from 1 is noise.
 
-    head         bounds of a head's bytes and headers
-    connections  places, strangers and known ones, and the clock between two requests
-    bodies       bound of a body, and the memory that all share
-    JSON         its depth and number of values
+    head         limits of a head's bytes and headers
+    connections  limits of connections, known and unknown, and the timeout between two requests
+    bodies       limit of a body, and the memory that all bodies share
+    JSON         limits of depth and number of values
     fields       allow-list of the route
-    quarantine   of prompts that replicas fail by
-    silence      of replicas with work in hand
+    quarantine   quarantine of prompts on which replicas fail
+    silence      detection of silent replicas with running requests
 """
 
 import argparse
@@ -104,12 +103,12 @@ def _deaf(services: Services) -> Services:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """A gateway that lacks something."""
+    """The replacements that make a gateway without one guard or without all."""
 
     protocol: type[LaneProtocol] = LaneProtocol
     limits: Limits = Limits()  # noqa: RUF009 - frozen
     others: tuple[Callable[[Services], Services], ...] = ()
-    replaced: tuple[tuple[Any, str, Any], ...] = ()  # module, name, by what
+    replaced: tuple[tuple[Any, str, Any], ...] = ()  # module, name, replacement
 
     def bare(self) -> Bare:
         def other(services: Services) -> Services:
@@ -145,7 +144,7 @@ GUARDS = {
 
 
 def _works(without: Without) -> dict[str, Callable[[], object]]:
-    """One request or chunk, on a gateway of its own."""
+    """Return functions that process one request or chunk, each on its own gateway."""
     found: dict[str, Callable[[], object]] = {}
     with without.in_force():
         for name, size_bytes in _REQUEST_BYTES.items():
@@ -165,15 +164,15 @@ def _slice_us(work: Callable[[], object], runs: int) -> float:
 
 
 async def measure(rounds: int) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """By guard and what is measured: microseconds with it and without, in pairs."""
+    """Return pairs of microseconds with and without the guard, by guard and by kind of work."""
     with_all = _works(Without())
     lacking = {name: _works(without) for name, without in GUARDS.items()}
     pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for number in range(rounds + 1):  # the first one warms up
+    for number in range(rounds + 1):  # round 0 is the warm-up
         for name, without in GUARDS.items():
             for what, runs in _RUNS.items():
                 found_us = {}
-                for is_guarded in (number % 2 == 0, number % 2 == 1):  # by turns: the first slice warms the caches
+                for is_guarded in (number % 2 == 0, number % 2 == 1):  # alternate: the first slice warms the caches
                     with (Without() if is_guarded else without).in_force():
                         found_us[is_guarded] = _slice_us((with_all if is_guarded else lacking[name])[what], runs)
                 if number:

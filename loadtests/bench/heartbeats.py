@@ -1,6 +1,6 @@
-"""The bench's agents: say every second that the fake engines are ready.
+"""The bench's agents: send a heartbeat of each fake engine every second.
 
-`python -m loadtests.bench.heartbeats BUS ENGINE…`, ports.
+Usage: `python -m loadtests.bench.heartbeats BUS_PORT ENGINE_PORT…`
 """
 
 import asyncio
@@ -20,7 +20,7 @@ async def send_heartbeats(bus_port: int, engine_ports: list[int]) -> None:
     sequence = 0
     while True:
         sequence += 1
-        with contextlib.suppress(BusUnavailable):  # the bus starts at the same time; the next heartbeat finds it
+        with contextlib.suppress(BusUnavailable):  # the bus may still be starting; the next round succeeds
             for number, port in enumerate(engine_ports):
                 await bus.publish(heartbeat(number, port, sequence))
         await asyncio.sleep(HEARTBEAT_INTERVAL_S)
@@ -36,7 +36,7 @@ def heartbeat(number: int, engine_port: int, sequence: int) -> Heartbeat:
         sequence=sequence,
         incarnation=1,
         sent_unix_s=time.time(),
-        kv_blocks_total=60_000,  # 960,000 tokens: never the reason to wait
+        kv_blocks_total=60_000,  # 960,000 tokens: no request waits for KV blocks
         adapters=(engine_name(MODEL, DIGEST),),
     )
 

@@ -1,7 +1,7 @@
-"""The bench's client: closed loops of requests, or many streams held open. Counts; never judges.
+"""The bench's client: closed loops of requests, or many streams held open. It only counts.
 
-It shares its CPU with the fake engines, so it does as little as it can; what is measured is the gateway's own CPU time,
-which does not grow when the client is slow.
+The client shares its CPU with the fake engines, so it does as little as possible. A slow client does not distort the
+main figure: the gateway's own CPU time.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from itertools import cycle
 import httptools
 
 _CHAT = b"/v1/chat/completions"
-_BATCH = 50  # connections opened at a time, so that no accept queue overflows
+_BATCH = 50  # connections opened concurrently, so that no accept queue overflows
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     port: int
-    headers: bytes  # whole header lines, each with its CRLF
+    headers: bytes  # complete header lines, each with its CRLF
     tls: ssl.SSLContext | None = None
-    warm_path: bytes = b""  # asked for first on every connection: off the fast lane it goes
+    warm_path: bytes = b""  # first request of every connection, which moves it off the fast lane
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ def request(target: Target, body: bytes) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One connection that asks again as soon as it was answered."""
+    """One connection that sends the next request as soon as the last one is answered."""
 
     def __init__(self, target: Target, requests: Sequence[bytes], tally: Tally, until_s: float) -> None:
         self._requests = cycle(requests)
@@ -90,7 +90,7 @@ class Client(asyncio.Protocol):
 async def closed_loop(
     target: Target, bodies: Sequence[bytes], connections: int, seconds: float, tally: Tally | None = None
 ) -> Tally:
-    """`connections` clients, each asking again as soon as it was answered, for `seconds`."""
+    """Run `connections` clients for `seconds`; each sends its next request as soon as the last one is answered."""
     tally = tally if tally is not None else Tally()
     loop = asyncio.get_running_loop()
     until_s = time.perf_counter() + seconds
@@ -106,11 +106,11 @@ async def closed_loop(
 
 
 class HeldStream(asyncio.Protocol):
-    """One stream, held open and read."""
+    """One stream that is held open and read."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
-        self._head_came = False  # a gateway may send it long before the first event
+        self._head_came = False  # a gateway may send the head long before the first event
         self.events = 0
         self.failed = False
 
@@ -129,7 +129,7 @@ class HeldStream(asyncio.Protocol):
 
 
 async def hold_streams(target: Target, body: bytes, count: int) -> list[HeldStream]:
-    """Open `count` streams, in small batches."""
+    """Open `count` streams in small batches."""
     loop = asyncio.get_running_loop()
     payload = request(target, body)
     streams: list[HeldStream] = []
@@ -143,7 +143,7 @@ async def hold_streams(target: Target, body: bytes, count: int) -> list[HeldStre
 
 
 async def tell_engines(port: int, **pace: float) -> int:
-    """Change how the fake fleet behaves (`engine.Pace`); returns how many requests it has open."""
+    """Change the fake fleet's behaviour (`engine.Pace`) and return the number of its open requests."""
     query = "&".join(f"{name}={value:f}" for name, value in pace.items())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

@@ -1,7 +1,7 @@
-"""What is measured of one gateway: each part is a few seconds of traffic and the figures that come of it.
+"""The parts of a measurement of one gateway: each is a few seconds of traffic and its figures.
 
-CPU is read while the traffic runs, from its middle, so that neither connecting nor closing counts. Parts marked `fresh`
-look at memory and get a process that nothing else has used.
+CPU time is read during the traffic, so that neither connecting nor closing counts. Parts marked `fresh` get a process
+that no other part has used.
 """
 
 import asyncio
@@ -23,30 +23,30 @@ _LINE = "The tide came in over the flats, and the birds that had fed there since
 _VARIANTS = 16  # prompts that share their first quarter, so that prefix caches have both hits and misses
 _ENDLESS = 1_000_000_000
 _OPENED_S = 90.0
-_LEFT_S = 4.0  # after this an engine that still works for nobody is not going to be told
+_LEFT_S = 4.0  # maximum wait for a gateway to close the engine's request after its client left
 _STALLED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """One running gateway (no `pids`: the engines alone) and how to reach what stands around it."""
+    """One running gateway and the addresses around it. Without `pids`, clients talk to the engines directly."""
 
     target: Target
     pids: tuple[int, ...]
     engine_port: int
-    streams: int  # as many as are to be held open at once
+    streams: int  # maximum of streams that are held open together
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     measure: Callable[[Rig], Awaitable[Figures]]
     fresh: bool = False
-    rounds: int = 99  # at most
+    rounds: int = 99  # maximum
     direct: bool = False  # also measured without a gateway
 
 
 def body(size_bytes: int, variant: int = 0, stream: bool = False) -> bytes:
-    """A chat of about so many bytes."""
+    """Return a chat request of about `size_bytes`."""
     shared = _LINE * (size_bytes // 4 // len(_LINE))
     own = f"Page {variant}. {_LINE}" * (1 + size_bytes // len(_LINE))
     prompt = (shared + own)[: size_bytes - 130]
@@ -123,7 +123,7 @@ async def _memory(rig: Rig) -> Figures:
 
 
 async def _leaving(rig: Rig) -> Figures:
-    """Clients that go while the engine still reads their prompt: how long until it is told?"""
+    """Measure the time until the engine's requests are closed after clients left during prefill."""
     await _warm_up(rig)
     await tell_engines(rig.engine_port, events=_ENDLESS, interval_ms=50, prefill_ms=3000 * _LEFT_S)
     held = await hold_streams(rig.target, body(1024, stream=True), 20)
@@ -138,7 +138,7 @@ async def _leaving(rig: Rig) -> Figures:
 
 
 async def _stalled(rig: Rig) -> Figures:
-    """A client that stops reading while its engine writes 17 MB/s: what piles up in the gateway?"""
+    """Measure the growth of the gateway's memory while a client stops reading and its engine writes 17 MB/s."""
     await _warm_up(rig)
     before_kib = resident_of_all_kib(rig.pids)
     await tell_engines(rig.engine_port, events=_ENDLESS, interval_ms=1, burst=64)
@@ -167,12 +167,12 @@ PARTS = {
 
 
 async def _warm_up(rig: Rig) -> None:
-    """Ordinary requests, so that what a process allocates once is not taken for what a stream costs."""
+    """Send ordinary requests, so that one-time allocations of the process do not count as the cost of a stream."""
     await closed_loop(rig.target, [body(1024)], _CONNECTIONS, 1.0)
 
 
 async def _all_begun(held: list[HeldStream]) -> None:
-    """Until every stream has had an event or failed; those that have neither by then count as failed."""
+    """Wait until every stream has had an event or failed; after 90 s the rest counts as failed."""
     for _ in range(int(_OPENED_S / 0.05)):
         if all(stream.events or stream.failed for stream in held):
             return
@@ -184,7 +184,7 @@ def _events(held: list[HeldStream]) -> int:
 
 
 async def _release(rig: Rig, held: list[HeldStream]) -> int:
-    """Close them, wait until the engines are idle, and say how many had failed."""
+    """Close the streams, wait until the engines are idle, and return the number of failed streams."""
     failed = sum(stream.failed or not stream.events for stream in held)
     for stream in held:
         stream.transport.abort()  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ async def _release(rig: Rig, held: list[HeldStream]) -> int:
 
 
 async def _until_open(rig: Rig, count: int, within_s: float) -> None:
-    """Until the engines have so many requests open, or the time is over."""
+    """Wait until the engines have `count` open requests, or until the time is over."""
     for _ in range(int(within_s / 0.01)):
         if await tell_engines(rig.engine_port) == count:
             return

@@ -1,7 +1,7 @@
-"""Other gateways, each in an environment of its own under `.bench/`: `python -m loadtests.bench.peers` makes them all.
+"""Virtual environments of the other gateways under `.bench/`; `python -m loadtests.bench.peers` creates them all.
 
-Versions are pinned in `peers.txt`, since figures of an unnamed version say nothing. An environment is made once; its
-mark is written last, so that a run that was stopped half-way is done again.
+Versions are pinned in `peers.txt`, because figures of an unknown version are useless. An environment is created once.
+Its mark is written last, so that an interrupted installation is repeated.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ REQUIREMENTS = {
 
 
 def bin_of(name: str, console: Console) -> Path:
-    """The environment's programs; made where it is not there or has another version."""
+    """Return the environment's `bin` folder. Create the environment if it is missing or has another version."""
     environment = HOME / name
     mark = environment / ".made"
     pinned = pin_of(name)
@@ -35,7 +35,7 @@ def bin_of(name: str, console: Console) -> Path:
 
 
 def pin_of(name: str) -> str:
-    """`name==version`, as the constraints have it."""
+    """Return `name==version` from the constraints."""
     lines = _CONSTRAINTS.read_text().splitlines()
     return next(line.strip() for line in lines if line.startswith(f"{name}=="))
 

@@ -1,7 +1,7 @@
-"""The run as a picture: one panel a measure, one bar a gateway, a dashed line where shoal's goal is. Plain SVG.
+"""A run as SVG: one panel per measure, one bar per gateway, and a dashed line at shoal's goal.
 
-Each panel has its own scale, since microseconds and KiB have nothing to say to each other. It ends at a few times
-shoal's and sglang-router's figures: who is beyond gets a bar that is cut off, and the number says how far.
+Each panel has its own scale, because units differ. The scale ends at 2.2 times the largest figure of shoal and
+sglang-router. A longer bar is cut off, and its number shows the value.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from loadtests.bench.report import NO_COST, ROWS, Row, cell, value
 _PANEL_WIDTH, _BAR_HEIGHT, _GAP, _NAME_WIDTH, _VALUE_WIDTH = 560, 16, 6, 170, 130
 _BAR_WIDTH = _PANEL_WIDTH - _NAME_WIDTH - _VALUE_WIDTH
 _TITLE_HEIGHT, _MARGIN, _COLUMNS = 30, 24, 2
-_LONGEST = 2.2  # of the scale's yardstick: longer bars are cut off
+_LONGEST = 2.2  # times the yardstick; longer bars are cut off
 _OWN, _OTHER, _INK, _FAINT, _GOAL = "#0b7285", "#adb5bd", "#212529", "#6c757d", "#c92a2a"
 
 
@@ -57,7 +57,7 @@ def _panel(samples: Samples, names: Sequence[str], row: Row) -> str:
 
 
 def _scale(found: dict[str, Spread | None]) -> float:
-    """What a bar of full length stands for."""
+    """Return the value of a bar of full length."""
     yardsticks = [figure.middle for name, figure in found.items() if figure and name.startswith(("shoal", "sglang"))]
     largest = max(figure.middle for figure in found.values() if figure)
     return max(min(largest, _LONGEST * max(yardsticks, default=largest)), 1e-9)
@@ -68,7 +68,7 @@ def _bar(y: float, figure: Spread | None, scale: float, color: str, decimals: in
         return [_text(_NAME_WIDTH, y + 12, "not measured", color=_FAINT)]
     length = min(1.0, figure.middle / scale) * _BAR_WIDTH
     parts = [f'<rect x="{_NAME_WIDTH}" y="{y}" width="{max(length, 1):.1f}" height="{_BAR_HEIGHT}" fill="{color}"/>']
-    if figure.middle > scale:  # torn off
+    if figure.middle > scale:  # cut off
         x = _NAME_WIDTH + _BAR_WIDTH - 16
         parts.append(f'<path d="M{x} {y + _BAR_HEIGHT} l8 -{_BAR_HEIGHT} h5 l-8 {_BAR_HEIGHT} z" fill="white"/>')
     elif figure.most > figure.least:
@@ -84,7 +84,7 @@ def _whisker(y: float, figure: Spread, scale: float) -> str:
 
 
 def _limit(samples: Samples, goal: Goal) -> float | None:
-    """The goal in the panel's unit."""
+    """Return the goal in the panel's unit."""
     if goal.kind != "ratio":
         return goal.at_most
     peer = spread(samples, goal.peer, goal.figure)

@@ -1,4 +1,4 @@
-"""Processes of the benches, and what the kernel says of them."""
+"""Processes of the benches: start, CPU pinning, and CPU time and memory from the kernel."""
 
 import os
 import resource
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-_CPUS = tuple(sorted(os.sched_getaffinity(0)))  # as the bench found them, before it pinned itself to one
-_SPARE_DESCRIPTORS = 1000  # of a process that holds streams: for all else that it has open
+_CPUS = tuple(sorted(os.sched_getaffinity(0)))  # read before the bench pins itself to one CPU
+_SPARE_DESCRIPTORS = 1000  # reserved for everything but the streams that a process holds
 
 
 def free_port() -> int:
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many at once, so that none is given twice."""
+    """Return `count` distinct free ports; all are held until the last is found."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -32,7 +32,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def cpu_us(pid: int) -> float:
-    """CPU time of all of a process's threads so far, from the scheduler's own count."""
+    """Return the CPU time of all threads of a process so far, from the scheduler's statistics."""
     total_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -43,12 +43,12 @@ def cpu_us(pid: int) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it started."""
+    """Return the pids of a process and of its descendants."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def cpu_of_all_us(pids: Iterable[int]) -> float:
-    """With all that they started."""
+    """Return the CPU time of the processes and of their descendants."""
     return sum(cpu_us(member) for pid in pids for member in family(pid))
 
 
@@ -64,7 +64,7 @@ def resident_of_all_kib(pids: Iterable[int]) -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """To what the machine allows; returns how many streams one process can then hold both ends of."""
+    """Raise the limit to the hard limit. Return the number of streams of which one process can hold both ends."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return (hard - _SPARE_DESCRIPTORS) // 2
@@ -78,7 +78,7 @@ def spawn(
     folder: Path | None = None,
     without: tuple[str, ...] = (),
 ) -> subprocess.Popen[bytes]:
-    """A process on one CPU (the last where there are fewer); `without` names variables that it must not inherit."""
+    """Start a process pinned to one CPU (see `pin`). `without` names variables that it must not inherit."""
     inherited = {name: value for name, value in os.environ.items() if name not in without}
     child = subprocess.Popen(
         argv,
@@ -87,17 +87,17 @@ def spawn(
         env=inherited | (environment or {}),
         cwd=folder,
     )
-    pin(child.pid, cpu)  # its threads come later and inherit it
+    pin(child.pid, cpu)  # threads that start later inherit it
     return child
 
 
 def pin(pid: int, cpu: int) -> None:
-    """To the CPU of that number, or to the last where there are fewer."""
+    """Pin the process to the CPU of that number, or to the last CPU if there are fewer."""
     os.sched_setaffinity(pid, {_CPUS[min(cpu, len(_CPUS) - 1)]})
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """With all that it started."""
+    """Kill the process and its descendants."""
     for pid in reversed(family(child.pid)) if child.poll() is None else []:
         try:
             os.kill(pid, 9)

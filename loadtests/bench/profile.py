@@ -1,8 +1,7 @@
-"""Where the gateway's time goes: `python -m loadtests.bench.profile [PART] [-o FILE.svg]`, a flame graph.
+"""A flame graph of the gateway's CPU time: `python -m loadtests.bench.profile [PART] [-o FILE.svg]`.
 
-py-spy reads the stacks from outside, native frames included, while one of the bench's parts runs; the gateway is as it
-is measured. Widths are shares of the samples; read it beside the part's own figure. `--stages` prints a table of what a
-request goes through instead (`stages`).
+py-spy samples the stacks, native frames included, while one of the bench's parts runs against an unmodified gateway.
+Widths are shares of the samples. `--stages` prints a table of the stages of a request instead (`stages`).
 """
 
 import argparse
@@ -23,7 +22,7 @@ from loadtests.bench.stages import shares
 
 _RATE_HZ = 400
 _RUNS = 3
-_SECONDS = 9  # of a part's 3.2 s each
+_SECONDS = 9  # about _RUNS times a part's 3.2 s
 
 
 async def _repeated(part: str, rig: Rig) -> None:

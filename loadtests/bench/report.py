@@ -1,4 +1,4 @@
-"""The run as tables in a terminal."""
+"""A run as tables in a terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from loadtests.bench.figures import GOALS, RR, Samples, Spread, added, ratio, re
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measure: its name in tables, and how it is read."""
+    """One measure: its label in tables, its figure and its format."""
 
     words: str
     figure: str
@@ -35,7 +35,7 @@ ROWS = (
     Row("requests/s on one core, 1 KB", "requests_1k_per_s", decimals=0),
     Row("failed", "failed", decimals=0),
 )
-NO_COST = ("requests_1k_per_s", "failed")  # of the one more is better, and the other is no measure
+NO_COST = ("requests_1k_per_s", "failed")  # more requests/s are better, and failures are no cost
 
 
 def show(samples: Samples, contenders: Sequence[str], console: Console) -> None:

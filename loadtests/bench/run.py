@@ -1,4 +1,4 @@
-"""The run itself: rounds of contenders in random order, each started, measured and stopped before the next."""
+"""A run: rounds of contenders in random order; each is started, measured and stopped before the next."""
 
 import random
 import tempfile
@@ -15,11 +15,11 @@ from loadtests.bench.gateway import Backdrop, backdrop
 from loadtests.bench.parts import PARTS, Part, Rig
 from loadtests.bench.processes import pin, raise_descriptor_limit
 
-_MAX_STREAMS = 9_500  # what shoal's gateway lets in by default
+_MAX_STREAMS = 9_500  # maximum that shoal's gateway admits by default
 
 
 class Plan:
-    """What to measure of whom, how often."""
+    """Parts, contenders and number of rounds of a run."""
 
     def __init__(
         self, parts: Sequence[str], contenders: Sequence[str], rounds: int, streams: int, replicas: int, seed: int
@@ -31,7 +31,7 @@ class Plan:
         self._random = random.Random(seed)
 
     def turns(self) -> list[tuple[int, str]]:
-        """(round, contender): every round in an order of its own."""
+        """Return pairs (round, contender); each round has its own random order."""
         found = []
         for number in range(self.rounds):
             names = [name for name in self.contenders if number < CONTENDERS[name].rounds]
@@ -40,7 +40,7 @@ class Plan:
 
 
 def measure(plan: Plan, console: Console) -> list[Sample]:
-    pin(0, 1)  # this process too stays off the gateway's CPU
+    pin(0, 1)  # pin this process to another CPU than the gateway's
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory() as folder, backdrop(Path(folder), plan.replicas, 64, 10.0) as behind:
         for number, name in plan.turns():
@@ -57,14 +57,14 @@ def _turn(plan: Plan, number: int, name: str, behind: Backdrop, console: Console
             with _started(CONTENDERS[name], plan.streams, behind, console) as rig:
                 for part in together:
                     _add(figures, uvloop.run(part.measure(rig)))
-        except (RuntimeError, OSError, TimeoutError) as error:  # a peer that cannot do it; the others can
+        except (RuntimeError, OSError, TimeoutError) as error:  # one peer fails; measure the others
             console.print(f"[red]{name}: {error}[/red]")
             _add(figures, {"failed": 1})
     return [Sample(number, name, figure, value) for figure, value in figures.items()]
 
 
 def by_process(parts: list[Part]) -> list[list[Part]]:
-    """Which parts share a process: those that look at memory share none."""
+    """Group the parts by process: each fresh part has its own, the others share one."""
     shared = [part for part in parts if not part.fresh]
     return [*([part] for part in parts if part.fresh), *([shared] if shared else [])]
 

@@ -1,6 +1,6 @@
-"""How long a thread computes between two breaths, in CPU time: what a loop beside it waits at most.
+"""CPU time that a thread computes between two yields: an upper bound of the wait of an event loop in another thread.
 
-Unlike a gap on the clock, it does not grow because the machine is busy with something else.
+Unlike a gap of wall time, it does not grow when the machine is busy with other work.
 """
 
 import time
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Slices:
-    """Give `breathe` to long work, then read `longest_ms`."""
+    """Slices of CPU time between two calls of `breathe`, which is passed to long work as its yield function."""
 
     longest_ms: float = 0.0
     total_ms: float = 0.0

@@ -1,7 +1,7 @@
-"""A profile of the gateway by what a request goes through, from py-spy's stacks: which stage had the processor.
+"""A profile of the gateway by stages of a request, from py-spy's stacks.
 
-A sample counts for the innermost frame that belongs to a stage, so that what a library does (JSON, a hash) counts for
-who asked for it; the kernel's calls count for themselves, whoever made them.
+A sample counts for the innermost frame that belongs to a stage. Work of a library (JSON, a hash) therefore counts for
+the stage that called it. System calls are a stage of their own.
 """
 
 import re
@@ -54,7 +54,7 @@ _CALLS = re.compile(r"_*(libc_)?(writev?|readv?|recv(msg)?|send(msg|to)?|epoll_p
 
 
 def shares(stacks: Iterable[str]) -> dict[str, float]:
-    """Of the samples in which the processor was had, each stage's part, the largest first; lines as `--format raw`."""
+    """Return each stage's share of the samples, the largest first. `stacks` are lines of py-spy's `--format raw`."""
     counts: Counter[str] = Counter()
     for line in stacks:
         stack, _, samples = line.strip().rpartition(" ")
@@ -65,7 +65,7 @@ def shares(stacks: Iterable[str]) -> dict[str, float]:
 
 
 def stage_of(frames: list[str]) -> str:
-    """`frames` from the outermost in, each `name (file:line)`."""
+    """Return the stage of one stack. `frames` are `name (file:line)`, the outermost first."""
     for frame in reversed(frames):
         parsed = _FRAME.fullmatch(frame)
         if parsed is None:

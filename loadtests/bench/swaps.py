@@ -1,7 +1,7 @@
-"""What a swap costs the loop that serves: a follower on this process's loop, a probe beside it, a real registry.
+"""Delay that a snapshot swap causes on the serving event loop, measured with a follower and a real registry.
 
-The probe sleeps for a millisecond again and again; how much later than that it wakes is what a request would have
-waited. The longest such gap is told with and without a swap going on.
+A probe on the same loop sleeps for one millisecond repeatedly. A request would have waited as long as the probe wakes
+late. The longest such gap is reported with and without a swap.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Probe:
 
 
 async def probed(work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
-    """How long `work` took in milliseconds, and the longest gap meanwhile."""
+    """Return the duration of `work` and the longest gap during it, in milliseconds."""
     probe = Probe()
     probing = asyncio.get_running_loop().create_task(probe.run())
     await asyncio.sleep(0.05)
@@ -61,7 +61,7 @@ class Rig:
         )
 
     async def publish(self, new: Indexed, base: Indexed | None) -> tuple[float, int]:
-        """Milliseconds until the registry has it on its disk, and the bytes that were sent."""
+        """Publish and return the milliseconds until the registry has stored it, and the number of bytes sent."""
         document = self.delta(new, base) if base is not None else b"".join(documents.full_lines(new.snapshot))
         return await self.put(document), len(document)
 

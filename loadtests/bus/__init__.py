@@ -1,1 +1,1 @@
-"""What a fleet's traffic on the bus costs: measured here on one Valkey, computed for thousands of replicas."""
+"""Cost of a fleet's traffic on the bus: measured on one Valkey, then computed for thousands of replicas."""

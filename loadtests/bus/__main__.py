@@ -1,7 +1,7 @@
 """`python -m loadtests.bus [--replicas 5000] [--gateways 40] [--accounts 100] [--messages 2000] [-o json]`.
 
-Measures on one Valkey, with the product's own encoders, clients and views, what each kind of message costs whoever
-sends it, the server and a gateway, and computes from that the traffic of a fleet (docs/measurements/bus.md).
+Measures on one Valkey, with the product's own encoders, clients and views, the cost of each kind of message for its
+sender, the server and a gateway. Computes from that the traffic of a fleet (docs/measurements/README.md).
 """
 
 import argparse

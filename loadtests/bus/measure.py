@@ -1,8 +1,8 @@
-"""Costs of one message each, at whoever sends it, at Valkey, and at a gateway: CPU time, never wall time.
+"""CPU time of one message of each kind, at its sender, at Valkey and at a gateway. Wall time is never used.
 
-at Valkey       its own account of its CPU time (INFO), at several numbers of subscribers; a line through them says
-                what a message costs and what each subscriber adds
-at a gateway    the thread's CPU time while the real feed folds heartbeats that come over a real connection
+at Valkey       CPU time from INFO, at several numbers of subscribers; a line through these points gives the cost of a
+                message and of each subscriber
+at a gateway    the thread's CPU time while the real feed folds heartbeats from a real connection
 """
 
 import asyncio
@@ -37,41 +37,41 @@ SUBSCRIBERS = (1, 10, 20, 40)
 _SEQUENCE = count(1)
 _WARM_UP = 200
 _AT_ONCE = 50
-_SPEAKERS = 200  # replicas that take turns: by the end of the warm-up each has said a whole heartbeat
+_SPEAKERS = 200  # replicas that send in turn; by the end of the warm-up each has sent a whole heartbeat
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One kind of message: bytes, and microseconds of CPU time."""
+    """Costs of one kind of message: bytes, and microseconds of CPU time."""
 
     message_bytes: int
     sender_us: float
     server_us: float
-    subscriber_us: float  # of the server's, for each subscriber
+    subscriber_us: float  # the server's additional time for each subscriber
     in_bytes: float
     out_bytes: float  # for each subscriber
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One heartbeat at a gateway that knows the whole fleet."""
+    """Costs of one heartbeat at a gateway that knows the whole fleet."""
 
     gateway_us: float
     heard_per_s: float
-    catch_up_s: float  # CPU time, for all replicas' kept heartbeats
+    catch_up_s: float  # CPU time to read the stored heartbeats of all replicas
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    call_us: float  # of the server's CPU time, for a call with nothing in it
-    account_us: float  # and for each account
+    call_us: float  # the server's CPU time for an empty call
+    account_us: float  # the server's additional CPU time for each account
     in_bytes: float  # for each account
     out_bytes: float
-    gateway_us: float  # at the gateway, for each account: message and answer
+    gateway_us: float  # the gateway's CPU time for each account: message and answer
 
 
 def heartbeat_cost(server: Server, each: int) -> Sent:
-    """Heartbeats as agents send them, many at a time over a connection each: every tenth is a whole one."""
+    """Measure heartbeats as agents send them, 50 concurrently: every tenth is a whole one."""
 
     async def send(bus: ValkeyBus) -> None:
         sequences = list(islice(_SEQUENCE, _AT_ONCE))
@@ -102,7 +102,7 @@ def ask_cost(server: Server, each: int) -> Sent:
 
 
 def _sent(server: Server, channel: str, size: int, send: Callable[[ValkeyBus], Awaitable[None]], each: int) -> Sent:
-    """`send` so often for each number of subscribers, and the line through what the server used."""
+    """Call `send` `each` times for each number of subscribers, and fit a line through the server's CPU time."""
     figures = []
     for subscribers in SUBSCRIBERS:
         with server.listeners([channel], subscribers):
@@ -116,7 +116,7 @@ def _sent(server: Server, channel: str, size: int, send: Callable[[ValkeyBus], A
 async def _sent_once(
     server: Server, send: Callable[[ValkeyBus], Awaitable[None]], each: int
 ) -> tuple[float, float, float, float]:
-    """For each message: the sender's and the server's microseconds, bytes in and out."""
+    """Return the sender's and the server's microseconds and the bytes in and out, all per message."""
     async with ValkeyBus(server.url) as bus:
         for _ in range(_WARM_UP):
             await send(bus)
@@ -130,7 +130,7 @@ async def _sent_once(
 
 
 def heard_cost(server: Server, replicas: int, per_s: float, seconds: float) -> Heard:
-    """The gateway's own feed, with heartbeats of all replicas at this rate."""
+    """Measure the gateway's own feed at `per_s` heartbeats a second, with all replicas known."""
     return uvloop.run(_hear(server, replicas, per_s, seconds))
 
 
@@ -147,7 +147,7 @@ async def _hear(server: Server, replicas: int, per_s: float, seconds: float) -> 
         await _until(lambda: len(gateway.services.fleet.heartbeats()) >= replicas)
         catch_up_s = time.thread_time() - started_s
         with server.speaking(_SPEAKERS, per_s):
-            await _until(lambda: _sequence(gateway) >= peers.FIRST_SEQUENCE + 2 * _SPEAKERS)  # each has said it whole
+            await _until(lambda: _sequence(gateway) >= peers.FIRST_SEQUENCE + 2 * _SPEAKERS)  # all sent a whole heartbeat
             before, cpu_s, wall_s = _sequence(gateway), time.thread_time(), time.monotonic()
             await asyncio.sleep(seconds)
             heard = _sequence(gateway) - before
@@ -157,7 +157,7 @@ async def _hear(server: Server, replicas: int, per_s: float, seconds: float) -> 
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110  # what it waits for has no event
+    while not is_so():  # noqa: ASYNC110  # there is no event to wait for
         await asyncio.sleep(0.05)
 
 
@@ -194,7 +194,7 @@ async def _leases(server: Server, calls: int) -> Leases:
 
 
 def homes_received_us(conversations: int, each: int) -> float:
-    """Of one batch at a gateway: decoded and taken in."""
+    """Return the gateway's CPU time to decode and apply one batch of session homes."""
     gateway = make_services(
         pepper=b"m" * 32, limits=Limits(), metrics=Metrics(), clock=time.monotonic, wall_clock=lambda: 1_800_000_000.0
     )
@@ -206,7 +206,7 @@ def homes_received_us(conversations: int, each: int) -> float:
 
 
 def prefix_received_us(blocks: int, each: int) -> float:
-    """Of one delta at a gateway: decoded and taken in."""
+    """Return the gateway's CPU time to decode and apply one delta."""
     view = PrefixView()
     view.fold(prefix_updates.decode(messages.prefix_delta(0, 0)), time.monotonic())
     deltas = iter([messages.prefix_delta(sequence, blocks) for sequence in range(1, each + 1)])

@@ -1,4 +1,4 @@
-"""Messages as a large fleet has them: what replicas and gateways put on the bus, by the product's own encoders."""
+"""Messages that replicas and gateways of a large fleet publish, made by the product's own encoders."""
 
 import hashlib
 import os
@@ -12,10 +12,10 @@ from functions.fleet.prefix_updates import Delta, PrefixRequest
 from functions.fleet.quota_leases import Group, LeaseRequest, RateRequest
 from functions.fleet.session_homes import HomeBatch
 
-ADAPTERS = 16  # in an engine
-ON_DISK = 500  # digests on a node
+ADAPTERS = 16  # per engine
+ON_DISK = 500  # digests per node
 POOLS = 10
-LIMITS = 3  # of an account: requests, input and output tokens a minute
+LIMITS = 3  # per account: requests, input tokens and output tokens a minute
 _INCARNATION = 1_800_000_000_000
 _LIBRARY = 20_000
 
@@ -36,7 +36,7 @@ _ON_DISK = bloom.build([_digest(number) for number in range(ON_DISK)])
 
 
 def heartbeat(number: int, sequence: int, at_s: float = 0.0) -> Heartbeat:
-    """One of replica `number`, `at_s` after the first ones; its load differs each time, its adapters do not."""
+    """Return a heartbeat of replica `number`, sent `at_s` after the first one. Its load varies, its adapters do not."""
     assert _ON_DISK is not None
     adapters = tuple(
         engine_name(Model(f"tenant-{at % 997:04d}/assistant-{at:05d}"), _digest(at))
@@ -70,7 +70,7 @@ def heartbeat(number: int, sequence: int, at_s: float = 0.0) -> Heartbeat:
 
 
 def lease_round(accounts: int, gateway: int = 0) -> list[Group]:
-    """What a gateway's round asks of so many accounts in use."""
+    """Return the lease requests of one round of a gateway with `accounts` accounts in use."""
     rates = tuple(RateRequest(index, 60_000, 60_000_000_000, 60, 1_000_000, 1_000_000) for index in range(LIMITS))
     return [
         Group(False, (LeaseRequest(f"t:tenant-{gateway:02d}-{number:05d}", 64, 2, 1, rates),))
@@ -79,7 +79,7 @@ def lease_round(accounts: int, gateway: int = 0) -> list[Group]:
 
 
 def home_batch(conversations: int) -> bytes:
-    """Each of them at another replica, as exceptions among thousands of replicas are."""
+    """Return a batch in which each conversation has another replica, as exceptions in a large fleet have."""
     homes = tuple(
         session_homes.sessions_at(pool_of(number), replica_of(number), 600.0, [os.urandom(8)])
         for number in range(conversations)
@@ -88,7 +88,7 @@ def home_batch(conversations: int) -> bytes:
 
 
 def prefix_delta(sequence: int, blocks: int) -> bytes:
-    """Of one replica: so many blocks came, and those of the delta before went."""
+    """Return a delta of one replica: `blocks` new blocks, and the removal of the previous delta's blocks."""
     came, went = _blocks(sequence, blocks), _blocks(sequence - 1, blocks) if sequence > 1 else b""
     return prefix_updates.encode(Delta(replica_of(1), pool_of(1), _INCARNATION, sequence, 16, came, went))
 

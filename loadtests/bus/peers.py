@@ -1,6 +1,6 @@
-"""`python -m loadtests.bus.peers {listen PORT COUNT CHANNEL ... | speak PORT REPLICAS PER_S}`: the other ends, apart.
+"""`python -m loadtests.bus.peers {listen PORT COUNT CHANNEL ... | speak PORT REPLICAS PER_S}`: subscribers or senders.
 
-Apart, so that what they use of the processor is in nobody's figure.
+They run as separate processes, so that their CPU time is in no figure.
 """
 
 import selectors
@@ -41,7 +41,7 @@ def listen(port: int, count: int, channels: list[str]) -> None:
 
 
 def speak(port: int, replicas: int, per_s: float) -> None:
-    """Heartbeats of each replica in turn until killed, ten times a second those of a tenth."""
+    """Send `per_s` heartbeats a second, of each replica in turn and in ten batches a second, until killed."""
     client: Any = valkey.Valkey(port=port)
     sha, told = client.script_load(GATHER), [ReplicaLines() for _ in range(replicas)]
     sent, next_s = 0, time.monotonic()

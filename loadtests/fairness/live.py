@@ -1,4 +1,4 @@
-"""The client of the live runs: sends each request at its time, whatever became of those before, and notes what came."""
+"""The open-loop client of the live runs: sends each request at its time and records the answer."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ class Sample:
 async def offer(
     fleet: LiveFleet, asked: Sequence[VirtualRequest], stretch: float, until_s: float, tell: Callable[[str], None]
 ) -> list[Sample]:
-    """All samples until `until_s`; times of `asked` are stretched as the engines' are."""
+    """Send the requests and return all samples until `until_s`. Times of `asked` are stretched as the engines' are."""
     samples: list[Sample] = []
     tasks = Supervised()
     tasks.forever("heartbeats", fleet.heartbeat)
@@ -83,7 +83,7 @@ async def _ask(fleet: LiveFleet, sample: Sample) -> None:
 
 
 def _request(fleet: LiveFleet, asked: VirtualRequest) -> bytes:
-    first = abs(hash((asked.at_s, asked.tenant))) % 1000  # no two prompts alike
+    first = abs(hash((asked.at_s, asked.tenant))) % 1000  # makes prompts distinct
     body = orjson.dumps(
         {
             "model": MODEL,

@@ -1,4 +1,4 @@
-"""Who asks for what, and when: drawn from a seed, the same for virtual and live runs."""
+"""Requests of each tenant, drawn from a seed; the same for virtual and live runs."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -12,7 +12,7 @@ QUIET = tuple(f"quiet-{number}" for number in range(9))
 def chats(
     tenant: str, per_s: float, seconds: float, rng: Random, *, band: int = 0, tries: int = 0
 ) -> list[VirtualRequest]:
-    """Short turns: 200 tokens in the median, 74 back."""
+    """Return short turns: prompts of 200 tokens and answers of 74 in the median."""
 
     def one(at_s: float) -> VirtualRequest:
         prompt = int(min(2000, max(20, rng.lognormvariate(5.3, 0.6))))
@@ -29,7 +29,8 @@ def long_prompts(tenant: str, per_s: float, seconds: float, rng: Random, tokens:
 def beside_the_nine(
     quiet_per_s: float, noisy_per_s: float, batch_per_s: float, seconds: float, seed: int
 ) -> list[VirtualRequest]:
-    """Nine that chat, one that does not, and some batch work; each drawn by itself, so that the nine never differ."""
+    """Return requests of nine chat tenants, of the noisy one and of a batch tenant. Each tenant has its own random
+    generator, so the nine's requests do not depend on the others."""
     asked = [
         each
         for number, tenant in enumerate(QUIET)

@@ -1,8 +1,8 @@
-"""A gateway's waiting room and router before simulated engines, in virtual time: no processes, no sockets, no noise.
+"""A gateway's admission queue and router in front of simulated engines, in virtual time without processes and sockets.
 
 The decisions are the real ones (`decisions.admission.queue`, `decisions.routing.choice`), the engines step as the
-simulated servers do (`functions.engines.sim.core`), and what the gateway knows of them comes by heartbeats, a second
-apart. The same seed gives the same figures on any machine; what processes and sockets add to them, the live tests show.
+simulated servers do (`functions.engines.sim.core`), and the gateway receives a heartbeat of each engine every second.
+The same seed gives the same figures on any machine. The live runs show what processes and sockets add.
 """
 
 import heapq
@@ -32,10 +32,10 @@ _NUMBERS = count()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The engines; the defaults resemble a small model on one data-centre accelerator."""
+    """Shape of the engines; the defaults resemble a small model on one data-centre accelerator."""
 
     replicas: int = 8
-    kv_tokens: int = 262_144  # of each
+    kv_tokens: int = 262_144  # per replica
     max_num_seqs: int = 64
     batched_tokens: int = 2048
     prefill_us_per_token: float = 50.0
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(slots=True, eq=False)
 class VirtualRequest:
-    """One request, and what became of it."""
+    """One request and its outcome."""
 
     at_s: float
     tenant: str
@@ -53,7 +53,7 @@ class VirtualRequest:
     output_tokens: int
     band: int = 0
     weight: float = 1.0
-    tries_left: int = 0  # how often it comes back when it is told to
+    tries_left: int = 0  # how often it is sent again after a rejection, when its retry-after has passed
     ticket: Ticket | None = None
     place: InFlightSlot | None = None
     dispatched_s: float = 0.0
@@ -61,7 +61,7 @@ class VirtualRequest:
     ended_s: float | None = None
     refused: Refuse | None = None
     content: bytes = field(default_factory=lambda: b"%d" % next(_NUMBERS))
-    returned_from: "VirtualRequest | None" = None  # it was refused before, and waited for as long as it was told
+    returned_from: "VirtualRequest | None" = None  # the rejected attempt before, whose retry-after it obeyed
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Engine:
 
 class VirtualFleet:
     def __init__(self, shape: Shape, policy: AdmissionEntry | None) -> None:
-        """Without a policy there is no waiting room: whoever comes is dispatched."""
+        """Build the fleet. Without a policy there is no admission queue: every request is dispatched immediately."""
         self.admission = Admission(policy, 0.0) if policy is not None else None
         self._routing = RoutingEntry("default", ("*",))
         self._load = OwnLoad()
@@ -89,7 +89,7 @@ class VirtualFleet:
         self.all: list[VirtualRequest] = []
 
     def run(self, asked: Sequence[VirtualRequest], until_s: float) -> list[VirtualRequest]:
-        """All that was asked, with what came back by then; returns of the refused among them."""
+        """Send the requests and run until `until_s`. Return all requests, repetitions of rejected ones included."""
         for each in asked:
             self._come_later(each)
         self._send_heartbeat(0.0)
@@ -231,7 +231,7 @@ def _engines(shape: Shape) -> Iterator[_Engine]:
         max_num_seqs=shape.max_num_seqs,
         max_num_batched_tokens=shape.batched_tokens,
         num_kv_blocks=shape.kv_tokens // 16,
-        enable_prefix_caching=False,  # every prompt is new, and hashing them is all that it would cost
+        enable_prefix_caching=False,  # every prompt is new: the cache would only cost hashing
     )
     costs = StepCosts(
         overhead_s=shape.step_ms / 1e3,

@@ -1,4 +1,4 @@
-"""An artifact of a given size that nothing can deduplicate or compress, published to the measurement's store."""
+"""A random artifact of a given size, which cannot be deduplicated or compressed, in the measurement's store."""
 
 import hashlib
 from pathlib import Path
@@ -14,7 +14,7 @@ _SHARDS = 4
 
 
 def publish_random(store: S3Store, folder: Path, size_bytes: int, chunk_bytes: int, seed: int = 1) -> Digest:
-    """Write it to `folder`, publish it, remove it; its digest."""
+    """Write the artifact to `folder`, publish it, remove the files and return its digest."""
     folder.mkdir()
     rng = Random(seed)
     entries = []

@@ -1,4 +1,4 @@
-"""One run: N nodes fetch one artifact at once. What each took, and what the store gave meanwhile."""
+"""One run: N nodes fetch one artifact concurrently; their times, and the bytes that the store sent."""
 
 import resource
 import shutil
@@ -14,12 +14,12 @@ from loadtests.fan_out.store import CREDENTIALS
 from loadtests.fan_out.volume import read_by
 
 STORE_FAULT_S = 10.0
-TOKEN = "fan-out"  # the measurement's own, on loopback
+TOKEN = "fan-out"  # only for this measurement, on loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured. Rates in bytes a second."""
+    """Parameters of a run. Rates are in bytes a second."""
 
     name: str
     nodes: int
@@ -32,17 +32,17 @@ class Plan:
     corrupt_one: bool = False
     break_store: bool = False
     zones: int = 1
-    volume: bool = False  # one node copies from the store into a folder, which all then read over one link of its rate
+    volume: bool = False  # one node copies to a folder, which all nodes then read over a link of volume_rate
     volume_rate: float = 0.0
 
     @property
     def received(self) -> int:
-        """Nodes that have to have everything in the end."""
+        """Number of nodes that must have the whole artifact at the end."""
         return self.nodes - self.kill_one
 
     @property
     def least_s(self) -> float:
-        """What the caps allow at best: a node's own link, and everybody's links together."""
+        """Lower bound of the duration by the caps: of one node's link, of the store, and of all links together."""
         if self.volume:
             copied_s = self.size_bytes / min(self.node_rate, self.store_rate)
             return copied_s + max(self.size_bytes / self.node_rate, self.nodes * self.size_bytes / self.volume_rate)
@@ -68,7 +68,7 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """Bytes a second that all nodes together received, until the last had everything."""
+        """Bytes a second received by all nodes together, until the last one has the whole artifact."""
         return self.plan.received * self.plan.size_bytes / self.slowest_s
 
     @property
@@ -77,7 +77,7 @@ class Result:
 
 
 def measure(plan: Plan, digest: Digest, folder: Path, proxy: StoreProxy, tracker_url: str) -> Result:
-    """Run it in `folder`, which is removed at the end."""
+    """Run the plan in `folder`, which is removed at the end."""
     given_before, refused_before = proxy.counts()
     cpu_before_s = _children_cpu_s()
     fetchers = 1 if plan.volume else plan.nodes
@@ -114,7 +114,7 @@ def measure(plan: Plan, digest: Digest, folder: Path, proxy: StoreProxy, tracker
 
 
 def _disturb(plan: Plan, nodes: list[NodeProcess], proxy: StoreProxy) -> list[NodeProcess]:
-    """Do what the plan wants to go wrong; the nodes that have to finish all the same."""
+    """Inject the plan's faults and return the nodes that must still finish."""
     if plan.break_store:
         time.sleep(min(2.0, plan.least_s / 8))
         proxy.break_for(STORE_FAULT_S)
@@ -153,5 +153,5 @@ def _settings(plan: Plan, index: int, folder: Path, store_port: int, tracker_url
 
 
 def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of those that have ended
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # covers only children that have ended
     return used.ru_utime + used.ru_stime

@@ -1,7 +1,7 @@
-"""Node fetchers as processes of their own, forked from one that has imported everything, and let go at one moment.
+"""Node fetchers as separate processes, forked after all imports and started together.
 
-Forking leaves the imports (a second of CPU for each node) out of what is measured. One node may be made to send
-corrupt chunks, as a node with a bad disk or a bad will does.
+Forking keeps the imports (a second of CPU for each node) out of the measurement. One node can be made to send corrupt
+chunks, like a node with a broken disk or a malicious one.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _POLL_S = 0.05
 
 
 class CorruptShelf(ChunkShelf):
-    """Its chunks have a bit that is not theirs."""
+    """A shelf that flips the last bit of every chunk."""
 
     def read(self, digest: Digest, sha256: str) -> bytes | None:
         content = super().read(digest, sha256)
@@ -51,7 +51,7 @@ class NodeProcess:
 
     @property
     def report(self) -> Report | None:
-        """What it said at its end; None as long as it fetches."""
+        """Report that the node printed at its end, or None while it is fetching."""
         try:
             line = (self.folder / "report.json").read_bytes()
         except FileNotFoundError:
@@ -71,7 +71,7 @@ class NodeProcess:
 def running_nodes(
     folder: Path, all_settings: list[NodeFetchSettings], digest: Digest, corrupt: frozenset[int]
 ) -> Iterator[list[NodeProcess]]:
-    """Begun at one moment; whatever still runs at the end is killed."""
+    """Start a fetcher for each settings object, all together; kill those that still run at the end."""
     _warm_up(all_settings[0])
     context = multiprocessing.get_context("fork")
     gate = context.Event()
@@ -91,7 +91,7 @@ def running_nodes(
 
 
 def wait_for(nodes: list[NodeProcess], timeout_s: float) -> list[Report]:
-    """The nodes' reports; RuntimeError with a log's end where one failed or took too long."""
+    """Wait for the nodes' reports. Raise RuntimeError with the end of the log if a node fails or is too slow."""
     until_s = time.monotonic() + timeout_s
     while True:
         reports = [node.report for node in nodes]
@@ -105,7 +105,7 @@ def wait_for(nodes: list[NodeProcess], timeout_s: float) -> list[Report]:
 
 
 def _warm_up(settings: NodeFetchSettings) -> None:
-    """Import what is only imported on use, and read botocore's models, once for all."""
+    """Import lazily imported modules and read botocore's models once, before the nodes fork."""
     for module in ("anyio._backends._asyncio", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.off"):
         importlib.import_module(module)
     httpx.Client().close()

@@ -1,7 +1,7 @@
-"""Between the nodes and the store: counts what the store gives, caps it, and answers 503 while it is told to.
+"""A proxy process between nodes and store: counts and caps the store's bytes, and answers 503 during a fault.
 
-A process of its own. Bytes go through as they are (the signatures cover host and path, which stay); a fault is
-answered in the store's place to requests that begin while it lasts. The parent talks over a pipe.
+Bytes pass unchanged, because signatures cover host and path. During a fault the proxy itself answers new requests. The
+parent process controls it over a pipe.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class _Proxy:
             finally:
                 store_writer.close()
         except* (OSError, asyncio.IncompleteReadError):
-            pass  # a node was killed, or left
+            pass  # the node was killed or closed the connection
         finally:
             writer.close()
 
@@ -64,7 +64,7 @@ class _Proxy:
 
 @dataclass(slots=True)
 class StoreProxy:
-    """The parent's side."""
+    """The proxy as its parent process controls it."""
 
     store_port: int
     bytes_per_s: float | None
@@ -85,11 +85,11 @@ class StoreProxy:
         self._process.join()
 
     def break_for(self, seconds: float) -> None:
-        """Answer 503 for so long."""
+        """Answer 503 for `seconds`."""
         self._ask(("break", seconds))
 
     def counts(self) -> tuple[int, int]:
-        """Bytes that the store gave, and requests refused, so far."""
+        """Return the bytes that the store sent and the requests that were answered 503, so far."""
         return self._ask(("counts", 0.0))
 
     def _ask(self, what: tuple[str, float]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Results as a table, and as a plot of letters: time against log2 of the nodes."""
+"""Results as a table, and as a text plot of time against log2 of the number of nodes."""
 
 import math
 
@@ -22,15 +22,16 @@ _BAR = 50
 
 
 def table(results: list[Result]) -> str:
-    """A line a run; `least` is what the caps allow, `store x` what the store gave over the artifact's size, `rate` what
-    all nodes together received a second."""
+    """Return one line per run. `least` is the lower bound by the caps, `store x` the store's bytes over the artifact's
+    size, and `rate` the MB/s received by all nodes together."""
     rows = [_HEAD, *(_row(result) for result in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
 def plot(results: list[Result]) -> str:
-    """A bar a run, nodes doubling downwards: a straight line of ends is growth with log2 N."""
+    """Return one bar per run. If nodes double from bar to bar and the ends are in a straight line, time grows with
+    log2 N."""
     longest_s = max(result.slowest_s for result in results)
     return "\n".join(
         f"{result.plan.name:>12} log2 N = {math.log2(result.plan.nodes):4.1f}  "

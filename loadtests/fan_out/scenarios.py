@@ -1,4 +1,4 @@
-"""The table of runs: which sizes of fleet, with which faults, against everyone reading from the store."""
+"""The table of runs: fleets of several sizes, with faults, and compared with reading from the store alone."""
 
 import argparse
 import json
@@ -59,7 +59,7 @@ def _run(plans: list[Plan], folder: Path) -> list[Result]:
         digest = publish_random(store, folder / "source", plans[0].size_bytes, plans[0].chunk_bytes)
         with StoreProxy(store_port, plans[0].store_rate) as proxy:
             for plan in plans:
-                with running_tracker(TOKEN) as tracker_url:  # one that knows nobody from the run before
+                with running_tracker(TOKEN) as tracker_url:  # a new tracker, without nodes of the run before
                     result = measure(plan, digest, folder / "nodes", proxy, tracker_url)
                 print(table([result]).splitlines()[-1], file=sys.stderr, flush=True)
                 results.append(result)
@@ -91,7 +91,7 @@ def _plans(arguments: argparse.Namespace) -> list[Plan]:
 
 
 def _with_faults(base: Plan, sizes: list[int], names: list[str]) -> list[Plan]:
-    """Each fault in each fleet that has somebody left to be judged."""
+    """Return a run of each fault in each fleet of two or more nodes."""
     faults = {
         "kill": replace(base, name="one killed", kill_one=True),
         "corrupt": replace(base, name="one corrupt", corrupt_one=True),

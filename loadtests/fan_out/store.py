@@ -1,4 +1,4 @@
-"""A SeaweedFS of its own for a measurement: one process, loopback, ports from the system, gone at the end."""
+"""A SeaweedFS for a measurement: one process on loopback with free ports, which ends with the measurement."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ _START_TIMEOUT_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
+    """Return distinct ports that are free now; another process can still take one."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for opened in sockets:
@@ -30,7 +30,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def running_store(folder: Path) -> Iterator[int]:
-    """The port of a store with an empty bucket, whose data lie in `folder`."""
+    """Run a store with an empty bucket and its data in `folder`; yield its port."""
     (folder / "data").mkdir(parents=True)
     identity = {
         "name": "shoal",

@@ -1,4 +1,4 @@
-"""The registry's tracker routes in a process of their own: what a fan-out needs of a registry, and no more."""
+"""The registry's tracker routes in a separate process: the only part of the registry that a fan-out needs."""
 
 import asyncio
 import multiprocessing
@@ -17,7 +17,7 @@ from functions.replica.listeners import bind
 
 @contextmanager
 def running_tracker(token: str) -> Iterator[str]:
-    """Its URL."""
+    """Run the tracker and yield its URL."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_main, args=(theirs, token), daemon=True)

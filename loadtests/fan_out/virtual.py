@@ -1,4 +1,4 @@
-"""The same fan-outs in virtual time: beside the measured ones, and beyond what a machine can hold."""
+"""Fan-outs in virtual time, for comparison with measured ones and for sizes that one machine cannot run."""
 
 import argparse
 import json
@@ -90,7 +90,7 @@ def _row(name: str, assumptions: Assumptions, outcome: Outcome, took_s: float) -
 
 def _document(name: str, assumptions: Assumptions, outcome: Outcome) -> dict[str, object]:
     given = asdict(assumptions) | {"corrupt": sorted(assumptions.corrupt), "least_s": assumptions.least_s}
-    del given["hash_bytes_per_s"]  # infinite, which JSON does not know
+    del given["hash_bytes_per_s"]  # infinity does not exist in JSON
     return {"run": name, "assumptions": given, "slowest_s": outcome.slowest_s, "median_s": outcome.median_s} | {
         "store_ratio": outcome.store_bytes / assumptions.size_bytes,
         "failures": outcome.failures,

@@ -1,8 +1,7 @@
-"""A shared volume, as `pvc://` has it: one node copies the artifact from the store into a folder, then N read it there.
+"""A shared volume as for `pvc://`: one node copies the artifact from the store into a folder, then N nodes read it.
 
-The readers begin when the copy is whole, as engines do whose volume a Job fills. The volume's server has one link,
-which they share in equal parts; each has its own as well. What a reader has read it does not keep: an engine maps the
-files.
+The readers start when the copy is complete, as engines do if a Job fills their volume. They share the link of the
+volume's server equally, and each has its own link as well. Readers discard the data, because engines map the files.
 """
 
 import multiprocessing
@@ -18,7 +17,7 @@ _BLOCK_BYTES = 256 * 1024
 
 
 def read_by(readers: int, copier: NodeProcess, digest: Digest, rate: float, timeout_s: float) -> list[float]:
-    """Seconds of each reader, at `rate` bytes a second, from one moment on."""
+    """Start `readers` readers together, each at `rate` bytes a second, and return their durations in seconds."""
     folder = copier.settings.cache_dir / "sha256" / digest.removeprefix("sha256:")
     context = multiprocessing.get_context("fork")
     gate, told = context.Event(), context.Queue()

@@ -1,5 +1,7 @@
-"""`python -m loadtests.locust PROFILE [Locust's options]`: one profile on the fleet that the environment names, without
-a page, with reports in a folder. Without OPENAI_BASE_URL, the local fleet's (`shoal env`)."""
+"""`python -m loadtests.locust PROFILE [Locust's options]`: run one profile headless and write reports to a folder.
+
+The environment names the fleet; without OPENAI_BASE_URL it is the local fleet (`shoal env`).
+"""
 
 import json
 import os
@@ -17,7 +19,7 @@ def names() -> list[str]:
 
 
 def arguments(profile: str, folder: Path, more: list[str]) -> list[str]:
-    """Of Locust; what is in `more` comes last and counts."""
+    """Return Locust's command line. Options in `more` come last and override the others."""
     reports = [
         "--csv",
         str(folder / "report"),

@@ -1,37 +1,37 @@
-"""What an answer said, and when: the lines of a stream, or a whole body. Pure; the clock's times are arguments.
+"""Check and time an answer: the lines of a stream, or a whole body. Pure functions; times are arguments.
 
-A stream's first token is its first event with text or a part of a tool call; an event with a role alone is none. A gap
-is the time between two such events, also where an engine puts several tokens into one. An answer counts as failed that
-is not the whole of what was asked for: without `[DONE]`, without any token, with an error event, or of another model.
+A stream's first token is its first event with text or a part of a tool call; an event that has only a role is none. A
+gap is the time between two such events, even if an engine puts several tokens into one event. An answer counts as
+failed if it has no `[DONE]`, no token, an error event, or another model than the request.
 """
 
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_EVENTS = 100_000  # of one stream; a request asks for far fewer tokens
+MOST_EVENTS = 100_000  # per stream; requests ask for far fewer tokens
 _DONE = b"[DONE]"
 
 
 class WrongAnswer(Exception):
-    """A 200 that is not the answer to what was asked; the text names one of few kinds."""
+    """A response with status 200 that does not answer the request; the text names one of a few kinds."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """One streamed answer to a request for `model`, sent at `sent_s`; fed line by line."""
+    """One streamed answer to a request for `model` that was sent at `sent_s`; fed line by line."""
 
-    model: str | None  # None: any, where another was announced to answer
+    model: str | None  # None accepts any model, because the gateway announced another one
     sent_s: float
-    first_token_s: float | None = None  # since it was sent
+    first_token_s: float | None = None  # since sent_s
     gaps_s: list[float] = field(default_factory=list)
-    tokens: int = 0  # as the engine counted them, else events
+    tokens: int = 0  # the engine's count, or else the number of events
     text: list[str] = field(default_factory=list)
     _last_s: float = 0.0
     _done: bool = False
 
     def line(self, line: bytes, at_s: float) -> None:
-        """One line as it came; raises WrongAnswer. Comments, names of events and empty lines say nothing."""
+        """Read one line; raise WrongAnswer. Comments, event names and empty lines are ignored."""
         if not line.startswith(b"data:"):
             return
         data = line[5:].strip()
@@ -50,7 +50,7 @@ class Stream:
             self.tokens = int(usage["completion_tokens"])
 
     def end(self) -> None:
-        """No more lines come; raises WrongAnswer where the answer is not whole."""
+        """Finish the stream; raise WrongAnswer if the answer is incomplete."""
         if not self._done:
             raise WrongAnswer("the stream ended without [DONE]")
         if self.first_token_s is None:
@@ -69,7 +69,7 @@ class Stream:
 
 
 def whole(body: bytes, model: str | None) -> dict[str, Any]:
-    """An unstreamed answer; raises WrongAnswer."""
+    """Return an unstreamed answer, parsed; raise WrongAnswer."""
     try:
         answer = json.loads(body)
     except ValueError:
@@ -88,14 +88,14 @@ def check_model(answer: Any, model: str | None) -> None:
 
 
 def error_code(answer: Any) -> str:
-    """Of an error body, at most 40 characters; never its message, of which there are as many as there are requests."""
+    """Return the code of an error body, at most 40 characters. Messages are not used: each could be different."""
     error = answer.get("error") if isinstance(answer, dict) else None
     code = error.get("code") or error.get("type") if isinstance(error, dict) else None
     return str(code)[:40] if code else "without a code"
 
 
 def text_of_whole(answer: dict[str, Any]) -> str:
-    """What the assistant said, for the conversation to go on with."""
+    """Return the assistant's text, with which the conversation continues."""
     message = (answer.get("choices") or [{}])[0].get("message") or {}
     return str(message.get("content") or "")
 
@@ -105,7 +105,7 @@ def tokens_of(answer: dict[str, Any]) -> int:
 
 
 def _text_of(event: dict[str, Any]) -> str:
-    """Text, thoughts or parts of tool calls of an event of chat or completions; "" where it has none."""
+    """Return text, reasoning or parts of tool calls of a chat or completions event, or "" if there is none."""
     found = []
     for choice in event.get("choices") or []:
         delta = choice.get("delta") or {}

@@ -1,7 +1,7 @@
-"""One user's connections: a request sent, its stream read line by line as it comes, within bounds of time and bytes.
+"""One user's connections: send requests and read their streams line by line, within limits of time and bytes.
 
-geventhttpclient, which Locust's own fast client is made of: a fifth of the CPU of httpx for a stream, so that a load
-generator on two cores does not measure itself. Certificates are verified by what SSL_CERT_FILE names.
+geventhttpclient, the base of Locust's fast client, needs a fifth of httpx's CPU time for a stream, so that a load
+generator on two cores does not measure itself. SSL_CERT_FILE names the certificates to trust.
 """
 
 import json
@@ -19,12 +19,12 @@ from geventhttpclient.url import URL
 
 from loadtests.locust.answers import Stream, WrongAnswer, error_code
 
-MOST_BYTES = 64 * 1024 * 1024  # of one answer
+MOST_BYTES = 64 * 1024 * 1024  # per answer
 CONNECT_S = 10.0
 
 
 class Unreachable(Exception):
-    """No whole answer came; the text names one of few kinds."""
+    """A request without a complete answer; the text names one of a few kinds."""
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class Reply:
     took_s: float = 0.0
     body: bytes = b""
     stream: Stream | None = None
-    code: str = field(default="")  # of an error
+    code: str = field(default="")  # error code
 
     @property
     def degraded(self) -> bool:
-        """Another model answers, and the gateway says so."""
+        """True if another model answers and the gateway says so."""
         return "x-shoal-degraded" in self.headers
 
     def answering(self, model: str) -> str | None:
@@ -65,7 +65,7 @@ class Client:
         self._http.close()
 
     def ask(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Reply:
-        """POST JSON. Streams where the body says so; raises WrongAnswer and Unreachable."""
+        """POST JSON, streamed if the body asks for it; raise WrongAnswer or Unreachable."""
         sent = {"Content-Type": "application/json"} | (headers or {})
         return self.send("POST", path, json.dumps(body).encode(), sent, body if body.get("stream") else None)
 

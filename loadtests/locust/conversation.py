@@ -1,9 +1,9 @@
-"""What users say: words of a small vocabulary by a seed, and conversations whose prefix grows with each turn.
+"""Prompts: random words of a small vocabulary, and conversations whose prefix grows with each turn.
 
-A conversation begins with a system prompt, which all of a tenant's conversations may share, and each turn appends the
-question and what was answered, so that turn n's prompt begins with all of turn n-1's. It ends when its turns are over,
-or when the next question and its answer might not fit the context window: words are counted for 1.5 tokens each, more
-than any tokenizer of these words needs.
+A conversation begins with a system prompt, which all of a tenant's conversations may share. Each turn appends the
+question and the answer, so turn n's prompt begins with all of turn n-1's. It ends after its turns, or when the next
+question and its answer might not fit the context window. A word counts as 1.5 tokens, more than any tokenizer of these
+words needs.
 """
 
 import random
@@ -17,7 +17,7 @@ _TEXT = (
 )
 _WORDS = _TEXT.split()
 TOKENS_PER_WORD = 1.5
-_TOKENS_PER_MESSAGE = 12  # role, marks of the template
+_TOKENS_PER_MESSAGE = 12  # role and marks of the chat template
 Message = dict[str, str]
 
 
@@ -26,13 +26,13 @@ def words(rng: random.Random, count: int) -> str:
 
 
 def tokens_at_most(text: str) -> int:
-    """More than `text` takes, so that what is reckoned with it fits."""
+    """Return an upper bound of the tokens of `text`."""
     return int(max(len(text.split()) * TOKENS_PER_WORD, len(text) / 3)) + _TOKENS_PER_MESSAGE
 
 
 @dataclass(slots=True)
 class Conversation:
-    name: str  # the session's id
+    name: str  # session id
     system: str
     turns_left: int
     window_tokens: int
@@ -43,7 +43,7 @@ class Conversation:
         self._append("system", self.system)
 
     def ask(self, question: str, answer_tokens: int) -> list[Message] | None:
-        """The next turn's messages; None where the conversation is over."""
+        """Return the next turn's messages, or None if the conversation is over."""
         needed = self._tokens + tokens_at_most(question) + answer_tokens
         if self.turns_left <= 0 or needed > self.window_tokens:
             return None
@@ -60,7 +60,7 @@ class Conversation:
 
 
 def turns(rng: random.Random, least: int = 2, most: int = 8) -> int:
-    """Geometric with a mean of `least` + 2 or so: many short conversations, few long ones."""
+    """Draw a number of turns, geometric with a mean of about `least` + 2: many short conversations, few long ones."""
     count = least
     while count < most and rng.random() < 0.67:
         count += 1

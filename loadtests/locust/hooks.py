@@ -1,7 +1,7 @@
-"""Locust's events: options, what the fleet has, how late this process is, and at the end verdict and exit code.
+"""Listeners of Locust's events: options, discovery of models, lag of this process, verdict and exit code.
 
-Exit code 0: every threshold was kept (failures that a threshold allows included); 1: one was broken, or nobody was
-answered; 2: an option or a file is wrong, before any load. With workers the master alone judges.
+Exit code 0: every threshold holds, even if a threshold allows failures; 1: one is broken, or no request was answered;
+2: an option or a file is wrong, before any load. With workers, only the master judges.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def options(parser: LocustArgumentParser) -> None:
 @events.init.add_listener
 def begin(environment: Environment, **_: Any) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    _thresholds(environment)  # a mistake in them ends the run before it costs anything
+    _thresholds(environment)  # invalid thresholds end the run before any load
     try:
         _state(environment)["tenants"] = fleet.discover(tls())
         environment.host = addresses(environment)[0]
@@ -75,7 +75,7 @@ def begin(environment: Environment, **_: Any) -> None:
         _end(str(error))
     _leave_out(environment)
     options = environment.parsed_options
-    if not isinstance(environment.runner, WorkerRunner):  # workers are told with the users that they begin
+    if not isinstance(environment.runner, WorkerRunner):  # workers receive these options when they start users
         options.base_users, options.load_s = options.num_users or 1, float(options.run_time or 60)
     _ready(environment).set()
 
@@ -106,13 +106,13 @@ def judged(environment: Environment, **_: Any) -> None:
 
 
 def wait_ready(environment: Environment) -> None:
-    """A worker may be told to begin users while it still looks at the fleet."""
+    """Wait until models are discovered: a worker may have to start users before that."""
     if not _ready(environment).wait(_READY_S):
         raise StopUser
 
 
 def tenants(environment: Environment, task: str) -> list[fleet.Tenant]:
-    """Who has a model of the task, of those that --models leaves."""
+    """Return the tenants that have a model of the task, with these models alone and filtered by --models."""
     only = {name for name in environment.parsed_options.models.split(",") if name}
     found = []
     for tenant in _state(environment)["tenants"]:
@@ -138,23 +138,24 @@ def addresses(environment: Environment) -> list[str]:
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Made once, before workers are forked: on a busy machine it takes so long that a worker is taken for dead."""
+    """Return the TLS context. It is created once, before workers fork: on a busy machine this takes so long that the
+    master would consider a worker dead."""
     return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
 
 
 def elapsed_s(environment: Environment) -> float:
-    """Since the load began, in this process."""
+    """Return the seconds since the load began in this process."""
     return time.monotonic() - float(_state(environment).get("began_s", time.monotonic()))
 
 
 def _state(environment: Environment) -> dict[str, Any]:
-    """What this run found out; with the environment, so that two in one process share nothing."""
+    """Return this run's state. It is stored in the environment, so that two runs in one process share nothing."""
     found: dict[str, Any] = environment.__dict__.setdefault("shoal", {})
     return found
 
 
 def _leave_out(environment: Environment) -> None:
-    """Users for whose task no model is ready: a mix goes on without them, a profile of theirs alone ends."""
+    """Remove user classes for whose task no model is ready. End the run if none is left."""
     kept = [user for user in environment.user_classes if tenants(environment, getattr(user, "model_task", "generate"))]
     if not kept:
         _end(
@@ -178,7 +179,7 @@ def _watch_itself(environment: Environment) -> None:
 
 
 def _thresholds(environment: Environment) -> list[Threshold]:
-    """The file's, with those of the command line instead or beside."""
+    """Return the file's thresholds; those of the command line replace equal names and add others."""
     parsed = environment.parsed_options
     named: list[Threshold] = []
     if parsed.slo_file != slo_file.NONE:
@@ -190,7 +191,7 @@ def _thresholds(environment: Environment) -> list[Threshold]:
 
 
 def _checked(text: str) -> str:
-    """Options stay text and numbers: they travel to workers."""
+    """Validate a threshold and return its text, because options are sent to workers as text and numbers."""
     try:
         parse_option(text)
     except BadThreshold as error:

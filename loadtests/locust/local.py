@@ -1,10 +1,10 @@
-"""A local fleet to try load profiles on: simulated engines, a pool that embeds, many adapters, several gateways.
+"""A local fleet for load profiles: simulated engines, an embedding pool, many adapters and several gateways.
 
     python -m loadtests.locust.local FOLDER --gateways 3        # until Ctrl-C; then everything is stopped
     source FOLDER/env.sh && python -m loadtests.locust mix
 
-`shoal up` runs one gateway: the others are started here with its settings, and ports and state of their own. Users of
-a load test take one each (SHOAL_GATEWAYS), as connections do behind a load balancer.
+`shoal up` runs one gateway. This module starts the others with its settings and with their own ports and state. Each
+user of a load test uses one gateway (SHOAL_GATEWAYS), like a connection behind a load balancer.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def fleet(options: argparse.Namespace) -> Iterator[list[str]]:
 
 
 def write_project(folder: Path, adapters: int) -> Path:
-    """The demo's YAML, a pool for vectors, and copies of one adapter under names of their own."""
+    """Write the demo's YAML, an embedding pool, and copies of one adapter under distinct names."""
     for name in ("inferenceservices", "policies", "registry"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for file in (PROJECT / name).glob("*.yaml"):
@@ -112,7 +112,7 @@ def _vectors(service: str) -> str:
     head, _, arguments = service.partition("      args:\n")
     _, _, rest = arguments.partition("      env:\n")
     head = head.replace(f"name: {BASE}", f"name: {VECTORS}", 1)
-    head = head.replace(f"shoal.dev/pool: {BASE}}}", f"shoal.dev/pool: {VECTORS}}}")  # of its spread
+    head = head.replace(f"shoal.dev/pool: {BASE}}}", f"shoal.dev/pool: {VECTORS}}}")  # in its topology spread
     head = head.replace(f"shoal.dev/pool: {BASE}", f"shoal.dev/pool: {VECTORS}\n    shoal.dev/task: embed")
     listed = "".join(f"        - {flag}\n" for flag in (*_FLAGS, "--convert=embed"))
     return f"{head}      args:\n{listed}      env:\n{rest}"

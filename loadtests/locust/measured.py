@@ -1,8 +1,8 @@
-"""Locust's statistics as entries of ours: what users write down, and what the verdict reads.
+"""Locust's statistics: users record entries, and the verdict reads them.
 
-All of it goes through Locust's own entries, so that its page, CSV and HTML show it and workers' figures come together
-at the master. Answers and failures are Locust's requests. What is a part of one, or no answer, is written beside the
-total, whose rate is that of answers: types ttft, gap, refused, gave up, waited, tokens, degraded, lag.
+Everything is stored in Locust's own entries, so that its page, CSV and HTML show it and the master merges workers'
+figures. Answers and failures are Locust's requests. Parts of an answer, and events that are no answer, are not part of
+the total, whose rate is that of answers: types ttft, gap, refused, gave up, waited, tokens, degraded, lag.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ REFUSED, GAVE_UP, TOKENS, DEGRADED = "refused", "gave up", "tokens", "degraded"
 
 
 def beside_total(stats: RequestStats, kind: str, name: str, seconds: float | None, size: int = 0) -> None:
-    """A time (or None: a count alone) that is no answer of its own."""
+    """Record an entry outside the total: a time, or only a count if `seconds` is None."""
     entry: Any = stats.get(name, kind)
     entry.log(None if seconds is None else seconds * 1000, size)
 
 
 def by_entry(stats: RequestStats) -> dict[str, Measured]:
-    """What each name saw. Names of refusals are `NAME CODE`: they belong to NAME."""
+    """Return the measurements by entry name. A refusal's name is `NAME STATUS CODE` and belongs to NAME."""
     found: dict[str, list[StatsEntry]] = {}
     for (name, kind), entry in stats.entries.items():
         found.setdefault(name.split(" ", 1)[0] if kind == REFUSED else name, []).append(entry)

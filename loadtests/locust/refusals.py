@@ -1,15 +1,15 @@
-"""What a client does with a status: a refusal is obeyed, up to a bound; anything else that is no 200 is a failure.
+"""A client's reaction to a status: it obeys refusals up to a limit; any other status but 200 is a failure.
 
-429 and 503 are refusals where they say when to come back: the platform keeps its word, and the client waits so long.
-One without `retry-after` breaks the contract and is a failure, and so is one that asks for longer than the client
-would ever wait. Who was refused `most_tries` times has given up, which counts for itself.
+A 429 or 503 with `retry-after` is a refusal: the client waits so long and sends the request again. One without
+`retry-after` breaks the contract and is a failure, and so is a wait above LONGEST_WAIT_S. A request that is refused
+`most_tries` times is given up, which is counted separately.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 REFUSALS = (429, 503)
-LONGEST_WAIT_S = 600.0  # a hostile or mistaken header does not hold a user for ever
+LONGEST_WAIT_S = 600.0  # a wrong header must not stop a user for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class NextStep:
 
 
 def next_step(status: int, retry_after: str | None, code: str, tries: int, most_tries: int) -> NextStep:
-    """After the `tries`-th attempt. `code` is the error's, for the name of a failure."""
+    """Decide the step after the `tries`-th attempt. `code` is the error code, for the name of a failure."""
     if status == 200:
         return NextStep("answered")
     if status not in REFUSALS:
@@ -36,7 +36,7 @@ def next_step(status: int, retry_after: str | None, code: str, tries: int, most_
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Seconds, as the contract has it; a date or anything else is none."""
+    """Return the seconds of a `retry-after` header, or None for a date or anything else."""
     if value is None or not value.strip().isdecimal() or len(value) > 9:
         return None
     return float(value)

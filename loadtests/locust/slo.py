@@ -1,14 +1,14 @@
-"""Thresholds and their verdict: `NAME=VALUE` in, one row a threshold out. Pure; `measured.py` fills in what was seen.
+"""Thresholds (`NAME=VALUE`) and their verdicts, one per threshold. Pure functions on figures from `measured.py`.
 
-A name is a quantity and what of it is judged, with the entry's name before it where only that entry counts:
+A name is a quantity with a statistic. An entry's name before it limits the threshold to that entry:
 
-    ttft_p99_ms=1500  gap_p95_ms=200  stream_mean_ms=8000  whole_max_ms=…     of times, in ms: at most
-    failures=0.0005   refusals=0.05   given_up=0.01                         as a part of requests or sends: at most
-    answers_min=200   answers_per_s_min=5   tokens_per_s_min=100            at least
-    after/ttft_p99_ms=2000                                                  of entries named `after` alone
+    ttft_p99_ms=1500  gap_p95_ms=200  stream_mean_ms=8000  whole_max_ms=…     maximum of a time, in ms
+    failures=0.0005   refusals=0.05   given_up=0.01                         maximum share of requests or sends
+    answers_min=200   answers_per_s_min=5   tokens_per_s_min=100            minimum
+    after/ttft_p99_ms=2000                                                  only entries named `after`
 
-What was not measured at all has not kept its threshold: a run in which nobody was answered is no good run. Times are
-as Locust keeps them, to two digits: 1,540 ms counts as 1,500.
+A threshold without any measurement counts as broken, because a run without answers must not pass. Locust rounds times
+to two digits: 1,540 ms counts as 1,500.
 """
 
 import re
@@ -35,15 +35,15 @@ ALLOWED = (
 
 
 class BadThreshold(ValueError):
-    """The message says what is wrong and what is allowed."""
+    """An invalid threshold; the message says what is wrong and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    name: str  # as it was written
-    entry: str  # "" is all of them
+    name: str  # as written by the user
+    entry: str  # "" means all entries
     quantity: str
-    statistic: str  # p99, mean, max; "" of a count or ratio
+    statistic: str  # p99, mean or max; "" for a count or a ratio
     limit: float
 
     @property
@@ -53,11 +53,11 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one entry name saw; `sum_of` adds several up."""
+    """Measurements of one entry name; `sum_of` adds several."""
 
-    times: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # by quantity: ms -> how often
+    times: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # by quantity: ms -> count
     totals_ms: Mapping[str, float] = field(default_factory=dict)
-    answers: int = 0  # whole and right
+    answers: int = 0  # complete and correct
     failures: int = 0
     refusals: int = 0
     given_up: int = 0
@@ -67,14 +67,14 @@ class Measured:
 
     @property
     def requests(self) -> int:
-        """What was asked for, however often it was sent."""
+        """Number of requests; one that is sent several times counts once."""
         return self.answers + self.failures + self.given_up
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     threshold: Threshold
-    seen: float | None  # None: nothing was measured
+    seen: float | None  # None if nothing was measured
     kept: bool
 
 
@@ -92,7 +92,7 @@ def parse(name: str, value: object) -> Threshold:
 
 
 def parse_option(text: str) -> Threshold:
-    """`NAME=VALUE`, as on the command line."""
+    """Parse `NAME=VALUE` from the command line."""
     name, equals, value = text.partition("=")
     if not equals:
         raise BadThreshold(f"{text!r} is no NAME=VALUE, such as ttft_p99_ms=1500")
@@ -105,11 +105,11 @@ def judge(thresholds: list[Threshold], by_entry: Mapping[str, Measured]) -> list
 
 
 def percentile(times: Mapping[int, int], percent: float) -> int:
-    """The least time that so many percent of the requests did not exceed (nearest rank).
+    """Return the percentile by nearest rank: the least time that `percent` of the requests did not exceed.
 
-    Of 100 with 1 ms and one with 900, the 99th is 1 and the 99.5th is 900.
+    For 100 requests of 1 ms and one of 900 ms, the 99th percentile is 1 and the 99.5th is 900.
     """
-    needed = percent * sum(times.values()) / 100 - 1e-9  # 99.9 % of 1,000 are 999, in floating point, too
+    needed = percent * sum(times.values()) / 100 - 1e-9  # floating point: 99.9 % of 1,000 must be 999
     counted = 0
     for time_ms in sorted(times):
         counted += times[time_ms]
@@ -152,7 +152,7 @@ def _seen(threshold: Threshold, measured: Measured) -> float | None:
     if threshold.statistic:
         times = measured.times.get(threshold.quantity, {})
         return _of_times(threshold.statistic, times, measured.totals_ms.get(threshold.quantity, 0.0)) if times else None
-    sends = measured.requests + measured.refusals - measured.given_up  # the last refusal is what made it give up
+    sends = measured.requests + measured.refusals - measured.given_up  # all sends of a given-up request are in refusals
     parts = {
         "failures": (measured.failures, measured.requests),
         "given_up": (measured.given_up, measured.requests),

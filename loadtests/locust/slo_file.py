@@ -1,4 +1,4 @@
-"""slo.yaml: of each profile the load where none is said, and its thresholds. Unknown keys are errors by name."""
+"""Reader of slo.yaml: each profile's default load and its thresholds. Errors name unknown keys."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ class Profile:
 
 
 def read(path: Path, profile: str) -> Profile:
-    """Raises BadThreshold; a profile that the file does not name has neither load nor thresholds."""
+    """Read one profile; raise BadThreshold. A profile that is not in the file has neither load nor thresholds."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -45,7 +45,7 @@ def read(path: Path, profile: str) -> Profile:
 
 
 def load_for(arguments: list[str]) -> dict[str, Any]:
-    """The load of the profile in the file that Locust's command line names, or in the shipped one. BadThreshold."""
+    """Return the profile's load from the file of Locust's command line, or from the shipped one; raise BadThreshold."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--slo-file", default=NONE)
     file = parser.parse_known_args(arguments[1:])[0].slo_file
@@ -53,7 +53,7 @@ def load_for(arguments: list[str]) -> dict[str, Any]:
 
 
 def profile_of(arguments: list[str]) -> str:
-    """The locustfile's name, of `-f FILE`; several together are the mix of them and have no thresholds of their own."""
+    """Return the name of the locustfile of `-f FILE`. A list of several matches no profile: it has no thresholds."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-f", "--locustfile", default=os.environ.get("LOCUST_LOCUSTFILE", ""))
     return Path(parser.parse_known_args(arguments[1:])[0].locustfile).stem

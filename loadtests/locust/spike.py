@@ -1,7 +1,7 @@
-"""A spike: the usual load, five times as much within half a minute, and the usual again. Pure: a plan and its phases.
+"""A spike: the usual load, five times as much within 30 s, then the usual load again. A pure plan of phases.
 
-Worked example, of 180 s with 10 users: 10 until second 60, rising to 50 by second 90 at the latest (a third of the
-spike's minute where that is shorter than 30 s), 50 until 120, then 10 again (`tests/loadtests/test_load_plans.py`).
+Worked example with 10 users for 180 s: 10 users until second 60, 50 by second 90 at the latest, 50 until second 120,
+then 10 again. In shorter runs the rise takes a third of the spike. (`tests/loadtests/test_load_plans.py`)
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Spike:
         return self.run_time_s / 3
 
     def phase(self, at_s: float) -> str:
-        """before, spike or after."""
+        """Return the phase: before, spike or after."""
         return "before" if at_s < self._third_s else "spike" if at_s < 2 * self._third_s else "after"
 
     def load(self, at_s: float) -> tuple[int, float] | None:
-        """Users, and how many begin a second; None when the run is over."""
+        """Return the users and the spawn rate per second, or None when the run is over."""
         if at_s >= self.run_time_s:
             return None
         most = max(self.users + 1, round(self.users * self.times))

@@ -1,6 +1,6 @@
-"""A user of one tenant: asks, obeys refusals, reads, and writes down times. Profiles say what it asks for.
+"""A user of one tenant: sends requests, obeys retry-after, reads answers and records times. Profiles define requests.
 
-What it draws depends on the seed, its worker and its number there alone: the same run begins the same conversations.
+Random draws depend only on the seed, the worker and the user's number there: equal runs start equal conversations.
 """
 
 import itertools
@@ -23,11 +23,11 @@ CHAT, COMPLETIONS, EMBEDDINGS = "/chat/completions", "/completions", "/embedding
 
 
 class TenantUser(User):
-    """Abstract: a profile's user has tasks and, where it is not 1, `at_once` requests under way."""
+    """Abstract base of the profiles' users, which add tasks. `at_once` is the maximum of concurrent requests."""
 
     abstract = True
     at_once: ClassVar[int] = 1
-    model_task: ClassVar[str] = "generate"  # of the models that it asks
+    model_task: ClassVar[str] = "generate"  # task of the models that the user calls
 
     def on_start(self) -> None:
         hooks.wait_ready(self.environment)
@@ -48,11 +48,11 @@ class TenantUser(User):
         return self._think_s
 
     def think(self, least_s: float, most_s: float) -> None:
-        """A pause, in which the user may be stopped."""
+        """Pause; Locust may stop the user during it."""
         self._pause(self.rng.uniform(least_s, most_s))
 
     def chat(self, name: str, model: str, body: dict[str, Any], headers: dict[str, str], *, stream: bool) -> str | None:
-        """The assistant's text; None where none came, which is written down."""
+        """Send a chat request and return the assistant's text, or None after a recorded failure."""
         asked = {"model": model, **body, "stream": stream}
         if stream:
             asked["stream_options"] = {"include_usage": True}
@@ -71,7 +71,10 @@ class TenantUser(User):
         check: Callable[[Reply, dict[str, Any]], int],
         pause: Callable[[float], None] | None = None,
     ) -> Reply | None:
-        """One request, as often as it is told to come back; `check` returns the tokens or raises WrongAnswer."""
+        """Send one request, and again after each refusal, at most `tries` times.
+
+        `check` returns the number of tokens or raises WrongAnswer.
+        """
         waited_s = 0.0
         for tries in range(1, self.tries + 1):
             began_s = time.perf_counter()
@@ -89,7 +92,7 @@ class TenantUser(User):
                 waited_s += step.wait_s
                 continue
             if waited_s:
-                self._beside("waited", name, waited_s)  # of who gave up as well
+                self._beside("waited", name, waited_s)  # also if the request was given up
             return self._ended(kind, name, reply, step.what, step.why, tokens)
         return None
 
@@ -147,5 +150,5 @@ class TenantUser(User):
 
 
 def sleep(seconds: float) -> None:
-    """The pause of a call that is not the user's own greenlet."""
+    """Pause a greenlet that is not the user's own."""
     gevent.sleep(seconds)

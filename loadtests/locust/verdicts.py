@@ -1,4 +1,4 @@
-"""The verdict as a table and as JSON: every threshold with what was seen, and what each entry saw beside."""
+"""The verdict as a table and as JSON: every threshold with its measured value, and the figures of each entry."""
 
 import json
 from collections.abc import Mapping

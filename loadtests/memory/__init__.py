@@ -1,1 +1,1 @@
-"""Does the gateway's memory stay flat over a million requests from everybody, for everything, about anything?"""
+"""Memory test: the gateway's memory must stay flat over a million requests with as little in common as possible."""

@@ -1,8 +1,8 @@
 """`python -m loadtests.memory [--requests 1000000] [--rate 500] [--seed 1] [-o json]`.
 
-A whole gateway (intake, quotas, waiting room, routing, prefixes, relay, metrics) in this process, engines that answer
-at once, and time that passes by `--rate` requests a second. Prints what the process holds at twenty points, and fails
-where the second half of the run added more than 5 % to it: what is bounded by a number of entries has filled by then.
+Runs a complete gateway (intake, quotas, admission queue, routing, prefixes, relay, metrics) in this process, with
+engines that answer immediately and a virtual clock of `--rate` requests a second. Prints the memory of the process at
+twenty points. Fails if the second half of the run adds more than 5 %: by then every bounded table is full.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _SWEEP_S = 0.25
 
 
 class Client:
-    """A sink that counts, and keeps nothing."""
+    """A sink that counts statuses and stores nothing else."""
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
@@ -42,13 +42,13 @@ class Client:
         self.statuses[200] = self.statuses.get(200, 0) + 1
 
     def more(self, data: bytes) -> None:
-        """Read, and forgotten."""
+        """Discard the data."""
 
     def end(self, last: bytes) -> None:
-        """As above."""
+        """Discard the data."""
 
     def cut(self) -> None:
-        """There is no connection to drop."""
+        """Do nothing: there is no connection to close."""
 
 
 def main() -> int:

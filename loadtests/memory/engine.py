@@ -1,6 +1,6 @@
-"""An engine that answers within the call that asks it: no socket, no other process, nothing but the gateway's memory.
+"""An engine that answers within the call that sends the request, without a socket, so only the gateway uses memory.
 
-The connections are the gateway's own, in its own pool; only the transport under them is played.
+Connections and pool are the gateway's own; only the transport below them is a fake.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b"
 
 
 class Transport(asyncio.Transport):
-    """The other end: a whole answer to whatever is written."""
+    """A transport that answers each write with a complete response."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class Transport(asyncio.Transport):
         self._closing = True
 
     def pause_reading(self) -> None:
-        """Nothing more will come anyway."""
+        """Do nothing: every answer has already arrived."""
 
     def resume_reading(self) -> None:
-        """As above."""
+        """Do nothing: every answer has already arrived."""
 
 
 class Engines(UpstreamPool):
-    """The gateway's pool, which finds a connection whenever it looks for one."""
+    """The gateway's connection pool, which always has an idle connection."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock, idle_per_replica=8, keep_alive_s=4.0)

@@ -1,7 +1,7 @@
-"""Requests that have as little in common as can be: sessions, prompts and model names by the hundred thousand.
+"""Requests with as little in common as possible: hundreds of thousands of sessions, prompts and model names.
 
-One in seven asks for a model that nobody has, mostly under a name of its own; one in ten for the base model; the rest
-for any of 10,000 adapters. Each time a session is seen it has another number of turns, up to eight, of its own text.
+15 % of the requests name a model that does not exist, mostly each another one; 10 % name the base model; the rest name
+any of 10,000 adapters. Each request of a session has a random number of turns, up to eight, of the session's own text.
 Half are streams.
 """
 
@@ -13,7 +13,7 @@ from functions.gateway.http.headers import RawHeaders
 from loadtests.memory.virtual_gateway import ADAPTERS, POOL, TENANTS, adapter, key_of
 
 SESSIONS = 100_000
-INVENTED = 1_000_000  # names that no model has
+INVENTED = 1_000_000  # names of models that do not exist
 _INVENTED_RATIO = 0.15
 _BASE_RATIO = 0.1
 _TURN_BYTES = (200, 2000)
@@ -21,27 +21,27 @@ _MAX_TURNS = 8
 
 
 class Traffic:
-    """Deterministic: the same seed asks the same."""
+    """A deterministic generator: the same seed gives the same requests."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._authorization = [f"Bearer {key_of(number)}".encode() for number in range(TENANTS)]
-        # What was asked so far, a byte each, all there from the beginning: a set would grow with the run.
+        # One byte per session and name that was used, allocated in advance: a set would grow during the run.
         self._sessions = bytearray(b"\0" * SESSIONS)
         self._names = bytearray(b"\0" * (INVENTED + ADAPTERS + 1))
 
     @property
     def sessions(self) -> int:
-        """Distinct ones."""
+        """Number of distinct sessions so far."""
         return self._sessions.count(1)
 
     @property
     def names(self) -> int:
-        """Distinct ones, of models."""
+        """Number of distinct model names so far."""
         return self._names.count(1)
 
     def request(self) -> tuple[RawHeaders, bytes]:
-        """Headers and body of the next one."""
+        """Return headers and body of the next request."""
         rng = self._rng
         session = rng.randrange(SESSIONS)
         tenant, name = self._model(session)
@@ -65,7 +65,7 @@ class Traffic:
         return headers, orjson.dumps(body)
 
     def _model(self, session: int) -> tuple[int, str]:
-        """A tenant's number, and what it asks for."""
+        """Return a tenant's number and the model name of its request."""
         draw = self._rng.random()
         if draw < _INVENTED_RATIO:
             number = self._rng.randrange(INVENTED)
@@ -80,7 +80,7 @@ class Traffic:
 
 
 def _text(session: int, turn: int) -> str:
-    """What was said in a turn: the same each time, and nobody else's."""
+    """Return the text of a session's turn: always the same, and unique."""
     low, high = _TURN_BYTES
     size = low + (session * 31 + turn * 17) % (high - low)
     word = f"{session}:{turn} "

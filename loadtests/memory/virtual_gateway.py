@@ -1,6 +1,6 @@
-"""A gateway in one process, on a clock that passes as fast as requests are answered.
+"""A gateway in this process, on a virtual clock.
 
-40 tenants, 10,000 adapters over 8 replicas, each adapter on one of them; the policies are the defaults.
+It has 40 tenants, 10,000 adapters on 8 replicas (each adapter on one of them), and the default policies.
 """
 
 from dataclasses import replace
@@ -46,7 +46,7 @@ def key_of(tenant: int) -> str:
 
 
 class VirtualGateway:
-    """A gateway, its replicas' heartbeats, and time."""
+    """A gateway, its replicas' heartbeats and its clock."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -64,13 +64,13 @@ class VirtualGateway:
         self.heartbeat()
 
     def heartbeat(self) -> None:
-        """Every replica says that it is well."""
+        """Send a heartbeat of every replica, all ready."""
         self._heartbeats += 1
         for number in range(REPLICAS):
             self.gateway.receive_heartbeat(_heartbeat(number, self._heartbeats))
 
     def pass_on(self, seconds: float) -> None:
-        """Time passes; what happens a few times a second does."""
+        """Advance the clock and run the gateway's periodic sweep."""
         self.now_s += seconds
         self.gateway.sweep()
 

@@ -1,8 +1,8 @@
 """`python -m loadtests.overload [--live] [--times 1 2 5 10] [--capacity-per-s R] [--seconds S] [-o json]`.
 
-Ten tenants chat. Goodput is of answers whose first token came within the promise; who is refused comes back once, when
-he was told to. Capacity is what the engines serve without a long queue: found in virtual time, with the default engines
-30 requests a second for each.
+Ten tenants chat. Goodput counts answers whose first token came within the promise. A rejected request is sent again
+once, after its retry-after. Capacity is the rate that the engines serve without a long queue: 30 requests a second for
+each default engine, found in virtual time.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from loadtests.fairness.virtual import Shape, VirtualFleet, VirtualRequest
 
 TENANTS = tuple(f"tenant-{number}" for number in range(10))
 _SLO_S = 0.5
-_WARM_UP_RATIO = 0.25  # of the run: what the pool can do is not known before it was full once
+_WARM_UP_RATIO = 0.25  # share of the run; the gateway learns the pool's rate only after the pool was full once
 _GOAL_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request, live or virtual; times are the engines'."""
+    """One live or virtual request; times are in the engines' time."""
 
     at_s: float
     ttft_s: float | None
@@ -99,7 +99,7 @@ def _seen(sample: Sample, stretch: float) -> Seen:
         sample.ttft_s / stretch if sample.ttft_s is not None else None,
         sample.whole,
         sample.asked.output_tokens,
-        sample.took_s * 1000 if sample.status == 503 else None,  # not stretched: it is the gateway's own
+        sample.took_s * 1000 if sample.status == 503 else None,  # not stretched: it is the gateway's own time
         sample.returned_from is not None,
     )
 

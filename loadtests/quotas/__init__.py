@@ -1,1 +1,1 @@
-"""Limits under load: what several gateways let one tenant have, and whether what was charged is what was computed."""
+"""Limits under load: one tenant's use over several gateways, and a comparison of charged with computed tokens."""

@@ -1,9 +1,9 @@
 """`python -m loadtests.quotas {limit,ledger} [--gateways 4] [--engines 4] [-o json]`.
 
-limit [--seconds 90] [--tokens-per-minute 60000] [--burst-seconds 1] [--factor 3] [--outage]: what one tenant is given
-in any minute.
-ledger [--requests 10000]: what was charged against what the engines computed, with clients that leave and engines that
-are killed.
+limit [--seconds 90] [--tokens-per-minute 60000] [--burst-seconds 1] [--factor 3] [--outage]: tokens that one tenant
+gets in any minute.
+ledger [--requests 10000]: charged tokens against tokens that the engines computed, with clients that leave and engines
+that are killed.
 """
 
 import argparse

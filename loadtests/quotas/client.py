@@ -1,4 +1,4 @@
-"""One request after another over plain sockets: the status, and when which tokens came."""
+"""A client over plain sockets, with a connection per request: records the status and the arrival of each token."""
 
 import asyncio
 import json
@@ -12,10 +12,10 @@ _ANSWER_S = 120.0
 class Answer:
     request_id: str = ""
     status: int = 0
-    sent_s: float = 0.0  # loop's time
-    delivered: list[tuple[float, int]] = field(default_factory=list)  # loop's time, tokens
-    whole: bool = False  # its end came
-    left: bool = False  # we went
+    sent_s: float = 0.0  # by the loop's clock
+    delivered: list[tuple[float, int]] = field(default_factory=list)  # time by the loop's clock, tokens
+    whole: bool = False  # True if the answer is complete
+    left: bool = False  # True if the client disconnected on purpose
 
     @property
     def tokens(self) -> int:
@@ -31,17 +31,17 @@ class Ask:
     prompt: str
     max_tokens: int
     stream: bool
-    leave_after_tokens: int | None = None  # of a stream
+    leave_after_tokens: int | None = None  # disconnect from a stream after so many tokens
 
 
 async def send(ask: Ask) -> Answer:
-    """Whatever becomes of it; a refused or broken connection is status 0."""
+    """Send one request and return its answer, complete or not. Status 0 means a refused or broken connection."""
     answer = Answer(request_id=ask.request_id, sent_s=asyncio.get_running_loop().time())
     try:
         async with asyncio.timeout(_ANSWER_S):
             await _exchange(ask, answer)
     except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-        pass  # as far as it came, it is in the answer
+        pass  # `answer` has the part that arrived
     return answer
 
 

@@ -1,4 +1,4 @@
-"""Gateways that share one bus, simulated engines behind them, and one tenant: all real processes but the agents."""
+"""Gateways with one bus, simulated engines and one tenant. All are real processes; one task replaces the agents."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ class Fleet:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """All of it, ready; ended with everything that was started."""
+        """Start bus, engines and gateways; kill them all at the end."""
         pepper = secrets.token_hex(16)
         (self.folder / "pepper").write_text(pepper)
         (self.folder / "token").write_text("unused")
@@ -94,7 +94,7 @@ class Fleet:
         self._start(f"engine-{number}", [sys.executable, "-m", "functions.engines.sim", *arguments, *speed, *log])
 
     def kill(self, name: str) -> None:
-        """`bus` or `engine-<number>`, by SIGKILL."""
+        """Kill `bus` or `engine-<number>` by SIGKILL."""
         child = self._children.pop(name)
         child.kill()
         child.wait()
@@ -103,12 +103,12 @@ class Fleet:
         return self.folder / f"usage-{number}.log"
 
     def said(self, words: str) -> int:
-        """How often the gateways' logs have them."""
+        """Return how often `words` occur in the gateways' logs."""
         logs = [self.folder / f"gateway-{number}.log" for number in range(self.gateways)]
         return sum(log.read_text(errors="replace").count(words) for log in logs)
 
     async def ready(self) -> None:
-        """Every gateway answers a request."""
+        """Wait until every gateway is ready."""
         async with httpx.AsyncClient(timeout=10.0) as client:
             give_up_s = time.monotonic() + _START_S
             for port in self.ports:
@@ -121,19 +121,19 @@ class Fleet:
                     await asyncio.sleep(0.2)
 
     async def heartbeat(self) -> None:
-        """What the agents would say; for ever."""
+        """Send heartbeats in place of the agents, until cancelled."""
         sequence = 0
         async with ValkeyBus(f"valkey://127.0.0.1:{self.bus_port}/0") as bus:
             while True:
                 sequence += 1
-                with contextlib.suppress(BusUnavailable):  # it is started, or killed on purpose
+                with contextlib.suppress(BusUnavailable):  # the bus is starting, or killed on purpose
                     for number, port in enumerate(self.engine_ports):
                         if f"engine-{number}" in self._children:
                             await bus.publish(_heartbeat(number, port, sequence))
                 await asyncio.sleep(_HEARTBEAT_S)
 
     async def metrics(self, prefix: str) -> dict[str, float]:
-        """Sums over all gateways, by the sample's name with its labels."""
+        """Return sums over all gateways, by sample name with labels."""
         found: dict[str, float] = {}
         async with httpx.AsyncClient(timeout=30.0) as client:
             for port in self.metrics_ports:

@@ -1,15 +1,15 @@
-"""Thousands of requests that end in every way there is: is what was charged what the engines computed?
+"""Thousands of requests that end in every possible way: charged tokens must equal the tokens that engines computed.
 
     charged by an engine's usage   = sum of the engines' own logs of the answers that they finished, to the token
-    charged by count               = what was delivered of the others; the engines computed that and at most what was
-                                     still on its way
+    charged by count               = tokens delivered of the other answers; the engines computed these and at most the
+                                     tokens that were still in transit
 
-An engine notes an answer before it sends it. One that is killed between the two, or whose last piece meets a client
-that has just left, has noted what nobody heard: such lines (an id's second one, or of an answer that no client has
-whole) are told, and are all that may lie between both sides.
+An engine logs an answer before it sends it. If it is killed in between, or the client has just left, the answer is
+logged but never received. Such lines (a second line of an id, or an answer that no client has complete) are reported.
+They are the only allowed difference between the two sums.
 
-Clients leave in mid-stream, engines are killed and come back, requests are retried on others. After it all nothing may
-be under way, and every request that began was settled once.
+Clients leave in mid-stream, engines are killed and restarted, requests are retried on other engines. At the end no
+request may be open, and every request that began was settled once.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Row = dict[str, object]
 
 
 def limits_of() -> QuotaLimitsPart:
-    """All are counted, none is reached."""
+    """Return limits of every kind, too high to be reached."""
     return QuotaLimitsPart(
         requests_per_minute=_MANY,
         input_tokens_per_minute=_MANY,
@@ -98,7 +98,7 @@ def _sums(lines: Iterable[list[str]]) -> dict[str, int]:
 
 
 def unheard_of(lines: list[list[str]], whole: set[str]) -> list[list[str]]:
-    """Of each request all lines but one; that one too, where no client has the answer whole."""
+    """Return all lines of each request but one; that one as well if no client has the complete answer."""
     seen = set[str]()
     found = []
     for line in sorted(lines):
@@ -134,7 +134,7 @@ async def _all(fleet: Fleet, requests: int, answers: list[Answer]) -> None:
 
 
 async def _kill_engines(fleet: Fleet, kills: Counter[str]) -> None:
-    """One after the other, each for a while: the rest must bear it."""
+    """Kill engine after engine, each for 2 s, until cancelled; the others must serve its requests."""
     number = 0
     while True:
         await asyncio.sleep(_KILL_EACH_S)
@@ -146,7 +146,7 @@ async def _kill_engines(fleet: Fleet, kills: Counter[str]) -> None:
 
 
 async def _until_quiet(fleet: Fleet) -> None:
-    """Or what is still under way after a minute is in the table."""
+    """Wait until no request is open, at most a minute; the table shows the rest."""
     for _ in range(300):
         if not (await fleet.metrics("shoal_open_requests")).get("shoal_open_requests"):
             return

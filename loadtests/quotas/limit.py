@@ -1,12 +1,12 @@
-"""One tenant at a multiple of its limit, over several gateways: what it is given in any minute.
+"""One tenant that offers a multiple of its limit over several gateways: tokens that it gets in any minute.
 
-    charged     in any minute at most limit + burst (2 %, or --burst-seconds), with the bus killed and restored one more
-    delivered   the same, and what was charged before the minute began and came in it ("carried in")
-    leases      at most the burst is outstanding at all gateways together, which is part of the bound
+    charged     at most limit + burst (2 %, or --burst-seconds) in any minute; one burst more if the bus is killed
+    delivered   the same, plus tokens that were charged before the minute and delivered in it ("carried in")
+    leases      at most the burst is leased to all gateways together; it is part of the bound
 
-What is delivered lies behind what is charged by the time an answer takes: the first minute is short by that much, and
-where streams stand still for want of CPU and go on all at once, one minute has what another one was charged for. So
-both are told, and how often gateways lost touch with the bus, which an outage alone should make them do.
+Delivery follows the charge by the duration of an answer. The first minute is short by that much. If streams stall for
+lack of CPU and then continue together, a minute contains tokens that were charged in another. Both figures are
+therefore reported, with the number of times that gateways lost the bus, which only an outage should cause.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from loadtests.quotas.windows import minutes
 
 _LEAST_TOKENS, _MOST_TOKENS = 30, 90
 _MEAN_TOKENS = (_LEAST_TOKENS + _MOST_TOKENS) / 2
-_LEARNING_S = 2.0  # a bus that has just begun keeps bursts back for a second: they shall be there
+_LEARNING_S = 2.0  # a new bus withholds bursts for a second; wait until they are available
 Row = dict[str, object]
 
 
@@ -38,7 +38,8 @@ def limits_of(tokens_per_minute: int, burst_s: int) -> QuotaLimitsPart:
 
 
 async def run(fleet: Fleet, seconds: float, factor: float, outage: bool, say: Callable[[str], None]) -> Row:
-    """Offer `factor` times the limit for so long, half of it in streams; `outage`: the middle third without a bus."""
+    """Offer `factor` times the limit for `seconds`, half of it in streams. With `outage` the bus is killed during the
+    middle third."""
     limit = fleet.limits.output_tokens_per_minute or 0
     loop, answers = asyncio.get_running_loop(), list[Answer]()
     async with asyncio.TaskGroup() as group:
@@ -84,7 +85,7 @@ async def run(fleet: Fleet, seconds: float, factor: float, outage: bool, say: Ca
 
 
 async def _offer(fleet: Fleet, seconds: float, per_s: float, answers: list[Answer]) -> None:
-    """Open loop: a request is sent when its time has come, whatever became of those before."""
+    """Send requests in an open loop: each at its time, independent of earlier answers."""
     loop, rng = asyncio.get_running_loop(), random.Random(1)
     start_s = next_s = loop.time()
     async with asyncio.TaskGroup() as group:
@@ -117,7 +118,7 @@ async def _outage(fleet: Fleet, seconds: float, say: Callable[[str], None]) -> N
 
 
 async def _until_shared(fleet: Fleet) -> None:
-    """Every gateway knows of the others."""
+    """Wait until every gateway knows all gateways."""
     for _ in range(300):
         if (await fleet.metrics("shoal_quota_gateways")).get("shoal_quota_gateways") == fleet.gateways**2:
             return
@@ -126,7 +127,7 @@ async def _until_shared(fleet: Fleet) -> None:
 
 
 def _carried_in(answers: list[Answer], start_s: float, end_s: float) -> int:
-    """The most that was under way at one time and came later."""
+    """Return the maximum, over all seconds, of tokens that open requests received after that second."""
     most = 0
     for at_s in range(int(start_s), int(end_s)):
         under_way = [answer for answer in answers if answer.sent_s <= at_s]

@@ -1,6 +1,6 @@
-"""How much was delivered in any minute, from when it came: pure.
+"""Tokens delivered in any minute, as a pure function of the deliveries.
 
-window(t) = sum of what came in (t - 60 s, t]       for every t at which something came, a whole minute after the start
+window(t) = sum of the tokens in (t - 60 s, t]       for every delivery at t; the minimum only from 60 s after the start
 """
 
 from collections import deque
@@ -11,14 +11,14 @@ MINUTE_S = 60.0
 
 
 class Minutes(NamedTuple):
-    """Over all whole minutes of a run; None where it was shorter."""
+    """Least and most tokens of any minute of a run; None if no minute is complete or nothing was delivered."""
 
     least: int | None
     most: int | None
 
 
 def minutes(delivered: Iterable[tuple[float, int]], start_s: float, end_s: float) -> Minutes:
-    """`delivered`: when, and how many tokens; in any order."""
+    """Return the minutes of `delivered`: pairs of time and number of tokens, in any order."""
     window: deque[tuple[float, int]] = deque()
     total, least, most = 0, None, None
     for at_s, tokens in sorted(delivered):

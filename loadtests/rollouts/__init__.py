@@ -1,1 +1,1 @@
-"""Rollouts by the hundred in virtual time: how often a good version is halted, and how soon a bad one."""
+"""Hundreds of rollouts in virtual time: how often a good version is halted, and how soon a bad one."""

@@ -1,7 +1,7 @@
 """`python -m loadtests.rollouts [--count 200] [--seconds 120] [--rate 60] [-o json]`.
 
-Identical versions first: at most the stated share may be halted. Then bad ones: where and how soon each is taken back,
-and how many requests saw it.
+Identical versions first: at most the configured share (falseAlarmRate) may be halted. Then bad versions: the stage and
+the time of each rollback, and the number of requests that the bad version served.
 """
 
 import argparse

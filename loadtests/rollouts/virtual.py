@@ -1,9 +1,9 @@
-"""One rollout in virtual time: requests as a gateway would place them, evidence as it would count them, verdicts each
-second as the controller would draw them. No processes and no clock; the decisions are the real ones.
+"""One rollout in virtual time: requests are split and counted as in a gateway, and judged each second as in the
+controller. There are no processes and no clock, but the decisions are the real ones.
 
-Traffic: requests arrive at random (Poisson), belong to sessions whose lengths are geometric, fail independently, and
-take times that are log-normal with a heavy tail, as a mixed load on a shared engine does. A failure takes a tenth of
-the time of an answer, so that failures are counted first, as in life.
+Traffic: requests arrive at random (Poisson), belong to sessions of geometric length and fail independently. Durations
+are log-normal with a heavy tail, as for a mixed load on a shared engine. A failure takes a tenth of the time of an
+answer, so failures are counted first, as in production.
 """
 
 import heapq
@@ -25,7 +25,7 @@ MEAN_SESSION = 5  # requests
 
 
 def policy(stage_s: float, min_requests: int = 50, false_alarm_ratio: float = 0.01) -> RolloutEntry:
-    """The built-in stages and conditions, with stages of that length."""
+    """Return the built-in stages and conditions, with stages of `stage_s`."""
     stages = tuple(
         StageEntry(stage.percent, stage_s if stage.duration_s is not None else None, stage.auto_halt)
         for stage in DEFAULT_ROLLOUT.stages
@@ -35,12 +35,12 @@ def policy(stage_s: float, min_requests: int = 50, false_alarm_ratio: float = 0.
 
 @dataclass(frozen=True)
 class Behaviour:
-    """One version's requests."""
+    """Behaviour of one version's requests."""
 
     error_ratio: float = 0.005
     median_ms: float = 800.0
     sigma: float = 0.7
-    slower: float = 1.0  # every time is multiplied by this
+    slower: float = 1.0  # factor on every duration
 
 
 @dataclass
@@ -49,13 +49,13 @@ class Outcome:
     stage: int
     reason: str
     seconds: float
-    saw_it: int  # requests that the candidate got
+    saw_it: int  # requests that the candidate served
     requests: int
 
 
 @dataclass
 class VirtualRollout:
-    """One rollout of one channel, and everybody who calls it."""
+    """One rollout of one channel, and the requests to it."""
 
     rng: random.Random
     policy: RolloutEntry
@@ -122,7 +122,7 @@ def _count(group: GroupStats, failed: bool, took_ms: float) -> None:
 
 
 def _poisson(rng: random.Random, mean: float) -> int:
-    """By a normal approximation where the mean is large; enough for traffic."""
+    """Draw a Poisson number; above a mean of 30 by a normal approximation, which is enough for traffic."""
     if mean > 30:
         return max(0, round(rng.gauss(mean, mean**0.5)))
     count, passed = 0, rng.expovariate(1.0)
@@ -145,7 +145,7 @@ _CANDIDATE = ResolvedModel(
 
 
 def _spec(policy: RolloutEntry, rng: random.Random) -> RolloutSpec:
-    """A new one each time, so that other sessions come first."""
+    """Return a spec with random digests, so that each rollout moves other sessions first."""
     digests = [Digest("sha256:" + f"{rng.getrandbits(256):064x}") for _ in range(2)]
     model, pool = ModelId("acme/bot"), PoolName("base")
     return RolloutSpec(model, "stable", pool, "v1", digests[0], "s3://x/1", "v2", digests[1], "s3://x/2", policy, "git")

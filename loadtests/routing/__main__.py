@@ -1,9 +1,9 @@
 """`python -m loadtests.routing {replay,virtual,capacity,decide} [--trace mooncake,lora] [-o json] [--plot FILE]`.
 
-capacity   what the engines can do at most: requests a second in time, by least-loaded, in virtual time
-virtual    the routers at a share of that, engines in virtual time: the same figures each time
-replay     the same with processes: a fleet for each router, so many at once; rounds take turns over the routers
-decide     what one decision costs
+capacity   the engines' maximum of requests a second answered in time, with least-loaded routing, in virtual time
+virtual    the routers at a share of that capacity, in virtual time: the same figures each time
+replay     the same with processes: one fleet per router, --at-once of them concurrently; each round runs all routers
+decide     CPU time of one decision
 """
 
 import argparse
@@ -30,7 +30,7 @@ _WARMUP_RATIO = 0.2
 _NO_STORE = 9  # a port where nothing listens
 TraceName = Literal["mooncake", "lora"]
 _RATES_PER_S = {"mooncake": (6.0, 8.0, 10.0, 12.0, 16.0), "lora": (60.0, 80.0, 100.0, 120.0, 150.0)}
-_LORA_COMPRESSION = 3.0  # thinking of 10 s between turns becomes 3.3 s
+_LORA_COMPRESSION = 3.0  # a pause of 10 s between turns becomes 3.3 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Plan:
     """One trace at one load."""
 
     name: TraceName
-    asked: list[trace.TraceRequest]  # of the trace's own time
-    compression: float  # of that
-    seconds: float  # of the trace
+    asked: list[trace.TraceRequest]  # with times of the trace
+    compression: float  # divisor of the trace's times
+    seconds: float  # in the trace's time
     note: str
 
 

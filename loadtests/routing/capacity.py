@@ -1,10 +1,10 @@
-"""What eight engines can do at most: the offered load at which least-loaded serves no more in time, in virtual time.
+"""Capacity of the engines with least-loaded routing, measured in virtual time.
 
-    capacity = the most requests a second that got their first token within SLO_MS, over loads from too few to too many
-    80 %     = 0.8 x capacity, offered to every router alike
+    capacity = maximum of the requests a second with a first token within SLO_MS, over loads from too low to too high
+    80 %     = 0.8 x capacity, offered to every router
 
-Counted from WARMUP_S on, since caches and adapters are cold before. The same engine law as in the replay with
-processes, so its capacity is theirs, as far as the machine keeps up.
+The first WARMUP_S do not count, because caches and adapters are cold. The replay with processes uses the same engine
+timing, so it has the same capacity if the machine keeps up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +22,13 @@ SLO_MS = 5_000.0
 class Point:
     offered_per_s: float
     served_per_s: float
-    good_per_s: float  # of those, with their first token within SLO_MS
+    good_per_s: float  # served with the first token within SLO_MS
 
 
 def sweep(
     trace: Callable[[float, float], Sequence[TraceRequest]], rates_per_s: Sequence[float], shape: Shape
 ) -> list[Point]:
-    """`trace(rate, seconds)` is what is asked in so many seconds at that rate."""
+    """Return a point for each rate. `trace(rate, seconds)` returns the requests of so many seconds at that rate."""
     return list(_points(trace, rates_per_s, shape))
 
 
@@ -52,7 +52,7 @@ def _points(
 
 
 def point(asked: Sequence[TraceRequest], samples: Sequence[Sample]) -> Point:
-    """Of one run: what came, and what was served, between the warm-up and the end of the arrivals."""
+    """Return the offered and served rates of one run, between the warm-up and the end of the arrivals."""
     window_s = SECONDS - WARMUP_S
     served = [each for each in samples if WARMUP_S <= each.at_s + each.ttft_ms / 1000 < SECONDS]
     good = [each for each in served if each.ttft_ms <= SLO_MS]

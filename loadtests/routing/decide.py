@@ -1,4 +1,4 @@
-"""What one routing decision costs, request and explanation included: best of several rounds, CPU time."""
+"""CPU time of one routing decision, request and explanation included: the best of several rounds."""
 
 import timeit
 from collections.abc import Callable, Iterator

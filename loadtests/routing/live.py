@@ -1,8 +1,8 @@
-"""The replay in real time: a gateway and simulated engines as processes, and a client that sends what is due.
+"""The replay in real time: a gateway and simulated engines as processes, and an open-loop client.
 
-Lengths are divided by SCALE and the engines' microseconds a token multiplied by it, so that times are what they would
-be, while tokenizing and hashing on a few shared cores cost a quarter. A block's text is as many six-byte words as it
-has tokens, made from its number alone.
+Lengths are divided by SCALE and the engines' microseconds a token multiplied by it. Times stay the same, while
+tokenizing and hashing on a few shared cores cost a quarter. A block's text has one six-byte word for each of its tokens
+and depends only on the block's number.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from loadtests.routing.trace import BLOCK_TOKENS, TraceRequest
 SCALE = 4
 BLOCK = BLOCK_TOKENS // SCALE
 _TIMEOUT_S = 180.0
-_PATIENCE_MS = 600_000  # routers are compared, not waiting rooms: whatever comes goes to an engine
+_PATIENCE_MS = 600_000  # promised TTFT, so high that every request is dispatched: only routers are compared
 _FIRST = b'"delta":{"content":'
 _STATUS = re.compile(rb"HTTP/1\.1 (\d+)")
 _LOAD = re.compile(rb"load;dur=([0-9.]+)")
@@ -36,7 +36,7 @@ _PROMPT = re.compile(rb'"prompt_tokens":(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What is simulated; lengths are the trace's."""
+    """The simulated engines; lengths are those of the trace."""
 
     replicas: int = 8
     kv_tokens: int = 1_000_000
@@ -44,8 +44,8 @@ class Engines:
     batched_tokens: int = 4096
     prefill_us_per_token: float = 50.0
     step_ms: float = 8.0
-    slowdown: float = 1.0  # all of an engine's times are as many times as long
-    places: int = 16  # adapters in a replica
+    slowdown: float = 1.0  # factor on all of an engine's times
+    places: int = 16  # adapters per replica
     adapter_load_ms: float = 200.0
 
 
@@ -56,7 +56,7 @@ class Sample:
     ttft_ms: float
     prompt_tokens: int
     cached_tokens: int
-    load_ms: float | None  # it waited for its adapter
+    load_ms: float | None  # wait for the adapter; None if it was loaded
     error: str = ""
 
     @property
@@ -90,7 +90,7 @@ def shape_of(engines: Engines, router: str) -> Shape:
 async def replay(
     url: str, api_key: str, asked: Sequence[TraceRequest], compression: float, tell: Callable[[str], None]
 ) -> list[Sample]:
-    """Each request at its time, whatever became of those before."""
+    """Send each request at its time, independent of earlier answers, and return the samples."""
     samples: list[Sample] = []
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -159,6 +159,6 @@ def _request(url: str, api_key: str, asked: TraceRequest) -> bytes:
 
 @lru_cache(20_000)
 def text_of(block: int) -> str:
-    """A block's text: BLOCK words of a space and five letters, one token each."""
+    """Return a block's text: BLOCK words of a space and five letters, one token each."""
     rng = random.Random(block)
     return "".join(" " + "".join(rng.choices(string.ascii_lowercase, k=5)) for _ in range(BLOCK))

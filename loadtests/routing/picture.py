@@ -1,4 +1,4 @@
-"""The comparison as a picture: a panel a run, a bar a router for its slowest hundredth, the median as a mark. SVG."""
+"""The comparison as SVG: one panel per run, one bar per router for its p99, and a mark at its median."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -11,7 +11,7 @@ _OWN, _OTHER, _INK = "#0b7285", "#adb5bd", "#212529"
 
 
 def svg(runs: Sequence[tuple[str, Mapping[LiveRouterName, Mapping[str, Any]]]]) -> str:
-    """`runs`: a title, and each router's figures (`report.figures`)."""
+    """Return the SVG. `runs` are pairs of a title and each router's figures (`report.figures`)."""
     parts, top = list[str](), _MARGIN
     for title, routers in runs:
         parts += _panel(title, routers, top)

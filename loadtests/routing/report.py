@@ -1,4 +1,4 @@
-"""What was measured, router by router: a table with bars, or JSON."""
+"""Figures of each router: a table with bars, or JSON."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 from loadtests.routing.live import Sample
 from studies.routers.live import LiveRouterName
 
-_BAR = 40  # characters of the longest
+_BAR = 40  # characters of the longest bar
 
 
 def figures(samples: Sequence[Sample], warmup_s: float) -> dict[str, Any]:
-    """Times and ratios of what was sent after the warm-up; failures of all of it."""
+    """Return times and ratios of requests sent after the warm-up, and failures of the whole run."""
     good = [sample for sample in samples if sample.good and sample.at_s >= warmup_s]
     times = sorted(sample.ttft_ms for sample in good)
     prompt = sum(sample.prompt_tokens for sample in good)
@@ -33,7 +33,7 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def table(found: Mapping[LiveRouterName, Mapping[str, Any]]) -> str:
-    """One line a router, and a bar for its p99."""
+    """Return one line per router, with a bar for its p99."""
     longest = max((each["ttft_p99_ms"] for each in found.values()), default=0.0) or 1.0
     lines = [f"{'router':13} {'n':>6} {'failed':>6} {'p50 ms':>8} {'p90 ms':>8} {'p99 ms':>8} {'hits':>6} {'cold':>6}"]
     for router, each in found.items():

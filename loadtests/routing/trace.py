@@ -1,11 +1,10 @@
-"""What is replayed: arrivals, who asks for which model, and prompts made of numbered blocks that may be shared.
+"""The replayed traces: arrival times, models, and prompts of numbered blocks that requests may share.
 
     mooncake   the conversation trace of FAST'25: its arrival times, lengths, and the numbers of its 512-token blocks
     lora       chats of a few hundred tokens to 200 adapters by Zipf's law, in sessions of several turns
 
-Equal numbers stand for equal text, so that caches hit as they did there. The trace's times come in steps of 3 s; each
-request is put at random within its step. `scale` divides all lengths: an engine that is simulated in real time on few
-cores has to be sent less text, at as many more microseconds a token.
+Equal numbers mean equal text, so caches hit as in the original system. The trace's times have steps of 3 s; each
+request gets a random time within its step.
 """
 
 import gzip
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-BLOCK_TOKENS = 512  # of the trace
+BLOCK_TOKENS = 512  # tokens per block of the trace
 _STEP_S = 3.0
 MOONCAKE = Path("mooncake_fast25/conversation_trace.jsonl.gz")
 ADAPTERS = 200
@@ -25,10 +24,10 @@ ADAPTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    at_s: float  # of the trace, from its beginning
-    blocks: tuple[int, ...]  # the prompt, in whole blocks
+    at_s: float  # seconds from the trace's beginning
+    blocks: tuple[int, ...]  # the prompt, as whole blocks
     output_tokens: int
-    adapter: int | None = None  # its number; None: the base model
+    adapter: int | None = None  # adapter number; None means the base model
     session: str | None = None
 
 
@@ -36,7 +35,7 @@ MOONCAKE_PER_S = 12_031 / 3_537.0
 
 
 def mooncake(folder: Path, seed: int = 1) -> list[TraceRequest]:
-    """All of it, 12,031 requests in 3,537 s."""
+    """Return all 12,031 requests of the trace's 3,537 s."""
     rng = random.Random(seed)
     with gzip.open(folder / MOONCAKE, "rt") as lines:
         rows = [json.loads(line) for line in lines]
@@ -48,7 +47,8 @@ def mooncake(folder: Path, seed: int = 1) -> list[TraceRequest]:
 
 
 def lora(seconds: float, rate_per_s: float, seed: int = 1) -> list[TraceRequest]:
-    """Sessions of 1 to 8 turns, each with an adapter's own system prompt of 2 blocks and a block more each turn."""
+    """Return sessions of 1 to 8 turns. A session starts with its adapter's system prompt of 2 blocks; each turn adds a
+    block."""
     rng = random.Random(seed)
     cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(ADAPTERS)))
     found = []

@@ -1,9 +1,9 @@
-"""The replay in virtual time: real decisions, real engine steps, no processes; the same seed gives the same figures.
+"""The replay in virtual time: real decisions and engine steps without processes; the same seed gives the same figures.
 
-Engines are `functions.engines.sim.core`, told of time instead of sleeping, and their agents' real plans
-(`virtual_engine`); what a gateway would know of them is folded from heartbeats once a second, with the rates that an
-agent would measure. Adapters are loaded as a gateway has them loaded (`virtual_cold`). One block of the trace is BLOCK
-engine tokens; SCALE is that of the replay with processes (`live`), so that both have the same capacity.
+Engines are `functions.engines.sim.core` on a virtual clock, with their agents' real plans (`virtual_engine`). The fleet
+view is folded from heartbeats once a second, with the rates that an agent would measure. Adapters are loaded as a
+gateway requests them (`virtual_cold`). One block of the trace is BLOCK engine tokens; SCALE is that of the replay with
+processes (`live`), so that both have the same capacity.
 """
 
 import heapq
@@ -43,14 +43,14 @@ _NODES = 2
 @dataclass(frozen=True, slots=True)
 class Shape:
     replicas: int = 8
-    kv_tokens: int = 400_000  # of the trace, a replica
+    kv_tokens: int = 400_000  # per replica, in the trace's tokens
     max_num_seqs: int = 64
     batched_tokens: int = 4096
     prefill_us_per_token: float = 50.0
     step_ms: float = 8.0
     decode_us_per_seq: float = 100.0
-    places: int = 16  # adapters in a replica
-    slots: int = 8  # of them in one step
+    places: int = 16  # loaded adapters per replica
+    slots: int = 8  # adapters in one step
     adapter_load_ms: float = 200.0
 
 
@@ -67,13 +67,14 @@ class Replay:
         self._engines = {engine.id: engine for engine in self._new_engines(shape)}
         self.cold = VirtualCold(self._engines, self._fleet, self._load, self._policy, self, self._choose_cold)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._asked: dict[int, tuple[TraceRequest, float, float]] = {}  # by sequence: when it was asked and routed
+        self._asked: dict[int, tuple[TraceRequest, float, float]] = {}  # request, virtual arrival, time in the replay
         self._number = 0
         for engine in self._engines.values():
             self._record.set_capacity(engine.id, 2 * shape.kv_tokens)
 
     def run(self, asked: Sequence[TraceRequest], compression: float) -> list[Sample]:
-        """Until each has its first token; a minute passes before the first, in which adapters are loaded ahead."""
+        """Run until each request has its first token. With adapters, a minute passes before the first request, in which
+        agents load adapters in advance."""
         began_s = 60.0 if any(each.adapter is not None for each in asked) else 0.0
         for each in asked:
             at_s = began_s + each.at_s / compression
@@ -89,7 +90,7 @@ class Replay:
         heapq.heappush(self._events, (when_s, self._number, call))
 
     def busy_ratios(self) -> dict[str, float]:
-        """Of each engine: the share of the time in which it computed."""
+        """Return each engine's share of the time in which it computed."""
         return {engine.id: round(engine.busy_s / self.now_s, 3) for engine in self._engines.values()}
 
     def _ask(self, asked: TraceRequest, since_s: float, at_s: float) -> None:

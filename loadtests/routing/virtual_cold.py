@@ -1,7 +1,7 @@
-"""The gateway's way to adapters that are not loaded, in virtual time: cold loads that requests wait for, and copies.
+"""Cold loads that requests wait for, and copies of adapters, in virtual time.
 
-What `functions.gateway.routing.adapter_loads` and `adapter_copies` do, with their bounds, told of time instead of
-awaiting; who is asked is decided by the same functions.
+This module does what `functions.gateway.routing.adapter_loads` and `adapter_copies` do, with their limits, but by
+callbacks on a virtual clock. The same functions choose the replica.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class VirtualCold:
         self.copies = 0
 
     def wait(self, request: RouteRequest, then: Callable[[], None]) -> None:
-        """`then` is called once somebody has the adapter."""
+        """Call `then` when a replica has loaded the adapter."""
         load = self._loads.get(request.engine_name)
         if load is not None:
             load.waiters.append(then)
@@ -71,7 +71,7 @@ class VirtualCold:
             then()
 
     def refused(self, _: Engine, name: EngineName) -> None:
-        """It has no room: the next one."""
+        """Request the adapter from another replica, because this one has no room."""
         self._copies.pop(name, None)
         if name in self._loads:
             self._ask(name)

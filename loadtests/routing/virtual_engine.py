@@ -1,8 +1,8 @@
-"""One replica in virtual time: the simulated engine's core, and its agent's real plan for the adapters in it.
+"""One replica in virtual time: the simulated engine's core, and its agent's real plan for its adapters.
 
-The agent plans once a second and whenever something changes, as `functions.replica.reconciler` does. What its work
-takes is assumed, since there is no disk and no store: a fetch DISK_S or STORE_S, one load at a time, which stalls the
-engine as it would a real one.
+The agent plans once a second and after every change, as `functions.replica.reconciler` does. There is no disk and no
+store: a fetch is assumed to take DISK_S or STORE_S. Adapters load one at a time, and a load stalls the engine as it
+stalls a real one.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from functions.engines.sim.core import EngineCore
 from functions.fleet.heartbeat import Heartbeat
 
 POOL = PoolName("base")
-DISK_S, STORE_S = 0.03, 0.15  # to have the files, where they are on the node, or only in the store: assumed
+DISK_S, STORE_S = 0.03, 0.15  # assumed time to fetch the files from the node's disk or from the store
 _COLD_LOAD_S = 15.0
 
 
@@ -46,7 +46,7 @@ def _digits(number: int) -> str:
 
 
 def demand(count: int) -> AdapterDemand:
-    """All of them have a channel, and none is in a rollout."""
+    """Return the demand for `count` adapters, all with a channel and none in a rollout."""
     return AdapterDemand.from_ranked(
         WantedAdapter(adapter_name(number), adapter_digest(number), "") for number in range(count)
     )
@@ -56,12 +56,12 @@ class Clock(Protocol):
     now_s: float
 
     def at(self, when_s: float, call: Callable[[], None]) -> None:
-        """Call it then."""
+        """Call `call` at `when_s`."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A machine's disk, shared by its replicas."""
+    """A node's disk, which its replicas share."""
 
     digests: set[Digest] = field(default_factory=set)
 
@@ -76,14 +76,14 @@ class Engine:
     demand: AdapterDemand
     policy: AdapterPolicy
     clock: Clock
-    loaded: Callable[["Engine", EngineName], None]  # hears of each load that somebody waited for
+    loaded: Callable[["Engine", EngineName], None]  # called after each cold load
     refused: Callable[["Engine", EngineName], None]
     scale: int
     rates: EngineRates = field(default_factory=EngineRates)
     busy: bool = False
     busy_s: float = 0.0
     places: dict[int, InFlightSlot] = field(default_factory=dict)
-    adapter_ids: dict[EngineName, AdapterId] = field(default_factory=dict)  # loaded: the engine's own numbers
+    adapter_ids: dict[EngineName, AdapterId] = field(default_factory=dict)  # loaded ones, by engine numbers
     advertised: tuple[EngineName, ...] = ()
     room: int = 0
     loads: int = 0
@@ -94,7 +94,7 @@ class Engine:
     _turn_free_s: float = 0.0
 
     def load_cold(self, name: EngineName) -> None:
-        """A gateway asks for it; `loaded` or `refused` follows."""
+        """Start a cold load for a gateway; `loaded` or `refused` is called later."""
         now_s = self.clock.now_s
         request = (name, ColdLoad(now_s, now_s + _COLD_LOAD_S))
         asked, self._state = agents.request_load(self.demand, self._now(), self._state, request, self.policy)
@@ -107,7 +107,7 @@ class Engine:
         self.clock.at(now_s, self.plan)
 
     def plan(self) -> None:
-        """One pass of the reconciler."""
+        """Run one pass of the reconciler."""
         plan = agents.plan(self.demand, self._now(), self._state, self.clock.now_s, self.policy)
         self._state, self.advertised, self.room = plan.state, plan.advertise, plan.room
         for wanted in plan.load:
@@ -122,7 +122,7 @@ class Engine:
             del self.adapter_ids[name]
 
     def heartbeat(self) -> Heartbeat:
-        """What the gateway hears once a second."""
+        """Plan, and return the heartbeat that gateways receive once a second."""
         self.plan()
         core = self.core
         stats, scheduler = core.stats, core.scheduler

@@ -1,7 +1,7 @@
-"""Request traces measured: what they cost the lane, what is lost when somebody dies, how fast questions are.
+"""Measurements of request traces: cost on the fast lane, rows lost by faults, and duration of queries.
 
 lane       microseconds a request, without spans and with
 faults     the store killed, stopped, slow, full, away for longer than the spool; a gateway killed with rows waiting, or
            with a disk that is full
-questions  ten million rows in the local store: what the command line asks, in milliseconds
+questions  ten million rows in the local store: milliseconds of the command line's queries
 """

@@ -1,4 +1,4 @@
-"""`python -m loadtests.traces lane|faults|questions [--rows N]`: figures for docs/measurements/traces.md."""
+"""`python -m loadtests.traces lane|faults|questions [--rows N]`: figures for docs/measurements/README.md."""
 
 import argparse
 import asyncio

@@ -1,9 +1,9 @@
-"""Faults around the trace store, each with 1,000 rows a second: what was offered against what is there.
+"""Faults around the trace store, each with 1,000 rows a second: compare the offered rows with the stored ones.
 
     lost  <=  rows that were in no file when their gateway was killed  +  rows dropped and counted
-    doubled = 0, in the table and in the totals by the hour
+    doubled = 0, in the table and in the hourly totals
 
-An hour without the store is played in a minute: 100 requests a second of an hour are 6,000 of a minute.
+An hour without the store is compressed to a minute: 100 requests a second for an hour are 6,000 a second for a minute.
 """
 
 import json
@@ -25,7 +25,7 @@ from loadtests.traces.small_disk import SmallDisk, small_disk
 from loadtests.traces.store_process import StoreProcess, store_process
 
 _SECONDS = 8
-_SPOOL_BYTES = 512 * 1024 * 1024  # as the overlays give it
+_SPOOL_BYTES = 512 * 1024 * 1024  # as in the overlays
 _ROWS_PER_S = 1000
 _HOUR_ROWS = 100 * 3600
 _DISK_MIB = {"store": 192, "gateway": 48}
@@ -33,7 +33,7 @@ _STOPPED_OF_A_SECOND = 0.9
 
 
 class Gateways:
-    """One after the other, over one folder of traces."""
+    """Gateway processes that run one after the other on one folder of traces."""
 
     def __init__(self, folder: Path, port: int, case: "Case") -> None:
         self._folder, self._port, self._case = folder, port, case
@@ -59,7 +59,7 @@ class Gateways:
         self.unspooled += offered - spooled
 
     def end(self) -> dict[str, int]:
-        """Rows that the last of them dropped, by why."""
+        """Wait for the last gateway and return the rows that it dropped, by receiver and reason."""
         dropped: dict[str, int] = json.loads(
             self.process.communicate(timeout=self._case.seconds + DELIVERY_S + 60)[0] or "{}"
         )
@@ -87,7 +87,7 @@ class Case:
     name: str
     fault: Fault
     spool_bytes: int = _SPOOL_BYTES
-    disk_of: Literal["store", "gateway"] | None = None  # has a small disk of its own
+    disk_of: Literal["store", "gateway"] | None = None  # this process gets a small disk
     seconds: float = _SECONDS
     rows_per_s: int = _ROWS_PER_S
 
@@ -100,7 +100,7 @@ def killed_store(scene: Scene) -> None:
 
 
 def stopped_store(scene: Scene) -> None:
-    """It takes connections and answers nobody."""
+    """Stop the store, so that it accepts connections but does not answer."""
     time.sleep(2)
     os.kill(scene.store.process.pid, signal.SIGSTOP)
     time.sleep(4)
@@ -108,7 +108,7 @@ def stopped_store(scene: Scene) -> None:
 
 
 def slow_store(scene: Scene) -> None:
-    """It has a tenth of its time."""
+    """Stop the store for nine tenths of every second."""
     for _ in range(2 * _SECONDS):
         os.kill(scene.store.process.pid, signal.SIGSTOP)
         time.sleep(_STOPPED_OF_A_SECOND)
@@ -131,7 +131,7 @@ def both_killed(scene: Scene) -> None:
 
 
 def full_spool(scene: Scene) -> None:
-    """Away for longer than the spool holds, which is 8 MiB here: 8 s of rows."""
+    """Kill the store for longer than the spool can hold rows: 8 MiB here, or 8 s."""
     scene.store.kill()
     time.sleep(4 * _SECONDS)
     scene.store.start()
@@ -166,7 +166,7 @@ CASES = (
 
 
 def faults(folder: Path) -> bool:
-    """Whether all is as it has to be."""
+    """Run all cases and return True if each is right."""
     wrong = [case.name for number, case in enumerate(CASES) if not _played(folder, number, case)]
     return not wrong
 
@@ -186,7 +186,7 @@ def _played(folder: Path, number: int, case: Case) -> bool:
         client = store.client()
         there, in_table, in_totals = _found(client)
         client.close()
-        offered = gateways.offered()  # its disk is there
+        offered = gateways.offered()  # before the gateway's disk is unmounted
     lost = offered - there
     is_right = in_table == in_totals == there and lost <= gateways.unspooled + sum(dropped.values())
     print(
@@ -199,7 +199,7 @@ def _played(folder: Path, number: int, case: Case) -> bool:
 
 
 def _found(store: TraceStore) -> tuple[int, int, int]:
-    """Requests, rows of them in the table, and requests in the totals."""
+    """Return the distinct requests and the rows in the table, and the requests in the hourly totals."""
     rows = store.select("SELECT count() AS n, uniqExact(request_id) AS u FROM shoal.requests")[0]
     rolled = store.select("SELECT sum(requests) AS n FROM shoal.requests_hourly")[0]["n"]
     return rows["u"], rows["n"], rolled

@@ -1,9 +1,9 @@
-"""What a gateway has of traces, as a process of its own that is killed: sink, files and shipping.
+"""The trace parts of a gateway (sink, files and shipping) as a process that can be killed.
 
     python -m loadtests.traces.gateway_process FOLDER PORT NUMBER SECONDS MAX_BYTES ROWS_A_SECOND
 
-How many rows were offered, and how many of them are in files, stands in FOLDER/rows-NUMBER, in shared memory: it is
-right after SIGKILL, too (the second number may be a hundredth of a second old).
+FOLDER/rows-NUMBER has the number of rows offered and the number of rows in files. It is shared memory and therefore
+right even after SIGKILL (the second number may be 10 ms old).
 """
 
 import json
@@ -21,8 +21,8 @@ from loadtests.traces.store_process import PASSWORD
 
 ROWS = struct.Struct("qq")  # offered, in files
 _TICK_S = 0.01
-_WAITING_ROWS = 8192  # half of what the sink takes before it drops
-DELIVERY_S = 240.0  # a killed store takes a minute to start on a machine that others use
+_WAITING_ROWS = 8192  # half of the sink's limit, above which it drops rows
+DELIVERY_S = 240.0  # a killed store takes a minute to start on a busy machine
 
 
 class Made:
@@ -56,14 +56,14 @@ def main(folder: Path, port: int, number: int, seconds: float, max_bytes: int, r
 
 
 def _offer(outputs: TraceOutputs, counted: Path, prefix: str, seconds: float, rows_per_s: int) -> None:
-    """As many as are due, each hundredth of a second."""
+    """Offer the due rows every 10 ms."""
     with counted.open("w+b") as file:
         file.write(bytes(ROWS.size))
         file.flush()
         shared, count, began_s = mmap.mmap(file.fileno(), ROWS.size), 0, time.monotonic()
         while count < seconds * rows_per_s:
             due = int(min(time.monotonic() - began_s, seconds) * rows_per_s)
-            due = min(due, count + _WAITING_ROWS - outputs.sink.waiting_rows)  # an hour in a minute outruns a busy disk
+            due = min(due, count + _WAITING_ROWS - outputs.sink.waiting_rows)  # a busy disk is slower than 6,000 rows a second
             for number in range(count, due):
                 outputs.sink.offer(Made(f"{prefix}-{number}"))
                 ROWS.pack_into(shared, 0, number + 1, outputs.sink.spooled_total)

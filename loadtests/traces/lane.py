@@ -1,6 +1,6 @@
-"""The lane without and with rows, and with spans: alternating in one run, by the least of many repeats.
+"""CPU time of the fast lane without rows, with rows and with spans: alternating in one run, minimum of many repeats.
 
-Time is CPU of the loop's thread, so that what the writing thread computes is not in it; that is printed apart.
+Only the loop's thread is counted. The cost of the writing thread is printed separately.
 """
 
 import time
@@ -15,7 +15,7 @@ from loadtests.bench.bare import Bare
 from loadtests.bench.load import request
 from loadtests.bench.parts import body
 
-_ROUNDS, _RUNS = 500, 25  # short ones: the least of many is then one that nobody disturbed
+_ROUNDS, _RUNS = 500, 25  # many short repeats: the minimum is then one without disturbance
 _REPLICAS = 32
 _ALL_SAMPLED = Limits(sampled_traces=2**32)
 _WITHOUT = "no rows"
@@ -53,7 +53,7 @@ def _asking(bare: Bare) -> Callable[[], object]:
 
 
 def _alternating(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """By name, the least of many repeats, in microseconds."""
+    """Return the minimum of many repeats in microseconds, by name."""
     found_us = dict.fromkeys(works, float("inf"))
     for _ in range(_ROUNDS):
         for name, work in works.items():

@@ -1,4 +1,4 @@
-"""What the command line asks, of ten million rows of a week in the local store."""
+"""Durations of the command line's queries, on ten million rows of a week in the local store."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from loadtests.traces.store_process import store_process
 
 _HOUR_S, _DAY_S = 3600, 24 * 3600
 _WEEK_S = 7 * _DAY_S
-_BATCH_ROWS = 250_000  # of more, the digests of all hours at once would pass a statement's memory
+_BATCH_ROWS = 250_000  # with more, the digests of all hours together would exceed a statement's memory limit
 _TRIES = 5
 _ROLLUP = (
     "SELECT hour, model_id, sum(requests) AS n FROM shoal.requests_hourly WHERE tenant_id = 'tenant-7' "
@@ -53,7 +53,7 @@ def _fill(store: TraceStore, rows: int) -> None:
 
 
 def _asked(store: TraceStore, some: TraceRow, now_s: float) -> dict[str, Callable[[], int]]:
-    """By what is asked: how many rows come."""
+    """Return the queries by label; each returns its number of rows."""
     hour_s, day_s, week_s = now_s - _HOUR_S, now_s - _DAY_S, now_s - _WEEK_S
     searches = {
         "the last hour": Search(hour_s),

@@ -1,4 +1,4 @@
-"""A row as a busy gateway writes them, and ten million made by the store itself."""
+"""A trace row as a busy gateway writes it, and a statement by which the store generates millions of rows."""
 
 from functions.telemetry.store.schema import columns
 from functions.telemetry.trace_row import TraceRow
@@ -20,7 +20,7 @@ def row(name: str, at_s: float) -> TraceRow:
 
 
 def generated(count: int, since_unix_s: int, over_s: int, first: int) -> str:
-    """INSERT of rows spread evenly over a time, 200 tenants, 1,000 models, one in 100 failed, long tails."""
+    """Return an INSERT of rows spread evenly over `over_s`: 200 tenants, 1,000 models, 1 % failures, long tails."""
     step_us = over_s * 1_000_000 / count
     at_us = f"toInt64({since_unix_s * 1_000_000} + (number - {first}) * {step_us})"
     made = {

@@ -1,4 +1,4 @@
-"""A disk of its own for a folder, which can be made full: a tmpfs. Mounting needs root."""
+"""A small tmpfs mounted on a folder, which can be filled. Mounting needs root."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ class SmallDisk:
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        """Until it takes no byte more."""
+        """Write until the disk is full."""
         with self._filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(_BLOCK)

@@ -1,4 +1,4 @@
-"""The local trace store as a process of its own, on a folder."""
+"""The local trace store as a separate process, with its data in a folder."""
 
 import contextlib
 import os

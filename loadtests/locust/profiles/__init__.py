@@ -1,1 +1,1 @@
-"""Locustfiles, one profile each; any of them goes to `locust -f`."""
+"""Locustfiles, one profile each, for `locust -f`."""

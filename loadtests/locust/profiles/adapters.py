@@ -1,4 +1,4 @@
-"""Adapters: single questions to all models of a tenant, by Zipf's law, so that some are hot and many nearly cold."""
+"""Adapters: single questions to all models of a tenant by Zipf's law, so that few are hot and many are nearly cold."""
 
 import random
 

@@ -1,7 +1,7 @@
-"""Agents: bursts of short calls with tools, several lines of work at once, then a pause.
+"""Agents: bursts of short calls with tools on several concurrent lines of work, then a pause.
 
-Each line of work is a growing transcript: the call, a tool's result, the next call. Results are appended as the user's
-messages, so that the prompt is the same for a model that calls its tools and for one that does not.
+Each line of work is a growing transcript: a call, a tool's result, the next call. Results are appended as user
+messages, so the prompt is the same for models that call tools and for models that do not.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""Batch: jobs through the batch API beside single requests of the class `batch`, streamed and not.
+"""Batch: jobs through the batch API, and single requests of the class `batch`, streamed and unstreamed.
 
-A job is one file, made, followed to its end and read; a line that is missing in its results, or twice there, is a
-failure of the job. One that is under way when the load ends is cancelled; its file goes where nothing reads it now.
+A user creates a job from one file, polls it to its end and reads the results. A line that is missing or twice in the
+results is a failure of the job. A job that is still running when the load ends is cancelled and its file deleted.
 """
 
 import json
@@ -25,20 +25,20 @@ _OVER = ("completed", "failed", "expired", "cancelled")
 
 
 class BatchUser(TenantUser):
-    """In ten tasks, two jobs."""
+    """A user whose tasks are jobs in two of ten cases."""
 
     def on_start(self) -> None:
         super().on_start()
         self._open: dict[str, str] = {}  # batch under way -> its input file
 
     def on_stop(self) -> None:
-        closing = self.connected(_CLOSING_S)  # the other may be in the middle of an answer
+        closing = self.connected(_CLOSING_S)  # the user's own connection may be busy with an answer
         for batch, file in self._open.items():
             for method, path in (("POST", f"/batches/{batch}/cancel"), ("DELETE", f"/files/{file}")):
                 try:
                     closing.send(method, path, b"", {})
                 except (Unreachable, WrongAnswer):
-                    break  # the fleet ends it at its window's end
+                    break  # the batch expires at the end of its window
         closing.close()
         super().on_stop()
 
@@ -69,7 +69,7 @@ class BatchUser(TenantUser):
         body = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
         batch = self._call("POST", "/batches", json.dumps(body).encode(), {"content-type": "application/json"})
         self._open[batch["id"]] = file
-        while batch["status"] not in _OVER:  # as long as the user runs: Locust's stop ends it, on_stop cancels
+        while batch["status"] not in _OVER:  # if Locust stops the user here, on_stop cancels the batch
             self.think(_POLL_S, _POLL_S)
             batch = self._call("GET", f"/batches/{batch['id']}")
         del self._open[batch["id"]]
@@ -89,7 +89,7 @@ class BatchUser(TenantUser):
         return dict(json.loads(self._sent(method, path, body, headers).body))
 
     def _sent(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Reply:
-        """Asked again where it was refused, as often as a request."""
+        """Send a request; retry a refused one, as often as a chat request."""
         for _ in range(self.tries):
             reply = self.client.send(method, path, body, headers or {})
             wait_s = retry_after_s(reply.headers.get("retry-after"))

@@ -1,7 +1,7 @@
-"""Chat: people in conversations of several turns, whose prefix grows; three in four answers are streamed.
+"""Chat: conversations of several turns with a growing prefix; three in four answers are streamed.
 
-All conversations of a tenant begin with the same system prompt. A session is named in two of three; the others are to
-be recognised by their prompts alone.
+All conversations of a tenant begin with the same system prompt. Two of three name their session; the gateway can
+recognise the others only by their prompts.
 """
 
 import random
@@ -22,7 +22,7 @@ class ChatUser(TenantUser):
 
     @task
     def conversation(self) -> None:
-        """To its end; a turn that failed ends it."""
+        """Hold a conversation to its end, or to the first turn that fails."""
         talk = self._begun()
         stream, named = self.rng.random() < 0.75, self.rng.random() < 0.67
         headers = {"x-session-id": talk.name} if named else {}

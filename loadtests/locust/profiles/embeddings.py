@@ -1,4 +1,4 @@
-"""Embeddings: some texts a request, most of them few. There is nothing to stream: an answer is one forward pass."""
+"""Embeddings: 1 to 16 texts a request, mostly one. Answers are not streamed, because each is one forward pass."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ class EmbeddingUser(TenantUser):
 
 
 def _vectors(reply: Reply, body: dict[str, Any]) -> int:
-    """One for each text, of numbers, in order; they have no tokens of an answer."""
+    """Check that the answer has one vector of numbers for each text, in order. Return 0: there are no answer tokens."""
     answer = whole(reply.body, reply.answering(body["model"]))
     found = answer.get("data")
     if not isinstance(found, list) or [item.get("index") for item in found] != list(range(len(body["input"]))):

@@ -1,6 +1,6 @@
-"""Long prompts: documents of a third to four fifths of the context window, and a short answer. Half of them streamed.
+"""Long prompts: documents of a third to four fifths of the context window with short answers, half of them streamed.
 
-A document is asked about twice, so that the second prompt's beginning may be found in a cache.
+Each document is sent in two requests, so that the second can find its prefix in a cache.
 """
 
 from locust import task
@@ -8,7 +8,7 @@ from locust import task
 from loadtests.locust.conversation import TOKENS_PER_WORD, words
 from loadtests.locust.user import TenantUser
 
-_PARTS = (0.33, 0.8)  # of the context window, in tokens at most
+_PARTS = (0.33, 0.8)  # shares of the context window, by the upper bound of tokens
 _TOKENS = 24
 
 

@@ -1,5 +1,5 @@
-"""Everything at once: of twenty users nine chat, four ask adapters, three are agents, two embed, one reads documents
-and one sends batches. Where no pool embeds, nobody does."""
+"""All profiles together: of twenty users nine chat, four use adapters, three are agents, two embed, one sends documents
+and one sends batches. Without an embedding pool no user embeds."""
 
 from loadtests.locust.profiles import adapters, agents, batch, chat, embeddings, long_prompts
 

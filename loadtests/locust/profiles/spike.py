@@ -1,6 +1,6 @@
-"""A spike: chat at the usual load, five times as many users within 30 s, and the usual again.
+"""A spike: chat at the usual load, five times as many users within 30 s, then the usual load again.
 
-Entries are named by the phase in which a turn began: before, spike, after.
+Entries are named by phase: before, spike, after.
 """
 
 from typing import ClassVar
