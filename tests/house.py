@@ -1,6 +1,6 @@
 """Figures of the house: how many files there are, how large, which serve one other file alone, which import in circles.
 
-    python -m tests.house            # of functions/, as docs/measurements/house.md has them
+    python -m tests.house            # of functions/, as docs/measurements/README.md has them
 
     slip      a file of at most 80 lines that exactly one other imports: it may belong into that one
     circle    modules that import each other, directly or by others; imports inside of functions do not count, those for

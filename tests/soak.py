@@ -2,7 +2,7 @@
 
 `make test` is every test without the marker, `make soak` every test with it; no test is in both or in neither. A loop
 over many kill points, seeds or requests is one test that takes its pace as a parameter: a sample for every change, all
-of it before a release. docs/tests-moved.md says for each test that moved where its assertion is now.
+of it before a release.
 """
 
 from collections.abc import Iterable

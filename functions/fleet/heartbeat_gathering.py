@@ -1,7 +1,7 @@
 """Gathering of heartbeats on the bus: the lines that an agent sends, and the script that publishes many at once.
 
 5,000 replicas and 40 gateways would make 200,000 messages a second, each with a list of adapters that has not changed
-(docs/measurements/bus.md). An agent therefore sends a pulse if that suffices, and the server gathers lines and
+(docs/measurements/README.md). An agent therefore sends a pulse if that suffices, and the server gathers lines and
 publishes them as one message:
 
     up to 100 heartbeats a second       each is published on arrival

@@ -15,7 +15,7 @@ from functions.telemetry.trace_sink import WAITING_BYTES as TRACES_BYTES
 
 _BASE_BYTES = 92 * MIB  # measured, with TLS and one tokenizer's libraries
 _STORE_BYTES = 25 * MIB  # the object store's client
-_STREAM_BYTES = 8_704  # measured (docs/measurements/sizing.md)
+_STREAM_BYTES = 8_704  # measured (docs/measurements/README.md)
 _ANSWER_COPIES = 4  # joined, renamed, with its head, and under TLS; one answer at a time
 _BLOCK_BYTES = 110  # one remembered block of a prompt
 _LEARNT_BYTES = 50 * 10**6 + 16 * MIB + 32 * 10**6  # chains, prompts to learn, tokenised pieces

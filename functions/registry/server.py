@@ -62,7 +62,7 @@ _BOUNDS = Bounds(
     uploads=frozenset((b"/v1/artifacts",)),
     lame_duck_s=0.5,
 )
-_BASE_BYTES = 108 * MIB  # measured (docs/measurements/sizing.md)
+_BASE_BYTES = 108 * MIB  # measured (docs/measurements/README.md)
 _CONNECTION_BYTES = 40_000  # measured with a long poll
 _UPLOAD_BYTES = 24 * MIB  # a thread, its blocks, and parts being written to the store
 _DESCRIPTORS_WANTED = 65_536

@@ -3,7 +3,7 @@
 A figure is the median of the seeds with the minimum and maximum. Two routers are level if their medians are within
 LEVEL_RATIO: quantiles are exact to 1 %. The oracle does not compete: it shows the value of perfect knowledge.
 
-Neighbours: `runs` makes the lines; the CLI and docs/measurements/router-table.md show them.
+Neighbours: `runs` makes the lines; the CLI and docs/measurements/README.md show them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

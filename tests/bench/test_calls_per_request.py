@@ -1,7 +1,7 @@
 """What a request costs, in a unit that no neighbour on the machine disturbs: calls of functions of ours.
 
 Microseconds are for `make bench`; these say at once, and on any machine, when something was put on every request's way.
-A call with its body takes about 0.4 us on the machine of docs/measurements/performance.md.
+A call with its body takes about 0.4 us on the machine of docs/measurements/README.md.
 """
 
 import sys

@@ -39,8 +39,8 @@ def pages() -> tuple[Path, ...]:
 
 @cache
 def data_files() -> tuple[Path, ...]:
-    """Return the CSV files beside the pages of the reference."""
-    return tuple(sorted((DOCS / "reference").rglob("*.csv")))
+    """Return the CSV files beside the pages."""
+    return tuple(sorted(DOCS.rglob("*.csv")))
 
 
 @cache

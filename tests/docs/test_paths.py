@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.pages import ROOT, data_files, pages
 
-_OLD = {"CHANGELOG.md", "docs/tests-moved.md"}  # they tell of what was
+_OLD = {"CHANGELOG.md"}  # names what existed in earlier versions
 _PATH = re.compile(r"(?<![\w./<-])(?:functions|tests|studies|loadtests)/[\w./{},-]*\w[\w./{},*-]*")
 _MODULE = re.compile(r"(?<![\w./-])(?:functions|studies|loadtests|tests)(?:\.[a-z_][a-z0-9_]*)+(?![\w(/])")
 _ROLE = r"(?:api|artifacts|cli|controller|decisions|engines|fleet|gateway|registry|replica|simulator|telemetry)"

@@ -1,6 +1,6 @@
 """A pool at zero, with real processes: five requests come at once, one engine starts and answers them all; it goes when
 nobody asks any more. Nobody without a key starts anything. The same with vLLM, which takes its time
-(docs/measurements/from-zero.md has its figures: `pytest -s -m "" -k vllm`).
+(docs/measurements/README.md has its figures: `pytest -s -m "" -k vllm`).
 """
 
 import asyncio

@@ -6,8 +6,8 @@
     bus           heartbeats and news of caches to every gateway, lease rounds of every gateway: on its one thread
     installations = streams that are wanted / streams of one: what grows with gateways x tenants does not fit one bus
 
-Costs are measured ones, of docs/measurements (performance.md, sizing.md), taken at the dearer end of their range; LOAD
-says what one stream is. `test_sizing` holds the production overlay and the page's table to this.
+Costs are measured ones, of docs/measurements/data/costs.csv, taken at the dearer end of their range; LOAD
+says what one stream is. `test_sizing` holds the production overlay and the table to these formulas.
 """
 
 import math
@@ -213,9 +213,9 @@ def sizing_of(rendering: Rendering) -> Sizing:
     )
 
 
-def table(of: Sizing) -> list[str]:
-    """The rows of docs/measurements/sizing.md."""
-    rows = [
+def table(of: Sizing) -> list[tuple[str, str, str]]:
+    """Return the rows of docs/measurements/data/sizing.csv."""
+    return [
         ("open streams", f"{of.gateways} gateways × {of.target}", f"{of.streams:,}"),
         ("requests/s", "streams × 40 tokens/s / 400 tokens", f"{of.requests_per_s:,.0f}"),
         ("streams that the pools can run", f"{of.replicas} replicas at most, by `--max-num-seqs`", f"{of.slots:,}"),
@@ -232,7 +232,6 @@ def table(of: Sizing) -> list[str]:
         ("installations for 1,000,000 streams", f"1,000,000 / {of.streams:,}", f"{of.installations_for(10**6)}"),
         ("one bus for them all instead, cores", "leases alone", f"{of.one_bus_cores_for(10**6):.0f}"),
     ]
-    return [f"| {what} | {how} | {figure} |" for what, how, figure in rows]
 
 
 def _row(what: str, needed: float, given: float) -> tuple[str, str, str]:

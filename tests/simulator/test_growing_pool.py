@@ -1,6 +1,6 @@
 """Long conversations at three gateways, each turn to one of them by lot, while their pool grows from two to four.
 
-On a real cluster four of 48 turns went to a newcomer (docs/measurements/cluster.md). In virtual time: the gateways'
+On a real cluster four of 48 turns went to a newcomer. In virtual time: the gateways'
 own routers, with what they tell each other of homes, and modelled engines.
 """
 
