@@ -1,1 +1,1 @@
-"""The locks, renewed by `lock`; `sbom` lists what images hold, `audit` looks for known vulnerabilities."""
+"""Lock files and their tools: `lock` renews them, `sbom` lists images' contents, `audit` finds vulnerabilities."""

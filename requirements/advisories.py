@@ -1,10 +1,11 @@
-"""Advisories in the OSV format (ossf.github.io/osv-schema), and which versions they are about. Pure but for `read`.
+"""Advisories in the OSV format (ossf.github.io/osv-schema) and the versions that they affect. Only `read` is impure.
 
-A version is affected where the advisory lists it, or where a range of its events holds it:
+A version is affected if the advisory lists it, or if it is inside a range of the advisory's events:
 
     introduced 2.0, fixed 2.4.1, introduced 3.0    2.4.0 yes, 2.4.1 no, 3.1 yes
 
-Versions are PEP 440's, as every pin's is. A range with one that is not cannot be compared, and counts as affected.
+Versions follow PEP 440, as those of all pins do. A range with another version cannot be compared: the version counts as
+affected.
 """
 
 import zipfile
@@ -42,7 +43,7 @@ class Affected(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str | None:
-        """Of the Python package; None for what belongs elsewhere."""
+        """Canonical name of the Python package, or None for another ecosystem."""
         if self.package is None or self.package.ecosystem.partition(":")[0] != ECOSYSTEM:
             return None
         return str(canonicalize_name(self.package.name))
@@ -56,7 +57,7 @@ class Affected(msgspec.Struct, frozen=True):
             return True
 
     def fixed_in(self, version: Version) -> str | None:
-        """The lowest version above this one that is said to be good."""
+        """Return the lowest version above this one in which the advisory is fixed."""
         fixes = (event.fixed for each in self._ranges() for event in each.events if event.fixed is not None)
         try:
             above = [fix for fix in map(Version, fixes) if fix > version]
@@ -78,16 +79,16 @@ class Advisory(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """Its own and those that others know it by."""
+        """The advisory's id and its aliases."""
         return frozenset({self.id, *(self.aliases or ())})
 
 
 class Unreadable(Exception):
-    """A file that should hold an advisory does not; the message names it."""
+    """A file that is no readable advisory; the message names it."""
 
 
 def read(place: Path) -> Iterator[Advisory]:
-    """Advisories about Python packages: of a folder of JSON files, or of `all.zip` as OSV publishes it."""
+    """Yield the advisories about Python packages in a folder of JSON files, or in `all.zip` as OSV publishes it."""
     for name, content in _files(place):
         try:
             advisory = msgspec.json.decode(content, type=Advisory)
@@ -118,7 +119,7 @@ def _is(text: str, version: Version) -> bool:
 
 
 def _inside(events: tuple[Event, ...], version: Version) -> bool:
-    """After the last event that this version has reached."""
+    """Return True if the last event at or below this version leaves it affected."""
     is_inside = False
     for at, _, event in sorted(((*_place(event), event) for event in events), key=lambda each: each[:2]):
         if event.introduced is not None and at <= version:

@@ -1,14 +1,15 @@
-"""Known vulnerabilities of every pinned version: `make audit`, with advisories that lie in a folder.
+"""Known vulnerabilities of every pinned version: `make audit`, with advisories from a local folder.
 
     SHOAL_OSV_DIR=/data/osv make audit       # all.zip of OSV's PyPI advisories, or its JSON files
 
-0   checked, and nothing was found that is not accepted
-1   something was found, or an acceptance has expired
+Exit codes:
+0   checked: every vulnerability found is accepted, or none was found
+1   a vulnerability is not accepted, or its acceptance has expired
 2   accepted.toml cannot be read
-3   nothing can be said: no data, broken data, or data that is too old
+3   not checked: no data, broken data, or data that is too old
 
-What is accepted stands in accepted.toml with a reason and a last day. No index is asked: some serve no advisories, and
-a check that says "none" since nobody answered is worse than none.
+accepted.toml lists accepted vulnerabilities, each with a reason and a last day. No package index is queried: some serve
+no advisories, and a check that reports "none" because of a missing answer is worse than no check.
 """
 
 import argparse
@@ -30,17 +31,17 @@ from requirements.pins import LOCKS, all_locks, pins
 
 VARIABLE = "SHOAL_OSV_DIR"
 ACCEPTED = LOCKS / "accepted.toml"
-MAX_AGE_DAYS = 30  # advisories come daily; a release is checked with the week's, and a month says little
+MAX_AGE_DAYS = 30  # new advisories appear daily; check a release with data of the same week
 GOOD, FOUND, USAGE, NO_DATA = 0, 1, 2, 3
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 Pinned = Mapping[tuple[str, Version], frozenset[str]]  # by name and version, the locks that pin it
 
 
 class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    id: _Text  # of the advisory, or an alias
+    id: _Text  # advisory id or alias
     package: _Text
     reason: _Text
-    expires: date  # its last day
+    expires: date  # last day of the acceptance
 
     def is_for(self, finding: "Finding") -> bool:
         return canonicalize_name(self.package) == finding.package and self.id in finding.names
@@ -54,7 +55,7 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Finding:
     package: str
     version: Version
-    names: frozenset[str]  # of the advisory, with its aliases
+    names: frozenset[str]  # advisory id and aliases
     summary: str
     fixed_in: str | None
     locks: frozenset[str]
@@ -67,7 +68,7 @@ class Finding:
 
 
 def pinned(locks: Iterable[Path]) -> Pinned:
-    """A local version (torch's +cpu) is what it was built from."""
+    """Return all pins. A local version (torch's +cpu) counts as the public version that it was built from."""
     found: dict[tuple[str, Version], set[str]] = defaultdict(set)
     for lock in locks:
         for pin in pins(lock):
@@ -76,7 +77,7 @@ def pinned(locks: Iterable[Path]) -> Pinned:
 
 
 def findings(asked: Pinned, advisories: Iterable[Advisory]) -> list[Finding]:
-    """One for each package and vulnerability: advisories that know each other by an alias are one."""
+    """Return one finding for each package and vulnerability: advisories that share an alias are one vulnerability."""
     versions: dict[str, list[Version]] = defaultdict(list)
     for name, version in asked:
         versions[name].append(version)
@@ -115,7 +116,7 @@ def _is_one(one: Finding, other: Finding) -> bool:
 
 
 def report(found: Sequence[Finding], accepted: Sequence[Acceptance], today: date) -> int:
-    """Tell each finding, and whether somebody has accepted it; FOUND where one is not, or no longer."""
+    """Print each finding and its acceptance. Return FOUND if one is not accepted or its acceptance has expired."""
     open_ = 0
     for finding in found:
         acceptance = next((each for each in accepted if each.is_for(finding)), None)

@@ -1,19 +1,19 @@
-"""Renews the locks: what `make up`, the development environment, the images and the engine install, with hashes.
+"""Renew the lock files, with hashes, of `make up`, the development environment, the images and the engine.
 
-    make lock                        # as little as the bounds in pyproject.toml and the engine's pins ask for
-    make lock ARGS="--upgrade"       # every version anew
+    make lock                        # change only what pyproject.toml's bounds and the engine's pins require
+    make lock ARGS="--upgrade"       # upgrade every version
     make lock ARGS="--upgrade-package httpx"
 
-One resolution holds for x86-64 and arm64 and CPython 3.11 to 3.14; pip picks by markers.
-The locks of the images' roles are cut from the one for development, so that tests run what images hold.
+One resolution is valid for x86-64 and arm64 and CPython 3.11 to 3.14; pip selects pins by markers.
+The locks of the images' roles are subsets of the one for development, so that tests run the versions of the images.
 
-The engine's lock has three parts, since torch comes in two builds and one of them is installed:
+The engine's lock has three parts, because torch has two builds of which one is installed:
 
-* `engine-torch-cpu.lock.txt`: the CPU build. It is not on the plain index, so its hashes come from `CPU_BUILD` below;
+* `engine-torch-cpu.lock.txt`: the CPU build. It is not on PyPI, so its hashes come from `CPU_BUILD` below;
 * `engine-torch.lock.txt`: the general build with the CUDA libraries that it is linked against, needed or not;
 * `engine.lock.txt`: vLLM and everything else.
 
-Beside it `nixl.lock.txt` is what `make soak` lays beside two engines, one of which takes the other's KV blocks.
+`nixl.lock.txt` is what `make soak` adds to two engines, one of which fetches the other's KV blocks.
 """
 
 import subprocess
@@ -29,7 +29,7 @@ ENGINE = PROJECT / "functions" / "controller" / "local" / "prepare"
 EXTRAS = ("gateway", "registry", "controller", "replica")
 DEVELOPMENT = "dev"
 
-# The published wheels of torch's CPU build, by what it is for: another version here needs its own.
+# Hashes of the published wheels of torch's CPU build, by platform. Replace them when you change TORCH.
 TORCH = "2.13.0"
 CPU_BUILD = {
     "cp311 x86_64": "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",
@@ -41,15 +41,15 @@ CPU_BUILD = {
     "cp313 aarch64": "0b8f7d0423027ae8b90c7977c627f3379f325363a08224dffad9b4b2d684a83d",
     "cp314 aarch64": "ca021f9eb2f8345c83fa03e3a04587308afb8df71bd472670b3ece00df58621c",
 }
-# vLLM asks for the CPU build, which the plain index lacks; the other build does what it does.
+# vLLM requires the CPU build, which is not on PyPI; the general build can replace it.
 OVERRIDES = (f"torch=={TORCH}",)
-# Left out of the engine: what only GPUs use and torch does not link against (triton, cuSOLVER, nvtx, the bindings),
-# and what text models do not use and breaks `import transformers` beside a torch of another build.
+# Packages left out of the engine: those that only GPUs use and torch does not link against (triton, cuSOLVER, nvtx, the
+# bindings), and those that text models do not use and that break `import transformers` with a torch of another build.
 EXCLUDED = ("torchvision", "torchaudio", "torchcodec", "triton", "cuda-bindings", "nvidia-cusolver", "nvidia-nvtx")
-# Asked for by wheels for Linux alone; the resolver reads one wheel's metadata for all platforms.
+# A requirement that only the Linux wheels name; the resolver reads one wheel's metadata for all platforms.
 ADDED = ("intel-cmplr-lib-ur==2024.2.1 ; platform_machine == 'x86_64'",)
 
-# NIXL by itself: what it asks for the engine has, or needs for accelerators only.
+# NIXL without its dependencies: the engine has them, or only accelerators need them.
 NIXL = ("nixl==1.5.1", "nixl-cu13==1.5.1")
 
 HEADER = "# Made by `make lock`; not to be edited. For Linux on x86-64 and arm64, CPython 3.11 to 3.14.\n"
@@ -91,9 +91,9 @@ def _goes_with_torch(entry: str) -> bool:
 
 
 def _compile(sources: Sequence[str], lock: Path, arguments: Iterable[str]) -> None:
-    """What the lock holds already is preferred, so that an unchanged project gives an unchanged lock.
+    """Compile one lock. Versions in the existing lock are preferred: an unchanged project gives an unchanged lock.
 
-    Versions without wheels are passed over: a machine without compilers installs them all.
+    Versions without wheels are skipped, so that a machine without compilers can install every pin.
     """
     options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-build"]
     plain = ["--no-header", "--no-annotate", "--no-emit-index-url", "--quiet"]
@@ -103,7 +103,7 @@ def _compile(sources: Sequence[str], lock: Path, arguments: Iterable[str]) -> No
 
 
 def _entries(lock: str) -> Iterator[str]:
-    """A pin with its hashes; comments are left out."""
+    """Yield each pin with its hashes; comments are left out."""
     entry = ""
     for line in lock.splitlines(keepends=True):
         if line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Pins of a lock: a version by name, for some platforms, with the hash of every file that may be installed."""
+"""Pins of a lock: name, version, platform marker, and the hash of every file that may be installed."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,12 +1,12 @@
-"""What each image holds, as CycloneDX: `make sbom` writes images/sbom/, from the build files and the locks.
+"""Contents of each image as CycloneDX: `make sbom` writes images/sbom/ from the build files and the locks.
 
-    image     the base it stands on     Containerfile: ARG, or --base NAME=IMAGE@sha256:… of a release
-              Debian's packages         its `apt-get install`: names, since the version is the build day's
+    image     its base image            Containerfile: ARG, or --base NAME=IMAGE@sha256:… of a release
+              Debian packages           its `apt-get install`: only names, because versions are those of the build day
               shoal and its wheels      the role's lock: version, and the sha256 of each file that may be installed
 
-The same inputs give the same bytes: no time, and a serial number made of what is listed. What a base image holds is its
-publisher's list to give. Licenses are those of installed metadata; a pin that is not installed here keeps the one that
-the list had, and without either nothing is written.
+The same inputs give the same bytes: there is no timestamp, and the serial number is a hash of the content. The contents
+of a base image are not listed; its publisher lists them. Licenses come from the metadata of installed packages. A pin
+that is not installed here keeps its license of the last list; without either, the command fails.
 """
 
 import argparse
@@ -36,27 +36,27 @@ BUILD_FILES = (PROJECT / "images" / "Containerfile", PROJECT / "images" / "Conta
 FOLDER = PROJECT / "images" / "sbom"
 MACHINES = ("x86_64", "aarch64")
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sbom.shoal.dev")
-_LONGEST_NAME = 60  # of a license: longer is its text
+_LONGEST_NAME = 60  # characters; a longer entry is the license's text, not its name
 Licenses = Mapping[str, tuple[str, ...]]  # by name==version: SPDX expressions, or names
 
 
 class Unknown(Exception):
-    """A license or a line of a build file that cannot be told; the message says which, and what to do."""
+    """A license or a line of a build file that cannot be determined; the message says which, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A target of a build file, as far as it says what is in it."""
+    """A target of a build file, with the parts that determine its contents."""
 
     name: str
-    base: str  # as the build is given it, else its default
-    default: str  # base, whose tag tells the version of Python
+    base: str  # base image of the build argument, or else the default
+    default: str  # default base image; its tag has the version of Python
     debian: tuple[str, ...]
     lock: Path | None  # None means that nothing is installed from a lock
 
 
 def images(file: Path, bases: Mapping[str, str]) -> Iterator[Image]:
-    """Every target that something runs from; `bases` replace the build arguments' defaults."""
+    """Yield every target that is no intermediate stage. `bases` replaces the build arguments' defaults."""
     text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("#")).replace("\\\n", " ")
     defaults = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
     stages = {
@@ -84,7 +84,7 @@ def images(file: Path, bases: Mapping[str, str]) -> Iterator[Image]:
 
 
 def held(image: Image) -> list[Pin]:
-    """Pins that the image's own Python installs, on either machine."""
+    """Return the pins that the image's Python installs, on either machine."""
     if image.lock is None:
         return []
     environments = [_environment(image.default, machine) for machine in MACHINES]
@@ -92,7 +92,7 @@ def held(image: Image) -> list[Pin]:
 
 
 def document(image: Image, licenses: Licenses) -> str:
-    """The image's list as JSON, with a line's end."""
+    """Return the image's list as JSON, with a final newline."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     root = Component(
         name=f"shoal/{image.name}", version=project["version"], type=ComponentType.CONTAINER, bom_ref="image"
@@ -118,7 +118,7 @@ def document(image: Image, licenses: Licenses) -> str:
 
 
 def known_licenses(image: Image, before: str | None) -> Licenses:
-    """Of every pin that the image holds: as installed here, else as the list `before` says."""
+    """Return the license of every pin of the image: as installed here, or else from the list `before`."""
     earlier = _listed(before) if before is not None else {}
     found = {}
     for pin in held(image):
@@ -187,7 +187,7 @@ def _debian(name: str) -> Component:
 
 
 def _base(image: str) -> Component:
-    """By its digest where it has one; what it holds is not listed here."""
+    """Return the base image as a component, by its digest if it has one. Its contents are not listed."""
     name, _, digest = image.partition("@")
     host, _, rest = name.partition("/")
     path, _, tag = rest.partition(":")

@@ -147,7 +147,7 @@ async def _hear(server: Server, replicas: int, per_s: float, seconds: float) -> 
         await _until(lambda: len(gateway.services.fleet.heartbeats()) >= replicas)
         catch_up_s = time.thread_time() - started_s
         with server.speaking(_SPEAKERS, per_s):
-            await _until(lambda: _sequence(gateway) >= peers.FIRST_SEQUENCE + 2 * _SPEAKERS)  # all sent a whole heartbeat
+            await _until(lambda: _sequence(gateway) >= peers.FIRST_SEQUENCE + 2 * _SPEAKERS)  # whole ones sent
             before, cpu_s, wall_s = _sequence(gateway), time.thread_time(), time.monotonic()
             await asyncio.sleep(seconds)
             heard = _sequence(gateway) - before

@@ -63,7 +63,7 @@ def _offer(outputs: TraceOutputs, counted: Path, prefix: str, seconds: float, ro
         shared, count, began_s = mmap.mmap(file.fileno(), ROWS.size), 0, time.monotonic()
         while count < seconds * rows_per_s:
             due = int(min(time.monotonic() - began_s, seconds) * rows_per_s)
-            due = min(due, count + _WAITING_ROWS - outputs.sink.waiting_rows)  # a busy disk is slower than 6,000 rows a second
+            due = min(due, count + _WAITING_ROWS - outputs.sink.waiting_rows)  # a busy disk may be slower than the rows
             for number in range(count, due):
                 outputs.sink.offer(Made(f"{prefix}-{number}"))
                 ROWS.pack_into(shared, 0, number + 1, outputs.sink.spooled_total)
