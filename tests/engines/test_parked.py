@@ -225,9 +225,9 @@ def test_an_import_that_opens_an_accelerator_ends_it(monkeypatch: pytest.MonkeyP
     waiting = loaded(WAITING)
     monkeypatch.setattr(waiting, "_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(waiting.threading, "enumerate", list)
-    waiting.hold_nothing()
+    waiting.exit_unless_forkable()
     with (tmp_path / "nvidia0").open("wb"), pytest.raises(SystemExit, match="nvidia0"):
-        waiting.hold_nothing()
+        waiting.exit_unless_forkable()
 
 
 def test_an_import_that_initialises_cuda_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_an_import_that_initialises_cuda_ends_it(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(sys.modules, "torch", Torch)  # type: ignore[arg-type]
     with pytest.raises(SystemExit, match=r"torch\.cuda"):
-        loaded(WAITING).hold_nothing()
+        loaded(WAITING).exit_unless_forkable()
 
 
 def loaded(path: Path) -> Any:

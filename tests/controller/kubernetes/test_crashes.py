@@ -169,7 +169,7 @@ def test_a_write_is_not_begun_without_time_to_end_it(space: Space) -> None:
             return 0.1
 
     fleet = Fleet(space, guard=AtTheEndOfItsTerm())
-    with pytest.raises(LeadershipLost, match="not begun"):
+    with pytest.raises(LeadershipLost, match="not sent, since"):
         fleet.push(pool("a"))
     assert fleet.record() is None
 

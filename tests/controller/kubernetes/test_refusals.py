@@ -100,7 +100,7 @@ def test_an_edit_that_comes_back_and_back_is_reported(fleet: Fleet) -> None:
     fleet.edit("a", {"spec": {"predictor": {"minReplicas": 7}}}, manager="other-operator")
     outcome = fleet.applier.reconcile(desired)
     assert isinstance(outcome.refusals[0].error, Conflict)
-    assert "is it a controller?" in outcome.stalled
+    assert "probably by a controller" in outcome.stalled
     fleet.clock.now_s += 601
     assert fleet.applier.reconcile(desired).result == "applied"
 
