@@ -1,6 +1,6 @@
-"""A real browser for tests of pages: Chromium without a window, steered over its DevTools socket.
+"""A real browser for tests of pages: headless Chromium, controlled over its DevTools socket.
 
-Only what a test needs: open, run an expression, wait until one holds, and what the page was refused or complained of.
+It offers only what tests need: open a page, run an expression, wait until one is true, and read the page's errors.
 """
 
 import base64
@@ -25,12 +25,12 @@ _ANSWER_S = 60.0
 
 
 class Page:
-    """One tab."""
+    """One browser tab."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._next = 0
-        self.complaints: list[str] = []  # errors of scripts, and what a policy refused
+        self.complaints: list[str] = []  # errors of scripts, and violations of a policy
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._next += 1
@@ -48,13 +48,13 @@ class Page:
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def run(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
     def until(self, expression: str, timeout_s: float = 90.0) -> Any:
-        """The value of the expression, as soon as it is true."""
+        """Wait until the expression is true and return its value."""
         deadline_s = time.monotonic() + timeout_s
         while not (value := self.run(expression)):
             assert time.monotonic() < deadline_s, f"{expression}: not within {timeout_s} s; the page is {self.text()}"
@@ -65,7 +65,7 @@ class Page:
         return str(self.run("document.body.innerText"))
 
     def click(self, selector: str) -> None:
-        """As a finger does: at the element's place, which must be the one that is hit."""
+        """Click at the element's coordinates, so that an element above it would receive the click."""
         self.run(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
         box = self.run(
             f"(() => {{const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
@@ -79,21 +79,21 @@ class Page:
         self.call("Input.insertText", text=text)
 
     def phone(self, width: int = 390, height: int = 844) -> None:
-        """From now on the screen is that small, and scrolls as a finger does."""
+        """Emulate a small mobile screen from now on."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=True)
 
     def prefer(self, scheme: str) -> None:
-        """`light` or `dark`."""
+        """Set the preferred colour scheme, `light` or `dark`."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def press(self, key: str) -> None:
-        """A key with a letter, or `Enter`, `Escape`, `ArrowDown`."""
+        """Press a letter key, or `Enter`, `Escape` or `ArrowDown`."""
         text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {}))
 
     def picture(self, *, whole: bool = True) -> bytes:
-        """PNG of the page as it is drawn now."""
+        """Return a PNG of the page as it is now."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
 
     def _hear(self, told: dict[str, Any]) -> None:
@@ -105,13 +105,16 @@ class Page:
 
 @contextmanager
 def browsing(width: int = 1280, height: int = 1600, *, own_authority: bool = False) -> Iterator[Page]:
-    """A browser with an empty profile; skips where there is none. `own_authority`: of a fleet, which it cannot know."""
+    """Run a browser with an empty profile; skip the test if there is none.
+
+    `own_authority` accepts the certificate of a fleet, which the browser cannot verify.
+    """
     program = next((found for name in _NAMES if (found := shutil.which(name)) is not None), None)
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        options.append("--disable-background-networking")  # it would ask its maker for updates
+        options.append("--disable-background-networking")  # no requests for updates
         options += ["--ignore-certificate-errors"] if own_authority else []
         places = [f"--user-data-dir={profile}", "--remote-debugging-port=0", f"--window-size={width},{height}"]
         process = subprocess.Popen(
@@ -131,7 +134,7 @@ def browsing(width: int = 1280, height: int = 1600, *, own_authority: bool = Fal
 
 
 def _page_url(profile: Path, process: "subprocess.Popen[bytes]") -> str:
-    """Chromium writes its port into the profile when it listens."""
+    """Return the DevTools URL of the page. Chromium writes its port into the profile when it listens."""
     deadline_s = time.monotonic() + _START_S
     port_file = profile / "DevToolsActivePort"
     while not (port_file.is_file() and port_file.read_text().count("\n")):

@@ -1,9 +1,9 @@
-"""Collecting in less time: files that cannot hold what is asked for are not imported, and no garbage is looked for.
+"""Faster collection: files that cannot contain a selected test are not imported, and the garbage collector is off.
 
-Each worker of xdist collects all of the tests for itself, and `make test` has nine. Where the expression of `-m` takes
-only tests with processes (`PROCESSES`), files whose text, and whose folders' conftest.py, name none of those markers
-are left out. A marker that comes from elsewhere would be left out without a word: every run refuses such a test, and
-`make check` sees them all. Neighbour: grouping.py has the order of what was collected.
+Each worker of xdist collects all tests by itself, and `make test` has nine workers. If the expression of `-m` selects
+only tests with processes (`PROCESSES`), files are left out if neither their text nor a conftest.py of their folders
+names one of those markers. A test with a marker from elsewhere would be left out silently, so every run refuses such a
+test, and `make check` collects them all. grouping.py orders the collected tests.
 """
 
 import gc
@@ -22,7 +22,7 @@ _NAMED = re.compile(rf"\bmark\.({'|'.join(PROCESSES)})\b")
 
 @cache
 def takes_processes_alone(expression: str) -> bool:
-    """Whether no test without one of those markers can be taken by it, whatever its other markers are."""
+    """Return True if the expression selects only tests with a marker of `PROCESSES`, for all other markers."""
     others = sorted(set(re.findall(r"\w+", expression)) - {"and", "or", "not", *PROCESSES})
     if not expression or len(others) > len(PROCESSES) + 2:
         return False
@@ -33,7 +33,7 @@ def takes_processes_alone(expression: str) -> bool:
 
 @cache
 def names_processes(file: Path, root: Path) -> bool:
-    """Whether the file, or a conftest.py of its folders up to `root`, names a marker of `PROCESSES`."""
+    """Return True if the file, or a conftest.py of its folders up to `root`, names a marker of `PROCESSES`."""
     if not file.is_relative_to(root):
         return True
     folders = [folder for folder in file.parents if folder.is_relative_to(root)]
@@ -46,7 +46,8 @@ def _names_one(file: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """True leaves the file out; None lets others say. A file that the command line names is always looked into."""
+    """Return True to leave the file out, or None to let other plugins decide. A file on the command line is never
+    left out."""
     if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
         return None
     if not takes_processes_alone(config.option.markexpr) or names_processes(collection_path, config.rootpath):
@@ -64,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Ten thousand tests stay to the end: the garbage collector need not go through them again and again."""
+    """Collect with the garbage collector off: ten thousand items live to the end, so scanning them is useless."""
     gc.disable()
     try:
         return (yield)

@@ -1,4 +1,4 @@
-"""Fleets that several test files share: one simulated, one with the real engine; each starts when first asked for."""
+"""Fleets that several test files share, simulated or with the real engine. Each starts when a test first needs it."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.projects import PATIENT, project_with, without_limits
 from tests.fleets import Fleet, running_fleet
 
-# Fixtures that several folders share are plugins: imported, each folder would have a server of its own.
+# Fixtures that several folders share are plugins. If they were imported, each folder would start its own server.
 pytest_plugins = [
     "tests.collecting",
     "tests.controller.kubernetes.fixtures",
@@ -21,7 +21,7 @@ pytest_plugins = [
 
 @pytest.fixture(scope="session")
 def sim_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Two simulated replicas behind a gateway, made by `shoal up --engine sim`."""
+    """A fleet of two simulated replicas behind a gateway, started by `shoal up --engine sim`."""
     folder = tmp_path_factory.mktemp("sim")
     project = without_limits(project_with(folder / "project", PATIENT))
     with running_fleet(folder / "state", "sim", project=project, variables={"SHOAL_TRACE_STORE": "chdb"}) as fleet:
@@ -30,14 +30,14 @@ def sim_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="session")
 def vllm_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Two real vLLM replicas on CPU, made by `shoal up`, with the base model that is already prepared."""
+    """A fleet of two real vLLM replicas on CPU, started by `shoal up`, with the prepared base model."""
     with _vllm_fleet(tmp_path_factory.mktemp("vllm"), replicas=2) as fleet:
         yield fleet
 
 
 @pytest.fixture(scope="session")
 def vllm_replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """The same with one replica: half the memory, and half a minute less of both cores."""
+    """A fleet of one real vLLM replica: half the memory of two, and half a minute less of both cores."""
     with _vllm_fleet(tmp_path_factory.mktemp("vllm"), replicas=1) as fleet:
         yield fleet
 

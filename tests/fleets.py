@@ -1,4 +1,4 @@
-"""A whole local fleet for tests: started with `shoal up` as a user would, on ports and state of its own."""
+"""A complete local fleet for tests, started with `shoal up` as a user would, with its own ports and state."""
 
 import fcntl
 import json
@@ -25,7 +25,7 @@ from functions.controller.local.layout import StateLayout
 
 PROJECT = Path(__file__).parent.parent
 SHOAL = [sys.executable, "-m", "functions.cli.main"]
-ANSWER_S = 60.0  # an engine or a gateway that is busy, on a machine that is
+ANSWER_S = 60.0  # for a busy engine or gateway on a busy machine
 _PORTS_PER_FLEET = 160  # offsets up to 60, and SeaweedFS's gRPC ports 100 above
 _OFFSETS = (3, 4, 5, 6, 7, 8, 9, 10, 11, *range(20, 24), *range(40, 44), *range(60, 64), 107, 108, 109, 110)
 
@@ -82,14 +82,14 @@ class Fleet:
 
     @property
     def checkout(self) -> Path:
-        """A clone of the fleet's repository, made when it is first asked for."""
+        """A clone of the fleet's repository, created on first use."""
         checkout = self.state_dir.parent / f"{self.state_dir.name}-checkout"
         if not checkout.is_dir():
             git("clone", "--quiet", str(self.repository), str(checkout))
         return checkout
 
     def read(self, path: str) -> str:
-        """A file of the branch as it is now."""
+        """Return a file of the branch as it is now."""
         return git("show", f"main:{path}", at=self.repository).stdout
 
     def push(
@@ -112,12 +112,12 @@ class Fleet:
         return git("push", *options, "origin", "main", at=checkout, check=False)
 
     def status(self) -> dict[str, Any]:
-        """What `shoal status -o json` has under `controller`, asked for without a process of its own."""
+        """Return the part `controller` of `shoal status -o json`, without starting a process."""
         seen: dict[str, Any] = ask_controller(StateLayout.at(self.state_dir).control_socket, {"do": "status"}, 60.0)
         return seen
 
     def is_applied(self) -> bool:
-        """What the branch says is published, the gateway has it, and every process is as it says."""
+        """Return True if the branch is published, the gateway has it, and every process matches it."""
         status = self.status()
         snapshot = status["snapshot"]
         in_force = snapshot["complete"] and snapshot["gateway_epoch"] == snapshot["epoch"]
@@ -127,7 +127,7 @@ class Fleet:
         return git("rev-parse", "main", at=self.repository).stdout.strip()
 
     def processes(self) -> dict[str, dict[str, Any]]:
-        """What the ledger says runs, by name."""
+        """Return the running processes of the ledger, by name."""
         ledger = json.loads((self.state_dir / "run" / "processes.json").read_text())
         return {entry["name"]: entry for entry in ledger["processes"] if entry.get("pid")}
 
@@ -141,14 +141,14 @@ class Fleet:
         return int(max(found, key=lambda entry: entry["generation"])["pid"])
 
     def replicas(self) -> list[dict[str, Any]]:
-        """As the registry sees them."""
+        """Return the replicas that the registry knows."""
         with self.registry() as registry:
             answer = registry.get("/v1/fleet")
         answer.raise_for_status()
         return list(answer.json()["replicas"])
 
     def registry(self, key: str | None = None, timeout_s: float = 60.0) -> httpx.Client:
-        """A client of the registry: the operator's, or with the key of a tenant."""
+        """Return a client of the registry with the operator's token, or with a tenant's key."""
         token = key or (self.state_dir / "secrets" / "internal-token").read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
         url = f"https://localhost:{self.port_base + 4}"
@@ -163,7 +163,7 @@ class Fleet:
         answer.raise_for_status()
 
     def pace(self, slow_factor: float) -> None:
-        """Of every engine: each step takes so many times longer."""
+        """Multiply the duration of each step of every engine by `slow_factor`."""
         for replica in self.replicas():
             self.set_faults(replica["replica_id"], slow_factor=slow_factor)
 
@@ -181,7 +181,7 @@ class Fleet:
 
 
 def git(*arguments: str, at: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """git as a person would run it, without this machine's settings."""
+    """Run git without this machine's settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -200,7 +200,7 @@ def git(*arguments: str, at: Path | None = None, check: bool = True) -> subproce
 
 
 def running_at(engine_port: int) -> float:
-    """Requests that the engine itself says are running or waiting."""
+    """Return the number of running and waiting requests by the engine's own metrics."""
     text = httpx.get(f"http://127.0.0.1:{engine_port}/metrics", timeout=ANSWER_S).text
     wanted = {"vllm:num_requests_running", "vllm:num_requests_waiting"}
     return sum(
@@ -212,7 +212,7 @@ def running_at(engine_port: int) -> float:
 
 
 def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> float:
-    """Seconds until the condition held; fails with `what` when it did not in time."""
+    """Wait for the condition and return the seconds that it took; fail with `what` after `timeout_s`."""
     started_s = time.monotonic()
     while time.monotonic() - started_s < timeout_s:
         if condition():
@@ -230,10 +230,10 @@ def running_fleet(
     variables: Mapping[str, str] = MappingProxyType({}),
     port_base: int | None = None,
 ) -> Iterator[Fleet]:
-    """`shoal up`, the fleet, `shoal down`; fails where a process is left. `project` holds the YAML and adapters.
+    """Run `shoal up`, yield the fleet, run `shoal down`; fail if a process is left. `project` has YAML and adapters.
 
-    `replicas` of each pool; None: as their YAML says. `variables` are added to the environment, for settings.
-    `port_base` where the network is the test's own; else one that is free.
+    `replicas` is the number per pool; None means the number in the YAML. `variables` are added to the environment.
+    Set `port_base` if the test has its own network; otherwise a free one is used.
     """
     with free_ports() if port_base is None else nullcontext(port_base) as base:
         yield from _running_fleet(state_dir, engine, replicas, project, variables, base)
@@ -246,8 +246,8 @@ def _running_fleet(
         "SHOAL_STATE_DIR": str(state_dir),
         "SHOAL_PROJECT_DIR": str(project),
         "SHOAL_PORT_BASE": str(port_base),
-        "SHOAL_TRACE_STORE": "none",  # 400 MB a fleet; `sim_fleet` has it
-        "SHOAL_PROMETHEUS": "false",  # a process more for each fleet of the tests
+        "SHOAL_TRACE_STORE": "none",  # it takes 400 MB per fleet; `sim_fleet` has it
+        "SHOAL_PROMETHEUS": "false",  # one process less for each fleet
         **variables,
     }
     started_s = time.monotonic()
@@ -265,7 +265,7 @@ def _running_fleet(
 
 
 def processes_of(state_dir: Path) -> list[str]:
-    """Command lines of every process whose environment or arguments name the state directory."""
+    """Return the command line of every process whose environment or arguments name the state directory."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "status"]):
         if process.info["pid"] == os.getpid() or process.info["status"] == psutil.STATUS_ZOMBIE:
@@ -296,7 +296,7 @@ def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
 
 @contextmanager
 def free_blocks(blocks: int, first: int = 30_000, end: int = 32_400) -> Iterator[int]:
-    """As `free_ports`, of so many blocks of ports one behind the other: for several fleets that lie side by side."""
+    """Like `free_ports`, but yield the base of `blocks` consecutive blocks of ports, for several fleets."""
     for base in range(first, end - blocks * _PORTS_PER_FLEET, blocks * _PORTS_PER_FLEET):
         bases = [base + block * _PORTS_PER_FLEET for block in range(blocks)]
         with ExitStack() as held:
@@ -309,8 +309,8 @@ def free_blocks(blocks: int, first: int = 30_000, end: int = 32_400) -> Iterator
 
 @contextmanager
 def free_ports() -> Iterator[int]:
-    """The base of ports that are free, held by a lock: another run on this machine does not take them meanwhile."""
-    first = 20_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)  # each worker has its own
+    """Yield the base of a block of free ports, under a lock that excludes other test runs on this machine."""
+    first = 20_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)  # one range per worker
     for base in range(first, first + 1_000, _PORTS_PER_FLEET):
         with _locked(base) as is_ours:
             if is_ours and all(_is_free(base + offset) for offset in _OFFSETS):

@@ -1,13 +1,13 @@
-"""A process with the roles' modules loaded, which forks wherever a test needs a role as a process of its own.
+"""A process with the roles' modules loaded, which forks when a test needs a role as a separate process.
 
     python -m tests.fork_server DESCRIPTOR      (tests/roles.py starts it, one for each pytest process)
 
-Importing a role takes about a second of CPU, and the tests start hundreds. What is forked is a real process: an
-environment, descriptors and a working directory of its own, `__main__` run as `python -m` runs it, killed and waited
-for as any other. What it does not have is an interpreter that read its environment: PYTHON* variables change nothing.
+Importing a role takes about a second of CPU, and the tests start hundreds. A fork is a real process with its own
+environment, descriptors and working directory. It runs `__main__` as `python -m` does, and tests kill and await it like
+any other process. One difference: its interpreter did not read the environment, so PYTHON* variables have no effect.
 
-A request is one packet: JSON, with the descriptors of stdin, stdout and stderr and of a pipe that is told how the
-process ended. Whoever asks and dies takes the processes with it.
+A request is one packet of JSON, with the descriptors of stdin, stdout and stderr and of a pipe that receives the exit
+status. If the requesting process ends, the server kills its processes.
 """
 
 import atexit
@@ -46,7 +46,7 @@ MOST_BYTES = 1 << 18
 
 
 def preload() -> None:
-    """What the roles import, though not `__main__` itself, which each process runs anew."""
+    """Import everything that the roles import, except `__main__`, which each process runs itself."""
     for name in (*ROLES, *LATE):
         importlib.import_module(name)
     for name in ROLES:
@@ -62,7 +62,7 @@ def serve(descriptor: int) -> None:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's
-    running: dict[int, int] = {}  # the pipe that is told, by pid
+    running: dict[int, int] = {}  # pipe for the exit status, by pid
     own = [descriptor, woken, wake]
     while True:
         ready, _, _ = select.select([asked, woken], [], [])
@@ -112,10 +112,10 @@ def _forked(request: dict[str, Any], descriptors: list[int], not_its_own: list[i
         os.environ.update(request["environment"])
         sys.stdin = os.fdopen(0)
         sys.stdout, sys.stderr = (os.fdopen(each, "w", buffering=1) for each in (1, 2))
-        faulthandler.enable()  # what all threads do, where somebody aborts it
+        faulthandler.enable()  # print the stacks of all threads on SIGABRT
         sys.argv = [request["module"], *request["arguments"]]
         status = _run(request["module"])
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for what the interpreter's own end waits for
+        threading._shutdown()  # type: ignore[attr-defined]  # wait for threads, as at the interpreter's end
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):

@@ -1,15 +1,15 @@
-"""Which tests go to the same worker of xdist, with `--dist loadfile`, and in what order: groups, the longest first.
+"""Groups of test files that run on the same worker of xdist with `--dist loadfile`, in order: the longest first.
 
-A fleet or an API server costs a minute of CPU to start, and a worker has its own of each. So the files that share one
-are one group; whoever adds a file that asks for one of them is told here. A group that takes minutes and begins last
-would keep one worker busy while the others have nothing left: those go first.
+A fleet or an API server costs a minute of CPU to start, and each worker has its own. The files that share one are
+therefore one group; a file that uses one of them must be listed here. A long group that starts last would keep one
+worker busy while the others are idle, so long groups start first.
 """
 
 from typing import Any
 
 import pytest
 
-# The fixture that is shared, and the files or folders whose tests may ask for it.
+# Shared fixtures, each with the files or folders whose tests may use it.
 SHARED = {
     "api_server": (
         "tests/api/test_crds_in_a_server.py",
@@ -31,12 +31,12 @@ SHARED = {
         "tests/loadtests/test_locust_run.py",
     ),
 }
-# Whatever asks for the real engine, by its parameter or its file.
+# The group of tests with the real engine, recognised by parameter or file.
 ENGINE = "engine"
-# What ends with its group, by fixture: idle, a fleet costs a fifth of a core and an API server a tenth.
+# Fixtures that end with their group: an idle fleet costs a fifth of a core and an idle API server a tenth.
 ENDS_WITH = {**{name: (name,) for name in SHARED}, ENGINE: ("vllm_replica", "vllm_fleet")}
 _ENGINE_IDS = ("[vllm", "tests/artifacts/test_base_facts.py")
-# Folders in which `make test` looks for drills (Makefile); what is a drill elsewhere is in soak.
+# Folders in which `make test` looks for drills (Makefile); drills elsewhere are in soak.
 DRILLS = ("tests/drills/",)
 # Groups of half a minute and more on a quiet machine, the longest first.
 LONGEST = (
@@ -68,7 +68,7 @@ def group_of(node_id: str) -> str:
 
 
 def rank_of(node_id: str) -> int:
-    """The place of its group in the order: the longest first."""
+    """Return the rank of the test's group: the longest group has rank 0."""
     group = group_of(node_id)
     return LONGEST.index(group) if group in LONGEST else len(LONGEST)
 
@@ -83,16 +83,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
-    config.option.loadscopereorder = False  # by number of tests: as they come, then
+    config.option.loadscopereorder = False  # do not reorder by number of tests
     return ByGroup(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order by fixtures
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with real engines of their own go first, then the groups that take longest.
+    """Order tests with their own real engines first, then the longest groups.
 
-    Shared engines, once asked for, stay to the end and take 4 GB each: three more do not fit beside them into 24 GiB,
-    and a fleet that has no memory for another replica rightly starts none.
+    Shared engines stay to the end once they run, and take 4 GB each. Three more engines do not fit into 24 GiB with
+    them, and a fleet without memory for another replica starts none.
     """
     items.sort(key=lambda item: (item.get_closest_marker("own_engines") is None, rank_of(item.nodeid)))
     for item in items:
@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the test's own fixtures and its module's
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The fixtures that its group shares end with the last test of it, not with the session."""
+    """End the group's shared fixtures after its last test, rather than at the end of the session."""
     group = group_of(item.nodeid)
     if nextitem is not None and group_of(nextitem.nodeid) == group:
         return

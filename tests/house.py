@@ -1,13 +1,13 @@
-"""Figures of the house: how many files there are, how large, which serve one other file alone, which import in circles.
+"""Figures of the source tree: number and size of files, files that only one other imports, and import cycles.
 
-    python -m tests.house            # of functions/, as docs/measurements/README.md has them
+    python -m tests.house            # figures of functions/, as in docs/measurements/README.md
 
-    slip      a file of at most 80 lines that exactly one other imports: it may belong into that one
-    circle    modules that import each other, directly or by others; imports inside of functions do not count, those for
+    slip      a file of at most 80 lines that exactly one other imports: it may belong into that file
+    circle    modules that import each other, directly or indirectly; imports inside functions do not count, those for
               types (`if TYPE_CHECKING`) do
     large     over 320 lines
 
-`tests/test_house.py` holds the bounds. Neighbour: import-linter has the law of the layers (pyproject.toml).
+`tests/test_house.py` has the limits. import-linter checks the layers (pyproject.toml).
 """
 
 import ast
@@ -27,8 +27,8 @@ class Module(NamedTuple):
     name: str
     lines: int
     is_package: bool
-    imports: frozenset[str]  # all of the house's that it names, also inside of functions
-    imports_at_once: frozenset[str]  # when it is imported itself
+    imports: frozenset[str]  # all modules of the tree that it imports, inside functions too
+    imports_at_once: frozenset[str]  # modules that its own import imports
 
 
 class House(NamedTuple):
@@ -36,7 +36,7 @@ class House(NamedTuple):
 
     @property
     def files(self) -> list[Module]:
-        """Without packages' `__init__`, which say what a folder is for."""
+        """All modules except the `__init__` of packages, which only describe a folder."""
         return [module for module in self.modules.values() if not module.is_package]
 
     @property
@@ -48,7 +48,7 @@ class House(NamedTuple):
         return median(module.lines for module in self.files)
 
     def slips(self) -> dict[str, str]:
-        """Each with its one importer."""
+        """Return each slip with its one importer."""
         importers: dict[str, set[str]] = {}
         for module in self.modules.values():
             for name in module.imports:
@@ -65,7 +65,7 @@ class House(NamedTuple):
         return {module.name: module.lines for module in sorted(found, key=lambda each: -each.lines)}
 
     def circle(self) -> list[str]:
-        """One, as far as there is any."""
+        """Return one import cycle, or an empty list."""
         graph = {module.name: module.imports_at_once for module in self.modules.values()}
         try:
             TopologicalSorter(graph).prepare()
@@ -98,7 +98,7 @@ def _is_function(node: ast.AST) -> bool:
 
 
 def _named(node: ast.AST, known: Mapping[str, Path]) -> Iterator[str]:
-    """Relative imports are banned by lint."""
+    """Yield the known modules that an import names; lint bans relative imports."""
     if isinstance(node, ast.Import):
         yield from (each.name for each in node.names if each.name in known)
     elif isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -1,4 +1,4 @@
-"""The smallest role, for `test_roles`: it says, exits, fails or stays."""
+"""A minimal role for `test_roles`, which prints, exits, fails or keeps running."""
 
 import atexit
 import os

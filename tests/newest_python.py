@@ -1,10 +1,10 @@
-"""Unit tests on the newer Pythons of this machine as well, where it has any that are newer than ours.
+"""Run unit tests on newer Pythons of this machine as well, if it has any.
 
-    python -m tests.newest_python            # the newest: what differs first (`QUICK`), and that all can be imported
+    python -m tests.newest_python            # on the newest: import every module, and run the tests of `QUICK`
     python -m tests.newest_python --whole    # every unit test, on each of them
 
-Interpreters are looked for on PATH and in pyenv, up to `NEWEST_MINOR`. Each minor version gets an environment of its
-own in `.venv-newest`, made once and again when the interpreter or the lock changes.
+Interpreters are searched on PATH and in pyenv, up to `NEWEST_MINOR`. Each minor version gets its own environment in
+`.venv-newest`, which is created again when the interpreter or the lock changes.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ FOLDER = ROOT / ".venv-newest"
 LOCK = ROOT / "requirements" / "dev.txt"
 NEWEST_MINOR = 14
 UNIT = ("-m", "not servers and not engine and not drill and not soak and not cluster")
-# Addresses, files, YAML, locks, databases in files, clocks: what rests on the standard library rather than on ours.
+# Tests of code that depends on the standard library: addresses, files, YAML, locks, databases in files, clocks.
 QUICK = ("tests/artifacts/ingest", "tests/fleet", "tests/registry/sql", "tests/telemetry")
 _IMPORT_ALL = """
 import importlib, pkgutil, functions
@@ -34,7 +34,7 @@ Version = tuple[int, ...]
 
 
 def newer(found: Iterable[tuple[Version, Path]], ours: Version) -> list[tuple[Version, Path]]:
-    """The newest interpreter of each later minor version than ours, in order; of one that is there twice the first."""
+    """Return the newest interpreter of each minor version above ours, in order; of equal versions the first found."""
     by_minor: dict[Version, tuple[Version, Path]] = {}
     for each in found:
         minor = each[0][:2]
@@ -44,7 +44,7 @@ def newer(found: Iterable[tuple[Version, Path]], ours: Version) -> list[tuple[Ve
 
 
 def interpreters() -> list[tuple[Version, Path]]:
-    """Those that start and can make environments."""
+    """Return the interpreters that start and can create environments."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     minors = range(sys.version_info.minor + 1, NEWEST_MINOR + 1)
     on_path = [Path(found) for minor in minors if (found := shutil.which(f"python3.{minor}"))]
@@ -56,12 +56,12 @@ def _version(file: Path) -> Version | None:
     try:
         said = subprocess.run([file, "-c", _SAY_VERSION], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return None  # a shim of a version that is not chosen, or one without `venv`
+        return None  # a shim of a version that is not selected, or an interpreter without `venv`
     return tuple(int(part) for part in said.split("."))
 
 
 def environment(version: Version, interpreter: Path) -> Path:
-    """Its Python, with shoal installed."""
+    """Return the Python of the version's environment, in which shoal is installed."""
     folder = FOLDER / f"{version[0]}.{version[1]}"
     stamp = folder / ".installed"
     wanted = f"{interpreter} {version} {hashlib.sha256(LOCK.read_bytes()).hexdigest()}"
@@ -70,7 +70,7 @@ def environment(version: Version, interpreter: Path) -> Path:
         print(f"installing shoal into {folder.relative_to(ROOT)} (a minute, once)", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([interpreter, "-m", "venv", folder], check=True)
-        # Most of what is installed is never imported: bytecode of the rest is made when it is, and kept.
+        # No bytecode on installation: most modules are never imported.
         pip = (python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-compile", "--no-deps")
         subprocess.run([*pip, "--require-hashes", "-r", LOCK], cwd=ROOT, check=True)
         subprocess.run([*pip, "--no-build-isolation", "-e", "."], cwd=ROOT, check=True)

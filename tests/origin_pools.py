@@ -1,8 +1,9 @@
-"""httpx clients whose errors are the server's: a pool for each origin, and whose end closed a connection.
+"""httpx clients with a connection pool for each origin, so that every ReadError comes from the server.
 
-httpcore 1.0.9 may close a connection that it has given to a request already (encode/httpcore#1110): the request is read
-as ReadError, as if the server had reset it. A pass over the pool has to find it expired a few turns of the loop after
-it was given, behind another that is closed first; in a pool of one origin those before it are in use.
+httpcore 1.0.9 may close a connection that it has already assigned to a request (encode/httpcore#1110). The request then
+fails with ReadError, as if the server had reset the connection. This happens if a pass over the pool finds the
+connection expired a few turns of the loop after the assignment, behind another one that is closed first. In a pool of
+one origin the connections before it are in use.
 """
 
 import ssl
@@ -13,7 +14,7 @@ import httpx
 
 class PoolPerOrigin(httpx.AsyncBaseTransport):
     def __init__(self, verify: ssl.SSLContext | bool = True, limits: httpx.Limits | None = None) -> None:
-        """`limits` are those of each pool."""
+        """Create the transport; `limits` apply to each pool."""
         self._verify, self._limits = verify, limits or httpx.Limits(max_connections=100, max_keepalive_connections=20)
         self._pools: dict[tuple[str, str, int | None], httpx.AsyncHTTPTransport] = {}
 
@@ -29,7 +30,7 @@ class PoolPerOrigin(httpx.AsyncBaseTransport):
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    """What an error came from, itself first. httpcore hides the cause of what it raises, not its context."""
+    """Return the error and its causes, itself first. httpcore removes the cause of its errors but not the context."""
     found: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in found:
@@ -39,5 +40,5 @@ def chain(error: BaseException) -> list[BaseException]:
 
 
 def closed_here(error: BaseException) -> bool:
-    """The connection was closed by this process's own client."""
+    """Return True if this process's own client closed the connection."""
     return any(isinstance(each, anyio.ClosedResourceError) for each in chain(error))

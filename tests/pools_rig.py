@@ -1,8 +1,8 @@
-"""One model in several pools, three tenants: what tests of placement share.
+"""A snapshot for tests of placement: one model in several pools, and three tenants.
 
-acme      preferred: `llama-acme` is dedicated to it, the shared ones are next
-initech   dedicated: `llama-initech`, and nothing else
-globex    shared: `llama`, `llama-spot`, and `llama-fp8`, whose weights are quantized
+acme      preferred: its dedicated pool `llama-acme` first, then the shared pools
+initech   dedicated: only `llama-initech`
+globex    shared: `llama`, `llama-spot`, and `llama-fp8` with quantized weights
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""Ports for servers that tests start: nobody else is given one between the moment it is chosen and the server's bind.
+"""Ports for servers that tests start, which the system assigns to no other process before the server binds.
 
-A port that was merely free a moment ago goes to whoever asks the system next, and a test's server may need seconds to
-come to its bind. A connection that was opened and closed leaves its port in TIME_WAIT: for a minute the system gives
-it to nobody who asks for any port, while a server that names it gets it (with SO_REUSEADDR, on both sides).
+The system can assign a free port to any process, and a test's server may need seconds until it binds. A connection that
+was opened and closed leaves its port in TIME_WAIT for a minute. In that time the system does not choose the port for
+another process, but a server that names it can bind it (with SO_REUSEADDR on both sides).
 """
 
 import socket
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports on loopback where nobody listens, kept for a minute."""
+    """Return distinct free ports on loopback, reserved for a minute."""
     with ExitStack() as opened:
         listeners = [opened.enter_context(socket.socket()) for _ in range(count)]
         for listener in listeners:
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 def _leave_a_trace(listener: socket.socket) -> None:
-    """The side that closes first keeps its port in TIME_WAIT: ours."""
+    """Close a connection from the server's side first, so that the server's port stays in TIME_WAIT."""
     with socket.create_connection(listener.getsockname()) as client:
         ours, _ = listener.accept()
         ours.close()

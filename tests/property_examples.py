@@ -1,11 +1,11 @@
-"""Which examples property tests see: the same ones in every run, or new ones; a third of them, or all.
+"""Examples of property tests: the same in every run or new ones, a third of them or all.
 
     pytest --all-examples tests/api          (`make soak` does it everywhere)
     pytest --fresh-examples 20 tests/api     (`make fuzz`)
 
-What a change is judged by must be the change: with examples drawn anew, one run in so many refuses a change that it
-has nothing to do with. So `make test` draws each test's examples from its name, the first third of as many as the test
-says, and looking for more is its own command. See docs/decisions/0021.
+With new examples in each run, some runs would fail for reasons unrelated to the change under test. `make test`
+therefore derives each test's examples from its name and uses the first third of the test's number. Searching for more
+is a separate command. See docs/decisions/0021.
 """
 
 from unittest import TestCase
@@ -13,8 +13,7 @@ from unittest import TestCase
 import hypothesis
 import pytest
 
-# No deadline per example, and no judgement of how fast they are made: on a shared machine a pause says nothing about
-# the code.
+# No deadline per example and no health check of their generation: on a shared machine a pause is no fault of the code.
 _PART, _LEAST = 3, 20
 _CALM = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 
@@ -28,14 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module is imported: the tests' own settings build on this profile."""
+    """Register the profile before any test module is imported, because the tests' own settings build on it."""
     same = not config.getoption("--fresh-examples")
     hypothesis.settings.register_profile("shoal", _CALM, derandomize=same)
     hypothesis.settings.load_profile("shoal")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With all examples or new ones, property tests alone."""
+    """Set each property test's number of examples. With all or new examples, deselect all other tests."""
     times, whole = config.getoption("--fresh-examples"), config.getoption("--all-examples")
     seen: set[object] = set()  # a parametrized test is several items, and one function
     kept, others = [], []
@@ -58,7 +57,7 @@ def _examples(said: int, times: int, whole: bool) -> int:
 
 
 def _settings_of(item: pytest.Item) -> tuple[object | None, str]:
-    """Where a property test keeps its settings; None for any other test."""
+    """Return the object and the attribute with a property test's settings, or None for any other test."""
     if not isinstance(item, pytest.Function):
         return None, ""
     if item.cls is not None and issubclass(item.cls, TestCase) and hasattr(item.cls, "settings"):

@@ -1,7 +1,7 @@
-"""shoal's roles as processes of a test's own, forked from one that has them loaded (tests/fork_server.py).
+"""shoal's roles as processes for tests, forked from a process that has them loaded (tests/fork_server.py).
 
-`start` is `subprocess.Popen([sys.executable, "-m", module, *arguments], …)` and `run` is `subprocess.run` with captured
-text, as far as the tests use them.
+`start` replaces `subprocess.Popen([sys.executable, "-m", module, *arguments], …)`, and `run` replaces `subprocess.run`
+with captured text. Both offer only what the tests use.
 """
 
 import atexit
@@ -24,7 +24,7 @@ _PRELOAD_S = 120.0
 
 
 class RoleProcess:
-    """One that was forked; as a `Popen`, as far as tests look at one."""
+    """A forked process, with the parts of `Popen` that tests use."""
 
     def __init__(self, pid: int, arguments: list[str], ended: int) -> None:
         self.pid = pid
@@ -72,7 +72,7 @@ def start(
     cwd: Path | None = None,
     start_new_session: bool = False,
 ) -> RoleProcess:
-    """`python -m module` with these arguments; the environment is this process's own where none is given."""
+    """Start `python -m module` with these arguments. The environment defaults to this process's own."""
     request = {
         "module": module,
         "arguments": arguments,
@@ -118,7 +118,7 @@ def run(
 
 @functools.cache
 def _server() -> socket.socket:
-    """Started when first asked for; it ends with this process."""
+    """Start the fork server on the first call; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
     process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)

@@ -1,12 +1,11 @@
-"""pytest, with one more try for the few tests that fail: alone, when the rest is done.
+"""Run pytest, then run a few failed tests once more alone.
 
     python -m tests.second_try -n 4 -m "servers and not engine and not drill"
 
-Tests with servers, four at a time on two cores, wait for each other's processes. One of two thousand that fails beside
-others and passes alone says that something is slow or comes in another order than was thought: worth finding, and
-named as the last thing that is printed, but no reason to refuse a change that it has nothing to do with. What fails
-twice fails the run, and so does more than `MOST`: a fault of the product that strikes now and then strikes several.
-See docs/decisions/0020.
+Tests with servers, four at a time on two cores, wait for each other's processes. If one of two thousand fails with
+others and passes alone, something is slow or happens in an unexpected order. That is worth finding, so its name is
+printed last, but it is no reason to refuse an unrelated change. A test that fails twice fails the run. So do more than
+`MOST` failures, because an intermittent fault of the product hits several tests. See docs/decisions/0020.
 """
 
 import subprocess
@@ -21,7 +20,7 @@ ONCE = "--names-into"
 
 
 class Failed:
-    """A plugin that keeps the names of the tests that failed, in order; with xdist it hears of the workers' too."""
+    """A plugin that records the names of failed tests in order; with xdist also those of the workers."""
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
@@ -52,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 
 def once(file: str, arguments: list[str]) -> int:
-    """pytest; the names of what failed go into the file."""
+    """Run pytest and write the names of failed tests to the file."""
     failed = Failed()
     code = pytest.main(arguments, plugins=[failed])
     Path(file).write_text("\n".join(failed.names))

@@ -1,4 +1,4 @@
-"""A file that is not imported is one whose tests nobody misses: which are left out, and that none is by mistake."""
+"""Tests of tests/collecting.py: files without a selected test are left out, and no other file is."""
 
 import subprocess
 import sys
@@ -30,8 +30,8 @@ def test_only_where_nothing_else_can_be_taken_are_files_left_out(expression: str
 @pytest.mark.parametrize(
     ("file", "names"),
     [
-        ("tests/fleet/test_valkey_bus.py", True),  # by itself
-        ("tests/contract/test_chat.py", True),  # by conftest.py, which adds the markers
+        ("tests/fleet/test_valkey_bus.py", True),  # the file names the marker
+        ("tests/contract/test_chat.py", True),  # conftest.py adds the markers
         ("tests/decisions/test_own_models.py", False),
     ],
 )

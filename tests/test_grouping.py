@@ -1,4 +1,4 @@
-"""What tests/grouping.py names is there: a file that moved would lose its fleet or its place without a word."""
+"""Paths in tests/grouping.py exist: a file that moved would silently lose its shared fleet or its rank."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Bounds of the house: it grows by files that hold one concept, not by slips, giants and circles."""
+"""Limits of the source tree: few slips, no very large file, no import cycle."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def own() -> House:
 
 
 def test_few_files_are_slips(own: House) -> None:
-    """One more is a file of a few lines that belongs into the one which imports it, or a second importer is missing."""
+    """If this fails, a new file of a few lines belongs into its only importer, or lacks a second importer."""
     assert len(own.slips()) <= MOST_SLIPS, own.slips()
 
 

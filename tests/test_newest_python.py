@@ -1,4 +1,4 @@
-"""Which interpreter the unit tests run on besides ours."""
+"""Selection of the newer interpreters on which unit tests also run."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whose end closed a connection: the pool of httpx that many origins share, and one for each of them."""
+"""Connections closed by httpx's shared pool, which look like resets by the server, and pools for each origin."""
 
 import asyncio
 import socket
@@ -13,18 +13,18 @@ import pytest
 
 from tests.origin_pools import PoolPerOrigin, closed_here
 
-_TURNS = 6  # of the loop, between a request that was given a connection and the pass that finds it expired
+_TURNS = 6  # most turns of the loop between the assignment of a connection and the pass that finds it expired
 _LIMITS = httpx.Limits(keepalive_expiry=600.0)
 
 
 class _Answers(asyncio.Protocol):
-    """Never closes."""
+    """A server that answers and never closes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if data.endswith(b"\r\n\r\n"):  # a little later, so that requests at once have a connection each
+        if data.endswith(b"\r\n\r\n"):  # a little later, so that concurrent requests need a connection each
             answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
             asyncio.get_running_loop().call_later(0.02, self.transport.write, answer)
 
@@ -44,7 +44,7 @@ async def _serving(protocol: type[asyncio.Protocol]) -> AsyncIterator[str]:
 
 
 def _expire(pools: list[httpcore.AsyncConnectionPool]) -> None:
-    """All that are idle, as after `keepalive_expiry`."""
+    """Mark all idle connections as expired, as after `keepalive_expiry`."""
     for pool in pools:
         for connection in pool.connections:
             if connection.is_idle():
@@ -54,7 +54,8 @@ def _expire(pools: list[httpcore.AsyncConnectionPool]) -> None:
 async def _errors(
     transport_of: Callable[[], httpx.AsyncBaseTransport], pools_of: Callable[[Any], list[httpcore.AsyncConnectionPool]]
 ) -> list[httpx.HTTPError]:
-    """Of requests for one origin, each given a connection that expires while the other's are closed."""
+    """Return the errors of requests to one origin. Each request's connection expires while the pool closes those of
+    the other origin."""
     found: list[httpx.HTTPError] = []
     async with _serving(_Answers) as one, _serving(_Answers) as other:
         for turns in range(_TURNS):
@@ -71,7 +72,7 @@ async def _errors(
 
 
 async def test_httpx_closes_a_connection_that_it_gave_to_a_request() -> None:
-    """Once this fails, httpcore is mended (encode/httpcore#1110), and `PoolPerOrigin` may go."""
+    """If this fails, httpcore is fixed (encode/httpcore#1110) and `PoolPerOrigin` can be removed."""
     errors = await _errors(lambda: httpx.AsyncHTTPTransport(limits=_LIMITS), lambda transport: [transport._pool])
     assert errors
     assert all(isinstance(each, httpx.ReadError) and closed_here(each) for each in errors)

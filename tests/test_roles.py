@@ -1,4 +1,4 @@
-"""A role that was forked is a process as `python -m` makes one: environment, descriptors, status, signals, its end."""
+"""A forked role behaves as a process of `python -m`: environment, descriptors, status, signals and end."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def test_it_is_waited_for_and_killed_as_any_process(tmp_path: Path) -> None:
         assert (one.wait(60), other.poll()) == (-signal.SIGKILL, None)
         other.terminate()
         assert other.wait(60) == -signal.SIGTERM
-        one.kill()  # as a Popen: it is gone, and nobody else gets the signal
+        one.kill()  # like Popen: it has ended, and no other process gets the signal
     finally:
         one.kill()
         other.kill()

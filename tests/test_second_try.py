@@ -1,4 +1,4 @@
-"""A test that fails beside others is tried once more alone; one that fails twice, or one of many, fails the run."""
+"""A failed test runs once more alone; a second failure, or many failures, fail the run."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ MANY = "".join(f"def test_{number}():\n    assert not 'a fault'\n\n" for number 
 
 
 def ran(folder: Path, *options: str, **files: str) -> tuple[int, list[str]]:
-    """The exit status, and what is printed after the last line of pytest's own."""
+    """Return the exit status and the lines after pytest's own output."""
     for name, content in files.items():
         (folder / f"test_{name}.py").write_text(content)
     command = [sys.executable, "-m", "tests.second_try", "-q", *options]

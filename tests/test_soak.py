@@ -1,4 +1,4 @@
-"""`make test` and `make soak` together are every test, and none runs in both."""
+"""`make test` and `make soak` together run every test, and no test runs in both."""
 
 import re
 from itertools import chain, combinations
