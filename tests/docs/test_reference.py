@@ -1,4 +1,4 @@
-"""docs/reference is what the code says: files as they would be written now, and nothing left out of them."""
+"""docs/reference matches the code: its files are current and complete."""
 
 import csv
 import re
@@ -55,8 +55,8 @@ def test_no_file_is_left_that_nothing_writes(written: dict[str, str]) -> None:
     assert found == {*written, "README.md"}
 
 
-def test_each_data_file_is_linked_from_a_reference_page() -> None:
-    linked = {(page.parent / link).resolve() for page in FOLDER.rglob("*.md") for link in links(page)}
+def test_each_data_file_is_linked_from_a_page() -> None:
+    linked = {(page.parent / link).resolve() for page in pages() for link in links(page)}
     assert set(data_files()) - linked == set()
     assert len(data_files()) > 20
 
@@ -112,7 +112,7 @@ def test_each_kind_has_a_page_that_the_list_links() -> None:
 
 
 def exposed(registry: CollectorRegistry) -> set[str]:
-    """Names as Prometheus shows them."""
+    """Return metric names as Prometheus shows them."""
     return {f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()}
 
 
@@ -153,7 +153,7 @@ def test_every_setting_has_a_meaning() -> None:
 
 
 def test_every_variable_that_pages_name_is_one() -> None:
-    """A setting of a process, or a variable that some code, test or Makefile reads by that name."""
+    """A variable in a page is a setting of a process, or code, a test or the Makefile reads it."""
     read = "\n".join(
         path.read_text()
         for folder in ("functions", "tests", "loadtests")
@@ -163,7 +163,7 @@ def test_every_variable_that_pages_name_is_one() -> None:
     read += (ROOT / "Makefile").read_text()
     known = variables() | set(re.findall(r"SHOAL_[A-Z0-9_]+[A-Z0-9]", read))
     for page in (*pages(), *data_files()):
-        if page.name == "CHANGELOG.md":  # it names what is gone, too
+        if page.name == "CHANGELOG.md":  # it also names removed settings
             continue
         named = set(re.findall(r"(?<![A-Z_])SHOAL_[A-Z0-9_]+[A-Z0-9](?![A-Z0-9_…{*])", page.read_text()))
         assert named - known == set(), page
