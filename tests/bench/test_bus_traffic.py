@@ -1,4 +1,4 @@
-"""Arithmetic of the bus's traffic (`loadtests.bus`): the figures of one message, times how many there are."""
+"""Arithmetic of the bus's traffic (`loadtests.bus`): cost of one message times the number of messages."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""What a request costs, in a unit that no neighbour on the machine disturbs: calls of functions of ours.
+"""Cost of a request as the number of calls of shoal's functions, which does not depend on the machine's load.
 
-Microseconds are for `make bench`; these say at once, and on any machine, when something was put on every request's way.
-A call with its body takes about 0.4 us on the machine of docs/measurements/README.md.
+`make bench` measures microseconds. The number of calls shows on any machine when a change adds work to every request. A
+call with its body takes about 0.4 us on the machine of docs/measurements/README.md.
 """
 
 import sys
@@ -13,12 +13,12 @@ from loadtests.bench.parts import body
 
 REPLICAS = 32
 REQUESTS = 16
-MOST_CALLS = 260  # 257, 17 of them for the replica that every gateway sends a conversation to
-MOST_CALLS_OF_ROUTING = 23  # 21, and not one a replica
+MOST_CALLS = 260  # now 257, of which 17 choose the replica that every gateway assumes for a conversation
+MOST_CALLS_OF_ROUTING = 23  # now 21, none of them per replica
 
 
 def _calls(replicas: int) -> dict[str, int]:
-    """By file, of some whole answers to prompts that every replica has had."""
+    """Return the number of calls by file, for REQUESTS unstreamed answers to prompts that replicas have cached."""
     bare = Bare(replicas)
     requests = [request(bare.target, body(1024, variant)) for variant in range(REQUESTS)]
     for number in range(REQUESTS * replicas):

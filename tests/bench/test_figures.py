@@ -1,4 +1,4 @@
-"""`loadtests.bench.figures`, and what `report` and `picture` make of them."""
+"""`loadtests.bench.figures`, and the tables and pictures of `report` and `picture`."""
 
 from xml.etree import ElementTree
 

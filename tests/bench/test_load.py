@@ -1,4 +1,4 @@
-"""The bench's client: what counts as a stream, and what as a failure."""
+"""The bench's client: streams and failures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`loadtests.bench`: what a run measures of whom, before anything is started."""
+"""`loadtests.bench`: the plan of a run, before any process is started."""
 
 import json
 from pathlib import Path

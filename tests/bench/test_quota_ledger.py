@@ -1,4 +1,4 @@
-"""What engines noted and nobody heard: the lines that may lie between what was computed and what was charged."""
+"""Engine log lines of answers that no client received: the only allowed difference between computed and charged."""
 
 from loadtests.quotas.ledger import unheard_of
 

@@ -1,4 +1,4 @@
-"""What the quota load test says of minutes."""
+"""Least and most tokens of any minute in the quota load test."""
 
 from loadtests.quotas.windows import Minutes, minutes
 

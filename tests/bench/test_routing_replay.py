@@ -1,4 +1,4 @@
-"""The replay in virtual time: the same figures each time, and shoal's router first where caches and lengths differ."""
+"""The replay in virtual time: reproducible figures, and shoal's router ahead where caches and lengths differ."""
 
 import random
 from typing import Any
@@ -15,7 +15,7 @@ from studies.routers.live import LiveRouterName
 
 
 def conversations(count: int = 300) -> list[TraceRequest]:
-    """Prompts of 1 to 60 blocks, of which a conversation's next turn repeats all."""
+    """Return prompts of 1 to about 100 blocks. A conversation's next turn repeats all blocks of the turn before."""
     rng = random.Random(3)
     found, histories, at_s = list[TraceRequest](), list[tuple[int, ...]](), 0.0
     for number in range(count):

@@ -1,4 +1,4 @@
-"""stages: which stage a stack counts for."""
+"""Assignment of profiled stacks to stages of a request."""
 
 from loadtests.bench.stages import KERNEL, LOOP, shares, stage_of
 
