@@ -1,4 +1,4 @@
-"""Tiny random LoRA adapters in PEFT's layout, which a real vLLM loads."""
+"""Tiny random LoRA adapters in PEFT's layout that a real vLLM loads."""
 
 import json
 import random

@@ -1,7 +1,7 @@
-"""One contract, two engines.
+"""One contract for the simulated engine and for vLLM.
 
-Every test here runs against the simulated engine, against what vLLM answered when it was recorded (`recording`), and,
-in `make soak`, against vLLM itself.
+Every test here runs against the simulated engine, against recorded answers of vLLM (`recording`), and, in `make soak`,
+against vLLM itself.
 """
 
 import os
@@ -22,7 +22,7 @@ _HOW_TO_GET_IT = (
     "`make up` prepares both and prints them"
 )
 RECORDED = {"test_chat", "test_completions", "test_dialects", "test_refusals", "test_status_routes", "test_tokenize"}
-NOT_RECORDED = {"test_models_lists_the_base_model_first"}  # it names the model's folder
+NOT_RECORDED = {"test_models_lists_the_base_model_first"}  # its answer has the model's folder
 KEPT = Recordings().functions()
 
 
@@ -79,7 +79,7 @@ def _is_recorded(item: pytest.Function) -> bool:
 
 
 def _name_of(item: pytest.Function) -> str:
-    """Without the engine's kind: the name of what was recorded."""
+    """Return the name of the recording: the test's id without the engine's kind."""
     kind = item.callspec.params["kind"]
     others = item.callspec.id.removeprefix(kind).removesuffix(kind).strip("-")
     return f"{item.module.__name__.rpartition('.')[2]}::{item.originalname}" + (f"[{others}]" if others else "")
@@ -92,7 +92,7 @@ def client(http: httpx.AsyncClient, engine: Engine) -> EngineClient:
 
 @pytest.fixture(scope="session")
 def adapter_dirs(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three good adapters, and one for each thing that can be wrong with one."""
+    """Folders of three valid adapters, and of one for each possible defect."""
     root = tmp_path_factory.mktemp("adapters")
     base: dict[str, Any] = {"base": engine.model_dir}
     dirs = {

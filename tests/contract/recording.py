@@ -1,10 +1,10 @@
-"""What the real engine answered, kept as data: recorded once for a version of vLLM, played to the contract ever after.
+"""Recorded answers of the real engine: recorded once for a version of vLLM, then replayed to the contract's tests.
 
     SHOAL_RECORD_CONTRACT=1 pytest -m "engine" -k vllm tests/contract     (with a real engine; writes recorded.json)
 
-So each test of the contract says the same of three: of vLLM's answers as they were recorded, in `make check`; of the
-simulated engine, in `make test`; and of vLLM itself, some there and all in `make soak`. A test that asks otherwise than
-it did when it was recorded is told so. Not recorded is what depends on folders, on time or on other requests.
+Each test of the contract therefore checks three engines: recorded vLLM in `make check`, the simulated engine in `make
+test`, and vLLM itself, partly in `make test` and completely in `make soak`. A test that sends another request than it
+recorded fails with a message. Answers that depend on folders, time or other requests are not recorded.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import httpx
 
 FILE = Path(__file__).with_name("recorded.json")
 _HEADERS = ("content-type", "transfer-encoding", "x-request-id", "allow")
-_LONGEST = 1_000  # characters of a request; what is longer is told by its hash
+_LONGEST = 1_000  # characters of a request; a longer body is replaced by its hash
 
 
 def asked(request: httpx.Request) -> dict[str, str]:
@@ -28,7 +28,7 @@ def asked(request: httpx.Request) -> dict[str, str]:
 
 
 class Recorder(httpx.AsyncBaseTransport):
-    """A transport to the real engine that keeps what it answered."""
+    """A transport to the real engine that records its answers."""
 
     def __init__(self, kept: list[dict[str, Any]]) -> None:
         self._kept = kept
@@ -48,7 +48,7 @@ class Recorder(httpx.AsyncBaseTransport):
 
 
 class Player(httpx.AsyncBaseTransport):
-    """A transport that answers as the engine did when it was asked the same."""
+    """A transport that returns the engine's recorded answer to the same request."""
 
     def __init__(self, kept: list[dict[str, Any]]) -> None:
         self._kept = list(kept)
@@ -64,14 +64,14 @@ class Player(httpx.AsyncBaseTransport):
 
 
 class Recordings:
-    """Of all tests, by their names without the engine's."""
+    """The recordings of all tests, by test name without the engine's kind."""
 
     def __init__(self) -> None:
         self._new: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._kept: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text())["tests"] if FILE.exists() else {}
 
     def functions(self) -> set[str]:
-        """The tests that were recorded, whatever their parameters."""
+        """Return the recorded tests, without their parameters."""
         return {test.partition("[")[0] for test in self._kept}
 
     def recorder(self, test: str) -> Recorder:

@@ -1,4 +1,4 @@
-"""Starting and stopping the two kinds of engine with the same arguments."""
+"""Start and stop the two kinds of engine with the same arguments."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-# As the fleet and the engine's image run it.
+# The fleet and the engine's image use these patches too.
 _PATCHES = str(Path(engines.__file__).parent / "vllm_patches")
 _START_S = {"sim": 90.0, "vllm": 300.0}
 _STOP_S = 40.0
@@ -43,8 +43,8 @@ class Engine:
     kind: str
     base_url: str
     model_dir: str
-    """What --model was given: a directory, or a bare name for a simulator without model files."""
-    process: "subprocess.Popen[bytes] | None"  # None: recorded
+    """The value of --model: a directory, or a bare name for a simulator without model files."""
+    process: "subprocess.Popen[bytes] | None"  # None for recorded answers
 
     @property
     def port(self) -> int:
@@ -64,7 +64,7 @@ def running(kind: str, log: Path, *extra: str) -> Iterator[Engine]:
 
 @contextmanager
 def serving_model(model: str, log: Path, *arguments: str) -> Iterator[Engine]:
-    """The real engine with another model than the contract's, and with these arguments only."""
+    """Run the real engine with another model than the contract's and with only these arguments."""
     program, _ = _program("vllm", model)
     arguments = ("--model", model, "--served-model-name", MODEL, "--dtype", "float32", *arguments)
     with _started("vllm", [*program, *arguments], model, log) as engine:
@@ -94,7 +94,7 @@ def _started(kind: str, command: list[str], model: str, log: Path) -> Iterator[E
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM, and SIGKILL for the whole group if that is not enough: vLLM is three processes."""
+    """Send SIGTERM, and after a timeout SIGKILL to the whole group, because vLLM is three processes."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:

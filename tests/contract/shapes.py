@@ -1,8 +1,7 @@
-"""Deep comparison of an answer with what it should look like: exact keys in exact order, types or values at the leaves.
+"""Deep comparison of an answer with a pattern: exact keys in exact order, types or values at the leaves.
 
 A pattern is a type (`str`), a literal (`"list"`, None), a Matching(regex), a list of patterns of the same length,
-an Each(pattern) for any number of items, or a dictionary of patterns whose keys must be there in that order and
-no others.
+an Each(pattern) for any number of items, or a dictionary of patterns with exactly its keys in that order.
 """
 
 import re
@@ -49,5 +48,5 @@ def _assert_leaf(value: Any, pattern: Any, at: str) -> None:
 
 
 def error_body(kind: str, message: str, *, code: int, param: Any = None) -> dict[str, Any]:
-    """vLLM's error object; `message` is a regular expression."""
+    """Return the pattern of vLLM's error object; `message` is a regular expression."""
     return {"error": {"message": Matching(message), "type": kind, "param": param, "code": code}}

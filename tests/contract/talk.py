@@ -20,7 +20,7 @@ def completion(prompt: Any = "The capital of France is", **changes: Any) -> dict
 
 
 def events(body: bytes) -> list[Any]:
-    """The data of every event; checks the framing. The last one must be [DONE]."""
+    """Check the framing and return the data of every event but the last, which must be [DONE]."""
     frames = body.split(b"\n\n")
     assert frames.pop() == b"", "the stream does not end with a blank line"
     assert all(frame.startswith(b"data: ") and b"\n" not in frame for frame in frames)

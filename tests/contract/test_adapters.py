@@ -137,7 +137,7 @@ async def test_unloading_what_is_not_there(http: httpx.AsyncClient) -> None:
 
 
 async def test_an_adapter_beyond_max_loras_waits_as_deferred(http: httpx.AsyncClient, adapter_dirs: Dirs) -> None:
-    """The server runs with --max-loras 1: while one adapter is served, another one's request waits."""
+    """The server runs with --max-loras 1: while one adapter runs, a request for another one waits."""
     await load(http, "first", adapter_dirs["a"])
     await load(http, "second", adapter_dirs["b"])
     async with asyncio.TaskGroup() as tasks:

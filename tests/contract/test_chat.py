@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, whole and streamed: every key, in order."""
+"""POST /v1/chat/completions, unstreamed and streamed: every key, in order."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The engine client against an engine that works."""
+"""The engine client against a working engine."""
 
 from pathlib import Path
 

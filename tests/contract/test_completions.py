@@ -1,4 +1,4 @@
-"""POST /v1/completions, whole and streamed."""
+"""POST /v1/completions, unstreamed and streamed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses, /v1/messages and /v1/messages/count_tokens: what the gateway's dialects rely on."""
+"""POST /v1/responses, /v1/messages and /v1/messages/count_tokens, as far as the gateway's dialects depend on them."""
 
 from typing import Any
 

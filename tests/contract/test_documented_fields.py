@@ -1,7 +1,7 @@
-"""Every field that OpenAI or vLLM documents, sent once to an engine that has adapters loaded: answered or refused, and
-nobody else's answer ends with it.
+"""Every field that OpenAI or vLLM documents, sent once to an engine with loaded adapters: it is answered or refused,
+and other requests are answered as well.
 
-vLLM 0.32 as it comes dies of two of them on a CPU with adapters (functions/engines/vllm_patches).
+Unpatched vLLM 0.32 on a CPU with adapters crashes on two of them (functions/engines/vllm_patches).
 """
 
 import asyncio
@@ -54,9 +54,9 @@ REQUESTS = [
     *((CHAT, fields) for fields in (*BOTH, *OF_CHAT)),
     *((COMPLETIONS, fields) for fields in (*BOTH, *OF_COMPLETIONS)),
 ]
-AT_ONCE = 5  # and two beside them
-LONG = pytest.mark.timeout(1800)  # the real engine starts, and answers a hundred requests
-SLOW_S = 300.0  # an engine may compile what it has not been asked for before
+AT_ONCE = 5  # concurrent requests, with two plain ones in addition
+LONG = pytest.mark.timeout(1800)  # time to start the real engine and to answer a hundred requests
+SLOW_S = 300.0  # an engine may compile on the first use of a field
 
 
 @pytest.fixture
@@ -71,18 +71,19 @@ async def adapters(http: httpx.AsyncClient, adapter_dirs: dict[str, Path]) -> As
 
 
 async def asked(http: httpx.AsyncClient, path: str, model: str, fields: dict[str, Any]) -> httpx.Response:
-    """Again where its queue is full: some are several sequences each."""
+    """Send a request, and again while the engine's queue is full: some requests are several sequences."""
     body = (chat if path == CHAT else completion)(model=model, **fields)
     while True:
         answer = await http.post(path, json=body, timeout=SLOW_S)
         if answer.status_code != 503:
             return answer
-        await asyncio.sleep(0.1)  # until some of those under way have ended
+        await asyncio.sleep(0.1)  # let running requests end
 
 
 @LONG
 async def test_no_documented_field_is_the_engines_end(http: httpx.AsyncClient, adapters: tuple[str, ...]) -> None:
-    """A few at a time, of the base and of an adapter in turn, beside plain requests of both, which are answered."""
+    """The requests run in groups, for the base model and an adapter in turn. Plain requests for both run with each
+    group and must succeed."""
     models = itertools.cycle((MODEL, ADAPTER))
     for start in range(0, len(REQUESTS), AT_ONCE):
         some = REQUESTS[start : start + AT_ONCE]
@@ -100,7 +101,8 @@ async def test_no_documented_field_is_the_engines_end(http: httpx.AsyncClient, a
 async def test_a_prompt_is_scored_as_it_was_generated(
     http: httpx.AsyncClient, engine: Engine, adapters: tuple[str, ...]
 ) -> None:
-    """By each model, in the same steps as the others: no token has another request's adapter, the head's among them."""
+    """Requests of all models run in the same engine steps. Every token must be scored with its own request's adapter,
+    also by the adapter with a head."""
     if engine.kind == "sim":
         pytest.skip("the simulated engine has no logits to compare")
     models = (MODEL, *adapters, MODEL)
@@ -112,14 +114,14 @@ async def test_a_prompt_is_scored_as_it_was_generated(
 
 
 async def _generated(http: httpx.AsyncClient, model: str) -> tuple[list[int], list[float]]:
-    """The ids of prompt and answer, and what the engine said of the answer's tokens as it made them."""
+    """Return the ids of prompt and answer, and the log probabilities of the answer's tokens at generation."""
     fields = {"logprobs": 0, "max_tokens": 6, "return_token_ids": True, "ignore_eos": True}
     choice = (await asked(http, COMPLETIONS, model, fields)).json()["choices"][0]
     return [*choice["prompt_token_ids"], *choice["token_ids"]], choice["logprobs"]["token_logprobs"]
 
 
 async def _scored(http: httpx.AsyncClient, model: str, ids: list[int], made: list[float]) -> list[float]:
-    """What it says of the same tokens as a prompt's end."""
+    """Return the log probabilities of the same tokens as the end of a prompt."""
     fields = {"prompt": ids, "echo": True, "logprobs": 0, "max_tokens": 1}
     told = (await asked(http, COMPLETIONS, model, fields)).json()["choices"][0]["logprobs"]["token_logprobs"]
     return list(told[len(ids) - len(made) : len(ids)])

@@ -1,8 +1,8 @@
-"""Offload of KV blocks to host memory, attempted with vLLM for CPU: both of its connectors end at their start.
+"""Offload of KV blocks to host memory with vLLM for CPU: both of its connectors fail at startup.
 
-docs/explanation/host-memory.md says so, and that what it has of vLLM's events and metrics is from the source. A vLLM
-that starts makes this fail: then offload is to be tried as it is with the simulated engine
-(tests/replica/test_agent_host_memory.py), and the page and this file say what was seen.
+docs/explanation/host-memory.md says so, and that its facts about vLLM's events and metrics come from the source. If a
+later vLLM starts, this test fails. Then test offload as with the simulated engine
+(tests/replica/test_agent_host_memory.py), and update the page and this file with the result.
 """
 
 import os

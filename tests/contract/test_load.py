@@ -1,4 +1,4 @@
-"""Clients that leave, and more requests than the queue takes."""
+"""Clients that disconnect, and more requests than the queue accepts."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from tests.contract.talk import chat
 
 PATH = "/v1/chat/completions"
 LEAVE_S = {"sim": 5.0, "vllm": 10.0}
-"""A second is the promise; a machine that others use too may take several, the real engine in a single step."""
+"""The promise is one second. A busy machine may need several; the real engine may need them for a single step."""
 ENDLESS: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
 
 

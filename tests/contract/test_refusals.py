@@ -1,4 +1,4 @@
-"""What vLLM refuses, with which status, type, param and words. Validation is always 400, never 422."""
+"""Requests that vLLM refuses, with status, type, param and message. A validation error is always 400, never 422."""
 
 import json
 from typing import Any
