@@ -17,7 +17,7 @@ _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """One fenced block: what stands behind the backticks, what it holds, where it begins."""
+    """One fenced block with its info string, its text and its position."""
 
     page: Path
     line: int
@@ -31,7 +31,7 @@ class Fence:
 
 @cache
 def pages() -> tuple[Path, ...]:
-    """Every page of the project, wherever it lies; what is built or installed is none."""
+    """Return every Markdown page of the project, without installed packages and hidden folders."""
     folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
     found = [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]
     return tuple(sorted(page for page in found if "node_modules" not in page.parts))
@@ -45,13 +45,13 @@ def data_files() -> tuple[Path, ...]:
 
 @cache
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCE.sub("", page.read_text())
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What `page#…` may name, as forges make it of headings; a second heading of one name gets -1."""
+    """Return the anchors of the page's headings as Git hosts generate them; a second equal heading gets -1."""
     found: list[str] = []
     for heading in _HEADING.findall(prose(page)):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()

@@ -1,12 +1,12 @@
-"""Commands in pages: fenced blocks of `sh` and `console`, each with what becomes of it.
+"""Commands in pages: fenced blocks of `sh` and `console`, each with its class.
 
-    ```sh run             run on a fleet of simulated engines, all of a page's as one script
-    ```sh run: fleet      all of a page's as one script, on a fleet that other pages use as well and that has answered
+    ```sh run             run on a fleet of simulated engines; the blocks of a page are one script
+    ```sh run: fleet      the same on a fleet that several pages share and that has answered requests
     ```sh run: offline    run in a checkout without a fleet, each block alone
-    ```sh needs: …        not run, and why: it needs one of NEEDS
-    ```text output        what the page's script prints: each line in this order, … for what differs
+    ```sh needs: …        not run, because it needs one of NEEDS
+    ```text output        lines that the page's script prints, in this order; … matches any text
 
-`console` is a session with its output, and never run.
+`console` is a session with its output and is never run.
 """
 
 import re
@@ -39,7 +39,7 @@ def is_shell(fence: Fence) -> bool:
 
 
 def classification(fence: Fence) -> str:
-    """What stands behind the language: `run`, `run: offline`, `needs: cluster` …"""
+    """Return the class after the language: `run`, `run: offline`, `needs: cluster` …"""
     return fence.info.partition(" ")[2].removeprefix("pre-receive").strip()
 
 
@@ -58,7 +58,7 @@ def of_class(word: str) -> list[Fence]:
 
 
 def script_pages(word: str = "run") -> list[Path]:
-    """Pages whose commands of this class are one script."""
+    """Return the pages that have commands of this class."""
     return sorted({fence.page for fence in of_class(word)})
 
 
@@ -71,11 +71,11 @@ def expected_output(page: Path) -> list[str]:
 
 
 def shoal_calls(page: Path) -> Iterator[str]:
-    """What stands behind `shoal` in shell blocks and between backticks."""
+    """Yield the arguments of each call of `shoal` in shell blocks and between backticks."""
     for fence in fences(page):
         if is_shell(fence):
             text = fence.text.replace("\\\n", " ")
-            if language(fence) == "console":  # what stands below a prompt's line is its output
+            if language(fence) == "console":  # lines without a prompt are output
                 text = "\n".join(line for line in text.splitlines() if line.startswith("$ "))
             yield from (found["rest"].strip() for found in _SHOAL.finditer(text))
     yield from (found["rest"].replace("\\|", "|") for found in _INLINE.finditer(page.read_text()))

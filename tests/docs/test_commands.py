@@ -1,4 +1,4 @@
-"""Every command in the pages is run by a test or says what it needs; what it names exists."""
+"""Every command in the pages is run by a test or declares what it needs; its subcommands and options exist."""
 
 import importlib.util
 import re
@@ -44,7 +44,7 @@ def test_commands_are_in_blocks_rather_than_indented(page: Path) -> None:
 
 
 def wrong_in(call: str) -> str:
-    """What of a call of `shoal` does not exist; empty where all does."""
+    """Return the part of a call of `shoal` that does not exist, or an empty text."""
     words = re.findall(r"[^\s\[\]]+", call)
     if not words or words[0].startswith(("-", "…", "COMMAND", "*", "<")):
         return ""

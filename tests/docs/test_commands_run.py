@@ -1,4 +1,4 @@
-"""Commands of the pages, run as a reader would: the tutorial on a fleet of simulated engines, others in a checkout."""
+"""Runs of the pages' commands as a reader would run them: on a fleet of simulated engines, or in a checkout."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make_checkout(parent: Path) -> Path:
-    """What of a checkout the commands read, with a `shoal` of this interpreter on the path."""
+    """Copy the parts of the checkout that commands read, with a `shoal` of this interpreter on the path."""
     folder = parent / "shoal"
     for part in _PARTS:
         shutil.copytree(ROOT / part, folder / part)
@@ -52,18 +52,18 @@ def run(text: str, checkout: Path, env: dict[str, str]) -> subprocess.CompletedP
 
 
 def missing(expected: list[str], output: str) -> list[str]:
-    """Expected lines that do not come, in their order; … stands for anything."""
+    """Return the first expected line that does not come in its order; … matches any text."""
     lines, absent = iter(output.splitlines()), []
     for wanted in expected:
         pattern = ".*".join(re.escape(part) for part in wanted.rstrip().split("…"))
         if not any(re.fullmatch(pattern, line.rstrip()) for line in lines):
             absent.append(wanted)
-            break  # what follows has nothing left to be looked for in
+            break  # the iterator is exhausted: later lines cannot match
     return absent
 
 
 def _marked(page: Path) -> ParameterSet:
-    """The tutorial (a minute) stands for what a whole fleet does; `make soak` runs the others, too."""
+    """Return the page as a parameter. The tutorial (a minute) runs in `make test`, the others only in `make soak`."""
     return pytest.param(page, id=page.relative_to(ROOT).as_posix(), marks=() if page == _TUTORIAL else pytest.mark.soak)
 
 
@@ -87,7 +87,7 @@ def test_a_pages_commands_do_what_it_says(page: Path, checkout: Path, ports: int
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A checkout whose fleet has answered each of its models, and its environment."""
+    """A checkout whose fleet runs and has answered requests, and its environment."""
     folder = make_checkout(tmp_path_factory.mktemp("fleet"))
     (folder.parent / ".gitconfig").write_text("[user]\n  name = You\n  email = you@example.com\n")
     with free_ports() as base:

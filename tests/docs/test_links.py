@@ -1,4 +1,4 @@
-"""Links of pages lead somewhere, every page of docs/ is linked, and what code says of docs/ is there."""
+"""Links of pages have targets, every page of docs/ is linked, and pages that code mentions exist."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _READ = {".py", ".md", ".yaml", ".toml", ".conf", ".js", ".html", ".sh", ".csv",
 
 
 def targets(page: Path) -> Iterator[tuple[Path, str]]:
-    """Files that the page links to, with the anchor."""
+    """Yield the files that the page links to, with the anchor."""
     for link in links(page):
         if not _OUTSIDE.match(link):
             path, _, anchor = link.partition("#")
@@ -32,7 +32,7 @@ def dead_links(page: Path) -> list[str]:
 
 
 def reachable_from(start: Path) -> set[Path]:
-    """Pages that somebody who reads finds; a link to a folder is one to its README."""
+    """Return the pages that a reader can reach by links; a link to a folder means its README."""
     seen, ahead = {start}, [start]
     while ahead:
         for target, _ in targets(ahead.pop()):
@@ -62,7 +62,7 @@ def test_a_dead_link_an_unknown_anchor_and_a_lonely_page_are_seen(tmp_path: Path
     assert reachable_from(tmp_path / "a.md") == {tmp_path / "a.md", tmp_path / "b.md"}
 
 
-_INPUTS = ROOT / "tests" / "fuzz" / "corpus"  # bytes, whatever their names end with
+_INPUTS = ROOT / "tests" / "fuzz" / "corpus"  # arbitrary bytes
 
 
 def test_pages_that_code_and_manifests_name_are_there() -> None:
@@ -76,6 +76,6 @@ def test_pages_that_code_and_manifests_name_are_there() -> None:
 
 
 def gone(name: str) -> bool:
-    """A decision may be named by its number alone."""
+    """Return True if the page does not exist. A decision record may be named by its number alone."""
     number = re.fullmatch(r"docs/decisions/(\d{4})", name)
     return not (list(DOCS.glob(f"decisions/{number[1]}-*.md")) if number else (ROOT / name).exists())

@@ -1,4 +1,4 @@
-"""Files and modules that pages and prologues name exist: a file that moved takes its mentions along."""
+"""Files and modules that pages and module docstrings mention exist."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def _expanded(path: str) -> Iterator[str]:
-    """`a/{b,c}.py` is two paths."""
+    """Yield the paths of a pattern: `a/{b,c}.py` is two paths."""
     found = _BRACES.search(path)
     if found is None:
         yield path
@@ -34,7 +34,7 @@ def _is_there(path: str) -> bool:
 
 
 def _module_is_there(name: str) -> bool:
-    """A module, or a name of one."""
+    """Return True if `name` is a module, or a name that occurs in one."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:count])
@@ -47,7 +47,7 @@ def _module_is_there(name: str) -> bool:
 
 
 def _missing(text: str) -> list[str]:
-    """`gateway/lane.py` is short for a file below functions/, or below one folder of it."""
+    """Return the missing files and modules. `gateway/lane.py` may be below functions/ or below one of its folders."""
     paths = (one for found in _PATH.findall(text) for one in _expanded(found.rstrip(".,:/")))
     gone = [path for path in paths if not _is_there(path)]
     short = (one for found in _FILE_OF_A_ROLE.findall(text) for one in _expanded(found))
@@ -56,13 +56,14 @@ def _missing(text: str) -> list[str]:
 
 
 def _missing_in_prologue(text: str) -> list[str]:
-    """`replica.app` is short for a module of functions; in pages it may be a file or a host."""
+    """Return missing names, also of short module names such as `replica.app`, which in pages may be a file or a
+    host."""
     short = (name for name in _MODULE_OF_A_ROLE.findall(text) if not _module_is_there(f"functions.{name}"))
     return [*_missing(text), *short]
 
 
 def _missing_nearby(path: Path, prologue: str) -> list[str]:
-    """`local.plan` in a prologue of controller/ is short for a module of controller/local."""
+    """Return missing modules with relative names, such as `local.plan` for a module of controller/local."""
     folders = [folder for folder in (ROOT / path).parents if folder.is_relative_to(ROOT)]
     gone = []
     for name in _MODULE_NEARBY.findall(prologue):

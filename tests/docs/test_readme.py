@@ -1,4 +1,4 @@
-"""README.md is short, leads to six places, and names the tests behind what it claims."""
+"""README.md is short, has six links, and names the tests that check its claims."""
 
 import re
 

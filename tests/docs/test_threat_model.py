@@ -1,4 +1,4 @@
-"""The threat model promises nothing that no test holds: each line of its tables of attempts names tests that exist."""
+"""A test checks every promise of the threat model: each row of its tables of attempts names existing tests."""
 
 import re
 
@@ -9,7 +9,7 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
 def _promises() -> list[str]:
-    """Rows of the tables whose last column is `test`."""
+    """Return the rows of the tables whose last column is `test`."""
     rows: list[str] = []
     is_promise = False
     for line in _PAGE.read_text().splitlines():
