@@ -1,4 +1,4 @@
-"""Corpora of the fuzz targets: `corpus/TARGET/`, a file an input, named by its content."""
+"""Corpora of the fuzz targets: `corpus/TARGET/` has one file per input, named by a hash of its content."""
 
 import hashlib
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Fuzz inputs: a few bytes that choose, then what is fed, in which a short mark stands for a long repetition.
+"""Fuzz inputs: a few bytes that select options, then the data, in which a short mark encodes a long repetition.
 
     <mark> <n> <m> piece            `piece`, m bytes long, 2**n times
 
-Bounds of depth and size are a megabyte away for a fuzzer that adds bytes; so they are four bytes away.
+A fuzzer that adds bytes would need a megabyte to reach limits of depth and size; with the mark it needs four bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _MAX_BYTES = 512 * 1024
 
 @dataclass(slots=True)
 class Input:
-    """Bytes read from the front. What is no longer there reads as zero, so that every input means something."""
+    """Bytes that are read from the front. Bytes beyond the end read as zero, so that every input is valid."""
 
     data: bytes
     at: int = 0
@@ -38,7 +38,7 @@ class Input:
 
 
 def grown(data: bytes) -> bytes:
-    """With its repetitions written out, as far as the bound allows."""
+    """Return the data with its repetitions expanded, up to the size limit."""
     first, *marked = data.split(MARK)
     out = bytearray(first)
     for part in marked:
@@ -53,7 +53,7 @@ def grown(data: bytes) -> bytes:
 
 
 def segments(data: bytes, size_bytes: int) -> Iterator[bytes]:
-    """`data` as a network may deliver it; 0: in one piece. Never in more than some thousands."""
+    """Yield `data` in segments as a network may deliver it, at most some thousands. Size 0 means one segment."""
     step = max(size_bytes, len(data) // 4096) or len(data) or 1
     if not size_bytes:
         step = len(data) or 1

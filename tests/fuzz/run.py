@@ -1,13 +1,13 @@
-"""Coverage-guided fuzzing of one target, in a process of its own.
+"""Coverage-guided fuzzing of one target, in a separate process.
 
-    python -m tests.fuzz.run TARGET --seconds 20            what is kept of it, and what libFuzzer makes of that
-    python -m tests.fuzz.run TARGET --seconds 600 --keep    and new inputs that reach new code go into the corpus
+    python -m tests.fuzz.run TARGET --seconds 20            the corpus and libFuzzer's mutations of it
+    python -m tests.fuzz.run TARGET --seconds 600 --keep    also add inputs that reach new code to the corpus
     python -m tests.fuzz.run TARGET --replay FILE           one input, with its traceback
-    python -m tests.fuzz.run TARGET --rounds 20             the corpus again and again; the memory left taken, in KB
+    python -m tests.fuzz.run TARGET --rounds 20             repeat the corpus and print the memory growth in KB
 
-A finding ends the run with status 1 and leaves its input in the folder that is named. It becomes a test with the input
-written out, and a file of the corpus. Memory is bounded at 2 GB, one input at ten seconds, a run at 120,000
-inputs: for more, run again with another seed.
+A finding ends the run with status 1, and its input stays in the printed folder. Add it as a test with the input
+written out, and as a file of the corpus. Limits are 2 GB of memory, ten seconds per input and 120,000 inputs per run;
+for more inputs, run again with another seed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.fuzz.inputs import DEEP
 
 _INPUT_SECONDS = 10
 _MEMORY_MB = 2048
-_INPUTS_MAX = 120_000  # libFuzzer keeps some 10 KB of its own for each: a fast target takes the memory in 14 s
+_INPUTS_MAX = 120_000  # libFuzzer stores some 10 KB for each: a fast target reaches the memory limit in 14 s
 _INPUT_MAX_BYTES = 4096
 _INSTRUMENTED = ["functions", "python_multipart", "prometheus_client.parser", "ruamel.yaml", "lark"]
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     import atheris
 
-    logging.disable(logging.CRITICAL)  # what is bad is logged, by right: thousands of lines a second
+    logging.disable(logging.CRITICAL)  # invalid input is logged: thousands of lines a second
     with atheris.instrument_imports(include=_INSTRUMENTED):
         target = importlib.import_module(f"tests.fuzz.targets.{options.target}")
     work = Path(tempfile.mkdtemp(prefix=f"shoal-fuzz-{options.target}-"))
@@ -74,9 +74,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _left_taken_kb(target: str, rounds: int) -> int:
-    """How much larger the process is after the last round than after the first ones; not instrumented, since
-    libFuzzer keeps some KB of its own for each input.
-    """
+    """Return the growth of the process in KB, from the first quarter of the rounds to the last. The target is not
+    instrumented, because libFuzzer stores some KB for each input."""
     logging.disable(logging.CRITICAL)
     check = importlib.import_module(f"tests.fuzz.targets.{target}").check
     inputs = [file.read_bytes() for file in sorted(folder_of(target).iterdir())]
@@ -102,12 +101,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _escaped(word: str) -> str:
-    """As libFuzzer's dictionaries are written."""
+    """Return the word in the syntax of libFuzzer's dictionaries."""
     return "".join(f"\\x{byte:02x}" for byte in word.encode("utf-8", "surrogatepass"))
 
 
 def _keep_at_exit(found: Path, kept: Path) -> None:
-    """libFuzzer ends the process itself, so the parent copies: this forks, and only the child fuzzes."""
+    """Fork; the child fuzzes and the parent copies inputs afterwards, because libFuzzer ends its process itself."""
     import os
 
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Every kept input of every fuzz target: what was found once stays found, and each law holds for what reaches far."""
+"""Replay of the corpus of every fuzz target, as a regression test."""
 
 import importlib
 import logging
@@ -13,7 +13,7 @@ from tests.fuzz.inputs import MARK, grown, segments
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Thousands of bad messages are logged, by right; tests that come after want to see theirs."""
+    """Disable logging during a test, because invalid inputs log thousands of messages; enable it for later tests."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -1,7 +1,7 @@
-"""Every fuzz target for twenty seconds, guided by coverage: what `make soak` looks for anew each time.
+"""Coverage-guided fuzzing of every target for twenty seconds, in `make soak`.
 
-The seed is the day's, so that two runs of one day look in the same places and the next day's elsewhere. A finding
-prints its input, which becomes a test with the input written out.
+The seed is the date, so that two runs of one day try the same inputs and the next day others. A finding prints its
+input; add it as a test with the input written out.
 """
 
 import datetime
@@ -16,7 +16,7 @@ from tests.fuzz.corpora import target_names
 
 _SECONDS = 20
 _ROUNDS = 40
-_LEFT_TAKEN_KB = 8 * 1024  # of 900 inputs; the lane's clock stands still, so that 4 KB of each still count as recent
+_LEFT_TAKEN_KB = 8 * 1024  # for 900 inputs; the lane's clock is frozen, so 4 KB of each still count as recent
 
 pytestmark = pytest.mark.soak
 
@@ -39,7 +39,7 @@ def test_nothing_new_is_found(target: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("target", target_names())
 def test_inputs_leave_no_memory_taken(target: str) -> None:
-    """A map that grows with what clients choose."""
+    """The test finds maps that grow with values chosen by clients."""
     argv = [sys.executable, "-m", "tests.fuzz.run", target, "--rounds", str(_ROUNDS)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=True)
     assert int(done.stdout.split()[-1]) < _LEFT_TAKEN_KB

@@ -1,6 +1,6 @@
-"""Adapters from strangers: a safetensors header that is taken is one that the common library takes as well.
+"""Untrusted adapters: every safetensors header that shoal accepts is accepted by the safetensors library as well.
 
-First byte: a header with so much data behind it, or a PEFT configuration.
+The first byte selects a header and the size of its data, or a PEFT configuration.
 """
 
 import tempfile

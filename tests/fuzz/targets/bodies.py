@@ -1,6 +1,6 @@
-"""JSON bodies of every engine route, through the whole intake: what the engine would get, or a 4xx.
+"""JSON bodies of every engine route through the complete intake: the result is an engine request, or a 4xx.
 
-First byte: the route. What is admitted names the engine's model, under the tenant's own salt.
+The first byte selects the route. An admitted request names the engine's model and has the tenant's own salt.
 """
 
 import orjson

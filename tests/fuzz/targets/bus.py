@@ -1,6 +1,7 @@
-"""Messages of the bus, folded into what gateway and registry keep: dropped or taken, bounded, and never an exception.
+"""Bus messages folded into the state of gateway and registry: each is dropped or applied, never an exception, and the
+state stays bounded.
 
-First byte: which message. Several in one input, parted by a line `--`, meet each other's state.
+The first byte selects the kind of message. Several messages in one input, separated by a line `--`, share their state.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ _MAX_KEPT_BYTES = 64 * 1024 * 1024
 
 
 class _Kept:
-    """What the processes keep of the bus, for some inputs."""
+    """State that gateway and registry derive from the bus, used for some inputs."""
 
     def __init__(self) -> None:
         self.gateway = Rig().with_replicas("r0").gateway
@@ -92,7 +93,8 @@ def _homes(kept: _Kept, message: bytes) -> None:
 
 
 def _prefixes(kept: _Kept, message: bytes) -> None:
-    """As MessagePack; JSON of the same shape is turned into it, since mutations find their way in text."""
+    """Read the message as MessagePack, and also as JSON converted to MessagePack, because mutations of text are more
+    effective."""
     for packed in (message, _packed(message)):
         with contextlib.suppress(PrefixUpdateInvalid):
             kept.prefixes.fold(decode(packed), 1000.0)

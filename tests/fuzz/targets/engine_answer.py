@@ -1,7 +1,7 @@
-"""An engine's bytes on its connection, heads included, to what the client gets: an answer of one piece, or a cut.
+"""An engine's bytes on its connection, heads included: the client gets a complete answer or a closed connection.
 
-First byte: streamed or whole. Second: how the bytes are cut. Then the engine dies. No callback of the connection may
-raise: the event loop would drop the connection for it, and log what nobody foresaw.
+The first byte selects streamed or unstreamed, the second the size of the segments. At the end the engine dies. No
+callback of the connection may raise, because the event loop would then drop the connection and log an unexpected error.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What an engine says besides answers: its metrics page and its KV events."""
+"""Other output of an engine: its metrics page and its KV events."""
 
 import contextlib
 
@@ -36,7 +36,7 @@ def check(data: bytes) -> None:
 
 
 def _events(data: bytes) -> None:
-    """As MessagePack, and what JSON of the same shape becomes in it."""
+    """Read the data as MessagePack, and also as JSON converted to MessagePack."""
     documents = [data]
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
         documents.append(msgspec.msgpack.encode(msgspec.json.decode(data)))

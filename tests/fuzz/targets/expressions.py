@@ -1,4 +1,4 @@
-"""Policy expressions: a value whose text reads as the same value, or an error with a place in the text."""
+"""Policy expressions: the result is a value whose text parses to the same value, or an error with a position."""
 
 from functions.api.expressions import ExpressionInvalid, parse_halt, parse_scale_rule
 from tests.fuzz.inputs import grown

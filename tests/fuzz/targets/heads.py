@@ -1,6 +1,6 @@
-"""Header lines of a request, read by the intake: a caller, or a refusal with a status below 500.
+"""Header lines of a request, read by the intake: the result is a caller, or a refusal with a status below 500.
 
-One header a line, `name: value`; the gateway's parser has split them before.
+The input has one header per line, `name: value`, as after the gateway's parser.
 """
 
 from functions.gateway.errors import RequestRejected
@@ -22,7 +22,7 @@ DICTIONARY = (
     "content-encoding: gzip",
     "charset=utf-8",
 )
-_HEAD_MAX_BYTES = 64 * 1024  # more has no head: the parser stops
+_HEAD_MAX_BYTES = 64 * 1024  # the parser refuses larger heads
 _gateway = Rig().gateway
 _catalogue = _gateway.services.state.catalogue
 

@@ -1,6 +1,7 @@
-"""Bytes of a client on one connection: the lane, its parser, and uvicorn's behind it. No answer is a failure of ours.
+"""Bytes of a client on one connection: the fast lane, its parser, and uvicorn's for other routes. No answer may be an
+internal error.
 
-First byte: how the bytes are cut. The engine never answers here, so that an admitted request simply waits.
+The first byte selects the size of the segments. The engine never answers here, so an admitted request waits.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ DICTIONARY = (
     "\r\n\r\n",
     "0\r\n\r\n",
 )
-_PER_WORLD = 200  # inputs, after which limits and figures begin anew
+_PER_WORLD = 200  # inputs until a new gateway resets limits and figures
 
 
 @cache
@@ -39,7 +40,7 @@ def _loop() -> asyncio.Runner:
 
 
 class _Rig:
-    """A gateway for some inputs: making one costs as much as twenty of them."""
+    """A gateway for some inputs, because creating one costs as much as twenty inputs."""
 
     def __init__(self) -> None:
         self.left = 0

@@ -1,6 +1,6 @@
-"""Multipart bodies of uploads, at the gateway and at the registry: fields and bytes, or each one's own refusal.
+"""Multipart bodies of uploads at the gateway and at the registry: the result is fields and bytes, or a refusal.
 
-First byte: which of the two. Second: how the bytes are cut; any cut gives the same fields and the same bytes.
+The first byte selects gateway or registry, the second the size of the segments. All sizes must give the same result.
 """
 
 from functions.gateway.batch.files.upload import UploadForm
@@ -26,7 +26,7 @@ def check(data: bytes) -> None:
     given = Input(data)
     read = (_gateway, _registry)[given.byte() % 2]
     size = given.byte()
-    body = given.rest().lstrip(b"\r\n")  # behind a leading line end python-multipart skips more or less, by the cut
+    body = given.rest().lstrip(b"\r\n")  # after a leading line end python-multipart depends on the segments
     assert read(body, 0) == read(body, size or 1), "what the body is depends on how it came"
 
 
@@ -50,7 +50,7 @@ class _Writer:
         self.content += block
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _registry(body: bytes, size: int) -> object:

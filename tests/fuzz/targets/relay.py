@@ -1,10 +1,10 @@
-"""An engine's events to a client's: whole events go out, in order, whatever the engine writes and however it is cut.
+"""Relay of an engine's events to the client: only complete events go out, in order, for any bytes and any segments.
 
-First byte: the dialect, and whether the client wants usage, at the end and with every event. Second: how the bytes are
-cut. What went out when the bytes came one by one is what went out when they came at once, up to where an answer was
-found to be bad. But for one thing: an engine that names its model a second time in one event, behind the first choice,
-has that second name renamed in the events that are looked at and not in those that begin as the one before. No engine
-does.
+The first byte selects the dialect, and if the client wants usage at the end and with every event. The second byte
+selects the size of the segments. The output must not depend on the segments, up to the point where an answer is found
+invalid. There is one exception. If an engine names its model a second time in one event, after the first choice, the
+second name is renamed only in events that the relay parses, and not in events that start like the one before. No engine
+does that.
 """
 
 import contextlib

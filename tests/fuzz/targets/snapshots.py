@@ -1,6 +1,6 @@
-"""Snapshot documents, whole and as deltas: content that encodes to what it was read from, or SnapshotInvalid.
+"""Snapshot documents, full and as deltas: the result is content that survives a round trip, or SnapshotInvalid.
 
-First byte: whole, a delta for the rig's snapshot (`{BASE}` stands for its name), or a file of frames.
+The first byte selects a full document, a delta for the rig's snapshot (`{BASE}` is its hash), or a file of frames.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Chunks between nodes: announcements, a tracker's and a peer's answers, manifests, addresses, places to fetch from."""
+"""Messages of the chunk swarm: announcements, answers of tracker and peers, manifests, addresses, artifact URIs."""
 
 import contextlib
 
