@@ -1,4 +1,4 @@
-"""Fixtures for servers of ours, whatever they serve."""
+"""Fixtures for all of shoal's servers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every HTTP port of ours, served as it really is: by its process, or by what the process serves it with."""
+"""Every HTTP port of shoal, served by its real process or by the server that the process uses."""
 
 import asyncio
 import contextlib
@@ -26,16 +26,16 @@ START_S = 90.0
 class Port:
     name: str
     number: int
-    path: str  # of a request that anybody may make
-    status: int  # what that is answered with
-    pid: int | None = None  # of its process, where it has one of its own
+    path: str  # path of a request without credentials
+    status: int  # status of its answer
+    pid: int | None = None  # pid of the port's process; None if it is served in the test's process
     tls: ssl.SSLContext | None = None
-    crowd: int = 5  # connections of an attack that needs many: more than its bound, where that is small
+    crowd: int = 5  # connections of an attack with many: more than the port's limit if that is small
 
 
 @contextlib.contextmanager
 def processes(folder: Path, certificate: tuple[Path, Path]) -> Iterator[list[Port]]:
-    """All that listens and is a process, without anybody behind it."""
+    """Run every process with an HTTP port, without reachable dependencies."""
     trust = ssl.create_default_context(cafile=str(certificate[0]))
     gateway = GatewayProcess(folder, NOBODY, certificate)
     engine = Engine(folder)
@@ -75,7 +75,7 @@ def processes(folder: Path, certificate: tuple[Path, Path]) -> Iterator[list[Por
 
 @contextlib.contextmanager
 def adapter_cache(folder: Path) -> Iterator[Port]:
-    """Before a store that is away."""
+    """Run an adapter cache whose store is unavailable."""
     port = free_port()
     settings = {"LISTEN_PORT": port, **_of_a_store(folder), "CACHE_DIR": folder / "cache"}
     with _started("functions.replica.adapter_cache", "SHOAL_ADAPTER_CACHE_", settings, folder) as process:
@@ -84,7 +84,7 @@ def adapter_cache(folder: Path) -> Iterator[Port]:
 
 @contextlib.contextmanager
 def node_fetcher(folder: Path) -> Iterator[Port]:
-    """One that waits for its store, and serves chunks meanwhile."""
+    """Run a node fetcher that waits for its store and serves chunks meanwhile."""
     port = free_port()
     settings = {"LISTEN_PORT": port, **_of_a_store(folder), "CACHE_DIR": folder / "fetched", "TIMEOUT_S": 3000}
     digest = "sha256:" + "0" * 64
@@ -122,7 +122,7 @@ def _started(
 
 @contextlib.asynccontextmanager
 async def controller_ports() -> AsyncIterator[list[Port]]:
-    """Health and metrics, and the webhook, which a whole controller would need an API server for."""
+    """Serve the controller's health, metrics and webhook, because a complete controller would need an API server."""
     listener = socket.create_server(("127.0.0.1", 0))
     health = listener.getsockname()[1]
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""One suite over every HTTP port of ours: what a hostile client may send, and that it harms nobody else.
+"""One suite for every HTTP port of shoal: hostile clients must not affect others.
 
-Each attack ends by the server's doing, with an honest answer or none; meanwhile a client that behaves is answered, and
-the process grows by a bounded amount. What is said of time here is each port's own bound and a margin for the machine.
+The server must end each attack, with a correct answer or without one. Meanwhile a well-behaved client is answered and
+the process's memory growth is bounded. Times here are each port's own limit plus a margin for the machine.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ ALL = (*OF_PROCESSES, "controller's health", "webhook")
 
 
 class Client:
-    """One that writes what it likes, and stops where it is cut off."""
+    """A client that writes arbitrary bytes until the server closes the connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def send(self, data: bytes) -> bool:
-        """Whether it was taken."""
+        """Send the data and return True if the connection is still open."""
         try:
             self._writer.write(data)
             await self._writer.drain()
@@ -41,7 +41,7 @@ class Client:
         return not self._writer.is_closing()
 
     async def rest(self, timeout_s: float = PATIENCE_S) -> bytes:
-        """All up to the end of the connection, which has to come."""
+        """Read until the server closes the connection; fail if it does not."""
         got = bytearray()
         async with asyncio.timeout(timeout_s):
             with contextlib.suppress(ConnectionError, OSError):
@@ -96,21 +96,21 @@ async def until_it_answers(port: Port) -> None:
 
 
 async def behaves(port: Port) -> None:
-    """A client as it should be, which is answered soon."""
+    """Send a valid request and check its answer."""
     async with client(port) as caller:
         assert await caller.send(f"GET {port.path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert (await caller.head())[9:12] == b"%d" % port.status
 
 
 def refused(answer: bytes) -> bool:
-    """Nothing, where the connection was reset, or one answer that says what was wrong."""
+    """Return True for one answer with an error status, or for none because the connection was reset."""
     status = answer[9:12]
     return not answer or (
         answer.count(b"HTTP/1.1 ") == 1 and status in (b"400", b"404", b"405", b"408", b"413", b"431")
     )
 
 
-# attacks that end at once
+# attacks that the server ends immediately
 
 
 async def an_endless_header(port: Port, caller: Client) -> None:
@@ -145,7 +145,7 @@ async def another_protocol(port: Port, caller: Client) -> None:
 
 
 async def http_1_0_without_a_host(port: Port, caller: Client) -> None:
-    """Legal: what load balancers ask with unless told otherwise."""
+    """The request is valid: load balancers send it by default."""
     await caller.send(f"GET {port.path} HTTP/1.0\r\n\r\n".encode())
     head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
     assert int(head[9:12]) == port.status, head
@@ -165,7 +165,7 @@ async def a_chunk_size_that_is_none(port: Port, caller: Client) -> None:
 
 
 async def an_endless_chunk_extension(port: Port, caller: Client) -> None:
-    """Which the parser lets go by: it costs time of theirs and ours, and no memory."""
+    """The parser ignores the extension, which costs time of both sides but no memory."""
     await caller.send(f"POST {port.path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;".encode())
     for _ in range(16 * 16):
         if not await caller.send(b"a" * 65536):
@@ -209,7 +209,7 @@ async def test_what_ends_at_once(ports: dict[str, Port], name: str) -> None:
         assert resident_bytes(port.pid) - before < GROWTH_BYTES
 
 
-# attacks by time, all ports at once
+# attacks by time, on all ports concurrently
 
 
 async def says_nothing(port: Port, caller: Client) -> None:
@@ -243,7 +243,7 @@ async def test_what_takes_its_time(ports: dict[str, Port]) -> None:
                 raise AssertionError(f"{port.name}: {attack.__name__}: {error!r}") from error
 
     async def served_meanwhile(port: Port) -> None:
-        await asyncio.sleep(2.0)  # all of them are connected
+        await asyncio.sleep(2.0)  # until all attackers are connected
         try:
             async with asyncio.timeout(HEAD_S / 2):
                 await behaves(port)

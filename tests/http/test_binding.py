@@ -1,4 +1,4 @@
-"""Listening sockets: `::` is every address of both families, whatever the kernel's own default is."""
+"""Listening sockets: `::` accepts both address families, independent of the kernel's default."""
 
 import socket
 
@@ -10,7 +10,7 @@ _SEND_BYTES = 64 * 1024
 
 
 def reached(listener: socket.socket, address: str) -> str:
-    """As whom a caller from there is seen; empty where it is not let in."""
+    """Return the peer address that the listener sees for a client that connects to `address`, or "" if it cannot."""
     listener.listen()
     try:
         with socket.create_connection((address, listener.getsockname()[1]), timeout=5.0):
@@ -44,7 +44,7 @@ def test_a_kernel_without_ipv6_listens_to_ipv4(monkeypatch: pytest.MonkeyPatch) 
 
 def test_options_are_there_before_the_bind() -> None:
     with bind_socket("::", 0, (socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)) as listener:
-        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * _SEND_BYTES  # as Linux counts
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * _SEND_BYTES  # Linux doubles the value
 
 
 @pytest.mark.parametrize("host", ["::", "127.0.0.1"])

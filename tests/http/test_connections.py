@@ -1,4 +1,4 @@
-"""Who gives way to whom where there is no room left, and what an address may have."""
+"""Order in which connections are closed at the limit, and limits per address."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from functions.http.connections import Closed, Connections, address_of
 
 @dataclass(eq=False)
 class Client:
-    """A played connection; busy while a request of it is under way."""
+    """A fake connection; it is busy while `idle_since_s` is None."""
 
     name: str
     idle_since_s: float | None = 0.0
@@ -42,7 +42,8 @@ class Listener:
 
 
 def test_strangers_who_say_little_keep_nobody_out() -> None:
-    """9,500 places, all taken by strangers who say something once in a while: each newcomer has one, and keeps it."""
+    """At the limit of 9,500 unknown connections that are active now and then, each new connection gets a place and
+    stays open."""
     listener = Listener(9500)
     strangers = [listener.comes(f"s{number}") for number in range(9500)]
     for stranger in strangers[:4000]:
@@ -99,7 +100,7 @@ def test_an_address_has_a_bound_where_one_is_set() -> None:
 
 
 def test_without_one_all_may_come_from_one_address() -> None:
-    """As they do behind an ingress."""
+    """Behind an ingress all clients have one address."""
     listener = Listener(1000)
     assert all(listener.comes(str(number), "10.0.0.1") is not None for number in range(1000))
     assert listener.closed == []

@@ -1,5 +1,7 @@
-"""A loop that stood still for longer than its bounds, with real sockets on uvloop: where that was while it read of one
-connection, its timers run before it reads of others, and one that is closed then, with a request unread, is reset.
+"""An event loop that stalls for longer than its timeouts, with real sockets on uvloop.
+
+If the stall happens while the loop reads from one connection, its timers run before it reads from others. A connection
+that a timer closes then, with an unread request, is reset.
 """
 
 import asyncio
@@ -24,7 +26,7 @@ from functions.http.guard import Bounds, Guard, Receive, Scope, Send
 from functions.http.guarded import GuardedHttp
 from functions.http.listening import Handshake, listen, server_config
 
-_BOUND_S, _STILL_S = 1.0, 2.5  # each bound, and for how long the loop stands still
+_BOUND_S, _STILL_S = 1.0, 2.5  # every timeout, and the duration of the stall
 _PATIENCE_S = 60.0
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -35,13 +37,13 @@ async def _app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class _Stands(asyncio.Protocol):
-    """Takes long over what it reads."""
+    """A protocol that stalls the loop when it reads."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        os.write(self._transport.get_extra_info("socket").fileno(), b"now")  # what the transport writes may wait
+        os.write(self._transport.get_extra_info("socket").fileno(), b"now")  # not by the transport, which may delay it
         time.sleep(_STILL_S)  # real: uvloop's clock is
 
 
@@ -52,7 +54,7 @@ class _Server:
     connections: Connections
 
     def connect(self) -> socket.socket:
-        """Accepted, and counted."""
+        """Connect and wait until the server has accepted and counted the connection."""
         client = socket.create_connection(self.address, _PATIENCE_S)
         until_s = time.monotonic() + _PATIENCE_S
         while not len(self.connections):
@@ -62,7 +64,7 @@ class _Server:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """From within on for `_STILL_S`: what is sent then lies unread."""
+        """Stall the loop for `_STILL_S`; data sent in the block stays unread until then."""
         with socket.create_connection(self.stands, _PATIENCE_S) as other:
             other.sendall(b"x")
             assert other.recv(3) == b"now"
@@ -123,7 +125,7 @@ def test_the_next_request_of_a_connection_that_idled_is_read() -> None:
 
 
 def test_a_handshake_that_came_in_time_is_read(certificate: tuple[Path, Path]) -> None:
-    """Of TLS 1.3 a client's is over, and its request sent, before the server has read of either."""
+    """A TLS 1.3 client can finish its handshake and send a request before the server has read either."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*certificate)
     with _serving(tls) as server, server.connect() as sock:
