@@ -1,4 +1,4 @@
-"""What Locust writes down of an answer: first token, gaps, tokens, and what is no answer."""
+"""Figures that Locust records of an answer: first token, gaps and tokens, and answers that count as failures."""
 
 import json
 
@@ -24,7 +24,7 @@ def fed(*lines: tuple[bytes, float]) -> Stream:
 def test_first_token_is_the_first_event_with_text_and_gaps_lie_between_such() -> None:
     stream = fed(
         (b": waiting for capacity\n", 10.1),
-        (event(), 10.2),  # a role alone
+        (event(), 10.2),  # only a role
         (event("Par"), 10.5),
         (b"\n", 10.5),
         (event("is"), 10.7),

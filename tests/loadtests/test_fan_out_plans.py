@@ -1,4 +1,4 @@
-"""What a fan-out measurement is made of, and the figures that it derives."""
+"""Plans and derived figures of a fan-out measurement."""
 
 import argparse
 
@@ -23,7 +23,7 @@ def test_each_fault_is_tried_in_each_fleet_that_has_somebody_left() -> None:
 
 
 def test_a_volume_is_copied_first_and_then_read_over_one_link() -> None:
-    """48 MB at 1 MB/s into it; then 8 readers at 1 MB/s each, or 64 who share 10 MB/s."""
+    """48 MB are copied at 1 MB/s, then read by 8 readers at 1 MB/s each, or by 64 readers that share 10 MB/s."""
     options = ("--size-mb", "48", "--node-mb-s", "1", "--store-mb-s", "10", "--nodes", "1", "--volume", "8,64")
     few, many = plans(*options)[1:]
     assert (few.least_s, many.least_s) == (pytest.approx(48 + 48), pytest.approx(48 + 64 * 4.8))

@@ -1,4 +1,4 @@
-"""What load tests ask, decided without a fleet: conversations that grow and end, refusals, the spike, popularity."""
+"""Plans of load tests, without a fleet: growing conversations, refusals, the spike, popularity."""
 
 import random
 from collections import Counter

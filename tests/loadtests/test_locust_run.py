@@ -1,4 +1,4 @@
-"""A load profile run by Locust on a fleet: exit code, the table that names what is broken, and workers' figures."""
+"""A load profile run by Locust on a fleet: exit code, table of broken thresholds, and workers' figures."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Thresholds of load tests: names, what they are held against, and that nothing measured is nothing kept."""
+"""Thresholds of load tests: names, comparison with measurements, and failure without any measurement."""
 
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def test_a_shipped_file_has_each_profile_with_a_load_and_thresholds_that_an_empt
 
 
 def test_thresholds_of_staging_are_those_of_the_profile_and_never_tighter() -> None:
-    """What a profile does not measure would be broken in every run."""
+    """A threshold on a quantity that the profile does not measure would be broken in every run."""
     for profile in names():
         here, there = (
             {each.name: each for each in slo_file.read(file, profile).thresholds}
@@ -97,7 +97,6 @@ def test_thresholds_of_staging_are_those_of_the_profile_and_never_tighter() -> N
 
 
 def test_the_load_is_of_the_file_that_is_named(tmp_path: Path) -> None:
-    """It was the shipped one's whatever --slo-file said."""
     file = tmp_path / "mine.yaml"
     file.write_text("chat: {load: {users: 3}}")
     locust = ["locust", "-f", "loadtests/locust/profiles/chat.py", "--headless"]
