@@ -1,4 +1,4 @@
-"""Known vulnerabilities of pinned versions: found, accepted for a time, or unknown, which is no good news."""
+"""Known vulnerabilities of pinned versions: found, accepted for a time, or unknown because of missing data."""
 
 import json
 import zipfile
@@ -31,7 +31,7 @@ def advisory(name: str = ADVISORY, package: str = "Leaky_Pkg", **changes: Any) -
 
 
 class Place:
-    """A lock with two pins, a folder of advisories, and what was accepted."""
+    """A lock with two pins, a folder of advisories, and a list of accepted vulnerabilities."""
 
     def __init__(self, folder: Path) -> None:
         self.lock, self.data, self.accepted = folder / "role.txt", folder / "osv", folder / "accepted.toml"

