@@ -56,7 +56,7 @@ def test_every_goal_is_judged_by_its_own_measure(goal) -> None:  # type: ignore[
     assert reached(by_figure([]), goal) is None
 
 
-def test_the_tables_name_who_misses_a_goal() -> None:
+def test_goals_table_marks_missed_goal() -> None:
     console = Console(width=200)
     with console.capture() as captured:
         show(by_figure(samples("request_1k_us", shoal=[70, 72], rr=[90, 100])), ["shoal", RR], console)
@@ -72,7 +72,7 @@ def test_a_cell_without_a_range_is_one_number() -> None:
     assert cell(None, 2) == "–"
 
 
-def test_the_picture_is_well_formed_and_cuts_off_whoever_is_far_beyond() -> None:
+def test_picture_is_valid_xml_and_cuts_off_long_bars() -> None:
     found = by_figure(samples("request_1k_us", shoal=[40.0], rr=[80.0], litellm=[15_000.0]))
     root = ElementTree.fromstring(svg(found, ["direct", "shoal", RR, "litellm"], "2 < 3 CPUs"))
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]

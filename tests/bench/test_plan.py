@@ -27,14 +27,14 @@ def test_the_same_seed_makes_the_same_run() -> None:
     assert plan(rounds=3).turns() == plan(rounds=3).turns()
 
 
-def test_parts_that_look_at_memory_share_no_process() -> None:
+def test_fresh_parts_share_no_process() -> None:
     processes = by_process(list(PARTS.values()))
     assert [len(parts) for parts in processes] == [1, 1, 1, len(PARTS) - 3]
     assert not any(part.fresh for part in processes[-1])
 
 
 @pytest.mark.parametrize("size_bytes", [1024, 8 * 1024, 64 * 1024, 200 * 1024])
-def test_bodies_are_as_large_as_they_are_called_and_differ(size_bytes: int) -> None:
+def test_bodies_have_the_named_size_and_differ(size_bytes: int) -> None:
     bodies = {body(size_bytes, variant) for variant in range(4)}
     assert len(bodies) == 4
     for encoded in bodies:

@@ -3,7 +3,7 @@
 from loadtests.quotas.windows import Minutes, minutes
 
 
-def test_the_most_and_the_least_that_any_whole_minute_saw() -> None:
+def test_minutes_return_least_and_most_of_any_whole_minute() -> None:
     steady = [(float(second), 10) for second in range(121)]
     assert minutes(steady, 0.0, 120.0) == Minutes(600, 600)
     burst = [*steady, (100.0, 70)]
@@ -12,10 +12,10 @@ def test_the_most_and_the_least_that_any_whole_minute_saw() -> None:
     assert minutes(gap, 0.0, 120.0) == Minutes(500, 600)
 
 
-def test_the_beginning_is_no_whole_minute_and_what_came_after_the_end_is_nobodys() -> None:
+def test_minutes_ignore_incomplete_first_minute_and_tokens_after_the_end() -> None:
     assert minutes([(0.0, 5), (30.0, 5)], 0.0, 59.0) == Minutes(None, 10)
     assert minutes([(0.0, 5), (61.0, 5), (200.0, 99)], 0.0, 100.0) == Minutes(5, 5)
 
 
-def test_what_comes_a_minute_later_is_in_another_window() -> None:
+def test_tokens_a_minute_apart_are_in_different_windows() -> None:
     assert minutes([(0.0, 5), (60.0, 5)], 0.0, 100.0).most == 5

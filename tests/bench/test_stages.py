@@ -7,17 +7,17 @@ HANDLE = "Gateway.handle (functions/gateway/gateway.py:180)"
 OUTER = "main (functions/gateway/__main__.py:16)"
 
 
-def test_the_innermost_of_our_frames_decides() -> None:
+def test_innermost_shoal_frame_decides_the_stage() -> None:
     parse = "parse_object (functions/gateway/intake/json_body.py:44)"
     assert stage_of([OUTER, LANE, HANDLE, parse, "loads (orjson.c:7)"]) == "body: JSON, fields"
     assert stage_of([OUTER, LANE, HANDLE]) == "the request's own course"
 
 
-def test_a_call_of_the_kernel_counts_for_itself() -> None:
+def test_system_call_is_its_own_stage() -> None:
     assert stage_of([OUTER, LANE, "uv__try_write (stream.c:1)", "__libc_write (write.c:26)"]) == KERNEL
 
 
-def test_what_is_not_of_a_request_is_told_apart() -> None:
+def test_work_outside_requests_has_its_own_stages() -> None:
     assert stage_of([OUTER, "Loop__run (loop.c:1)", "uv__run_timers (timer.c:2)"]) == LOOP
     assert stage_of([OUTER, "ValkeyBus._messages (functions/fleet/valkey_bus.py:9)"]).startswith("heartbeats")
 
