@@ -33,7 +33,7 @@ async def loaded(http: httpx.AsyncClient, adapter_dirs: Dirs) -> AsyncIterator[s
     await http.post(UNLOAD, json={"lora_name": name})
 
 
-async def test_loading_answers_in_plain_words(http: httpx.AsyncClient, adapter_dirs: Dirs) -> None:
+async def test_loading_answers_in_plain_text(http: httpx.AsyncClient, adapter_dirs: Dirs) -> None:
     answer = await load(http, "acme/plain@v1", adapter_dirs["a"])
     assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'acme/plain@v1' added successfully.")
     assert "content-type" not in answer.headers
@@ -120,7 +120,7 @@ async def test_a_load_call_that_makes_no_sense(
         ("dora", 500, "InternalServerError", r".*'vLLM does not yet support DoRA\.', .*"),
     ],
 )
-async def test_a_broken_adapter_is_refused_and_harms_nobody(
+async def test_broken_adapter_is_refused_and_engine_keeps_serving(
     http: httpx.AsyncClient, adapter_dirs: Dirs, which: str, status: int, error_type: str, words: str
 ) -> None:
     answer = await load(http, "z", adapter_dirs[which])
@@ -129,7 +129,7 @@ async def test_a_broken_adapter_is_refused_and_harms_nobody(
     assert (await http.post(CHAT, json=chat(max_tokens=1))).status_code == 200
 
 
-async def test_unloading_what_is_not_there(http: httpx.AsyncClient) -> None:
+async def test_unloading_unknown_adapter_is_refused(http: httpx.AsyncClient) -> None:
     answer = await http.post(UNLOAD, json={"lora_name": "never"})
     assert_shape(answer.json(), error_body("NotFoundError", r"The lora adapter 'never' cannot be found\.", code=404))
     nameless = await http.post(UNLOAD, json={"lora_name": ""})

@@ -38,7 +38,7 @@ async def test_a_whole_answer(http: httpx.AsyncClient, dialect: Dialect, path: s
 
 
 @each_dialect
-async def test_a_stream_in_its_grammar(
+async def test_stream_relays_same_events_and_usage(
     http: httpx.AsyncClient, dialect: Dialect, path: str, body: dict[str, Any]
 ) -> None:
     whole = dialect.whole((await http.post(path, json=asked(body))).content, Renaming(MODEL, MODEL)).usage
@@ -65,7 +65,7 @@ async def test_an_unknown_model_is_404(
     assert "does not exist" in answer.json()["error"]["message"]
 
 
-async def test_counting_is_what_an_answer_counts(http: httpx.AsyncClient) -> None:
+async def test_count_tokens_matches_usage_of_an_answer(http: httpx.AsyncClient) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": FRANCE}]}
     counted = (await http.post("/v1/messages/count_tokens", json=body)).json()["input_tokens"]
     answer = await http.post("/v1/messages", json=body | {"max_tokens": 1})

@@ -81,7 +81,7 @@ async def asked(http: httpx.AsyncClient, path: str, model: str, fields: dict[str
 
 
 @LONG
-async def test_no_documented_field_is_the_engines_end(http: httpx.AsyncClient, adapters: tuple[str, ...]) -> None:
+async def test_no_documented_field_crashes_the_engine(http: httpx.AsyncClient, adapters: tuple[str, ...]) -> None:
     """The requests run in groups, for the base model and an adapter in turn. Plain requests for both run with each
     group and must succeed."""
     models = itertools.cycle((MODEL, ADAPTER))

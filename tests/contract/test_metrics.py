@@ -74,7 +74,7 @@ async def test_histograms_have_the_engine_labels_and_vllms_buckets(http: httpx.A
         assert (len(bounds), bounds[0], bounds[-2], bounds[-1]) == (count + 1, first, last, "+Inf"), name
 
 
-async def test_the_cache_says_its_size(http: httpx.AsyncClient) -> None:
+async def test_cache_config_has_its_size(http: httpx.AsyncClient) -> None:
     family = next(
         family
         for family in text_string_to_metric_families((await http.get("/metrics")).text)
@@ -90,7 +90,7 @@ async def test_the_label_is_the_served_name(http: httpx.AsyncClient) -> None:
     assert f'model_name="{MODEL}"' in page
 
 
-async def test_counters_count_what_the_answers_said(http: httpx.AsyncClient, client: EngineClient) -> None:
+async def test_counters_match_usage_of_answers(http: httpx.AsyncClient, client: EngineClient) -> None:
     before = await client.metrics()
     usage = (await http.post("/v1/chat/completions", json=chat(max_tokens=4))).json()["usage"]
     after = await client.metrics()

@@ -122,7 +122,7 @@ async def test_a_chat_request_that_makes_no_sense(
         assert_shape(answer.json(), error_body("BadRequestError", words, code=400, param=param))
 
 
-async def test_what_the_engine_finds_wrong_is_400_or_the_only_event_of_a_stream(http: httpx.AsyncClient) -> None:
+async def test_engine_error_is_400_or_the_only_event_of_a_stream(http: httpx.AsyncClient) -> None:
     words = r"Requested sample logprobs of 30, which is greater than max allowed: 20 \(parameter=logprobs, value=30\)"
     expected = error_body("BadRequestError", words, code=400, param="logprobs")
     asked = chat(logprobs=True, top_logprobs=30)

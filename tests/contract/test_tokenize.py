@@ -38,7 +38,7 @@ async def test_a_plain_prompt_counts_as_completions_count_it(http: httpx.AsyncCl
     assert usage["prompt_tokens"] == len(await client.tokenize(MODEL, TEXT))
 
 
-async def test_nothing_is_no_tokens(http: httpx.AsyncClient) -> None:
+async def test_empty_prompt_has_no_tokens(http: httpx.AsyncClient) -> None:
     assert (await http.post("/tokenize", json={"prompt": ""})).json()["tokens"] == []
     assert (await http.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
 
