@@ -19,7 +19,7 @@ def speaks_of_today() -> list[Path]:
     return [page for page in pages() if page.name not in _OF_THE_PAST and "decisions" not in page.parts]
 
 
-def test_every_block_says_its_language() -> None:
+def test_every_block_has_a_language() -> None:
     assert [fence.place for fence in all_fences() if language(fence) not in LANGUAGES] == []
 
 
@@ -28,7 +28,7 @@ def test_every_command_is_run_or_says_what_it_needs() -> None:
     assert unclassified == [], f"say `sh run`, or `sh needs: …` with one of {sorted(NEEDS)}"
 
 
-def test_an_unclassified_command_is_seen() -> None:
+def test_unclassified_command_is_detected() -> None:
     def fence(info: str) -> Fence:
         return Fence(ROOT / "README.md", 1, info, "make up\n")
 
@@ -68,7 +68,7 @@ def test_commands_of_shoal_exist_with_their_options(page: Path) -> None:
     assert [f"{call}: {wrong_in(call)}" for call in shoal_calls(page) if wrong_in(call)] == []
 
 
-def test_a_command_that_does_not_exist_is_seen() -> None:
+def test_unknown_command_is_detected() -> None:
     assert wrong_in("up --engine sim") == wrong_in("rollout ls|watch") == wrong_in("key create acme --id ci") == ""
     assert wrong_in("fly") == "there is no command fly"
     assert wrong_in("rollout ls|undo") == "there is no command rollout undo"
@@ -88,5 +88,5 @@ def test_the_tutorial_is_run() -> None:
     assert DOCS / "tutorial.md" in script_pages()
 
 
-def test_a_pages_output_is_of_one_script() -> None:
+def test_no_page_has_scripts_of_two_classes() -> None:
     assert set(script_pages()) & set(script_pages("run: fleet")) == set()

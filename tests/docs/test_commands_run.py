@@ -74,7 +74,7 @@ def ports() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("page", [_marked(page) for page in script_pages()])
-def test_a_pages_commands_do_what_it_says(page: Path, checkout: Path, ports: int) -> None:
+def test_page_script_succeeds_with_its_output(page: Path, checkout: Path, ports: int) -> None:
     env = environment(checkout, SHOAL_PORT_BASE=str(ports))
     try:
         done = run(script(page), checkout, env)
@@ -116,7 +116,7 @@ def test_a_command_that_needs_no_fleet_succeeds(fence: Fence, checkout: Path) ->
     assert done.returncode == 0, done.stdout
 
 
-def test_output_that_does_not_come_or_comes_too_early_is_seen() -> None:
+def test_missing_or_misordered_output_is_detected() -> None:
     assert missing(["a … b", "c"], "x\na 1 b\nc\n") == []
     assert missing(["c", "a … b"], "a 1 b\nc\n") == ["a … b"]
     assert missing(["d"], "c\n") == ["d"]

@@ -44,7 +44,7 @@ def reachable_from(start: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     assert dead_links(page) == []
 
 
@@ -53,7 +53,7 @@ def test_every_page_of_docs_is_linked_from_the_readme_or_a_page_behind_it() -> N
     assert sorted(page.relative_to(ROOT).as_posix() for page in alone) == []
 
 
-def test_a_dead_link_an_unknown_anchor_and_a_lonely_page_are_seen(tmp_path: Path) -> None:
+def test_dead_link_unknown_anchor_and_unlinked_page_are_detected(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A\n[b](b.md#two-words) [x](b.md#three) [gone](c.md) [out](https://example.com)\n")
     (tmp_path / "b.md").write_text("# B\n## Two `words`\n```\n[in code](nowhere.md)\n```\n")
     (tmp_path / "lonely.md").write_text("# L\n")

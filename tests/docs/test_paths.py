@@ -81,25 +81,25 @@ def _prologues(folder: str) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("page", [*pages(), *data_files()], ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_paths_in_pages_exist(page: Path) -> None:
     if str(page.relative_to(ROOT)) not in _OLD:
         assert _missing(page.read_text()) == []
 
 
 @pytest.mark.parametrize("folder", ["functions", "studies", "tests", "loadtests", "docs"])
-def test_what_prologues_name_is_there(folder: str) -> None:
+def test_paths_in_module_docstrings_exist(folder: str) -> None:
     missing = _missing_in_prologue if folder in ("functions", "studies") else _missing
     found = {str(path): [*missing(text), *_missing_nearby(path, text)] for path, text in _prologues(folder)}
     assert {path: gone for path, gone in found.items() if gone} == {}
 
 
-def test_what_is_gone_is_found() -> None:
+def test_missing_paths_are_detected() -> None:
     text = "`functions/api/gone.py`, tests/docs/{pages,gone}.py, functions.api.gone and functions.api.loader"
     assert _missing(text) == ["functions/api/gone.py", "tests/docs/gone.py", "functions.api.gone"]
     assert _missing_in_prologue("see api.gone, `api/gone.py`") == ["api/gone.py", "api.gone"]
     assert _missing("functions/api/*.py, functions.api.loader.load_texts, tests/docs/pages.py.") == []
 
 
-def test_what_is_gone_nearby_is_found() -> None:
+def test_missing_relative_modules_are_detected() -> None:
     text = "`local.pool_conditions`, `local.plan`, `local.plan.replica_ids` and `config.json`"
     assert _missing_nearby(Path("functions/controller/conditions.py"), text) == ["local.pool_conditions"]

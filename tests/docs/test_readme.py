@@ -8,7 +8,7 @@ README = ROOT / "README.md"
 _HELD = re.compile(r"<!-- held by (.+?) -->")
 
 
-def test_six_links_lead_on() -> None:
+def test_readme_has_six_links() -> None:
     assert len([link for link in links(README) if not link.startswith("http")]) == 6
     assert len(README.read_text().splitlines()) < 120
 

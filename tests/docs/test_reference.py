@@ -50,7 +50,7 @@ def test_the_console_has_the_runbooks_of_the_docs() -> None:
     assert RUNBOOKS_FILE.read_text() == runbooks_json(), "run `make docs`, look at the difference, and commit it"
 
 
-def test_no_file_is_left_that_nothing_writes(written: dict[str, str]) -> None:
+def test_reference_folder_has_no_stale_file(written: dict[str, str]) -> None:
     found = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
     assert found == {*written, "README.md"}
 
