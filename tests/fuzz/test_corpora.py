@@ -20,7 +20,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("target", target_names())
-def test_the_laws_hold_for_what_is_kept(target: str) -> None:
+def test_corpus_inputs_pass(target: str) -> None:
     check = importlib.import_module(f"tests.fuzz.targets.{target}").check
     for file in kept(target):
         content = file.read_bytes()
@@ -43,7 +43,7 @@ def test_a_mark_stands_for_a_repetition() -> None:
     assert len(grown((MARK + b"\xff\xff" + b"a" * 255) * 9)) == 512 * 1024
 
 
-def test_any_cut_has_all_bytes() -> None:
+def test_segments_have_all_bytes() -> None:
     for size in (0, 1, 7):
         assert b"".join(segments(b"abcdefghij", size)) == b"abcdefghij"
 

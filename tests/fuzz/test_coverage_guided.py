@@ -23,7 +23,7 @@ pytestmark = pytest.mark.soak
 
 @pytest.mark.timeout(_SECONDS + 180)
 @pytest.mark.parametrize("target", target_names())
-def test_nothing_new_is_found(target: str) -> None:
+def test_fuzzing_finds_no_failure(target: str) -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip(
             "atheris has wheels for x86-64 and CPython up to 3.14 only; the kept inputs are replayed all the same"
@@ -38,7 +38,7 @@ def test_nothing_new_is_found(target: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("target", target_names())
-def test_inputs_leave_no_memory_taken(target: str) -> None:
+def test_repeated_inputs_do_not_leak_memory(target: str) -> None:
     """The test finds maps that grow with values chosen by clients."""
     argv = [sys.executable, "-m", "tests.fuzz.run", target, "--rounds", str(_ROUNDS)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=True)

@@ -1,4 +1,4 @@
-"""YAML files of kinds: the result is objects, or problems with a position. It is the same twice, and no other exception is raised."""
+"""YAML files of kinds: the result is objects, or problems with a position, and the same for a second read."""
 
 from functions.api.file_result import judge_file
 from functions.api.loader import load_texts
