@@ -195,7 +195,7 @@ AT_ONCE: tuple[Attack, ...] = (
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_what_ends_at_once(ports: dict[str, Port], name: str) -> None:
+async def test_immediate_attacks_are_refused_and_port_keeps_serving(ports: dict[str, Port], name: str) -> None:
     port = ports[name]
     before = resident_bytes(port.pid) if port.pid is not None else 0
     for attack in AT_ONCE:
@@ -233,7 +233,7 @@ async def drips(port: Port, caller: Client) -> None:
 BY_TIME: tuple[Attack, ...] = (says_nothing, holds_half_a_head, drips)
 
 
-async def test_what_takes_its_time(ports: dict[str, Port]) -> None:
+async def test_slow_attacks_time_out_and_port_keeps_serving(ports: dict[str, Port]) -> None:
     async def attacked(port: Port, attack: Attack, crowd: int) -> None:
         async with contextlib.AsyncExitStack() as stack:
             callers = [await stack.enter_async_context(client(port)) for _ in range(crowd)]

@@ -31,7 +31,7 @@ def reached(listener: socket.socket, address: str) -> str:
         ("::", "::ffff:127.0.0.1", "::1"),
     ],
 )
-def test_who_is_let_in(host: str, by_four: str, by_six: str) -> None:
+def test_host_accepts_its_address_families(host: str, by_four: str, by_six: str) -> None:
     with bind_socket(host, 0) as listener:
         assert (reached(listener, "127.0.0.1"), reached(listener, "::1")) == (by_four, by_six)
 
@@ -42,13 +42,13 @@ def test_a_kernel_without_ipv6_listens_to_ipv4(monkeypatch: pytest.MonkeyPatch) 
         assert reached(listener, "127.0.0.1") == "127.0.0.1"
 
 
-def test_options_are_there_before_the_bind() -> None:
+def test_socket_options_are_set_before_bind() -> None:
     with bind_socket("::", 0, (socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)) as listener:
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * _SEND_BYTES  # Linux doubles the value
 
 
 @pytest.mark.parametrize("host", ["::", "127.0.0.1"])
-def test_a_port_that_is_taken_is_said(host: str) -> None:
+def test_port_in_use_raises(host: str) -> None:
     with bind_socket(host, 0) as first, pytest.raises(OSError, match="in use"):
         first.listen()
         bind_socket(host, first.getsockname()[1])

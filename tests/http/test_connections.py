@@ -41,7 +41,7 @@ class Listener:
         return client
 
 
-def test_strangers_who_say_little_keep_nobody_out() -> None:
+def test_unknown_connections_at_the_limit_never_exclude_new_ones() -> None:
     """At the limit of 9,500 unknown connections that are active now and then, each new connection gets a place and
     stays open."""
     listener = Listener(9500)
@@ -57,7 +57,7 @@ def test_strangers_who_say_little_keep_nobody_out() -> None:
     assert listener.closed == ["crowded"] * 2000
 
 
-def test_a_known_connection_gives_way_after_all_strangers_and_one_with_a_request_never() -> None:
+def test_known_connection_is_closed_after_unknown_ones_and_busy_one_never() -> None:
     listener = Listener(3)
     long_idle, busy = listener.known("long idle"), listener.known("busy")
     busy.idle_since_s = None
@@ -70,7 +70,7 @@ def test_a_known_connection_gives_way_after_all_strangers_and_one_with_a_request
     assert not busy.gone
 
 
-def test_where_all_have_a_request_under_way_the_newcomer_is_turned_away() -> None:
+def test_new_connection_is_refused_when_all_are_busy() -> None:
     listener = Listener(2)
     for name in "ab":
         listener.known(name).idle_since_s = None
@@ -78,7 +78,7 @@ def test_where_all_have_a_request_under_way_the_newcomer_is_turned_away() -> Non
     assert listener.closed == ["no_room"] and len(listener.connections) == 2
 
 
-def test_a_known_client_that_was_answered_just_now_may_be_sending_its_next_request() -> None:
+def test_known_connection_answered_just_now_is_not_closed() -> None:
     listener = Listener(1)
     just_now = listener.known("just now")
     assert listener.comes("newcomer") is None and not just_now.gone
@@ -87,7 +87,7 @@ def test_a_known_client_that_was_answered_just_now_may_be_sending_its_next_reque
     assert listener.comes("newcomer") is not None and just_now.gone
 
 
-def test_an_address_has_a_bound_where_one_is_set() -> None:
+def test_address_limit_applies_if_set() -> None:
     listener = Listener(100, most_per_address=2)
     first = listener.comes("a", "192.0.2.1")
     assert first is not None and listener.comes("b", "192.0.2.1") is not None
@@ -99,14 +99,14 @@ def test_an_address_has_a_bound_where_one_is_set() -> None:
     assert listener.comes("f", "192.0.2.1") is None
 
 
-def test_without_one_all_may_come_from_one_address() -> None:
+def test_without_address_limit_one_address_may_have_all() -> None:
     """Behind an ingress all clients have one address."""
     listener = Listener(1000)
     assert all(listener.comes(str(number), "10.0.0.1") is not None for number in range(1000))
     assert listener.closed == []
 
 
-def test_a_connection_keeps_its_place_whatever_stands_for_it() -> None:
+def test_replaced_connection_keeps_its_place() -> None:
     listener = Listener(2, most_per_address=2)
     handshake = listener.comes("handshake")
     assert handshake is not None
@@ -122,7 +122,7 @@ def test_a_connection_keeps_its_place_whatever_stands_for_it() -> None:
     assert listener.comes("a") is not None and listener.comes("b") is not None
 
 
-def test_the_sweep_looks_at_what_is_due() -> None:
+def test_sweep_checks_due_connections() -> None:
     listener = Listener(3)
     due, not_due = Client("due", due_s=5.0), Client("not due", due_s=7.0)
     for client in (due, not_due):

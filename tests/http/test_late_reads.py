@@ -108,14 +108,14 @@ def _answer(client: socket.socket) -> bytes:
     return client.recv(4096)[:15]
 
 
-def test_a_head_that_came_in_time_is_read() -> None:
+def test_head_sent_during_a_stall_is_read() -> None:
     with _serving(None) as server, server.connect() as client:
         with server.standing_still():
             client.sendall(_REQUEST)
         assert _answer(client) == b"HTTP/1.1 200 OK"
 
 
-def test_the_next_request_of_a_connection_that_idled_is_read() -> None:
+def test_next_request_sent_during_a_stall_is_read() -> None:
     with _serving(None) as server, server.connect() as client:
         client.sendall(_REQUEST)
         assert _answer(client) == b"HTTP/1.1 200 OK"
@@ -124,7 +124,7 @@ def test_the_next_request_of_a_connection_that_idled_is_read() -> None:
         assert _answer(client) == b"HTTP/1.1 200 OK"
 
 
-def test_a_handshake_that_came_in_time_is_read(certificate: tuple[Path, Path]) -> None:
+def test_handshake_sent_during_a_stall_is_read(certificate: tuple[Path, Path]) -> None:
     """A TLS 1.3 client can finish its handshake and send a request before the server has read either."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*certificate)
@@ -138,7 +138,7 @@ def test_a_handshake_that_came_in_time_is_read(certificate: tuple[Path, Path]) -
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_who_says_nothing_is_closed_all_the_same(certificate: tuple[Path, Path], with_tls: bool) -> None:
+def test_silent_connection_is_closed_after_a_stall(certificate: tuple[Path, Path], with_tls: bool) -> None:
     tls = None
     if with_tls:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
