@@ -56,12 +56,12 @@ def test_parts_of_tool_calls_and_texts_of_completions_are_tokens() -> None:
         ([b"data: 7"], "no object"),
     ],
 )
-def test_what_is_no_whole_answer_of_the_model_is_wrong(lines: list[bytes], why: str) -> None:
+def test_incomplete_or_wrong_answer_raises(lines: list[bytes], why: str) -> None:
     with pytest.raises(WrongAnswer, match=why):
         fed(*((line, 11.0) for line in lines)).end()
 
 
-def test_another_model_may_answer_where_that_was_announced() -> None:
+def test_announced_other_model_may_answer() -> None:
     stream = Stream(None, 0.0)
     stream.line(event("a", model="smaller"), 1.0)
     stream.line(b"data: [DONE]", 1.0)

@@ -17,7 +17,7 @@ def plans(*options: str) -> list[Plan]:
     return scenarios._plans(parser.parse_args(options))
 
 
-def test_each_fault_is_tried_in_each_fleet_that_has_somebody_left() -> None:
+def test_faults_run_in_each_fleet_of_two_or_more() -> None:
     found = [(plan.name, plan.nodes) for plan in plans("--nodes", "1,8,64", "--faults", "kill,corrupt")]
     assert found[3:] == [("one killed", 8), ("one killed", 64), ("one corrupt", 8), ("one corrupt", 64)]
 
@@ -29,7 +29,7 @@ def test_a_volume_is_copied_first_and_then_read_over_one_link() -> None:
     assert (few.least_s, many.least_s) == (pytest.approx(48 + 48), pytest.approx(48 + 64 * 4.8))
 
 
-def test_the_rate_is_what_those_received_who_had_to() -> None:
+def test_rate_counts_only_nodes_that_must_finish() -> None:
     (plan,) = plans("--size-mb", "48", "--nodes", "8", "--faults", "kill")[1:]
     result = Result(
         plan, slowest_s=56.0, median_s=50.0, store_bytes=48 * MB, store_refused=0, from_peers_bytes=0, cpu_s=1

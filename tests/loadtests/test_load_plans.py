@@ -33,7 +33,7 @@ def test_a_conversation_ends_before_its_context_is_full() -> None:
         raise AssertionError("it never ended")
 
 
-def test_the_same_seed_says_the_same() -> None:
+def test_same_seed_gives_same_words() -> None:
     assert words(random.Random("a"), 20) == words(random.Random("a"), 20) != words(random.Random("b"), 20)
     assert {turns(random.Random(n)) for n in range(300)} == set(range(2, 9))
 
@@ -76,7 +76,7 @@ def test_worked_example_of_the_spike() -> None:
     assert Spike(users=1, run_time_s=9).load(4) == (5, 4.0)  # four more within a third of three seconds
 
 
-def test_popularity_is_zipfs_and_one_for_all_who_share_it() -> None:
+def test_popularity_follows_zipf_and_can_be_shared() -> None:
     two = Popularity(2, 1.0, random.Random(1))
     assert two.share_of_top(1) == pytest.approx(2 / 3)
     order = [Popularity(50, 1.1, random.Random("order")) for _ in range(2)]

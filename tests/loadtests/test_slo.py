@@ -49,7 +49,7 @@ def test_a_threshold_is_held_against_what_was_seen(option: str, expected: tuple[
     assert kept(option, chat=CHAT) == (expected[0], pytest.approx(expected[1]))
 
 
-def test_what_was_not_measured_is_broken() -> None:
+def test_unmeasured_threshold_is_broken() -> None:
     assert kept("embed_p99_ms=100", chat=CHAT) == (False, None)
     assert kept("failures=1") == (False, None)
     assert kept("after/ttft_p99_ms=9000", chat=CHAT) == (False, None)
@@ -66,7 +66,7 @@ def test_an_entry_is_judged_alone_and_all_together_otherwise() -> None:
     "option",
     ["ttft_p99=1", "ttft_p99_ms", "ttft_p99_ms=fast", "ttft_p99_ms=-1", "failures=5", "errors=0", "gap_p99_ms=nan"],
 )
-def test_what_is_no_threshold_is_refused_in_words(option: str) -> None:
+def test_invalid_threshold_is_refused_by_name(option: str) -> None:
     with pytest.raises(BadThreshold, match=option.partition("=")[0]):
         parse_option(option)
     with pytest.raises(BadThreshold):
@@ -96,7 +96,7 @@ def test_thresholds_of_staging_are_those_of_the_profile_and_never_tighter() -> N
         assert not [each.name for each in there.values() if not each.is_least and each.limit < here[each.name].limit]
 
 
-def test_the_load_is_of_the_file_that_is_named(tmp_path: Path) -> None:
+def test_load_comes_from_the_named_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("chat: {load: {users: 3}}")
     locust = ["locust", "-f", "loadtests/locust/profiles/chat.py", "--headless"]
