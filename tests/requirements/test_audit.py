@@ -61,7 +61,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_one_that_is_found_is_told_with_its_fix(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vulnerability_is_reported_with_its_fix(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.knows(advisory())
     assert place.audit() == audit.FOUND
     out = capsys.readouterr().out
@@ -71,9 +71,7 @@ def test_one_that_is_found_is_told_with_its_fix(place: Place, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("name", [ADVISORY, "CVE-2026-1"])
-def test_an_accepted_one_passes_to_its_last_day_and_fails_after_it(
-    place: Place, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_acceptance_passes_until_its_last_day(place: Place, capsys: pytest.CaptureFixture[str], name: str) -> None:
     place.knows(advisory())
     place.accept(name, TODAY)
     assert place.audit() == audit.GOOD
@@ -83,9 +81,7 @@ def test_an_accepted_one_passes_to_its_last_day_and_fails_after_it(
     assert "EXPIRED on 2026-11-22 (never reached): leaky-pkg" in capsys.readouterr().out
 
 
-def test_an_acceptance_of_another_package_or_advisory_lets_nothing_pass(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_acceptance_of_another_advisory_does_not_apply(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.knows(advisory())
     place.accept("GHSA-another", TODAY)
     assert place.audit() == audit.FOUND
@@ -98,7 +94,7 @@ def test_a_version_that_has_the_fix_is_good(place: Place) -> None:
     assert place.audit() == audit.GOOD
 
 
-def test_no_data_is_never_good_news(
+def test_missing_or_broken_data_fails_the_audit(
     place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(audit.VARIABLE, raising=False)
@@ -113,7 +109,7 @@ def test_no_data_is_never_good_news(
     assert "cut.json is not an advisory" in capsys.readouterr().err
 
 
-def test_data_that_is_old_says_nothing_good_but_still_finds(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_data_fails_the_audit_but_still_reports_findings(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.knows(advisory(modified="2026-09-01T00:00:00Z"))
     assert place.audit() == audit.FOUND
     place.pin("sound==2.0")
@@ -130,7 +126,7 @@ def test_the_archive_is_read_as_it_is_published(place: Place) -> None:
     assert place.audit() == audit.FOUND
 
 
-def test_one_vulnerability_under_two_ids_is_told_once_and_a_withdrawn_one_never(
+def test_aliases_are_one_finding_and_withdrawn_advisories_none(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.knows(
@@ -173,13 +169,13 @@ EVENTS = (Event(introduced="2.0"), Event(fixed="2.4.1"), Event(introduced="3.0")
         ("3.2.1", False, None),
     ],
 )
-def test_a_range_is_what_its_events_say(version: str, is_affected: bool, fix: str | None) -> None:
+def test_range_follows_its_events(version: str, is_affected: bool, fix: str | None) -> None:
     shuffled = Affected(ranges=(Range("ECOSYSTEM", (EVENTS[2], EVENTS[1], EVENTS[3], EVENTS[0])),))
     assert shuffled.holds(Version(version)) is is_affected
     assert shuffled.fixed_in(Version(version)) == fix
 
 
-def test_listed_versions_count_commits_do_not_and_what_cannot_be_compared_counts() -> None:
+def test_listed_and_incomparable_versions_are_affected_commit_ranges_ignored() -> None:
     commits = Range("GIT", (Event(introduced="0"),))
     assert not Affected(ranges=(commits,)).holds(Version("1.0"))
     assert Affected(ranges=(commits,), versions=("1.0.0",)).holds(Version("1.0"))
@@ -187,7 +183,7 @@ def test_listed_versions_count_commits_do_not_and_what_cannot_be_compared_counts
     assert Affected(ranges=(Range("ECOSYSTEM", (Event(introduced="r13-old"),)),)).holds(Version("1.0"))
 
 
-def test_every_pin_of_every_lock_is_asked_about() -> None:
+def test_every_pin_of_every_lock_is_checked() -> None:
     asked = audit.pinned(all_locks())
     lines = [line for lock in all_locks() for line in lock.read_text().splitlines() if "==" in line]
     assert {name for name, _ in asked} == {line.partition("==")[0].lower().replace("_", "-") for line in lines}

@@ -79,7 +79,7 @@ def test_a_release_names_its_base_by_the_digest_that_it_was_given(tmp_path: Path
     assert made["serialNumber"] != listed("gateway")["serialNumber"]
 
 
-def test_a_license_that_nobody_knows_is_not_made_up(tmp_path: Path) -> None:
+def test_unknown_license_raises(tmp_path: Path) -> None:
     lock = tmp_path / "role.txt"
     lock.write_text(f"nobody-has-this==1.0 \\\n    --hash=sha256:{'0' * 64}\n")
     image = Image("role", "docker.io/library/python:3.11.13", "docker.io/library/python:3.11.13", (), lock)
@@ -89,7 +89,7 @@ def test_a_license_that_nobody_knows_is_not_made_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_it_is_valid_by_the_schema_of_cyclonedx(name: str) -> None:
+def test_list_is_valid_cyclonedx(name: str) -> None:
     valid = JsonStrictValidator(SchemaVersion.V1_6)
     assert valid.validate_str(json.dumps(listed(name))) is None
     assert valid.validate_str(json.dumps(listed(name) | {"bomFormat": "other"})) is not None
