@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
         ("", False),
     ],
 )
-def test_only_where_nothing_else_can_be_taken_are_files_left_out(expression: str, alone: bool) -> None:
+def test_files_are_left_out_only_if_process_tests_alone_are_selected(expression: str, alone: bool) -> None:
     assert takes_processes_alone(expression) == alone
 
 
@@ -50,7 +50,7 @@ def collected(folder: Path, content: str, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_test_that_would_be_missed_is_refused_where_all_are_collected(tmp_path: Path) -> None:
+def test_hidden_marker_is_refused_in_a_full_run(tmp_path: Path) -> None:
     hidden = "import pytest\npytestmark = getattr(pytest.mark, 'serv' + 'ers')\ndef test_it():\n    pass\n"
     assert "test_one.py::test_it has a marker that neither" in collected(tmp_path, hidden)
 

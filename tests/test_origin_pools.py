@@ -84,7 +84,7 @@ async def test_a_pool_for_each_origin_closes_none_that_is_in_use() -> None:
     )
 
 
-async def test_a_reset_is_the_servers() -> None:
+async def test_server_reset_is_not_closed_here() -> None:
     async with _serving(_Resets) as url, httpx.AsyncClient(transport=PoolPerOrigin()) as client:
         with pytest.raises(httpx.ReadError) as raised:
             await client.get(url)

@@ -16,7 +16,7 @@ from tests import roles
 LITTLE = "tests.little_role"
 
 
-def test_it_has_its_own_environment_folder_and_input_and_ends_as_an_interpreter_does(tmp_path: Path) -> None:
+def test_role_has_own_environment_folder_input_and_normal_end(tmp_path: Path) -> None:
     done = roles.run(LITTLE, "says", env={"WORD": "a"}, cwd=tmp_path, input="hello")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"environ({{'WORD': 'a'}}) {tmp_path} hello\nits last thread\nat its end\n"
@@ -26,7 +26,7 @@ def test_it_has_its_own_environment_folder_and_input_and_ends_as_an_interpreter_
     ("what", "status", "said"),
     [("exits", 3, ""), ("refuses", 1, "no, and why\n"), ("fails", 1, "ValueError: so it ends\n")],
 )
-def test_its_status_and_words_are_those_of_python(what: str, status: int, said: str) -> None:
+def test_role_status_and_output_match_python(what: str, status: int, said: str) -> None:
     forked = roles.run(LITTLE, what)
     plain = subprocess.run([sys.executable, "-m", LITTLE, what], capture_output=True, text=True, check=False)
     assert (forked.returncode, plain.returncode) == (status, status)
@@ -35,7 +35,7 @@ def test_its_status_and_words_are_those_of_python(what: str, status: int, said: 
     assert plain.stderr.endswith(said)
 
 
-def test_it_is_waited_for_and_killed_as_any_process(tmp_path: Path) -> None:
+def test_role_can_be_awaited_and_killed(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as log:
         one = roles.start(LITTLE, "stays", stdout=log, start_new_session=True)
         other = roles.start(LITTLE, "stays", stdout=log)
@@ -56,7 +56,7 @@ def test_it_is_waited_for_and_killed_as_any_process(tmp_path: Path) -> None:
         other.kill()
 
 
-def test_whoever_dies_takes_its_roles_along(tmp_path: Path) -> None:
+def test_roles_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     program = (
         f"from tests import roles; print(roles.start('{LITTLE}', 'stays').pid, flush=True); import os; os._exit(0)"
     )

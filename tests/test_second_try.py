@@ -37,14 +37,14 @@ def ran(folder: Path, *options: str, **files: str) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("options", sampled([(), ("-n", "2")], keep=[()]), ids=["one process", "two"])
-def test_what_passes_alone_is_named_and_lets_the_run_pass(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_failure_that_passes_alone_is_named_and_run_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
     status, said = ran(tmp_path, *options, first=AT_FIRST, sound=SOUND)
     assert status == 0
     assert said[0].startswith("failed beside others and passed alone")
     assert said[1:] == ["  test_first.py::test_at_first"]
 
 
-def test_what_fails_twice_fails_the_run(tmp_path: Path) -> None:
+def test_second_failure_fails_the_run(tmp_path: Path) -> None:
     status, said = ran(tmp_path, first=AT_FIRST, always=ALWAYS)
     assert status == 1
     assert said == ["failed again, alone:", "  test_always.py::test_always"], "and what passed alone is not among them"
@@ -62,7 +62,7 @@ def test_without_a_failure_nothing_is_added(tmp_path: Path) -> None:
     assert "tried" not in "".join(said)
 
 
-def test_what_cannot_be_collected_is_not_tried_again(tmp_path: Path) -> None:
+def test_collection_error_is_not_retried(tmp_path: Path) -> None:
     status, said = ran(tmp_path, broken="import nothing_of_that_name\n", sound=SOUND)
     assert status == pytest.ExitCode.INTERRUPTED
     assert "tried" not in "".join(said)
