@@ -82,7 +82,7 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
     authenticator, database = services.authenticator, services.database
 
     @router.post("/v1/artifacts", status_code=201, openapi_extra=_TAKES)
-    async def bring(request: Request, who: Annotated[Principal, Depends(authenticator.writer)]) -> Response:
+    async def store_artifact(request: Request, who: Annotated[Principal, Depends(authenticator.writer)]) -> Response:
         """Upload an adapter's files, or name their address. 201 if the content is new to the tenant, else 200."""
         ingesting = services.ingesting
         if ingesting is None:

@@ -44,13 +44,13 @@ async def offer(
         async with asyncio.TaskGroup() as group:
             while next_s < began_s + seconds:
                 await asyncio.sleep(max(0.0, next_s - time.monotonic()))
-                group.create_task(_ask(client, popularity.draw(), began_s, samples))
+                group.create_task(_send_request(client, popularity.draw(), began_s, samples))
                 next_s += rng.expovariate(rate_per_s)
                 tell(len(samples))
     return samples
 
 
-async def _ask(client: httpx.AsyncClient, number: int, began_s: float, samples: list[Sample]) -> None:
+async def _send_request(client: httpx.AsyncClient, number: int, began_s: float, samples: list[Sample]) -> None:
     body = {
         "model": model_of(number),
         "messages": [{"role": "user", "content": "Tell me about the sea, the sky and all that lies between them."}],

@@ -143,16 +143,16 @@ class FakeEngine(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._parser.get_method() == b"GET":
-            self._tell()
+            self._answer_get()
         elif any(mark in self._first or mark in self._tail for mark in _STREAMS):
             self._open = True
             self._replica.pace.open += 1
             prefill_ms = self._replica.pace.prefill_ms
             if prefill_ms:  # as in vLLM, the head is sent immediately and nothing else before the first token
                 self._write(STREAM_HEAD)
-                asyncio.get_running_loop().call_later(prefill_ms / 1000, self._begin, b"")
+                asyncio.get_running_loop().call_later(prefill_ms / 1000, self._begin_stream, b"")
             else:
-                self._begin(STREAM_HEAD)
+                self._begin_stream(STREAM_HEAD)
         else:
             self._write(ANSWER)
 
@@ -166,7 +166,7 @@ class FakeEngine(asyncio.Protocol):
             self._replica.leave(self)
             self._done()
 
-    def _begin(self, head: bytes) -> None:
+    def _begin_stream(self, head: bytes) -> None:
         if self._open:
             self._events_left = self._replica.pace.events
             self._write(head + self._replica.pace.chunk)
@@ -177,7 +177,7 @@ class FakeEngine(asyncio.Protocol):
             self._open = False
             self._replica.pace.open -= 1
 
-    def _tell(self) -> None:
+    def _answer_get(self) -> None:
         pace = self._replica.pace
         pace.change(dict(parse_qsl(urlsplit(self._url.decode()).query)))
         self._write(_answer(json.dumps(_METADATA | {"open": pace.open}).encode()))

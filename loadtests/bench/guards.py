@@ -150,8 +150,8 @@ def _works(without: Without) -> dict[str, Callable[[], object]]:
         for name, size_bytes in _REQUEST_BYTES.items():
             bare = without.bare()
             wire = request(bare.target, body(size_bytes))
-            found[name] = lambda bare=bare, wire=wire: bare.whole(wire)  # type: ignore[misc]
-        stream = without.bare().begin()
+            found[name] = lambda bare=bare, wire=wire: bare.serve_whole_request(wire)  # type: ignore[misc]
+        stream = without.bare().begin_stream()
         found[_CHUNK] = lambda: stream.data_received(engine.EVENT_CHUNK)
     return found
 

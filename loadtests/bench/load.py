@@ -54,7 +54,7 @@ class Client(asyncio.Protocol):
         if self._warming:
             self._write(b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % self._warm_path)
         else:
-            self._ask()
+            self._send_next()
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -77,9 +77,9 @@ class Client(asyncio.Protocol):
             self.done.set_result(None)
             self._transport.close()
         else:
-            self._ask()
+            self._send_next()
 
-    def _ask(self) -> None:
+    def _send_next(self) -> None:
         self._asked_s = time.perf_counter()
         self._write(next(self._requests))
 
@@ -142,7 +142,7 @@ async def hold_streams(target: Target, body: bytes, count: int) -> list[HeldStre
     return streams
 
 
-async def tell_engines(port: int, **pace: float) -> int:
+async def set_engine_pace(port: int, **pace: float) -> int:
     """Change the fake fleet's behaviour (`engine.Pace`) and return the number of its open requests."""
     query = "&".join(f"{name}={value:f}" for name, value in pace.items())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

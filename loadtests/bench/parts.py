@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from loadtests.bench.load import HeldStream, Tally, Target, closed_loop, hold_streams, tell_engines
+from loadtests.bench.load import HeldStream, Tally, Target, closed_loop, hold_streams, set_engine_pace
 from loadtests.bench.processes import cpu_of_all_us, resident_of_all_kib
 
 Figures = dict[str, float]
@@ -80,7 +80,7 @@ def _per_request(size_bytes: int, name: str) -> Callable[[Rig], Awaitable[Figure
 
 def _per_chunk(streams: int, interval_ms: float, name: str) -> Callable[[Rig], Awaitable[Figures]]:
     async def measure(rig: Rig) -> Figures:
-        await tell_engines(rig.engine_port, events=_ENDLESS, interval_ms=interval_ms)
+        await set_engine_pace(rig.engine_port, events=_ENDLESS, interval_ms=interval_ms)
         held = await hold_streams(rig.target, body(1024, stream=True), min(streams, rig.streams))
         await _all_begun(held)
         await asyncio.sleep(_WARM_S)
@@ -112,7 +112,7 @@ async def _round_trip(rig: Rig) -> Figures:
 
 async def _memory(rig: Rig) -> Figures:
     await _warm_up(rig)
-    await tell_engines(rig.engine_port, events=_ENDLESS, interval_ms=1000)
+    await set_engine_pace(rig.engine_port, events=_ENDLESS, interval_ms=1000)
     before_kib = resident_of_all_kib(rig.pids)
     held = await hold_streams(rig.target, body(1024, stream=True), rig.streams)
     await _all_begun(held)
@@ -125,7 +125,7 @@ async def _memory(rig: Rig) -> Figures:
 async def _leaving(rig: Rig) -> Figures:
     """Measure the time until the engine's requests are closed after clients left during prefill."""
     await _warm_up(rig)
-    await tell_engines(rig.engine_port, events=_ENDLESS, interval_ms=50, prefill_ms=3000 * _LEFT_S)
+    await set_engine_pace(rig.engine_port, events=_ENDLESS, interval_ms=50, prefill_ms=3000 * _LEFT_S)
     held = await hold_streams(rig.target, body(1024, stream=True), 20)
     await _until_open(rig, len(held), _OPENED_S)
     left_s = time.perf_counter()
@@ -133,7 +133,7 @@ async def _leaving(rig: Rig) -> Figures:
         stream.transport.close()
     await _until_open(rig, 0, _LEFT_S)
     told_s = time.perf_counter() - left_s
-    await tell_engines(rig.engine_port, prefill_ms=0)
+    await set_engine_pace(rig.engine_port, prefill_ms=0)
     return {"leaving_s": min(told_s, _LEFT_S)}
 
 
@@ -141,14 +141,14 @@ async def _stalled(rig: Rig) -> Figures:
     """Measure the growth of the gateway's memory while a client stops reading and its engine writes 17 MB/s."""
     await _warm_up(rig)
     before_kib = resident_of_all_kib(rig.pids)
-    await tell_engines(rig.engine_port, events=_ENDLESS, interval_ms=1, burst=64)
+    await set_engine_pace(rig.engine_port, events=_ENDLESS, interval_ms=1, burst=64)
     held = await hold_streams(rig.target, body(1024, stream=True), 1)
     await _all_begun(held)
     held[0].transport.pause_reading()  # type: ignore[attr-defined]
     await asyncio.sleep(_STALLED_S)
     grown_kib = resident_of_all_kib(rig.pids) - before_kib
     await _release(rig, held)
-    await tell_engines(rig.engine_port, burst=1)
+    await set_engine_pace(rig.engine_port, burst=1)
     return {"stalled_kib": max(0, grown_kib)}
 
 
@@ -195,6 +195,6 @@ async def _release(rig: Rig, held: list[HeldStream]) -> int:
 async def _until_open(rig: Rig, count: int, within_s: float) -> None:
     """Wait until the engines have `count` open requests, or until the time is over."""
     for _ in range(int(within_s / 0.01)):
-        if await tell_engines(rig.engine_port) == count:
+        if await set_engine_pace(rig.engine_port) == count:
             return
         await asyncio.sleep(0.01)

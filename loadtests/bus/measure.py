@@ -131,12 +131,12 @@ async def _sent_once(
 
 def heard_cost(server: Server, replicas: int, per_s: float, seconds: float) -> Heard:
     """Measure the gateway's own feed at `per_s` heartbeats a second, with all replicas known."""
-    return uvloop.run(_hear(server, replicas, per_s, seconds))
+    return uvloop.run(_receive_heartbeats(server, replicas, per_s, seconds))
 
 
-async def _hear(server: Server, replicas: int, per_s: float, seconds: float) -> Heard:
+async def _receive_heartbeats(server: Server, replicas: int, per_s: float, seconds: float) -> Heard:
     async with ValkeyBus(server.url) as bus:
-        server.keep(messages.heartbeat(number, 0) for number in range(replicas))
+        server.store_heartbeats(messages.heartbeat(number, 0) for number in range(replicas))
         gateway = Gateway(
             make_services(
                 pepper=b"m" * 32, limits=Limits(), metrics=Metrics(), clock=time.monotonic, wall_clock=time.time

@@ -35,7 +35,7 @@ class Server:
         stats = self.client.info("stats")
         return int(stats["total_net_input_bytes"]), int(stats["total_net_output_bytes"])
 
-    def keep(self, known: Iterable[Heartbeat]) -> None:
+    def store_heartbeats(self, known: Iterable[Heartbeat]) -> None:
         """Store whole heartbeats under their keys, where a new subscriber reads them."""
         with self.client.pipeline(transaction=False) as pipeline:
             for heartbeat in known:

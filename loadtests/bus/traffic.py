@@ -63,7 +63,7 @@ def loads(fleet: Fleet, costs: Costs) -> list[Load]:
 
 def _heartbeats(fleet: Fleet, costs: Costs) -> Load:
     per_s = fleet.replicas / HEARTBEAT_INTERVAL_S
-    return _told("heartbeats", per_s, costs.heartbeat, fleet.gateways + _REGISTRY, costs.heard.gateway_us)
+    return _published_load("heartbeats", per_s, costs.heartbeat, fleet.gateways + _REGISTRY, costs.heard.gateway_us)
 
 
 def _leases(fleet: Fleet, costs: Costs) -> Load:
@@ -83,19 +83,19 @@ def _leases(fleet: Fleet, costs: Costs) -> Load:
 def _homes(fleet: Fleet, costs: Costs) -> Load:
     """Return the load of session homes in batches of the measured size; another size costs nearly the same."""
     per_s = fleet.requests_per_s * fleet.exceptions_ratio / costs.homes_each
-    return _told("session homes", per_s, costs.homes, fleet.gateways, costs.homes_received_us)
+    return _published_load("session homes", per_s, costs.homes, fleet.gateways, costs.homes_received_us)
 
 
 def _prefixes(fleet: Fleet, costs: Costs) -> list[Load]:
     asks = fleet.gateways * fleet.pools / ASK_INTERVAL_S
     deltas = fleet.replicas * fleet.deltas_per_s
     return [
-        _told("prefix asks", asks, costs.ask, fleet.replicas, 0.0),
-        _told("prefix deltas", deltas, costs.delta, fleet.gateways, costs.delta_received_us),
+        _published_load("prefix asks", asks, costs.ask, fleet.replicas, 0.0),
+        _published_load("prefix deltas", deltas, costs.delta, fleet.gateways, costs.delta_received_us),
     ]
 
 
-def _told(what: str, per_s: float, sent: Sent, subscribers: int, received_us: float) -> Load:
+def _published_load(what: str, per_s: float, sent: Sent, subscribers: int, received_us: float) -> Load:
     return Load(
         what,
         per_s,

@@ -46,7 +46,7 @@ async def offer(
         await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
         sample = Sample(each, time.monotonic() - began_s, returned_from=former)
         samples.append(sample)
-        await _ask(fleet, sample)
+        await _send_request(fleet, sample)
         tries_left = each.tries_left - (former is not None)
         if sample.retry_after_s is not None and tries_left > 0:
             await one(each, time.monotonic() - began_s + sample.retry_after_s, sample)
@@ -61,7 +61,7 @@ async def offer(
     return samples
 
 
-async def _ask(fleet: LiveFleet, sample: Sample) -> None:
+async def _send_request(fleet: LiveFleet, sample: Sample) -> None:
     began_s, head, tail = time.monotonic(), b"", b""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_ANSWER_S):

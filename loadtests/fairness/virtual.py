@@ -91,7 +91,7 @@ class VirtualFleet:
     def run(self, asked: Sequence[VirtualRequest], until_s: float) -> list[VirtualRequest]:
         """Send the requests and run until `until_s`. Return all requests, repetitions of rejected ones included."""
         for each in asked:
-            self._come_later(each)
+            self._arrive_later(each)
         self._send_heartbeat(0.0)
         self._sweep(0.0)
         while self._events and self._events[0][0] <= until_s:
@@ -103,10 +103,10 @@ class VirtualFleet:
         self._number += 1
         heapq.heappush(self._events, (when_s, self._number, happens))
 
-    def _come_later(self, asked: VirtualRequest) -> None:
-        self._at(asked.at_s, lambda now_s: self._come(asked, now_s))
+    def _arrive_later(self, asked: VirtualRequest) -> None:
+        self._at(asked.at_s, lambda now_s: self._arrive(asked, now_s))
 
-    def _come(self, asked: VirtualRequest, now_s: float) -> None:
+    def _arrive(self, asked: VirtualRequest, now_s: float) -> None:
         self.all.append(asked)
         if self.admission is None:
             self._dispatch(asked, now_s)
@@ -131,7 +131,7 @@ class VirtualFleet:
         if asked.tries_left:
             self._number += 1
             back_s = now_s + retry_after_s(refuse.after_s, f"{asked.tenant}-{self._number}")
-            self._come_later(
+            self._arrive_later(
                 VirtualRequest(
                     back_s, asked.tenant, asked.prompt_tokens, asked.output_tokens, asked.band, asked.weight,
                     asked.tries_left - 1, content=asked.content, returned_from=asked,

@@ -86,13 +86,13 @@ class StoreProxy:
 
     def break_for(self, seconds: float) -> None:
         """Answer 503 for `seconds`."""
-        self._ask(("break", seconds))
+        self._send_command(("break", seconds))
 
     def counts(self) -> tuple[int, int]:
         """Return the bytes that the store sent and the requests that were answered 503, so far."""
-        return self._ask(("counts", 0.0))
+        return self._send_command(("counts", 0.0))
 
-    def _ask(self, what: tuple[str, float]) -> tuple[int, int]:
+    def _send_command(self, what: tuple[str, float]) -> tuple[int, int]:
         self._pipe.send(what)
         counts: tuple[int, int] = self._pipe.recv()
         return counts

@@ -64,7 +64,7 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def ask(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Reply:
+    def post_json(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Reply:
         """POST JSON, streamed if the body asks for it; raise WrongAnswer or Unreachable."""
         sent = {"Content-Type": "application/json"} | (headers or {})
         return self.send("POST", path, json.dumps(body).encode(), sent, body if body.get("stream") else None)

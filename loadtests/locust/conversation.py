@@ -42,7 +42,7 @@ class Conversation:
     def __post_init__(self) -> None:
         self._append("system", self.system)
 
-    def ask(self, question: str, answer_tokens: int) -> list[Message] | None:
+    def next_turn(self, question: str, answer_tokens: int) -> list[Message] | None:
         """Return the next turn's messages, or None if the conversation is over."""
         needed = self._tokens + tokens_at_most(question) + answer_tokens
         if self.turns_left <= 0 or needed > self.window_tokens:
@@ -51,7 +51,7 @@ class Conversation:
         self._append("user", question)
         return list(self.messages)
 
-    def answered(self, text: str) -> None:
+    def add_answer(self, text: str) -> None:
         self._append("assistant", text or ".")
 
     def _append(self, role: str, content: str) -> None:

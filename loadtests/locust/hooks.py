@@ -65,7 +65,7 @@ def options(parser: LocustArgumentParser) -> None:
 
 
 @events.init.add_listener
-def begin(environment: Environment, **_: Any) -> None:
+def prepare_run(environment: Environment, **_: Any) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     _thresholds(environment)  # invalid thresholds end the run before any load
     try:

@@ -56,12 +56,12 @@ class TenantUser(User):
         asked = {"model": model, **body, "stream": stream}
         if stream:
             asked["stream_options"] = {"include_usage": True}
-        reply = self.ask("stream" if stream else "whole", name, CHAT, asked, headers, self.said)
+        reply = self.send_request("stream" if stream else "whole", name, CHAT, asked, headers, self.count_tokens)
         if reply is None:
             return None
         return "".join(reply.stream.text) if reply.stream is not None else text_of_whole(whole(reply.body, None))
 
-    def ask(
+    def send_request(
         self,
         kind: str,
         name: str,
@@ -79,14 +79,14 @@ class TenantUser(User):
         for tries in range(1, self.tries + 1):
             began_s = time.perf_counter()
             try:
-                reply = self.client.ask(path, body, headers)
+                reply = self.client.post_json(path, body, headers)
                 step = next_step(reply.status, reply.headers.get("retry-after"), reply.code, tries, self.tries)
                 tokens = check(reply, body) if step.what == "answered" else 0
             except (WrongAnswer, Unreachable) as error:
-                self.ended(kind, name, time.perf_counter() - began_s, error)
+                self.record_end(kind, name, time.perf_counter() - began_s, error)
                 return None
             if step.what in ("wait", "give_up"):
-                self.refused(name, reply)
+                self.record_refusal(name, reply)
             if step.what == "wait":
                 (pause or self._pause)(step.wait_s)
                 waited_s += step.wait_s
@@ -101,9 +101,9 @@ class TenantUser(User):
             self._beside(measured.GAVE_UP, name, None)
             return None
         if what == "fail":
-            self.ended(kind, name, reply.took_s, Unreachable(why))
+            self.record_end(kind, name, reply.took_s, Unreachable(why))
             return None
-        self.ended(kind, name, reply.took_s, None, len(reply.body))
+        self.record_end(kind, name, reply.took_s, None, len(reply.body))
         if tokens:
             self._beside(measured.TOKENS, name, None, tokens)
         if reply.degraded:
@@ -114,14 +114,14 @@ class TenantUser(User):
                 self._beside("gap", name, gap_s)
         return reply
 
-    def said(self, reply: Reply, body: dict[str, Any]) -> int:
+    def count_tokens(self, reply: Reply, body: dict[str, Any]) -> int:
         return (
             reply.stream.tokens
             if reply.stream is not None
             else tokens_of(whole(reply.body, reply.answering(body["model"])))
         )
 
-    def ended(self, kind: str, name: str, seconds: float, error: Exception | None, size: int = 0) -> None:
+    def record_end(self, kind: str, name: str, seconds: float, error: Exception | None, size: int = 0) -> None:
         self.environment.events.request.fire(
             request_type=kind,
             name=name,
@@ -131,7 +131,7 @@ class TenantUser(User):
             context={},
         )
 
-    def refused(self, name: str, reply: Reply) -> None:
+    def record_refusal(self, name: str, reply: Reply) -> None:
         self._beside(measured.REFUSED, f"{name} {reply.status} {reply.code}", reply.took_s)
 
     def _beside(self, kind: str, name: str, seconds: float | None, size: int = 0) -> None:

@@ -102,7 +102,7 @@ class Fleet:
     def usage_log(self, number: int) -> Path:
         return self.folder / f"usage-{number}.log"
 
-    def said(self, words: str) -> int:
+    def count_in_logs(self, words: str) -> int:
         """Return how often `words` occur in the gateways' logs."""
         logs = [self.folder / f"gateway-{number}.log" for number in range(self.gateways)]
         return sum(log.read_text(errors="replace").count(words) for log in logs)

@@ -76,7 +76,7 @@ async def run(fleet: Fleet, seconds: float, factor: float, outage: bool, say: Ca
         "least minute / limit, by when it was sent": _ratio(admitted.least, limit),
         "most minute / limit, by when it was sent": _ratio(admitted.most, limit),
         "carried in at most / limit": _ratio(_carried_in(answers, start_s, start_s + seconds), limit),
-        "touch lost": fleet.said("limits are kept without the bus"),
+        "touch lost": fleet.count_in_logs("limits are kept without the bus"),
         "first minute / limit": _ratio(sum(n for at, n in delivered if at <= start_s + 60.0), limit),
         "bound / limit": 1 + (2 if outage else 1) * burst / limit,
         "leases at most / limit": burst / limit,
@@ -100,11 +100,11 @@ async def _offer(fleet: Fleet, seconds: float, per_s: float, answers: list[Answe
                 max_tokens=rng.randint(_LEAST_TOKENS, _MOST_TOKENS),
                 stream=rng.random() < 0.5,
             )
-            group.create_task(_keep(ask, answers))
+            group.create_task(_send_and_record(ask, answers))
             next_s += rng.expovariate(per_s)
 
 
-async def _keep(ask: Ask, answers: list[Answer]) -> None:
+async def _send_and_record(ask: Ask, answers: list[Answer]) -> None:
     answers.append(await send(ask))
 
 

@@ -96,12 +96,12 @@ def _plan(arguments: argparse.Namespace, name: TraceName) -> Plan:
 
 
 def _sweep(name: TraceName, shape: virtual.Shape) -> list[capacity.Point]:
-    def asked(rate_per_s: float, seconds: float) -> list[trace.TraceRequest]:
+    def requests_at(rate_per_s: float, seconds: float) -> list[trace.TraceRequest]:
         if name == "lora":
             return _faster(trace.lora(seconds * _LORA_COMPRESSION, rate_per_s / _LORA_COMPRESSION), _LORA_COMPRESSION)
         return [each for each in _faster(_mooncake(), rate_per_s / trace.MOONCAKE_PER_S) if each.at_s < seconds]
 
-    return capacity.sweep(asked, _RATES_PER_S[name], shape)
+    return capacity.sweep(requests_at, _RATES_PER_S[name], shape)
 
 
 def _faster(asked: list[trace.TraceRequest], compression: float) -> list[trace.TraceRequest]:
@@ -164,10 +164,10 @@ async def _replay_all(
     running: dict[LiveRouterName, fleets.Fleet], asked: list[trace.TraceRequest], speed: float
 ) -> dict[LiveRouterName, list[live.Sample]]:
     def tell_of(router: LiveRouterName) -> Callable[[str], None]:
-        def tell(text: str) -> None:
+        def write_progress(text: str) -> None:
             sys.stderr.write(f"{router}: {text}\n")
 
-        return tell
+        return write_progress
 
     async with asyncio.TaskGroup() as group:
         tasks = {

@@ -97,13 +97,13 @@ async def replay(
         for number, each in enumerate(asked):
             at_s = each.at_s / compression
             await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
-            group.create_task(_ask(url, _request(url, api_key, each), at_s, samples))
+            group.create_task(_send_request(url, _request(url, api_key, each), at_s, samples))
             if number % 200 == 0:
                 tell(f"{number} of {len(asked)} sent, {len(samples)} answered")
     return samples
 
 
-async def _ask(url: str, request: bytes, at_s: float, samples: list[Sample]) -> None:
+async def _send_request(url: str, request: bytes, at_s: float, samples: list[Sample]) -> None:
     began_s, first_s, head, tail = time.monotonic(), 0.0, b"", b""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_TIMEOUT_S):

@@ -78,7 +78,7 @@ class Replay:
         began_s = 60.0 if any(each.adapter is not None for each in asked) else 0.0
         for each in asked:
             at_s = began_s + each.at_s / compression
-            self.at(at_s, lambda each=each, at_s=at_s: self._ask(each, at_s, at_s - began_s))  # type: ignore[misc]
+            self.at(at_s, lambda each=each, at_s=at_s: self._route_or_wait(each, at_s, at_s - began_s))  # type: ignore[misc]
         self._send_heartbeat()
         while self._events and len(self.samples) < len(asked):
             self.now_s, _, call = heapq.heappop(self._events)
@@ -93,11 +93,11 @@ class Replay:
         """Return each engine's share of the time in which it computed."""
         return {engine.id: round(engine.busy_s / self.now_s, 3) for engine in self._engines.values()}
 
-    def _ask(self, asked: TraceRequest, since_s: float, at_s: float) -> None:
+    def _route_or_wait(self, asked: TraceRequest, since_s: float, at_s: float) -> None:
         decision = self._decide(asked)
         if isinstance(decision, NoReplica):
             request = RouteRequest(_name(asked), True, 0, "")
-            self.cold.wait(request, lambda: self._ask(asked, since_s, at_s))
+            self.cold.wait(request, lambda: self._route_or_wait(asked, since_s, at_s))
             return
         engine = self._engines[decision.replica.id]
         prompt = [block * BLOCK + at + 1 for block in asked.blocks for at in range(BLOCK)]

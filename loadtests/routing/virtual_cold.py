@@ -51,7 +51,7 @@ class VirtualCold:
             load.waiters.append(then)
             return
         self._loads[request.engine_name] = _Load(request, [then])
-        self._ask(request.engine_name)
+        self._request_load(request.engine_name)
 
     def copy(self, name: EngineName, replica_id: ReplicaId) -> None:
         now_s = self._clock.now_s
@@ -74,9 +74,9 @@ class VirtualCold:
         """Request the adapter from another replica, because this one has no room."""
         self._copies.pop(name, None)
         if name in self._loads:
-            self._ask(name)
+            self._request_load(name)
 
-    def _ask(self, name: EngineName) -> None:
+    def _request_load(self, name: EngineName) -> None:
         load = self._loads.get(name)
         if load is None:
             return
@@ -84,7 +84,7 @@ class VirtualCold:
         found = self._choice(load.request, pool, self._policy, self._load, load.asked)
         if isinstance(found, NoReplica):
             load.asked.clear()
-            self._clock.at(self._clock.now_s + load.pause_s, lambda: self._ask(name))
+            self._clock.at(self._clock.now_s + load.pause_s, lambda: self._request_load(name))
             load.pause_s = min(_LONGEST_PAUSE_S, 2 * load.pause_s)
             return
         load.asked.add(found.id)

@@ -39,9 +39,9 @@ class Gateways:
         self._folder, self._port, self._case = folder, port, case
         folder.mkdir(exist_ok=True)
         self.count = self.unspooled = 0
-        self.begin()
+        self.start_gateway()
 
-    def begin(self) -> None:
+    def start_gateway(self) -> None:
         case = self._case
         arguments = [self._folder, self._port, self.count, case.seconds, case.spool_bytes, case.rows_per_s]
         command = [sys.executable, "-m", "loadtests.traces.gateway_process", *map(str, arguments)]
@@ -120,7 +120,7 @@ def killed_gateways(scene: Scene) -> None:
     for _ in range(4):
         time.sleep(random.uniform(0.6, 2.0))
         scene.gateways.kill()
-        scene.gateways.begin()
+        scene.gateways.start_gateway()
 
 
 def both_killed(scene: Scene) -> None:

@@ -49,7 +49,7 @@ async def lane(folder: Path) -> None:
 
 def _asking(bare: Bare) -> Callable[[], object]:
     request_bytes = request(bare.target, body(1024))
-    return lambda: bare.whole(request_bytes)
+    return lambda: bare.serve_whole_request(request_bytes)
 
 
 def _alternating(works: dict[str, Callable[[], object]]) -> dict[str, float]:

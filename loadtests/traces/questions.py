@@ -27,7 +27,7 @@ def questions(folder: Path, rows: int) -> None:
         _fill(store, rows)
         now_s = time.time()
         some = search(store, Search(now_s - 3 * _DAY_S, limit=1))[0]
-        for name, ask in _asked(store, some, now_s).items():
+        for name, ask in _queries(store, some, now_s).items():
             times_ms = []
             for _ in range(_TRIES):
                 began_s = time.monotonic()
@@ -52,7 +52,7 @@ def _fill(store: TraceStore, rows: int) -> None:
     print(f"on disk {on_disk['b'] / on_disk['n']:.0f} bytes a row, {on_disk['p']} parts")
 
 
-def _asked(store: TraceStore, some: TraceRow, now_s: float) -> dict[str, Callable[[], int]]:
+def _queries(store: TraceStore, some: TraceRow, now_s: float) -> dict[str, Callable[[], int]]:
     """Return the queries by label; each returns its number of rows."""
     hour_s, day_s, week_s = now_s - _HOUR_S, now_s - _DAY_S, now_s - _WEEK_S
     searches = {

@@ -22,7 +22,7 @@ def _calls(replicas: int) -> dict[str, int]:
     bare = Bare(replicas)
     requests = [request(bare.target, body(1024, variant)) for variant in range(REQUESTS)]
     for number in range(REQUESTS * replicas):
-        bare.whole(requests[number % REQUESTS])
+        bare.serve_whole_request(requests[number % REQUESTS])
     found: dict[str, int] = {}
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -33,7 +33,7 @@ def _calls(replicas: int) -> dict[str, int]:
     sys.setprofile(count)
     try:
         for request_bytes in requests:
-            bare.whole(request_bytes)
+            bare.serve_whole_request(request_bytes)
     finally:
         sys.setprofile(None)
     return found

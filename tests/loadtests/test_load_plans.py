@@ -14,21 +14,21 @@ from loadtests.popularity import Popularity
 def test_each_turn_begins_with_all_of_the_one_before() -> None:
     talk, before = Conversation("a", "be kind", 4, 2048), []
     for turn in range(4):
-        messages = talk.ask(f"question {turn}", 32)
+        messages = talk.next_turn(f"question {turn}", 32)
         assert messages is not None and messages[: len(before)] == before
-        talk.answered(f"answer {turn}")
+        talk.add_answer(f"answer {turn}")
         before = [*messages, {"role": "assistant", "content": f"answer {turn}"}]
-    assert talk.ask("one more", 32) is None
+    assert talk.next_turn("one more", 32) is None
 
 
 def test_a_conversation_ends_before_its_context_is_full() -> None:
     talk, rng = Conversation("a", "be kind", 1000, 512), random.Random(1)
     for _ in range(1000):
-        messages = talk.ask(words(rng, 30), 64)
+        messages = talk.next_turn(words(rng, 30), 64)
         if messages is None:
             break
         assert sum(tokens_at_most(message["content"]) for message in messages) + 64 <= 512
-        talk.answered(words(rng, 40))
+        talk.add_answer(words(rng, 40))
     else:
         raise AssertionError("it never ended")
 

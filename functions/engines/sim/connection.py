@@ -32,13 +32,13 @@ class OpenProtocol(GuardedHttp):
             self.on_lost()
 
 
-class EngineConnection:
+class ClientConnection:
     def __init__(self, protocol: OpenProtocol) -> None:
         self._protocol = protocol
         self._transport = protocol.transport
 
     @classmethod
-    def from_scope(cls, scope: MutableMapping[str, Any]) -> "EngineConnection":
+    def from_scope(cls, scope: MutableMapping[str, Any]) -> "ClientConnection":
         protocol = client_of(scope)
         assert isinstance(protocol, OpenProtocol)
         return cls(protocol)

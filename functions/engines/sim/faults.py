@@ -11,7 +11,7 @@ from random import Random
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from functions.engines.sim.connection import EngineConnection
+from functions.engines.sim.connection import ClientConnection
 
 
 class Malformed(StrEnum):
@@ -107,7 +107,7 @@ class Writer:
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
-    def __init__(self, connection: EngineConnection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
 
     def event(self, data: bytes) -> None:
@@ -120,7 +120,7 @@ class Writer:
 class BrokenWriter(Writer):
     """Writer that breaks events in one way."""
 
-    def __init__(self, connection: EngineConnection, kind: Malformed) -> None:
+    def __init__(self, connection: ClientConnection, kind: Malformed) -> None:
         super().__init__(connection)
         self._events = 0
         self._held = b""
@@ -179,5 +179,5 @@ class BrokenWriter(Writer):
             self._connection.write_chunk(self._held)
 
 
-def writer_for(connection: EngineConnection, kind: Malformed | None) -> Writer:
+def writer_for(connection: ClientConnection, kind: Malformed | None) -> Writer:
     return Writer(connection) if kind is None else BrokenWriter(connection, kind)

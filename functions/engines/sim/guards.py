@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from functions.engines.sim.connection import EngineConnection
+from functions.engines.sim.connection import ClientConnection
 from functions.engines.sim.faults import FaultBox
 
 _CONTROL_PREFIX = "/sim/"
@@ -54,14 +54,14 @@ class FaultGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         spared = scope["type"] != "http" or scope["path"].startswith(_CONTROL_PREFIX)
         if not spared and self._faults.now.reset_connections:
-            EngineConnection.from_scope(scope).reset()
+            ClientConnection.from_scope(scope).reset()
         elif not spared and self._faults.now.hang:
-            await _until_left(EngineConnection.from_scope(scope))
+            await _until_left(ClientConnection.from_scope(scope))
         else:
             await self._app(scope, receive, send)
 
 
-async def _until_left(connection: EngineConnection) -> None:
+async def _until_left(connection: ClientConnection) -> None:
     left = asyncio.Event()
     connection.set_lost_callback(left.set)
     if not connection.closing:

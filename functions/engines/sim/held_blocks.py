@@ -5,7 +5,7 @@ from typing import NamedTuple
 from functions.engines.sim.blocks import BlockPool
 
 
-class Held(NamedTuple):
+class HeldTransfer(NamedTuple):
     blocks: list[int]
     tokens: int
     cached_tokens: int
@@ -18,15 +18,15 @@ class HeldBlocks:
     def __init__(self, pool: BlockPool, lease_s: float) -> None:
         self._pool = pool
         self._lease_s = lease_s
-        self._held: dict[str, Held] = {}  # oldest first
+        self._held: dict[str, HeldTransfer] = {}  # oldest first
 
     def __len__(self) -> int:
         return len(self._held)
 
     def hold(self, name: str, blocks: list[int], tokens: int, cached_tokens: int, now_s: float) -> None:
-        self._held[name] = Held(blocks, tokens, cached_tokens, now_s + self._lease_s)
+        self._held[name] = HeldTransfer(blocks, tokens, cached_tokens, now_s + self._lease_s)
 
-    def find(self, name: str) -> "Held | None":
+    def find(self, name: str) -> "HeldTransfer | None":
         return self._held.get(name)
 
     def read(self, name: str, now_s: float) -> int:

@@ -22,7 +22,7 @@ import uvicorn
 
 from functions.engines.sim.accept import Acceptor
 from functions.engines.sim.app import build_app
-from functions.engines.sim.connection import BOUNDS, CONNECTIONS, EngineConnection, OpenProtocol
+from functions.engines.sim.connection import BOUNDS, CONNECTIONS, ClientConnection, OpenProtocol
 from functions.engines.sim.core import EngineCore
 from functions.engines.sim.exposition import VllmCollector, registry_of
 from functions.engines.sim.faults import FaultBox
@@ -147,7 +147,7 @@ class EngineServer(GuardedServer):
             server.close()
         for protocol in list(self.server_state.connections):
             if isinstance(protocol, OpenProtocol):
-                EngineConnection(protocol).reset()
+                ClientConnection(protocol).reset()
         await asyncio.sleep(seconds)
         sockets[0] = bind(address[0], address[1])
         await self.startup(sockets=sockets)

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from functions.engines.sim.accept import Work
 from functions.engines.sim.chunks import DONE, Chunks
-from functions.engines.sim.connection import EngineConnection
+from functions.engines.sim.connection import ClientConnection
 from functions.engines.sim.faults import Faults, Writer, writer_for
 from functions.engines.sim.live import LiveEngine
 from functions.engines.sim.progress import Progress
@@ -31,7 +31,7 @@ class End(Enum):
 class Saboteur:
     """Faults that apply after a number of tokens. `allows` returns False if the token must not be sent."""
 
-    def __init__(self, faults: Faults, connection: EngineConnection) -> None:
+    def __init__(self, faults: Faults, connection: ClientConnection) -> None:
         self._faults = faults
         self._connection = connection
         self._tokens = 0
@@ -64,7 +64,7 @@ class StreamResponse(Response):
         self._refused = drained
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = EngineConnection.from_scope(scope)
+        connection = ClientConnection.from_scope(scope)
         writer = writer_for(connection, self._faults.malformed)
         headers = [*self.raw_headers, *writer.headers]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
@@ -87,7 +87,7 @@ class StreamResponse(Response):
 
 class Delivery:
     def __init__(
-        self, work: Work, chunks: Chunks, connection: EngineConnection, writer: Writer, saboteur: Saboteur
+        self, work: Work, chunks: Chunks, connection: ClientConnection, writer: Writer, saboteur: Saboteur
     ) -> None:
         self.replies = [Progress(choice) for choice in work.choices]
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from functions.engines.sim.accept import Work
-from functions.engines.sim.connection import EngineConnection
+from functions.engines.sim.connection import ClientConnection
 from functions.engines.sim.faults import HTML_PAGE, Faults, Malformed
 from functions.engines.sim.live import LiveEngine
 from functions.engines.sim.progress import Progress
@@ -22,7 +22,7 @@ BodyOf = Callable[[Sequence[Progress]], dict[str, Any]]
 
 
 class Waiter:
-    def __init__(self, replies: int, connection: EngineConnection, saboteur: Saboteur) -> None:
+    def __init__(self, replies: int, connection: ClientConnection, saboteur: Saboteur) -> None:
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._missing = replies
         self._saboteur = saboteur
@@ -55,7 +55,7 @@ class Waiter:
 
 async def generate_whole(request: Request, engine: LiveEngine, work: Work, body_of: BodyOf, faults: Faults) -> Response:
     """Return the whole response. Raise Refusal if the engine dies meanwhile."""
-    connection = EngineConnection.from_scope(request.scope)
+    connection = ClientConnection.from_scope(request.scope)
     waiter = Waiter(len(work.choices), connection, Saboteur(faults, connection))
     seqs = engine.submit(work, waiter)
     try:

@@ -48,11 +48,16 @@ class AgentUser(TenantUser):
         self.think(2.0, 6.0)
 
     def _work(self, talk: Conversation, model: str, rng: random.Random) -> None:
-        while (messages := talk.ask(words(rng, 25), _TOKENS)) is not None:
+        while (messages := talk.next_turn(words(rng, 25), _TOKENS)) is not None:
             stream = rng.random() < 0.5
             body = {"model": model, "messages": messages, "max_tokens": _TOKENS, "tools": _TOOLS, "stream": stream}
             headers = {**_HEADERS, "x-session-id": talk.name}
-            if self.ask("stream" if stream else "whole", "agents", CHAT, body, headers, self.said, sleep) is None:
+            if (
+                self.send_request(
+                    "stream" if stream else "whole", "agents", CHAT, body, headers, self.count_tokens, sleep
+                )
+                is None
+            ):
                 return
-            talk.answered(words(rng, 12))
+            talk.add_answer(words(rng, 12))
             sleep(rng.uniform(0.02, 0.2))

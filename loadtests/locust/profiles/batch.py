@@ -57,7 +57,7 @@ class BatchUser(TenantUser):
             self._run(self.rng.randint(*_LINES))
         except (WrongAnswer, Unreachable) as problem:
             error = problem
-        self.ended("job", "batch-job", time.perf_counter() - began_s, error)
+        self.record_end("job", "batch-job", time.perf_counter() - began_s, error)
         self.think(0.5, 2.0)
 
     def _run(self, lines: int) -> None:
@@ -95,7 +95,7 @@ class BatchUser(TenantUser):
             wait_s = retry_after_s(reply.headers.get("retry-after"))
             if reply.status not in REFUSALS or wait_s is None:
                 break
-            self.refused("batch-job", reply)
+            self.record_refusal("batch-job", reply)
             self.think(wait_s, wait_s)
         if reply.status != 200:
             raise Unreachable(f"{method} {path.split('/')[1]}: {reply.status} {reply.code}")

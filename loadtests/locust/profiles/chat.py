@@ -30,7 +30,7 @@ class ChatUser(TenantUser):
         while True:
             answer_tokens = self.rng.randint(*_ANSWER_TOKENS)
             question = words(self.rng, self.rng.randint(4, _MOST_QUESTION_WORDS))
-            messages = talk.ask(question, answer_tokens)
+            messages = talk.next_turn(question, answer_tokens)
             if messages is None:
                 break
             body = {"messages": messages, "max_tokens": answer_tokens}
@@ -38,7 +38,7 @@ class ChatUser(TenantUser):
             self.think(*self.think_s)
             if text is None:
                 break
-            talk.answered(text)
+            talk.add_answer(text)
 
     def name_of_entry(self) -> str:
         return self.entry

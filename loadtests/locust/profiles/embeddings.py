@@ -23,7 +23,7 @@ class EmbeddingUser(TenantUser):
             "model": self.rng.choice(self.models).id,
             "input": [words(self.rng, self.rng.randint(5, 60)) for _ in range(size)],
         }
-        self.ask("embed", "embeddings", EMBEDDINGS, body, {}, _vectors)
+        self.send_request("embed", "embeddings", EMBEDDINGS, body, {}, _vectors)
         self.think(0.05, 0.5)
 
 
