@@ -35,7 +35,7 @@ class Unanswered(Exception):
 def base_url() -> str:
     url = os.environ.get("OPENAI_BASE_URL", "")
     if not url:
-        raise NotConfigured('no OPENAI_BASE_URL: start a fleet with `make up`, then `eval "$(shoal env)"`')
+        raise NotConfigured('OPENAI_BASE_URL is not set: start a fleet with `make up`, then `eval "$(shoal env)"`')
     return url.rstrip("/")
 
 
@@ -44,7 +44,7 @@ def api_keys() -> list[str]:
     several = [key.strip() for key in os.environ.get("SHOAL_API_KEYS", "").split(",") if key.strip()]
     keys = several or [key for key in [os.environ.get("OPENAI_API_KEY", "")] if key]
     if not keys:
-        raise NotConfigured('no OPENAI_API_KEY: `eval "$(shoal env)"` sets it')
+        raise NotConfigured('OPENAI_API_KEY is not set: `eval "$(shoal env)"` sets it')
     return keys
 
 

@@ -53,12 +53,12 @@ class Sample:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--pushes", type=int, default=50, help="at least 2")
-    parser.add_argument("--rate", type=float, default=20.0, help="streams begun a second")
+    parser.add_argument("--pushes", type=int, default=50, help="number of pushes, at least 2")
+    parser.add_argument("--rate", type=float, default=20.0, help="streams started per second")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     arguments = parser.parse_args()
     if arguments.pushes < 2 or arguments.rate <= 0:
-        parser.error("it takes at least 2 pushes, and a rate above 0")
+        parser.error("--pushes must be at least 2, and --rate above 0")
     try:
         samples, load = asyncio.run(measure(current_context(), arguments.pushes, arguments.rate))
     except* httpx.ConnectError:

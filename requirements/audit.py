@@ -131,8 +131,8 @@ def report(found: Sequence[Finding], accepted: Sequence[Acceptance], today: date
         print(f"{mark}: {finding.words}")
     for each in accepted:
         if not any(each.is_for(finding) for finding in found):
-            print(f"accepted, and not found: {each.package} {each.id}; take it out of {ACCEPTED.name}")
-    print(f"{open_} to mend, {len(found) - open_} accepted")
+            print(f"accepted, but not found: {each.package} {each.id}; remove it from {ACCEPTED.name}")
+    print(f"{open_} to fix, {len(found) - open_} accepted")
     return FOUND if open_ else GOOD
 
 
@@ -140,14 +140,16 @@ def main(arguments: Sequence[str], locks: Sequence[Path] | None = None, today: d
     parser = argparse.ArgumentParser(
         prog="make audit", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=os.environ.get(VARIABLE) or None, help=f"else {VARIABLE}")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get(VARIABLE) or None, help=f"advisories (default: {VARIABLE})"
+    )
     parser.add_argument("--accepted", type=Path, default=ACCEPTED)
     parser.add_argument("--max-age-days", type=int, default=MAX_AGE_DAYS)
     chosen = parser.parse_args(arguments)
     today = today or datetime.now(UTC).date()
     if chosen.data is None or not chosen.data.exists():
-        there = f"there is no {chosen.data}" if chosen.data else f"{VARIABLE} is not set"
-        return _nothing_said(f"{there}: it names OSV's all.zip of {ECOSYSTEM}, or a folder of its JSON files")
+        there = f"{chosen.data} does not exist" if chosen.data else f"{VARIABLE} is not set"
+        return _nothing_said(f"{there}. Set {VARIABLE} to OSV's all.zip of {ECOSYSTEM} or a folder of its JSON files.")
     try:
         accepted = msgspec.toml.decode(chosen.accepted.read_bytes(), type=Accepted).accepted
     except (OSError, msgspec.DecodeError) as error:
@@ -165,7 +167,7 @@ def main(arguments: Sequence[str], locks: Sequence[Path] | None = None, today: d
     status = report(findings(asked, advisories), accepted, today)
     age_days = (today - newest).days
     if status == GOOD and age_days > chosen.max_age_days:
-        return _nothing_said(f"the data is {age_days} days old, over {chosen.max_age_days}: fetch it anew")
+        return _nothing_said(f"the data is {age_days} days old, over {chosen.max_age_days}: download new data")
     return status
 
 

@@ -207,7 +207,7 @@ def _base(image: str) -> Component:
 def _environment(base: str, machine: str) -> dict[str, str]:
     match = re.search(r"/python:((\d+\.\d+)\.\d+)", base)
     if match is None:
-        raise Unknown(f"{base}: its tag says no version of Python, so nobody knows which pins it installs")
+        raise Unknown(f"{base}: its tag has no version of Python, so the pins that it installs are unknown")
     full, minor = match[1], match[2]
     names = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
     system = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux", "platform_machine": machine}
@@ -219,8 +219,10 @@ def _json(bom: Bom) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="make sbom", description="What each image holds, as CycloneDX JSON.")
-    parser.add_argument("--base", action="append", default=[], metavar="ARG=IMAGE", help="as the build is given it")
+    parser = argparse.ArgumentParser(prog="make sbom", description="Write each image's contents as CycloneDX JSON.")
+    parser.add_argument(
+        "--base", action="append", default=[], metavar="ARG=IMAGE", help="base image to use for a build argument"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER)
     chosen = parser.parse_args(arguments)
     bases = dict(each.split("=", 1) for each in chosen.base)

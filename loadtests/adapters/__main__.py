@@ -61,18 +61,22 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.adapters", description=__doc__)
     parser.add_argument("--adapters", type=int, default=2000)
     parser.add_argument("--replicas", type=int, default=8)
-    parser.add_argument("--nodes", type=int, default=2, help="replicas of one share a disk cache")
+    parser.add_argument("--nodes", type=int, default=2, help="number of nodes; replicas of one node share a disk cache")
     parser.add_argument("--slots", type=int, default=8, help="the engines' --max-loras")
     parser.add_argument("--places", type=int, default=64, help="the engines' --max-cpu-loras")
-    parser.add_argument("--cache-mb", type=int, default=4096, help="of a node's disk")
-    parser.add_argument("--zipf", type=float, default=1.0, help="the exponent")
+    parser.add_argument("--cache-mb", type=int, default=4096, help="size of each node's disk cache in MiB")
+    parser.add_argument("--zipf", type=float, default=1.0, help="exponent of Zipf's law")
     parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--warmup", type=float, default=30.0, help="seconds that ratios and times leave out")
-    parser.add_argument("--adapter-load-ms", type=float, default=20.0, help="of a simulated engine, from its disk")
+    parser.add_argument(
+        "--warmup", type=float, default=30.0, help="seconds at the start that ratios and times leave out"
+    )
+    parser.add_argument(
+        "--adapter-load-ms", type=float, default=20.0, help="a simulated engine's time to load an adapter"
+    )
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--engine", choices=("sim", "vllm"), default="sim")
-    parser.add_argument("--engine-python", default=sys.executable, help="of the environment that has vLLM")
+    parser.add_argument("--engine-python", default=sys.executable, help="Python of the environment that has vLLM")
     parser.add_argument("--model-dir", default="no-model", help="the base model's folder, for vLLM")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser.parse_args()

@@ -51,10 +51,12 @@ def _options() -> argparse.Namespace:
         "--contenders", nargs="+", choices=CONTENDERS, default=usual, metavar="NAME", help="; ".join(CONTENDERS)
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--streams", type=int, default=9_500, help="held open at once; less where descriptors are few")
+    parser.add_argument(
+        "--streams", type=int, default=9_500, help="streams held open together; fewer if descriptors are few"
+    )
     parser.add_argument("--replicas", type=int, default=32)
-    parser.add_argument("--seed", type=int, help="of the order; random unless given")
-    parser.add_argument("--show", type=Path, help="a former run's figures (.bench/last.json), instead of a new run")
+    parser.add_argument("--seed", type=int, help="seed of the contenders' order (default: random)")
+    parser.add_argument("--show", type=Path, help="show a former run's figures (.bench/last.json) instead of a new run")
     parser.add_argument("--picture", type=Path, default=HOME / "bench.svg")
     return parser.parse_args()
 

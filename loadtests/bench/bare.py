@@ -139,7 +139,7 @@ async def run(replicas: int, profiled: bool) -> None:
     bare = Bare(replicas)
     stream = bare.begin_stream()
     print(f"chunk of a stream   {_least_us(lambda: stream.data_received(engine.EVENT_CHUNK), 3000):8.1f} us")
-    print(f"with its counts     {_least_us(lambda: stream.data_received(engine.COUNTED_CHUNK), 3000):8.1f} us")
+    print(f"chunk with usage    {_least_us(lambda: stream.data_received(engine.COUNTED_CHUNK), 3000):8.1f} us")
     if profiled:
         bare = Bare(replicas)
         request_bytes = request(bare.target, body(1024))
@@ -154,6 +154,6 @@ async def run(replicas: int, profiled: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m loadtests.bench.bare")
     parser.add_argument("--replicas", type=int, default=32)
-    parser.add_argument("--profile", action="store_true", help="where a 1 KiB request's time goes, by function")
+    parser.add_argument("--profile", action="store_true", help="print the time of a 1 KiB request by function")
     options = parser.parse_args()
     asyncio.run(run(options.replicas, options.profile))

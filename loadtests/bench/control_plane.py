@@ -256,8 +256,8 @@ def measure(models: int, tenants: int, rounds: int, seconds: float, rows: Rows, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="a hundredth of it, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=50, help="swaps of one tenant")
+    parser.add_argument("--small", action="store_true", help="a hundredth of the size, for a quick check")
+    parser.add_argument("--rounds", type=int, default=50, help="number of swaps with one changed tenant")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     options = parser.parse_args()
     scale = 100 if options.small else 1

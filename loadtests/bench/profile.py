@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _table(raw: Path) -> Table:
-    table = Table("stage", "of the gateway's CPU", title="What a request goes through")
+    table = Table("stage", "share of the gateway's CPU", title="Stages of a request")
     with raw.open() as stacks:
         for stage, share in shares(stacks).items():
             table.add_row(stage, f"{share:.1%}")

@@ -30,7 +30,7 @@ ROWS = (
     Row("added round trip p50, µs", "rtt_p50_us", "added", 0),
     Row("added round trip p99, µs", "rtt_p99_us", "added", 0),
     Row("RSS per open stream, KiB", "stream_kib"),
-    Row("client leaves in prefill: engine told after, s", "leaving_s", decimals=2),
+    Row("client leaves in prefill: engine request closed after, s", "leaving_s", decimals=2),
     Row("client stops reading: RSS grows by, KiB", "stalled_kib", decimals=0),
     Row("requests/s on one core, 1 KB", "requests_1k_per_s", decimals=0),
     Row("failed", "failed", decimals=0),

@@ -16,7 +16,7 @@ _STAGES: Mapping[str, tuple[str, ...]] = {
     "client's connection: parse, write": ("gateway/http/lane", "gateway/http/guarded", "gateway/http/sink"),
     "head, key": ("gateway/http/headers", "gateway/intake/auth", "decisions/request/access"),
     "body: JSON, fields": ("gateway/intake/json_body", "gateway/intake/fields"),
-    "lengths, prompt's hashes, and what is learnt": (
+    "lengths, prompt hashes, length model": (
         *("gateway/intake/lengths", "gateway/intake/features", "gateway/prefix/prompt_", "decisions/quota/caps"),
         *("decisions/prefix/block_names", "decisions/request/length_model", "decisions/request/features"),
     ),
@@ -33,7 +33,7 @@ _STAGES: Mapping[str, tuple[str, ...]] = {
         ),
         *("decisions/health/circuit_breaker", "decisions/health/ejection", "fleet/view", "fleet/standing"),
     ),
-    "heartbeats, leases, snapshots: not of a request": ("fleet/", "gateway/feeds", "gateway/prefix/feeds"),
+    "heartbeats, leases, snapshots: outside requests": ("fleet/", "gateway/feeds", "gateway/prefix/feeds"),
     "engine's connection": ("gateway/request/upstream",),
     "the answer: check, count, rename": (
         "gateway/request/answers",
@@ -44,7 +44,7 @@ _STAGES: Mapping[str, tuple[str, ...]] = {
     "headers out": ("gateway/request/replies",),
     "metrics": ("gateway/metrics", "gateway/gauges", "gateway/prefix/metrics", "telemetry/cells"),
     "trace": ("gateway/tracing", "telemetry/trace"),
-    "the request's own course": (
+    "request handling: the rest": (
         *("gateway/gateway", "gateway/request", "gateway/intake", "gateway/services", "gateway/tenant_limits"),
         *("decisions/catalogue", "decisions/health/quarantine"),
     ),

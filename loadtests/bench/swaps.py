@@ -76,7 +76,7 @@ class Rig:
 
     async def swap(self) -> None:
         if not await self.follower.poll():
-            raise RuntimeError("the registry had nothing new")
+            raise RuntimeError("the registry has no new snapshot")
 
     async def idle(self) -> None:
         await asyncio.sleep(0.05)

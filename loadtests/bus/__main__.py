@@ -61,7 +61,7 @@ def _measured(server: Server, fleet: Fleet, each: int, rate: float) -> Costs:
 
 def _measured_table(costs: Costs) -> Table:
     table = Table("message", "bytes", "sender, us", "Valkey, us", "and each subscriber, us", "at a gateway, us")
-    table.title = "measured: CPU time of one"
+    table.title = "measured: CPU time of one message"
     for name, sent, heard_us in (
         ("heartbeat", costs.heartbeat, costs.heard.gateway_us),
         (f"session homes, {costs.homes_each}", costs.homes, costs.homes_received_us),
@@ -74,8 +74,8 @@ def _measured_table(costs: Costs) -> Table:
     moved = f"{leases.in_bytes:.0f} + {leases.out_bytes:.0f}"
     table.add_row("account in a lease round", moved, "", f"{leases.account_us:.1f}", "", f"{leases.gateway_us:.1f}")
     table.caption = (
-        f"heard at {costs.heard.heard_per_s:,.0f}/s; all kept heartbeats read in {costs.heard.catch_up_s:.2f} s of CPU "
-        f"time; a lease call without accounts {leases.call_us:.0f} us"
+        f"received at {costs.heard.heard_per_s:,.0f}/s; all stored heartbeats read in {costs.heard.catch_up_s:.2f} s "
+        f"of CPU time; a lease call without accounts takes {leases.call_us:.0f} us"
     )
     return table
 
@@ -104,8 +104,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--replicas", type=int, default=5000)
     parser.add_argument("--gateways", type=int, default=40)
-    parser.add_argument("--accounts", type=int, default=100, help="in use at each gateway at a time")
-    parser.add_argument("--messages", type=int, default=2000, help="of each kind and number of subscribers")
+    parser.add_argument("--accounts", type=int, default=100, help="accounts in use at each gateway")
+    parser.add_argument("--messages", type=int, default=2000, help="messages of each kind, per number of subscribers")
     parser.add_argument("--rate", type=float, default=1000.0, help="heartbeats a second while a gateway is measured")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     return parser.parse_args()

@@ -52,7 +52,7 @@ class Server:
             deadline_s = time.monotonic() + _SUBSCRIBED_S
             while any(subscribed < count for _, subscribed in self.client.pubsub_numsub(*channels)):
                 if time.monotonic() > deadline_s:
-                    raise RuntimeError("the listeners did not come")
+                    raise RuntimeError(f"the listeners did not subscribe within {_SUBSCRIBED_S:.0f} s")
                 time.sleep(0.02)
             yield
 

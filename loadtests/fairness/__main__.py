@@ -28,9 +28,9 @@ def main() -> int:
     rows: dict[str, dict[str, Any]] = {}
     runs = {"alone": (0.0, True), "beside the noisy one": (noisy_per_s, True)}
     if not options.live:
-        runs["beside it, without the waiting room"] = (noisy_per_s, False)
+        runs["beside it, without the admission queue"] = (noisy_per_s, False)
     for name, (rate, with_room) in runs.items():
-        _say(f"{name}: nine send {options.quiet_per_s:g} a second, one {rate:.1f} of {_LONG_TOKENS} tokens")
+        _say(f"{name}: nine send {options.quiet_per_s:g}/s in total, one sends {rate:.1f}/s of {_LONG_TOKENS} tokens")
         asked = beside_the_nine(options.quiet_per_s, rate, options.batch_per_s, options.seconds, options.seed)
         policy = _policy(options.stretch if options.live else 1.0)
         if options.live:
@@ -43,7 +43,7 @@ def main() -> int:
         sys.stdout.write(json.dumps({"run": vars(options), "rows": rows, "ratio_p99": ratio}, indent=1) + "\n")
     else:
         sys.stdout.write(
-            _table(rows) + f"p99 of the nine, with and without the noisy one: {ratio:.2f} (goal {_GOAL})\n"
+            _table(rows) + f"p99 of the nine with the noisy tenant over p99 without it: {ratio:.2f} (goal {_GOAL})\n"
         )
     return 0 if ratio <= _GOAL else 1
 
@@ -110,13 +110,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.fairness", description=__doc__)
     parser.add_argument("--live", action="store_true", help="processes and sockets instead of virtual time")
     parser.add_argument("--engines", type=int, default=8)
-    parser.add_argument("--quiet-per-s", type=float, default=120.0, help="of all nine together")
+    parser.add_argument("--quiet-per-s", type=float, default=120.0, help="requests a second of the nine together")
     parser.add_argument(
-        "--times-share", type=float, default=20.0, help="what the noisy one offers, in tenths of the pool"
+        "--times-share", type=float, default=20.0, help="load of the noisy tenant, in tenths of the pool's capacity"
     )
     parser.add_argument("--batch-per-s", type=float, default=5.0)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the engines' time")
-    parser.add_argument("--stretch", type=float, default=4.0, help="live: seconds for each of the engines'")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration, in the engines' time")
+    parser.add_argument(
+        "--stretch", type=float, default=4.0, help="real seconds per second of the engines' time, with --live"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser.parse_args()

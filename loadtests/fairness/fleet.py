@@ -159,7 +159,7 @@ class LiveFleet:
 def _key(tenant: str, key: str, pepper: str) -> KeyEntry:
     parsed = keys.parse(key)
     if parsed is None:
-        raise ValueError("the key that was just minted is none")
+        raise ValueError("the newly minted key cannot be parsed")
     hashed = keys.keyed_hash(pepper.encode(), parsed.secret)
     return KeyEntry(KeyId(parsed.key_id), TenantId(tenant), hashed, ("inference",), "interactive")
 

@@ -128,7 +128,7 @@ def _disturb(plan: Plan, nodes: list[NodeProcess], proxy: StoreProxy) -> list[No
 def _check(node: NodeProcess, digest: Digest) -> None:
     path = node.settings.cache_dir / "sha256" / digest.removeprefix("sha256:")
     if not (path / "shoal-manifest.json").is_file():
-        raise RuntimeError(f"{node.name} says that it is done, and {path.name} is not there")
+        raise RuntimeError(f"{node.name} reported success, but {path.name} is not in its cache")
 
 
 def _settings(plan: Plan, index: int, folder: Path, store_port: int, tracker_url: str) -> NodeFetchSettings:

@@ -24,14 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size-mb", type=float, default=256)
     parser.add_argument("--chunk-mib", type=int, default=1, help="a power of two from 1 to 64")
     parser.add_argument("--nodes", default="1,2,4,8,16,32")
-    parser.add_argument("--alone", default="", help="fleets that read everything from the store, for comparison")
-    parser.add_argument("--volume", default="", help="fleets that read a folder which one node has filled (pvc://)")
+    parser.add_argument("--alone", default="", help="sizes of fleets that read only from the store, for comparison")
+    parser.add_argument(
+        "--volume", default="", help="sizes of fleets that read a folder which one node has filled (pvc://)"
+    )
     parser.add_argument("--volume-mb-s", type=float, default=0.0, help="the volume's cap (default: the store's)")
-    parser.add_argument("--faults", default="", help=f"of each fleet of two or more: {','.join(FAULTS)}")
+    parser.add_argument("--faults", default="", help=f"faults for each fleet of two or more nodes: {','.join(FAULTS)}")
     parser.add_argument("--node-mb-s", type=float, default=8.0, help="each node's cap, down and up")
     parser.add_argument("--store-mb-s", type=float, default=40.0, help="the store's cap")
     parser.add_argument("--zones", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=None, help="where the disk has room (default: a temporary one)")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="folder with enough space (default: a temporary folder)"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
@@ -42,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
         folder = Path(name)
         needed_bytes = int((most + 2) * plans[0].size_bytes) + SPARE_BYTES
         if shutil.disk_usage(folder).free < needed_bytes:
-            print(f"{folder} needs {needed_bytes / 1e9:.0f} GB free: name another with --folder", file=sys.stderr)
+            print(f"{folder} has less than {needed_bytes / 1e9:.0f} GB free: use another --folder", file=sys.stderr)
             return 1
         results = _run(plans, folder)
     if arguments.output == "json":

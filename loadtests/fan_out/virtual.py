@@ -14,10 +14,10 @@ HASH_BYTES_PER_S = 1.2e9
 _HEAD = ("run", "nodes", "GB", "chunk MiB", "MB/s", "slowest s", "median s", "least s", "hash s", "store x", "took s")
 
 TAKEN_FOR_GRANTED = """\
-Taken for granted: every node has the same link up and down, any two nodes reach each other at it (no narrower switch
-between), disks and CPUs keep up, no packet is lost, nodes begin within 0.5 s, {latency_ms:.0f} ms one way,
-{store_ms:.0f} ms until the store's first byte, one tracker. The decisions are the real ones. Hashing the whole at the
-end (1.2 GB/s, one core) is left out: it is the same for every node and has its own column."""
+Assumptions: every node has the same link up and down, and no switch between two nodes is narrower. Disks and CPUs keep
+up, no packet is lost, nodes start within 0.5 s. Latency is {latency_ms:.0f} ms one way and {store_ms:.0f} ms until the
+store's first byte. There is one tracker. The decisions are the real ones. Hashing the artifact at the end (1.2 GB/s,
+one core) is not included: it takes the same time on every node and has its own column."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-mib", type=int, default=256, help="coarser than the real 32 at 140 GB: fewer events")
     parser.add_argument("--nodes", default="1,10,100,1000")
     parser.add_argument("--node-mb-s", type=float, default=1250.0, help="each node's link: 10 Gbit/s")
-    parser.add_argument("--store-mb-s", type=float, default=5000.0, help="the store for all together: 40 Gbit/s")
+    parser.add_argument("--store-mb-s", type=float, default=5000.0, help="the store's link for all nodes: 40 Gbit/s")
     parser.add_argument("--zones", type=int, default=1)
-    parser.add_argument("--alone", action="store_true", help="everyone from the store as well")
-    parser.add_argument("--faults", action="store_true", help="of the largest fleet: a killed node, a corrupt one, 503")
+    parser.add_argument("--alone", action="store_true", help="also run each fleet from the store alone")
+    parser.add_argument(
+        "--faults", action="store_true", help="also run the largest fleet with each fault: kill, corrupt, 503"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 

@@ -35,26 +35,26 @@ _READY_S = 120.0
 def options(parser: LocustArgumentParser) -> None:
     group = parser.add_argument_group("shoal: load profiles")
     add = group.add_argument
-    add("--seed", type=int, default=1, help="What users draw follows from it and from the number of workers.")
-    add("--models", default="", help="Ask these alone, comma-separated, of those that are ready for each key.")
+    add("--seed", type=int, default=1, help="Seed of users' random draws, together with the number of workers.")
+    add("--models", default="", help="Models to call, comma-separated. Default: all that are ready for each key.")
     add(
         "--gateways",
         default="",
         env_var="SHOAL_GATEWAYS",
-        help="Base URLs, comma-separated; each user takes one. Default: OPENAI_BASE_URL.",
+        help="Base URLs of gateways, comma-separated; each user calls one. Default: OPENAI_BASE_URL.",
     )
-    add("--tries", type=_count, default=5, help="How often a request is sent that is refused with retry-after.")
-    add("--answer-timeout", type=float, default=120.0, help="Seconds until an answer has to be whole.")
+    add("--tries", type=_count, default=5, help="Maximum attempts of a request that is refused with retry-after.")
+    add("--answer-timeout", type=float, default=120.0, help="Seconds after which an incomplete answer is a failure.")
     add(
         "--slo",
         type=_checked,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="Beside or instead of the file's.",
+        help="Threshold to add to the file's, or to replace one of the same name.",
     )
-    add("--slo-file", default=str(slo_file.SHIPPED), help="Loads and thresholds by profile; `none`: no file.")
-    add("--verdict", default="", metavar="FILE", help="The verdict as JSON, too.")
+    add("--slo-file", default=str(slo_file.SHIPPED), help="File with load and thresholds of each profile, or `none`.")
+    add("--verdict", default="", metavar="FILE", help="File for the verdict as JSON.")
     tls()
     try:
         load = slo_file.load_for(sys.argv)
@@ -201,7 +201,7 @@ def _checked(text: str) -> str:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to 1000")
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 1000")
     return int(text)
 
 

@@ -178,5 +178,5 @@ def _number(name: str, value: object) -> float:
     except (TypeError, ValueError):
         raise BadThreshold(f"{name}: {value!r} is no number") from None
     if isinstance(value, bool) or not 0 <= limit < 1e12:
-        raise BadThreshold(f"{name}: {value!r} is no number from 0 on")
+        raise BadThreshold(f"{name}: {value!r} is not a number from 0 to 1e12")
     return limit

@@ -28,15 +28,15 @@ def read(path: Path, profile: str) -> Profile:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadThreshold(f"{path} cannot be read: {error}") from None
-    found = _mapping(path, "it", content).get(profile) or {}
+    found = _mapping(path, "the file", content).get(profile) or {}
     parts = _mapping(path, profile, found)
     for key in parts:
         if key not in ("load", "slo"):
-            raise BadThreshold(f"{path}: {profile}.{key}: there are load and slo")
+            raise BadThreshold(f"{path}: {profile}.{key}: unknown key; allowed are load and slo")
     load = _mapping(path, f"{profile}.load", parts.get("load") or {})
     for key in load:
         if key not in _LOAD:
-            raise BadThreshold(f"{path}: {profile}.load.{key}: there are {', '.join(_LOAD)}")
+            raise BadThreshold(f"{path}: {profile}.load.{key}: unknown key; allowed are {', '.join(_LOAD)}")
     limits = _mapping(path, f"{profile}.slo", parts.get("slo") or {})
     try:
         return Profile(load, [parse(str(name), value) for name, value in limits.items()])

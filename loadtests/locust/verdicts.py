@@ -9,7 +9,7 @@ _LATE_MS = 100
 
 
 def table(found: list[Verdict], entries: Mapping[str, Measured]) -> str:
-    lines = ["", "thresholds"] if found else ["", "no thresholds: nothing is judged but that somebody was answered"]
+    lines = ["", "thresholds"] if found else ["", "no thresholds: the run passes if any request was answered"]
     for each in found:
         bound = f"{'>=' if each.threshold.is_least else '<='} {each.threshold.limit:g}"
         seen = "nothing measured" if each.seen is None else _figure(each.seen)
@@ -21,10 +21,10 @@ def table(found: list[Verdict], entries: Mapping[str, Measured]) -> str:
     )
     late = everything.times.get("lag", {})
     if late and percentile(late, 99) > _LATE_MS:
-        lines.append(f"  this generator itself was {percentile(late, 99)} ms late (p99): times are partly its own")
+        lines.append(f"  this load generator itself lagged {percentile(late, 99)} ms (p99): times include that")
     broken = [each.threshold.name for each in found if not each.kept]
     lines.append(
-        f"  broken: {', '.join(broken)}" if broken else "  all kept" if answered(entries) else "  NOBODY WAS ANSWERED"
+        f"  broken: {', '.join(broken)}" if broken else "  all kept" if answered(entries) else "  NO ANSWER AT ALL"
     )
     return "\n".join(lines) + "\n"
 

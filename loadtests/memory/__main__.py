@@ -54,9 +54,11 @@ class Client:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--rate", type=float, default=500.0, help="requests a second of the time that passes")
+    parser.add_argument("--rate", type=float, default=500.0, help="requests per second of virtual time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="json: a line a point")
+    parser.add_argument(
+        "-o", "--output", choices=["table", "json"], default="table", help="json prints one line per point"
+    )
     options = parser.parse_args()
     rows = _run(options)
     half, last = rows[POINTS // 2 - 1]["rss_mb"], rows[-1]["rss_mb"]
@@ -81,7 +83,7 @@ def _run(options: argparse.Namespace) -> list[dict[str, Any]]:
     per_sweep = max(1, int(options.rate * _SWEEP_S))
     rows: list[dict[str, Any]] = []
     heartbeat_at_s, cpu_s = virtual.now_s + _HEARTBEAT_S, 0.0
-    for number in track(range(1, step * POINTS + 1), "asking", disable=options.output == "json"):
+    for number in track(range(1, step * POINTS + 1), "sending requests", disable=options.output == "json"):
         headers, body = traffic.request()
         started_s = time.process_time()
         gateway.handle(CHAT, headers, body, client, virtual.now_s)

@@ -148,9 +148,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--live", action="store_true", help="processes and sockets instead of virtual time")
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--times", type=float, nargs="+", default=[1.0, 2.0, 5.0, 10.0])
-    parser.add_argument("--capacity-per-s", type=float, default=30.0, help="of one engine, in the engines' time")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the engines' time")
-    parser.add_argument("--stretch", type=float, default=4.0, help="live: seconds for each of the engines'")
+    parser.add_argument(
+        "--capacity-per-s", type=float, default=30.0, help="requests a second of one engine, in the engines' time"
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration, in the engines' time")
+    parser.add_argument(
+        "--stretch", type=float, default=4.0, help="real seconds per second of the engines' time, with --live"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser.parse_args()

@@ -52,11 +52,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("part", choices=["limit", "ledger"])
     parser.add_argument("--gateways", type=int, default=4)
     parser.add_argument("--engines", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of load")
-    parser.add_argument("--tokens-per-minute", type=int, default=60_000, help="the tenant's limit on output")
+    parser.add_argument("--seconds", type=float, default=90.0, help="duration of the load")
+    parser.add_argument("--tokens-per-minute", type=int, default=60_000, help="the tenant's limit on output tokens")
     parser.add_argument("--burst-seconds", type=int, default=1, help="the tier's tokenBurstSeconds")
-    parser.add_argument("--factor", type=float, default=3.0, help="how many times its limit the tenant asks for")
-    parser.add_argument("--outage", action="store_true", help="kill the bus after a third, restore it after two")
+    parser.add_argument("--factor", type=float, default=3.0, help="offered load as a multiple of the tenant's limit")
+    parser.add_argument(
+        "--outage", action="store_true", help="kill the bus after one third of the run, restore it after two"
+    )
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     return parser.parse_args()

@@ -166,7 +166,7 @@ class Fleet:
     def _snapshot(self, pepper: str) -> Snapshot:
         parsed = keys.parse(self.api_key)
         if parsed is None:
-            raise ValueError("the key that was just minted is none")
+            raise ValueError("the newly minted key cannot be parsed")
         tenant, hashed = TenantId("load"), keys.keyed_hash(pepper.encode(), parsed.secret)
         version = VersionEntry("v1", _DIGEST, EngineName(MODEL), "pvc://base")
         return Snapshot(

@@ -114,7 +114,7 @@ async def _outage(fleet: Fleet, seconds: float, say: Callable[[str], None]) -> N
     say("the bus is killed")
     await asyncio.sleep(seconds / 3)
     fleet.start_bus()
-    say("the bus is back, and knows nothing")
+    say("the bus is back, without data")
 
 
 async def _until_shared(fleet: Fleet) -> None:

@@ -30,9 +30,9 @@ VERSIONS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--count", type=int, default=200, help="rollouts of the identical version; a tenth of the others"
+        "--count", type=int, default=200, help="rollouts of each identical version; the others get a tenth"
     )
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each stage")
+    parser.add_argument("--seconds", type=float, default=120.0, help="duration of each stage")
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     options = parser.parse_args()

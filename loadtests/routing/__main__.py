@@ -186,17 +186,19 @@ def _arguments() -> argparse.Namespace:
         prog="python -m loadtests.routing", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("replay", "virtual", "capacity", "decide"))
-    parser.add_argument("--trace", default="mooncake,lora", help="one or several, by commas")
-    parser.add_argument("--router", default=",".join(get_args(LiveRouterName)), help="one or several, by commas")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of the trace's own time")
+    parser.add_argument("--trace", default="mooncake,lora", help="traces, comma-separated")
+    parser.add_argument("--router", default=",".join(get_args(LiveRouterName)), help="routers, comma-separated")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes of the trace's own time")
     parser.add_argument("--load", type=float, default=0.8, help="share of the capacity that is offered")
-    parser.add_argument("--capacity", type=float, help="requests a second; left out, it is found first (a minute)")
+    parser.add_argument("--capacity", type=float, help="requests a second (default: measured first, a minute)")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--replicas", type=int, default=8)
-    parser.add_argument("--kv-tokens", type=int, default=1_000_000, help="of a replica's cache")
-    parser.add_argument("--at-once", type=int, default=1, help="fleets of 17 processes that run beside each other")
-    parser.add_argument("--slowdown", type=float, default=1.0, help="of engines and arrivals alike, in replay")
-    parser.add_argument("--plot", help="where to write a picture of the result, as SVG")
+    parser.add_argument("--kv-tokens", type=int, default=1_000_000, help="size of a replica's KV cache")
+    parser.add_argument("--at-once", type=int, default=1, help="concurrent fleets, of 17 processes each")
+    parser.add_argument(
+        "--slowdown", type=float, default=1.0, help="factor on times of engines and arrivals, in replay"
+    )
+    parser.add_argument("--plot", help="SVG file for a picture of the result")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser.parse_args()
 

@@ -14,7 +14,7 @@ from loadtests.traces.questions import questions
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtests.traces")
     parser.add_argument("what", choices=["lane", "faults", "questions"])
-    parser.add_argument("--rows", type=int, default=10_000_000, help="Of `questions`.")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="Number of rows for `questions`.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="traces-") as folder:
         if options.what == "lane":

@@ -27,7 +27,7 @@ class SmallDisk:
 @contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
     if os.geteuid() != 0:
-        raise SystemExit("a disk that is full is a file system of its own: mounting it needs root")
+        raise SystemExit("cases with a full disk mount a small tmpfs, which needs root")
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)], check=True)
     try:

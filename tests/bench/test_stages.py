@@ -10,7 +10,7 @@ OUTER = "main (functions/gateway/__main__.py:16)"
 def test_innermost_shoal_frame_decides_the_stage() -> None:
     parse = "parse_object (functions/gateway/intake/json_body.py:44)"
     assert stage_of([OUTER, LANE, HANDLE, parse, "loads (orjson.c:7)"]) == "body: JSON, fields"
-    assert stage_of([OUTER, LANE, HANDLE]) == "the request's own course"
+    assert stage_of([OUTER, LANE, HANDLE]) == "request handling: the rest"
 
 
 def test_system_call_is_its_own_stage() -> None:
@@ -24,5 +24,5 @@ def test_work_outside_requests_has_its_own_stages() -> None:
 
 def test_shares_are_of_all_samples() -> None:
     found = shares([f"{OUTER};{LANE} 3", f"{OUTER};{LANE};{HANDLE} 1", ""])
-    assert found == {"client's connection: parse, write": 0.75, "the request's own course": 0.25}
+    assert found == {"client's connection: parse, write": 0.75, "request handling: the rest": 0.25}
     assert shares([]) == {}

@@ -67,7 +67,7 @@ def test_vulnerability_is_reported_with_its_fix(place: Place, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert "checked 2 packages against data of 2026-11-20: 1 advisories" in out
     assert f"FOUND: leaky-pkg 1.4.1: CVE-2026-1, {ADVISORY}: it leaks; fixed in 1.4.2 (role.txt)" in out
-    assert "1 to mend, 0 accepted" in out
+    assert "1 to fix, 0 accepted" in out
 
 
 @pytest.mark.parametrize("name", [ADVISORY, "CVE-2026-1"])
@@ -85,7 +85,7 @@ def test_acceptance_of_another_advisory_does_not_apply(place: Place, capsys: pyt
     place.knows(advisory())
     place.accept("GHSA-another", TODAY)
     assert place.audit() == audit.FOUND
-    assert "accepted, and not found: leaky_pkg GHSA-another" in capsys.readouterr().out
+    assert "accepted, but not found: leaky_pkg GHSA-another" in capsys.readouterr().out
 
 
 def test_a_version_that_has_the_fix_is_good(place: Place) -> None:
@@ -134,7 +134,7 @@ def test_aliases_are_one_finding_and_withdrawn_advisories_none(
     )
     assert place.audit() == audit.FOUND
     out = capsys.readouterr().out
-    assert "1 to mend" in out
+    assert "1 to fix" in out
     assert f"CVE-2026-1, {ADVISORY}, PYSEC-2026-7" in out
     assert "GHSA-gone" not in out
 
