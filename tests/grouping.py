@@ -101,10 +101,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and not item.get_closest_marker("soak")
             and not item.nodeid.startswith(DRILLS)
         ):
-            raise pytest.UsageError(f"{item.nodeid} is a drill that `make test` does not look for: Makefile, DRILLS")
+            raise pytest.UsageError(
+                f"{item.nodeid} is a drill that `make test` does not run: add its folder to DRILLS here and in the Makefile"
+            )
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()) and group_of(item.nodeid) != name:
-                raise pytest.UsageError(f"{item.nodeid} asks for {name}: tests/grouping.py is to name its file there")
+                raise pytest.UsageError(f"{item.nodeid} uses {name}: add its file to SHARED in tests/grouping.py")
 
 
 @pytest.hookimpl(trylast=True)  # after the test's own fixtures and its module's

@@ -81,7 +81,7 @@ def environment(version: Version, interpreter: Path) -> Path:
 def main(arguments: list[str]) -> int:
     found = newer(interpreters(), sys.version_info[:3])
     if not found:
-        print(f"no Python newer than 3.{sys.version_info.minor} is here: the unit tests ran on that one alone")
+        print(f"no Python newer than 3.{sys.version_info.minor} is installed: unit tests ran only on that version")
         return 0
     if arguments == ["--whole"]:
         return max(abs(_tested(*each)) for each in found)

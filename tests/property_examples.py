@@ -19,10 +19,10 @@ _CALM = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.Hea
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    about = "property tests alone, with new examples and TIMES as many as they say"
+    about = "run only property tests, with new examples and TIMES their number"
     parser.addoption("--fresh-examples", type=int, default=0, metavar="TIMES", help=about)
     parser.addoption(
-        "--all-examples", action="store_true", help="property tests alone, with as many examples as they say"
+        "--all-examples", action="store_true", help="run only property tests, with their full number of examples"
     )
 
 

@@ -60,7 +60,7 @@ class Player(httpx.AsyncBaseTransport):
             if {name: each[name] for name in wanted} == wanted:
                 del self._kept[number]
                 return httpx.Response(each["status"], headers=each["headers"], content=each["content"].encode())
-        raise AssertionError(f"{wanted} was not asked when this was recorded: record it anew (see {__name__})")
+        raise AssertionError(f"the recording has no request {wanted}: record it again (see {__name__})")
 
 
 class Recordings:

@@ -37,5 +37,5 @@ def test_vllm_for_cpu_offloads_nothing_to_host_memory(
     log = tmp_path / "engine.log"
     arguments = ("--max-model-len", "1024", "--kv-offloading-size", "1")
     with pytest.raises(AssertionError, match="vllm did not start"), serving_model(str(model_dir()), log, *arguments):
-        pytest.fail(f"vLLM for CPU starts with its {connector} connector now: see the prologue for what is to be done")
+        pytest.fail(f"vLLM for CPU starts with its {connector} connector now: the module's docstring says what to do")
     assert reason in log.read_text(errors="replace")

@@ -91,11 +91,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description="Fuzz one target.")
     parser.add_argument("target", choices=target_names())
     parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1, help="of libFuzzer's mutations")
+    parser.add_argument("--seed", type=int, default=1, help="seed of libFuzzer's mutations")
     parser.add_argument(
-        "--keep", action="store_true", help="new inputs that reach new code go into the corpus, the last first"
+        "--keep", action="store_true", help="add new inputs that reach new code to the corpus, the newest first"
     )
-    parser.add_argument("--rounds", type=int, default=0, help="of the corpus, for the memory that is left taken")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds over the corpus, to measure memory growth")
     parser.add_argument("--replay", type=Path, help="a file with one input")
     return parser.parse_args(arguments)
 
