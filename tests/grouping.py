@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and not item.nodeid.startswith(DRILLS)
         ):
             raise pytest.UsageError(
-                f"{item.nodeid} is a drill that `make test` does not run: add its folder to DRILLS here and in the Makefile"
+                f"{item.nodeid} is a drill that `make test` does not run: add its folder to DRILLS, and in the Makefile"
             )
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()) and group_of(item.nodeid) != name:

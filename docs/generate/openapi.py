@@ -32,7 +32,7 @@ from functions.registry.store import SnapshotStore
 
 Schema = dict[str, Any]
 
-_TOKEN = "token-of-the-reference"  # of an application that answers one request, in this process
+_TOKEN = "token-of-the-reference"  # for an application in this process that answers one request
 
 
 @cache
