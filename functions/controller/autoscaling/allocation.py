@@ -1,15 +1,15 @@
 """Replica allocation: pools of a full machine, warm replicas of a pool, and changed roles. Pure.
 
-Replicas are numbered from 0 without gaps; `standby` are the numbers of those that are warm. So that nothing is started
-or ended without need, a change touches as few as it can:
+Replicas are numbered from 0 without gaps; `standby` has the numbers of the warm ones. A change touches as few
+replicas as possible, so that none is started or ended without need:
 
-    more     ready warm ones are promoted first, the lowest numbers before others, those that sleep after those that do
-             not, and only as many as may be woken; new ones come at the end, as warm ones where enough serve
-    fewer    one at a time; the highest number ends. Where that is a warm one, the highest that serves becomes warm in
-             its place: it is empty of new requests at once, and loaded should it be needed again
+    more     ready warm replicas are promoted first: lowest numbers first, awake ones before sleeping ones, and only as
+             many sleeping ones as may be woken. New replicas are added at the end, warm if enough serve already
+    fewer    one at a time, the highest number first. If that one is warm, the highest serving replica becomes warm
+             instead: it receives no new requests from then on, and is loaded should it be needed again
 
-Worked example (test_worked_example_of_the_allocation): 0, 1, 2 serve and 3 is warm, four in all. Four are to serve and
-one is to be warm: 3 is promoted and 4 begins warm. Three are to serve again: 4 ends, and 3 becomes warm.
+Worked example (test_worked_example_of_the_allocation): 0, 1, 2 serve and 3 is warm, four in all. If four should serve
+and one should be warm, 3 is promoted and 4 starts warm. If three should serve again, 4 ends and 3 becomes warm.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -35,17 +35,17 @@ class Allocation:
         return self.count - len(self.standby)
 
     def up_to(self, count: int) -> "Allocation":
-        """The same without the numbers from `count` on."""
+        """Return the allocation without the numbers from `count` on."""
         return Allocation(min(count, self.count), frozenset(number for number in self.standby if number < count))
 
 
 @dataclass(frozen=True, slots=True)
 class Sleepers:
-    """Of the warm ones, those that sleep, and how many of them may be woken."""
+    """Sleeping replicas among the warm ones, and the number of them that may be woken."""
 
     numbers: frozenset[int] = frozenset()
     wake: int = 0
-    unheard: frozenset[int] = frozenset()  # that may sleep as well: promoted last
+    unheard: frozenset[int] = frozenset()  # warm replicas that may be asleep too: promoted last
 
 
 _NOBODY = Sleepers()
@@ -54,7 +54,8 @@ _NOBODY = Sleepers()
 def toward(
     now: Allocation, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY
 ) -> Allocation:
-    """The next allocation on the way to so many; `ready` are those that are loaded. Equal to `now` when it is there."""
+    """Return the next allocation on the way to `serving` and `warm` replicas, or `now` if it is reached already.
+    `ready` has the numbers of the loaded replicas."""
     asleep = sorted(now.standby & sleepers.numbers)
     wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
     promoted = _promoted(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting - sleepers.unheard))
@@ -68,14 +69,14 @@ def toward(
 
 
 def _promoted(now: Allocation, serving: int, quickest: Sequence[Set[int]]) -> Allocation:
-    """Those of the first set before those of the next; of a set the lowest numbers."""
+    """Promote replicas of the first set before those of the next one; within a set, the lowest numbers first."""
     lacking = max(0, serving - now.serving)
     in_order = sorted(now.standby, key=lambda number: (*(number not in each for each in quickest), number))
     return Allocation(now.count, now.standby - frozenset(in_order[:lacking]))
 
 
 def _grown(now: Allocation, serving: int, warm: int) -> Allocation:
-    """New ones serve until enough do; the rest are warm."""
+    """Add replicas that serve until enough do; the rest are warm."""
     count = max(now.count, serving + max(warm, len(now.standby)))
     new = range(now.count, count)
     to_serve = serving - now.serving
@@ -83,7 +84,7 @@ def _grown(now: Allocation, serving: int, warm: int) -> Allocation:
 
 
 def _demoted(now: Allocation, warm: int) -> Allocation:
-    """One serves less: the last one ends, or another is warm in the place of the last one."""
+    """Let one replica fewer serve: end the last replica, or make another one warm in its place."""
     last = now.count - 1
     highest = max(number for number in range(now.count) if number not in now.standby)
     if len(now.standby) < warm:
@@ -94,7 +95,8 @@ def _demoted(now: Allocation, warm: int) -> Allocation:
 
 
 def _shrunk(now: Allocation, ready: Set[int]) -> Allocation:
-    """One is warm less: the last one ends. Where that one serves, a loaded one serves in its place, or nothing ends."""
+    """Remove one warm replica: end the last replica. If that one serves, promote a loaded one in its place, or end
+    none."""
     last = now.count - 1
     if last in now.standby:
         return Allocation(last, now.standby - {last})
@@ -111,18 +113,18 @@ _ONE_EACH: Mapping[str, int] = MappingProxyType({})
 def granted(
     demands: Mapping[str, SlotDemand], present: Mapping[str, int], most: int, costs: Mapping[str, int] = _ONE_EACH
 ) -> dict[str, SlotDemand]:
-    """What each pool may have of `most` accelerators; `present` is how many replicas serve now.
+    """Return the part of `most` accelerators that each pool may have; `present` counts the replicas that serve now.
 
-    `costs` are the accelerators that a replica of a pool takes, one where nothing is said.
+    `costs` has the accelerators that one replica of a pool needs; the default is one.
 
-        1  what the pools' YAML asks for is theirs, whatever the bound says
-        2  replicas that serve come before warm ones, those that are there before new ones
-        3  what is left is given out one at a time, to the pool that has the smallest part of what it demands; what
-           is too little for one of its replicas goes to another pool
+        1  the number in a pool's YAML is granted even above the limit
+        2  serving replicas come before warm ones, and existing serving replicas before new ones
+        3  the rest is granted one replica at a time, to the pool with the smallest part of its demand. A rest that is
+           too small for one of its replicas goes to another pool
 
-    Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 and demands 4 and 1 warm, B has 1 and
-    demands 1 and 1 warm: A gets 3 and B 1, and no pool has a warm one. Where A's replicas
-    take two accelerators each, those that are there are 5 already: nobody gets more.
+    Worked example (test_worked_example_of_a_full_machine): 4 engines fit. A has 2 and demands 4 and 1 warm, B has 1
+    and demands 1 and 1 warm: A gets 3 and B 1, and no pool has a warm one. If A's replicas need two accelerators
+    each, the present replicas use 5 already: no pool gets more.
     """
     given = {name: min(demand.serving, max(demand.least, present.get(name, 0))) for name, demand in demands.items()}
     left = most - sum(count * costs.get(name, 1) for name, count in given.items())
@@ -133,7 +135,7 @@ def granted(
 
 
 def _give(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Mapping[str, int]) -> int:
-    """One at a time until nobody wants more or nothing is left that would do for one; what is left then."""
+    """Grant one replica at a time until all demands are met or the rest is too small; return what is left then."""
     while True:
         lacking = [name for name in sorted(given) if given[name] < wanted[name] and costs.get(name, 1) <= left]
         if not lacking:
@@ -145,7 +147,7 @@ def _give(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Ma
 
 @dataclass(frozen=True, slots=True)
 class RoleOrder:
-    """One replica's role from now on, and where its agent listens."""
+    """New role of one replica, and the address of its agent."""
 
     replica_id: str
     host: str
@@ -157,7 +159,7 @@ _MAX_DIGITS = 6
 
 
 def orders_for(report: PoolReport, pool: str, allocation: Allocation) -> list[RoleOrder]:
-    """For those whose heartbeats say something else than the allocation."""
+    """Return orders for the replicas whose heartbeats differ from the allocation."""
     orders = []
     for replica in replicas_of(report, pool):
         number = number_of(replica)
@@ -170,17 +172,17 @@ def orders_for(report: PoolReport, pool: str, allocation: Allocation) -> list[Ro
 
 
 def number_of(replica: ReplicaReport) -> int | None:
-    """Of `pool-3`, 3; None where the id is not made like that."""
+    """Return the number in a replica's id (3 for `pool-3`); None if the id has another form."""
     text = replica.replica_id.removeprefix(f"{replica.pool}-")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
 def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[RoleOrder]:
-    """Where replicas have no numbers: so many of those that are loaded are to serve, then so many to be warm.
+    """Return orders for replicas without numbers, given how many should serve and how many should be warm.
 
-    Fewer serve than should: the first warm ones by name are promoted. More do: the last ones by name become warm, as
-    many as there should be; the rest goes on serving until the cluster ends it.
-    Worked example (test_worked_example_of_counts): a, b, c serve and none is warm; 2 and 1 are wanted: c becomes warm.
+    If too few serve, the first warm ones by name are promoted. If too many serve, the last ones by name become warm,
+    up to `warm`; the others serve until the cluster ends them. Worked example (test_worked_example_of_counts): a, b,
+    c serve and none is warm; 2 and 1 are wanted: c becomes warm.
     """
     known = sorted((each for each in replicas if each.peer_port), key=lambda each: each.replica_id)
     ready = [each for each in known if each.phase == "ready"]

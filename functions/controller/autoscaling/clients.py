@@ -1,8 +1,8 @@
 """Clients of the autoscaler: reports from the registry, desired sizes and verdicts to it, roles to replicas' agents.
 
-Errors of the registry are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again),
-RegistryRefused (it will not). An agent that cannot be reached or refuses gets its role again with the next pass, since
-its heartbeats still say otherwise.
+Registry errors are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again) and
+RegistryRefused (do not). If an agent cannot be reached or rejects its role, the next pass sends the role again,
+because its heartbeats still differ.
 """
 
 import asyncio
@@ -21,31 +21,29 @@ from functions.fleet.pool_board import REPORT_MAX_BYTES, REPORT_PATH, DesiredPoo
 from functions.fleet.role_credentials import Bearer, current_secret
 from functions.fleet.verdicts import VERDICTS_PATH, Verdicts
 
-NOTIFY_TIMEOUT_S = 5.0  # a sleeping engine takes a while to wake
+NOTIFY_TIMEOUT_S = 5.0  # waking a sleeping engine takes a while
 AT_ONCE = 32
 
 _log = logging.getLogger(__name__)
 
 
 def agents_http() -> httpx.AsyncClient:
-    """A connection a call: agents come and go."""
+    """Return a client that opens a connection for each call, because agents are short-lived."""
     return httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class RoleNotifier:
-    """Sends replicas their roles: one short request each, to the port where gateways and peers reach the agent.
-
-    Owned by one event loop.
-    """
+    """Sender of roles to replicas: one short request each, to the port where gateways and peers reach the agent. Owned
+    by one event loop."""
 
     def __init__(self, client: httpx.AsyncClient, secret: Bearer, former: Bearer = "") -> None:
-        """What is sent follows from the secret; agents of version 0.1 take what follows from the `former` one."""
+        """Credentials are derived from `secret`; agents of version 0.1 accept credentials derived from `former`."""
         self._client = client
         self._secret, self._former = secret, former
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def notify(self, orders: Iterable[RoleOrder]) -> tuple[str, ...]:
-        """All at once; returns why some were not reached."""
+        """Send all orders concurrently; return one message for each agent that could not be notified."""
         answers = await asyncio.gather(*(self._notify(order) for order in orders))
         return tuple(answer for answer in answers if answer)
 
@@ -68,7 +66,7 @@ class RoleNotifier:
         return await self._client.post(url, json={"standby": order.standby}, headers=headers, timeout=NOTIFY_TIMEOUT_S)
 
 
-_TIMEOUT = httpx.Timeout(3.0)  # asked for each second; what comes later is of no use
+_TIMEOUT = httpx.Timeout(3.0)  # the report is requested each second; a later answer is of no use
 
 
 class PoolsClient:

@@ -1,15 +1,15 @@
 """Autoscaler state on disk: desired replicas, measured speeds, and forecasts that take days to learn again.
 
-Desired replicas are known before the controller looks at what runs: else it would take replicas that the autoscaler has
-started for ones too many, and end them while they serve. Forecasts have one owner and are written whole by rename, once
-a minute at most: so much is lost where it is killed. With every figure at its longest:
+The controller reads the desired replicas before it inspects the processes. Otherwise it would end replicas that the
+autoscaler has started, while they serve. Forecasts have one owner; the whole file is replaced by rename at most once
+a minute, so a kill loses up to one minute. Size with every figure at its longest:
 
     a pool  1,008 + 144 levels, 5 x 360 errors, 120 x (1 + 5) ahead: 3,672 figures of at most 25 bytes = 92 KB
     a file  64 pools x 92 KB = 5.9 MB, under FORECASTS_MAX_BYTES (test_the_largest_memory_fits)
 
-A file that is none, is another version's, or says what cannot be (a profile of another length, a negative rate) is a
-warning and an empty memory: then pools begin at their minReplicas. JSON has no NaN and no infinity.
-Neighbours: `decisions.autoscaling.forecast_memory` says what of a forecast holds after a gap.
+If a file is malformed, of another version or has impossible values (a profile of another length, a negative rate), a
+warning is logged and the memory is empty: pools then begin at their minReplicas. JSON has no NaN and no infinity.
+Neighbours: `decisions.autoscaling.forecast_memory` decides which part of a forecast is valid after a gap.
 """
 
 import logging
@@ -30,7 +30,7 @@ Error = Annotated[float, msgspec.Meta(ge=-1.0, le=1e30)]
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 UnixTime = Annotated[float, msgspec.Meta(ge=0.0, le=1e11)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**10)]
-Each = msgspec.Meta(min_length=len(METHODS), max_length=len(METHODS))  # of the methods
+Each = msgspec.Meta(min_length=len(METHODS), max_length=len(METHODS))  # one item for each method
 
 
 class KeptSeason(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class KeptSeason(msgspec.Struct, frozen=True):
         return cls(season.levels, season.open_slot, season.open_sum, season.open_count)
 
     def season(self, period_s: float) -> Season:
-        """ValueError: the levels are not this period's."""
+        """Raise ValueError if the levels do not fit this period."""
         known = Season(
             period_s,
             levels=self.levels,
@@ -102,7 +102,7 @@ class KeptForecast(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def memory(self) -> Memory:
-        """ValueError: a profile of another length."""
+        """Raise ValueError if a profile has another length."""
         demand = Demand(
             replica_per_s=self.replica_per_s,
             deferrable_per_s=self.deferrable_per_s,
@@ -140,21 +140,21 @@ class _Version(msgspec.Struct, frozen=True):
 
 class _KeptForecasts(msgspec.Struct, frozen=True):
     version: int
-    methods: tuple[str, ...]  # whose scores and predictions are kept, in this order
+    methods: tuple[str, ...]  # order of the scores and predictions
     pools: dict[str, KeptForecast]
 
 
 class Forecasts:
-    """By pool; one owner."""
+    """Forecast memories by pool, loaded from a file. One owner."""
 
     def __init__(self, path: Path) -> None:
-        """Blocks."""
         self._path = path
         self._kept_s = float("-inf")
         self.known = _read_forecasts(path)
 
     def keep(self, memories: Mapping[str, Memory], now_s: float) -> None:
-        """Blocks, where the last time was a minute ago. `now_s` is monotonic. A disk that is full is a warning."""
+        """Write the memories to disk, unless that was done less than a minute ago. `now_s` is monotonic. Blocks. If the
+        disk is full, a warning is logged."""
         if now_s - self._kept_s < KEEP_EVERY_S or not memories:
             return
         self._kept_s = now_s
@@ -209,7 +209,7 @@ class _KeptSizes(msgspec.Struct, frozen=True):
 
 
 def read_sizes(path: Path) -> dict[str, Allocation]:
-    """By pool."""
+    """Return the allocations by pool."""
     try:
         return {name: Allocation(pool.count, frozenset(pool.standby)) for name, pool in _read(path).pools.items()}
     except ValueError:
@@ -217,7 +217,7 @@ def read_sizes(path: Path) -> dict[str, Allocation]:
 
 
 def write_sizes(path: Path, allocations: dict[str, Allocation]) -> None:
-    """The speeds stay."""
+    """Write the allocations; leave the speeds in the file as they are."""
     pools = {
         name: KeptPool(allocation.count, tuple(sorted(allocation.standby)))
         for name, allocation in sorted(allocations.items())
@@ -226,18 +226,16 @@ def write_sizes(path: Path, allocations: dict[str, Allocation]) -> None:
 
 
 class KeptSpeeds:
-    """How fast a stream alone is, by pool; one owner, beside which only `write_sizes` writes the file, never at once.
-
-    After a start in the middle of a full day no stream is alone, and how full the pool is would not be known until the
-    night.
-    """
+    """Speed of a single stream by pool. One owner; only `write_sizes` writes the same file, never concurrently. If a
+    controller starts in the middle of a busy day, no stream runs alone. Without these speeds the utilization would be
+    unknown until the night."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.known = dict(_read(path).alone_tokens_per_s)
 
     def keep(self, speeds: Mapping[str, float]) -> None:
-        """Blocks, and writes only where one is another by a twentieth. The allocations stay."""
+        """Write the speeds if one has changed by more than a twentieth; leave the allocations as they are. Blocks."""
         if all(abs(speed - self.known.get(name, 0.0)) <= _SAME * speed for name, speed in speeds.items()):
             return
         newest = dict(list(speeds.items())[-MAX_SPEEDS:])

@@ -1,15 +1,15 @@
-"""Autoscaler of one machine: decides about once a second, and has processes and agents follow.
+"""Autoscaler of one machine: decide about once a second, then let processes and agents follow.
 
 One pass:
-    1  what the registry has heard
-    2  what each pool should have: the operator's number before the autoscaler's, that before the YAML's
-    3  what the machine bears of it (slots of engines that are awake, ports, memory)
-    4  the next allocation on the way there; a smaller one only when the last change of processes is done
-    5  kept on disk, and in the files by which agents know how to begin
-    6  the processes follow, in the background
-    7  agents that run are told, last: one that hangs keeps nothing else waiting
+    1  fetch the registry's report
+    2  decide each pool's size: the operator's number, else the autoscaler's, else the YAML's
+    3  limit it to what the machine can run (slots of awake engines, ports, memory)
+    4  compute the next allocation; a smaller one only if the last change of processes is done
+    5  save it to disk, and write the files that tell starting agents their role
+    6  let the processes follow, in the background
+    7  notify running agents, last: an agent that hangs delays nothing else
 
-So a promotion waits for nothing but one short request to an agent. Suspended, nothing is changed.
+So a promotion takes one short request to an agent. If the controller is suspended, nothing is changed.
 """
 
 import asyncio
@@ -74,8 +74,7 @@ class LocalScaling:
         allocations: Mapping[str, Allocation],
         on_report: Callable[[PoolReport | None], None] = lambda _: None,
     ) -> None:
-        """`allocations` are those that an earlier controller has kept; `on_report` is told what the registry has heard,
-        each time."""
+        """`allocations` were saved by an earlier controller; `on_report` is called with each report."""
         self._on_report = on_report
         self._layout = layout
         self._settings = settings
@@ -89,7 +88,7 @@ class LocalScaling:
         self._scaler = Scaler("disk", self._speeds.known, self._forecasts.known)
         self._policies = Policies()
         self._wanted: dict[str, DesiredSize] = {}
-        self._held: dict[str, str] = {}  # why a pool has less than it should
+        self._held: dict[str, str] = {}  # reason why a pool has fewer replicas than it should
         self._since: Since = {}
         self._asleep: frozenset[str] = frozenset()
         self._trouble = ""
@@ -97,13 +96,13 @@ class LocalScaling:
         self._changed = asyncio.Event()
 
     def obey(self, revision: str, loaded: Loaded) -> None:
-        """Another revision's policies, from now on."""
+        """Use the policies of this revision from now on."""
         if revision != self._policies.revision:
             self._policies = Policies.of(revision, loaded)
             self._changed.set()
 
     def shown(self) -> list[PoolSize]:
-        """For people, by pool."""
+        """Return the sizes by pool, for people."""
         operators = self._reconciler.wanted.target.replicas
         return [
             PoolSize.of(
@@ -114,12 +113,13 @@ class LocalScaling:
         ]
 
     def asleep(self) -> frozenset[str]:
-        """The replicas that hold no accelerator, by their ids, as of the last pass."""
+        """Return the ids of the replicas that held no accelerator in the last pass."""
         return self._asleep
 
     def begin(self) -> None:
-        """Once what runs has been taken over, before anything is started. What slept and is gone would load again all
-        at once, without a slot: it comes back as new ones do. Blocks."""
+        """Restore the saved sizes; call after running processes are adopted and before any is started. Blocks. Sleeping
+        replicas that no longer run are dropped: they would all load at the same time, without slots. They are added
+        again like new replicas."""
         running = frozenset(self._running())
         for pool in self._reconciler.declared:
             if pool.sleeps and pool.name in self._allocations:
@@ -130,7 +130,7 @@ class LocalScaling:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run passes until cancelled."""
         while True:
             await self._pass()
             with contextlib.suppress(TimeoutError):
@@ -148,7 +148,7 @@ class LocalScaling:
         held, leaving = {name: pool.held() for name, pool in in_use.items()}, self._leaving(in_use)
         self._ask(report, in_use, sleepers_without_slot(held, leaving, self._slots()))
         is_suspended = self._is_suspended()
-        if not is_suspended:  # up to here nothing is awaited: a push would bring pools that `in_use` has not
+        if not is_suspended:  # no await before this line: a push could add pools that `in_use` lacks
             await self._follow(self._next(in_use, held, leaving))
             self._reconciler.rescale(
                 {name: allocation.count for name, allocation in self._covered(self._allocations).items()}
@@ -190,7 +190,7 @@ class LocalScaling:
         return ending(self._running(), in_use)
 
     def _running(self) -> list[str]:
-        """The replicas whose engines run, by their ids."""
+        """Return the ids of the replicas whose engines run."""
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
         return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
@@ -219,7 +219,8 @@ class LocalScaling:
     def _fitting(
         self, demands: Mapping[str, SlotDemand], allowed: Mapping[str, SlotAllotment]
     ) -> Mapping[str, SlotAllotment]:
-        """There is a port for each, also for those that sleep. A push may declare more: others give way to it."""
+        """Reduce the allotments to the machine's ports, which sleeping replicas need too. If a push declares more
+        replicas, the others give way."""
         if sum(each.serving + each.warm for each in allowed.values()) <= MAX_SLOTS:
             return allowed
         asked = {name: SlotDemand(each.serving, each.warm, demands[name].least) for name, each in allowed.items()}
@@ -232,12 +233,12 @@ class LocalScaling:
             return SlotDemand(operators, 0, operators)
         wanted = self._wanted.get(name)
         if wanted is None:
-            allocation = self._allocation(name, declared)  # nothing is heard yet: as it was
+            allocation = self._allocation(name, declared)  # no report yet: the size stays
             return SlotDemand(allocation.serving, len(allocation.standby), declared)
         return SlotDemand(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
 
     def _may_grow(self) -> str:
-        """Why no engine may be added now; "" where one may."""
+        """Return why no engine may be added now; "" if one may."""
         if not self._is_small():
             return ""
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
@@ -248,18 +249,19 @@ class LocalScaling:
         return ""
 
     def _is_small(self) -> bool:
-        """Simulated engines need next to nothing; what an operator asks for is not second-guessed."""
+        """Return True if memory must be checked: simulated engines need very little, and an operator's number is not
+        questioned."""
         target = self._reconciler.wanted.target
         return target.engine != "sim" and target.replicas is None
 
     def _slots(self) -> int:
-        """How many engines may be awake."""
+        """Return how many engines may be awake."""
         if self._settings.max_engines is not None:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
 
     async def _follow(self, allocations: dict[str, Allocation]) -> None:
-        """Write down first, then act: a controller that dies in between finds what it has to do."""
+        """Save the allocations before acting: a controller that dies in between finds what remains to be done."""
         if allocations == self._allocations:
             return
         for name, allocation in sorted(allocations.items()):
@@ -269,7 +271,7 @@ class LocalScaling:
         self._allocations = allocations
 
     async def _agree(self, report: PoolReport) -> None:
-        """Agents whose heartbeats say otherwise are told."""
+        """Notify agents whose heartbeats differ from their role."""
         orders = [
             order for name, allocation in self._allocations.items() for order in orders_for(report, name, allocation)
         ]
@@ -278,7 +280,7 @@ class LocalScaling:
                 _log.warning("%s", trouble)
 
     def _covered(self, allocations: dict[str, Allocation]) -> dict[str, Allocation]:
-        """The others are as their YAML has them, at once, whether or not anything is heard of them."""
+        """Return the allocations of pools with a policy; the others have the size in their YAML, reported or not."""
         return {name: allocation for name, allocation in allocations.items() if self._policies.cover(name)}
 
     def _allocation(self, name: str, declared: int) -> Allocation:
@@ -289,14 +291,14 @@ class LocalScaling:
         now_s = time.monotonic()
         if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
             return
-        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # said by `_report`
+        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # `_report` logs it
             await (await self._source.pools_client()).put_desired(self._wanted)
             self._told_s = now_s
 
 
 def _write(layout: StateLayout, allocations: dict[str, Allocation], to_keep: dict[str, Allocation]) -> None:
-    """Marks beyond the allocation go too: a replica that comes later, or for the time of a change, must not begin
-    warm."""
+    """Write the allocations and the standby files; remove standby files beyond an allocation. A replica that starts
+    later, or only during a change, must not start warm."""
     write_sizes(layout.scaling_file, to_keep)
     for pool, allocation in allocations.items():
         for number in range(max(MAX_SLOTS, allocation.count)):

@@ -1,13 +1,13 @@
-"""Scaler of pools: applies the decision to each that an AutoscalingPolicy covers, and keeps its state.
+"""Scaler of pools: apply the decision to each pool with an AutoscalingPolicy, and store its state.
 
-One pass over a pool: 1. what is known of it, 2. what its past says of its future, 3. how many (`autoscaling.decide`),
-4. what the overload ladder wants besides (borrow and provision; shed and shift are the gateways'), 5. why, for people.
+One pass over a pool: 1. collect its signals, 2. forecast its demand, 3. decide its size (`autoscaling.decide`), 4.
+add what the overload ladder wants (borrow and provision; gateways do shed and shift), 5. state the reason for people.
 
-The ladder speaks of now: what is ready, what it borrows, and what should be starting are the pool's size for as long as
-it is in force. The scaler takes that over as its own, so that what was added goes by its rules, one replica at a time
-after its quiet time, and not when the ladder is left.
+The ladder decides about the present: ready, borrowed and starting replicas are the pool's size while it is in force.
+The scaler adopts that size as its own. So added replicas leave by the scaler's rules, one at a time after its quiet
+time, and not when the ladder ends.
 
-All times are of the wall clock: forecasts know days and weeks, and what was asked for outlives a process.
+All times are wall-clock times: forecasts know days and weeks, and desired sizes outlive a process.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -34,22 +34,22 @@ from functions.decisions.overload.ladder import OFF, LadderState, Means, Rungs
 from functions.fleet.pool_board import PoolReport
 
 _INTERACTIVE = 0
-DECIDE_EVERY_S = 15.0  # the ladder is asked each time
-MAX_REMEMBERED = 64  # pools without a policy, or not heard of yet
+DECIDE_EVERY_S = 15.0  # the ladder is evaluated in every pass
+MAX_REMEMBERED = 64  # pools without a policy, or not reported yet
 MAX_STARTING = 1000  # replicas of one pool whose start is timed
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredSize:
-    """What is wanted of a pool, and why."""
+    """Desired size of a pool, and the reason."""
 
-    replicas: int  # that serve, or will as soon as they are there
+    replicas: int  # serving replicas, including those that still start
     warm: int
-    cause: str  # one of few words: a metric's label
+    cause: str  # one of a few words, used as a metric's label
     reason: str  # for people
-    since_unix_s: float  # the number
-    rungs: tuple[str, ...] = ()  # of the overload ladder, in force
-    cold_start: Mapping[str, float] = field(default_factory=dict)  # the last one's, seconds by stage
+    since_unix_s: float  # when this number was first wanted
+    rungs: tuple[str, ...] = ()  # rungs of the overload ladder in force
+    cold_start: Mapping[str, float] = field(default_factory=dict)  # seconds by stage of the last cold start
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Pool:
     demand: Demand = field(default_factory=Demand)
     ladder: LadderState = field(default_factory=LadderState)
     scaling: Scaling | None = None
-    entry: AutoscalingEntry | None = None  # by which it was decided
+    entry: AutoscalingEntry | None = None  # entry used for the last decision
     decided_s: float = 0.0
     signals: PoolSignals | None = None
     starts: StartupTimes = field(default_factory=StartupTimes)
@@ -69,24 +69,26 @@ class _Pool:
 
 
 class Scaler:
-    """Owned by one event loop; all it does is remember and ask."""
+    """State of all scaled pools, and the decision for each. Owned by one event loop."""
 
     def __init__(
         self, source: Source, speeds: Mapping[str, float] | None = None, memories: Mapping[str, Memory] | None = None
     ) -> None:
-        """`source` is where a new replica's weights lie; `speeds` and `memories` an earlier controller has kept."""
+        """`source` is where a new replica's weights are stored; `speeds` and `memories` come from an earlier
+        controller."""
         self._pools: dict[str, _Pool] = {}
         self._source = source
         self._speeds = dict(speeds or {})
         self._memories = dict(memories or {})
 
     def speeds(self) -> dict[str, float]:
-        """By pool, tokens a second of a stream with nothing beside it: to be kept, since under load it is not seen."""
+        """Return tokens per second of a single stream by pool. They must be saved: under load they cannot be
+        measured."""
         now = {name: pool.use.alone_tokens_per_s for name, pool in self._pools.items()}
         return self._speeds | {name: speed for name, speed in now.items() if speed > 0.0}
 
     def memories(self) -> dict[str, Memory]:
-        """By pool, what its forecast has learnt: to be kept, since days are not seen again within hours."""
+        """Return by pool what its forecast has learnt. It must be saved: learning it again takes days."""
         return {name: Memory(pool.demand, pool.starts) for name, pool in self._pools.items()} | self._memories
 
     def step(
@@ -100,12 +102,14 @@ class Scaler:
         resting: Mapping[str, int] | None = None,
         reading: Set[str] = frozenset(),
     ) -> dict[str, DesiredSize]:
-        """About once a second. By pool; one of which nothing was heard yet is as it was, and not among them.
+        """Return the desired size of each pool; call about once a second. A pool without any report so far is left
+        out.
 
-        `sizes` are what pools have been asked to be until now: one that comes under a policy goes on from there.
-        `resting`: of the warm replicas, those that sleep and cannot be woken now
-        (`decisions.autoscaling.accelerator_slots`). `reading`: prefill pools. Without a report, or with one of a
-        registry that hears nobody, what was known before grows old."""
+        `sizes` has the sizes requested until now; a pool that comes under a policy continues from there. `resting`
+        counts the sleeping warm replicas that cannot be woken now (`decisions.autoscaling.accelerator_slots`).
+        `reading` has the prefill pools. Without a report, or if the registry is not connected to the bus, the former
+        signals grow old.
+        """
         entries = {str(entry.pool): entry for entry in policies}
         admissions = tuple(admissions)
         is_heard = report is not None and report.bus_connected
@@ -127,15 +131,15 @@ class Scaler:
     # inside
 
     def _remember(self, gone: Set[str]) -> None:
-        """Of pools that leave their policy, as for a push and its revert, what was learnt stays for when they return;
-        of so many, those that were looked at last."""
+        """Store what was learnt about pools that leave their policy, for example by a push and its revert. If there are
+        too many, those observed last stay."""
         self._memories |= {name: Memory(self._pools[name].demand, self._pools[name].starts) for name in sorted(gone)}
         by_age = sorted(self._memories.items(), key=lambda each: each[1].demand.looked_s or 0.0)
         self._memories = dict(by_age[-MAX_REMEMBERED:])
 
     def _begun(self, name: str, size: int | None, now_s: float) -> _Pool:
-        """A pool that has just come under a policy, or did so under an earlier controller, whose reasons are not known:
-        nothing of it is taken away for the quiet time."""
+        """Return the state of a pool that has just come under a policy, in this or an earlier controller. Reasons of an
+        earlier controller are unknown, so the pool is not reduced during the quiet time."""
         memory = resume_memory(self._memories.pop(name, Memory()), now_s)
         quiet_until_s = now_s + max(QUIET_S, memory.starts.expected_s(self._source))
         state = ScalerState(desired=size, quiet_until_s=quiet_until_s)
@@ -163,7 +167,7 @@ class Scaler:
             )
             pool.entry, pool.decided_s = entry, now_s
         pool.ladder, rungs = ladder.step(pool.ladder, signals, _means(pool, policy, rules, signals), now_s)
-        is_at_zero = not policy.min_replicas and not signals.ready  # there is nothing that could be overloaded
+        is_at_zero = not policy.min_replicas and not signals.ready  # a pool at zero cannot be overloaded
         rungs = OFF if is_at_zero else rungs
         replicas, cause, reason = _with_ladder(pool.scaling, rungs, signals, policy)
         if replicas > pool.scaling.desired:
@@ -175,7 +179,7 @@ class Scaler:
         return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on, pool.cold_start)
 
     def _time_starts(self, pool: _Pool, phases: Mapping[str, str], now_s: float) -> None:
-        """How long a replica was seen starting, until it was loaded."""
+        """Measure the time from when a replica was first seen starting until it is loaded."""
         for replica_id, since_s in list(pool.starting_since_s.items()):
             phase = phases.get(replica_id, "gone")
             if phase != "starting":
@@ -188,7 +192,7 @@ class Scaler:
 
 
 def _without(signals: PoolSignals, resting: int) -> PoolSignals:
-    """Nobody borrows a replica that cannot be woken."""
+    """Subtract sleeping replicas that cannot be woken: they cannot be borrowed."""
     return replace(signals, warm=max(0, signals.warm - resting)) if resting else signals
 
 
@@ -202,7 +206,7 @@ def _means(pool: _Pool, policy: ScalePolicy, rules: BandRules, signals: PoolSign
 
 
 def _with_ladder(scaling: Scaling, rungs: Rungs, signals: PoolSignals, policy: ScalePolicy) -> tuple[int, str, str]:
-    """The larger of what the scaler and the ladder want; within the policy's bounds."""
+    """Return the larger of the scaler's and the ladder's size, within the policy's limits."""
     acting = [rung for rung in rungs.on if rung in ("borrow", "provision") and rungs.strength(rung) > 0]
     wanted = min(policy.max_replicas, signals.ready + rungs.borrow + rungs.provision)
     if not acting or wanted <= scaling.desired:
@@ -212,7 +216,7 @@ def _with_ladder(scaling: Scaling, rungs: Rungs, signals: PoolSignals, policy: S
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Autoscaling and admission policies of one revision, and which of its pools read prompts for others."""
+    """Autoscaling and admission policies of one revision, and its prefill pools."""
 
     revision: str = ""
     scaling: tuple[AutoscalingEntry, ...] = ()
@@ -239,15 +243,15 @@ class PoolSize:
     """Size of a pool as status and `shoal status -o json` show it."""
 
     pool: str
-    serving: int  # that are asked to serve
-    warm: int  # that are asked to be warm
-    desired: int | None  # what the autoscaler wants; None: the pool has no AutoscalingPolicy, or nothing is known yet
+    serving: int  # replicas requested to serve
+    warm: int  # replicas requested to be warm
+    desired: int | None  # size that the autoscaler wants; None: no AutoscalingPolicy, or still unknown
     cause: str
     reason: str
     since_unix_s: float | None
-    rungs: tuple[str, ...]  # of the overload ladder, as the controller sees it
-    held: str  # why it is not (yet) what is wanted
-    cold_start: Mapping[str, float]  # the last start that was measured, seconds by stage
+    rungs: tuple[str, ...]  # rungs of the overload ladder, as the controller sees it
+    held: str  # reason why the size is not the desired one (yet)
+    cold_start: Mapping[str, float]  # seconds by stage of the last measured start
 
     @classmethod
     def of(

@@ -1,11 +1,11 @@
 """Signals of a pool from heartbeats and gateway reports, as the autoscaling decision reads them.
 
-    counts                from replicas' last heartbeats, those that are not silent
-    arrivals, waits, …    from the gateways' sums; None where no gateway has spoken lately, never zero
-    utilization           from replicas' token rates, see `PoolUse`; of a prefill pool, from how long its engines read
+    counts                from the last heartbeats of replicas that are not silent
+    arrivals, waits, …    from the sums over gateways; None (never zero) if no gateway has reported lately
+    utilization           from replicas' token rates, see `PoolUse`; for a prefill pool, from its engines' busy time
 
-A pool that gateways tell of and nobody asks anything of has a time to first token of 0: nobody waits. That is known,
-unlike a pool of which nobody tells.
+If gateways report on a pool without requests, its time to first token is 0: no request waits. If no gateway reports
+on a pool, the value is unknown (None).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,68 +17,70 @@ from functions.decisions.autoscaling.signals import PoolSignals, step_utilizatio
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.fleet.pool_board import PoolReport, PoolSum, ReplicaReport
 
-# Utilization of a pool, remembered from one look to the next.
+# Utilization of a pool, remembered from one observation to the next.
 #
-# Utilization is `decisions.autoscaling.signals`': of the time in which an engine has something to do, the part that
-# somebody brought. What a stream gets with nothing beside it is not told by an engine; it is learnt from replicas that
-# have had no more than one request at every look for 5 seconds. So `step / itl` is `rate now / rate alone`, averaged
-# over replicas and smoothed over half a minute:
+# Utilization is defined in `decisions.autoscaling.signals`: the share of an engine's busy time that the load causes.
+# Engines do not report how fast a single stream is with no other beside it. This rate is learnt from replicas that had
+# at most one request in every observation for 5 seconds. So `step / itl` is `rate now / rate alone`, averaged over
+# replicas and smoothed over half a minute:
 #
-#     now  = mean over ready replicas of: 0 where nothing runs or waits, else 1 - rate / rate alone
+#     now  = mean over ready replicas of: 0 if nothing runs or waits, else 1 - rate / rate alone
 #     used = used + (1 - e^(-dt / 30 s)) x (now - used)
 #
-# Worked example (test_worked_example_of_utilization): a stream alone makes 100 tokens a second. Of two replicas one is
-# idle, the other makes 25 tokens a second a stream: (0 + 0.75) / 2 = 0.375.
+# Worked example (test_worked_example_of_utilization): a single stream makes 100 tokens a second. Of two replicas one
+# is idle, the other makes 25 tokens a second per stream: (0 + 0.75) / 2 = 0.375.
 #
-#     rate alone     rises within half a minute of seeing more, at most to the double of what is known at one look, and
-#                    falls within half an hour of seeing less: one odd heartbeat moves it by a few percent, and what
-#                    no replica is alone to contradict stays. Any stream that is quicker raises it as well
-#     not measured   a replica that is busy and had no gap between tokens in this look counts as at its last rate, for
-#                    up to STALE_S, then as fully used. That is a bound, good for a probe that a look has caught; where
-#                    a tenth of the replicas or more were so in the last half minute, the look says nothing
-#     not known      until a replica was seen alone, busy replicas are not measured. A look that says nothing leaves
-#                    the former value, which is dropped once it is older than STALE_S
+#     rate alone     rises within half a minute of a higher rate, at most to double the known rate in one observation,
+#                    and falls within half an hour of a lower one. So one odd heartbeat moves it by a few percent only,
+#                    and it stays while no replica runs a single stream. A faster stream among others raises it too
+#     not measured   a busy replica without a gap between tokens in this observation counts with its last rate for up
+#                    to STALE_S, then as fully used: an upper bound, good enough if an observation meets a probe.
+#                    If a tenth or more of the replicas were unmeasured in the last half minute, nothing is concluded
+#     not known      busy replicas are not measured until a replica has run a single stream. An observation without a
+#                    conclusion leaves the former value, which is dropped once it is older than STALE_S
 #
-#     reads          an engine of a prefill pool makes one token a request, and no gap: its use is the share of time in
-#                    which it read, which is linear in the load there (`health.pace`'s busy_ratio)
+#     prefill        an engine of a prefill pool makes one token per request, without a gap. Its utilization is the
+#                    time share in which it computes prompts, which is linear in its load (`health.pace`'s busy_ratio)
 #
-# Worked example (test_a_prefill_pool_is_used_for_as_long_as_it_reads): of two replicas one reads for six tenths of the
-# time, the other for two: 0.4.
+# Worked example (test_a_prefill_pool_is_used_for_as_long_as_it_reads): of two replicas one computes prompts for six
+# tenths of the time, the other for two: 0.4.
 #
-# Worked example (test_an_engine_without_tokens_is_not_taken_for_an_idle_one): of four replicas three embed, which makes
-# no tokens: 0.75 are not measured, and nothing is known, also at a look that finds all four between two requests.
+# Worked example (test_an_engine_without_tokens_is_not_taken_for_an_idle_one): of four replicas three embed, which
+# makes no tokens: 0.75 are unmeasured and utilization is unknown, even if all four are between two requests when
+# observed.
 
 
 SMOOTH_S = 30.0
-ALONE_S = 5.0  # so long not more than one request: then its rate is that of nothing beside it
+ALONE_S = 5.0  # time with at most one request, after which the rate is that of a single stream
 RISE_S = 30.0
 FALL_S = 1800.0
 MOST_UNMEASURED_RATIO = 0.1
-_MOST_RISE = 2.0  # of what is known, by one look
-_FRESH_S = 5.0  # a heartbeat older than this says where a replica is, not what it does
+_MOST_RISE = 2.0  # limit of the rise in one observation, as a multiple of the known rate
+_FRESH_S = 5.0  # an older heartbeat shows where a replica is, not what it does
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    tokens_per_s: float  # of one stream
+    tokens_per_s: float  # one stream's rate
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """What is remembered of a pool from one look to the next."""
+    """State of a pool's utilization between two observations."""
 
-    alone_tokens_per_s: float = 0.0  # of one stream with nothing beside it; 0: not known
+    alone_tokens_per_s: float = 0.0  # rate of a single stream; 0: unknown
     utilization_ratio: float | None = None
-    at_s: float | None = None  # of the utilization
+    at_s: float | None = None  # time of the utilization
     looked_s: float | None = None
-    unmeasured_ratio: float | None = None  # of the ready replicas: busy, and how fast was not told; smoothed
-    calm_since_s: Mapping[str, float] = field(default_factory=dict)  # by replica: not more than one request since then
-    rates: Mapping[str, Rate] = field(default_factory=dict)  # by replica, the last
+    unmeasured_ratio: float | None = None  # smoothed share of ready replicas that are busy at an unknown rate
+    # start of the time with at most one request, by replica
+    calm_since_s: Mapping[str, float] = field(default_factory=dict)
+    rates: Mapping[str, Rate] = field(default_factory=dict)  # last rate by replica
 
 
 def observe(use: PoolUse, replicas: Sequence[ReplicaReport], at_s: float, *, reads: bool = False) -> PoolUse:
-    """One look more. `reads`: it is a prefill pool."""
+    """Return the state after one more observation. `reads`: the pool is a prefill pool."""
     fresh = [each for each in replicas if each.phase == "ready" and each.age_s < _FRESH_S]
     calm_since_s = {each.replica_id: use.calm_since_s.get(each.replica_id, at_s) for each in fresh if _is_calm(each)}
     alone = [each for each in fresh if at_s - calm_since_s.get(each.replica_id, at_s) >= ALONE_S]
@@ -105,7 +107,7 @@ def _is_idle(replica: ReplicaReport) -> bool:
 
 
 def _rate(use: PoolUse, replica: ReplicaReport, at_s: float) -> Rate | None:
-    """What was measured now, or lately."""
+    """Return the replica's present rate, or its last one if that is recent."""
     if replica.decode_tokens_per_s > 0.0:
         return Rate(replica.decode_tokens_per_s, at_s)
     former = use.rates.get(replica.replica_id)
@@ -127,7 +129,7 @@ def _alone_tokens_per_s(
 
 
 def _used(replica: ReplicaReport, alone_tokens_per_s: float, rates: Mapping[str, Rate]) -> float | None:
-    """None: it is busy, and how much so is not known."""
+    """Return the utilization of one replica; None if it is busy at an unknown rate."""
     if _is_idle(replica):
         return 0.0
     rate = rates.get(replica.replica_id)
@@ -142,14 +144,15 @@ def _used_reading(replica: ReplicaReport) -> float | None:
 
 
 def _toward(before: float | None, now: float | None, since_s: float) -> float | None:
-    """Smoothed. Time at which nothing was measured is not the next measurement's: `since_s` is since the last look."""
+    """Return the smoothed value. `since_s` is the time since the last observation, so time without measurements is
+    not counted."""
     if before is None or now is None:
         return before if now is None else now
     return before + (1.0 - exp(-since_s / SMOOTH_S)) * (now - before)
 
 
 def replicas_of(report: PoolReport, pool: str) -> list[ReplicaReport]:
-    """Those that are neither silent nor suspected with their node or zone."""
+    """Return the pool's replicas that are neither silent nor suspected with their node or zone."""
     return [
         each for each in report.replicas if each.pool == pool and each.age_s < SILENCE_LIMIT_S and not each.suspected
     ]

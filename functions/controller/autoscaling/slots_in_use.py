@@ -1,8 +1,8 @@
 """Accelerator slots in use on this machine, from replica allocations, heartbeats and processes. Pure.
 
-That a warm replica sleeps is known from its heartbeat alone, never from its arguments: one that cannot, does not, or
-was started again has a slot like any other. One that is not heard of (its agent begins, or the registry is away) is
-taken to be awake, but may well sleep: it is promoted only on a free slot, and for a while (`lasting`) not ended for
+Only a heartbeat shows that a warm replica sleeps, never its arguments: a replica that cannot sleep, does not sleep or
+was restarted has a slot like any other. A replica without heartbeats (its agent starts, or the registry is away)
+counts as awake but may be asleep: it is promoted only onto a free slot, and for a while (`lasting`) not ended for
 others.
 """
 
@@ -15,42 +15,41 @@ from functions.controller.autoscaling.signals import replicas_of
 from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, SlotDemand
 from functions.fleet.pool_board import PoolReport, ReplicaReport
 
-# Stuck replicas: how long each warm replica of a sleeping pool has been as it is, and which are waited for no longer.
+# Stuck replicas: the time that each warm replica of a sleeping pool has been in its state, and which are too late.
 #
-#     loaded, not asleep   FALLS_ASLEEP_S for that from when it was first seen so. Ended before, it would be loaded
-#                          again
-#     not yet loaded       for the first SURE_AFTER_S it is as if nothing were heard of it: an agent that is started
-#                          again sends heartbeats before it has asked whether its engine sleeps. After LOADS_S it is
-#                          stuck
-#     not heard of         not ended for that, as an agent is back within seconds. After UNHEARD_S it is stuck
+#     loaded, not asleep   FALLS_ASLEEP_S after it was first seen so. If it were ended earlier, it would be loaded again
+#     not yet loaded       for the first SURE_AFTER_S it counts as unheard: a restarted agent sends heartbeats before it
+#                          has checked whether its engine sleeps. After LOADS_S it is stuck
+#     unheard              not ended because of that: an agent is back within seconds. After UNHEARD_S it is stuck
 #
-# One that is stuck gives way to those that lack a slot, and holds up nobody's loading. While the registry is away,
-# nothing of this is asked, and nobody is stuck.
+# A stuck replica gives way to pools that lack a slot, and does not delay the loading of another. While the registry is
+# away, none of this is evaluated and no replica is stuck.
 #
-# Worked example (test_worked_example_of_a_silent_one): silent from 0 s on. At 119 s it is spared, at 120 s it
-# gives way.
+# Worked example (test_worked_example_of_a_silent_one): silent from 0 s on. At 119 s it is spared, at 120 s it gives
+# way.
 
 
 State = Literal["loaded", "loading", "unheard"]
 Since = Mapping[tuple[str, int], tuple[State, float]]  # by pool and number
 
-FALLS_ASLEEP_S = 60.0  # three until it begins, and what it takes to copy 64 GiB of weights to host memory
+FALLS_ASLEEP_S = 60.0  # 3 s until it begins, and the time to copy 64 GiB of weights to host memory
 SURE_AFTER_S = 3.0
 LOADS_S = 600.0  # the agents' own start limit
-UNHEARD_S = 120.0  # many starts of an agent on a busy machine
+UNHEARD_S = 120.0  # time for many starts of an agent on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class Lasting:
-    """Of one pool, by number."""
+    """Numbers of one pool's warm replicas, by how long they have been in their state."""
 
     settling: frozenset[int] = frozenset()  # loaded, and about to sleep
-    unsure: frozenset[int] = frozenset()  # that may be asleep, although they do not say so
+    unsure: frozenset[int] = frozenset()  # may be asleep, although their heartbeats do not show it
     stuck: frozenset[int] = frozenset()
 
 
 def since(before: Since, states: Mapping[str, Mapping[int, State]], now_s: float) -> Since:
-    """From when on each is as it is; `states` is of pools whose warm ones sleep, without those that do."""
+    """Return since when each replica is in its state. `states` covers pools whose warm replicas sleep, without
+    sleeping ones."""
     newest: dict[tuple[str, int], tuple[State, float]] = {}
     for pool, numbers in states.items():
         for number, state in numbers.items():
@@ -73,32 +72,32 @@ _LIMIT_S = {"loaded": FALLS_ASLEEP_S, "loading": LOADS_S, "unheard": UNHEARD_S}
 
 @dataclass(frozen=True, slots=True)
 class SlotsInUse:
-    """One pool's allocation, and what its replicas said last."""
+    """Allocation of one pool, and the last reports of its replicas."""
 
     allocation: Allocation
-    sleeps: bool = False  # it runs with --enable-sleep-mode
+    sleeps: bool = False  # its engines run with --enable-sleep-mode
     heard: Mapping[int, ReplicaReport] = field(default_factory=dict)  # by number
     lasting: Lasting = field(default_factory=Lasting)
 
     @property
     def asleep(self) -> frozenset[int]:
-        """Also while they are started or not well: what sleeps has no slot."""
+        """Sleeping warm replicas, also while they start or are unwell: they hold no slot."""
         return frozenset(number for number in self.allocation.standby if self._sleeps(number))
 
     @property
     def awake(self) -> frozenset[int]:
-        """Warm ones that are loaded and do not sleep."""
+        """Warm replicas that are loaded and do not sleep."""
         heard = self.allocation.standby & self.heard.keys()
         return frozenset(n for n in heard if self.heard[n].phase == "warm") - self.asleep
 
     @property
     def unheard(self) -> frozenset[int]:
-        """Warm ones that may be asleep."""
+        """Warm replicas that may be asleep."""
         return self.allocation.standby - self.heard.keys() | self.lasting.unsure if self.sleeps else frozenset()
 
     @property
     def states(self) -> dict[int, State]:
-        """Of the warm ones that do not sleep."""
+        """States of the warm replicas that do not sleep."""
         return {number: self._state(number) for number in self.allocation.standby - self.asleep}
 
     def held(self) -> HeldSlots:
@@ -129,26 +128,26 @@ class SlotsInUse:
 
 
 def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
-    """The replicas of a pool that are not silent, by number."""
+    """Return the replicas of a pool that are not silent, by number."""
     replicas = replicas_of(report, pool) if report is not None else []
     return {number: replica for replica in replicas if (number := number_of(replica)) is not None}
 
 
 def without_lost(allocation: Allocation, pool: str, engines: Set[str]) -> Allocation:
-    """Without the warm ones at its end whose engines, by their replicas' ids, do not run."""
+    """Drop the warm replicas at the end whose engines do not run; `engines` has replica ids."""
     while allocation.count - 1 in allocation.standby and f"{pool}-{allocation.count - 1}" not in engines:
         allocation = allocation.up_to(allocation.count - 1)
     return allocation
 
 
 def ending(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
-    """How many engines, by their replicas' ids, run that no allocation has: drained, or one more for a change."""
+    """Count the running engines that no allocation has: drained ones, or the extra replica of a change."""
     wanted = {f"{name}-{number}" for name, pool in pools.items() for number in range(pool.allocation.count)}
     return sum(replica_id not in wanted for replica_id in engines)
 
 
 def in_words(demand: SlotDemand, allotment: SlotAllotment, pool: SlotsInUse, slots: int) -> str:
-    """Why a pool has less than it should; "" where it has not."""
+    """Return why a pool has fewer replicas than it should; "" if it has not."""
     if allotment.serving < demand.serving and len(pool.asleep) > allotment.wake:
         return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(slots)}"
     if allotment.serving == demand.serving and allotment.warm < demand.warm and pool.sleeps:
@@ -161,7 +160,7 @@ def in_words(demand: SlotDemand, allotment: SlotAllotment, pool: SlotsInUse, slo
 
 
 def _is_kept_by_the_last(pool: SlotsInUse, allotment: SlotAllotment) -> bool:
-    """An allocation has no gaps: the last one ends, which serves, and nobody awake is there to serve in its place."""
+    """Return True if the last replica cannot end: it serves, and no awake replica could serve in its place."""
     last = pool.allocation.count - 1
     return last not in pool.allocation.standby and bool(pool.asleep) and not pool.awake and not allotment.wake
 

@@ -1,11 +1,11 @@
-"""The registry's rows as received so far: API-declared models, keys, and rollouts. A value, grown page by page. Pure.
+"""The registry's rows as received so far: API-declared models, keys, and rollouts. An immutable value. Pure.
 
-Laws: a page is folded in whole, in any order of its rows; what was told stays until the registry itself says that it is
-gone (a deleted model, a revoked key). Which rollout of a channel is the last is the registry's own order of them
-(`seq`), never a clock's: read anew, the book is the same as followed live. A registry that suddenly knows less (a
-restored backup, another database) is not believed: the book stays as it is, and says why, until the registry has caught
-up or somebody makes us forget.
-Neighbours: `following` feeds it; `merging` and `functions.decisions.rollout.steering` read it.
+Rules: a page is folded in whole, in any order of its rows. A row stays until the registry itself reports that it is
+gone (a deleted model, a revoked key). The registry's own order (`seq`), never a clock, decides which rollout of a
+channel is the last. So a book that is read anew equals one that was followed live. If a registry suddenly knows less
+(a restored backup, another database), the book stays as it is and records why, until the registry has caught up or an
+operator removes the copy. Neighbours: `following` feeds it; `merging` and `functions.decisions.rollout.steering` read
+it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,15 +18,15 @@ from functions.controller.rollouts.client import ApiKey, ApiModel, Changes
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.steering import ChannelOf, Rows
 
-MAX_REVOKED = 10_000  # remembered only until they are out of what is published: seconds
+MAX_REVOKED = 10_000  # remembered only for the seconds until they are out of the snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRollout:
-    """A rollout as told last."""
+    """Last reported state of one rollout."""
 
     row: Rollout
-    seq: int  # the registry's number of it; 0: an older registry, which does not tell
+    seq: int  # the registry's number; 0: an older registry does not send one
 
     @property
     def age(self) -> tuple[int, float, str]:
@@ -37,12 +37,12 @@ class KnownRollout:
 class Book:
     change: int = 0
     lineage: str = ""
-    is_known: bool = False  # the registry has told everything up to `change` at least once
+    is_known: bool = False  # the registry has sent everything up to `change` at least once
     models: Mapping[ModelId, ApiModel] = field(default_factory=dict)
     keys: Mapping[KeyId, ApiKey] = field(default_factory=dict)
-    revoked: Mapping[KeyId, str] = field(default_factory=dict)  # key -> its keyed hash, of the last MAX_REVOKED
+    revoked: Mapping[KeyId, str] = field(default_factory=dict)  # keyed hashes by key, the last MAX_REVOKED
     channels: Mapping[ChannelOf, tuple[KnownRollout, ...]] = field(default_factory=dict)
-    """Of each the rollout that counts (the active one, else the newest), and the newest where that is another."""
+    """By channel, the rollout that counts (the active one, else the newest), and the newest if it is another."""
 
     @property
     def rows(self) -> Rows:
@@ -58,11 +58,11 @@ class Book:
 
 
 class Contradiction(Exception):
-    """The registry knows less than it did, or is another one; the message says what to do."""
+    """The registry knows less than before, or is another one; the message says which."""
 
 
 def folded(book: Book, page: Changes) -> Book:
-    """The book after the page that comes next; Contradiction where they do not fit together."""
+    """Return the book after the next page; raise Contradiction if they do not fit together."""
     if book.is_known and page.lineage and book.lineage and page.lineage != book.lineage:
         raise Contradiction(f"it is another database ({page.lineage}) than the one that is known ({book.lineage})")
     if page.change < book.change:
@@ -90,10 +90,8 @@ def folded(book: Book, page: Changes) -> Book:
 
 
 def with_rows(book: Book, rows: Iterable[Rollout]) -> Book:
-    """The book after answers about rollouts, ahead of the feed; what is older than what it has changes nothing.
-
-    One that is not known yet was made after all that was read: it has the next number until the feed tells its own.
-    """
+    """Return the book after answers about rollouts, ahead of the feed; older answers change nothing. An unknown rollout
+    was created after everything read so far: it gets the next number until the feed sends its own."""
     told = [KnownRollout(row, book.change + 1 if _is_numbered(book, row) else 0) for row in rows]
     return replace(book, channels=_with(book.channels, told, numbers_are_guessed=True))
 
@@ -108,7 +106,7 @@ def _with(
     *,
     numbers_are_guessed: bool = False,
 ) -> Mapping[ChannelOf, tuple[KnownRollout, ...]]:
-    """Only channels that were told of are looked at: one event must not cost a walk over fifty thousand."""
+    """Merge rollouts into their channels. Other channels are not visited, because there may be fifty thousand."""
     by_channel: dict[ChannelOf, list[KnownRollout]] = {}
     for one in told:
         by_channel.setdefault((one.row.model, one.row.channel), []).append(one)
@@ -122,7 +120,8 @@ def _with(
 def _kept(
     known: Sequence[KnownRollout], told: Iterable[KnownRollout], *, numbers_are_guessed: bool
 ) -> tuple[KnownRollout, ...]:
-    """Of one channel what counts, and the newest; of one rollout the later state."""
+    """Return the rollout that counts in one channel, and the newest if it is another; of each rollout the later
+    state."""
     merged = {one.row.id: one for one in known}
     for one in told:
         before = merged.get(one.row.id, one)
@@ -136,14 +135,14 @@ def _kept(
 
 
 def _newest(of_channel: Collection[KnownRollout]) -> KnownRollout:
-    """Nobody's predecessor; of several, the youngest."""
+    """Return the rollout that no other one names as its predecessor; the youngest if there are several."""
     predecessors = {one.row.previous for one in of_channel}
     last = [one for one in of_channel if one.row.id not in predecessors]
     return max(last or of_channel, key=lambda one: one.age)
 
 
 class _Copy(msgspec.Struct, frozen=True):
-    """The book as it lies on the disk."""
+    """File format of the book."""
 
     change: int = 0
     lineage: str = ""
@@ -171,7 +170,7 @@ def encode(book: Book) -> bytes:
 
 
 def decode(document: bytes) -> Book:
-    """ValueError where that is no book."""
+    """Read a book from its file; raise ValueError if it is malformed."""
     try:
         copy = msgspec.json.decode(document, type=_Copy)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

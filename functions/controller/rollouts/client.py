@@ -1,7 +1,7 @@
-"""Client of the registry's rows, as the controller reads and changes them. Strict about what it uses, else lenient.
+"""Client of the registry's rows, as the controller reads and changes them. Only fields that it uses are validated.
 
 Errors are those of `functions.controller.snapshot.registry_client`: RegistryUnavailable (try again), RegistryRefused
-(it will not), RowMoved (somebody was faster: read again).
+(do not) and RowMoved (another writer was faster: read again).
 """
 
 from typing import Annotated
@@ -41,7 +41,7 @@ class ApiVersion(msgspec.Struct, frozen=True):
 
 
 class ApiModel(msgspec.Struct, frozen=True):
-    """A model that was declared through the registry's API, or that it was deleted there."""
+    """A model that was declared, or deleted, through the registry's API."""
 
     id: AnyModelId
     base: str = ""
@@ -63,9 +63,9 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 class RolloutRow(Rollout, frozen=True, forbid_unknown_fields=False):
-    """A rollout, and what the feed may say besides."""
+    """A rollout row of the feed, which may have further fields."""
 
-    seq: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0  # of all rollouts, by when they were made
+    seq: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0  # number in the order in which all rollouts were created
 
     @property
     def rollout(self) -> Rollout:
@@ -73,11 +73,11 @@ class RolloutRow(Rollout, frozen=True, forbid_unknown_fields=False):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """A page of what has changed; whole rows, in the state that they have now."""
+    """A page of changes: whole rows in their present state."""
 
     change: Change
     more: bool = False
-    lineage: str = ""  # the database's own name: another one knows nothing of our numbers
+    lineage: str = ""  # name of the database: another one does not continue our change numbers
     models: tuple[ApiModel, ...] = ()
     keys: tuple[ApiKey, ...] = ()
     rollouts: tuple[RolloutRow, ...] = ()
@@ -91,7 +91,7 @@ class RolloutClient:
         self._registry = registry
 
     async def changes(self, after: int, wait_s: float) -> Changes:
-        """What changed after that number: at once, or when something does, at the latest after `wait_s`."""
+        """Return the changes after that number: immediately if there are any, else after at most `wait_s`."""
         params = {"after": after, "wait_s": wait_s}
         timeout = httpx.Timeout(wait_s + 30.0, connect=5.0)
         response = await self._registry.send("GET", CHANGES_PATH, params=params, timeout=timeout)
@@ -103,7 +103,7 @@ class RolloutClient:
             raise RegistryUnavailable(f"{CHANGES_PATH} does not answer as a registry does: {error}") from error
 
     async def create(self, spec: RolloutSpec) -> Rollout:
-        """The same again is the same rollout."""
+        """Create a rollout; the same spec again returns the same rollout."""
         response = await self._registry.send(
             "PUT", f"{ROLLOUTS_PATH}/{id_of(spec)}", content=rollout_codec.encode(spec)
         )
@@ -114,7 +114,7 @@ class RolloutClient:
         return _row(await self._registry.send("POST", path, content=rollout_codec.encode(command)))
 
     async def evidence(self, rollout: RolloutId) -> TrialEvidence:
-        """Of the trial that it is in now."""
+        """Return the evidence of the rollout's current trial."""
         response = await self._registry.send("GET", f"{ROLLOUTS_PATH}/{rollout}/evidence")
         try:
             return rollout_evidence.decode(response.content)

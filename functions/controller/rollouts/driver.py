@@ -1,10 +1,10 @@
-"""Driver of rollouts: each second every active one is judged, and its next event posted to the registry.
+"""Driver of rollouts: judge every active rollout each second, and send its next event to the registry.
 
-Nothing is remembered from one second to the next but words for people, what targets aim at, which they say again, and
-since when no replica has the new version of a base: a controller that starts again, or runs twice, comes to the same
-conclusion from the same rows and evidence, and of two that post it the registry takes one. For that one time it starts
-again at nothing, so that a version that is on no replica is taken back later, never sooner.
-Neighbours: `functions.decisions.rollout.evaluation` judges; `following` has the rows and hears of the answer.
+All decisions follow from the rows and the evidence, so a restarted controller, or two at the same time, come to the
+same conclusion. If two send the same event, the registry accepts one. The driver stores only texts for people, the
+replica counts that targets aim at (and repeat), and since when no replica has a base's new version. After a restart
+this time starts at zero, so a version without replicas is rolled back later, never sooner. Neighbours:
+`functions.decisions.rollout.evaluation` judges; `following` has the rows and receives the answers.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency
 
 
 def adapter_refusals(rollout: Rollout, ready: Iterable[Heartbeat]) -> list[str]:
-    """Of a base: what its new version's replicas cannot load, though replicas of the old one have it; one line each."""
+    """Return, for a base's rollout, adapters that replicas of the new version cannot load although the old version's
+    have them. One line for each such replica."""
     replicas = tuple(ready)
     loaded = {name for each in replicas if each.weights_digest == rollout.from_digest for name in each.adapters}
     failed = [sorted(each.adapter_failures.items()) for each in replicas if each.weights_digest == rollout.to_digest]
@@ -68,7 +69,7 @@ def adapter_refusals(rollout: Rollout, ready: Iterable[Heartbeat]) -> list[str]:
 
 
 INTERVAL_S = 1.0
-_CONCURRENT = 8  # questions to the registry at a time
+_CONCURRENT = 8  # concurrent requests to the registry
 
 _log = logging.getLogger(__name__)
 
@@ -89,13 +90,13 @@ class RolloutDriver:
         may_go_on: Callable[[], bool] = lambda: True,
         on_share: Callable[[], None] = lambda: None,
     ) -> None:
-        """Where it may not go on, what is bad is still taken back, and nothing else happens. `on_share` is called when
-        the replicas of a base's versions bear another share."""
-        self.verdicts: dict[RolloutId, RolloutVerdict] = {}  # of the active rollouts, as last judged
-        self.shares: dict[RolloutId, int] = {}  # of bases' rollouts: the percent that their replicas bear
+        """If `may_go_on()` is False, bad rollouts are still rolled back and nothing else happens. `on_share` is called
+        when the share of traffic that a base's versions bear has changed."""
+        self.verdicts: dict[RolloutId, RolloutVerdict] = {}  # last verdicts of the active rollouts
+        self.shares: dict[RolloutId, int] = {}  # percent that the replicas of bases' rollouts bear
         self.trouble = ""
-        self._passed: dict[RolloutId, int] = {}  # of bases' rollouts: the stage that has passed and waits for replicas
-        self._aims: dict[RolloutId, int] = {}  # of bases' rollouts: replicas of the new version that are to come
+        self._passed: dict[RolloutId, int] = {}  # passed stages of bases' rollouts that wait for replicas
+        self._aims: dict[RolloutId, int] = {}  # intended replicas of the new version, for bases' rollouts
         self._rows = rows
         self._client = client
         self._fleet = fleet
@@ -103,18 +104,18 @@ class RolloutDriver:
         self._interval_s = interval_s
         self._wall_clock = wall_clock
         self._clock = clock
-        self._lost_s: dict[RolloutId, float] = {}  # of bases: since when no replica has the new version
+        self._lost_s: dict[RolloutId, float] = {}  # time since when no replica has a base's new version
         self._may_go_on = may_go_on
         self._on_share = on_share
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Judge all rollouts periodically until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Judge all of them once. Raises nothing that may pass."""
+        """Judge all active rollouts once. Raises no temporary error."""
         active = self._rows.book.active
         self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
         self.shares = {row.id: self.shares[row.id] for row in active if row.id in self.shares}
@@ -157,7 +158,7 @@ class RolloutDriver:
         self.verdicts[row.id] = verdict
         if verdict.widens:
             self._passed[row.id] = row.stage
-        elif verdict.kind == "halt" or row.state == "paused":  # nobody is to have more of it
+        elif verdict.kind == "halt" or row.state == "paused":  # its share must not grow
             self._passed.pop(row.id, None)
         if row.is_of_base:
             self._share(row, share_percent(row, where.with_candidate, where.with_control, widens=verdict.widens))
@@ -174,7 +175,7 @@ class RolloutDriver:
         await self._rows.received(after)
 
     def _with_time(self, row: Rollout, where: Residency) -> Residency:
-        """For how long a base's rollout that was loaded has had no replica of the new version."""
+        """Add how long a base's rollout that was loaded has had no replica of the new version."""
         if not (row.is_of_base and row.loaded and where.lacks_candidate):
             self._lost_s.pop(row.id, None)
             return where
@@ -182,13 +183,15 @@ class RolloutDriver:
 
     @property
     def widening(self) -> frozenset[RolloutId]:
-        """Bases' rollouts whose stage has passed, and that wait for replicas: also while one of these is lost, or the
-        registry has not heard of them yet. Those that start would be ended otherwise, and fewer be enough to go on."""
+        """Bases' rollouts whose stage has passed and that wait for replicas. They are listed even while one of the
+        replicas is lost or unknown to the registry. Otherwise starting replicas would be ended, and fewer would be
+        enough to go on."""
         return frozenset(self._passed)
 
     def aim(self, base: ModelEntry, shares: VersionShares) -> None:
-        """A target says what its pool is to have, before it changes a replica for it."""
-        self._aims = {**self._aims, **candidate_targets(base, self._rows.book.active, shares)}  # from a thread, too
+        """Record the replicas that a target's pool should have of each version, before the target changes them."""
+        # may be called from a thread
+        self._aims = {**self._aims, **candidate_targets(base, self._rows.book.active, shares)}
 
     def _share(self, row: Rollout, percent: int) -> None:
         if self.shares.get(row.id, row.percent) != percent:
@@ -201,14 +204,12 @@ class RolloutDriver:
         self.trouble = trouble
 
 
-# Rollouts as plain values, for the control channel and so for people.
-
-
 SHOWN = 100
 
 
 def rollouts_in_words(rows: RowsFollower, driver: RolloutDriver, rollouts: tuple[Rollout, ...]) -> dict[str, Any]:
-    """`rollouts` are those that are under way or halted, as published last."""
+    """Return the rollouts as plain values for the control channel; `rollouts` are those active or halted when last
+    published."""
     return {
         "registry": {"change": rows.book.change, "trouble": rows.trouble, "contradiction": rows.contradiction},
         "trouble": driver.trouble,

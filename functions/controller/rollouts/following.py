@@ -1,9 +1,9 @@
-"""Keeping the book up to date: the registry's changes by long poll, and a copy on the disk.
+"""Follow the registry's changes by long poll, and store a copy of the book on disk.
 
-The copy makes a controller that starts while the registry is away, or has lost its database, go on with what was true:
-nothing flips and no model of the API vanishes because somebody cannot be asked.
-A registry that contradicts the book is not followed. It says so in `trouble`; once the registry is what it should be
-again, following goes on by itself. To believe it as it is now, end the controller and remove the copy.
+With the copy, a controller that starts while the registry is away or has lost its database continues with the last
+known state: no channel flips and no API model vanishes because the registry cannot be reached. A registry that
+contradicts the book is not followed, and `trouble` says why. Following resumes by itself once the registry is
+consistent again. To accept its present state, end the controller and remove the copy.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from functions.controller.snapshot.registry_client import RegistryRefused, Regis
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
 from functions.decisions.rollout.lifecycle import Rollout
 
-WAIT_S = 25.0  # a long poll; proxies cut at 30 or 60
-SURE_S = 10.0  # for a look that a publication waits for: a registry that hangs delays nothing for longer
+WAIT_S = 25.0  # duration of a long poll; proxies cut at 30 or 60 s
+SURE_S = 10.0  # limit of a fetch that a publication waits for, in case the registry hangs
 RETRY = BackoffPolicy(base_s=0.3, cap_s=5.0)
 
 _log = logging.getLogger(__name__)
 
 
 async def read_book(client: RolloutClient) -> Book:
-    """All of the registry's rows, read once."""
+    """Read all of the registry's rows once."""
     book = Book()
     while not book.is_known:
         book = folded(book, await client.changes(book.change, 0.0))
@@ -45,21 +45,21 @@ class RowsFollower:
         *,
         wait_s: float = WAIT_S,
     ) -> None:
-        """`copy` None: nothing is kept over a restart. `on_change` is called at each change."""
+        """`copy`: file of the copy, None for no copy. `on_change` is called at each change."""
         self.book = Book()
         self.trouble = "the registry was not asked yet"
-        self.contradiction = ""  # why the registry is not believed
+        self.contradiction = ""  # reason why the registry is not followed
         self._client = client
         self._copy = copy
         self._on_change = on_change
         self._wait_s = wait_s
         self._failures = 0
-        self._keeping = asyncio.Lock()  # one writer at a time, and the last one has the last word
-        self._taken = 0  # books so far
-        self._kept = 0  # which of them is on the disk
+        self._keeping = asyncio.Lock()  # one writer at a time, so that the newest book is on disk last
+        self._taken = 0  # number of books so far
+        self._kept = 0  # number of the book on disk
 
     def load(self) -> None:
-        """Take up the copy; blocks."""
+        """Load the copy. Blocks."""
         if self._copy is None:
             return
         try:
@@ -73,7 +73,7 @@ class RowsFollower:
             _log.error("the copy of the registry's rows is set aside as %s: %s", aside.name, error)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow the changes until cancelled."""
         while True:
             if not await self.look(self._wait_s if self.book.is_known and not self.trouble else 0.0):
                 self._failures += 1
@@ -82,7 +82,7 @@ class RowsFollower:
                 self._failures = 0
 
     async def look(self, wait_s: float = 0.0) -> bool:
-        """Read what changed; whether that worked. Raises nothing that may pass."""
+        """Read the changes; return True if that worked. Raises no temporary error."""
         try:
             client = await self._client()
             if self.contradiction:
@@ -92,7 +92,7 @@ class RowsFollower:
                 after = self.book.change
                 page = await client.changes(after, wait_s)
                 more = page.more
-                if self.book.change == after:  # else somebody else looked meanwhile, and knows more
+                if self.book.change == after:  # otherwise another fetch was faster and knows more
                     await self._take(folded(self.book, page))
         except Contradiction as error:
             self._failed(f"the registry's rows are not followed: {error}", contradiction=str(error))
@@ -104,21 +104,22 @@ class RowsFollower:
         return True
 
     async def make_sure(self) -> None:
-        """Look, where the last look did not work or there was none: a copy, or what was heard before the registry was
-        away, may show a rollout that was taken back since. `trouble` tells whether that worked."""
+        """Fetch the changes if the last fetch failed or there was none; `trouble` then says if it worked. The present
+        book, from a copy or from before an outage, may show a rollout that was rolled back since."""
         if self.trouble:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SURE_S):
                     await self.look()
 
     async def _learn_anew(self, client: RolloutClient) -> None:
-        """After a contradiction: a database that was restored counts on from its backup, so that what is written by the
-        time it has caught up is not all above what we knew. Where it has, all is read; Contradiction where not."""
+        """Read everything again after a contradiction; raise Contradiction if the registry has not caught up. A
+        restored database continues the numbers of its backup. By the time it has caught up, some rows written since
+        have numbers below those of the book."""
         folded(self.book, await client.changes(self.book.change, 0.0))
         await self._take(await read_book(client))
 
     async def received(self, *rows: Rollout) -> None:
-        """Answers about rollouts, ahead of the feed; kept before anything is published by them."""
+        """Add answers about rollouts ahead of the feed; they are saved before a publication uses them."""
         if rows:
             await self._take(with_rows(self.book, rows))
 
@@ -131,7 +132,8 @@ class RowsFollower:
             self._on_change()
 
     async def _keep_newest(self) -> None:
-        """Until the present book, or a later one, is on the disk: all who come while one is written share the next."""
+        """Wait until the present book, or a later one, is on disk: callers that arrive during a write share the next
+        one."""
         self._taken += 1
         wanted = self._taken
         async with self._keeping:
@@ -141,7 +143,7 @@ class RowsFollower:
                 self._kept = newest
 
     def _keep(self, book: Book) -> None:
-        """Durable, and never half: the old copy stays until the new one is whole."""
+        """Write the copy durably; the old copy stays until the new one is complete."""
         if self._copy is None:
             return
         temporary = self._copy.with_name(self._copy.name + ".new")

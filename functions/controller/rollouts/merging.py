@@ -1,14 +1,16 @@
-"""Models and keys that were declared through the registry's API, merged into the snapshot that git makes. Pure.
+"""Merge models and keys that were declared through the registry's API into the snapshot compiled from git. Pure.
 
-Where a name is in both, git's holds, and the other is reported: its rows can be deleted. But versions do not change:
-a model that the API serves is taken over by git only where git declares each of its versions with the same content,
-else the declared one is held (`held_back`), and what was served stays. A tenant is git's alone: what belongs to
-none is left out. So is a channel whose name is the controller's own (an older registry took such names), and what the
-snapshot has no room for: above SNAPSHOT_MAX_BYTES it is refused whole, and one tenant with a hundred thousand versions
-would keep everybody's push and every new key from going out. So git's part goes in as it is, and where the rest does
-not fit beside it and the splits of the rollouts under way, it is shared: no tenant gets more than `cap`, the largest
-for which all fits, so that the largest tenants lose first and the others nothing. All keys come before all models, and
-within a tenant models from the smallest on, each whole or not at all.
+If a name is in both, git's entry counts and the other is reported, so that its rows can be deleted. Versions never
+change: git takes a model over from the API only if it declares each served version with the same content. Otherwise
+the declared model is held back (`held_back`) and the served one stays. Tenants come from git alone: models and keys
+of an undeclared tenant are left out. So are channels with a name that the controller reserves (an older registry
+accepted such names).
+
+A snapshot above SNAPSHOT_MAX_BYTES is rejected whole, so one tenant with a hundred thousand versions could block
+every push and every new key. Therefore git's part always goes in, and the API's part is limited if it does not fit
+beside git's part and the splits of active rollouts. No tenant gets more than `cap`, the largest value at which
+everything fits: the largest tenants lose first, the others nothing. All keys come before all models; within a tenant,
+models come from the smallest on, each whole or not at all.
 
     free = SNAPSHOT_MAX_BYTES * 255 / 256 - git's - splits'     (a 256th for what this very pass holds and begins)
     all fits in free? everything    else room = free * 7 / 8;  cap: sum(min(size, cap)) = room
@@ -30,16 +32,16 @@ from functions.controller.rollouts.client import ApiKey, ApiModel
 from functions.decisions.rollout.lifecycle import Rollout
 
 _SHOWN = 3
-SPLIT_BYTES = 200  # beside the names in it
+SPLIT_BYTES = 200  # without the names in it
 
 ApiEntry = ModelEntry | KeyEntry
-Sized = tuple[int, ApiEntry]  # bytes of its line
+Sized = tuple[int, ApiEntry]  # bytes of the entry's line
 
 
 def fitting(
     snapshot: Snapshot, entries: Iterable[ApiEntry], splits_bytes: int = 0, max_bytes: int = SNAPSHOT_MAX_BYTES
 ) -> tuple[list[ApiEntry], list[str]]:
-    """What of the API's `entries` goes into git's `snapshot`, and what was left out, a sentence for each tenant."""
+    """Return the API entries that fit beside git's `snapshot`, and a message for each tenant with entries left out."""
     sized = [(len(line_of(entry)) + 1, entry) for entry in entries]
     if not sized:
         return [], []
@@ -56,12 +58,12 @@ def fitting(
 
 
 def splits_bytes(rollouts: Iterable[Rollout]) -> int:
-    """What the rollouts under way add to the snapshot, from above: a split each, and the channel that loads it."""
+    """Return an upper bound of what active rollouts add to the snapshot: one split and one loading channel each."""
     return sum(SPLIT_BYTES + len(row.channel) + 2 * len(row.to_version) for row in rollouts)
 
 
 def cap(sizes_bytes: Iterable[int], room_bytes: int) -> int:
-    """What nobody gets more of, where all together want more than there is."""
+    """Return the largest share of one tenant, so that all shares together fit into the room."""
     ordered = sorted(sizes_bytes)
     left_bytes = max(0, room_bytes)
     for number, size_bytes in enumerate(ordered):
@@ -73,7 +75,7 @@ def cap(sizes_bytes: Iterable[int], room_bytes: int) -> int:
 
 
 def _shared(sized: Sequence[Sized], room_bytes: int) -> tuple[list[Sized], list[Sized]]:
-    """Within the room, and beyond it."""
+    """Divide the entries into those within the room and those beyond it."""
     by_tenant = _by_tenant(sized)
     cap_bytes = cap([_total(of_tenant) for of_tenant in by_tenant.values()], room_bytes)
     within: list[Sized] = []
@@ -115,12 +117,12 @@ def _name(entry: ApiEntry) -> str:
     return entry.key_id if isinstance(entry, KeyEntry) else entry.id
 
 
-DECLARED_IN = ""  # a model of the API names no file
+DECLARED_IN = ""  # API models name no file
 
 
 def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
-    """The snapshot with both, and what was left out and why. A key that the registry revoked is in none, whoever names
-    it: what stands in for a broken Tenant may be older than the revocation."""
+    """Return the snapshot with the API's entries, and messages about what was left out. A key that the registry revoked
+    is never included: an accepted entry that stands in for a broken Tenant may be older than the revocation."""
     problems = [f"the key {key.key_id} is left out: it was revoked in the registry" for key in _revoked(snapshot, book)]
     snapshot = without_revoked(snapshot, book)
     declared: list[ApiEntry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
@@ -139,8 +141,8 @@ def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) 
 
 
 def without_revoked(snapshot: Snapshot, book: Book) -> Snapshot:
-    """What is published, less the keys that were revoked since. A key of git's with such a name stays: its hash is
-    another, and so is the key."""
+    """Return the snapshot without keys that were revoked since. A git key with the same id stays, because its hash
+    differs."""
     revoked = {key.key_id for key in _revoked(snapshot, book)}
     keys = tuple(key for key in snapshot.keys if key.key_id not in revoked)
     return msgspec.structs.replace(snapshot, keys=keys) if revoked else snapshot
@@ -153,8 +155,7 @@ def _revoked(snapshot: Snapshot, book: Book) -> list[KeyEntry]:
 
 
 def without_api(snapshot: Snapshot, book: Book) -> Snapshot:
-    """What is published, less what the registry's API declares: that is merged in anew from its own rows, or is gone
-    there by now."""
+    """Return the snapshot without the API's entries, which are merged in again from the registry's rows."""
     is_api = _api_entries(book)
     return msgspec.structs.replace(
         snapshot,
@@ -164,8 +165,8 @@ def without_api(snapshot: Snapshot, book: Book) -> Snapshot:
 
 
 def with_api_of(published: Snapshot, candidate: Snapshot, book: Book) -> Snapshot:
-    """What git would make, and what it leaves of the API's published entries: those whose name it does not take, and
-    whose tenant and pool it keeps."""
+    """Return git's candidate with those published API entries whose name it does not declare, and whose tenant and
+    pool it has."""
     is_api = _api_entries(book)
     candidate, _ = held_back(candidate, published, book)
     tenants = {tenant.name for tenant in candidate.tenants}
@@ -186,7 +187,7 @@ def with_api_of(published: Snapshot, candidate: Snapshot, book: Book) -> Snapsho
 
 
 def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
-    """Which published entries the API declares: models that name no file, and keys whose hashes its rows have."""
+    """Return a function that recognises API entries: models that name no file, and keys whose hashes the rows have."""
     hashes = {**book.revoked, **{key.key_id: key.hmac_sha256 for key in book.keys.values()}}
 
     def is_api(entry: ModelEntry | KeyEntry) -> bool:
@@ -198,7 +199,7 @@ def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
 
 
 def held_back(candidate: Snapshot, published: Snapshot | None, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
-    """Git's part without the models that would change versions that the API serves now; and why, by their files."""
+    """Return git's part without models that would change versions the API serves, and one message for each of them."""
     served = {model.id for model in (published.models if published is not None else ()) if not model.declared_in}
     why: dict[str, str] = {}
     for model in candidate.models:
@@ -212,7 +213,7 @@ def held_back(candidate: Snapshot, published: Snapshot | None, book: Book) -> tu
 
 
 def _change_of_versions(served: ApiModel, declared: ModelEntry) -> str:
-    """What the declaration would change of what the API serves; empty for nothing."""
+    """Return what the declaration would change of the served versions; empty if nothing."""
     mend = f"declare what is served, or delete it through the API (DELETE /v1/models/{served.id})"
     rule = "versions do not change, so what the API serves stays"
     if served.versions and served.base != declared.pool:

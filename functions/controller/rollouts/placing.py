@@ -1,8 +1,8 @@
-"""Compiled from git, joined with the registry's rows: what gateways should see now. Tells the registry what follows
-from it: rollouts that begin, are superseded or withdrawn.
+"""Join the snapshot compiled from git with the registry's rows, and send the resulting commands to the registry:
+rollouts that start, are superseded or are withdrawn.
 
-Level-triggered: each pass steers anew by the rows that came back. Where the registry takes nothing the channels stay
-where they are, and the next pass tries again.
+Level-triggered: each pass steers by the rows that came back. If the registry accepts no command, the channels stay
+where they are and the next pass tries again.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ _log = logging.getLogger(__name__)
 class Placed:
     snapshot: Snapshot
     problems: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()  # of what the API declares: nothing that git declares waits for it
-    refused: tuple[str, ...] = ()  # declared models that would change a version, by their files
+    left_out: tuple[str, ...] = ()  # API-declared objects that are left out; git's objects do not wait for them
+    refused: tuple[str, ...] = ()  # messages about declared models that would change a version
     held: tuple[str, ...] = ()  # moves that wait for the registry
     rollouts: tuple[Rollout, ...] = ()  # under way or halted
 
 
 class RowsUnknown(Exception):
-    """The registry has never told its rows: publishing without them would take models and keys away."""
+    """The registry has never sent its rows: a snapshot without them would remove models and keys."""
 
 
 async def place(
@@ -51,7 +51,8 @@ async def place(
     *,
     bases: Collection[ModelId] | None,
 ) -> Placed:
-    """RowsUnknown where nothing can be said yet. `bases`: those that go by stages; None: all."""
+    """Return the snapshot for gateways; raise RowsUnknown if the registry has never sent its rows. `bases`: base models
+    that are rolled out in stages; None means all."""
     await rows.make_sure()
     if not rows.book.is_known:
         raise RowsUnknown(rows.trouble)
@@ -72,8 +73,8 @@ def declared_channels(objects: Iterable[Declared[AnyObject]]) -> Mapping[ModelId
 
 
 async def _carry_out(commands: Iterable[Command], rows: RowsFollower, client: RolloutClient) -> bool:
-    """In order, since a channel has one active rollout at a time; whether the rows are others now. The answers are
-    taken in together: a thousand rollouts that begin at once are one copy on the disk, not a thousand."""
+    """Send the commands in order; return True if the rows changed. The order matters because a channel has at most one
+    active rollout. Answers are added together: a thousand new rollouts are one write of the copy, not a thousand."""
     moved, answers = False, list[Rollout]()
     for command in commands:
         try:
