@@ -1,7 +1,9 @@
-"""Function: the controller. From YAML to what runs and what the data plane may do.
+"""The controller: turns YAML into running replicas and into the snapshot of the data plane.
 
-`gitops/` is the source that follows a branch; `compile`, `resolve`, `holding` and `publish` make the snapshot;
-`changes/` tells two of them apart in words; `local/` is the target that runs the fleet as processes of one machine,
-`kubernetes/` the one that writes KServe objects; `process` and `orders` put the local parts together. Imports fleet,
-artifacts, decisions and api, never another role.
+    gitops/      follows a branch; `gitops/changes/` describes the difference of two configurations
+    snapshot/    compiles, resolves and publishes the snapshot
+    local/       target: runs the fleet as processes of one machine, assembled by `process` and `orders`
+    kubernetes/  target: writes KServe objects
+
+Imports fleet, artifacts, decisions and api, never another role.
 """

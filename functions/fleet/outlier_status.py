@@ -11,8 +11,7 @@ Sending to a pool that seems dead costs one failed attempt; not sending may leav
 (test_most_of_a_pool_is_never_out): with two of four out, two are out; with three, none is, and those three are
 REFUSAL_MS slower than the fourth.
 
-Neighbours: `view` owns a tracker and knows which replicas are ready; `functions.decisions.health.ejection` and
-`outliers` decide.
+Neighbours: `view` owns a tracker and knows which replicas are ready; `functions.decisions.health.ejection` decides.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -8,7 +8,7 @@ and image tokens together. A client without lengths (55 of 421, mostly large one
 nearest rate over the whole recording; `Clients.borrowing` counts them. A cv above 20 counts as 20: by then all of ten
 minutes' requests come in a few moments, and one recorded cv is 1,038.
 
-Only the requested windows are in memory: a day of the largest pool is 7,000 rows. Neighbours: `servegen_day` makes
+Only the requested windows are in memory: a day of the largest pool is 7,000 rows. Neighbours: `day` makes
 requests.
 """
 

@@ -26,7 +26,7 @@ ArmName = Literal["ladder", "room", "hpa", "kpa"]
 ARMS: tuple[ArmName, ...] = ("ladder", "room", "hpa", "kpa")
 TITLES: dict[ArmName, str] = {
     "ladder": "shoal's ladder",
-    "room": "waiting room + HPA",
+    "room": "admission queue + HPA",
     "hpa": "HPA",
     "kpa": "KPA-like",
 }

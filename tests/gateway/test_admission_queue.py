@@ -1,4 +1,4 @@
-"""The waiting room as an exchange meets it: a pool with room for one request at a time."""
+"""Admission queue seen by an exchange: a pool with room for one request at a time."""
 
 import pytest
 from prometheus_client import generate_latest

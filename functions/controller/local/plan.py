@@ -2,7 +2,7 @@
 
 Law: pure. The same pools, target and settings give the same specs, so that a controller that starts again recognises
 what runs. Engines wait for nothing (they take longest); the registry waits for the bus, gateway and agents for it.
-Neighbours: `plan_servers` (what every fleet has), `plan_replicas` (what each pool adds).
+Neighbours: `plan_servers` (processes of every fleet), `plan_weights` (node fetchers of base weights).
 """
 
 import json

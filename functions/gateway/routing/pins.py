@@ -5,7 +5,8 @@ is published when it is made and again halfway through that time, while the sess
 are published too: a growing share moves no session back to control, but a gateway that sees no replica with the
 candidate would.
 
-Memory is bounded, each tenant at its own cost (`session_table`). A rollout that ends loses its pins immediately.
+Memory is bounded, each tenant at its own cost (`functions.decisions.routing.sessions`). A rollout that ends loses its
+pins immediately.
 Worked example (test_a_pin_is_told_again_halfway_through_its_time): with 300 s, a session pinned at 0 s and seen at
 100 and 160 s is published at 0 and 160 s.
 """

@@ -1,4 +1,4 @@
-"""The waiting room before simulated engines, in virtual time: what it is for, seen from outside."""
+"""Admission queue before simulated engines, in virtual time, seen by its clients."""
 
 from random import Random
 
