@@ -4,8 +4,7 @@ A version is affected if the advisory lists it, or if it is inside a range of th
 
     introduced 2.0, fixed 2.4.1, introduced 3.0    2.4.0 yes, 2.4.1 no, 3.1 yes
 
-Versions follow PEP 440, as those of all pins do. A range with another version cannot be compared: the version counts as
-affected.
+Versions follow PEP 440, as those of all pins do. A range that cannot be compared counts as affected.
 """
 
 import zipfile

@@ -187,7 +187,6 @@ def _debian(name: str) -> Component:
 
 
 def _base(image: str) -> Component:
-    """Return the base image as a component, by its digest if it has one. Its contents are not listed."""
     name, _, digest = image.partition("@")
     host, _, rest = name.partition("/")
     path, _, tag = rest.partition(":")

@@ -48,8 +48,6 @@ async def probed(work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
 
 
 class Rig:
-    """One follower of one registry."""
-
     def __init__(self, url: str, token: str, cache_file: Path) -> None:
         self.client = httpx.AsyncClient(timeout=120, headers={"authorization": f"Bearer {token}"})
         self._url = url + SNAPSHOT_PATH

@@ -31,8 +31,6 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured costs."""
-
     heartbeat: Sent
     heard: Heard
     leases: Leases

@@ -29,8 +29,7 @@ def long_prompts(tenant: str, per_s: float, seconds: float, rng: Random, tokens:
 def beside_the_nine(
     quiet_per_s: float, noisy_per_s: float, batch_per_s: float, seconds: float, seed: int
 ) -> list[VirtualRequest]:
-    """Return requests of nine chat tenants, of the noisy one and of a batch tenant. Each tenant has its own random
-    generator, so the nine's requests do not depend on the others."""
+    """Return requests of nine chat tenants, the noisy one and a batch one, each drawn independently of the others."""
     asked = [
         each
         for number, tenant in enumerate(QUIET)

@@ -30,8 +30,7 @@ def table(results: list[Result]) -> str:
 
 
 def plot(results: list[Result]) -> str:
-    """Return one bar per run. If nodes double from bar to bar and the ends are in a straight line, time grows with
-    log2 N."""
+    """Return one bar per run. If nodes double from bar to bar, a straight line of ends means growth with log2 N."""
     longest_s = max(result.slowest_s for result in results)
     return "\n".join(
         f"{result.plan.name:>12} log2 N = {math.log2(result.plan.nodes):4.1f}  "

@@ -17,7 +17,6 @@ _START_TIMEOUT_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports that are free now; another process can still take one."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for opened in sockets:

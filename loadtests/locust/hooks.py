@@ -138,8 +138,7 @@ def addresses(environment: Environment) -> list[str]:
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Return the TLS context. It is created once, before workers fork: on a busy machine this takes so long that the
-    master would consider a worker dead."""
+    """Return the TLS context. It is created before workers fork: on a busy machine a worker would seem dead."""
     return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
 
 

@@ -71,10 +71,7 @@ class TenantUser(User):
         check: Callable[[Reply, dict[str, Any]], int],
         pause: Callable[[float], None] | None = None,
     ) -> Reply | None:
-        """Send one request, and again after each refusal, at most `tries` times.
-
-        `check` returns the number of tokens or raises WrongAnswer.
-        """
+        """Send one request, at most `tries` times if refused; `check` returns tokens or raises WrongAnswer."""
         waited_s = 0.0
         for tries in range(1, self.tries + 1):
             began_s = time.perf_counter()

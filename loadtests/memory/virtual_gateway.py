@@ -46,8 +46,6 @@ def key_of(tenant: int) -> str:
 
 
 class VirtualGateway:
-    """A gateway, its replicas' heartbeats and its clock."""
-
     def __init__(self) -> None:
         self.now_s = 1000.0
         self._heartbeats = 0

@@ -108,7 +108,6 @@ class Fleet:
         return sum(log.read_text(errors="replace").count(words) for log in logs)
 
     async def ready(self) -> None:
-        """Wait until every gateway is ready."""
         async with httpx.AsyncClient(timeout=10.0) as client:
             give_up_s = time.monotonic() + _START_S
             for port in self.ports:

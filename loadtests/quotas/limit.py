@@ -38,8 +38,7 @@ def limits_of(tokens_per_minute: int, burst_s: int) -> QuotaLimitsPart:
 
 
 async def run(fleet: Fleet, seconds: float, factor: float, outage: bool, say: Callable[[str], None]) -> Row:
-    """Offer `factor` times the limit for `seconds`, half of it in streams. With `outage` the bus is killed during the
-    middle third."""
+    """Offer `factor` times the limit for `seconds`, half in streams; `outage` kills the bus for the middle third."""
     limit = fleet.limits.output_tokens_per_minute or 0
     loop, answers = asyncio.get_running_loop(), list[Answer]()
     async with asyncio.TaskGroup() as group:

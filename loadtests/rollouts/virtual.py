@@ -35,8 +35,6 @@ def policy(stage_s: float, min_requests: int = 50, false_alarm_ratio: float = 0.
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Behaviour of one version's requests."""
-
     error_ratio: float = 0.005
     median_ms: float = 800.0
     sigma: float = 0.7

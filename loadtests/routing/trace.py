@@ -47,8 +47,7 @@ def mooncake(folder: Path, seed: int = 1) -> list[TraceRequest]:
 
 
 def lora(seconds: float, rate_per_s: float, seed: int = 1) -> list[TraceRequest]:
-    """Return sessions of 1 to 8 turns. A session starts with its adapter's system prompt of 2 blocks; each turn adds a
-    block."""
+    """Return sessions of 1 to 8 turns: the adapter's system prompt of 2 blocks, and one more block each turn."""
     rng = random.Random(seed)
     cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(ADAPTERS)))
     found = []

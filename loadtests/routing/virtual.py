@@ -73,8 +73,7 @@ class Replay:
             self._record.set_capacity(engine.id, 2 * shape.kv_tokens)
 
     def run(self, asked: Sequence[TraceRequest], compression: float) -> list[Sample]:
-        """Run until each request has its first token. With adapters, a minute passes before the first request, in which
-        agents load adapters in advance."""
+        """Run until each request has its first token. With adapters, agents load in advance for a minute first."""
         began_s = 60.0 if any(each.adapter is not None for each in asked) else 0.0
         for each in asked:
             at_s = began_s + each.at_s / compression
