@@ -105,10 +105,7 @@ class Page:
 
 @contextmanager
 def browsing(width: int = 1280, height: int = 1600, *, own_authority: bool = False) -> Iterator[Page]:
-    """Run a browser with an empty profile; skip the test if there is none.
-
-    `own_authority` accepts the certificate of a fleet, which the browser cannot verify.
-    """
+    """Run a browser with an empty profile, or skip the test. `own_authority` accepts a fleet's own certificate."""
     program = next((found for name in _NAMES if (found := shutil.which(name)) is not None), None)
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")

@@ -46,8 +46,7 @@ def _names_one(file: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Return True to leave the file out, or None to let other plugins decide. A file on the command line is never
-    left out."""
+    """Return True to leave the file out. A file that the command line names is never left out."""
     if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
         return None
     if not takes_processes_alone(config.option.markexpr) or names_processes(collection_path, config.rootpath):

@@ -54,8 +54,7 @@ def _expire(pools: list[httpcore.AsyncConnectionPool]) -> None:
 async def _errors(
     transport_of: Callable[[], httpx.AsyncBaseTransport], pools_of: Callable[[Any], list[httpcore.AsyncConnectionPool]]
 ) -> list[httpx.HTTPError]:
-    """Return the errors of requests to one origin. Each request's connection expires while the pool closes those of
-    the other origin."""
+    """Return the errors of requests to one origin, whose connections expire while the other's are closed."""
     found: list[httpx.HTTPError] = []
     async with _serving(_Answers) as one, _serving(_Answers) as other:
         for turns in range(_TURNS):

@@ -82,8 +82,7 @@ async def asked(http: httpx.AsyncClient, path: str, model: str, fields: dict[str
 
 @LONG
 async def test_no_documented_field_crashes_the_engine(http: httpx.AsyncClient, adapters: tuple[str, ...]) -> None:
-    """The requests run in groups, for the base model and an adapter in turn. Plain requests for both run with each
-    group and must succeed."""
+    """Requests run in groups for base and adapter in turn; plain requests run with each group and must succeed."""
     models = itertools.cycle((MODEL, ADAPTER))
     for start in range(0, len(REQUESTS), AT_ONCE):
         some = REQUESTS[start : start + AT_ONCE]
@@ -101,8 +100,7 @@ async def test_no_documented_field_crashes_the_engine(http: httpx.AsyncClient, a
 async def test_a_prompt_is_scored_as_it_was_generated(
     http: httpx.AsyncClient, engine: Engine, adapters: tuple[str, ...]
 ) -> None:
-    """Requests of all models run in the same engine steps. Every token must be scored with its own request's adapter,
-    also by the adapter with a head."""
+    """Requests of all models share engine steps; each token must be scored with its own request's adapter."""
     if engine.kind == "sim":
         pytest.skip("the simulated engine has no logits to compare")
     models = (MODEL, *adapters, MODEL)

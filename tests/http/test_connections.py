@@ -42,8 +42,7 @@ class Listener:
 
 
 def test_unknown_connections_at_the_limit_never_exclude_new_ones() -> None:
-    """At the limit of 9,500 unknown connections that are active now and then, each new connection gets a place and
-    stays open."""
+    """At the limit of 9,500 unknown connections, of which 4,000 were active, each new connection stays open."""
     listener = Listener(9500)
     strangers = [listener.comes(f"s{number}") for number in range(9500)]
     for stranger in strangers[:4000]:

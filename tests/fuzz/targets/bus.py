@@ -1,5 +1,4 @@
-"""Bus messages folded into the state of gateway and registry: each is dropped or applied, never an exception, and the
-state stays bounded.
+"""Bus messages folded into the state of gateway and registry: applied or dropped without exception; state is bounded.
 
 The first byte selects the kind of message. Several messages in one input, separated by a line `--`, share their state.
 """
@@ -93,8 +92,7 @@ def _homes(kept: _Kept, message: bytes) -> None:
 
 
 def _prefixes(kept: _Kept, message: bytes) -> None:
-    """Read the message as MessagePack, and also as JSON converted to MessagePack, because mutations of text are more
-    effective."""
+    """Read the message as MessagePack, and as JSON converted to it, because mutations of text are more effective."""
     for packed in (message, _packed(message)):
         with contextlib.suppress(PrefixUpdateInvalid):
             kept.prefixes.fold(decode(packed), 1000.0)

@@ -1,5 +1,4 @@
-"""Bytes of a client on one connection: the fast lane, its parser, and uvicorn's for other routes. No answer may be an
-internal error.
+"""Bytes of a client on one connection, through the fast lane and uvicorn behind it: no answer is an internal error.
 
 The first byte selects the size of the segments. The engine never answers here, so an admitted request waits.
 """
