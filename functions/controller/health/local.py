@@ -1,10 +1,11 @@
-"""Health of a local fleet: a slow replica is drained and restarted, one with a failed accelerator stays out.
+"""Health of a local fleet: slow replicas are drained and restarted; a replica with a failed accelerator stays out.
 
-One look each few seconds, by the report that the autoscaler has just read. A restart is the operator's own
-(`local.operations`): the agent drains, the engine ends, both begin again. Suspended, nobody is restarted.
+Every few seconds the autoscaler's latest report is judged. A restart is the same as an operator's
+(`local.operations`): the agent drains, the engine ends, both start again. If the controller is suspended, no replica
+is restarted.
 
-A replica whose accelerator has failed takes itself out, and the supervisor does not start its engine while the file
-with the error is there (`functions.replica.accelerator_fault`); `clear` deletes it.
+A replica whose accelerator has failed takes itself out. The supervisor does not start its engine while the file with
+the error exists (`functions.replica.accelerator_fault`); `clear` deletes that file.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoFault(Exception):
-    """There is nothing to clear; the message says where there is."""
+    """There is no fault to clear; the message lists the replicas that have one."""
 
 
 class LocalHealth:
@@ -52,17 +53,17 @@ class LocalHealth:
         self._report: PoolReport | None = None
 
     def take(self, report: PoolReport | None) -> None:
-        """What the registry has heard."""
+        """Store the registry's latest report."""
         self._report = report
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Judge periodically until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self.step()
 
     async def step(self) -> None:
-        """One look."""
+        """Judge the latest report, start restarts, and notify the registry."""
         judged = self._health.step(self._report)
         for replica in judged.restart if not self._is_suspended() else ():
             self._health.restarting(replica)
@@ -76,7 +77,7 @@ class LocalHealth:
         await self._notifier.notify(client, verdicts)
 
     def clear(self, replica_id: str) -> str:
-        """An accelerator was looked after; what was done, in words. Raises NoFault."""
+        """Clear the error of an accelerator that an operator has checked; return a message. Raises NoFault."""
         faulty = sorted(each.parent.name for each in self._layout.accelerator_fault_files())
         if replica_id not in faulty:
             raise NoFault(f"{replica_id} is not out for its accelerator; those that are: {', '.join(faulty) or 'none'}")

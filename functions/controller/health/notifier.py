@@ -1,6 +1,6 @@
-"""Notifier of verdicts: to the registry, at once when something changes and again every TELL_AGAIN_S.
+"""Notifier of verdicts: sends them to the registry when they change, and again every TELL_AGAIN_S.
 
-What cannot be told is told with the next look; the registry forgets by itself what nobody says any more.
+A failed notification is sent again in the next round; the registry drops verdicts that are not repeated.
 """
 
 import logging

@@ -1,13 +1,13 @@
-"""Watch over the fleet's health: from the registry's report to what is to be done, and to what is told.
+"""Judge the fleet's health: from the registry's report to actions, verdicts and log lines.
 
-    report ─► slow by itself, and the pool can spare it    drain it and start it again (`decisions.health.slow_replica`)
+    report ─► slow by itself, and the pool can spare it    drain and restart it (`decisions.health.slow_replica`)
            ─► its accelerator has failed                   it has taken itself out; on Kubernetes its node is tainted
-           ─► nodes and zones that are suspected           said once each, and not replica by replica
+           ─► suspected nodes and zones                    logged once each, not per replica
 
-Nothing is judged by a report of a registry that hears nobody. What is remembered is lost with the process; that a
-replica was restarted lately is then known by how young its agent is.
+A report of a registry that receives no heartbeats is not judged. The state is lost with the process; a recent restart
+is then recognised by the agent's age.
 
-Neighbours: `local` and `functions.controller.kubernetes.run.health_reconciler` do what is decided here.
+Neighbours: `local` and `functions.controller.kubernetes.run.health_reconciler` carry the decisions out.
 """
 
 import logging
@@ -48,13 +48,13 @@ class SlowReplica:
 class FaultyReplica:
     pool: PoolName
     replica_id: ReplicaId
-    node: str  # empty: not known
+    node: str  # empty: unknown
     fault: str
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Of one report."""
+    """Result of judging one report."""
 
     restart: tuple[SlowReplica, ...] = ()
     faulty: tuple[FaultyReplica, ...] = ()
@@ -70,15 +70,15 @@ class FleetHealth:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """A policy whose `after_s` is 0 restarts nobody for being slow."""
+        """With a policy whose `after_s` is 0, no replica is restarted for being slow."""
         self._policy = policy
         self._clock, self._wall_clock = clock, wall_clock
         self._pools: dict[PoolName, tuple[PoolWatch, PoolState]] = {}
-        self._said: dict[str, str] = {}  # by subject: what is told once
+        self._said: dict[str, str] = {}  # logged texts by subject
         self.slow_restarts: Counter[str] = Counter()  # by pool
 
     def step(self, report: PoolReport | None) -> Judgement:
-        """After another report, about once a second or seldomer."""
+        """Judge a new report; call about once a second or less often."""
         if report is None or not report.bus_connected:
             return Judgement()
         present = [each for each in report.replicas if each.age_s < SILENCE_LIMIT_S]
@@ -90,7 +90,7 @@ class FleetHealth:
         return Judgement(restart, faulty, troubles)
 
     def restarting(self, replica: SlowReplica) -> None:
-        """It is done: what the last judgement asked for."""
+        """Record that the restart which the last judgement requested has started."""
         watch, state = self._pools[replica.pool]
         seen = next(each for each in state.ready if each.replica_id == replica.replica_id)
         self._pools[replica.pool] = record_restart(watch, seen, self._clock()), state
@@ -127,7 +127,7 @@ class FleetHealth:
         return troubles
 
     def _say(self, troubles: Sequence[ReplicaTrouble], suspected: Mapping[str, int]) -> None:
-        """What is new, once."""
+        """Log each new trouble once."""
         now = {f"{each.what} {each.replica_id}": _words(each) for each in troubles if each.why}
         now |= {domain: f"{domain} has fallen silent or is not ready" for domain in suspected}
         for subject, words in now.items():
@@ -139,7 +139,7 @@ class FleetHealth:
 
 
 def _words(trouble: ReplicaTrouble) -> str:
-    """Without figures that differ with each look."""
+    """Return the trouble as text without figures that change with each report."""
     if trouble.what == "accelerator":
         where = f" on {trouble.node}" if trouble.node else ""
         return f"{trouble.replica_id}{where} is out: {trouble.why}"

@@ -1,1 +1,1 @@
-"""From checked YAML to the published snapshot: compile, resolve, hold back, publish."""
+"""Snapshots from checked YAML: compile, resolve, hold back, publish."""

@@ -1,12 +1,12 @@
-"""From YAML objects to the snapshot: pure, total, and the same for the same content.
+"""Compile YAML objects into the snapshot. Pure; equal content always gives an equal snapshot.
 
-What is whole goes in. A model version whose artifact has no digest yet is left out, a channel that points at it with
-it, and each is a problem to report; the rest goes on. An adapter without any version stays as a name that nobody can
-call: the registry's API must not take an id that git declares. Everything is sorted by name, so that neither the order
-of files nor that of documents ever changes the content's hash (test_order_of_input_never_changes_the_hash).
+A model version whose artifact has no digest yet is left out, and so is a channel that points at it; each is reported
+as a problem, and the rest is compiled. An adapter without any version stays as a name that cannot be called: the
+registry's API must not accept an id that git declares. Everything is sorted by name, so that the order of files or
+documents never changes the content's hash (test_order_of_input_never_changes_the_hash).
 
-Neighbours: `functions.api.loader` gives the objects, `resolve` the digests; `compile_policies` translates the policies;
-`publish` sends the result.
+Neighbours: `functions.api.loader` loads the objects, `resolve` finds the digests, `compile_policies` translates the
+policies, `publish` sends the result.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -58,17 +58,17 @@ from functions.decisions.capacity.service import accelerators_per_replica
 @dataclass(frozen=True, slots=True)
 class Compiled:
     snapshot: Snapshot
-    problems: tuple[Problem, ...]  # what was left out, and why
+    problems: tuple[Problem, ...]  # objects that were left out, with the reason
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What objects are compiled against; `problems` is added to."""
+    """Context of a compilation; `problems` is appended to."""
 
     digests: Mapping[str, Digest]
     pools: Collection[str]
     rollouts: Collection[str]
-    minima: Mapping[str, int]  # by pool, what its AutoscalingPolicy begins with
+    minima: Mapping[str, int]  # minimum of replicas by pool, from its AutoscalingPolicy
     problems: list[Problem]
 
 
@@ -80,7 +80,8 @@ def compile_snapshot(
     revision: str,
     compiled_unix_s: float,
 ) -> Compiled:
-    """`digests` maps artifact URIs to what they hold now; a version that pins its digest needs no entry."""
+    """Compile the snapshot. `digests` has the present digest of each artifact URI; versions with a pinned digest need
+    none."""
     declared = list(objects)
     services = (service.value for service in of_kind(declared, InferenceService))
     pools = frozenset(service.pool for service in services if service.pool is not None)
@@ -101,13 +102,13 @@ def compile_snapshot(
 
 
 def unpinned_artifacts(objects: Iterable[Declared[AnyObject]]) -> list[str]:
-    """The artifact URIs whose digests `compile_snapshot` will ask for, sorted."""
+    """Return the artifact URIs whose digests `compile_snapshot` needs, sorted."""
     models = of_kind(objects, Model)
     return sorted({version.artifact for model in models for version in model.value.spec.versions if not version.digest})
 
 
 def _entries(declared: Declared[AnyObject], frame: _Frame) -> Iterator[AnyEntry]:
-    """What one object becomes: the one place where each kind is mapped."""
+    """Yield the entries of one object. Every kind is mapped here."""
     if isinstance(declared, Accepted):
         yield from _as_accepted(declared, frame)
         return
@@ -134,7 +135,7 @@ def _entries(declared: Declared[AnyObject], frame: _Frame) -> Iterator[AnyEntry]
 
 
 def _as_accepted(accepted: Accepted[AnyObject], frame: _Frame) -> Iterator[AnyEntry]:
-    """As they are, but for references to what has gone since."""
+    """Yield the accepted entries, without references to objects that no longer exist."""
     for entry in accepted.entries:
         match entry:
             case ModelEntry() if entry.pool in frame.pools and entry.rollout not in frame.rollouts:
@@ -148,7 +149,7 @@ def _as_accepted(accepted: Accepted[AnyObject], frame: _Frame) -> Iterator[AnyEn
 def _in_a_pool(
     declared: Declared[AnyObject], entry: ModelEntry | AutoscalingEntry, frame: _Frame
 ) -> Iterator[ModelEntry | AutoscalingEntry]:
-    """The entry, where the pool that it names is declared."""
+    """Yield the entry if the pool that it names is declared."""
     if entry.pool in frame.pools:
         yield entry
     else:
@@ -198,7 +199,7 @@ def _key(tenant: Tenant, key: ApiKey) -> KeyEntry:
 def _pool(service: InferenceService, frame: _Frame) -> Iterator[PoolEntry]:
     pool, context_window_tokens = service.pool, service.context_window_tokens
     if pool is None or context_window_tokens is None:
-        return  # somebody else's service; the loader lets no pool of ours pass without a context window
+        return  # not a pool of ours; the loader rejects our pools without a context window
     least, most = service.bounds_under(frame.minima.get(pool))
     args = service.spec.predictor.model.args if service.spec.predictor.model is not None else ()
     yield PoolEntry(
@@ -240,7 +241,7 @@ def _model(declared: Declared[AnyObject], model: Model, frame: _Frame) -> Iterat
         type=spec.type,
         versions=tuple(versions),
         channels=dict(_channels(declared, spec, {version.name for version in versions}, problems)),
-        declared_in=declared.place.file,  # without the line: an edit above a model must not change it
+        declared_in=declared.place.file,  # without the line, so that an edit above a model does not change it
         rollout=spec.rollout if spec.rollout in frame.rollouts else "",
     )
 

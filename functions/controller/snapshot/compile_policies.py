@@ -1,9 +1,7 @@
-"""Policies as the snapshot has them: units in numbers, expressions in their canonical text, sets sorted.
+"""Policies in the form of the snapshot: units as numbers, expressions in their canonical text, sets sorted.
 
-Numbers that the snapshot holds as fractions are made floats here: 60 and 60.0 would be two texts for one value, and
-equal content must have equal bytes.
-
-Neighbours: `compile` calls this; `functions.api.kinds` and `functions.api.expressions` are what comes in.
+Fractions are converted to floats here: 60 and 60.0 would be two texts for one value, and equal content must have
+equal bytes. Neighbours: `compile` calls this.
 """
 
 from collections.abc import Callable
@@ -41,7 +39,7 @@ Entry = TypeVar("Entry")
 
 
 def mapped(policy: Declared[Policy], entry_of: Callable[[Policy], Entry]) -> Entry:
-    """The entry of a policy; of one that stands in, the entry that was accepted."""
+    """Return the entry of a policy, or the accepted entry that stands in for it."""
     return cast(Entry, policy.entries[0]) if isinstance(policy, Accepted) else entry_of(policy.value)
 
 

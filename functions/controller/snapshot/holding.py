@@ -1,16 +1,16 @@
-"""A channel is flipped to a version only once that version is loaded: until then callers stay on the old one. Pure.
+"""Hold back the flip of a channel until its new version is loaded; until then callers get the old version. Pure.
 
-A snapshot that adds a version and points a channel at it in one step would leave callers without an answer for as long
-as loading takes. So the flip is held: the snapshot goes out with the version, and with the channel where it was; when
-at least half of the pool's ready replicas have the version loaded, it goes out again with the flip.
+A snapshot that adds a version and points a channel at it in one step would leave callers without an answer while the
+version loads. Therefore the first snapshot has the version, but the channel stays. When at least half of the pool's
+ready replicas have the version loaded, a second snapshot has the flip.
 
 Worked example (test_a_flip_waits_for_half_of_the_replicas): stable moves v1 -> v2, three replicas are ready and have
 v1. With v2 on one of them stable stays v1; with v2 on two it becomes v2.
 
-Nothing is held where holding protects nobody: no ready replica has the old version; or more than half of them say that
-they have no room for this new one (`Heartbeat.adapters_without_room`), so that waiting would never end. An older agent
-does not say for which version: where its reason tells of none that has room, it counts as one that has none for this.
-What is held is loaded before versions that no channel names, since the channel `incoming` points at it meanwhile.
+No flip is held if that helps no caller: if no ready replica has the old version, or if more than half of them report
+no room for the new one (`Heartbeat.adapters_without_room`), so that waiting would never end. An older agent does not
+name the versions: if its reason mentions missing room, it counts as having no room for this one. A held version is
+loaded before versions that no channel names, because the channel `incoming` points at it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,17 +22,17 @@ from functions.api.ids import INCOMING, EngineName, PoolName
 from functions.api.snapshot import ModelEntry, Snapshot, VersionEntry
 from functions.fleet.heartbeat import Heartbeat
 
-NO_ROOM = "over this replica's limit"  # in an older agent's reason
+NO_ROOM = "over this replica's limit"  # text in an older agent's reason
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedReplica:
-    """What one ready replica has loaded, and what it cannot."""
+    """Adapters and weights that one ready replica has loaded, and adapters for which it has no room."""
 
     adapters: frozenset[EngineName]
     without_room: frozenset[EngineName] = frozenset()  # adapters requested ahead for which it has no slot
-    weights: str = ""  # of the base; empty: it does not tell
-    is_full: bool = False  # an older agent's: some adapter has no slot, and it does not say which
+    weights: str = ""  # digest of the base's weights; empty: not reported
+    is_full: bool = False  # from an older agent: some adapter, which it does not name, has no slot
 
     def has_no_room_for(self, name: EngineName) -> bool:
         return self.is_full or name in self.without_room
@@ -44,11 +44,11 @@ Serving = Mapping[PoolName, tuple[LoadedReplica, ...]]
 @dataclass(frozen=True, slots=True)
 class HeldFlips:
     snapshot: Snapshot
-    flips: tuple[str, ...]  # described; empty where nothing is held
+    flips: tuple[str, ...]  # descriptions; empty if no flip is held
 
 
 def serving_of(replicas: Iterable[Heartbeat]) -> Serving:
-    """The ready replicas by pool, from their heartbeats."""
+    """Return the ready replicas by pool, from their heartbeats."""
     by_pool: dict[PoolName, list[LoadedReplica]] = {}
     for heartbeat in replicas:
         if heartbeat.phase == "ready":
@@ -71,13 +71,13 @@ def _names(names: Iterable[str]) -> frozenset[EngineName]:
 
 
 def flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
-    """Whether any channel moves to another artifact: only then is it worth asking who has what."""
+    """Return True if any channel moves to another artifact; only then the loaded versions matter."""
     before = _models(previous)
     return any(list(_moved(before[model.id], model)) for model in wanted.models if model.id in before)
 
 
 def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldFlips:
-    """What to publish now, in place of `wanted`."""
+    """Return the snapshot to publish now instead of `wanted`."""
     before = _models(previous)
     models: list[ModelEntry] = []
     messages: list[str] = []
@@ -105,7 +105,7 @@ def _moved(old: ModelEntry, new: ModelEntry) -> Iterable[Flip]:
         source, target = before.get(old.channels.get(channel, "")), after[name]
         if source is None or source.digest == target.digest:
             continue
-        if after.get(source.name, source).digest == source.digest:  # else the name means another artifact now
+        if after.get(source.name, source).digest == source.digest:  # otherwise the name means another artifact now
             yield channel, source, target
 
 

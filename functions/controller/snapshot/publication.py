@@ -1,9 +1,8 @@
-"""Publication on one machine: adapters seeded to S3, a publisher put together, and the registry's snapshot kept
-current.
+"""Publication on one machine: seed adapters to S3, build a publisher, and keep the registry's snapshot current.
 
-The registry and S3 are processes of the same fleet: at the start they are not there yet, and that is no error but a
-reason to try again soon. Where base models lie depends on the engine chosen, which may change while the controller
-runs; so does, then, what their addresses resolve to.
+The registry and S3 are processes of the same fleet and not ready at the start, so an unavailable one is retried soon
+and is no error. The models directory depends on the engine, which may change while the controller runs; artifact
+addresses then resolve to other digests.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ from functions.fleet.role_credentials import RoleCredentials, read_for
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    published: tuple[str, ...]  # artifact addresses, present in the store now
+    published: tuple[str, ...]  # artifact addresses that are in the store now
     problems: tuple[str, ...]
 
 
@@ -48,11 +47,11 @@ def open_store(context: PlanContext) -> S3Store:
 
 
 def seed_adapters(store: S3Store, adapters_dir: Path) -> Seeded:
-    """Publish every version; one that is refused does not keep the others out. Blocks.
+    """Publish every adapter version; a rejected one does not block the others. Blocks.
 
     `registry/adapters/<tenant>/<name>/<version>/` becomes `s3://shoal-models/<tenant>/<name>/<version>`. Git is the
-    truth here: an adapter that was trained again replaces what its pointer pointed at, and so does one that an earlier
-    build published in a form that this one does not read.
+    source of truth here: an adapter that was trained again replaces the one its pointer pointed at, and so does one
+    that an earlier build published in a form that this build cannot read.
     """
     published: list[str] = []
     problems: list[str] = []
@@ -67,8 +66,8 @@ def seed_adapters(store: S3Store, adapters_dir: Path) -> Seeded:
     return Seeded(tuple(published), tuple(problems))
 
 
-# A channel waits for replicas to load something: mostly they say so within a second. What never loads costs a
-# compilation at each try, so that pauses grow until they are those of anything that is missing.
+# Most held versions are loaded within a second, so a held publication is retried soon. Each try costs a compilation,
+# so the pauses grow to `retry_s` for a version that never loads.
 HELD_RETRY_S = 0.3
 HELD_GROWTH = 1.3
 
@@ -82,7 +81,7 @@ class Publication:
 
     def __init__(self, publish: Publish, context: Callable[[], PlanContext], adapters_dir: Path) -> None:
         self.last = PublishOutcome("unavailable", "not published yet")
-        self.snapshot: Snapshot | None = None  # what the registry holds, as far as is known
+        self.snapshot: Snapshot | None = None  # last known content of the registry
         self.seeded: tuple[str, ...] = ()
         self.seed_problems: tuple[str, ...] = ()
         self._publish = publish
@@ -90,7 +89,7 @@ class Publication:
         self._adapters_dir = adapters_dir
 
     async def seed(self, s3_is_ready: Callable[[], Awaitable[bool]], changed: asyncio.Event, retry_s: float) -> None:
-        """Until everything that can be published is; then what was waiting for an artifact is looked at again."""
+        """Retry until all publishable adapters are published, then publish what waited for an artifact."""
         while True:
             if await s3_is_ready() and await asyncio.to_thread(self._seed_once):
                 break
@@ -98,7 +97,7 @@ class Publication:
         changed.set()
 
     async def run(self, changed: asyncio.Event, retry_s: float, resync_s: float) -> None:
-        """Until cancelled: publish at once after a change, soon while something is missing, else now and then."""
+        """Publish until cancelled: immediately after a change, soon while something is missing, else periodically."""
         held_s = HELD_RETRY_S
         while True:
             held_s = HELD_RETRY_S if changed.is_set() else held_s
@@ -124,20 +123,20 @@ class Publication:
 
 
 class SnapshotSource:
-    """Clients of the registry, of S3 and of agents, made when first needed. Owned by one event loop."""
+    """Clients of the registry, of S3 and of agents, created when first needed. Owned by one event loop."""
 
     def __init__(self, context: Callable[[], PlanContext], rows_file: Path, on_rows: Callable[[], None]) -> None:
-        """`rows_file` keeps the registry's rows over a restart; `on_rows` is told when they are others."""
+        """`rows_file` stores the registry's rows over a restart; `on_rows` is called when they change."""
         self._context = context
         self.rows = RowsFollower(self.rollout_client, rows_file, on_rows)
-        self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # of bases' rollouts, as their replicas bear them
+        self.shares: Callable[[], Mapping[RolloutId, int]] = dict  # percents that the replicas of bases' rollouts bear
         self._models_root: Path | None = None
         self._publisher: Publisher | None = None
         self._client: httpx.AsyncClient | None = None
         self._agents: httpx.AsyncClient | None = None
 
     async def publisher(self) -> Publisher:
-        """The one for the present engine; OSError or ArtifactError where its files are not there."""
+        """Return the publisher for the present engine; raise OSError or ArtifactError if its files are missing."""
         context = self._context()
         if self._publisher is None or context.models_root != self._models_root:
             self._publisher = await self._make(context)
@@ -145,7 +144,7 @@ class SnapshotSource:
         return self._publisher
 
     async def replicas(self) -> tuple[LastHeartbeat, ...] | str:
-        """What every replica said last, or why the registry does not tell."""
+        """Return every replica's last heartbeat, or the reason why the registry does not answer."""
         try:
             return await (await self.registry()).fleet()
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
@@ -166,7 +165,7 @@ class SnapshotSource:
         return PoolsClient(await self.registry())
 
     async def role_notifier(self) -> RoleNotifier:
-        """For agents on this machine, whose ports are open to who has a credential."""
+        """Return a notifier for agents on this machine, whose ports require a credential."""
         if self._agents is None:
             self._agents = agents_http()
         return RoleNotifier(self._agents, (await self._credentials(self._context())).secret("standing"))

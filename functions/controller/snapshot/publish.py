@@ -1,23 +1,23 @@
-"""Publishing: a checked configuration becomes the registry's snapshot, when its content is another.
+"""Publish a checked configuration as the registry's snapshot if its content differs.
 
-The one entry for a controller process; call it at the start, for each new revision, and now and then besides:
+This is the only entry point for a controller process; call it at the start, for each new revision, and periodically:
 
     registry = RegistryClient(http_client, registry_url, token)
     publisher = Publisher(registry=registry, resolver=Resolver(DigestReader(s3_store, models_root)))
     outcome = await publisher.publish(loaded, "main@0123…")
-    outcome.message       # in words: "published epoch 7: 2 tenants, 4 models, 1 pools"
-    outcome.problems      # file and line each: versions left out
-    outcome.left_out      # what of the registry's API is not served, and why
+    outcome.message       # for people: "published epoch 7: 2 tenants, 4 models, 1 pools"
+    outcome.problems      # versions left out, each with file and line
+    outcome.left_out      # entries of the registry's API that are not served, and why
     outcome.refused       # models that git would take over from the API with other content
-    outcome.held          # channels that stay where they are until their new version is loaded; try again at once
-    outcome.rollouts      # what is on its way by stages, or was halted
+    outcome.held          # channels that stay until their new version is loaded; try again immediately
+    outcome.rollouts      # rollouts that are active or halted
     outcome.complete      # False: something is missing or held; try again soon
 
-It never raises for a missing artifact or a registry that is away. Level-triggered: each call compares what should be
-with what the registry holds, so a lost registry gets everything again, above every epoch ever seen.
-Laws: an empty configuration publishes nothing unless that is meant (a wrong path must not close all tenants out); the
-epoch grows only when the content's hash differs; no channel moves to what is not loaded (`holding`), nor past what its
-rollout has reached (`rollouts`).
+A missing artifact or an unavailable registry raises nothing. Level-triggered: each call compares the desired content
+with the registry's, so a registry that lost its state gets everything again, above every epoch ever seen. Rules: an
+empty configuration is published only if that is intended (a wrong path must not lock out all tenants); the epoch
+grows only if the content's hash differs; no channel moves to an unloaded version (`holding`) or past its rollout's
+stage (`rollouts`).
 """
 
 import asyncio
@@ -60,16 +60,16 @@ BACKOFF = BackoffPolicy(base_s=0.2, cap_s=2.0)
 class PublishOutcome:
     kind: Literal["published", "unchanged", "invalid", "unavailable", "refused"]
     message: str
-    epoch: int = 0  # what the registry holds now, as far as is known
+    epoch: int = 0  # last known epoch of the registry
     snapshot_hash: str = ""
     problems: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()  # of what the registry's API declares; what git declares does not wait for it
-    refused: tuple[str, ...] = ()  # declared models that would change a version that the API serves, by their files
+    left_out: tuple[str, ...] = ()  # API-declared entries; git's entries do not wait for them
+    refused: tuple[str, ...] = ()  # messages about declared models that would change a version that the API serves
     held: tuple[str, ...] = ()
-    rollouts: tuple[Rollout, ...] = ()  # under way or halted
+    rollouts: tuple[Rollout, ...] = ()  # active or halted
     complete: bool = False
     revision: str = ""
-    snapshot: Snapshot | None = field(default=None, repr=False, compare=False)  # what the registry holds now
+    snapshot: Snapshot | None = field(default=None, repr=False, compare=False)  # present content of the registry
 
     @property
     def all_problems(self) -> tuple[str, ...]:
@@ -84,8 +84,8 @@ def no_bases(_: Iterable[Declared[AnyObject]]) -> Collection[ModelId]:
 
 
 class Publisher:
-    """Owned by one event loop; calls queue up behind each other, but `follow_rows` waits for no artifact store. Without
-    `rows` there is git alone, and no rollout."""
+    """Publisher of snapshots. Owned by one event loop. Calls wait for each other, but `follow_rows` waits for no
+    artifact store. Without `rows`, only git's entries are published and there are no rollouts."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class Publisher:
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`shares` are the percents of bases' rollouts, as their replicas bear them; without it no base goes by stages.
-        `staged` tells which do of those that are declared; without it, all."""
+        """`shares` returns the percents that the replicas of bases' rollouts bear; without it no base is rolled out
+        in stages. `staged` returns the bases that are, among those declared; without it, all are."""
         self._registry = registry
         self._resolver = resolver
         self._rows = rows
@@ -107,19 +107,19 @@ class Publisher:
         self._shares = shares or dict
         self._wall_clock = wall_clock
         self._sleep = sleep
-        self._turn = asyncio.Lock()  # to publish what is declared
-        self._lock = asyncio.Lock()  # to publish anything
-        self._past: Indexed | None = None  # what the registry holds, as far as is known
+        self._turn = asyncio.Lock()  # held while declared objects are published
+        self._lock = asyncio.Lock()  # held during any publication
+        self._past: Indexed | None = None  # last known content of the registry
         self._past_hash = ""
         self._knows_the_past = False
 
     @property
     def held(self) -> Snapshot | None:
-        """What the registry holds, as far as is known."""
+        """Last known snapshot of the registry."""
         return self._past.snapshot if self._past is not None else None
 
     async def publish(self, loaded: Loaded, revision: str, *, empty_is_meant: bool = False) -> PublishOutcome:
-        """Compile and publish what changed; never raises for what may pass."""
+        """Compile and publish the changes. Raises no temporary error."""
         async with self._turn:
             if not loaded.objects and not empty_is_meant:
                 message = f"{revision} declares no object at all; nothing was published"
@@ -128,8 +128,8 @@ class Publisher:
             return replace(outcome, revision=revision, snapshot=self.held)
 
     async def follow_rows(self) -> PublishOutcome:
-        """Publish what is published already, with the channels where their rollouts are by now and without revoked
-        keys: for when nothing else may be published, or can be. Never raises for what may pass."""
+        """Publish the present snapshot again with channels moved by their rollouts and without revoked keys. This works
+        when nothing else may or can be published. Raises no temporary error."""
         return await self._retrying(self._follow_rows)
 
     async def _publish_retrying(self, loaded: Loaded, revision: str) -> PublishOutcome:
@@ -217,7 +217,8 @@ class Publisher:
         return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
 
     async def _place(self, compiled: Compiled, loaded: Loaded) -> Placed:
-        """Joined with the registry's rows: API-declared models and keys, and channels where their rollouts are."""
+        """Join the compiled snapshot with the registry's rows: API-declared models and keys, and the rollouts'
+        channels."""
         if self._rows is None:
             return Placed(compiled.snapshot)
         past = self._past.snapshot if self._past is not None else None
@@ -225,7 +226,7 @@ class Publisher:
         return await place(compiled.snapshot, loaded.objects, past, self._rows, self._registry, bases=staged)
 
     async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
-        """What to publish now. Nobody is asked what is loaded where no channel moves."""
+        """Return the snapshot to publish now, and the held flips. The fleet is queried only if a channel moves."""
         past = self._past.snapshot if self._past is not None else None
         if not flips(past, wanted):
             return wanted, ()
@@ -234,8 +235,8 @@ class Publisher:
         return held.snapshot, held.flips
 
     async def _learn_the_past(self, state: RegistryState) -> None:
-        """At the start, and where somebody else has published: what the registry holds. So a store that is away now
-        takes no model away."""
+        """Read the registry's content at the start, and after another publisher has written. So a model stays if its
+        artifact store is unavailable now."""
         if self._knows_the_past and state.snapshot_hash == self._past_hash:
             return
         content = await self._registry.content() if state.epoch else None
@@ -246,7 +247,7 @@ class Publisher:
 
 
 def _holds(state: RegistryState, snapshot_hash: str) -> bool:
-    """Whether everyone can get this content from the registry: a floor above its epoch means that some cannot."""
+    """Return True if all followers can get this content: if the floor is above its epoch, some cannot."""
     return state.snapshot_hash == snapshot_hash and state.epoch >= state.epoch_floor
 
 

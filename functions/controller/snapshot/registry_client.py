@@ -1,7 +1,7 @@
-"""Client of the registry for publishers: what it holds now, and putting something newer.
+"""Client of the registry for publishers: read its snapshot, and put a newer one.
 
-Foreign exceptions end here. A registry that is away or overloaded is `RegistryUnavailable` (try again); one that
-understood and said no is `RegistryRefused` (trying again changes nothing); `EpochTaken` names the epoch to go beyond.
+httpx errors are translated here. `RegistryUnavailable`: no answer or overload, try again. `RegistryRefused`:
+rejected, trying again changes nothing. `EpochTaken`: the message has the epoch to exceed.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from functions.fleet.role_credentials import Bearer, current_secret
 from functions.fleet.snapshots import EPOCH_FLOOR_HEADER, EPOCH_HEADER, FENCE_HEADER, HASH_HEADER, SNAPSHOT_PATH
 
 FLEET_PATH = "/v1/fleet"
-DELTA_MAX_ENTRIES = 20_000  # beyond, the whole is sent
+DELTA_MAX_ENTRIES = 20_000  # a larger delta is sent as the whole snapshot
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _FENCE_MAX_DIGITS = 15
@@ -38,24 +38,25 @@ class RegistryUnavailable(Exception):
 
 
 class RegistryRefused(Exception):
-    """The registry will not take it; the message says what to change."""
+    """The registry rejects the request; the message says what to change."""
 
 
 class EpochTaken(Exception):
-    """The registry holds a later epoch than was thought; read again and go beyond."""
+    """The registry has a later epoch than expected; read its state again and exceed that."""
 
 
 class RowMoved(Exception):
-    """Somebody else has changed that since, or may not change it any more; read again and decide anew."""
+    """Another writer has changed the row, or its present state does not allow the change; read it again and decide
+    anew."""
 
 
 class _BaseUnknown(Exception):
-    """The registry holds something else than what the delta changes: send the whole."""
+    """The registry does not have the delta's base: send the whole snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    epoch: int  # 0: it holds nothing
+    epoch: int  # 0: no snapshot
     snapshot_hash: str
     epoch_floor: int  # the next epoch must be above this and above `epoch`
 
@@ -66,7 +67,7 @@ class RegistryState:
 
 @dataclass(frozen=True, slots=True)
 class LastHeartbeat:
-    """What a replica said last, and how long ago."""
+    """Last heartbeat of a replica, and its age."""
 
     heartbeat: Heartbeat
     age_s: float
@@ -77,19 +78,15 @@ class LastHeartbeat:
 
 
 def registry_http(ca_file: Path | None) -> httpx.AsyncClient:
-    """A client for a registry whose certificate this authority has signed; None: one of the system's. Blocks: reads it.
-
-    No idle connections: a registry that drains would wait for their TLS to be closed by both sides.
-    """
+    """Return a client that trusts this authority (None: the system's authorities). Blocks: reads the file. Idle
+    connections are not kept: a draining registry would wait until both sides have closed their TLS."""
     verify = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
     return httpx.AsyncClient(verify=verify, limits=httpx.Limits(max_keepalive_connections=0), trust_env=False)
 
 
 class RegistryClient:
-    """`fence` gives the number that says who leads, where several publishers may believe that they do.
-
-    `outranked` hears of the highest number where ours is below it.
-    """
+    """HTTP client of one registry. `fence` returns the number of the present leadership, if several publishers may
+    claim it. `outranked` is called with the highest number if ours is lower."""
 
     def __init__(
         self,
@@ -117,12 +114,12 @@ class RegistryClient:
             raise RegistryUnavailable(f"{self._base} does not answer as a registry does: {error!r}") from error
 
     async def current(self) -> Snapshot | None:
-        """The snapshot that it holds; None where there is none, or none that can be read."""
+        """Return the registry's snapshot; None if there is none or it cannot be read."""
         content = await self.content()
         return content.snapshot if content is not None else None
 
     async def content(self) -> Indexed | None:
-        """What it holds; None where there is nothing, or nothing that can be read."""
+        """Return the registry's snapshot with its index; None if there is none or it cannot be read."""
         response = await self.send("GET", params={"after": 0})
         if response.status_code != 200 or len(response.content) > SNAPSHOT_MAX_BYTES:
             return None
@@ -134,7 +131,8 @@ class RegistryClient:
             return None
 
     async def put(self, content: Indexed, base: Indexed | None = None) -> None:
-        """Publish it: as what changed since the base, where the registry holds that and it is less than the whole."""
+        """Publish the content: the changes since `base` if the registry has that base and they are few, else the
+        whole."""
         delta = await asyncio.to_thread(_delta, content, base) if base is not None else b""
         if delta:
             try:
@@ -148,7 +146,7 @@ class RegistryClient:
         await self.send("PUT", content=document)
 
     async def fleet(self) -> tuple[LastHeartbeat, ...]:
-        """What every replica said last."""
+        """Return the last heartbeat of every replica."""
         response = await self.send("GET", FLEET_PATH)
         try:
             replicas: list[dict[str, Any]] = msgspec.json.decode(response.content)["replicas"]
@@ -166,7 +164,7 @@ class RegistryClient:
         content: bytes | None = None,
         timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
-        """A good answer, or the error that says what to do; what has a body is fenced."""
+        """Return a successful answer, or raise the error that says what to do. Requests with a body carry the fence."""
         headers, url = (
             {"authorization": f"Bearer {current_secret(self._token)}", "accept-encoding": "identity"},
             self._base + path,
@@ -195,7 +193,7 @@ class RegistryClient:
 
 
 def _delta(content: Indexed, base: Indexed) -> bytes:
-    """What makes the content of the base; empty where the whole is no dearer."""
+    """Return the delta from the base to the content; empty if it has too many entries."""
     changes = changes_between(base, content)
     if sum(map(len, changes.values())) > DELTA_MAX_ENTRIES:
         return b""

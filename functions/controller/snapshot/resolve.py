@@ -1,10 +1,10 @@
-"""Resolver of artifact URIs to digests: what the stores hold under each address now.
+"""Resolver of artifact URIs to digests: the present content of the stores under each address.
 
 `s3://…` is a pointer object in the artifact store; `pvc://<volume>/<path>` is the manifest in a model's folder below
-`models_root`. The law is that ignorance removes nothing: where a store does not answer, or what it says is wrong,
-the digest that was last known stays, and the problem is told. Only an address that never had a digest has none.
+`models_root`. A failed read never removes a digest: if a store does not answer, or its answer is invalid, the last
+known digest stays and a problem is reported. Only an address that never had a digest has none.
 
-Neighbours: `functions.artifacts` reads pointers and manifests, `compile` takes the digests, `publish` calls this.
+Neighbours: `functions.artifacts` reads pointers and manifests, `compile` uses the digests, `publish` calls this.
 """
 
 import asyncio
@@ -21,32 +21,32 @@ from functions.artifacts.manifest import MANIFEST_MAX_BYTES, MANIFEST_NAME
 from functions.artifacts.publish import read_pointer
 from functions.artifacts.s3 import S3Store
 
-FRESH_S = 30.0  # how long an answer is believed: a pointer that moved is followed within this time
+FRESH_S = 30.0  # validity of an answer: a moved pointer is followed within this time
 _CONCURRENT_READS = 8
 _PVC = "pvc://"
 
 
 class ReadDigest(Protocol):
     def __call__(self, artifact_uri: str) -> Digest:
-        """The digest, or ArtifactError. Blocks."""
+        """Return the digest or raise ArtifactError. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
     digests: Mapping[str, Digest]
-    problems: tuple[str, ...]  # addresses that gave no digest now, whether an older one stands in or not
+    problems: tuple[str, ...]  # addresses without a digest now, even if an older one is used
 
 
 @dataclass(slots=True)
 class _Round:
-    """One call of `resolve`: what it has learnt so far."""
+    """Intermediate results of one call of `resolve`."""
 
     problems: list[str] = field(default_factory=list)
     store_is_away: bool = False
 
 
 class Resolver:
-    """Owned by one event loop. Remembers only what was asked for last."""
+    """Cache of digests for the addresses of the last request. Owned by one event loop."""
 
     def __init__(
         self, read: ReadDigest, *, fresh_s: float = FRESH_S, clock: Callable[[], float] = time.monotonic
@@ -58,11 +58,11 @@ class Resolver:
         self._read_at_s: dict[str, float] = {}
 
     def remember(self, digests: Mapping[str, Digest]) -> None:
-        """Take in what was known before this process began; what was read since counts more."""
+        """Add digests known before this process started; digests read since then take precedence."""
         self._known = {**digests, **self._known}
 
     async def resolve(self, artifact_uris: Iterable[str]) -> Resolved:
-        """What is known of each address, read again where the last answer is old. Never raises for a store."""
+        """Return the known digests; addresses whose last answer is old are read again. Store errors become problems."""
         wanted = sorted(set(artifact_uris))
         self._forget_others(wanted)
         round_ = _Round()
@@ -83,7 +83,7 @@ class Resolver:
                 self._known[uri] = await asyncio.to_thread(self._read, uri)
                 self._read_at_s[uri] = self._clock()
             except StoreUnavailable as error:
-                round_.store_is_away = True  # each further question would only wait for the same time-outs
+                round_.store_is_away = True  # each further read would only wait for the same timeouts
                 self._missed(uri, str(error), round_)
             except ArtifactError as error:
                 self._missed(uri, str(error), round_)
@@ -103,7 +103,7 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True)
 class DigestReader:
-    """The two stores behind one call. `store` is None where the installation has no S3."""
+    """Reader of digests from both stores. `store` is None if the installation has no S3."""
 
     store: S3Store | None
     models_root: Path  # `pvc://shoal-models/<name>` is `<models_root>/<name>`

@@ -1,13 +1,13 @@
-"""Policies that the declarations alone show to be without effect.
+"""Policies without effect, as the declarations alone show.
 
-    PrefixCachingOff         `prefix.source: events` or `bloom`, for a pool whose engines are started without a cache
-    ClassifierMixesTasks     a classifier's pools answer different routes: whoever asks on one of them may be refused
-    TasksDiffer              a fallback's or cascade's pools do: a request is never sent from the one to the other
-    SignalNotMeasured        a scaling rule on a figure that engines of the pool's task, or role, never have
-    TaskContradictsEngine    a pool's task label, and an engine that is started for another
+    PrefixCachingOff         `prefix.source: events` or `bloom`, but a pool's engines start without a prefix cache
+    ClassifierMixesTasks     a classifier's pools have different routes: some requests may be rejected
+    TasksDiffer              the pools of a fallback or cascade have different tasks: no request moves between them
+    SignalNotMeasured        a scaling rule uses a figure that engines of the pool's task or role never have
+    TaskContradictsEngine    the engine is started for another task than the pool's label says
 
-Gateways themselves measure every limit of a QuotaPolicy, and salt the cache of every request of a tenant, whatever the
-pool (test_every_limit_is_measured, test_every_route_carries_the_tenants_salt): of these there is nothing to find.
+Gateways enforce every limit of a QuotaPolicy and salt the cache of every tenant's requests in any pool
+(test_every_limit_is_measured, test_every_route_carries_the_tenants_salt), so these have no findings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,19 +24,19 @@ from functions.api.problems import shown
 from functions.controller.unobeyed.findings import Unobeyed, unobeyed
 
 NO_PREFIX_CACHING = "--no-enable-prefix-caching"
-_NEVER_OF_POOLING = {  # by the list of rules: what an engine that makes no tokens never shows under load
+_NEVER_OF_POOLING = {  # by list of rules: metrics that a pooling engine never shows under load
     "scale_up": frozenset({"p95_inter_token", "p99_inter_token", "utilization"}),
     "scale_down": frozenset({"p95_inter_token", "p99_inter_token"}),
 }
 _NEVER_OF_PREFILL = dict.fromkeys(_NEVER_OF_POOLING, frozenset({"p95_inter_token", "p99_inter_token"}))
 _KEYS = {"scale_up": "scaleUp", "scale_down": "scaleDown"}
-_POOLING_CONVERSIONS = ("embed", "classify", "reward")  # of vLLM's --convert
+_POOLING_CONVERSIONS = ("embed", "classify", "reward")  # values of vLLM's --convert
 
 Pools = Mapping[str, Declared[InferenceService]]
 
 
 def declared_findings(objects: Iterable[Declared[AnyObject]]) -> Iterator[Unobeyed]:
-    """`objects` are consistent; what was last accepted and stands in for an object that is wrong is not looked at."""
+    """Yield the findings of consistent `objects`; accepted stand-ins of invalid objects are not checked."""
     everything = sorted_out(each for each in objects if not isinstance(each, Accepted))
     pools = everything.pools()
     for routing, governed in governed_pools(everything):
@@ -51,7 +51,7 @@ def declared_findings(objects: Iterable[Declared[AnyObject]]) -> Iterator[Unobey
 
 
 def governed_pools(everything: Everything) -> list[tuple[Declared[RoutingPolicy], list[str]]]:
-    """Each routing policy with the pools that obey it."""
+    """Return each routing policy with the pools that it applies to."""
     by_pattern = {pattern: policy for policy in everything.routing for pattern in policy.value.spec.pools}
     matched = {pool: best_match(pool, by_pattern) for pool in everything.pools()}
     return [
@@ -61,7 +61,7 @@ def governed_pools(everything: Everything) -> list[tuple[Declared[RoutingPolicy]
 
 
 def asks_replicas(policy: RoutingPolicy) -> bool:
-    """Whether the policy itself says that prefixes are known by what replicas tell; as a default it is no promise."""
+    """Return True if the policy itself sets a prefix source that needs replicas' reports; the default does not."""
     prefix = policy.spec.prefix
     return "source" in prefix.model_fields_set and prefix.source in {"events", "bloom"}
 
@@ -139,7 +139,7 @@ def _task(service: Declared[InferenceService]) -> Iterator[Unobeyed]:
 
 
 def _contradiction(task: str, args: tuple[str, ...]) -> str:
-    """Where engine and label say different things, gateways refuse what the engine could answer, or the other way."""
+    """Return how engine and label disagree: gateways would reject requests the engine can answer, or send others."""
     runner, convert = last_argument(args, "--runner"), last_argument(args, "--convert")
     if task == "generate":
         for option, value, pools in (

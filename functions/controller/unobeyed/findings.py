@@ -1,7 +1,7 @@
-"""A policy that is not obeyed: the object, the field, a reason of one word, and what to do.
+"""Finding about a policy without effect: the object, the field, a one-word reason, and what to do.
 
-`since when` is no part of it: a finding is the same for as long as it lasts. The condition on the object has it
-(`lastTransitionTime`), and so has the Event.
+A finding has no time, so that it stays equal for as long as it lasts. The condition (`lastTransitionTime`) and the
+Event on the object have the time.
 """
 
 from collections import Counter
@@ -20,18 +20,18 @@ INFERENCE_SERVICE, _PLURAL_OF_KSERVE = "InferenceService", "inferenceservices"
 class Unobeyed:
     kind: str
     name: str
-    reason: str  # in CamelCase, one of few: a condition's reason and a metric's label
-    problem: Problem  # the field, by place and key path; the message says what to do
+    reason: str  # one of a few CamelCase words: a condition's reason and a metric's label
+    problem: Problem  # place and key path of the field; the message says what to do
 
     @property
     def key(self) -> str:
-        """The object, as the sources name it: `routingpolicies/default`."""
+        """The object's key as used by the sources: `routingpolicies/default`."""
         plurals = _PLURAL_OF_KSERVE if self.kind == INFERENCE_SERVICE else plural(self.kind)
         return f"{plurals}/{self.name}"
 
     @property
     def warning(self) -> str:
-        """For whoever wrote the file: `policies/routing.yaml:9:5: spec.prefix.source: … (PrefixCachingOff)`."""
+        """Text for the file's author: `policies/routing.yaml:9:5: spec.prefix.source: … (PrefixCachingOff)`."""
         return f"{self.problem} ({self.reason})"
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ def unobeyed(declared: Declared[Any], path: Sequence[str | int], reason: str, me
 
 
 def by_key(findings: Iterable[Unobeyed]) -> Mapping[str, tuple[Unobeyed, ...]]:
-    """By object, in order."""
+    """Group the findings by object, in order."""
     found: dict[str, tuple[Unobeyed, ...]] = {}
     for finding in sorted(findings):
         found[finding.key] = (*found.get(finding.key, ()), finding)
@@ -53,5 +53,5 @@ def by_key(findings: Iterable[Unobeyed]) -> Mapping[str, tuple[Unobeyed, ...]]:
 
 
 def objects_by_reason(findings: Iterable[Unobeyed]) -> Mapping[tuple[str, str], int]:
-    """How many objects of a kind are not obeyed for a reason."""
+    """Count the objects of each kind by reason."""
     return Counter((kind, reason) for kind, reason, _ in {(each.kind, each.reason, each.name) for each in findings})

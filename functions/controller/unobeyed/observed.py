@@ -1,13 +1,13 @@
-"""Policies that the running fleet shows to be without effect: by gateways, by agents, by whoever writes the number.
+"""Policies without effect, as the running fleet shows.
 
     TokenizerMissing     `prefix.source: events` or `bloom`, and gateways have no tokenizer for a pool
-    EventsMissing        the same, and replicas of a pool hear no KV events of their engines
+    EventsMissing        the same source, and replicas of a pool receive no KV events from their engines
     ToolSecretMissing    a tool with a secret that gateways do not have
-    PoolNotHeard         a classifier or fallback to a pool that should have replicas, and none is heard of
-    ReplicasContested    somebody else holds the number of replicas
+    PoolNotHeard         a classifier or fallback to a pool that should have replicas, and none sends heartbeats
+    ReplicasContested    another writer owns the number of replicas
 
-Each needs somebody's word: a gateway that says what it lacks, an agent that hears nothing though its engine computes.
-Silence says nothing, so that a fleet that starts, or a bus that is away, is no finding.
+Each finding needs a report: a gateway that lists what it lacks, or an agent without events although its engine
+computes. Silence is no evidence, so a starting fleet or an unavailable bus causes no finding.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ from functions.controller.unobeyed.declared import asks_replicas, governed_pools
 from functions.controller.unobeyed.findings import Unobeyed, unobeyed
 from functions.fleet.pool_board import Lacking, PoolReport
 
-SETTLE_S = 30.0  # a gateway that begins, a replica that has just answered its first request
-START_S = 900.0  # a pool that is new: its nodes come, its weights are loaded
-LASTING_S = MappingProxyType(  # for how long it must have been so before it counts
+SETTLE_S = 30.0  # time for a starting gateway, or a replica that has just answered its first request
+START_S = 900.0  # time for a new pool, whose nodes start and whose weights load
+LASTING_S = MappingProxyType(  # minimum duration before a condition becomes a finding
     {
         "TokenizerMissing": SETTLE_S,
         "EventsMissing": SETTLE_S,
@@ -39,16 +39,16 @@ OBSERVED = frozenset({*LASTING_S, "ReplicasContested"})
 
 @dataclass(frozen=True, slots=True)
 class FleetWord:
-    """What is known of the running fleet."""
+    """State of the running fleet, as far as it is reported."""
 
     report: PoolReport | None = None
     contested: Mapping[str, str] = field(
         default_factory=dict
-    )  # by AutoscalingPolicy: who holds its number, and what to do
+    )  # by AutoscalingPolicy: the other owner of the number, and what to do
 
     @property
     def is_known(self) -> bool:
-        """Whether gateways and replicas are heard at all: else what they lack is not known to be mended either."""
+        """True if gateways report at all. Otherwise a former finding is not known to be resolved either."""
         return self.report is not None and self.report.bus_connected and self.report.needs.gateways > 0
 
 
@@ -106,7 +106,7 @@ def _without_events(policy: Declared[RoutingPolicy], pools: Sequence[str], repor
 
 
 def _unheard(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
-    """Not of pools that may be empty: they get replicas when requests come."""
+    """Yield pools without heartbeats, except pools that may be empty: these get replicas when requests arrive."""
     minima = policy_minima(everything.autoscaling)
     wanted = {
         pool for pool, service in everything.pools().items() if service.value.bounds_under(minima.get(pool))[0] > 0
@@ -122,7 +122,7 @@ def _unheard(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
 
 
 def _targets(policy: RoutingPolicy) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The pools to which it sends what was asked of others."""
+    """Yield the pools to which the policy sends requests for other pools, with their paths."""
     for index, step in enumerate(policy.spec.fallback):
         yield ("spec", "fallback", index, "to"), step.to
     for index, hop in enumerate(policy.spec.cascade):
@@ -149,5 +149,5 @@ def _secrets(
 
 
 def _of_gateways(need: Lacking, report: PoolReport) -> str:
-    """No count: a message that changes as gateways come and go would be written each time."""
+    """Return the message's beginning. It has no count: gateways come and go, and each new text would be written."""
     return "gateways have" if need.gateways >= report.needs.gateways else "some gateways have"
