@@ -1,12 +1,12 @@
-"""Branch of declarations: its tip, read and judged, for whoever makes a fleet what it says.
+"""Branch of declarations: its tip, read and judged, for the controller that applies it.
 
-    fetch, where the branch is elsewhere -> look -> judge -> a Revision, or why the tip is none (`refused`)
+    fetch, if the branch is remote -> look -> judge -> a Revision, or the reasons why the tip is none (`refused`)
 
-The laws: what does not validate changes nothing, however it came onto the branch. A branch that cannot be read costs
-freshness and never what is known: `tip` stays, and `trouble` says why.
+Rules: an invalid commit changes nothing, however it came onto the branch. If the branch cannot be read, `tip` keeps
+the last known commit and `trouble` says why.
 
-Neighbours: `following` (one machine) and `functions.controller.kubernetes.run.git_reconciler` (a cluster) have one
-each; they keep the record of what was good last, and say what else a revision must be (`check`).
+Neighbours: `following` (one machine) and `functions.controller.kubernetes.run.git_reconciler` (a cluster) each own
+one. They record the last good revision and add their own checks of a revision (`check`).
 """
 
 import asyncio
@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A commit of the branch that is in order."""
+    """A valid commit of the branch."""
 
     name: str  # `main@<commit>`
     commit: str
-    message: str  # its first line
+    message: str  # first line of the commit message
     loaded: Loaded
 
 
@@ -43,13 +43,13 @@ class Branch:
         fetch: Callable[[], None] | None = None,
         check: Callable[[str, Loaded], tuple[Problem, ...]] = lambda commit, loaded: (),
     ) -> None:
-        """`fetch` brings the tip into the source's repository, and blocks; `check` says what is wrong with a commit
-        that can be read."""
+        """`fetch` copies the tip into the source's repository and blocks; `check` returns the problems of a readable
+        commit."""
         self.source = source
         self.name = source.branch
         self.tip: Observed | None = None
-        self.refused: tuple[Problem, ...] = ()  # why what was judged last is no revision
-        self.trouble = ""  # why the branch cannot be read
+        self.refused: tuple[Problem, ...] = ()  # problems of the last judged commit
+        self.trouble = ""  # reason why the branch cannot be read
         self._fetch = fetch
         self._check = check
         self._looking = asyncio.Lock()
@@ -59,11 +59,11 @@ class Branch:
         return f"{self.name}@{observed.commit}"
 
     def wake(self) -> None:
-        """Look as soon as that may be, once for all that ask meanwhile."""
+        """Request a look as soon as allowed; several requests become one look."""
         self._woken.set()
 
     async def watch(self, look: Callable[[], Awaitable[None]], every_s: float, apart_s: float = 0.0) -> None:
-        """Until cancelled: `look` now and then, and when woken, but never sooner than `apart_s` after the last time."""
+        """Call `look` periodically and when woken, at least `apart_s` apart, until cancelled."""
         while True:
             await asyncio.sleep(apart_s)
             with contextlib.suppress(TimeoutError):
@@ -73,7 +73,7 @@ class Branch:
             await look()
 
     async def look(self) -> Observed:
-        """The tip; GitFailed where it cannot be read, and then what was seen before stays."""
+        """Return the tip; raise GitFailed if it cannot be read, and keep the last known tip then."""
         async with self._looking:
             try:
                 if self._fetch is not None:
@@ -88,7 +88,7 @@ class Branch:
             return self.tip
 
     def judge(self, observed: Observed) -> Revision | None:
-        """The revision that the commit is; None where it is none, and `refused` says why."""
+        """Return the commit's revision; None if it is invalid, and `refused` then says why."""
         loaded = observed.loaded
         self.refused = observed.problems if loaded is None else self._check(observed.commit, loaded)
         if loaded is None or self.refused:
@@ -96,7 +96,7 @@ class Branch:
         return Revision(self.revision_of(observed), observed.commit, observed.message, loaded)
 
     async def knows(self, name: str) -> bool:
-        """Whether the repository has a revision, good or bad."""
+        """Return True if the repository has a revision, valid or not."""
         try:
             await asyncio.to_thread(self.source.at, _commit_of(name))
         except GitFailed:
@@ -104,7 +104,7 @@ class Branch:
         return True
 
     async def recall(self, name: str) -> Revision | None:
-        """A revision that was good once, by its name; None where the repository does not have it any more."""
+        """Return a formerly good revision by its name; None if the repository no longer has it."""
         commit = _commit_of(name)
         try:
             observed = await asyncio.to_thread(self.source.at, commit)

@@ -1,11 +1,11 @@
-"""Branch follower: the revision that the fleet should be, and its progress towards it.
+"""Branch follower: the desired revision of the fleet, and its progress.
 
-The laws: what does not validate changes nothing, however it came onto the branch; the last good revision stays wanted,
-over restarts too (`refs/shoal/last-good` keeps its objects from being collected). A newer good revision takes the place
-of one that is still being applied. Suspended, nothing is taken up; what runs goes on.
+Rules: an invalid commit changes nothing, however it came onto the branch. The last good revision stays desired, even
+over restarts (`refs/shoal/last-good` protects its objects from git's garbage collection). A newer good revision
+replaces one that is still being applied. While suspended, no new revision is adopted; running processes continue.
 
-A revision is applied once it is published (`published`) and the target is what it says (`converged`).
-Neighbours: `branch` reads and judges, `record` remembers; the process's loops wait on `subscribe()` and read `desired`.
+A revision is applied once it is published (`published`) and the target has reached it (`converged`). Neighbours:
+`branch` reads and judges, `record` stores the results; the process's loops wait on `subscribe()` and read `desired`.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Check = Callable[[Loaded], tuple[Problem, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DesiredRevision:
-    """What the fleet should be."""
+    """The revision that the fleet should have."""
 
     revision: str
     message: str
@@ -47,7 +47,8 @@ class DesiredRevision:
 
 
 class BranchFollower:
-    """Owned by one event loop; git runs in worker threads. `check` says what the target could not run."""
+    """Follower of one branch. `check` returns what the target cannot run. Owned by one event loop; git runs in worker
+    threads."""
 
     def __init__(
         self,
@@ -61,42 +62,42 @@ class BranchFollower:
         self.desired: DesiredRevision | None = None
         self.record: RevisionRecord = records.read(record_file)
         self.branch = Branch(source, check=self._problems)
-        self.changed = asyncio.Event()  # replaced each time: something here is another
+        self.changed = asyncio.Event()  # set and replaced at each change
         self._record_file = record_file
         self._check = check
         self._clock = clock
         self._wall_clock = wall_clock
         self._subscribers: list[asyncio.Event] = []
-        self._judged: str | None = None  # the commit that was judged last
+        self._judged: str | None = None  # last judged commit
 
     @property
     def suspended(self) -> bool:
         return self.record.suspended is not None
 
     def subscribe(self) -> asyncio.Event:
-        """Set whenever another revision is desired, or the present one is to be made sure of."""
+        """Return an event that is set when another revision is desired, or the present one must be checked again."""
         event = asyncio.Event()
         self._subscribers.append(event)
         return event
 
     async def start(self) -> None:
-        """The first look; where the tip is no good (or suspended), what was good last."""
-        with contextlib.suppress(GitFailed):  # kept in the branch's `trouble`, and `watch` tries again
+        """Read the tip; if it is invalid or the branch is suspended, use the last good revision."""
+        with contextlib.suppress(GitFailed):  # the branch's `trouble` has the reason, and `watch` tries again
             await self.look()
         if self.desired is None:
             await self._fall_back()
 
     async def watch(self, every_s: float) -> None:
-        """Until cancelled; GitFailed where the branch cannot be read."""
+        """Follow the branch until cancelled; raise GitFailed if it cannot be read."""
         await self.branch.watch(self.look, every_s)
 
     async def look(self) -> None:
-        """Judge the tip, where it is another; GitFailed where the repository does not let us."""
+        """Judge the tip if it is new; raise GitFailed if the repository cannot be read."""
         had_trouble = bool(self.branch.trouble)
         try:
             observed = await self.branch.look()
             if observed.commit != self._judged:
-                self.branch.refused = ()  # that was about another commit
+                self.branch.refused = ()  # problems of another commit
                 if not self.suspended:
                     await self._judge(observed)
         except GitFailed as error:
@@ -128,7 +129,7 @@ class BranchFollower:
         _log.error("%s is refused: %s", revision, detail)
 
     async def _adopt(self, revision: Revision) -> bool:
-        """False where the operator said to wait meanwhile."""
+        """Make the revision desired; return False if an operator suspended the branch meanwhile."""
         await asyncio.to_thread(self.branch.source.git.run, "update-ref", LAST_GOOD, revision.commit)
         if self.suspended:
             return False
@@ -141,7 +142,7 @@ class BranchFollower:
         return True
 
     async def _fall_back(self) -> None:
-        """To the revision that was good last, by the record or else by the reference."""
+        """Use the last good revision, from the record or else from the reference."""
         commit: str | None = self.record.last_good.rpartition("@")[2]
         try:
             commit = commit or await asyncio.to_thread(self.branch.source.git.commit_of, LAST_GOOD)
@@ -159,32 +160,32 @@ class BranchFollower:
             loaded=revision.loaded,
             empty_is_meant=revision.commit in self.record.allowed_empty,
             began_s=self._clock(),
-            # Only at the start: what was applied before something else was begun is to be applied once more.
+            # True only at the start: a revision applied before another one was begun must be applied once more.
             concluded=self.desired is None and revision.name == self.record.last_applied,
         )
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
     def published(self, revision: str) -> None:
-        """Gateways and agents can have this revision now."""
+        """Record that gateways and agents can get this revision."""
         if self.desired is not None and self.desired.revision == revision:
             self.desired = replace(self.desired, published=True)
             self._conclude_if_done()
 
     def converged(self, revision: str) -> None:
-        """The target is what this revision says."""
+        """Record that the target has reached this revision."""
         if self.desired is not None and self.desired.revision == revision:
             self.desired = replace(self.desired, converged=True)
             self._conclude_if_done()
 
     def failed(self, revision: str, detail: str) -> None:
-        """This try went wrong; it goes on being tried."""
+        """Record that this try failed; more tries follow."""
         if self.desired is not None and self.desired.revision == revision and not self.desired.concluded:
             self._note(self.desired, "failed", detail)
             self._tell()
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for something here; False when it did not come about in time."""
+        """Wait until the condition holds; return False if the timeout expired first."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -215,7 +216,7 @@ class BranchFollower:
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Look now, and make sure of what is there; what was refused is judged again."""
+        """Look now and check the present state; a refused commit is judged again."""
         self._judged = None
         self.branch.wake()
         self._announce()

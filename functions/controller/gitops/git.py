@@ -1,8 +1,8 @@
-"""Git commands: a clean environment, no prompts, bounded time and output.
+"""Git commands with a clean environment, no prompts, and bounded time and output.
 
-Law: nothing of the caller's environment or of the user's or system's git configuration has a say; only what is given
-here. `objects` lets a command read the objects of a push that was not accepted yet (git's quarantine).
-Blocking: call it from a worker thread.
+The caller's environment and the git configuration of user and system have no effect; only the settings here do.
+`objects` lets a command read the objects of a push that is not accepted yet (git's quarantine). Blocking: call it
+from a worker thread.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from itertools import takewhile
 from pathlib import Path
 
 TIMEOUT_S = 30.0
-OUTPUT_MAX_BYTES = 96 * 1024 * 1024  # the largest configuration that is read at all, and its listing
+OUTPUT_MAX_BYTES = 96 * 1024 * 1024  # largest configuration that is read, and its listing
 _QUOTED_CHARS = 300
-_NO_SUCH_REFERENCE = 1  # of `rev-parse --quiet`; whatever else goes wrong has another exit status
+_NO_SUCH_REFERENCE = 1  # exit status of `rev-parse --quiet`; any other failure has another status
 
-# For every command: repositories of this machine only decide by their own objects and references.
+# Settings for every command, so that a repository's result depends on its objects and references only.
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -35,15 +35,15 @@ _ENVIRONMENT = {
 
 
 class GitFailed(Exception):
-    """git said no, or does not run; the message has its words. Try again later, or repair the repository."""
+    """Git failed or cannot run; the message has its output. Try again later, or repair the repository."""
 
     def __init__(self, words: str, status: int | None = None) -> None:
         super().__init__(words)
-        self.status = status  # git's own exit status, where it has one
+        self.status = status  # git's exit status, if it has ended
 
 
 class OutputTooLarge(GitFailed):
-    """More than is read: the same objects would give the same again."""
+    """The output exceeds its limit; reading the same objects again gives the same result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Git:
     """One bare repository."""
 
     repository: Path
-    objects: Path | None = None  # a quarantine directory; the repository's own objects are seen besides
+    objects: Path | None = None  # a quarantine directory, used in addition to the repository's objects
 
     def run(
         self,
@@ -61,7 +61,7 @@ class Git:
         timeout_s: float = TIMEOUT_S,
         max_bytes: int = OUTPUT_MAX_BYTES,
     ) -> bytes:
-        """Standard output, or GitFailed."""
+        """Return the standard output, or raise GitFailed."""
         command, name = ["git", f"--git-dir={self.repository}", *arguments], _name_of(arguments)
         with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as said:
             sent.write(send)
@@ -74,7 +74,7 @@ class Git:
                     stderr=said,
                     env={**self._environment(), **(environment or {})},
                     cwd="/",
-                    start_new_session=True,  # what it starts is ended with it
+                    start_new_session=True,  # its children are ended with it
                 )
             except FileNotFoundError as error:
                 raise GitFailed("git is not installed: it must be on PATH") from error
@@ -93,7 +93,7 @@ class Git:
         return output
 
     def commit_of(self, reference: str) -> str | None:
-        """The commit that a reference names; None where there is no such."""
+        """Return the commit that a reference names; None if there is no such reference."""
         try:
             name = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{reference}^{{commit}}")
         except GitFailed as error:
@@ -103,7 +103,7 @@ class Git:
         return name.decode().strip()
 
     def is_ancestor(self, older: str, newer: str) -> bool:
-        """Whether the newer commit contains the older one."""
+        """Return True if the newer commit contains the older one."""
         return not self.run("rev-list", "--max-count=1", older, f"^{newer}", "--")
 
     def _environment(self) -> dict[str, str]:
@@ -115,13 +115,13 @@ class Git:
 
 
 def _name_of(arguments: Sequence[str]) -> str:
-    """The command, for people: what stands behind the settings (`-c`, and a value each)."""
+    """Return the git command for messages: the argument after the settings (`-c` and a value each)."""
     settings = takewhile(lambda pair: pair[0] == "-c", zip(arguments[::2], arguments[1::2], strict=False))
     return arguments[2 * len(list(settings))]
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float, max_bytes: int) -> tuple[bytes, bool]:
-    """Its output, up to one byte more than is allowed, and whether it was ended because its time was over."""
+    """Return the output, at most one byte more than allowed, and True if the process was killed by its timeout."""
     too_late = threading.Event()
 
     def end() -> None:
@@ -149,26 +149,26 @@ def _words(output: bytes) -> str:
     return " ".join(output.decode("utf-8", "replace").split())[:_QUOTED_CHARS]
 
 
-# Fetch of a remote's branch into a local bare repository, for controllers that do not hold the repository.
+# Fetch a remote's branch into a local bare repository, for controllers without the repository.
 #
-# `GitSource` then reads the local one: a remote that is away costs freshness, never what is already known.
-# Credentials come from outside: an askpass program for https, the ssh agent or a configured ssh command for ssh.
+# `GitSource` then reads the local copy, so an unavailable remote only delays new commits. Credentials come from
+# outside: an askpass program for https, the ssh agent or a configured ssh command for ssh.
 
 
 FETCH_TIMEOUT_S = 60.0
-_PROTOCOLS = ("https", "ssh", "file")  # not `ext`, which runs what the address says, nor those without encryption
+_PROTOCOLS = ("https", "ssh", "file")  # no `ext`, which runs a command from the address, and no unencrypted protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
     url: str
     branch: str = "main"
-    askpass: Path | None = None  # a program that prints the user's name or token
+    askpass: Path | None = None  # a program that prints the user name or token
     ssh_command: str = ""  # such as `ssh -i /keys/deploy -o UserKnownHostsFile=/keys/known_hosts`
-    ca_file: Path | None = None  # PEM, of an https server with a private authority; it takes the place of the system's
+    ca_file: Path | None = None  # PEM authority of an https server, used instead of the system's
 
     def fetch(self, repository: Path, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        """Make the local branch what the remote's is; GitFailed where that cannot be done now."""
+        """Move the local branch to the remote's tip; raise GitFailed if that is impossible now."""
         if self.url.startswith("-") or any(character.isspace() for character in self.url):
             raise GitFailed(f"not an address of a repository: {self.url!r}")
         git = Git(repository)

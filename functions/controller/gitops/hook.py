@@ -1,13 +1,14 @@
-"""Git's push hook: calls the controller, prints its answer, exits 0 or 1. Standard library only: 30 ms, not 400.
+"""Git's push hook: sends the push to the controller, prints its answer, exits with 0 or 1. Only the standard library
+is imported: a start takes 30 ms, not 400.
 
     hook.py <pre-receive|post-receive> <repository> <project python> <control socket>…
 
-The controller answers from its warm caches. Several sockets are of regions that follow one repository: the first
-controller that answers speaks for all, since they judge alike. Where none answers, `pre-receive` judges in a process
-of its own (`functions.controller.gitops.review_alone`): slower, equally strict. `post-receive` only tells that there is
-news, and how that went; it never fails a push.
+The controller answers from its warm caches. Several sockets belong to regions that follow one repository: the first
+controller that answers decides for all, since they judge alike. If none answers, `pre-receive` judges in a separate
+process (`functions.controller.gitops.review_alone`), which is slower and equally strict. `post-receive` only notifies
+the controller and prints the result; it never fails a push.
 
-Law: nothing but git's own lines, quarantine and push options is believed; the rest of the environment is not passed on.
+Only git's own lines, quarantine and push options are used; the rest of the environment is not passed on.
 """
 
 import json
@@ -17,8 +18,8 @@ import subprocess
 import sys
 from typing import Any
 
-REVIEW_TIMEOUT_S = 120.0  # a cold start with tens of thousands of objects
-FOLLOW_S = 5.0  # how long a pusher is kept for the good news
+REVIEW_TIMEOUT_S = 120.0  # time for a cold start with tens of thousands of objects
+FOLLOW_S = 5.0  # longest wait of the pusher for the result
 INPUT_MAX_BYTES = 1024 * 1024
 ANSWER_MAX_BYTES = 4 * 1024 * 1024
 MAX_OPTIONS = 20
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
 def read_updates(lines: bytes) -> list[list[str]] | None:
     if len(lines) > INPUT_MAX_BYTES:
         return None
-    """One per line feed: `splitlines` knows further ends of lines, which git allows in names of references."""
+    # Lines end at line feeds only: git allows the other line ends of `splitlines` in names of references.
     text = lines.decode("utf-8", "backslashreplace")
     return [line.split(" ", 2) for line in text.split("\n") if line.count(" ") >= 2]
 
@@ -63,7 +64,7 @@ def read_options() -> list[str]:
 
 
 def ask(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
-    """The controller's answer; OSError where none answers, None where it does not know how to."""
+    """Return the controller's answer, or None if it is an error. Raises OSError if no controller answers."""
     with connected(channels, timeout_s) as client:
         client.sendall(json.dumps(order).encode() + b"\n")
         with client.makefile("rb") as answers:
@@ -76,7 +77,7 @@ def ask(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
 
 
 def connected(channels: list[str], timeout_s: float) -> socket.socket:
-    """To the first controller that takes the connection; OSError where none does."""
+    """Connect to the first controller that accepts; raise OSError if none does."""
     refusal = OSError("no controller's socket is named")
     for channel in channels:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -121,7 +122,7 @@ def refuse(why: str) -> int:
 
 
 def say(lines: list[str]) -> None:
-    """UTF-8 whatever the locale, as git itself does."""
+    """Print the lines in UTF-8 in any locale, as git does."""
     sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
 

@@ -1,7 +1,7 @@
-"""Record of the branch's revisions on disk: tried, good, applied; and whether the operator paused them.
+"""Record of the branch's revisions on disk: tried, good and applied revisions, and a suspension by the operator.
 
-A value that evolves; `following` decides when. It survives the controller, so that the next one knows which revision
-to fall back on, that it is suspended, and what to tell.
+An immutable value; `following` decides when to change it. It survives the controller, so that the next one knows
+which revision to fall back to, whether it is suspended, and the history.
 """
 
 from pathlib import Path
@@ -20,16 +20,16 @@ Result = Literal["applied", "refused", "superseded", "failed"]
 
 
 class FormerRevision(msgspec.Struct, frozen=True):
-    """What came of one revision."""
+    """Result of one revision."""
 
     revision: str
-    message: str  # the commit's
+    message: str  # commit message
     result: Result
     detail: str
     first_unix_s: float
     last_unix_s: float
     duration_s: float
-    count: int = 1  # how often, one after the other, with the same result
+    count: int = 1  # consecutive times with the same result
 
 
 class Suspension(msgspec.Struct, frozen=True):
@@ -38,20 +38,20 @@ class Suspension(msgspec.Struct, frozen=True):
 
 
 class RevisionRecord(msgspec.Struct, frozen=True):
-    last_attempted: str = ""  # revisions: `main@<commit>`
-    last_good: str = ""  # validated, and made (or being made) the fleet's
-    last_applied: str = ""  # published, and every process as it says
+    last_attempted: str = ""  # form of a revision: `main@<commit>`
+    last_good: str = ""  # valid, and applied or being applied
+    last_applied: str = ""  # published, and every process follows it
     applied_unix_s: float = 0.0
     suspended: Suspension | None = None
-    allowed_empty: tuple[str, ...] = ()  # commits whose pusher said that removing everything is meant
-    history: tuple[FormerRevision, ...] = ()  # the newest first
+    allowed_empty: tuple[str, ...] = ()  # commits whose pusher confirmed that everything should be removed
+    history: tuple[FormerRevision, ...] = ()  # newest first
 
     def adopted(self, revision: str) -> "RevisionRecord":
-        """It validates; from now on it is what the fleet should be."""
+        """Return the record with a new valid revision that the fleet should have."""
         return msgspec.structs.replace(self, last_attempted=revision, last_good=revision)
 
     def concluded(self, past: FormerRevision) -> "RevisionRecord":
-        """Something came of a revision; an applied one is then the last applied."""
+        """Return the record with a revision's result; an applied revision becomes the last applied one."""
         newest = self.history[0] if self.history else None
         entry = msgspec.structs.replace(past, detail=past.detail[:_DETAIL_MAX_CHARS])
         if newest is not None and (newest.revision, newest.result) == (past.revision, past.result):
@@ -77,7 +77,7 @@ class RevisionRecord(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> RevisionRecord:
-    """An empty record where there is none that can be read."""
+    """Read the record; return an empty one if the file is missing or malformed."""
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_RECORD_MAX_BYTES), type=RevisionRecord)

@@ -1,6 +1,6 @@
-"""The bare repository: made once, configured and hooked at every `shoal up`, written to by commits only.
+"""The bare repository: created once, configured at every `shoal up`, and written by commits only.
 
-A commit is made by `git fast-import`: one process, no working tree, and nobody ever sees half of it.
+A commit is made by `git fast-import`: one process, no working tree, and readers never see a partial commit.
 """
 
 import shlex
@@ -18,7 +18,7 @@ from functions.controller.local.files import replace_file
 BRANCH = "main"
 AUTHOR = "shoal <shoal@localhost>"
 HOOKS = ("pre-receive", "post-receive")
-CONFIG_FILE = "shoal.config"  # included by the repository's own
+CONFIG_FILE = "shoal.config"  # included by the repository's own configuration
 CONFIG = """\
 # Written by `shoal up`.
 [receive]
@@ -42,9 +42,8 @@ class Repository:
         return Git(self.path)
 
     def ensure(self, control_sockets: Sequence[Path]) -> None:
-        """Make it, or make good what is missing; GitFailed or OSError where that fails.
-
-        `control_sockets`: of the controllers that follow it, the one that is asked first coming first."""
+        """Create the repository or repair missing parts; raise GitFailed or OSError if that fails. `control_sockets`:
+        sockets of the controllers that follow it, in the order in which the hook tries them."""
         if not (self.path / "HEAD").is_file():
             self.path.mkdir(parents=True, exist_ok=True)
             self.git.run("init", "--quiet", "--bare", f"--initial-branch={BRANCH}", "--template=", str(self.path))
@@ -54,7 +53,7 @@ class Repository:
             self._install(name, control_sockets)
 
     def files(self, reference: str) -> dict[str, bytes]:
-        """Every plain file of a commit, by path."""
+        """Return every plain file of a commit, by path."""
         listed = self.git.run("ls-tree", "-r", "-z", "--full-tree", reference)
         found: dict[str, str] = {}
         for line in listed.split(b"\0")[:-1]:
@@ -66,11 +65,11 @@ class Repository:
         return {path: contents[object_id] for path, object_id in found.items()}
 
     def point(self, branch: str, commit: str, former: str | None) -> None:
-        """Move a branch, if it still is where it was."""
+        """Move a branch if it is still at `former`."""
         self.git.run("update-ref", f"refs/heads/{branch}", commit, former or "0" * 40)
 
     def commit(self, branch: str, files: Mapping[str, bytes], message: str, parent: str | None) -> str:
-        """Files, and nothing else, as a branch's next commit; its id."""
+        """Commit exactly these files to a branch; return the commit's id."""
         stream = [
             b"commit refs/heads/%b\n" % branch.encode(),
             b"committer %b %d +0000\n" % (AUTHOR.encode(), int(time.time())),
@@ -97,7 +96,7 @@ def _data(content: bytes) -> bytes:
 
 
 def _quoted(path: str) -> bytes:
-    """As fast-import reads it: in quotes, with the four characters escaped that would end them."""
+    """Quote a path for fast-import, with the three special characters escaped."""
     raw = path.encode("utf-8", "surrogateescape")
     for character, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n")):
         raw = raw.replace(character, escaped)

@@ -1,10 +1,11 @@
-"""Review of a push before it is accepted: may these references move, can the fleet be what it says, and what changes?
+"""Review of a push before it is accepted: are the references allowed to move, can this machine run the fleet, and
+what changes?
 
-    the deployed branch        no deletion, and no rewriting of history unless `-o allow-rewrite` says that it is meant
-    other branches and tags    accepted, and not deployed, of which the pusher is notified
-    `refs/shoal/…`             the controller's own
+    the deployed branch        not to be deleted; its history is rewritten only with `-o allow-rewrite`
+    other branches and tags    accepted but not deployed, and the pusher is told so
+    `refs/shoal/…`             reserved for the controller
 
-The same code and the same caches as the controller that would apply it, so that what is accepted here is what works
+The review uses the same code and caches as the controller that applies the push, so that an accepted push works
 there. Blocking: call it from a worker thread.
 """
 
@@ -36,7 +37,7 @@ MAX_UPDATES = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReferenceUpdate:
-    """One line of what git gives a hook: object ids in hex, all zeros for nothing."""
+    """One line of a hook's input: object ids in hex, all zeros for none."""
 
     old: str
     new: str
@@ -53,7 +54,7 @@ class ReferenceUpdate:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The verdict over the references; `commit` is what the deployed branch would become, if that moves."""
+    """Verdict over the references; `commit` is the new tip of the deployed branch if it moves."""
 
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class References:
 def judge_references(
     updates: tuple[ReferenceUpdate, ...], options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
 ) -> References:
-    """`is_ancestor(older, newer)` asks the repository."""
+    """Judge the reference updates; `is_ancestor(older, newer)` queries the repository."""
     refusals = [
         f"unknown push option {option!r}; known: {', '.join(OPTIONS)}" for option in sorted(options - {*OPTIONS})
     ]
@@ -109,14 +110,14 @@ Describe = Callable[[Loaded | None, Loaded], tuple[str, ...]]
 class Push:
     updates: tuple[ReferenceUpdate, ...]
     options: frozenset[str] = frozenset()
-    objects: Path | None = None  # where the pushed objects lie meanwhile
+    objects: Path | None = None  # quarantine directory of the pushed objects
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     accepted: bool
-    lines: tuple[str, ...]  # for the pusher
-    empty_is_meant: str = ""  # the commit of which that was said
+    lines: tuple[str, ...]  # messages for the pusher
+    empty_is_meant: str = ""  # commit for which `-o allow-empty` was given
 
 
 class Reviewer:
@@ -126,7 +127,8 @@ class Reviewer:
         self._describe = describe
 
     def review(self, push: Push, present: Loaded | None) -> Verdict:
-        """`present` is what the fleet is now. GitFailed where the repository cannot be read."""
+        """Judge a push; `present` is the fleet's present configuration. Raises GitFailed if the repository cannot be
+        read."""
         objects = self._quarantine(push.objects)
         git = Git(self._source.git.repository, objects)
         references = judge_references(push.updates, push.options, self._source.branch, git.is_ancestor)
@@ -147,7 +149,8 @@ class Reviewer:
         return Verdict(True, (*map(printable, references.notes), *lines), references.commit if allows_empty else "")
 
     def _quarantine(self, objects: Path | None) -> Path | None:
-        """Only a directory among the repository's own objects: nobody's word makes us read elsewhere."""
+        """Return the quarantine directory; it must be inside the repository's own objects, so that no caller makes us
+        read elsewhere."""
         if objects is None:
             return None
         own, asked = (self._source.git.repository / "objects").resolve(), objects.resolve()
@@ -168,7 +171,7 @@ def _invalid(observed: Observed, problems: tuple[Problem, ...]) -> Verdict:
 
 
 def _everything_of(present: Loaded | None, candidate: Loaded) -> str:
-    """The kinds of which nothing would be left, in words."""
+    """Return the kinds that would lose all their objects, as text."""
     if present is None:
         return ""
     lost = [
@@ -186,7 +189,7 @@ def _shortened(changes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _warnings(candidate: Loaded) -> Iterator[str]:
-    """What is right as written, and cannot be obeyed."""
+    """Yield warnings about valid policies without effect."""
     found = sorted(declared_findings(candidate.objects), key=lambda each: each.problem)
     yield from (printable(f"warning: {each.warning}") for each in found[:SHOWN_WARNINGS])
     if len(found) > SHOWN_WARNINGS:
@@ -194,7 +197,7 @@ def _warnings(candidate: Loaded) -> Iterator[str]:
 
 
 def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
-    """A headline and the first changes; both configurations must be such as this machine can run."""
+    """Return a headline and the first changes; this machine must be able to run both configurations."""
     changes, processes = changes_of(present, candidate), tuple(changed_processes(present, candidate))
     if not changes and processes:
         return (ONLY_PROCESSES, *processes)
@@ -202,8 +205,8 @@ def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ..
 
 
 def changed_processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
-    """What takes longer than a snapshot: replicas that are started, drained, or replaced one at a time. PoolUnusable
-    where this machine cannot run one of the two."""
+    """Yield changes that take longer than a snapshot: replicas that start, drain, or are replaced one at a time.
+    Raises PoolUnusable if this machine cannot run one of the configurations."""
     before = {pool.name: pool for pool in (pools_of(present) if present is not None else ())}
     after = {pool.name: pool for pool in pools_of(candidate)}
     scaled = {policy.value.spec.pool for policy in candidate.objects_of(AutoscalingPolicy)}
@@ -228,7 +231,7 @@ Option = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class PushMalformed(Exception):
-    """Not what a hook sends."""
+    """The order does not have the form that a hook sends."""
 
 
 class _Order(msgspec.Struct, frozen=True):
@@ -238,7 +241,7 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 def push_from(order: dict[str, Any]) -> Push:
-    """The order as the hook sends it, one JSON object; PushMalformed where a shape or a length is another."""
+    """Parse the order of a hook, one JSON object; raise PushMalformed if a shape or a length is wrong."""
     try:
         read = msgspec.convert(order, _Order)
     except msgspec.ValidationError as error:

@@ -1,8 +1,8 @@
-"""`python -m functions.controller.gitops.review_alone <repository>`: a push judged without a controller.
+"""`python -m functions.controller.gitops.review_alone <repository>`: judge a push without a controller.
 
-Reads the order on standard input, as the control channel would get it, and answers as that would. What the local
-target could not run is judged by the defaults, since nobody is there to say what was asked for; removing everything
-needs the controller, which alone remembers that it was meant.
+It reads the order on standard input and answers as the control channel would. The local target's checks use defaults,
+because no controller can say what was configured. A push that removes everything needs the controller, which alone
+records that this is intended.
 """
 
 import json
@@ -49,10 +49,10 @@ def _check(loaded: Loaded) -> tuple[Problem, ...]:
 
 
 def _described(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
-    """Against the branch's tip, which is what the next controller would run."""
+    """Describe the changes against the branch's tip, which the next controller would run."""
     try:
         return changes_in_words(present, candidate)
-    except PoolUnusable as error:  # the tip's: another machine's, say
+    except PoolUnusable as error:  # the tip cannot run here, for example because it was pushed for another machine
         return (f"what changes cannot be told: {error}",)
 
 

@@ -1,12 +1,12 @@
-"""A branch as a configuration source: its tip, the files of its tree, checked by the one loader.
+"""A branch as a configuration source: its tip and the files of its tree, checked by the loader.
 
     source = GitSource(Path(".shoal/gitops.git"), "main")
-    observed = source.look()       # GitFailed where the repository cannot be read: try again
-    observed.loaded                # None: what is wrong stands in `observed.problems`
+    observed = source.look()       # GitFailed if the repository cannot be read: try again
+    observed.loaded                # None: `observed.problems` has the reasons
 
-A tip that did not move costs one `git rev-parse`; one that did costs the files that changed. A tree is read like a
-folder by `functions.api.loader`: YAML anywhere, except below hidden names. Stricter than a folder in one thing:
-links and submodules are refused, since what they show is not in the commit. Blocking and thread-safe: call it from
+If the tip did not move, a look costs one `git rev-parse`; otherwise only changed files are read. A tree is read like
+a folder by `functions.api.loader`: YAML anywhere, except below hidden names. One rule is stricter than for a folder:
+links and submodules are rejected, because their content is not in the commit. Blocking and thread-safe: call it from
 worker threads. Neighbours: `git.Remote` fetches into the repository first.
 """
 
@@ -23,18 +23,14 @@ from functions.controller.gitops.git import Git, GitFailed, OutputTooLarge
 
 
 class Blobs:
-    """Owned by one reader at a time.
-
-    File contents by object id: what was read for one commit is not read again for the next.
-
-    Holds the files of the commit read last, nothing else; the bound is that of a configuration.
-    """
+    """Cache of file contents by object id, holding the files of the last commit only. Its size is limited like a
+    configuration. Owned by one reader at a time."""
 
     def __init__(self) -> None:
         self._known: dict[str, bytes] = {}
 
     def read(self, git: Git, object_ids: Iterable[str]) -> dict[str, bytes]:
-        """The contents by object id; GitFailed where one is not there."""
+        """Return the contents by object id; raise GitFailed if one is missing."""
         wanted = set(object_ids)
         missing = sorted(wanted - self._known.keys())
         contents = {each: self._known[each] for each in wanted & self._known.keys()}
@@ -46,7 +42,7 @@ class Blobs:
 
 
 def _parse(output: bytes, asked: list[str]) -> dict[str, bytes]:
-    """`<id> blob <size>\\n<content>\\n` for each object, in the order asked."""
+    """Parse `<id> blob <size>\\n<content>\\n` for each object, in the requested order."""
     contents: dict[str, bytes] = {}
     position = 0
     for object_id in asked:
@@ -60,20 +56,20 @@ def _parse(output: bytes, asked: list[str]) -> dict[str, bytes]:
     return contents
 
 
-MAX_ENTRIES = 50_000  # of any kind: a listing is bounded before it is understood
-LISTING_MAX_BYTES = 16 * 1024 * 1024  # as many entries with names of 300 bytes
+MAX_ENTRIES = 50_000  # entries of any kind: a listing is bounded before it is parsed
+LISTING_MAX_BYTES = 16 * 1024 * 1024  # room for MAX_ENTRIES names of 300 bytes
 _SUFFIXES = (".yaml", ".yml")
 _KINDS = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    files: tuple[tuple[str, str], ...]  # (path, object id) of each file of YAML, by path
+    files: tuple[tuple[str, str], ...]  # (path, object id) of each YAML file, by path
     problems: tuple[Problem, ...]
 
 
 def read_listing(output: bytes) -> Listing:
-    """From `git ls-tree -r -z -l --full-tree <commit>`."""
+    """Parse the output of `git ls-tree -r -z -l --full-tree <commit>`."""
     lines = output.split(b"\0")[:-1]
     if len(lines) > MAX_ENTRIES:
         return Listing((), (_of_all(f"the commit has {len(lines)} files; allowed: at most {MAX_ENTRIES}"),))
@@ -99,7 +95,7 @@ def read_listing(output: bytes) -> Listing:
 
 
 def _path(raw: bytes, mode: str) -> tuple[str, Problem | None]:
-    """The path as text, and what is wrong with the entry."""
+    """Return the path as text, and the entry's problem if it has one."""
     try:
         path = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -125,19 +121,20 @@ def _of_all(message: str) -> Problem:
 
 
 MESSAGE_MAX_CHARS = 200
-_REMEMBERED = 4  # commits: the tip, the last good one, what is being pushed, and one more
+_REMEMBERED = 4  # commits: the tip, the last good one, one being pushed, and one more
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     """One commit of the branch."""
 
-    commit: str  # 40 hex digits; empty where the branch has no commit
+    commit: str  # 40 hex digits; empty if the branch has no commit
     committed_unix_s: float
-    message: str  # its first line
-    loaded: Loaded | None  # None where it cannot be used
+    message: str  # first line of the commit message
+    loaded: Loaded | None  # None if it is invalid
     problems: tuple[Problem, ...]
-    texts: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)  # by file: to quote from
+    # file contents, for excerpts in messages
+    texts: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
 
 class GitSource:
@@ -147,10 +144,10 @@ class GitSource:
         self._blobs = Blobs()
         self._cache = ParseCache()
         self._one_at_a_time = threading.Lock()
-        self._seen: dict[str, Observed] = {}  # the newest last
+        self._seen: dict[str, Observed] = {}  # newest last
 
     def look(self) -> Observed:
-        """What the branch's tip holds now."""
+        """Return the present content of the branch's tip."""
         with self._one_at_a_time:
             commit = self.git.commit_of(f"refs/heads/{self.branch}")
             if commit is None:
@@ -159,7 +156,7 @@ class GitSource:
             return self._observe(self.git, commit)
 
     def at(self, commit: str, objects: Path | None = None) -> Observed:
-        """What another commit holds; `objects` is the quarantine of a push that has not been accepted yet."""
+        """Return the content of another commit; `objects` is the quarantine of a push that is not accepted yet."""
         with self._one_at_a_time:
             return self._observe(Git(self.git.repository, objects), commit)
 
@@ -175,7 +172,7 @@ class GitSource:
         committed_unix_s, message = _head(git, commit)
         try:
             listed = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", commit, max_bytes=LISTING_MAX_BYTES)
-        except OutputTooLarge:  # a few objects can name each other into billions of files
+        except OutputTooLarge:  # a few objects that name each other can expand to billions of files
             too_large = Problem(
                 SourceLocation("."), "", f"the commit has too many files; allowed: at most {MAX_ENTRIES}"
             )
@@ -193,7 +190,7 @@ class GitSource:
 
 
 def _head(git: Git, commit: str) -> tuple[float, str]:
-    """When it was committed, and the first line of its message, fit for a terminal."""
+    """Return the commit time and the first line of its message, without control characters."""
     shown = git.run("log", "-1", "--no-show-signature", "--encoding=UTF-8", "--format=%ct%n%s", commit, "--")
     seconds, _, subject = shown.decode("utf-8", "replace").partition("\n")
     printable = "".join(character if character.isprintable() else " " for character in subject.strip())

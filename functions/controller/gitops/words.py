@@ -4,7 +4,7 @@
         9 |   teir: standard
           |   ^
 
-What comes from a commit is hostile: control characters never reach the terminal, lines and lists are bounded.
+A commit's content is untrusted: control characters never reach the terminal, and lines and lists are bounded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,26 +12,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from functions.api.problems import Problem
 
 SHOWN_PROBLEMS = 50
-UNQUOTED = "hmacSha256"  # the key itself may stand there by mistake: the line stays out of pipelines' logs
+UNQUOTED = "hmacSha256"  # this line may contain the key itself by mistake, so it is kept out of pipelines' logs
 _LINE_MAX_CHARS = 160
 _MESSAGE_MAX_CHARS = 600
 
 
 def problem_lines(problems: Sequence[Problem], texts: Mapping[str, bytes]) -> list[str]:
-    """Each problem with its line, the first SHOWN_PROBLEMS of them; `texts` are the files by name."""
+    """Return the first SHOWN_PROBLEMS problems with their lines; `texts` has the files by name."""
     lines = [line for problem in problems[:SHOWN_PROBLEMS] for line in _one(problem, texts)]
     more = len(problems) - SHOWN_PROBLEMS
     return [*lines, f"… and {more} more"] if more > 0 else lines
 
 
 def printable(text: str, limit: int = _MESSAGE_MAX_CHARS) -> str:
-    """The text on one line, without anything that a terminal would obey."""
+    """Return the text on one line, without control characters for the terminal."""
     safe = "".join(character if character.isprintable() else " " for character in text[: limit + 1])
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 
 
 def counted(items: Iterable[object], what: str) -> str:
-    """`1 problem`, `2 problems`"""
+    """Return for example `1 problem` or `2 problems`."""
     count = sum(1 for _ in items)
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
@@ -42,7 +42,7 @@ def _one(problem: Problem, texts: Mapping[str, bytes]) -> list[str]:
     if not 0 < place.line <= len(lines) or problem.key_path.endswith(UNQUOTED):
         return [printable(str(problem))]
     text = lines[place.line - 1].decode("utf-8", "replace")
-    from_column = max(0, place.column - 1 - _LINE_MAX_CHARS // 2)  # of a long line, the part that matters
+    from_column = max(0, place.column - 1 - _LINE_MAX_CHARS // 2)  # the relevant part of a long line
     shown = printable(text[from_column:], _LINE_MAX_CHARS).rstrip()
     number = f"{place.line:>6}"
     excerpt = [f"{number} | {shown}"]

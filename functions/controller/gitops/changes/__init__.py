@@ -1,10 +1,9 @@
-"""Differences between two configurations, for the person who pushes to check against what was meant.
+"""Differences between two configurations, for checking a push.
 
     for change in describe(old, new):
         print(change.words)     # tenant acme: tier standard -> enterprise
 
-`describe` compares snapshots and compiles what is only declared yet, `facts` describes one entry, `wording` puts two
-descriptions into one line.
+`describe` compares snapshots and compiles declarations; `facts` describes one entry.
 """
 
 from functions.controller.gitops.changes.describe import (

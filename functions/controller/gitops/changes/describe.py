@@ -1,8 +1,8 @@
-"""Changes from one configuration to the next, one line for each thing that was added, changed or removed.
+"""Changes from one configuration to the next: one line for each object that was added, changed or removed.
 
-A line is like `tenant acme: tier standard -> enterprise; key ci revoked`. Compiling needs to know what artifacts hold.
-What is not known is assumed: something that is the same for the same address. So a version that is only declared yet is
-described as added, and not left out.
+A line looks like `tenant acme: tier standard -> enterprise; key ci revoked`. Compiling needs the digests of
+artifacts. An unknown digest is replaced by an assumed one that is equal for equal addresses, so that a version which
+is only declared is described as added, not left out.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.merging import with_api_of
 from functions.controller.snapshot.compile import compile_snapshot, unpinned_artifacts
 
-_ADDED_SHOWN = 4  # names of a set, before the rest is counted
-_TEXT_SHOWN_CHARS = 100  # of one value: a description must not hide what else has changed
-_GONE_WORDS = {"key": "revoked"}  # where `removed` is not what people say
+_ADDED_SHOWN = 4  # names of a set that are listed; the others are counted
+_TEXT_SHOWN_CHARS = 100  # limit of one value, so that the other changes stay visible
+_GONE_WORDS = {"key": "revoked"}  # words used instead of `removed`
 
 
 def compared(old: Facts, new: Facts) -> str:
-    """What changed, clause by clause; empty where nothing did."""
+    """Return the changes, clause by clause; empty if there are none."""
     clauses: list[str] = []
     for label in {**old, **new}:
         if label not in old:
@@ -41,7 +41,7 @@ def compared(old: Facts, new: Facts) -> str:
 
 
 def introduced(facts: Facts) -> str:
-    """What something new is, briefly: its plain facts."""
+    """Return a brief description of a new object: its plain facts."""
     clauses: list[str] = []
     for label, value in facts.items():
         if ":" in label or isinstance(value, Secret | Absent):
@@ -73,7 +73,8 @@ def _went(label: str, old: Facts, new: Facts) -> Iterator[str]:
 
 
 def _is_detail(label: str, facts: Facts) -> bool:
-    """`key ci: scopes` belongs to something that is itself listed as added or removed: `key` ci."""
+    """Return True if the label (`key ci: scopes`) belongs to a part (`key ci`) that is itself listed as added or
+    removed."""
     return ":" in label and label.partition(" ")[0] in facts
 
 
@@ -96,7 +97,7 @@ def _set_changed(label: str, old: frozenset[str], new: frozenset[str]) -> Iterat
 
 
 def _percent(old: Value, new: Value) -> str:
-    """`(+60 %)` for 500000 -> 800000; nothing where either is not a number, or there was none before."""
+    """Return for example `(+60 %)` for 500000 -> 800000; empty if a value is no number or the old one is 0."""
     if not isinstance(old, int | float) or not isinstance(new, int | float) or not old:
         return ""
     return f" ({(new - old) / old:+.0%})".replace("%", " %")
@@ -110,7 +111,7 @@ def _listed(names: frozenset[str]) -> str:
 
 Verb = Literal["added", "changed", "removed"]
 _WORDS_MAX_CHARS = 400
-SHOWN = 20  # changes in full, before the rest is counted
+SHOWN = 20  # changes shown in full; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +119,16 @@ class Change:
     kind: str  # `tenant`, `quota`, `model` …
     name: str
     verb: Verb
-    words: str  # the whole of it, in one line: `tenant acme: tier standard -> enterprise`
+    words: str  # full text in one line: `tenant acme: tier standard -> enterprise`
 
 
-# The order of descriptions: tenants with their keys, then these sections, then all others.
+# Order of descriptions: tenants with their keys, then these sections, then all others.
 _FIRST = ("quotas", "models", "pools", "rollouts", "routing", "admission", "autoscaling")
 _OTHERS = (*_FIRST, *(section for section in SECTIONS if section not in {*_FIRST, "tenants", "keys"}))
 
 
 def describe(old: Snapshot | None, new: Snapshot) -> tuple[Change, ...]:
-    """By kind and name. Where there is no old one, everything is new."""
+    """Return the changes by kind and name. Without an old snapshot, everything is new."""
     return (*_tenants(old, new), *(change for section in _OTHERS for change in _entries(old, new, section)))
 
 
@@ -164,7 +165,7 @@ def _by_name(snapshot: Snapshot | None, section: str) -> Mapping[str, AnyEntry]:
 
 @dataclass(frozen=True, slots=True)
 class _Thing:
-    """An entry, and of a tenant its keys."""
+    """An entry; for a tenant also its keys."""
 
     entry: AnyEntry | None
     keys: Mapping[str, KeyEntry] = field(default_factory=dict)
@@ -184,7 +185,7 @@ def _change(kind: str, name: str, old: _Thing, new: _Thing) -> Change:
 
 
 def _hidden(old: _Thing, new: _Thing) -> Iterator[str]:
-    """Differences that no fact shows: a change is never described as none."""
+    """Yield labels of differences that no fact shows, so that a change always has a description."""
     if old.entry is not None and new.entry is not None:
         yield from facts.hidden(old.entry, new.entry)
     for key_id in sorted(old.keys.keys() & new.keys.keys()):
@@ -192,24 +193,24 @@ def _hidden(old: _Thing, new: _Thing) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """Fit for a terminal and a log: one line, nothing that moves a cursor, not without end."""
+    """Return the text fit for a terminal and a log: one bounded line without control characters."""
     printable = "".join(character if character.isprintable() else "?" for character in text)
     return printable if len(printable) <= _WORDS_MAX_CHARS else printable[: _WORDS_MAX_CHARS - 1] + "…"
 
 
 def changes_of(present: Loaded | None, candidate: Loaded) -> tuple[Change, ...]:
-    """From one configuration to another."""
+    """Return the changes from one configuration to another."""
     return describe(compiled(present, {}) if present is not None else None, compiled(candidate, {}))
 
 
 def changes_to_running(running: Snapshot, candidate: Loaded, api: Book) -> tuple[Change, ...]:
-    """From what the registry holds, with what its API declares of that, to what would be."""
+    """Return the changes from the registry's snapshot, including its API's entries, to the candidate."""
     known = {version.artifact_uri: version.digest for model in running.models for version in model.versions}
     return describe(running, with_api_of(running, compiled(candidate, known), api))
 
 
 def compiled(loaded: Loaded, known: Mapping[str, Digest]) -> Snapshot:
-    """As it would be published, with assumed digests for artifacts that are not known."""
+    """Compile the objects as for publication, with assumed digests for unknown artifacts."""
     assumed = {uri: _assumed(uri) for uri in unpinned_artifacts(loaded.objects) if uri not in known}
     digests = {**known, **assumed}
     return compile_snapshot(loaded.objects, digests, epoch=0, revision="", compiled_unix_s=0.0).snapshot
@@ -222,8 +223,8 @@ def _assumed(artifact_uri: str) -> Digest:
 @dataclass(frozen=True, slots=True)
 class Summary:
     headline: str  # `1,002 changes: 1,000 tenants added, 2 models changed`
-    first: tuple[str, ...]  # the words of the first changes
-    more: int  # how many are not among them
+    first: tuple[str, ...]  # texts of the first changes
+    more: int  # number of further changes
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -231,7 +232,7 @@ class Summary:
 
 
 def summarize(changes: Sequence[Change], shown: int = SHOWN) -> Summary:
-    """The headline counts all of them, in the order in which they come."""
+    """Return the summary; its headline counts all changes in their order."""
     counts = Counter((change.kind, change.verb) for change in changes)
     sorts = ", ".join(f"{count:,} {_plural(kind, count)} {verb}" for (kind, verb), count in counts.items())
     headline = f"{len(changes):,} {_plural('change', len(changes))}: {sorts}" if changes else "no change"

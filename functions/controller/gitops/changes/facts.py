@@ -1,11 +1,11 @@
-"""Descriptions of an entry: labels as the YAML has them, and values that can be compared and printed.
+"""Descriptions of an entry: labels as in the YAML, and values that can be compared and printed.
 
-Derived from the entry's own fields, so that a field that somebody adds tomorrow is described without a line here: its
-name in camelCase, its value with the unit in which the name ends. `_FIELDS` says where the YAML calls it otherwise, and
-`_TOGETHER` what several fields, or the parts of one, are described as.
+They are derived from the entry's fields, so that a new field is described without a line here: its name in camelCase,
+its value with the unit at the end of the name. `_FIELDS` lists fields that the YAML names otherwise. `_TOGETHER`
+lists fields that are described together, and fields whose parts are described separately.
 
-A label may stand for a set (additions and removals are listed), a text, a number (its change is given in percent), or a
-secret, of which only a change is reported: no hash of a key ever appears.
+A value is a set (additions and removals are listed), a text, a number (its change is given in percent), or a secret,
+whose change alone is reported: no hash of a key ever appears.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,42 +39,42 @@ from functions.api.snapshot import (
 from functions.api.snapshot_entries import SECTIONS, AnyEntry
 
 _DIGEST_CHARS = len("sha256:") + 12
-_UNITS = {"_ms": " ms", "_s": " s", "_ratio": "", "_nats": " nats"}  # not said in the label
+_UNITS = {"_ms": " ms", "_s": " s", "_ratio": "", "_nats": " nats"}  # removed from the label
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Compared, never shown."""
+    """A value that is compared but never shown."""
 
     value: str = field(repr=False)
 
 
 class Absent(str):
-    """What it means that nothing is written."""
+    """Meaning of a missing value."""
 
     __slots__ = ()
 
 
 Value = str | int | float | frozenset[str] | Secret
 Facts = Mapping[str, Value]
-Part = Any  # an entry, or a piece of one
+Part = Any  # an entry or a part of one
 _Describe = Callable[[Any], Facts]
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    label: str = ""  # else derived from the name
-    absent: str = "none"  # what None, or an empty text, means
-    shown: Callable[[Any], Value] | None = None  # else derived from the type
+    label: str = ""  # otherwise derived from the name
+    absent: str = "none"  # meaning of None or an empty text
+    shown: Callable[[Any], Value] | None = None  # otherwise derived from the type
 
 
 def of_entry(entry: AnyEntry, *, briefly: bool = False) -> Facts:
-    """The whole description of an entry but for its name; `briefly`: without what has its default."""
+    """Describe an entry without its name; with `briefly`, without fields that have their default."""
     return _facts(entry, without=_name_of(type(entry)), briefly=briefly)
 
 
 def of_keys(keys: Iterable[KeyEntry]) -> Facts:
-    """Those of one tenant."""
+    """Describe the keys of one tenant."""
     held = list(keys)
     facts: dict[str, Value] = {"key": frozenset(key.key_id for key in held)}
     for key in held:
@@ -84,7 +84,7 @@ def of_keys(keys: Iterable[KeyEntry]) -> Facts:
 
 
 def as_declared(entry: Any) -> Any:
-    """The entry without what no file declares: how far its rollouts are, and what is being loaded."""
+    """Return the entry without parts that no file declares: rollout splits, and the channel for loading."""
     if not isinstance(entry, ModelEntry):
         return entry
     channels = {name: version for name, version in entry.channels.items() if not is_incoming(name)}
@@ -92,7 +92,8 @@ def as_declared(entry: Any) -> Any:
 
 
 def hidden(old: AnyEntry, new: AnyEntry) -> Iterator[str]:
-    """Labels of fields that differ while their descriptions do not: the order of a list, the end of a digest."""
+    """Yield labels of fields that differ although their descriptions are equal: the order of a list, the end of a
+    digest."""
     for group, describe in _shape(new).groups:
         differs = any(getattr(old, name) != getattr(new, name) for name in group)
         if differs and describe(old) == describe(new):
@@ -112,9 +113,9 @@ def _facts(part: Part, *, without: tuple[str, ...] = (), briefly: bool = False) 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How every part of one type is described."""
+    """Rules for describing every part of one type."""
 
-    groups: tuple[tuple[tuple[str, ...], _Describe], ...]  # fields, alone or with those described together with them
+    groups: tuple[tuple[tuple[str, ...], _Describe], ...]  # fields that are described together
     defaults: Mapping[str, Any]
 
 
@@ -139,7 +140,7 @@ def _shape_of(type_: Any) -> _Shape:
 
 
 def _derived(type_: type[object], field: inspect.Field) -> _Describe:
-    """What one field says by its name and type."""
+    """Return the description of one field by its name and type."""
     name, label = field.name, _label(type_, field.name)
     known = _FIELDS.get((type_, name), _Field(absent=_ABSENT.get(type_, "none")))
     unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), "")
@@ -183,7 +184,7 @@ def _named_parts(label: str, parts: Iterable[Part]) -> Facts:
 
 
 def _text(part: Part, *without: str) -> str:
-    """All of a part in one text, but for what has its default."""
+    """Return all of a part in one text, without fields that have their default."""
     clauses = []
     for label, value in _facts(part, without=without, briefly=True).items():
         text = ", ".join(sorted(value)) if isinstance(value, frozenset) else f"{value}"
@@ -192,7 +193,7 @@ def _text(part: Part, *without: str) -> str:
 
 
 def _and(part: Part, *described: str) -> str:
-    """The rest of a part, besides the fields already described."""
+    """Return the fields of a part that are not described yet."""
     more = _text(part, *described)
     return f", {more}" if more else ""
 
@@ -209,7 +210,7 @@ def _name_of(type_: type[AnyEntry]) -> tuple[str, ...]:
 
 
 def _holds_named(type_: inspect.Type) -> bool:
-    """Whether it is a tuple of parts that have names."""
+    """Return True for a tuple of parts that have names."""
     if not isinstance(type_, inspect.VarTupleType) or not isinstance(type_.item_type, inspect.StructType):
         return False
     return any(field.name == "name" for field in type_.item_type.fields)
@@ -282,7 +283,7 @@ def _placement(routing: RoutingEntry) -> Facts:
 
 
 def _expiry(unix_s: float) -> str:
-    """As it was written: the day at whose end the key ends, or the moment."""
+    """Return the expiry as it was written: the day at whose end the key ends, or the moment."""
     day = datetime.fromtimestamp(unix_s - 1, tz=UTC).date().isoformat()
     return day if unix_s % 86_400 == 0 else datetime.fromtimestamp(unix_s, tz=UTC).isoformat()
 
