@@ -1,12 +1,13 @@
-"""Processes that an earlier controller left: which are adopted, and how the others are ended.
+"""Decide which processes of an earlier controller are adopted, and end the others.
 
-Kept: a session leader that was started with a spec which is desired, or was until a moment ago: the controller may have
-been killed while it changed the fleet from one to the other, and what serves is then changed in order, not ended. Of
-several generations of one process all are kept: a takeover was under way and is finished by the new controller.
-Everything else of the fleet that belongs to no kept leader's session is ended.
+A process is adopted if it leads its session and its spec is desired now or was desired a moment ago. The earlier
+controller may have been killed while it changed the fleet from one set of specs to the other. Processes that serve
+are then changed in order, not ended. If several generations of one process are found, all are adopted: a takeover was
+under way, and the new controller finishes it. Every other process of the fleet is ended unless it belongs to the
+session of an adopted leader.
 
-The plan is pure. Ending processes blocks, for use where nothing else has to go on meanwhile (a controller's first
-second, `shoal down`).
+The plan is pure. Ending processes blocks, so it is used only where nothing else must run meanwhile: in a controller's
+first second and in `shoal down`.
 """
 
 import os
@@ -42,7 +43,11 @@ def plan_adoption(
     ledger: Ledger,
     candidates: Iterable[Mapping[str, ProcessSpec]],
 ) -> AdoptionPlan:
-    """`sessions` gives each found pid's session leader; `candidates` are specs by name, what is wanted now first."""
+    """Return which of the `found` processes to adopt and which to end.
+
+    `sessions` has the session leader of each pid. `candidates` are specs by name; the specs that are wanted now come
+    first.
+    """
     known = {(name, spec.spec_hash): spec for specs in reversed(list(candidates)) for name, spec in specs.items()}
     everyone = list(found)
     restarts = {entry.name: entry.restarts for entry in ledger.processes}
@@ -65,12 +70,12 @@ KILL_WAIT_S = 10.0
 
 
 def sessions_of(found: Iterable[Found]) -> dict[int, int]:
-    """Session leader by pid."""
+    """Return the pid of each process's session leader, by pid."""
     return {process.pid: session_of(process.pid) or 0 for process in found}
 
 
 def end_now(found: Iterable[Found]) -> list[Found]:
-    """SIGKILL and wait; returns those that are still there (in uninterruptible sleep)."""
+    """Send SIGKILL and wait up to KILL_WAIT_S. Return the processes that still exist (in uninterruptible sleep)."""
     left = list(found)
     deadline_s = time.monotonic() + KILL_WAIT_S
     while left and time.monotonic() < deadline_s:
@@ -82,7 +87,7 @@ def end_now(found: Iterable[Found]) -> list[Found]:
 
 
 def drain_all(layout: StateLayout, ledger: Ledger, drain_s: float, tell: Callable[[str], None]) -> list[Found]:
-    """Stop the whole fleet without a controller; returns what could not be ended."""
+    """Stop the whole fleet without a controller, role by role. Return the processes that could not be ended."""
     roles: dict[str, str] = {parse_instance_name(entry.name)[0]: entry.role for entry in ledger.processes}
     for role in STOP_ORDER:
         leaders = [found for found in left_over(layout, ledger) if found.leads and _role(found, roles) == role]
@@ -98,7 +103,7 @@ def drain_all(layout: StateLayout, ledger: Ledger, drain_s: float, tell: Callabl
 
 
 def left_over(layout: StateLayout, ledger: Ledger) -> list[Found]:
-    """Every process of the fleet that runs, save the one who asks."""
+    """Return every running process of the fleet except the calling process."""
     return [found for found in find_fleet(layout, ledger) if found.pid != os.getpid()]
 
 
@@ -109,7 +114,7 @@ def _wait(found: list[Found], timeout_s: float) -> None:
 
 
 def _role(found: Found, roles: dict[str, str]) -> str:
-    """From the ledger, else from the name, which begins with the role."""
+    """Return the role from the ledger, or else from the process name, which begins with the role."""
     name = parse_instance_name(found.name)[0]
     known: tuple[Role, ...] = STOP_ORDER
     return roles.get(name) or next((role for role in known if name == role or name.startswith(role + "-")), "s3")

@@ -1,16 +1,17 @@
-"""Which replica of a pool is started from which version of its base, on one machine.
+"""Assign a version of the base weights to each replica of a pool on one machine.
 
-Replicas are numbered from 0; the highest numbers have the new version, so that a replica keeps its name and its ports
-for as long as it exists, and one that changes its version is drained and started in its place. While a rollout is under
-way there is one replica more, where YAML, ports and memory allow it; it is the first of the new version.
+Replicas are numbered from 0. The highest numbers get the new version, so a replica keeps its name and ports for as
+long as it exists. A replica that changes its version is drained and started again under the same name. During a
+rollout there is one extra replica, if YAML, ports and memory allow it; it is the first with the new version.
 
     N = 4, stage 10 %     0 1 2 3 | 4           rolled back      0 1 2 3
-    then 50 %             0 1 2 | 3 4           completed        | 0 1 2 3 4, and 4 goes when all have changed
+    then 50 %             0 1 2 | 3 4           completed        | 0 1 2 3 4; 4 ends when all have changed
 
-What was decided is kept on disk before anything is changed by it: a controller that is killed in between finds the
-replicas as it left them, and ends none of them.
+Each decision is stored on disk before any process is changed. A controller that starts after a kill in between finds
+the replicas as they were left, and ends none of them.
 
-Neighbours: `functions.decisions.rollout.replica_shares` says how many of each, `reconciler` changes the processes.
+Neighbours: `functions.decisions.rollout.replica_shares` computes how many replicas get each version; `reconciler`
+changes the processes.
 """
 
 import asyncio
@@ -37,14 +38,14 @@ _log = logging.getLogger(__name__)
 
 
 class PoolFolders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Folders below the models directory, and how many replicas are started from each."""
+    """Weight folders of one pool, relative to the models directory, and the number of replicas for each."""
 
     main: str
     others: tuple[tuple[str, int], ...] = ()
-    extra: int = 0  # replicas beyond what the pool should have
+    extra: int = 0  # replicas above the pool's normal size
 
     def by_number(self, replicas: int) -> tuple[str, ...]:
-        """The folder of each replica of a pool that should have so many."""
+        """Return the folder of each replica, by number, for a pool of `replicas` replicas plus `extra`."""
         total = replicas + self.extra
         others = [folder for folder, count in self.others for _ in range(count)][: max(0, total - 1)]
         return (self.main,) * (total - len(others)) + tuple(others)
@@ -58,7 +59,7 @@ Folders = Mapping[str, PoolFolders]  # by pool
 
 
 def read_folders(path: Path) -> dict[str, PoolFolders]:
-    """What an earlier controller has decided; nothing where there is no such file, or none that can be read."""
+    """Return the stored folders by pool, or none if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes()[:_FILE_MAX_BYTES], type=dict[str, PoolFolders])
     except FileNotFoundError:
@@ -74,7 +75,7 @@ def write_folders(path: Path, folders: Folders) -> None:
 
 
 def folder_of(base: ModelEntry, version: str) -> str | None:
-    """Where a version lies; None where it is no folder of this machine."""
+    """Return the folder of a version, or None if its artifact is not in a folder of this machine."""
     uri = next((each.artifact_uri for each in base.versions if each.name == version), "")
     return folder_at(uri)
 
@@ -82,9 +83,11 @@ def folder_of(base: ModelEntry, version: str) -> str | None:
 def next_folders(
     before: PoolFolders | None, base: ModelEntry, shares: VersionShares, surge: int, *, settled: bool
 ) -> PoolFolders | None:
-    """`settled`: the replicas are as `before` says. None where the version that most have is not on this machine.
+    """Return the folders that the pool should have next.
 
-    One replica more while versions move, and until all have changed to the one that won.
+    `settled` means that the replicas match `before`. If the version with the most replicas has no folder on this
+    machine, `before` is returned. The extra replica stays while versions change, and then until all replicas have the
+    winning version.
     """
     main = folder_of(base, shares.main)
     if main is None:
@@ -100,7 +103,7 @@ def next_folders(
 
 
 class BaseVersions:
-    """Owned by one event loop."""
+    """Versions of the base weights that each pool's replicas are started from. Owned by one event loop."""
 
     def __init__(
         self,
@@ -113,8 +116,9 @@ class BaseVersions:
         is_suspended: Callable[[], bool],
         may_surge: Callable[[Pool], bool],
     ) -> None:
-        """`published` is what the registry holds now; `may_surge`: there is a place for one replica more. It looks at
-        engines' memory, which costs them and us: it is asked only while versions move."""
+        """`published` returns the snapshot that the registry holds now. `may_surge` returns True if the pool may have
+        one extra replica. It measures the engines' memory, which is expensive, so it is called only while versions
+        change."""
         self._kept = kept
         self._reconciler = reconciler
         self._rows = rows
@@ -126,18 +130,18 @@ class BaseVersions:
         reconciler.divide({name: each.by_number for name, each in self._folders.items()}, self.known_folders())
 
     def known_folders(self) -> dict[str, frozenset[str]]:
-        """By pool, of what its replicas may have been started from."""
+        """Return the folders that each pool's replicas may have been started from."""
         return {name: each.folders for name, each in self._folders.items()}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Update the folders every LOOK_INTERVAL_S, unless suspended, until cancelled."""
         while True:
             if not self._is_suspended():
                 await self.look()
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def look(self) -> None:
-        """Write down first, then act."""
+        """Compute the folders of each pool, store them on disk, then pass them to the reconciler."""
         snapshot = self._published()
         if snapshot is None or not self._rows.book.is_known:
             return

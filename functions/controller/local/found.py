@@ -1,9 +1,11 @@
-"""Discovery of the fleet's processes on the machine, without having started them.
+"""Find the fleet's processes on this machine, including those that this controller did not start.
 
-Three signs, since each can be missing: the ledger's pid with its start time (missing if the controller was killed
-between starting and writing), the mark in the environment (overwritten by programs that set their title, as Valkey and
-vLLM do; of an engine that was forked, the mark of what it was forked from), and standard output, which goes to one of
-the fleet's logs.
+Three signs identify a process, because each can be missing:
+
+    ledger          pid and start time; missing if the controller was killed between the start and the write
+    environment     the mark; overwritten by programs that set their title, as Valkey and vLLM do. A forked engine has
+                    the mark of the process that it was forked from
+    stdout          goes to one of the fleet's logs
 """
 
 import signal
@@ -33,17 +35,17 @@ from functions.controller.local.layout import StateLayout
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A live process of this fleet. Without a name or a hash where no sign tells them."""
+    """A live process of this fleet. Its name or hash is empty if no sign reveals it."""
 
     pid: int
     started_at: float
     name: str
     spec_hash: str
-    leads: bool  # it is the leader of its session: what the controller itself started
+    leads: bool  # leads its session, so a controller started it
 
 
 def find_fleet(layout: StateLayout, ledger: Ledger) -> Iterator[Found]:
-    """Every live process, of whatever session, that shows one of the three signs."""
+    """Yield every live process, of any session, that shows one of the three signs."""
     recorded = {entry.pid: entry for entry in ledger.processes if entry.pid is not None}
     for pid in psutil.pids():
         started_at = start_time(pid)
@@ -68,7 +70,7 @@ def _by_mark(pid: int, layout: StateLayout) -> tuple[str, str] | None:
     try:
         environ = psutil.Process(pid).environ()
     except (psutil.Error, OSError):
-        return None  # gone meanwhile, or not ours to read
+        return None  # the process has ended, or this user may not read it
     if environ.get(FLEET_VARIABLE) != str(layout.root):
         return None
     return environ.get(NAME_VARIABLE, ""), environ.get(HASH_VARIABLE, "")
@@ -88,10 +90,10 @@ def _by_output(pid: int, layout: StateLayout) -> tuple[str, str] | None:
     return (output.name.split(".log")[0], "") if output.parent == layout.logs_dir else None
 
 
-# The serving gateway: the process that listens on a handover socket, by the kernel's SO_PEERCRED.
+# Serving gateway: the process that listens on the handover socket, as the kernel reports it (SO_PEERCRED).
 #
-# A gateway opens that socket only once it accepts connections, replacing its predecessor's. Asking the shared port
-# would prove nothing, since either may answer there.
+# A gateway opens that socket, in place of its predecessor's, only when it accepts connections. A request to the shared
+# port would prove nothing, because either process may answer it.
 
 
 _TIMEOUT_S = 1.0
@@ -99,7 +101,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def serving_pid(door: Path) -> int | None:
-    """The pid of whoever listens on the socket; None where nobody does."""
+    """Return the pid of the process that listens on the socket, or None if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_TIMEOUT_S)
         try:

@@ -1,8 +1,9 @@
-"""Processes of the fleet: one as the supervisor holds it, and the ledger of all on disk for the next controller.
+"""Instances of the fleet's processes in the supervisor, and the ledger of all processes on disk for the next
+controller.
 
-The ledger is one JSON file, replaced by rename at each change. It survives the death of processes, not of the machine:
-after a reboot there is nothing to adopt, and a file that cannot be read counts as empty (the mark in each process's
-environment still finds what runs).
+The ledger is one JSON file, replaced by rename at each change. It survives the death of processes, but after a reboot
+there is nothing to adopt. An unreadable file counts as empty; running processes are still found by the mark in their
+environment.
 """
 
 from dataclasses import dataclass, field
@@ -16,20 +17,20 @@ from functions.controller.local.spec import ProcessSpec
 
 LEDGER_MAX_BYTES = 4 * 1024 * 1024
 _NS_PER_S = 1e9
-_WAITED = 1  # of the three numbers: ran, waited, times it was given a processor
+_WAITED = 1  # index in schedstat: time run, time waited, number of time slices
 
 
-# Seconds that a process stood in line for a processor: on a machine that is too full, silence is no sign of a hang.
+# Time that a process waited for a processor. On an overloaded machine, a missing answer is no sign of a hang.
 #
-# A process that hangs waits for nothing, or computes; one that is ready to run and gets no processor cannot answer its
-# probes either, and to kill it makes the machine fuller: whatever starts next imports half a minute of Python in the
-# same queue. The kernel counts the wait of each thread (`/proc/PID/schedstat`, the second number, nanoseconds); the
-# main one has the event loop, so it is the one that is asked. Where the kernel does not count, nothing is forgiven.
-# `supervisor` asks between two probes; `step` takes what it says off a silence.
+# A hung process waits for nothing, or computes. A process that is ready to run but gets no processor cannot answer its
+# probes either. Killing it adds to the load, because its successor imports Python for half a minute in the same queue.
+# The kernel counts the wait of each thread (`/proc/PID/schedstat`, the second number, in nanoseconds). The main thread
+# runs the event loop, so its count is used. If the kernel does not count, nothing is deducted. `supervisor` reads the
+# count between two probes; `step` deducts it from the time without an answer.
 
 
 def stood_in_line_s(pid: int, proc: Path = Path("/proc")) -> float | None:
-    """Since the process began; None where that is not known."""
+    """Return the time waited since the process started, or None if it is unknown."""
     try:
         return int((proc / str(pid) / "schedstat").read_text().split()[_WAITED]) / _NS_PER_S
     except (OSError, ValueError, IndexError):
@@ -37,7 +38,7 @@ def stood_in_line_s(pid: int, proc: Path = Path("/proc")) -> float | None:
 
 
 class Starvation:
-    """Of one process in its run: how long it waited between two times of asking."""
+    """Time that one process waited for a processor between two calls."""
 
     __slots__ = ("_pid", "_total_s")
 
@@ -46,7 +47,7 @@ class Starvation:
         self._total_s: float | None = None
 
     def since_last_s(self, pid: int) -> float:
-        """Seconds in line since the last call for the same process; 0 at the first."""
+        """Return the seconds waited since the last call for the same process; 0 at the first call."""
         total_s = stood_in_line_s(pid)
         before_s = self._total_s if pid == self._pid else None
         self._pid, self._total_s = pid, total_s
@@ -56,7 +57,7 @@ class Starvation:
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """One process. `pid` and `started_at` together name a process: pids are used again, with a later start."""
+    """One process. `pid` and `started_at` together identify it, because a pid is reused with a later start time."""
 
     name: str
     role: str
@@ -64,7 +65,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     phase: str
     generation: int = 1
     pid: int | None = None
-    started_at: float | None = None  # wall seconds, as the kernel has it
+    started_at: float | None = None  # see `children.start_time`
     restarts: int = 0
     last_exit: str = ""
     reason: str = ""
@@ -87,25 +88,25 @@ def read_ledger(path: Path) -> Ledger:
 
 
 def slots_in(ledger: Ledger) -> dict[str, int]:
-    """Which replica has which slot."""
+    """Return the slot of each replica."""
     found = ((entry.replica_id, entry.slot) for entry in ledger.processes)
     return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 
 
 def encode_ledger(ledger: Ledger) -> bytes:
-    """For people too: one field a line."""
+    """Return the ledger as JSON with one field per line, readable for people too."""
     return msgspec.json.format(msgspec.json.encode(ledger), indent=1)
 
 
 @dataclass(slots=True)
 class Instance:
-    """One running (or waiting) process: its spec, its state, its child. Owned by one event loop."""
+    """One process that runs or waits: its spec, state and child. Owned by one event loop."""
 
     spec: ProcessSpec
     generation: int = 1
     state: ProcessState = field(default_factory=ProcessState)
     child: Child | None = None
-    probing: bool = False  # one question at a time
+    probing: bool = False  # a probe is under way
     next_probe_s: float = 0.0
     starvation: Starvation = field(default_factory=Starvation)
 
@@ -132,7 +133,7 @@ class Instance:
 
 
 def instance_name(name: str, generation: int) -> str:
-    """`gateway`, then `gateway.g2`, `gateway.g3` for those that took over."""
+    """Return the name of a generation: `gateway`, then `gateway.g2`, `gateway.g3` after takeovers."""
     return name if generation == 1 else f"{name}.g{generation}"
 
 

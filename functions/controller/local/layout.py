@@ -1,4 +1,4 @@
-"""Layout of the state directory. Paths only: nothing here touches the disk, save `make`."""
+"""Paths of the state directory. Only `make` and `accelerator_fault_files` touch the disk."""
 
 import hashlib
 import tempfile
@@ -7,20 +7,20 @@ from pathlib import Path
 
 # sun_path holds 108 bytes on Linux and 104 on macOS; SeaweedFS and the gateway need a few for suffixes.
 SOCKET_PATH_MAX_BYTES = 96
-# A replica's own sockets have its pool's name, which may be long.
+# A replica's sockets contain the name of its pool, which may be long.
 SOCKET_NAME_MAX_BYTES = 84
 
 
-# What the regions of one machine share; `secret` finds it where all of them look.
+# Secrets that the regions of one machine share; `secret` returns their shared path.
 SHARED_SECRETS = frozenset({"pepper", "demo-keys.json", "regions-token"})
 
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """`root` is absolute and resolved: it is also the mark by which the fleet's processes are known."""
+    """Paths below `root`, which is absolute and resolved because it also marks the fleet's processes."""
 
     root: Path
-    region: str | None = None  # then `root` lies below what the regions share
+    region: str | None = None  # if set, `root` is below `home`
 
     @classmethod
     def at(cls, state_dir: Path, region: str | None = None) -> "StateLayout":
@@ -29,7 +29,7 @@ class StateLayout:
 
     @property
     def home(self) -> Path:
-        """Where that lies which regions share: the state directory itself, where there are none."""
+        """Directory that regions share; without regions, the state directory itself."""
         return self.root if self.region is None else self.root.parent.parent
 
     @property
@@ -58,12 +58,13 @@ class StateLayout:
 
     @property
     def gitops_dir(self) -> Path:
-        """The bare repository whose branch is what the fleet should be."""
+        """Bare repository whose branch defines the desired fleet."""
         return self.home / "gitops.git"
 
     @property
     def former_config_dir(self) -> Path:
-        """Where the configuration lay before there was a repository; taken over into it, then removed."""
+        """Location of the configuration before the repository existed; it is imported into the repository, then
+        removed."""
         return self.home / "config"
 
     @property
@@ -80,17 +81,17 @@ class StateLayout:
 
     @property
     def traces_dir(self) -> Path:
-        """What the gateway writes of each request; `shoal trace` reads it."""
+        """Request traces, which the gateway writes and `shoal trace` reads."""
         return self.root / "gateway" / "traces"
 
     @property
     def drills_dir(self) -> Path:
-        """Reports of drills; the console lists them."""
+        """Reports of drills, which the console lists."""
         return self.root / "drills"
 
     @property
     def monitoring_dir(self) -> Path:
-        """Prometheus' configuration, its rules, and where the agents are."""
+        """Prometheus' configuration, its rules and the addresses of the agents."""
         return self.root / "monitoring"
 
     def data_dir(self, name: str) -> Path:
@@ -106,43 +107,45 @@ class StateLayout:
 
     @property
     def revisions_file(self) -> Path:
-        """What became of the branch's revisions. With the repository, not in run/: it must outlive everything."""
+        """Results of the branch's revisions. They are not in run/, because they must outlive every process."""
         return self.data_dir("controller") / "revisions.json"
 
     @property
     def scaling_file(self) -> Path:
-        """How many replicas the autoscaler has asked for, and which of them are warm."""
+        """Replica counts that the autoscaler decided, numbers of the warm replicas, and measured speeds."""
         return self.data_dir("controller") / "scaling.json"
 
     @property
     def base_versions_file(self) -> Path:
-        """Which replicas are started from which version of their pool's base."""
+        """Base version that each replica of a pool is started from."""
         return self.data_dir("controller") / "base-versions.json"
 
     @property
     def forecasts_file(self) -> Path:
-        """What pools' forecasts have learnt. Removed, they learn anew."""
+        """State of the pools' forecasts. If the file is removed, they start anew."""
         return self.data_dir("controller") / "forecasts.json"
 
     def accelerator_fault_file(self, replica_id: str) -> Path:
-        """Where it is, the replica is out for an error of its accelerator, and its engine is not started."""
+        """Return the file whose existence means that the replica's accelerator failed; its engine is then not
+        started."""
         return self.root / "replica" / replica_id / "accelerator-fault"
 
     def simulated_accelerator_file(self, replica_id: str) -> Path:
-        """Where it is, the replica's simulated accelerator tells of the errors in it."""
+        """Return the file with the errors that the replica's simulated accelerator reports."""
         return self.root / "replica" / replica_id / "simulated-accelerator.json"
 
     def accelerator_fault_files(self) -> list[Path]:
-        """Those that are there."""
+        """Return the accelerator fault files that exist."""
         return sorted((self.root / "replica").glob("*/accelerator-fault"))
 
     def standby_file(self, replica_id: str) -> Path:
-        """Where it is, the replica's agent begins warm."""
+        """Return the file whose existence makes the replica's agent start warm."""
         return self.root / "replica" / replica_id / "standby"
 
     @property
     def registry_rows_file(self) -> Path:
-        """What the registry told last of its models, keys and rollouts. Removed, it is believed anew."""
+        """The registry's last known models, keys and rollouts. If the file is removed, the registry is believed as it
+        is then."""
         return self.data_dir("controller") / "registry-rows.json"
 
     @property
@@ -159,7 +162,7 @@ class StateLayout:
 
     @property
     def ca_bundle_file(self) -> Path:
-        """This machine's authorities and ours: what SSL_CERT_FILE may name without breaking the rest of a shell."""
+        """Authorities of this machine and ours, for SSL_CERT_FILE in a shell."""
         return self.tls_dir / "bundle.pem"
 
     @property
@@ -174,11 +177,11 @@ class StateLayout:
         return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
 
     def credentials(self, role: str) -> Path:
-        """Of the gateways, the controller or the agents."""
+        """Return the credentials file of the gateways, the controller or the agents."""
         return self.secret(f"{role}-credentials.json")
 
     def bus_login(self, user: str) -> Path:
-        """Of the gateways, the registry or the agents, at the bus."""
+        """Return the bus login file of the gateways, the registry or the agents."""
         return self.secret(f"{user}-bus")
 
     @property
@@ -193,7 +196,7 @@ class StateLayout:
         return self.logs_dir / f"{process}.log"
 
     def socket(self, name: str) -> Path:
-        """A unix socket's path: below run/, or where that is too long in a short private directory."""
+        """Return a Unix socket's path: in run/, or in a short private directory if that path is too long."""
         short = self._short_socket_dir
         for path in (self.run_dir / name, short / name):
             if _fits(path):
@@ -213,7 +216,7 @@ class StateLayout:
         return self.socket("gateway-handover.sock")
 
     def make(self) -> None:
-        """Create the directories; secrets and sockets for their owner only."""
+        """Create the directories. Those for secrets and sockets are open to their owner only."""
         for directory in (self.root, self.logs_dir, self.tls_dir, self.models_dir, self.download_dir):
             directory.mkdir(parents=True, exist_ok=True)
         private = [self.run_dir, self.secrets_dir, self.home / "secrets"]

@@ -1,12 +1,12 @@
-"""Lifecycle of one process: its phases, their transitions, and what happens to it.
+"""Lifecycle of one process: its phases, their transitions, and the events that happen to it.
 
                     ┌────────────── backoff ◄── crashed ◄─┐
                     ▼                                     │
     pending ──► starting ──► ready ◄──► unready ──────────┤ (each of the three may crash or be drained)
                     └──────────┴───────────┴──► draining ──► stopped ──► pending
 
-Law: a move that the table does not have raises and changes nothing. Events are what happened (past participle),
-actions what the shell must do (imperative). Times are monotonic seconds given from outside.
+Invariant: a transition that is not in the table raises and changes nothing. Events are what happened (past
+participle); actions are what the shell must do (imperative). Times are monotonic seconds that the caller passes.
 Neighbours: `step` decides; `supervisor` does.
 """
 
@@ -30,23 +30,23 @@ SERVING: frozenset[Phase] = frozenset({"starting", "ready", "unready"})
 
 
 class IllegalMove(Exception):
-    """A bug in the controller: the phase cannot follow from the one before."""
+    """The phase cannot follow the current one, which is a bug in the controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
     phase: Phase = "pending"
-    since_s: float = 0.0  # when the phase began
+    since_s: float = 0.0  # start of the phase
     pid: int | None = None
-    failures: int = 0  # in a row; decides the backoff
-    restarts: int = 0  # starts after the first, ever
+    failures: int = 0  # consecutive failures, which determine the backoff
+    restarts: int = 0  # all starts after the first
     ever_ready: bool = False
-    ready_since_s: float | None = None  # in this run
+    ready_since_s: float | None = None  # first time ready in this run
     not_live_since_s: float | None = None
-    deadline_s: float | None = None  # of starting or draining; then the group is killed
+    deadline_s: float | None = None  # limit for starting or draining; then the group is killed
     retry_at_s: float | None = None
-    superseded: bool = False  # the next generation takes over: an exit is now the end
-    removed: bool = False  # forget once stopped
+    superseded: bool = False  # the next generation takes over, so an exit is not a crash
+    removed: bool = False  # forget the process once it has stopped
     last_exit: str = ""
     reason: str = ""
 
@@ -58,7 +58,7 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
-    """What it depends on has been ready: it may start."""
+    """Every process that this one depends on has been ready, so it may start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A process that an earlier controller started was found alive, with the spec that is wanted."""
+    """A process of an earlier controller was found alive with a wanted spec."""
 
     pid: int
     restarts: int = 0
@@ -89,29 +89,29 @@ class ReadinessProbed:
 class LivenessProbed:
     ok: bool
     detail: str = ""
-    starved_s: float = 0.0  # since the probe before: it stood in line for a processor, and could not have answered
+    starved_s: float = 0.0  # wait for a processor since the last probe, in which no answer was possible
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The leader is gone; others of its group may remain."""
+    """The leader has ended; others of its group may remain."""
 
     how: str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSwept:
-    """Nothing of its group is left."""
+    """No process of the group is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    remove: bool = False  # forget it afterwards
+    remove: bool = False  # forget the process afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class StartRequested:
-    """Start it again, after a stop or without waiting for the backoff."""
+    """The process is to start again, after a stop or without waiting for the backoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +121,12 @@ class TakeoverBegan:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """The next generation serves in its place; this one finishes what it has open and ends by itself."""
+    """The next generation serves instead; this process finishes its open requests and ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverFailed:
-    """The next generation died first; this one stays responsible."""
+    """The next generation failed first; this process stays responsible."""
 
 
 @dataclass(frozen=True, slots=True)

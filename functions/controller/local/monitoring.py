@@ -1,7 +1,7 @@
-"""Prometheus of a local fleet, where it is installed: what it scrapes, the rules that are shipped, and its process.
+"""Prometheus of a local fleet, if it is installed: its scrape configuration, the shipped rules and its process.
 
-The agents come and go with the pools' sizes, so their addresses are in a file of their own that Prometheus follows; its
-process is started once and stays. It starts last and stops first: nothing depends on it.
+The set of agents changes with the pools' sizes. Their addresses are therefore in a separate file that Prometheus
+watches, and its process is started only once. It starts last and stops first, because nothing depends on it.
 """
 
 import json
@@ -41,21 +41,21 @@ def prometheus(context: PlanContext) -> ProcessSpec:
 
 
 def ensure_monitoring(layout: StateLayout, ports: PortPlan, scale: float = 1.0) -> None:
-    """Its configuration and rules, written anew: they are of this version, on these ports.
+    """Write the configuration and rules of this version, for these ports.
 
-    `scale` makes the windows of alerts, and the time from scrape to scrape, so much shorter; a Prometheus that runs
-    takes it up at SIGHUP. ValueError where it is none.
+    `scale` is a factor for the alerts' windows and the scrape interval. A running Prometheus applies the files at
+    SIGHUP. Raises ValueError if `scale` is invalid.
     """
     every_s = max(1, round(SCRAPE_EVERY_S * scale))
     layout.monitoring_dir.mkdir(parents=True, exist_ok=True)
     replace_file(layout.monitoring_dir / "rules.yaml", rules_text(scale, every_s))
-    # JSON is YAML, and needs nobody to write it.
+    # JSON is valid YAML and needs no YAML library.
     made = json.dumps(_configuration(layout, ports, every_s), indent=1).encode()
     replace_file(layout.monitoring_dir / "prometheus.yml", made)
 
 
 def tell_agents(layout: StateLayout, specs: Iterable[ProcessSpec]) -> None:
-    """Where agents are now; Prometheus notices the file."""
+    """Write the agents' current addresses to the file that Prometheus watches."""
     if layout.monitoring_dir.is_dir():
         targets = sorted(f"{HOST}:{spec.port}" for spec in specs if spec.role == "agent")
         replace_file(layout.monitoring_dir / "agents.json", json.dumps([{"targets": targets}]).encode())

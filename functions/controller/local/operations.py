@@ -1,10 +1,14 @@
-"""Operations in several steps: stop everything, restart one, change to another set of specs.
+"""Operations in several steps: stop everything, restart one process, or change to another set of specs.
 
-One operation at a time. Law: who takes requests is stopped before those who serve them; of processes that must be
-replaced, one is replaced and ready again before the next is touched; one that does not come back stops the rest.
-Before the first engine of a pool is replaced, one replica more is started where there is room (`surge`): what does not
-work as changed shows there, with nothing drained, and the pool never has fewer replicas than it wants.
-What does not serve anyway is replaced first, and nothing that serves is touched while another of its pool does not.
+One operation runs at a time. Rules:
+
+* Processes that accept requests stop before those that serve them.
+* Processes are replaced one by one: each must be ready again before the next is touched. If one does not become
+  ready, the rest is not replaced.
+* Before the first engine of a pool is replaced, one extra replica is started if there is room (`surge`). A change
+  that does not work fails there, with nothing drained, and the pool never has fewer replicas than it wants.
+* Processes that do not serve are replaced first. No serving process is touched while another of its pool does not
+  serve.
 """
 
 import asyncio
@@ -26,23 +30,23 @@ from functions.controller.local.spec import STOP_ORDER, ProcessSpec, difference
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import Surge, no_surge
 
-# Beyond a process's own drain limit: SIGKILL, and the sweep of its session.
+# Time beyond a process's drain limit, for SIGKILL and the sweep of its session.
 STOP_SLACK_S = 15.0
-# A replica that is ready again says so with its next heartbeat; until gateways have heard it, no other may be drained.
+# A ready replica reports it with its next heartbeat. No other replica may be drained until gateways have received it.
 UPDATE_TRAVELS_S = 2.5
-TAKEOVER_S = 60.0  # from the start of a new generation to the moment in which it serves the old one's sockets
+TAKEOVER_S = 60.0  # limit from the start of a new generation until it serves the old one's sockets
 
 
 class NoSuchProcess(Exception):
-    """Nothing of that name runs; the message lists what does."""
+    """No process or replica has that name; the message lists those that exist."""
 
 
 class NotReadyAgain(Exception):
-    """A replaced process did not become ready; the others were left as they were."""
+    """A replaced process did not become ready; the others were not changed."""
 
 
 class Superseded(Exception):
-    """Something else is wanted meanwhile; what was begun is whole, the rest was not begun."""
+    """Another state is wanted now. The step under way was completed; the remaining steps were not started."""
 
 
 def _never() -> bool:
@@ -56,7 +60,7 @@ class Operations:
         self._current: asyncio.Task[object] | None = None
 
     async def stop_all(self) -> None:
-        """Drain everything, in the order in which requests flow. What is under way is given up, not waited for."""
+        """Drain everything, in the order in which requests flow. An operation under way is cancelled, not awaited."""
         if self._current is not None:
             self._current.cancel()
         async with self._turn():
@@ -64,7 +68,7 @@ class Operations:
                 await self._stop([i for i in self._supervisor.instances.values() if i.spec.role == role], remove=True)
 
     async def restart(self, name: str) -> str:
-        """A process, or a replica by its id; returns what was done, in words."""
+        """Restart a process, or a replica by its id. Return what was done, as text."""
         async with self._turn():
             names = self.named(name)
             for each in names:
@@ -76,10 +80,12 @@ class Operations:
     async def converge(
         self, wanted: Mapping[str, ProcessSpec], superseded: Callable[[], bool] = _never, surge: Surge = no_surge
     ) -> tuple[str, ...]:
-        """Make what runs what is wanted; Superseded where that changed before the end.
+        """Change the running processes to the `wanted` ones. Raises Superseded if another state is wanted before the
+        end.
 
-        `surge` gives the processes of one replica more of a pool. Returns what is not ready yet, added now or by an
-        earlier try. It starts by itself: `all_ready` waits for it, without keeping others from their turn.
+        `surge` returns the processes of one extra replica of a pool. Return the names of processes that are not ready
+        yet, whether this call or an earlier one added them. They start by themselves: `all_ready` waits for them
+        without blocking other operations.
         """
         async with self._turn():
             self._start_what_stands()
@@ -93,16 +99,16 @@ class Operations:
             async with self._surging(surge) as prepare:
                 await self._replace_all(change.replaced, prepare, superseded)
             in_start_order = sorted(wanted.values(), key=lambda spec: (-spec.stop_rank, spec.name))
-            awaited = (spec.name for spec in in_start_order if spec.role != "parked")  # engines start without them, too
+            awaited = (spec.name for spec in in_start_order if spec.role != "parked")  # engines start without them
             return tuple(name for name in awaited if self._has_yet_to_serve(name))
 
     async def all_ready(self, names: Iterable[str], superseded: Callable[[], bool] = _never) -> None:
-        """Wait until each is ready; NotReadyAgain where one is not within its time."""
+        """Wait until each process is ready. Raises NotReadyAgain if one is not ready in time."""
         for name in names:
             await self._ready(name, superseded)
 
     async def finish_takeovers(self) -> None:
-        """Two generations were found after a restart of the controller: the newer one was taking over."""
+        """Finish each takeover that was under way when the controller restarted, so that two generations were found."""
         async with self._turn():
             for name in {instance.spec.name for instance in self._supervisor.instances.values()}:
                 newest = self._supervisor.current(name)
@@ -127,8 +133,9 @@ class Operations:
     ) -> None:
         replaced = {spec.name: spec for spec in specs}
         done: set[str] = set()
-        # An engine comes before its agent, and brings it along; sorting is stable. Of an engine that is ready and an
-        # agent that is not, the agent alone would tell of the new weights beside the old ones.
+        # An engine comes before its agent and is replaced together with it; sorting is stable. If a ready engine were
+        # left and only its unready agent replaced, the agent would report the new weights with an engine that has the
+        # old ones.
         for spec in sorted(replaced.values(), key=self._is_in_service):
             if spec.name in done:
                 continue
@@ -142,7 +149,8 @@ class Operations:
     async def _surging(
         self, surge: Surge
     ) -> AsyncIterator[Callable[[ProcessSpec, Callable[[], bool]], Awaitable[None]]]:
-        """What is called before each replacement; what it has started is drained and gone at the end, in any case."""
+        """Yield the function to call before each replacement. The replicas that it starts are drained and removed at
+        the end, in any case."""
         extra: dict[str, list[Instance]] = {}
 
         async def prepare(spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
@@ -165,13 +173,14 @@ class Operations:
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _start_what_stands(self) -> None:
-        """What an operation that was given up has stopped, and not started again."""
+        """Start the processes that a cancelled operation has stopped and not started again."""
         for instance in self._supervisor.instances.values():
             if instance.state.phase == "stopped" and not instance.state.removed:
                 self._supervisor.apply(instance, StartRequested())
 
     def _has_yet_to_serve(self, name: str) -> bool:
-        """It has not been ready since it was started last; one that is only unready for now has been."""
+        """Return True if the process was not ready since its last start; one that is only unready now was ready
+        before."""
         instance = self._supervisor.current(name)
         return instance is not None and instance.state.phase not in ("ready", "unready")
 
@@ -180,14 +189,14 @@ class Operations:
         return instance is not None and instance.state.phase == "ready"
 
     def _is_in_service(self, spec: ProcessSpec) -> bool:
-        """A replica, when all of its processes are ready; another process by itself."""
+        """Return True if all processes of the spec's replica are ready; without a replica, if the process itself is."""
         if spec.replica_id is None:
             return self._serves(spec.name)
         names = (name for name, each in self._supervisor.specs().items() if each.replica_id == spec.replica_id)
         return all(self._serves(name) for name in names)
 
     async def _others_serve(self, spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
-        """Wait until every other replica of its pool is ready: two at once would be one too many."""
+        """Wait until every other replica of the pool is ready, so that two are never out together."""
         if spec.pool is None or not self._is_in_service(spec):
             return
         for other in list(self._supervisor.specs().values()):
@@ -200,7 +209,7 @@ class Operations:
         others: Mapping[str, ProcessSpec] | None = None,
         superseded: Callable[[], bool] = _never,
     ) -> list[str]:
-        """Stop and start one process (with those that must be drained before it); returns the names dealt with."""
+        """Stop and start one process, with those that must be drained before it. Return their names."""
         if spec.takes_over:
             await self._take_over(spec)
             return [spec.name]
@@ -217,7 +226,7 @@ class Operations:
         return names
 
     async def _take_over(self, spec: ProcessSpec) -> None:
-        """Start the next generation beside the present one; it takes the listening sockets over by itself."""
+        """Start the next generation next to the current one; it takes over the listening sockets by itself."""
         older = [i for i in self._supervisor.instances.values() if i.spec.name == spec.name]
         newest = max(instance.generation for instance in older) + 1
         for instance in older:
@@ -225,10 +234,11 @@ class Operations:
         await self._finish_takeover(self._supervisor.add(spec, newest), older)
 
     async def _finish_takeover(self, newest: Instance, older: list[Instance]) -> None:
-        """Wait for the proof that the newest serves; the older ones then finish their requests at leisure.
+        """Wait for the proof that the newest generation serves; the older ones then finish their requests.
 
-        Proof is that it listens at the door (see `door.py`), or that the older ones have ended, as they do when told
-        and idle. They are not signalled: they might be gone before the newest has their sockets.
+        The proof is that the newest listens at the door (`serving_pid`), or that the older ones have ended, as they
+        do once they are notified and idle. The older ones get no signal, because they could end before the newest has
+        their sockets.
         """
 
         def serving() -> list[Instance]:
@@ -280,13 +290,14 @@ class Operations:
             instance.spec = spec
 
     def _instances(self, names: Iterable[str]) -> list[Instance]:
-        """Those of these names, who stops first coming first."""
+        """Return the instances with these names, in stop order."""
         wanted = set(names)
         found = [instance for instance in self._supervisor.instances.values() if instance.spec.name in wanted]
         return sorted(found, key=lambda instance: instance.spec.stop_rank)
 
     def named(self, name: str) -> list[str]:
-        """The processes meant: one by its name, or a replica's engine (whose agent is restarted with it)."""
+        """Return the processes that a name means: one by its own name, or a replica's engine (whose agent restarts
+        with it)."""
         instances = self._supervisor.instances.values()
         known = sorted({instance.spec.name for instance in instances})
         if name in known:

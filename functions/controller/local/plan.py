@@ -1,8 +1,9 @@
-"""Process specs from pools and settings: what runs on one machine with which arguments.
+"""Build process specs from pools and settings: what runs on one machine, with which arguments.
 
-Law: pure. The same pools, target and settings give the same specs, so that a controller that starts again recognises
-what runs. Engines wait for nothing (they take longest); the registry waits for the bus, gateway and agents for it.
-Neighbours: `plan_servers` (processes of every fleet), `plan_weights` (node fetchers of base weights).
+Pure: the same pools, target and settings give the same specs, so that a restarted controller recognises what runs.
+Engines take longest to start, so they wait for nothing but the fetcher of their weights. The registry waits for the
+bus; gateway and agents wait for the registry.
+Neighbours: `plan_servers` (servers of every fleet), `plan_weights` (fetchers), `plan_parked` (parked processes).
 """
 
 import json
@@ -20,14 +21,15 @@ from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.slots import assign_slots
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
 
-# A replica: one engine and the agent beside it.
+# Replicas: one engine each, with its agent.
 
 
 ENGINE_MODULES: dict[EngineKind, str] = {
     "vllm": "vllm.entrypoints.openai.api_server",  # `vllm serve` fails with the CPU wheel
     "sim": "functions.engines.sim",
 }
-# What the engine's container image would carry. Its processes talk to each other on the host's address otherwise.
+# Settings that the engine's container image has on a cluster. VLLM_HOST_IP makes vLLM's processes communicate over
+# loopback.
 _PATCHES = Path(engines.__file__).parent / "vllm_patches"
 _LOCAL_ENV: dict[EngineKind, dict[str, str]] = {
     "vllm": {"PYTHONPATH": str(_PATCHES), "VLLM_HOST_IP": HOST, "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"},
@@ -35,12 +37,15 @@ _LOCAL_ENV: dict[EngineKind, dict[str, str]] = {
 }
 # vLLM on two cores: 22-34 s alone, over a minute when several start at once; a large base takes longer still.
 ENGINE_START_S = 600.0
-ADAPTER_CACHE_MAX_BYTES = 5 * 2**30  # a machine that somebody works on: some thousand small adapters, and disk left
+ADAPTER_CACHE_MAX_BYTES = 5 * 2**30  # some thousand small adapters; leaves disk space on a workstation
 
 
 def replica_ids(pool: Pool, replicas: int | None) -> list[str]:
-    """As many as versions of the base are given to; else `replicas`, where the operator asked for a number, else what
-    the InferenceService says."""
+    """Return the ids of the pool's replicas.
+
+    Their number is that of `pool.folders` if versions are assigned, else `replicas` if the operator set it, else the
+    InferenceService's.
+    """
     count = replicas if replicas is not None else pool.replicas
     return [f"{pool.name}-{index}" for index in range(len(pool.folders) or count)]
 
@@ -50,7 +55,8 @@ def weights_folder(context: PlanContext, pool: Pool, replica_id: str) -> Path:
 
 
 def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: EngineKind) -> ProcessSpec:
-    """The arguments that KServe's vLLM runtime would add are added here; the rest is the InferenceService's."""
+    """Return the engine's spec, with the arguments that KServe's vLLM runtime would add to those of the
+    InferenceService."""
     port = context.ports.engine(slot)
     python = context.engine_python if kind == "vllm" else context.python
     folder = weights_folder(context, pool, replica_id)
@@ -68,7 +74,8 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
         env=tuple(sorted((_LOCAL_ENV[kind] | cache_root | dict([SAFE_PATH, *pool.env])).items())),
         inherits=("SHOAL_SIM_", "VLLM_", "OMP_", "CUDA_", "NVIDIA_"),
         readiness=HttpProbe(f"http://{HOST}:{port}/health"),
-        # Only its agent can tell hung from slow; an agent that does not answer says nothing about the engine.
+        # Only the agent can distinguish a hung engine from a slow one. An agent that does not answer is no evidence
+        # about the engine.
         liveness=HttpProbe(f"http://{HOST}:{context.ports.agent(slot)}/engine/livez"),
         liveness_by_other=True,
         after=(fetcher,) if fetcher is not None else (),
@@ -83,8 +90,8 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
 
 
 def _simulated_task(pool: Pool, kind: EngineKind) -> tuple[str, ...]:
-    """A real engine sees in its model what that is for; the simulated one has none, and is told what the pool's label
-    says."""
+    """Return the task arguments of the simulated engine, from the pool's label; a real engine finds its task in its
+    model."""
     return ("--runner", "pooling", "--sim-task", pool.task) if kind == "sim" and pool.task != "generate" else ()
 
 
@@ -118,7 +125,7 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
         "ACCELERATOR_FAULT_FILE": layout.accelerator_fault_file(replica_id),
         "SLEEP_WHEN_WARM": "true" if pool.sleeps else "false",
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
-        # A few shared cores can starve an engine for seconds that is well: slower to doubt, much slower to kill.
+        # On few shared cores a healthy engine can be starved for seconds, so both limits are longer than by default.
         "STALLED_AFTER_S": 12,
         "CONDEMN_HUNG_AFTER_S": 90,
     }
@@ -144,9 +151,10 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
 
 
 def _kv_events(context: PlanContext, replica_id: str) -> dict[str, object]:
-    """The engine's --kv-events-config.
+    """Return the engine's --kv-events-config.
 
-    Unix sockets, in a directory that only the owner may enter: events have the tenants' cache salts in the clear.
+    The endpoints are Unix sockets in a directory that only the owner can enter, because events contain the tenants'
+    cache salts in the clear.
     """
     return {
         "enable_kv_cache_events": True,
@@ -158,7 +166,7 @@ def _kv_events(context: PlanContext, replica_id: str) -> dict[str, object]:
 def plan_fleet(
     context: PlanContext, pools: Iterable[Pool], target: Target, former_slots: Mapping[str, int]
 ) -> dict[str, ProcessSpec]:
-    """Specs by process name."""
+    """Return all specs by process name."""
     specs = [s3(context), bus(context), registry(context), gateway(context)]
     if context.has_trace_store:
         specs.append(traces(context))

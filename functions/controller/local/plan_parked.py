@@ -1,9 +1,10 @@
-"""Parked processes of one machine: for each environment that engines are started in, one that has imported the engine.
+"""Plan parked processes: one process that has imported the engine, for each environment that engines are started in.
 
-Every start of an engine with that environment is forked from it (`children`); so one is enough for all the replicas of
-a pool, and of several pools that differ in arguments only. Those of the first environments by pool's name are kept, as
-many as SHOAL_PARKED_ENGINES says; a pool without replicas has one too, which is when it is needed most. It starts once
-the engines that it is for have been ready: at the start of a fleet it would take the processor from them.
+Every engine with that environment is forked from it (`children`). One is therefore enough for all replicas of a pool,
+and for several pools that differ only in arguments. SHOAL_PARKED_ENGINES limits their number; the first environments
+in order of the pools' names get one. A pool without replicas counts too, because it benefits most. A parked process
+starts only after the engines that it serves have been ready; at the start of a fleet it would compete with them for
+the processor.
 
 Pure. `functions/engines/parked` is the process.
 """
@@ -20,9 +21,9 @@ from functions.controller.local.pools import EngineKind, Pool
 from functions.controller.local.spec import PathProbe, ProcessSpec, Timing
 
 WAITING = Path(engines.__file__).parent / "parked" / "waiting.py"
-# A replica's own, which engines read when they start to work: as `LATE` of the parked process.
+# Variables of a single replica, which engines read only when they start to work; as `LATE` of the parked process.
 _LATE = frozenset({"VLLM_CACHE_ROOT"})
-# Imported besides, so far as they are there: what an engine imports only once it knows its arguments.
+# Modules to import too, if they exist: an engine imports them only after it has parsed its arguments.
 _ALSO: dict[EngineKind, tuple[str, ...]] = {
     "vllm": (
         "vllm.v1.engine.async_llm",
@@ -38,8 +39,10 @@ _Environment = tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ..
 def with_parked(
     context: PlanContext, specs: Iterable[ProcessSpec], templates: Iterable[tuple[Pool, ProcessSpec]], kind: EngineKind
 ) -> list[ProcessSpec]:
-    """The specs, with the parked processes that their engines are forked from. `templates` have an engine of each
-    pool, whether or not it has replicas."""
+    """Return the specs plus the parked processes that their engines are forked from.
+
+    `templates` has an engine spec of each pool, with or without replicas.
+    """
     names: dict[_Environment, str] = {}
     for pool, template in templates:
         if len(names) < context.parked_engines:
@@ -53,7 +56,8 @@ def with_parked(
 
 
 def _name(pool: Pool, environment: _Environment) -> str:
-    """Another environment is another process: it is added and the former removed, and no change waits for it."""
+    """Return a name that is unique to the environment. If the environment changes, one process is added and the other
+    removed, and no change waits for it."""
     return f"parked-{pool.name}-{hashlib.sha256(json.dumps(environment).encode()).hexdigest()[:8]}"
 
 

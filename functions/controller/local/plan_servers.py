@@ -1,14 +1,15 @@
-"""The servers that every fleet has: S3, bus, registry, gateway; and the trace store, where chDB is installed."""
+"""Specs of the servers that every fleet has (S3, bus, registry, gateway), and of the trace store if chDB is
+installed."""
 
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.ports import GRPC_ABOVE
 from functions.controller.local.spec import HttpProbe, ProcessSpec, TcpProbe, Timing
 
-S3_CONFIG = "seaweed-s3.json"  # among the secrets: SeaweedFS's own form of s3.json
-BUS_CONFIG = "valkey.conf"  # among the secrets: a password must not show in a process list
+S3_CONFIG = "seaweed-s3.json"  # in the secrets directory: s3.json in SeaweedFS's format
+BUS_CONFIG = "valkey.conf"  # in the secrets directory: a password must not show in the process list
 TRACES_USER, TRACES_PASSWORD = "shoal", "traces-password"
-GC_INTERVAL_S = 3600.0  # the bucket is this fleet's own
-# Python leaves the working directory (the state tree, with its `data` and `config`) out of the import path.
+GC_INTERVAL_S = 3600.0  # no other fleet uses the bucket
+# Python excludes the working directory (the state tree, with its `data` and `config`) from the import path.
 SAFE_PATH = ("PYTHONSAFEPATH", "1")
 
 
@@ -20,8 +21,8 @@ def s3(context: PlanContext) -> ProcessSpec:
         "dir": layout.data_dir("s3"),
         "master.port": ports.s3_master,
         "master.port.grpc": ports.s3_master + GRPC_ABOVE,
-        "master.telemetry": "false",  # on by default; a local fleet tells nobody anything
-        "master.electionTimeout": "1s",  # one master: 10 s would only delay the first answer
+        "master.telemetry": "false",  # on by default; a local fleet sends no telemetry
+        "master.electionTimeout": "1s",  # there is one master; 10 s would only delay the first answer
         "master.volumeSizeLimitMB": 1024,
         "volume.port": ports.s3_volume,
         "volume.port.grpc": ports.s3_volume + GRPC_ABOVE,
@@ -46,7 +47,8 @@ def s3(context: PlanContext) -> ProcessSpec:
         argv=(str(context.weed), "server", *(f"-{name}={value}" for name, value in flags.items())),
         readiness=HttpProbe(url),
         liveness=HttpProbe(url),
-        # Its own orderly stop waits 15 s for gRPC streams of its parts to each other; what was answered is written.
+        # SeaweedFS's orderly stop waits 15 s for gRPC streams between its parts. Acknowledged writes are already
+        # stored.
         timing=Timing(start_s=60, drain_s=2, liveness_failing_s=30),
         port=ports.s3,
     )
@@ -136,7 +138,7 @@ def gateway(context: PlanContext) -> ProcessSpec:
         "HANDOVER_SOCKET": layout.handover_socket,
         "S3_ENDPOINT_URL": context.s3_url,
         "S3_CREDENTIALS_FILE": layout.secret("s3.json"),
-        "TOKENIZERS_DIR": context.models_root,  # what replicas tell of their caches is compared with prompts
+        "TOKENIZERS_DIR": context.models_root,  # for comparing prompts with what replicas report of their caches
         "DRAIN_TIMEOUT_S": context.drain_timeout_s,
     }
     if context.has_trace_store:
@@ -151,7 +153,7 @@ def gateway(context: PlanContext) -> ProcessSpec:
         argv=(str(context.python), "-m", "functions.gateway"),
         env=environment("SHOAL_GATEWAY_", env),
         inherits=("SHOAL_GATEWAY_",),
-        # It is not ready before some replica is: the engines' start time is part of its own.
+        # The gateway is ready only when a replica is, so its start limit includes the engines' start time.
         readiness=HttpProbe(f"{context.gateway_url}/readyz", ca_file=layout.ca_file),
         liveness=HttpProbe(f"{context.gateway_url}/healthz", ca_file=layout.ca_file),
         after=("registry",),
@@ -163,7 +165,7 @@ def gateway(context: PlanContext) -> ProcessSpec:
 
 
 def traces(context: PlanContext) -> ProcessSpec:
-    """Nobody waits for it: until it answers, traces wait in the gateway's files."""
+    """Return the trace store's spec. No process waits for it: until it answers, traces stay in the gateway's files."""
     env: dict[str, object] = {
         "HOST": HOST,
         "PORT": context.ports.traces,

@@ -1,9 +1,10 @@
-"""Node fetchers of one machine: for each version of base weights that replicas are started from by name, a process.
+"""Plan node fetchers: one process for each version of base weights that replicas are started from by name.
 
-`storageUri: shoal://NAME@VERSION` is the folder `NAME@VERSION` below the models directory: a link into the cache, which
-the fetcher makes once everything is there and verified. Engines wait for it, as a pod's wait for the storage
-initializer (manifests/base/models/weights.yaml); it then holds the version in the cache for as long as a replica is
-started from it. A link that is there already is as good: it leads to what was verified when it was put in place.
+`storageUri: shoal://NAME@VERSION` is the folder `NAME@VERSION` below the models directory. It is a link into the
+cache, which the fetcher creates when all files are present and verified. Engines wait for it, as a pod's engine waits
+for the storage initializer (manifests/base/models/weights.yaml). The fetcher then holds the version in the cache as
+long as a replica is started from it. An existing link also counts, because its target was verified when the link was
+created.
 """
 
 from collections.abc import Iterable
@@ -16,25 +17,25 @@ from functions.controller.local.plan_servers import environment
 from functions.controller.local.pools import Pool
 from functions.controller.local.spec import PathProbe, ProcessSpec, Timing
 
-CACHE_MAX_BYTES = 100 * 2**30  # a machine that somebody works on; what engines hold stays in any case
-_FETCH_S = 3600.0  # as SHOAL_NODE_FETCH_TIMEOUT_S
+CACHE_MAX_BYTES = 100 * 2**30  # for a workstation; weights in use by engines are never evicted
+_FETCH_S = 3600.0  # same as SHOAL_NODE_FETCH_TIMEOUT_S
 
 
 def fetcher_of(folder: str) -> str | None:
-    """The process that brings it; None for a folder that somebody put there."""
+    """Return the name of the process that fetches the folder, or None for a folder without a fetcher."""
     name = _weights_name(folder)
     return None if name is None else f"weights-{name}"
 
 
 def fetchers(context: PlanContext, pools: Iterable[Pool]) -> list[ProcessSpec]:
-    """One for each version that a replica is started from."""
+    """Return one fetcher for each version that a replica is started from."""
     folders = {folder for pool in pools for folder in {pool.model, *pool.folders}}
     names = sorted((name for folder in folders if (name := _weights_name(folder)) is not None), key=str)
     return [_fetcher(context, name) for name in names]
 
 
 def compiled_root(context: PlanContext, folder: str) -> Path:
-    """VLLM_CACHE_ROOT of engines that are started from the folder, where its fetcher lays out what was compiled."""
+    """Return VLLM_CACHE_ROOT of engines that are started from the folder; the fetcher puts compiled artifacts there."""
     return context.layout.root / "cache" / "compiled" / folder
 
 

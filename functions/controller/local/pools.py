@@ -1,8 +1,8 @@
-"""Pools that this machine runs: as a checked configuration declares them, and as the operator's target overrides them.
+"""Pools that this machine runs: declared by a checked configuration, overridden by the operator's target.
 
-Where an AutoscalingPolicy covers a pool, the loader has seen to it that minReplicas lies within the policy's bounds; so
-minReplicas is what a pool has, until something scales it. The target is kept on disk, for the controller that comes
-after.
+If an AutoscalingPolicy covers a pool, the loader has checked that minReplicas is within the policy's bounds. A pool
+therefore starts with minReplicas and keeps that number until it is scaled. The target is stored on disk for the next
+controller.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ EngineKind = Literal["vllm", "sim"]
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which engine, and how many replicas of each pool: chosen with `shoal up`."""
+    """Engine kind, and number of replicas of each pool, as chosen with `shoal up`."""
 
     engine: EngineKind = "vllm"
-    replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None: as the InferenceService says
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None: the InferenceService's number
 
 
 def read_target(path: Path) -> Target:
-    """The default where nothing (readable) was asked for yet."""
+    """Return the stored target, or the default if there is no readable one."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Target)
     except (OSError, msgspec.DecodeError):
@@ -45,24 +45,24 @@ def write_target(path: Path, target: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What an InferenceService says, without Kubernetes."""
+    """Settings of an InferenceService, without Kubernetes."""
 
-    name: str  # label shoal.dev/pool: the pool's name, and the base model's id
+    name: str  # label shoal.dev/pool: name of the pool and id of the base model
     replicas: int
     model: str  # directory below the models directory: `pvc://shoal-models/<model>`, or `shoal://<model>`
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()  # sorted
-    may_surge: bool = True  # a replica more for as long as the pool is changed
+    may_surge: bool = True  # one extra replica is allowed while the pool is changed
     task: Task = "generate"
-    folders: tuple[str, ...] = ()  # of the first replicas, by number, where they are not all `model`
+    folders: tuple[str, ...] = ()  # folders of the first replicas, by number; the others use `model`
 
     def folder_of(self, number: int) -> str:
-        """What this replica's engine is started from."""
+        """Return the folder that the replica's engine is started from."""
         return self.folders[number] if number < len(self.folders) else self.model
 
     @property
     def sleeps(self) -> bool:
-        """Whether its warm engines are put to sleep; those on a CPU cannot be, and refuse the argument."""
+        """True if the pool's warm engines are put to sleep. Engines on a CPU cannot sleep and reject the argument."""
         return "--enable-sleep-mode" in self.args
 
 
@@ -70,7 +70,8 @@ VOLUME_PREFIX = "pvc://shoal-models/"
 
 
 def folder_at(uri: str) -> str | None:
-    """Where weights lie below the models directory, or will when they have been fetched; None for any other place."""
+    """Return the folder below the models directory that holds the weights, or will once they are fetched; None for
+    another place."""
     weights = weights_at(uri)
     if weights is not None:
         return str(weights)
@@ -87,14 +88,14 @@ class PoolUnusable(Exception):
 
 
 def pools_of(loaded: Loaded) -> tuple[Pool, ...]:
-    """The pools by name; PoolUnusable where one cannot run here."""
+    """Return the pools by name. Raises PoolUnusable if one cannot run here."""
     minima = policy_minima(loaded.objects)
     found = [pool_from(service, minima) for service in loaded.objects_of(InferenceService)]
     return tuple(sorted((pool for pool in found if pool is not None), key=lambda pool: pool.name))
 
 
 def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
-    """Everything that this machine could not run of it."""
+    """Return every problem because of which this machine cannot run the configuration."""
     problems: list[Problem] = []
     services: list[tuple[Declared[InferenceService], Pool]] = []
     minima = policy_minima(loaded.objects)
@@ -115,8 +116,11 @@ def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
 
 
 def pool_from(service: Declared[InferenceService], minima: Mapping[str, int]) -> Pool | None:
-    """None for a service without our label; PoolUnusable where the local target cannot run it. `minima`: by pool, what
-    its AutoscalingPolicy begins with."""
+    """Return the pool of a service, or None if the service has no pool label. Raises PoolUnusable if it cannot run
+    here.
+
+    `minima` has the number of replicas that each pool's AutoscalingPolicy starts with.
+    """
     value = service.value
     model = value.spec.predictor.model
     if value.pool is None:

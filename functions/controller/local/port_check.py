@@ -1,4 +1,4 @@
-"""Check of the fleet's ports before anything is started: which are taken, and by which process."""
+"""Check the fleet's ports before anything is started: which are taken, and by which process."""
 
 import errno
 import socket
@@ -11,11 +11,11 @@ from functions.controller.local.ports import PortUse
 
 
 class PortsTaken(Exception):
-    """Free the ports listed, or move the fleet's with the settings named."""
+    """Ports are held by other processes; the message lists them and the settings that move them."""
 
 
 def check_ports(uses: Iterable[PortUse], ours: Collection[int] = ()) -> None:
-    """`ours`: processes of this very fleet, which may keep what they hold."""
+    """Raise PortsTaken if other processes hold ports. `ours` are pids of this fleet, which may keep their ports."""
     taken = [use for use in uses if not _is_free(use.port)]
     if not taken:
         return
@@ -37,7 +37,7 @@ def _is_free(port: int) -> bool:
 
 
 def _holders(ports: Collection[int]) -> dict[int, int]:
-    """Port to pid, as far as this user may see."""
+    """Return the pid that listens on each port, if this user may see it."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:

@@ -1,7 +1,8 @@
-"""Ports of the fleet: one base and fixed offsets, each overridable, and kept in the state directory while it runs.
+"""Ports of the fleet: one base and fixed offsets, each overridable, stored in the state directory while the fleet
+runs.
 
-Law: a port setting of the environment overrides all that was kept, which spares another shell the settings; `shoal
-down` forgets. Which process holds a port now is found by `port_check`.
+Rule: if the environment sets any port, all stored ports are ignored. Stored ports spare another shell the settings;
+`shoal down` deletes them. `port_check` finds the process that holds a port.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,13 +14,13 @@ from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.settings import LocalSettings
 
-MAX_SLOTS = 20  # engines, agents and their peer ports have 20 each between their offsets
-GRPC_ABOVE = 100  # SeaweedFS's own habit is +10000, which leaves the range that a base promises
+MAX_SLOTS = 20  # the offsets leave 20 ports each for engines, agents and peers
+GRPC_ABOVE = 100  # SeaweedFS's default is +10000, which is outside the range of one base
 
 
 @dataclass(frozen=True, slots=True)
 class PortUse:
-    """One port, what it is for, and the environment variable that moves it."""
+    """One port, its purpose and the environment variable that moves it."""
 
     port: int
     purpose: str
@@ -52,7 +53,7 @@ class PortPlan:
         return self.peers + slot
 
     def uses(self, slots: Iterable[int]) -> tuple[PortUse, ...]:
-        """Every port that the fleet listens on, with `slots` taken by replicas."""
+        """Return every port that the fleet listens on; `slots` are those that replicas have."""
         fixed = [
             PortUse(self.gateway, "gateway (https)", "SHOAL_PORT_GATEWAY"),
             PortUse(self.registry, "registry (https)", "SHOAL_PORT_REGISTRY"),
@@ -82,7 +83,10 @@ class PortPlan:
 
 
 def plan_ports(settings: LocalSettings) -> PortPlan:
-    """Worked example (test_ports_follow_the_base): base 8440 puts the gateway on 8443 and engine 1 on 8461."""
+    """Return all ports.
+
+    Worked example (test_ports_follow_the_base): base 8440 puts the gateway on 8443 and engine 1 on 8461.
+    """
     base = settings.port_base
 
     def port(override: int | None, offset: int) -> int:
@@ -105,7 +109,7 @@ def plan_ports(settings: LocalSettings) -> PortPlan:
     )
 
 
-PORTS_PREFIX = "SHOAL_PORT_"  # of the environment
+PORTS_PREFIX = "SHOAL_PORT_"  # prefix of environment variables
 _PREFIX = "port_"
 
 
@@ -118,7 +122,7 @@ def forget_ports(layout: StateLayout) -> None:
 
 
 def with_kept_ports(settings: LocalSettings, layout: StateLayout, environment: Mapping[str, str]) -> LocalSettings:
-    """The settings with the ports that the fleet runs on; as they are where the environment names any port."""
+    """Return the settings with the stored ports, or unchanged if the environment sets any port."""
     if any(name.startswith(PORTS_PREFIX) for name in environment):
         return settings
     try:
@@ -130,7 +134,7 @@ def with_kept_ports(settings: LocalSettings, layout: StateLayout, environment: M
 
 
 def as_environment(settings: LocalSettings) -> dict[str, str]:
-    """The same choice in the variables' words, for a process that is started with it."""
+    """Return the chosen ports as environment variables, for a process that is started with them."""
     return {f"SHOAL_{name.upper()}": str(port) for name, port in _chosen(settings).items()}
 
 

@@ -1,4 +1,4 @@
-"""Health probes of a process. Each has a time limit, and every failure becomes a message."""
+"""Health probes of processes. Each has a time limit, and every failure becomes a message."""
 
 import asyncio
 import json
@@ -15,22 +15,22 @@ from functions.fleet import own_stalls
 
 PROBE_TIMEOUT_S = 2.0
 _REASON_MAX_CHARS = 300
-_WHY = ("not_ready", "condemned", "reason", "detail")  # where our own servers' JSON says why
+_WHY = ("not_ready", "condemned", "reason", "detail")  # keys of our servers' JSON that can hold a reason
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
     ok: bool
-    answered: bool  # somebody spoke: a "no" is then evidence, silence may be another's fault
+    answered: bool  # an answer is evidence, even a negative one; silence may be another's fault
     detail: str = ""
 
 
 class ProcessProber:
-    """Asks over a connection of each probe's own.
+    """Prober that opens a new connection for each probe.
 
-    A pool would keep connections of probes that were cut short while they connected, and a hundred of these let it
-    answer nobody: on a machine that was full for a while, healthy processes were then killed one after the other
-    (test_probes_that_are_cut_short_leave_nothing_behind).
+    A connection pool would keep connections of probes that were cut short while they connected, and a hundred of
+    these exhaust it. On a machine that was overloaded for a while, healthy processes were then killed one after the
+    other (test_probes_that_are_cut_short_leave_nothing_behind).
     """
 
     def __init__(self, timeout_s: float = PROBE_TIMEOUT_S) -> None:
@@ -50,7 +50,7 @@ class ProcessProber:
             return ProbeOutcome(False, False, str(error) or type(error).__name__)
 
     async def _http(self, probe: HttpProbe) -> ProbeOutcome:
-        # trust_env off: a proxy or SSL_CERT_FILE of the operator's shell is not for loopback
+        # trust_env is off: a proxy or SSL_CERT_FILE of the operator's shell does not apply to loopback
         trust = self._trusting(probe.ca_file)
         async with httpx.AsyncClient(verify=trust, timeout=httpx.Timeout(None), trust_env=False) as client:
             response = await client.get(probe.url, headers={"connection": "close"})
@@ -64,7 +64,7 @@ class ProcessProber:
         return ProbeOutcome(True, True)
 
     def _trusting(self, ca_file: Path | None) -> ssl.SSLContext:
-        """Made once each: to read the authorities takes ten milliseconds."""
+        """Return the SSL context of an authority, created once: reading the authorities takes ten milliseconds."""
         trust = self._trust.get(ca_file)
         if trust is None:
             trust = (
@@ -75,7 +75,7 @@ class ProcessProber:
 
 
 def said(text: str) -> str:
-    """What an answer says, in a line for a person: the reason alone where it is JSON that names one."""
+    """Return an answer as one line for people: only the reason, if the answer is JSON that has one."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -96,14 +96,14 @@ _LONGEST_PAUSE_S = 0.25  # rendering metrics costs the gateway milliseconds
 
 
 class GatewayEpoch:
-    """Owned by one event loop."""
+    """Reader of the gateway's snapshot epoch. Owned by one event loop."""
 
     def __init__(self, port: Callable[[], int]) -> None:
         self._port = port
         self._client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
 
     async def read(self) -> int | None:
-        """The epoch; None where the gateway does not say."""
+        """Return the epoch, or None if the gateway does not report one."""
         try:
             answer = await self._client.get(f"http://{HOST}:{self._port()}/metrics")
             line = next(line for line in answer.content.splitlines() if line.startswith(METRIC))
@@ -112,7 +112,8 @@ class GatewayEpoch:
             return None
 
     async def until(self, epoch: int, deadline_s: float) -> bool:
-        """Wait until it uses this epoch or a later one; False when it did not by the deadline (loop time)."""
+        """Wait until the gateway uses this epoch or a later one. Return False if it does not by the deadline (loop
+        time)."""
         pause_s = _FIRST_PAUSE_S
         while (await self.read() or 0) < epoch:
             if asyncio.get_running_loop().time() + pause_s > deadline_s:

@@ -1,8 +1,8 @@
-"""Reconciler of the local fleet: processes for the pools of the desired revision and the operator's target.
+"""Reconciler of the local fleet: changes processes to the pools of the desired revision and the operator's target.
 
-Level-triggered: each pass compares what is wanted now with what runs now. A pass that stalls (a replaced replica does
-not become ready) is tried again with growing pauses, and at once when something else is wanted, which also ends its
-waiting.
+Level-triggered: each pass compares what is wanted now with what runs now. A stalled pass (a replaced replica does not
+become ready) is retried with growing pauses. If another state is wanted, the pass stops waiting and the next one
+starts immediately.
 """
 
 import asyncio
@@ -28,24 +28,27 @@ from functions.decisions.health.backoff import BackoffPolicy, delay_s
 
 RETRY = BackoffPolicy(base_s=10.0, cap_s=300.0)
 
-FoldersByNumber = Callable[[int], tuple[str, ...]]  # of a pool that should have so many replicas, one each
+FoldersByNumber = Callable[[int], tuple[str, ...]]  # from a pool's number of replicas to the folder of each
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class DesiredFleet:
-    """What the processes should be, and how far they are."""
+    """Desired state of the processes, and the progress towards it."""
 
     target: Target = field(default_factory=Target)
-    pools: tuple[Pool, ...] = ()  # as many replicas each as were asked for
+    pools: tuple[Pool, ...] = ()  # with the wanted number of replicas each
     revision: str = ""
-    stalled: str = ""  # why the processes are not (all) what is wanted
-    settled: bool = False  # nothing is left to change
+    stalled: str = ""  # reason why not all processes are as wanted
+    settled: bool = False  # no process is left to change
 
 
 class Reconciler:
-    """Owned by one event loop. `until_published` lets the data plane hear of a removed pool before it is drained."""
+    """Changes the processes to the desired fleet. Owned by one event loop.
+
+    `until_published` waits until the data plane knows that a pool is removed; only then is the pool drained.
+    """
 
     def __init__(
         self,
@@ -59,30 +62,30 @@ class Reconciler:
         counts: Mapping[str, int],
         no_room: Callable[[Pool], str] = lambda _: "",
     ) -> None:
-        """`counts` are the sizes that pools were given by the autoscaler; others are as their YAML says. `no_room` says
-        why no replica more of a pool may start."""
+        """`counts` are the sizes that the autoscaler gave to pools; other pools have their YAML's size. `no_room`
+        returns why no extra replica of a pool may start."""
         self.wanted = DesiredFleet(target=target)
-        self.declared: tuple[Pool, ...] = ()  # as the YAML has them
+        self.declared: tuple[Pool, ...] = ()  # as declared in the YAML
         self._counts = dict(counts)
         self._folders: Mapping[str, FoldersByNumber] = {}
         self._known_folders: Mapping[str, frozenset[str]] = {}
         self._layout = layout
         self._settings = settings
         self._until_published = until_published
-        self._on_done = on_done  # (revision, why it stalled, or nothing)
+        self._on_done = on_done  # called with the revision and why it stalled ("" if not)
         self._is_paused = is_paused
         self._no_room = no_room
         self._to_converge = asyncio.Event()
         self._failures = 0
 
     def desire(self, revision: str, pools: tuple[Pool, ...]) -> None:
-        """Another revision, or the same one once more."""
+        """Set the desired revision and its pools; it may be the current revision."""
         self.declared = pools
         self.wanted.revision, self.wanted.pools = revision, self._counted(pools)
         self._begin()
 
     def rescale(self, counts: Mapping[str, int]) -> None:
-        """The sizes of the pools that the autoscaler has a say in, warm replicas included."""
+        """Set the sizes of the pools that the autoscaler controls, warm replicas included."""
         self._counts = dict(counts)
         counted = self._counted(self.declared)
         if counted != self.wanted.pools:
@@ -90,8 +93,10 @@ class Reconciler:
             self._begin()
 
     def divide(self, folders: Mapping[str, FoldersByNumber], known: Mapping[str, frozenset[str]]) -> None:
-        """Which replicas of a pool are started from which version of its base; `known` are all the folders that its
-        replicas may run from."""
+        """Set the version of its base that each replica of a pool is started from.
+
+        `known` has all folders that a pool's replicas may run from.
+        """
         self._folders, self._known_folders = dict(folders), dict(known)
         counted = self._counted(self.declared)
         if counted != self.wanted.pools:
@@ -99,7 +104,7 @@ class Reconciler:
             self._begin()
 
     def replicas_of(self, pool: str) -> int:
-        """How many it should have, but for those of a rollout."""
+        """Return how many replicas the pool should have, without the extra one of a rollout."""
         asked = self.wanted.target.replicas
         return next((asked or each.replicas for each in self.wanted.pools if each.name == pool), 0)
 
@@ -110,15 +115,18 @@ class Reconciler:
             self._begin()
 
     def specs(self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None) -> dict[str, ProcessSpec]:
-        """TooManyReplicas, or BinaryMissing, where that cannot be planned."""
+        """Return the desired specs. Raises TooManyReplicas or BinaryMissing if they cannot be planned."""
         chosen = self.wanted.pools if pools is None else self._counted(pools)
         return plan_fleet(self.context(), chosen, self.wanted.target, former_slots)
 
     def candidates(
         self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None
     ) -> list[dict[str, ProcessSpec]]:
-        """`specs`, and then what each pool may have had besides: one replica more while an earlier controller changed
-        it, and whatever the ledger names, since what serves is drained, not ended."""
+        """Return all specs that a running process may be adopted with, the desired `specs` first.
+
+        The others are one extra replica of each pool, in case an earlier controller was changing it, and every
+        replica that the ledger names, because a replica that serves is drained, not ended.
+        """
         chosen = self.declared if pools is None else pools
         context, target = self.context(), self.wanted.target
         return [
@@ -136,9 +144,9 @@ class Reconciler:
         return context_from(self._settings, self._layout, models_root(self._layout, self.wanted.target.engine))
 
     async def run(self, supervisor: Supervisor, operations: Operations) -> None:
-        """Until cancelled: act whenever something else is wanted, and again after a stall.
+        """Reconcile until cancelled: whenever another state is wanted, and again after a stall.
 
-        Paused, only the first pass is made: what ran before a controller's restart runs after it.
+        While paused, only the first pass is made: what ran before a controller's restart runs after it.
         """
         await self._to_converge.wait()
         self._to_converge.clear()
@@ -158,7 +166,7 @@ class Reconciler:
         try:
             await self._converge_once(supervisor, operations, superseded)
         except Exception:
-            self._to_converge.set()  # `run` is started again, and finds that there is something to do
+            self._to_converge.set()  # `run` is started again and then makes another pass
             raise
 
     async def _converge_once(
@@ -186,7 +194,8 @@ class Reconciler:
         self._on_done(revision, self.wanted.stalled)
 
     def _surge(self, supervisor: Supervisor) -> Surge:
-        """One replica more of a pool, as it is wanted now, where settings, YAML, memory and accelerators allow it."""
+        """Return the function that plans one extra replica of a pool, if settings, YAML, memory and accelerators
+        allow it."""
         pools, target = self.wanted.pools, self.wanted.target
 
         def surge(pool: str) -> Mapping[str, ProcessSpec]:
@@ -203,12 +212,13 @@ class Reconciler:
         return surge
 
     def _counted(self, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
-        """As many as they were given; less where that leaves no place for what others declare."""
+        """Return the pools with their wanted sizes, reduced if the declared replicas of other pools need the slots."""
         counts = fitting({pool.name: pool.replicas for pool in pools}, self._counts, MAX_SLOTS)
         return tuple(self._divided(replace(pool, replicas=counts[pool.name])) for pool in pools)
 
     def _divided(self, pool: Pool) -> Pool:
-        """One that has a replica more already has no other for the time of a change."""
+        """Return the pool with its replicas' folders. A pool with several versions or an extra replica gets no
+        further one for a change."""
         by_number = self._folders.get(pool.name)
         if by_number is None:
             return pool

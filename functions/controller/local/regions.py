@@ -1,11 +1,11 @@
-"""Regions on one machine: `shoal up --region a` is a whole installation of its own, beside the others.
+"""Regions on one machine: `shoal up --region a` runs a complete installation of its own, separate from the others.
 
     .shoal/regions/a/          its state: bus, store, database, logs, ports, its own internal token
-    .shoal/regions.json        which there are, and where (`functions.fleet.regions`)
-    .shoal/{gitops.git,tls,models,secrets}   what all share: repository, authority, base weights, pepper, demo keys, and
-                                             the token that opens what registries tell each other
+    .shoal/regions.json        all regions and their addresses (`functions.fleet.regions`)
+    .shoal/{gitops.git,tls,models,secrets}   shared by all: repository, authority, base weights, pepper, demo keys, and
+                                             the token for requests between registries
 
-A region keeps the ports that it was given first, 200 above those of the one before.
+A region keeps the ports that it got first, which are 200 above those of the region before it.
 """
 
 from pathlib import Path
@@ -22,16 +22,17 @@ HIGHEST_BASE = 65_300
 
 
 class TooManyRegions(Exception):
-    """The message says how many there may be."""
+    """No further region is possible; the message has the limit."""
 
 
 def regions_of(home: StateLayout) -> dict[str, RegionAddress]:
-    """Those that were ever started here; none where the file is not there. RegionsUnreadable where it is wrong."""
+    """Return the regions that were ever started here; none if the file does not exist. Raises RegionsUnreadable if it
+    is invalid."""
     return read_regions(home.regions_file) if home.regions_file.exists() else {}
 
 
 def ensure_region(layout: StateLayout, name: str, first_base: int) -> RegionAddress:
-    """The region's place among the others; a new one gets the lowest ports that none has. Under the caller's lock."""
+    """Return the region's address. A new region gets the lowest free ports. The caller holds the lock."""
     known = regions_of(layout)
     if name in known:
         return known[name]
@@ -50,13 +51,14 @@ def ensure_region(layout: StateLayout, name: str, first_base: int) -> RegionAddr
 
 
 def settings_of(settings: LocalSettings, address: RegionAddress) -> LocalSettings:
-    """The settings with the region's own ports, and no other."""
+    """Return the settings with the region's ports and no other port settings."""
     ports: dict[str, int | None] = {name: None for name in LocalSettings.model_fields if name.startswith("port_")}
     return settings.model_copy(update=ports | {"port_base": address.port_base or settings.port_base})
 
 
 def control_sockets(layout: StateLayout) -> list[Path]:
-    """Of every controller that may follow the repository: this one's, the plain fleet's, and the other regions'."""
+    """Return the sockets of all controllers that may follow the repository: this one's, the plain fleet's and the
+    other regions'."""
     home = StateLayout(layout.home)
     try:
         names = sorted(regions_of(home))

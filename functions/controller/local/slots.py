@@ -1,7 +1,7 @@
-"""Slots: a small number per replica, from which its ports follow.
+"""Slots: a small number per replica, which determines its ports.
 
-Law: a replica keeps its slot for as long as it exists, so that scaling one pool never moves (and so never restarts) a
-replica of another.
+Rule: a replica keeps its slot for as long as it exists, so that scaling one pool never moves (and so never restarts)
+a replica of another.
 """
 
 import os
@@ -12,21 +12,22 @@ from functions.controller.autoscaling.allocation import SlotDemand, granted
 
 
 class TooManyReplicas(Exception):
-    """More replicas than there are ports for; lower minReplicas or --replicas."""
+    """There are more replicas than ports for them; lower minReplicas or --replicas."""
 
 
 def fitting(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: int) -> dict[str, int]:
-    """How many replicas each pool gets: what its YAML declares comes first, of what it is asked to have.
+    """Return how many replicas each pool gets. Replicas that the pools' YAML declares come before further ones in
+    `asked`.
 
-    Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B comes with 4:
-    B gets its 4 and A keeps 16.
+    Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B is added
+    with 4. B gets its 4 and A keeps 16.
     """
     demands = {name: SlotDemand(asked.get(name, least), least=least) for name, least in declared.items()}
     return {name: demand.serving for name, demand in granted(demands, {}, max_slots).items()}
 
 
 def assign_slots(replica_ids: Iterable[str], former: Mapping[str, int], max_slots: int) -> dict[str, int]:
-    """A slot for each replica: the one it had, else the lowest free one, in the order of the ids."""
+    """Return a slot for each replica: its former one, else the lowest free one, in the order of the ids."""
     wanted = sorted(set(replica_ids))
     if len(wanted) > max_slots:
         raise TooManyReplicas(f"{len(wanted)} replicas are asked for; this machine's port range holds {max_slots}")
@@ -39,9 +40,9 @@ def assign_slots(replica_ids: Iterable[str], former: Mapping[str, int], max_slot
     return {replica_id: kept[replica_id] if replica_id in kept else next(free) for replica_id in wanted}
 
 
-# Cores that this process may use: those it may run on, and no more than its control group has a quota for.
+# Cores that this process may use: those of its affinity, limited by the quota of its control group.
 #
-# A container on a machine of 64 cores may be allowed two; what counts the machine's own would start 64 engines there.
+# A container on a machine of 64 cores may be allowed only two; the machine's own count would start 64 engines there.
 #
 # Worked example (test_worked_example_of_a_quota): 200 ms of every 100 ms are two cores; 150 ms are one whole core.
 
@@ -51,12 +52,15 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """At least 1. `membership` says in which control groups this process is, `cgroups` is where they are mounted."""
+    """Return the number of usable cores, at least 1.
+
+    `membership` lists the control groups of this process; `cgroups` is the directory where they are mounted.
+    """
     return max(1, int(min(len(os.sched_getaffinity(0)), *_quotas(membership, cgroups))))
 
 
 def _quotas(membership: Path, cgroups: Path) -> list[float]:
-    """Of every group on the way up, in cores; infinite where there is none or it cannot be read."""
+    """Return the quota of each parent group in cores, or infinity if there is none or it cannot be read."""
     quotas = [float("inf")]
     for line in _read(membership).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -71,7 +75,7 @@ def _quotas(membership: Path, cgroups: Path) -> list[float]:
 
 
 def _upwards(mounted: Path, path: str) -> list[Path]:
-    """The group and those it is in. Within a container the path may be the host's; its own group is then the root."""
+    """Return the group and its parents. In a container the path may be the host's; its own group is then the root."""
     group = Path(path.lstrip("/"))
     return [mounted / part for part in (group, *group.parents)]
 
@@ -84,7 +88,7 @@ def _of_version_2(text: str) -> float:
 def _cores(quota: str, period: str) -> float:
     try:
         cores = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max", -1 below, or no such file
+    except (ValueError, ZeroDivisionError):  # "max" or no such file; a quota of -1 is checked below
         return float("inf")
     return cores if cores > 0 else float("inf")
 

@@ -1,7 +1,7 @@
 """Process spec: how one process of the fleet is started, probed and stopped.
 
-A spec is a value: equal specs mean equal processes. `spec_hash` names what a running process was started with, so that
-a controller knows, after its own restart, whether what runs is what it wants.
+A spec is a value: equal specs mean equal processes. `spec_hash` identifies what a running process was started with,
+so a restarted controller can check whether that process is what it wants.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Literal
 
 Role = Literal["s3", "bus", "registry", "gateway", "engine", "agent", "traces", "weights", "prometheus", "parked"]
 
-# Who stops first: those who take requests, then those who serve them, then what these need.
+# Processes that accept requests stop first, then those that serve them, then those that these need.
 STOP_ORDER: tuple[Role, ...] = (
     *("prometheus", "gateway", "agent", "engine", "parked"),
     *("weights", "registry", "traces", "bus", "s3"),
@@ -22,7 +22,7 @@ STOP_ORDER: tuple[Role, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """Well when GET answers 200."""
+    """Probe that succeeds if GET answers 200."""
 
     url: str
     ca_file: Path | None = None
@@ -30,7 +30,7 @@ class HttpProbe:
 
 @dataclass(frozen=True, slots=True)
 class TcpProbe:
-    """Well when the port takes a connection."""
+    """Probe that succeeds if the port accepts a connection."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ class TcpProbe:
 
 @dataclass(frozen=True, slots=True)
 class PathProbe:
-    """Well when the path is there; a link counts by what it leads to."""
+    """Probe that succeeds if the path exists; for a link, if its target exists."""
 
     path: Path
 
@@ -48,12 +48,12 @@ Probe = HttpProbe | TcpProbe | PathProbe
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Limits in seconds, per process."""
+    """Time limits of a process, in seconds."""
 
-    start_s: float = 60.0  # not ready by then: killed and started again
+    start_s: float = 60.0  # time to become ready; then the process is killed and started again
     drain_s: float = 10.0  # from SIGTERM to SIGKILL
-    handover_drain_s: float = 660.0  # from the handover to SIGKILL; nothing waits for it
-    liveness_failing_s: float = 15.0  # failing for this long: killed and started again
+    handover_drain_s: float = 660.0  # from the handover to SIGKILL; no other process waits for it
+    liveness_failing_s: float = 15.0  # after failing for this long, the process is killed and started again
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,15 @@ class ProcessSpec:
     env: tuple[tuple[str, str], ...] = ()  # sorted
     inherits: tuple[str, ...] = ()  # prefixes of the controller's own variables that the process gets too
     liveness: Probe | None = None
-    # Somebody else answers for this process (an engine's agent): when they don't answer, that is no evidence.
+    # Another process (an engine's agent) answers the liveness probe. If that process does not answer, this is no
+    # evidence.
     liveness_by_other: bool = False
-    after: tuple[str, ...] = ()  # must have been ready once before the first start
-    stops_before: tuple[str, ...] = ()  # these are drained before this one is, and started again with it
-    held_by: Path | None = None  # while this file is there, it is not started
-    takes_over: bool = False  # replaced by starting the next generation beside it, not by stopping it first
-    door: Path | None = None  # the unix socket that whoever serves listens on; the proof of a takeover
-    forked_from: str | None = None  # the process that has its imports; where that is not there, it is started by itself
+    after: tuple[str, ...] = ()  # processes that must have been ready once before the first start
+    stops_before: tuple[str, ...] = ()  # processes that are drained before this one and started again with it
+    held_by: Path | None = None  # while this file exists, the process is not started
+    takes_over: bool = False  # replaced by starting the next generation first, without a stop
+    door: Path | None = None  # Unix socket of the generation that serves, which proves a takeover
+    forked_from: str | None = None  # parked process to fork from; without it, the process is started directly
     timing: Timing = Timing()
     pool: str | None = None
     replica_id: str | None = None
@@ -81,7 +82,8 @@ class ProcessSpec:
 
     @property
     def spec_hash(self) -> str:
-        """16 hex digits over what the process was started with; probes and limits are the controller's own affair."""
+        """16 hex digits of a hash over what the process was started with. Probes and limits concern only the
+        controller."""
         started_with = json.dumps([self.name, self.argv, self.env, self.inherits])
         return hashlib.sha256(started_with.encode()).hexdigest()[:16]
 
@@ -90,10 +92,10 @@ class ProcessSpec:
         return STOP_ORDER.index(self.role)
 
 
-# Difference between the processes that run and those that are desired. Pure.
+# Difference between the running and the desired processes. Pure.
 #
-# Law: nothing is touched that is not different; what is removed or replaced is drained first. One replacement at a time
-# is the supervisor's care.
+# Rule: nothing is touched that is not different; what is removed or replaced is drained first. `operations`
+# replaces one process at a time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +103,15 @@ class Difference:
     added: tuple[ProcessSpec, ...] = ()
     removed: tuple[str, ...] = ()
     replaced: tuple[ProcessSpec, ...] = ()
-    adjusted: tuple[ProcessSpec, ...] = ()  # the process may stay: only probes or limits differ
+    adjusted: tuple[ProcessSpec, ...] = ()  # the process is kept: only probes or limits differ
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.replaced or self.adjusted)
 
 
 def difference(running: Mapping[str, ProcessSpec], wanted: Mapping[str, ProcessSpec]) -> Difference:
-    """Between specs by name. Removals come in stop order, additions and replacements in the reverse of it."""
+    """Return the difference of specs by name. Removals come in stop order; additions and replacements in the reverse
+    order."""
     both = [(running[name], wanted[name]) for name in running.keys() & wanted.keys()]
     return Difference(
         added=_start_order(spec for name, spec in wanted.items() if name not in running),

@@ -1,7 +1,7 @@
 """One step of a process's life: (state, event, now) -> (state, actions). Pure.
 
-What an event means depends on the phase; where it means nothing (a probe that comes back after the process died) the
-state stays as it is. Only `lifecycle`'s table says which phase may follow which.
+The meaning of an event depends on the phase. If it has none (a probe that returns after the process died), the state
+does not change. `lifecycle`'s table decides which phase may follow which.
 """
 
 from dataclasses import replace
@@ -130,8 +130,9 @@ def _readiness(state: ProcessState, ok: bool, detail: str, now_s: float) -> Proc
 
 
 def _liveness(state: ProcessState, probed: LivenessProbed, now_s: float, timing: Timing) -> Step:
-    """Counts only once the process was ready in this run: a slow start is `start_s`'s affair. What it stood in line for
-    a processor (`starvation`) does not count either.
+    """Count failures only after the process was ready in this run; `start_s` limits a slow start.
+
+    Time that the process waited for a processor (`starved_s`) is deducted.
     """
     if state.phase not in ("ready", "unready"):
         return state, ()
@@ -142,7 +143,7 @@ def _liveness(state: ProcessState, probed: LivenessProbed, now_s: float, timing:
         since_s = min(now_s, state.not_live_since_s + probed.starved_s)
     if now_s - since_s < timing.liveness_failing_s:
         return replace(state, not_live_since_s=since_s), ()
-    # Counting starts over: the kill is repeated only if the process is still there after another whole period.
+    # Counting starts over, so the kill is repeated only if the process still exists after another whole period.
     return replace(state, not_live_since_s=None, reason=f"not live: {probed.detail}"), ("kill_group",)
 
 
@@ -183,7 +184,8 @@ def _stop(state: ProcessState, event: StopRequested, now_s: float, timing: Timin
         return replace(state.moved("stopped", now_s), pid=None), actions
     if state.phase in SERVING:
         return replace(state.moved("draining", now_s), deadline_s=now_s + timing.drain_s), ("terminate",)
-    if state.phase == "draining" and state.superseded:  # it had all the time it wanted; now it has not
+    # it could finish its requests without a limit; from now on it cannot
+    if state.phase == "draining" and state.superseded:
         return replace(state, superseded=False, deadline_s=now_s + timing.drain_s), ("terminate",)
     return state, ()
 

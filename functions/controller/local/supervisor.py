@@ -1,10 +1,10 @@
-"""Supervisor of processes: the shell around `step` that starts, probes, signals and records. Decides nothing itself.
+"""Supervisor of processes: starts, probes, signals and records them. `step` decides; the supervisor only carries out.
 
 Every `TICK_S` one round: 1. notice exits, 2. sweep what dead leaders left, 3. let time pass, 4. start what may start,
-5. ask those that are due, 6. forget what was removed and write the ledger.
+5. start due probes, 6. remove what has ended for good and write the ledger.
 
-Law: the children outlive this process. Only `stop_all` ends them; a controller that is killed leaves them serving, and
-the next one adopts those that are what it wants.
+Rule: the children outlive this process. Only `stop_all` ends them. A killed controller leaves them serving, and the
+next one adopts those that it wants.
 Neighbours: `operations` sequences stops, restarts and replacements on top of this.
 """
 
@@ -40,9 +40,9 @@ from functions.decisions.health.backoff import BackoffPolicy
 from functions.fleet.own_stalls import StallGuard
 from functions.fleet.tasks import Supervised
 
-TICK_S = 0.2  # a crash is seen, and a ready process noticed, within this
+TICK_S = 0.2  # a crash, or that a process is ready, is noticed within this time
 PROBE_EVERY_S = 1.0
-# What starts in seconds is noticed at once; what takes a minute need not be asked 240 times.
+# Processes that start in seconds are noticed quickly; for those that take a minute, 240 probes would be too many.
 PROBE_EAGER_EVERY_S = 0.25
 EAGER_FOR_S = 10.0
 
@@ -71,16 +71,16 @@ class Supervisor:
         self._rounds = StallGuard(TICK_S, clock())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Make a round every TICK_S until cancelled."""
         while True:
             self.round()
             await asyncio.sleep(TICK_S)
 
     async def close(self) -> None:
-        """Stop watching. The processes go on."""
+        """Stop watching. The processes continue."""
         await self._tasks.close()
 
-    # -- what others may ask ------------------------------------------------------------------------------------------
+    # -- interface for other modules ----------------------------------------------------------------------------------
 
     def add(self, spec: ProcessSpec, generation: int = 1) -> Instance:
         instance = Instance(spec=spec, generation=generation, state=ProcessState(since_s=self._clock()))
@@ -88,7 +88,7 @@ class Supervisor:
         return instance
 
     def adopt(self, adoptions: Iterable[Adoption]) -> None:
-        """Take over processes that run already."""
+        """Register processes that run already."""
         for adoption in adoptions:
             instance = self.add(adoption.spec, adoption.generation)
             instance.child = Child(pid=adoption.pid, started_at=adoption.started_at)
@@ -96,22 +96,22 @@ class Supervisor:
             _log.info("adopted %s, process %d", instance.name, adoption.pid)
 
     def current(self, name: str) -> Instance | None:
-        """The newest generation of a process."""
+        """Return the newest generation of a process."""
         generations = [instance for instance in self.instances.values() if instance.spec.name == name]
         return max(generations, key=lambda instance: instance.generation, default=None)
 
     def specs(self) -> dict[str, ProcessSpec]:
-        """What is running or about to, by name; what is being removed is not."""
+        """Return the specs of processes that run or are about to, by name; those being removed are left out."""
         newest = {instance.spec.name: self.current(instance.spec.name) for instance in self.instances.values()}
         return {name: found.spec for name, found in newest.items() if found is not None and not found.state.removed}
 
     def slots(self) -> dict[str, int]:
-        """Which replica has which slot: they keep them."""
+        """Return the slot of each replica, which it keeps."""
         found = ((spec.replica_id, spec.slot) for spec in self.specs().values())
         return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for something that a round may bring about; False when it did not in time."""
+        """Wait for a condition that a round may bring about. Return False if it does not hold in time."""
         deadline_s = self._clock() + timeout_s
         while not condition():
             if self._clock() >= deadline_s:
@@ -122,7 +122,8 @@ class Supervisor:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def round(self) -> None:
-        """Where it comes late nobody's time is over yet: what a process answered meanwhile lies unread."""
+        """Make one round. A late round applies no time limits, because answers that arrived meanwhile are still
+        unread."""
         may_judge = self._rounds.is_on_time(self._clock())
         for instance in list(self.instances.values()):
             self._notice_exit(instance)
@@ -137,7 +138,7 @@ class Supervisor:
         self.record()
 
     def apply(self, instance: Instance, event: Event) -> None:
-        """Step, then do what the step says; what that leads to is stepped through in turn."""
+        """Apply the event, then carry out the resulting actions, which may lead to further events."""
         before = instance.state
         instance.state, actions = step(before, event, self._clock(), instance.spec.timing, self._backoff)
         if instance.state.phase != before.phase:
@@ -158,7 +159,7 @@ class Supervisor:
             self._recorded = document
 
     def age_s(self, instance: Instance) -> float:
-        """Seconds in the present phase."""
+        """Return the seconds in the current phase."""
         return self._clock() - instance.state.since_s
 
     def _do(self, instance: Instance, action: Action) -> None:
@@ -175,7 +176,8 @@ class Supervisor:
         spec = instance.spec
         log = self._layout.log_file(spec.name)
         if spec.role == "parked" and spec.door is not None:
-            spec.door.unlink(missing_ok=True)  # of one that was killed: what is there is the sign that it waits
+            # left by a killed process: an existing socket would mean that the new one waits
+            spec.door.unlink(missing_ok=True)
         try:
             instance.child = self._forked(instance, log) or spawn(
                 spec, instance=instance.name, fleet=self._layout.root, log=log, environ=self._environ
@@ -189,7 +191,7 @@ class Supervisor:
         self.record()
 
     def _forked(self, instance: Instance, log: Path) -> Child | None:
-        """From the process that has its imports; None where that is not there, or refuses."""
+        """Fork the process from its parked process. Return None if that is not ready or refuses."""
         spec = instance.spec
         source = self.current(spec.forked_from) if spec.forked_from is not None else None
         if source is None or source.spec.door is None or source.state.phase != "ready":
@@ -214,7 +216,7 @@ class Supervisor:
                 self.apply(instance, Exited(how))
 
     def _sweep(self, instance: Instance) -> None:
-        """Declare a dead leader's session swept once it is empty; kill what is still in it."""
+        """Report a dead leader's session as swept once it is empty; kill what is still in it."""
         if instance.state.phase not in ("crashed", "draining"):
             return
         if instance.child is not None:
@@ -251,7 +253,7 @@ class Supervisor:
         finally:
             instance.probing = False
         if instance.child is not asked:
-            return  # the answer is about a process that is no more
+            return  # the answer concerns a process that no longer exists
         self.apply(instance, ReadinessProbed(readiness.ok, readiness.detail))
         if liveness is not None and (liveness.answered or not spec.liveness_by_other):
             starved_s = instance.starvation.since_last_s(asked.pid) if asked is not None else 0.0

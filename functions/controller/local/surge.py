@@ -1,10 +1,11 @@
-"""Surge: one replica more while a pool is changed, so that it never has too few; started first, removed last.
+"""Surge: one extra replica while a pool is changed, so that the pool never has too few. It starts first and is
+removed last.
 
-An InferenceService says with its deploymentStrategy whether it may (`maxSurge: 0` means: drain first, no accelerator is
-idle); the machine's memory says whether it can. Where either says no, replicas are replaced one by one as before, each
-drained first.
+The deploymentStrategy of the InferenceService says whether a surge is allowed (`maxSurge: 0` means: drain first,
+because no accelerator is idle). The machine's memory decides whether it is possible. If either forbids it, replicas
+are replaced one by one, each drained first.
 
-Memory needed: what the pool's largest engine has now, and a fifth more for what a start costs.
+Memory needed: that of the pool's largest engine now, and a fifth more for the cost of a start.
 Worked example (test_a_surge_needs_memory): an engine of 1.5 GB needs 1.8 GB free; with 1.7 GB there is no surge.
 """
 
@@ -23,7 +24,7 @@ from functions.controller.local.spec import ProcessSpec
 
 NEEDED_RATIO = 1.2
 
-Surge = Callable[[str], Mapping[str, ProcessSpec]]  # a pool's name: the processes of one replica more, or none
+Surge = Callable[[str], Mapping[str, ProcessSpec]]  # from a pool's name to the processes of one extra replica, or none
 
 
 def no_surge(_: str) -> Mapping[str, ProcessSpec]:
@@ -33,7 +34,7 @@ def no_surge(_: str) -> Mapping[str, ProcessSpec]:
 def one_more(
     context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int], name: str
 ) -> dict[str, ProcessSpec]:
-    """What the pool would have besides with one replica more; nothing where it may not, or no slot is left."""
+    """Return the specs that one extra replica would add to the pool; none if it is not allowed or no slot is left."""
     counted = [replace(pool, replicas=len(pool.folders) or target.replicas or pool.replicas) for pool in pools]
     if not any(pool.name == name and pool.may_surge for pool in counted):
         return {}
@@ -54,7 +55,7 @@ def _with_one(pool: Pool) -> Pool:
 def one_more_of_each(
     context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int]
 ) -> list[dict[str, ProcessSpec]]:
-    """What a controller that was killed while it changed a pool may have left serving."""
+    """Return, for each pool, the specs of an extra replica that an earlier controller may have left serving."""
     chosen = tuple(pools)
     return [one_more(context, chosen, target, slots, pool.name) for pool in chosen]
 
@@ -62,8 +63,11 @@ def one_more_of_each(
 def all_that_had_slots(
     context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int]
 ) -> dict[str, ProcessSpec]:
-    """The replicas of these pools that the ledger names, however many are wanted now: one that the autoscaler added,
-    or that was being drained, may still serve though nobody can say any more that it was asked for."""
+    """Return the specs of all replicas of these pools that the ledger names, whatever number is wanted now.
+
+    A replica that the autoscaler added, or that was being drained, may still serve although no record says any more
+    that it was wanted.
+    """
     chosen = tuple(pools)
     numbered = {f"{pool.name}-{number}": pool for pool in chosen for number in range(MAX_SLOTS)}
     specs = fetchers(context, chosen)
@@ -76,14 +80,15 @@ def all_that_had_slots(
 
 
 def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -> bool:
-    """Whether another engine like the largest of these fits; True where none of them can be looked at."""
+    """Return True if another engine like the largest of these fits, or if none of them can be measured."""
     sizes = [size for pid in engine_pids if (size := _resident_bytes(pid)) is not None]
     available = psutil.virtual_memory().available if available_bytes is None else available_bytes
     return available >= NEEDED_RATIO * max(sizes, default=0)
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Of a process and all below it; what they share, as forked compilers do nearly all, counts once."""
+    """Return the memory of a process and all its descendants. Shared memory, which is nearly all of forked compilers,
+    counts once."""
     try:
         process = psutil.Process(pid)
         return sum(each.memory_full_info().pss for each in (process, *process.children(recursive=True)))

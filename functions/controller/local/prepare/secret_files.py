@@ -1,8 +1,8 @@
-"""Secrets of the installation and API keys of its demo tenants: made once, readable by their owner only, then kept.
+"""Create the installation's secrets and the API keys of its demo tenants once, readable by their owner only.
 
-Losing `pepper` invalidates every API key; the other secrets can be replaced by deleting the file while the fleet is
-down. Demo keys are minted per installation, none is in the repository: they lie in `secrets/demo-keys.json` (for `shoal
-env` and `shoal chat`), and Tenant documents get only their keyed hashes.
+Losing `pepper` invalidates every API key. The other secrets can be replaced by deleting the file while the fleet is
+down. Demo keys are minted per installation; none is in the repository. They are in `secrets/demo-keys.json` (for
+`shoal env` and `shoal chat`), and Tenant documents contain only their keyed hashes.
 """
 
 import json
@@ -27,7 +27,7 @@ def ensure_secrets(layout: StateLayout) -> None:
         _ensure(layout.secret(name), secrets.token_hex(TOKEN_BYTES))
     credentials = {"access_key_id": secrets.token_hex(10), "secret_access_key": secrets.token_hex(20)}
     _ensure(layout.secret("s3.json"), json.dumps(credentials))
-    # What follows from the above: written anew, so that it never disagrees.
+    # Files derived from these secrets are rewritten each time, so that they never disagree.
     tokens = tokens_in(layout.secret("internal-token").read_text())
     for role in ROLES:
         replace_file(layout.credentials(role), document(role, tokens))
@@ -36,7 +36,7 @@ def ensure_secrets(layout: StateLayout) -> None:
     for user in USERS:
         replace_file(layout.bus_login(user), login(user, password).encode())
         layout.bus_login(user).chmod(0o600)
-    # The servers' own forms of it.
+    # Configuration of SeaweedFS and Valkey with these secrets.
     replace_file(layout.secret(S3_CONFIG), _seaweed_config(layout).encode())
     replace_file(layout.secret(BUS_CONFIG), _valkey_config(layout).encode())
 
@@ -60,19 +60,19 @@ def _seaweed_config(layout: StateLayout) -> str:
 
 
 def _valkey_config(layout: StateLayout) -> str:
-    """Heartbeats live for seconds: nothing is persisted, and memory is bounded whatever is sent."""
+    """Return Valkey's configuration. Heartbeats live for seconds, so nothing is persisted; memory is always bounded."""
     password = layout.secret("bus-password").read_text().strip()
     lines = [
         f"requirepass {password}",
         *server_users(password),
         "protected-mode yes",
         "daemonize no",
-        "set-proc-title no",  # it would overwrite the environment, and with it the fleet's mark
+        "set-proc-title no",  # a title would overwrite the environment and so the fleet's mark
         'save ""',
         "appendonly no",
         f'dir "{layout.data_dir("bus")}"',
         "maxmemory 256mb",
-        "maxmemory-policy noeviction",  # to forget what was spent of a quota would be to give it twice
+        "maxmemory-policy noeviction",  # an evicted quota counter could be spent twice
         "loglevel notice",
     ]
     return "\n".join(lines) + "\n"
@@ -90,7 +90,7 @@ class DemoKey(msgspec.Struct, frozen=True):
 
 
 def read_demo_keys(layout: StateLayout) -> dict[str, DemoKey]:
-    """By tenant; empty where none were minted."""
+    """Return the demo keys by tenant; none if they were not minted."""
     try:
         return msgspec.json.decode(layout.demo_keys_file.read_bytes(), type=dict[str, DemoKey])
     except (OSError, msgspec.DecodeError):
@@ -98,7 +98,7 @@ def read_demo_keys(layout: StateLayout) -> dict[str, DemoKey]:
 
 
 def ensure_demo_keys(layout: StateLayout, tenants: Iterable[str]) -> dict[str, DemoKey]:
-    """A key for each tenant: the one it has, else a new one."""
+    """Return the demo keys, after minting one for each tenant that has none."""
     keys = {tenant: key for tenant, key in read_demo_keys(layout).items() if parse(key.key) is not None}
     missing = [tenant for tenant in tenants if tenant not in keys]
     for tenant in missing:
@@ -110,7 +110,7 @@ def ensure_demo_keys(layout: StateLayout, tenants: Iterable[str]) -> dict[str, D
 
 
 def hashed(layout: StateLayout, key: DemoKey) -> str:
-    """What a Tenant's `hmacSha256` holds for this key."""
+    """Return the key's hash for a Tenant's `hmacSha256`."""
     parsed = parse(key.key)
     if parsed is None:
         raise ValueError(f"{layout.demo_keys_file} holds a malformed key for {key.key_id}; delete the file")
@@ -118,5 +118,5 @@ def hashed(layout: StateLayout, key: DemoKey) -> str:
 
 
 def read_pepper(layout: StateLayout) -> bytes:
-    """The bytes of the pepper file, without surrounding white space: the same that the gateway reads."""
+    """Return the pepper file's bytes without surrounding white space, exactly as the gateway reads them."""
     return layout.secret("pepper").read_bytes().strip()

@@ -1,8 +1,8 @@
-"""Steps of a preparation: reported to people, and run as long commands with a log, a progress line and a lock.
+"""Steps of a preparation: reported to the operator, and run as long commands with a log, progress and a lock.
 
-How a report looks (spinner, plain lines) is up to the command line. The lock's descriptor is inherited by the command:
-where `shoal up` is killed and leaves its pip behind, the next one waits for that pip instead of starting a second one
-in the same directory.
+The command line decides how a report looks (spinner or plain lines). The command inherits the lock's descriptor. If
+`shoal up` is killed and leaves its pip running, the next `shoal up` waits for that pip instead of starting a second
+one in the same directory.
 """
 
 import subprocess
@@ -17,18 +17,18 @@ from functions.controller.local.files import LockTaken, last_lines, lock_held, o
 
 class Step(Protocol):
     def update(self, what: str) -> None:
-        """What it is doing now; may be called often."""
+        """Report what the step is doing now; may be called often."""
 
     def note(self, result: str) -> None:
-        """What came of it, shown when the step ends."""
+        """Set the result that is shown when the step ends."""
 
 
 class Reporter(Protocol):
     def step(self, title: str) -> AbstractContextManager[Step]:
-        """One step; ends with a tick, or with a cross where it raises."""
+        """Report one step, which ends with a tick, or with a cross if it raises."""
 
     def say(self, line: str) -> None:
-        """One line outside any step."""
+        """Print one line outside any step."""
 
 
 class CannotPrepare(Exception):
@@ -41,7 +41,7 @@ SHOWN_LOG_LINES = 20
 
 @contextmanager
 def exclusive(path: Path, waiting: Callable[[str], None], timeout_s: float = 1800.0) -> Iterator[int]:
-    """Hold the lock, waiting for it; its descriptor is given out for commands to inherit."""
+    """Wait for the lock and hold it. The descriptor is yielded so that commands can inherit it."""
     with ExitStack() as stack:
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -64,7 +64,7 @@ def run_logged(
     on_line: Callable[[str], None],
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run to its end; CannotPrepare with the end of its output where it fails."""
+    """Run the command to its end. Raises CannotPrepare with the end of its output if it fails."""
     with open_log(log) as output:
         output.write(f"\n$ {' '.join(argv)}\n".encode())
         process = subprocess.Popen(
