@@ -1,9 +1,7 @@
-"""The controller: turns YAML into running replicas and into the snapshot of the data plane.
+"""The controller: from YAML to running processes and to the snapshot of the data plane.
 
-    gitops/      follows a branch; `gitops/changes/` describes the difference of two configurations
-    snapshot/    compiles, resolves and publishes the snapshot
-    local/       target: runs the fleet as processes of one machine, assembled by `process` and `orders`
-    kubernetes/  target: writes KServe objects
-
-Imports fleet, artifacts, decisions and api, never another role.
+`gitops/` follows a branch; `snapshot/` compiles, resolves, holds back and publishes the snapshot; `gitops/changes/`
+describes the differences between two of them. `local/` runs the fleet as processes of one machine, and `kubernetes/`
+writes KServe objects. `process` and `orders` combine the local parts. Imports fleet, artifacts, decisions and api,
+never another role.
 """

@@ -1,12 +1,12 @@
-"""Pushes and rollouts as events: what differs between two looks at the branch and at the registry's rollouts. Pure.
+"""Pushes and rollouts as events: the differences between two observations of the branch and the rollouts. Pure.
 
-    look, look ──► `shoal.push`     a revision was applied, refused, overtaken or has failed
-                   `shoal.rollout`  a rollout began, or its state, stage or attempt is another
+    observation, observation ──► `shoal.push`     a revision was applied, refused, superseded or has failed
+                                 `shoal.rollout`  a rollout began, or its state, stage or attempt changed
 
-The first look of a process (of a term, on Kubernetes) tells nothing: it cannot know what was told before. So an event
-is told at most once, and what happens while nobody leads is in the audit, not here; so are steps of a rollout that
-lasted less than the time between two looks.
-Neighbours: `branch_word` has the report, `functions.telemetry.otlp_sender` takes the events.
+The first observation of a process (on Kubernetes: of a term of leadership) sends no event, because earlier events are
+unknown. So an event is sent at most once. Changes without a leader, and rollout steps shorter than the interval
+between two observations, are only in the audit. Neighbours: `branch_word` makes the report,
+`functions.telemetry.otlp_sender` sends the events.
 """
 
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ class Look:
 
 @dataclass(slots=True)
 class Announcer:
-    """`look` is called each time that the branch's word is made."""
+    """Sender of events; `look` is called each time that a branch report is made."""
 
     sender: OtlpSender
     _former: Look | None = field(default=None)
 
     def look(self, report: BranchReport, book: Book, now_unix_s: float) -> None:
-        """A book that the registry has not told yet is no look."""
+        """Send the events since the last observation; skip a book that the registry has not filled yet."""
         if not book.is_known:
             return
         now = Look(report, book)
@@ -55,7 +55,7 @@ def _pushes(former: BranchReport, report: BranchReport, now_unix_s: float) -> It
     yield from (_push(report.source, past) for past in new)
     if report.history:
         return
-    if report.applied and report.applied != former.applied:  # the cluster's own objects: there is no history of them
+    if report.applied and report.applied != former.applied:  # objects of the cluster itself have no history
         yield _push(report.source, PastRevision(report.applied, "applied", at_unix_s=now_unix_s))
     if report.problems and report.problems != former.problems:
         detail = f"{report.problem_count} problem(s); the first: {report.problems[0]}"

@@ -1,9 +1,9 @@
-"""The controller's word to the registry on what it follows, for the console: `PUT /v1/branch`.
+"""Report to the registry on the followed branch, for the console: `PUT /v1/branch`.
 
-    a report now ──► is it another than was told, or was that half a minute ago? ──► told; else nothing
+    report now ──► changed, or last sent half a minute ago? ──► send it; else nothing
 
-A registry that is away is told later: nobody waits for this, and nothing is decided by it.
-Neighbours: `functions.fleet.branch_report` has the report; each target makes its own.
+If the registry is away, the report is sent later: nothing waits for it and no decision depends on it. Neighbours:
+`functions.fleet.branch_report` defines the report; each target makes its own.
 """
 
 import logging
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class BranchWord:
-    """Owned by one event loop."""
+    """Sender of branch reports. Owned by one event loop."""
 
     def __init__(
         self, registry: Callable[[], Awaitable[RegistryClient]], clock: Callable[[], float] = time.monotonic
@@ -49,7 +49,7 @@ class BranchWord:
         self._told_s = float("-inf")
 
     async def tell(self, report: BranchReport) -> bool:
-        """Whether the registry was told now."""
+        """Send the report if due; return True if it was sent now."""
         now_s = self._clock()
         if report == self._told and now_s - self._told_s < TELL_EVERY_S:
             return False
@@ -63,7 +63,7 @@ class BranchWord:
 
 
 def report_of(status: Mapping[str, Any]) -> BranchReport:
-    """Of the controller's own status (`functions.controller.status`), on one machine."""
+    """Make the report from the status of a controller on one machine (`functions.controller.status`)."""
     revision, objects = status["revision"], [each for each in status["objects"] if each["state"] != "Ready"]
     suspended = revision["suspended"]
     return BranchReport(

@@ -1,8 +1,8 @@
 """Conditions of declared objects: ready or not, with the reason. Pure.
 
-Ready: it is as declared, and serves. Reconciling: it is on its way, and nobody has to do anything. Stalled: it stays as
-it is until somebody changes something; the message says what.
-Neighbours: `status` shows them; `local.instances` and `local.reconciler` say how the pools' processes are.
+Ready: the object is as declared and in use. Reconciling: it is changing, and no action is needed. Stalled: it stays
+as it is until an operator changes something; the message says what. Neighbours: `status` shows them;
+`local.instances` and `local.reconciler` have the state of the pools' processes.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ ORDER: dict[State, int] = {"Stalled": 0, "Reconciling": 1, "Ready": 2}
 SHOWN_PER_KIND = 200
 AT_ZERO = "Asleep"
 _WOKEN = "the next request starts it"
-FAILED = "(failed "  # an agent's words, see `functions.decisions.adapters.plan`
+FAILED = "(failed "  # beginning of an agent's reason, see `functions.decisions.adapters.plan`
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,19 @@ class ObjectCondition:
     kind: str
     name: str
     state: State
-    reason: str  # one word, in CamelCase
+    reason: str  # one CamelCase word
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """What is known of the fleet now."""
+    """Present state of the fleet, as far as it is known."""
 
-    snapshot: Snapshot | None  # what was published last
-    is_current: bool  # that is the desired revision's
-    problems: tuple[str, ...]  # what was left out of it, and why
+    snapshot: Snapshot | None  # last published snapshot
+    is_current: bool  # the snapshot is the desired revision's
+    problems: tuple[str, ...]  # objects that the snapshot leaves out, with the reason
     held: tuple[str, ...]  # channels that wait for their new version
-    rollouts: tuple[Rollout, ...]  # under way or halted
+    rollouts: tuple[Rollout, ...]  # active or halted
     heartbeats: tuple[Heartbeat, ...]
     now_unix_s: float
 
@@ -57,11 +57,11 @@ class ObservedState:
 @dataclass(frozen=True, slots=True)
 class Conditions:
     counts: Mapping[str, Mapping[State, int]]  # by kind, over all objects
-    listed: tuple[ObjectCondition, ...]  # bounded: what is not ready comes first
+    listed: tuple[ObjectCondition, ...]  # bounded; objects that are not ready come first
 
 
 def conditions(loaded: Loaded, pools: Iterable[ObjectCondition], seen: ObservedState) -> Conditions:
-    """`pools` are the target's own findings, one for each InferenceService."""
+    """Return the conditions of all objects; `pools` are the target's own, one for each InferenceService."""
     entries = {str(model.id): model for model in seen.snapshot.models} if seen.snapshot is not None else {}
     ready: dict[str, list[Heartbeat]] = {}
     for heartbeat in seen.heartbeats:
@@ -85,7 +85,7 @@ def conditions(loaded: Loaded, pools: Iterable[ObjectCondition], seen: ObservedS
 
 
 def _listed(found: list[ObjectCondition]) -> Iterator[ObjectCondition]:
-    """All of them but the tenants that are well, each kind up to its bound."""
+    """Yield all conditions except ready tenants, each kind up to its limit."""
     taken: dict[str, int] = {}
     for condition in sorted(found, key=lambda each: (ORDER[each.state], each.kind, each.name)):
         taken[condition.kind] = taken.get(condition.kind, 0) + 1
@@ -138,7 +138,8 @@ def _model(
 
 
 def _rolling(id_: str, rollouts: list[Rollout]) -> ObjectCondition:
-    """Under way it goes on by itself; what was taken back waits for another version, or for somebody to resume it."""
+    """Return the condition of a model with rollouts: active ones continue by themselves, a halted one waits for
+    another version or for a resume."""
     words = "; ".join(rollout_text(row) for row in rollouts)
     if any(row.state == "rolled_back" for row in rollouts):
         return ObjectCondition("Model", id_, "Stalled", "RolloutHalted", words)
@@ -146,7 +147,7 @@ def _rolling(id_: str, rollouts: list[Rollout]) -> ObjectCondition:
 
 
 def _held(id_: str, flips: str, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]]) -> ObjectCondition:
-    """A channel waits for its new version: a moment as a rule, for ever where no replica can load that."""
+    """Return the condition of a channel that waits for its new version: Stalled if no replica can load that."""
     if entry is None or INCOMING not in entry.channels:
         return ObjectCondition("Model", id_, "Reconciling", "Loading", flips)
     coming = next(version for version in entry.versions if version.name == entry.channels[INCOMING])
@@ -165,7 +166,7 @@ def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
 
 
 def _base(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
-    """By what replicas say that they have loaded; those that do not say count as what is declared."""
+    """Count the loaded weights as replicas report them; replicas without a report count as declared."""
     names = {version.digest: version.name for version in entry.versions}
     loaded = [Digest(each.weights_digest) for each in replicas if each.weights_digest]
     others = [digest for digest in loaded if digest not in names]
@@ -178,7 +179,7 @@ def _base(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
 
 
 def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
-    """Ready when what its default channel names is loaded on every ready replica."""
+    """Return Ready if the default channel's version is loaded on every ready replica."""
     versions = {version.name: version for version in entry.versions}
     default = entry.channels.get(DEFAULT_CHANNEL) or next(iter(entry.channels.values()), None)
     version = versions[default] if default is not None else entry.versions[0]
@@ -196,14 +197,14 @@ def _why_not(version: VersionEntry, replicas: list[Heartbeat]) -> str:
 
 
 def _about(id_: str, problems: Iterable[str]) -> str:
-    """The first problem that names this model."""
+    """Return the first problem that names this model."""
     return next((p for p in problems if f" {id_} " in p or f" {id_}@" in p or f" {id_}:" in p), "")
 
 
-# Conditions of pools on one machine: one for each pool that is declared, or still being removed.
+# Conditions of pools on one machine: one for each pool that is declared or still being removed.
 
 
-GIVEN_UP_AFTER_FAILURES = 3  # it goes on being tried, but by itself it will hardly get well
+GIVEN_UP_AFTER_FAILURES = 3  # failures after which success is unlikely; retries continue
 
 
 def pool_conditions(loaded: Loaded, wanted: DesiredFleet, instances: Iterable[Instance]) -> list[ObjectCondition]:

@@ -1,7 +1,7 @@
-"""Orders of the control channel: what each does, in a few lines. Messages come back as they are shown to people.
+"""Orders of the control channel and their answers. Messages are returned as people see them.
 
 {"do": "status"} | {"do": "stop"} | {"do": "restart", "name": …} | {"do": "configure", "engine": …, "replicas": …}
-{"do": "clear", "name": …}      the error of a replica's accelerator: it was looked after
+{"do": "clear", "name": …}      clear the error of a replica's accelerator after an operator has checked it
 {"do": "suspend", "reason": …} | {"do": "resume"} | {"do": "reconcile"}
 {"do": "review", "updates": …, "options": …, "objects": …}      from the repository's pre-receive hook
 {"do": "follow", "updates": …, "wait_s": …}                     from its post-receive hook
@@ -34,7 +34,7 @@ from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.controller.status import describe
 from functions.fleet.tasks import Supervised
 
-# Outcome of a push in one or two lines for the pusher. Pure.
+# Outcome of a push in a few lines for the pusher. Pure.
 
 
 SHOWN_PROBLEMS = 5
@@ -43,7 +43,8 @@ SHOWN_PROBLEMS = 5
 def follow_words(
     following: BranchFollower, publication: PublishOutcome, *, live: bool, epoch: int, took_s: float
 ) -> list[str]:
-    """`live`: the gateway has this revision's snapshot, `took_s` after the push was accepted, but for what is held."""
+    """Return the lines for the pusher. `live`: the gateway has this revision's snapshot, except held channels,
+    `took_s` after the push was accepted."""
     if following.suspended:
         return ["accepted; the fleet is suspended, so nothing changes until `shoal resume`"]
     held = publication.held[:SHOWN_PROBLEMS]
@@ -59,8 +60,8 @@ def follow_words(
 
 
 FOLLOW_MAX_S = 30.0
-FOLLOW_POLL_S = 0.05  # a publication that holds something back is no news of the branch
-ASKED_FOR_S = 3.0  # status is asked for again and again, by people who wait
+FOLLOW_POLL_S = 0.05  # a publication with held channels does not notify the follower
+ASKED_FOR_S = 3.0  # limit for `status`, which waiting people request repeatedly
 REASON_MAX_CHARS = 300
 
 
@@ -98,7 +99,7 @@ class Orders:
         self._tasks = tasks
         self._stopped = stopped
         self._gateway = GatewayEpoch(lambda: reconciler.context().ports.gateway_metrics)
-        self._operation = ""  # what is being done, or how the last one ended
+        self._operation = ""  # running operation, or the result of the last one
         self._busy = False
 
     async def close(self) -> None:
@@ -226,7 +227,7 @@ class Orders:
         return verdict_to(verdict)
 
     async def _follow(self, order: dict[str, Any]) -> dict[str, Any]:
-        """The branch moved: look at once, and tell the pusher when gateways have it."""
+        """Read the moved branch now, and report to the pusher when gateways have it."""
         began_s = asyncio.get_running_loop().time()
         wait_s = order.get("wait_s")
         limit_s = float(wait_s) if isinstance(wait_s, (int, float)) and 0 <= wait_s <= FOLLOW_MAX_S else 0.0
@@ -242,7 +243,7 @@ class Orders:
         held_before = frozenset(self._publication.last.held)
 
         def published() -> bool:
-            """What was waiting before this push is not waited for."""
+            """Return True once the revision is published; channels held before this push are not waited for."""
             desired, last = following.desired, self._publication.last
             if following.suspended or desired is None or desired.revision != revision:
                 return following.suspended

@@ -1,10 +1,10 @@
-"""The controller process: puts the parts together, takes over what runs, then reconciles until told to stop.
+"""The controller process: combines the parts, adopts running processes, then reconciles until it is stopped.
 
-Start, in order: 1. the lock (one controller per state directory), 2. what is wanted, 3. what an earlier controller
-left: keep what fits what is wanted now or was wanted then, end the rest, 4. are our ports free, 5. supervise, follow
-the branch, publish, answer the control channel.
+Order of a start: 1. take the lock (one controller per state directory), 2. read the desired revision, 3. adopt
+processes of an earlier controller that fit the desired or the last applied revision, and end the others, 4. check
+that the ports are free, 5. supervise, follow the branch, publish, and answer the control channel.
 
-Law: SIGTERM and SIGKILL end the controller only; the fleet goes on. `stop` on the control channel ends the fleet.
+SIGTERM and SIGKILL end only the controller; the fleet continues. `stop` on the control channel ends the fleet.
 """
 
 import asyncio
@@ -56,13 +56,13 @@ from functions.fleet.tasks import Supervised
 from functions.telemetry.otlp_sender import sender_of
 
 S3_WAIT_S = 60.0
-PUBLISHED_WAIT_S = 20.0  # for a removed pool: longer, and it is drained although gateways still know it
+PUBLISHED_WAIT_S = 20.0  # longest wait for a removed pool; then it is drained although gateways still know it
 
 _log = logging.getLogger(__name__)
 
 
 class NothingToRun(Exception):
-    """The branch holds nothing usable and never did; what runs is left alone. Repair it, then start again."""
+    """The branch has nothing usable and never had; running processes are left alone. Repair it, then start again."""
 
 
 class Controller:
@@ -147,7 +147,8 @@ class Controller:
         )
 
     async def run(self) -> None:
-        """Until stopped or signalled; LockTaken, PortsTaken, NothingToRun and BinaryMissing before anything starts."""
+        """Run until stopped or signalled. Before anything starts, LockTaken, PortsTaken, NothingToRun or
+        BinaryMissing may be raised."""
         self._layout.make()
         async with AsyncExitStack() as stack:
             stack.enter_context(lock_held(self._layout.controller_lock))
@@ -174,7 +175,7 @@ class Controller:
             await self._stopped.wait()
 
     async def _candidates(self, slots: dict[str, int]) -> list[dict[str, ProcessSpec]]:
-        """The specs that what runs may have been started with: what is wanted now first, then what was applied last."""
+        """Return the specs that running processes may have: those desired now first, then those applied last."""
         desired = self._following.desired
         if desired is None:
             branch = self._following.branch
@@ -223,7 +224,7 @@ class Controller:
         tasks.forever("branch's word", self._tell_branch)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
-        """Hand each desired revision to the processes."""
+        """Pass each desired revision to the processes."""
         while True:
             await changed.wait()
             changed.clear()
@@ -233,7 +234,7 @@ class Controller:
                 self._scaling.obey(desired.revision, desired.loaded)
 
     async def _tell_branch(self) -> None:
-        """Whoever has the console open sees what is followed, what runs, and what was refused."""
+        """Report to the console what is followed, running and refused."""
         word = BranchWord(self._source.registry)
         announcer = Announcer(self._otlp) if self._otlp is not None else None
         while True:
@@ -244,17 +245,18 @@ class Controller:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:
-        """The registry's rows are others: what is published may be, too. First only the channels: what takes a version
-        back waits for nothing that is being published besides."""
+        """Publish when the registry's rows change: first the channels only, so that a rollback waits for no other
+        publication."""
         while True:
             await self._rows_changed.wait()
             self._rows_changed.clear()
-            with contextlib.suppress(ArtifactError, OSError):  # where there is no publisher, `_publish` says why
+            with contextlib.suppress(ArtifactError, OSError):  # if there is no publisher, `_publish` reports why
                 await (await self._source.publisher()).follow_rows()
             changed.set()
 
     async def _publish(self) -> PublishOutcome:
-        """Suspended, the branch is not followed; what the registry decides (a rollout that is taken back) still is."""
+        """Publish the desired revision. If suspended, only the registry's decisions (such as a rollback) are
+        published."""
         desired, following, last = self._following.desired, self._following, self._publication.last
         book = self._source.rows.book
         is_published = desired is not None and last.revision == desired.revision and self._published_book is book
@@ -273,17 +275,18 @@ class Controller:
             following.failed(desired.revision, outcome.message)
         return outcome
 
-    # -- what the parts ask of each other -----------------------------------------------------------------------------
+    # -- callbacks of the parts
+    # --------------------------------------------------------------------------------------------
 
     def _check(self, loaded: Loaded) -> tuple[Problem, ...]:
         return unusable(loaded, self._reconciler.wanted.target)
 
     def _published_for_rows(self) -> Snapshot | None:
-        """What the registry holds; None while its rows say more than is published: a rollout that has just ended."""
+        """Return the registry's snapshot; None while its rows are newer, for example after a rollout has just ended."""
         return self._publication.snapshot if self._published_book is self._source.rows.book else None
 
     def _may_surge(self, pool: Pool) -> bool:
-        """Whether settings, YAML, ports, memory and accelerators allow one replica more of it."""
+        """Return True if settings, YAML, ports, memory and accelerators allow one more replica of the pool."""
         wanted = self._reconciler.wanted
         declared = any(each.name == pool.name and each.may_surge for each in self._reconciler.declared)
         has_port = (

@@ -1,4 +1,4 @@
-"""Status of the controller and its fleet: plain values for the control channel, and so for people."""
+"""Status of the controller and its fleet as plain values, for the control channel and for people."""
 
 import time
 from dataclasses import asdict
@@ -136,6 +136,6 @@ def _process(instance: Instance, layout: StateLayout, supervisor: Supervisor) ->
 
 
 def _all_ready(instances: list[Instance]) -> bool:
-    """Every process of the present generation is ready; one that is being drained does not count."""
+    """Return True if every process of the present generation is ready; draining ones do not count."""
     serving = [instance for instance in instances if instance.state.phase != "draining"]
     return bool(serving) and all(instance.state.phase == "ready" for instance in serving)
