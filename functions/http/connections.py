@@ -6,7 +6,7 @@
 At the limit, a new connection replaces the stranger that has been idle longest, else the known connection that has
 been idle longest. If every connection has a request under way, the new one is rejected. A client that opens many
 connections and sends little therefore loses only its own. A normal client sends its head immediately and is closed
-last (worked example: test_strangers_who_say_little_keep_nobody_out).
+last (worked example: test_unknown_connections_at_the_limit_never_exclude_new_ones).
 
 `most_per_address` limits one address (0: no limit, the default). Behind an ingress, a load balancer or NAT all
 clients share a few addresses, and such a limit would apply to all of them together. An IPv6 /64 counts as one
