@@ -43,8 +43,6 @@ class ObjectCondition:
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """Present state of the fleet, as far as it is known."""
-
     snapshot: Snapshot | None  # last published snapshot
     is_current: bool  # the snapshot is the desired revision's
     problems: tuple[str, ...]  # objects that the snapshot leaves out, with the reason

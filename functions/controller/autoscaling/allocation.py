@@ -147,8 +147,6 @@ def _give(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Ma
 
 @dataclass(frozen=True, slots=True)
 class RoleOrder:
-    """New role of one replica, and the address of its agent."""
-
     replica_id: str
     host: str
     port: int

@@ -58,7 +58,7 @@ class RoleNotifier:
             return f"{order.replica_id}: {url}: {str(error) or type(error).__name__}"
         if answer.status_code != 200:
             return f"{order.replica_id}: {url} answered {answer.status_code}: {answer.text[:200]}"
-        _log.info("%s is told: %s", order.replica_id, "warm" if order.standby else "serve")
+        _log.info("%s: role sent: %s", order.replica_id, "warm" if order.standby else "serve")
         return ""
 
     async def _post(self, url: str, order: RoleOrder, secret: str) -> httpx.Response:
@@ -76,7 +76,7 @@ class PoolsClient:
     async def report(self) -> PoolReport:
         response = await self._registry.send("GET", REPORT_PATH, timeout=_TIMEOUT)
         if len(response.content) > REPORT_MAX_BYTES:
-            raise RegistryUnavailable(f"{REPORT_PATH} answers with {len(response.content)} bytes")
+            raise RegistryUnavailable(f"{REPORT_PATH} answered with {len(response.content)} bytes")
         try:
             return msgspec.json.decode(response.content, type=PoolReport)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -164,7 +164,7 @@ class Forecasts:
             replace_file(self._path, msgspec.json.encode(_KeptForecasts(VERSION, METHODS, pools)))
         except OSError as error:
             _log.warning(
-                "%s: forecasts are not kept: %s; a controller that starts again learns anew", self._path, error
+                "%s: forecasts cannot be stored: %s; after a restart they start anew", self._path, error
             )
 
 
@@ -176,13 +176,13 @@ def _read_forecasts(path: Path) -> dict[str, Memory]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:  # msgspec's errors and Unicode's are ValueErrors
-        _log.warning("%s: the forecasts are learnt anew: %s", path, error)
+        _log.warning("%s: the stored forecasts are unusable, so forecasts start anew: %s", path, error)
         return {}
 
 
 def _decoded(content: bytes) -> dict[str, Memory]:
     if len(content) > FORECASTS_MAX_BYTES:
-        raise ValueError(f"over {MAX_BYTES} bytes")
+        raise ValueError(f"over {FORECASTS_MAX_BYTES} bytes")
     head = msgspec.json.decode(content, type=_Version)
     if (head.version, head.methods) != (VERSION, METHODS):
         raise ValueError(f"version {head.version} with {', '.join(head.methods) or 'no methods'}, not {VERSION}")
@@ -209,7 +209,6 @@ class _KeptSizes(msgspec.Struct, frozen=True):
 
 
 def read_sizes(path: Path) -> dict[str, Allocation]:
-    """Return the allocations by pool."""
     try:
         return {name: Allocation(pool.count, frozenset(pool.standby)) for name, pool in _read(path).pools.items()}
     except ValueError:

@@ -54,7 +54,7 @@ from functions.fleet.pool_board import PoolReport
 
 PASS_INTERVAL_S = 1.0
 TELL_REGISTRY_EVERY_S = 10.0
-_ONE_AT_A_TIME = "another engine is starting: what it needs of the memory is not known yet"
+_ONE_AT_A_TIME = "another engine is starting, and the memory that it needs is not known yet"
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,6 @@ class LocalScaling:
             self._changed.set()
 
     def shown(self) -> list[PoolSize]:
-        """Return the sizes by pool, for people."""
         operators = self._reconciler.wanted.target.replicas
         return [
             PoolSize.of(
@@ -170,9 +169,9 @@ class LocalScaling:
         try:
             report = await (await self._source.pools_client()).report()
         except (RegistryUnavailable, RegistryRefused, EpochTaken, OSError) as error:
-            self._trouble = f"the registry does not tell of the pools: {error}"
+            self._trouble = f"the registry sends no report of the pools: {error}"
             return None
-        self._trouble = "" if report.bus_connected else "the registry hears no replica: the bus is away"
+        self._trouble = "" if report.bus_connected else "the registry receives no heartbeats: the bus is unavailable"
         return report
 
     def _slots_in_use(self, report: PoolReport | None) -> dict[str, SlotsInUse]:
@@ -208,7 +207,7 @@ class LocalScaling:
             if why := in_words(demands[name], may_have, pool, self._slots()):
                 self._held[name] = why
             if then.count < allocation.count and not self._reconciler.wanted.settled:
-                then, self._held[name] = allocation, "replicas are still coming or going"
+                then, self._held[name] = allocation, "replicas are still starting or draining"
             elif then.count > allocation.count and may_grow:
                 then, self._held[name] = then.up_to(allocation.count), may_grow
             elif then.count > allocation.count and self._is_small():
@@ -245,7 +244,7 @@ class LocalScaling:
         if any(i.state.phase in ("pending", "starting") for i in engines):
             return _ONE_AT_A_TIME
         if not has_memory(i.state.pid for i in engines if i.state.pid is not None):
-            return "this machine's memory has no room for another engine"
+            return "this machine has too little free memory for another engine"
         return ""
 
     def _is_small(self) -> bool:

@@ -41,8 +41,6 @@ MAX_STARTING = 1000  # replicas of one pool whose start is timed
 
 @dataclass(frozen=True, slots=True)
 class DesiredSize:
-    """Desired size of a pool, and the reason."""
-
     replicas: int  # serving replicas, including those that still start
     warm: int
     cause: str  # one of a few words, used as a metric's label
@@ -258,7 +256,7 @@ class PoolSize:
         cls, pool: str, allocation: Allocation, wanted: DesiredSize | None, operators: int | None, held: str
     ) -> "PoolSize":
         if operators is not None:
-            held = f"--replicas {operators} goes before the autoscaler"
+            held = f"--replicas {operators} overrides the autoscaler"
         return cls(
             pool=pool,
             serving=allocation.serving,

@@ -67,8 +67,6 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """State of a pool's utilization between two observations."""
-
     alone_tokens_per_s: float = 0.0  # rate of a single stream; 0: unknown
     utilization_ratio: float | None = None
     at_s: float | None = None  # time of the utilization

@@ -149,11 +149,11 @@ def ending(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
 def in_words(demand: SlotDemand, allotment: SlotAllotment, pool: SlotsInUse, slots: int) -> str:
     """Return why a pool has fewer replicas than it should; "" if it has not."""
     if allotment.serving < demand.serving and len(pool.asleep) > allotment.wake:
-        return f"a warm replica sleeps, and is woken when one of the {_PLACES.format(slots)}"
+        return f"a warm replica stays asleep until {_PLACES.format(slots)}"
     if allotment.serving == demand.serving and allotment.warm < demand.warm and pool.sleeps:
-        return f"a warm replica is loaded, one at a time, when one of the {_PLACES.format(slots)}"
+        return f"warm replicas are loaded one at a time; the next waits until {_PLACES.format(slots)}"
     if len(pool.allocation.standby) > allotment.warm and _is_kept_by_the_last(pool, allotment):
-        return f"a warm replica too many sleeps, and is woken to end another when one of the {_PLACES.format(slots)}"
+        return f"one warm replica too many: it sleeps, and replaces the last replica only when {_PLACES.format(slots)}"
     if (allotment.serving, allotment.warm) == (demand.serving, demand.warm):
         return ""
     return f"this machine runs {slots} engines at most (SHOAL_MAX_ENGINES)"
@@ -165,4 +165,4 @@ def _is_kept_by_the_last(pool: SlotsInUse, allotment: SlotAllotment) -> bool:
     return last not in pool.allocation.standby and bool(pool.asleep) and not pool.awake and not allotment.wake
 
 
-_PLACES = "{} engines that may be awake on this machine makes room (SHOAL_MAX_ENGINES)"
+_PLACES = "one of this machine's {} slots for awake engines is free (SHOAL_MAX_ENGINES)"

@@ -34,8 +34,6 @@ Check = Callable[[Loaded], tuple[Problem, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DesiredRevision:
-    """The revision that the fleet should have."""
-
     revision: str
     message: str
     loaded: Loaded

@@ -20,8 +20,6 @@ Result = Literal["applied", "refused", "superseded", "failed"]
 
 
 class FormerRevision(msgspec.Struct, frozen=True):
-    """Result of one revision."""
-
     revision: str
     message: str  # commit message
     result: Result

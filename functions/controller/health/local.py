@@ -72,7 +72,7 @@ class LocalHealth:
         try:
             client = await self._source.pools_client()
         except OSError as error:
-            _log.debug("verdicts wait for the registry's credentials: %s", error)
+            _log.debug("verdicts are not sent yet: the registry's credentials cannot be read: %s", error)
             return
         await self._notifier.notify(client, verdicts)
 
@@ -80,13 +80,13 @@ class LocalHealth:
         """Clear the error of an accelerator that an operator has checked; return a message. Raises NoFault."""
         faulty = sorted(each.parent.name for each in self._layout.accelerator_fault_files())
         if replica_id not in faulty:
-            raise NoFault(f"{replica_id} is not out for its accelerator; those that are: {', '.join(faulty) or 'none'}")
+            raise NoFault(f"{replica_id} has no accelerator fault; replicas with one: {', '.join(faulty) or 'none'}")
         self._layout.accelerator_fault_file(replica_id).unlink(missing_ok=True)
-        _log.warning("%s: the error of its accelerator was cleared", replica_id)
-        return f"{replica_id} takes requests again as soon as its engine is ready"
+        _log.warning("%s: its accelerator fault was cleared", replica_id)
+        return f"{replica_id} accepts requests again once its engine is ready"
 
     async def _restart(self, replica: SlowReplica) -> None:
         try:
             await self._operations.restart(replica.replica_id)
         except (NoSuchProcess, NotReadyAgain) as error:
-            _log.error("%s was slow and is not back: %s", replica.replica_id, error)
+            _log.error("%s was restarted for being slow and is not ready again: %s", replica.replica_id, error)

@@ -31,7 +31,7 @@ class VerdictNotifier:
             await registry.put_verdicts(verdicts)
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
             if str(error) != self._trouble:
-                _log.warning("verdicts about replicas and nodes cannot be told: %s", error)
+                _log.warning("verdicts about replicas and nodes cannot be sent: %s", error)
             self._trouble = str(error)
             return
         self._told, self._told_s, self._trouble = verdicts, now_s, ""

@@ -54,8 +54,6 @@ class FaultyReplica:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Result of judging one report."""
-
     restart: tuple[SlowReplica, ...] = ()
     faulty: tuple[FaultyReplica, ...] = ()
     troubles: tuple[ReplicaTrouble, ...] = ()
@@ -95,7 +93,7 @@ class FleetHealth:
         seen = next(each for each in state.ready if each.replica_id == replica.replica_id)
         self._pools[replica.pool] = record_restart(watch, seen, self._clock()), state
         self.slow_restarts[replica.pool] += 1
-        _log.warning("%s: %s is drained and started again: %s", replica.pool, replica.replica_id, replica.why)
+        _log.warning("%s: %s is drained and restarted: %s", replica.pool, replica.replica_id, replica.why)
 
     def _slow(self, present: Sequence[ReplicaReport], sums: Mapping[str, PoolSum]) -> dict[PoolName, Verdict]:
         now_s, now_unix_s = self._clock(), self._wall_clock()
@@ -134,7 +132,7 @@ class FleetHealth:
             if self._said.get(subject) != words:
                 _log.warning("%s%s", words, f": {suspected[subject]} replicas" if subject in suspected else "")
         for subject in self._said.keys() - now.keys():
-            _log.info("%s: over", subject)
+            _log.info("%s: resolved", subject)
         self._said = now
 
 

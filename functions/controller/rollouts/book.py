@@ -23,8 +23,6 @@ MAX_REVOKED = 10_000  # remembered only for the seconds until they are out of th
 
 @dataclass(frozen=True, slots=True)
 class KnownRollout:
-    """Last reported state of one rollout."""
-
     row: Rollout
     seq: int  # the registry's number; 0: an older registry does not send one
 
@@ -142,8 +140,6 @@ def _newest(of_channel: Collection[KnownRollout]) -> KnownRollout:
 
 
 class _Copy(msgspec.Struct, frozen=True):
-    """File format of the book."""
-
     change: int = 0
     lineage: str = ""
     is_known: bool = False

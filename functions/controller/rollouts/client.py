@@ -114,7 +114,6 @@ class RolloutClient:
         return _row(await self._registry.send("POST", path, content=rollout_codec.encode(command)))
 
     async def evidence(self, rollout: RolloutId) -> TrialEvidence:
-        """Return the evidence of the rollout's current trial."""
         response = await self._registry.send("GET", f"{ROLLOUTS_PATH}/{rollout}/evidence")
         try:
             return rollout_evidence.decode(response.content)

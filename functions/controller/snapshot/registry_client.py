@@ -67,8 +67,6 @@ class RegistryState:
 
 @dataclass(frozen=True, slots=True)
 class LastHeartbeat:
-    """Last heartbeat of a replica, and its age."""
-
     heartbeat: Heartbeat
     age_s: float
 
@@ -146,7 +144,6 @@ class RegistryClient:
         await self.send("PUT", content=document)
 
     async def fleet(self) -> tuple[LastHeartbeat, ...]:
-        """Return the last heartbeat of every replica."""
         response = await self.send("GET", FLEET_PATH)
         try:
             replicas: list[dict[str, Any]] = msgspec.json.decode(response.content)["replicas"]

@@ -75,7 +75,7 @@ def _prefixes(policy: Declared[RoutingPolicy], services: Sequence[Declared[Infer
             source = policy.value.spec.prefix.source
             message = (
                 f"found {source}, but {service.value.pool} is started with {NO_PREFIX_CACHING} at {service.source}, so "
-                "that there is nothing to know; take that argument away, or give the pool a policy with source: sent"
+                "its engines have no prefix cache; remove that argument, or give the pool a policy with source: sent"
             )
             yield unobeyed(policy, ("spec", "prefix", "source"), "PrefixCachingOff", message)
 
@@ -90,8 +90,8 @@ def _classifier(policy: Declared[RoutingPolicy], pools: Pools) -> Iterator[Unobe
         if target is not None and target.value.task != otherwise.value.task:
             message = (
                 f"{rule.to} is for {target.value.task} and {classifier.otherwise} for {otherwise.value.task}: requests "
-                f"for {classifier.model} are refused whenever the rules choose the one whose routes they did not use; "
-                "let all of a classifier's pools have one task"
+                f"for {classifier.model} are rejected if the rules choose the pool that does not serve their route; "
+                "give all of a classifier's pools the same task"
             )
             yield unobeyed(policy, ("spec", "classifier", "rules", index, "to"), "ClassifierMixesTasks", message)
 
@@ -107,8 +107,8 @@ def _steps(policy: Declared[RoutingPolicy], pools: Pools) -> Iterator[Unobeyed]:
             source, target = pools.get(step.from_), pools.get(step.to)
             if source is not None and target is not None and source.value.task != target.value.task:
                 message = (
-                    f"{step.from_} is for {source.value.task} and {step.to} for {target.value.task}, so that no "
-                    f"request ever goes there; name a pool for {source.value.task}, or take this step away"
+                    f"{step.from_} is for {source.value.task} and {step.to} for {target.value.task}, so no "
+                    f"request can move there; name a pool for {source.value.task}, or remove this step"
                 )
                 yield unobeyed(policy, ("spec", key, index, "to"), "TasksDiffer", message)
 
@@ -125,8 +125,8 @@ def _rules(policy: Declared[AutoscalingPolicy], pools: Pools) -> Iterator[Unobey
             if metric in never[name]:
                 does = service.value.role or service.value.task
                 message = (
-                    f"found {shown(text)}, but engines that {does} make no tokens one by one: under load "
-                    f"{metric} is not known, and the rule never holds; use queue_seconds or p99_ttft"
+                    f"found {shown(text)}, but engines that {does} produce no tokens one by one, so under "
+                    f"load {metric} is unknown and the rule never holds; use queue_seconds or p99_ttft"
                 )
                 yield unobeyed(policy, ("spec", _KEYS[name], index), "SignalNotMeasured", message)
 
@@ -148,12 +148,12 @@ def _contradiction(task: str, args: tuple[str, ...]) -> str:
         ):
             if value in pools:
                 return (
-                    f"the engine is started with {option} {value}, and no label {TASK_LABEL} says what for: gateways "
-                    f"send it chats, which it refuses; add the label {TASK_LABEL}: embed, classify or score"
+                    f"the engine is started with {option} {value}, but its pool has no label {TASK_LABEL}: gateways "
+                    f"send it chat requests, which it rejects; add the label {TASK_LABEL}: embed, classify or score"
                 )
         return ""
     if runner == "generate":
         return f"the label {TASK_LABEL} says {task}, but the engine is started with --runner generate; use pooling"
     if task != "score" and convert in _POOLING_CONVERSIONS and convert != task:
-        return f"the label {TASK_LABEL} says {task}, but the engine is started with --convert {convert}"
+        return f"the label {TASK_LABEL} says {task}, but the engine is started with --convert {convert}; use {task}"
     return ""

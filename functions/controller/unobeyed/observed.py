@@ -86,8 +86,8 @@ def _without_tokenizer(
         need = lacking.get(("tokenizer", pool))
         if need is not None:
             message = (
-                f"{_of_gateways(need, report)} no tokenizer for {pool} ({need.why}), so that prompts are matched by "
-                "what was sent alone; give gateways that tokenizer (shoal base tokenizer), or write source: sent"
+                f"{_of_gateways(need, report)} no tokenizer for {pool} ({need.why}), so prompts are matched only with "
+                "what was sent; give gateways that tokenizer (shoal base tokenizer), or set source: sent"
             )
             yield unobeyed(policy, ("spec", "prefix", "source"), "TokenizerMissing", message)
 
@@ -97,10 +97,11 @@ def _without_events(policy: Declared[RoutingPolicy], pools: Sequence[str], repor
         ready = [each for each in replicas_of(report, pool) if each.phase == "ready"]
         lacking = sum(each.prefix_events is False for each in ready)
         if lacking:
-            who = f"no replica of {pool} gets" if lacking == len(ready) else f"some replicas of {pool} do not get"
+            none_do = lacking == len(ready)
+            who = f"no replica of {pool} receives" if none_do else f"some replicas of {pool} do not receive"
             message = (
-                f"{who} KV events, so that what their engines cache is not known; start the engine with "
-                "--kv-events-config and its agent with SHOAL_REPLICA_KV_EVENTS_ENDPOINT, or write source: sent"
+                f"{who} KV events, so gateways do not know what their engines cache; start the engine with "
+                "--kv-events-config and its agent with SHOAL_REPLICA_KV_EVENTS_ENDPOINT, or set source: sent"
             )
             yield unobeyed(policy, ("spec", "prefix", "source"), "EventsMissing", message)
 
@@ -115,7 +116,7 @@ def _unheard(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
         for path, pool in _targets(policy.value):
             if pool in wanted and not replicas_of(report, pool):
                 message = (
-                    f"no replica of {pool} is heard of, so that it answers nothing; see why its pods do not come "
+                    f"no replica of {pool} sends heartbeats, so it answers nothing; see why its pods do not start "
                     "(kubectl -n shoal-models describe), or name another pool"
                 )
                 yield unobeyed(policy, path, "PoolNotHeard", message)
@@ -142,8 +143,8 @@ def _secrets(
         need = lacking.get(("tool_secret", f"{name}/{tool.secret}")) if tool.secret is not None else None
         if need is not None:
             message = (
-                f"{_of_gateways(need, report)} no secret {tool.secret} of {name} ({need.why}), so that every call of "
-                f"{tool.name} fails; put it among the gateways' tool secrets, or take it out of the tool"
+                f"{_of_gateways(need, report)} no secret {tool.secret} of {name} ({need.why}), so every call of "
+                f"{tool.name} fails; add it to the gateways' tool secrets, or remove it from the tool"
             )
             yield unobeyed(tenant, ("spec", "tools", index, "secret"), "ToolSecretMissing", message)
 

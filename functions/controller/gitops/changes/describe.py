@@ -199,7 +199,6 @@ def _line(text: str) -> str:
 
 
 def changes_of(present: Loaded | None, candidate: Loaded) -> tuple[Change, ...]:
-    """Return the changes from one configuration to another."""
     return describe(compiled(present, {}) if present is not None else None, compiled(candidate, {}))
 
 
