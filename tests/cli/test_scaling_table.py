@@ -32,7 +32,7 @@ def test_the_number_its_age_and_the_reason() -> None:
 def test_what_holds_it_back_stands_beside_the_reason() -> None:
     wanted = DesiredSize(5, 1, "rule", "a rule", since_unix_s=100.0)
     assert "a rule; no memory" in text_of(shown(wanted, held="no memory"))
-    assert "--replicas 2 goes before the autoscaler" in text_of(shown(wanted, operators=2))
+    assert "--replicas 2 overrides the autoscaler" in text_of(shown(wanted, operators=2))
 
 
 def test_pools_that_nobody_scales_are_not_there() -> None:

@@ -163,9 +163,7 @@ class Forecasts:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, msgspec.json.encode(_KeptForecasts(VERSION, METHODS, pools)))
         except OSError as error:
-            _log.warning(
-                "%s: forecasts cannot be stored: %s; after a restart they start anew", self._path, error
-            )
+            _log.warning("%s: forecasts cannot be stored: %s; after a restart they start anew", self._path, error)
 
 
 def _read_forecasts(path: Path) -> dict[str, Memory]:

@@ -110,9 +110,8 @@ def test_what_is_none_is_told_and_counts_as_empty(
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING, kept.__name__):
         assert Forecasts(path).known == {}
-    assert [record.getMessage().startswith(f"{path}: the forecasts are learnt anew") for record in caplog.records] == [
-        True
-    ]
+    unusable = f"{path}: the stored forecasts are unusable"
+    assert [record.getMessage().startswith(unusable) for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(
@@ -139,10 +138,10 @@ def test_what_cannot_be_is_not_believed(
     (content if key in content else content["pools"][POOL])[key] = value
     path.write_text(json.dumps(content))
     assert Forecasts(path).known == {}
-    assert "learnt anew" in caplog.text
+    assert "forecasts start anew" in caplog.text
 
 
 def test_a_disk_that_takes_nothing_ends_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     Forecasts(tmp_path / "file" / "forecasts.json").keep({POOL: Memory()}, 0.0)
-    assert "are not kept" in caplog.text
+    assert "forecasts cannot be stored" in caplog.text

@@ -29,7 +29,7 @@ async def passes(machine: Machine, heard: PoolReport | None) -> tuple[int, int, 
 async def test_a_warm_one_that_sleeps_leaves_its_slot_to_the_next_that_is_loaded(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(2), Target("sim"), slots=3, args=SLEEPS, warm=2)
     serving, warm, held = await passes(machine, report(*HEARTBEATS))
-    assert (serving, warm) == (2, 1) and held.startswith("a warm replica is loaded, one at a time")
+    assert (serving, warm) == (2, 1) and held.startswith("warm replicas are loaded one at a time")
     assert (await passes(machine, report(*HEARTBEATS, replica(2, "warm"))))[1] == 1, "it is awake, on the last slot"
     heartbeats = (*HEARTBEATS, replica(2, "warm", asleep=True))
     assert await passes(machine, report(*heartbeats)) == (2, 2, "")

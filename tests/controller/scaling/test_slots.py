@@ -108,13 +108,13 @@ def test_why_a_pool_has_less_is_said() -> None:
     pool = seating(replica(0), asleep(1))
     assert in_words(SlotDemand(1, 1), SlotAllotment(1, 1), pool, 3) == ""
     waits = in_words(SlotDemand(2, 1), SlotAllotment(1, 1), pool, 3)
-    assert waits.startswith("a warm replica sleeps, and is woken when one of the 3 engines") and "SHOAL_MAX" in waits
+    assert waits.startswith("a warm replica stays asleep until one of this machine's 3 slots") and "SHOAL_MAX" in waits
     assert in_words(SlotDemand(1, 2), SlotAllotment(1, 1), pool, 3).startswith(
-        "a warm replica is loaded, one at a time, when"
+        "warm replicas are loaded one at a time; the next"
     )
     in_the_middle = seating(replica(0), asleep(1), replica(2), allocation=ONE_AND_ONE_OF_THREE)
     assert in_words(SlotDemand(2, 0), SlotAllotment(2, 0), in_the_middle, 2).startswith(
-        "a warm replica too many sleeps, and is"
+        "one warm replica too many: it sleeps, and"
     )
     assert in_words(SlotDemand(1, 0), SlotAllotment(1, 0), pool, 2) == "", "the last one ends at once"
     assert in_words(SlotDemand(2, 1), SlotAllotment(1, 0), seating(sleeps=False), 3).startswith(

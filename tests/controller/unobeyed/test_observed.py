@@ -50,7 +50,7 @@ def test_engines_without_events() -> None:
     reason = [("routingpolicies/p", "EventsMissing", "spec.prefix.source")]
     assert said(FleetWord(report(events=(False, False))), service("a"), EVENTS) == reason
     (some,) = found(FleetWord(report(events=(False, True))), service("a"), EVENTS)
-    assert some.problem.message.startswith("some replicas of a do not get KV events")
+    assert some.problem.message.startswith("some replicas of a do not receive KV events")
     assert not said(FleetWord(report(events=(True, None))), service("a"), EVENTS), "None: nothing was computed yet"
 
 
