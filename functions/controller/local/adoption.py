@@ -1,13 +1,12 @@
 """Decide which processes of an earlier controller are adopted, and end the others.
 
-A process is adopted if it leads its session and its spec is desired now or was desired a moment ago. The earlier
-controller may have been killed while it changed the fleet from one set of specs to the other. Processes that serve
-are then changed in order, not ended. If several generations of one process are found, all are adopted: a takeover was
-under way, and the new controller finishes it. Every other process of the fleet is ended unless it belongs to the
-session of an adopted leader.
+A process is adopted if it leads its session and its spec is desired now or was desired a moment ago: the earlier
+controller may have been killed while it changed the fleet from one to the other. Processes that serve are then
+changed in order, not ended. Several generations of one process are all adopted, so that the new controller finishes
+the takeover. Every other process is ended unless it belongs to the session of an adopted leader.
 
-The plan is pure. Ending processes blocks, so it is used only where nothing else must run meanwhile: in a controller's
-first second and in `shoal down`.
+The plan is pure. Ending blocks, so it is used only where nothing else must run: in a controller's first second and in
+`shoal down`.
 """
 
 import os
@@ -43,11 +42,8 @@ def plan_adoption(
     ledger: Ledger,
     candidates: Iterable[Mapping[str, ProcessSpec]],
 ) -> AdoptionPlan:
-    """Return which of the `found` processes to adopt and which to end.
-
-    `sessions` has the session leader of each pid. `candidates` are specs by name; the specs that are wanted now come
-    first.
-    """
+    """Return which of the `found` processes to adopt and which to end. `sessions` has the session leader of each pid.
+    `candidates` are specs by name; the specs that are wanted now come first."""
     known = {(name, spec.spec_hash): spec for specs in reversed(list(candidates)) for name, spec in specs.items()}
     everyone = list(found)
     restarts = {entry.name: entry.restarts for entry in ledger.processes}
@@ -70,7 +66,6 @@ KILL_WAIT_S = 10.0
 
 
 def sessions_of(found: Iterable[Found]) -> dict[int, int]:
-    """Return the pid of each process's session leader, by pid."""
     return {process.pid: session_of(process.pid) or 0 for process in found}
 
 
@@ -114,7 +109,6 @@ def _wait(found: list[Found], timeout_s: float) -> None:
 
 
 def _role(found: Found, roles: dict[str, str]) -> str:
-    """Return the role from the ledger, or else from the process name, which begins with the role."""
     name = parse_instance_name(found.name)[0]
     known: tuple[Role, ...] = STOP_ORDER
     return roles.get(name) or next((role for role in known if name == role or name.startswith(role + "-")), "s3")

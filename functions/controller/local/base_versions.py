@@ -83,12 +83,9 @@ def folder_of(base: ModelEntry, version: str) -> str | None:
 def next_folders(
     before: PoolFolders | None, base: ModelEntry, shares: VersionShares, surge: int, *, settled: bool
 ) -> PoolFolders | None:
-    """Return the folders that the pool should have next.
-
-    `settled` means that the replicas match `before`. If the version with the most replicas has no folder on this
-    machine, `before` is returned. The extra replica stays while versions change, and then until all replicas have the
-    winning version.
-    """
+    """Return the folders that the pool should have next. `settled` means that the replicas match `before`. If the
+    version with the most replicas has no folder on this machine, `before` is returned. The extra replica stays while
+    versions change, and then until all replicas have the winning version."""
     main = folder_of(base, shares.main)
     if main is None:
         return before

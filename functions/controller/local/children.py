@@ -85,11 +85,9 @@ def child_environment(spec: ProcessSpec, *, instance: str, fleet: Path, environ:
 
 
 def start_time(pid: int) -> float | None:
-    """Return the start time of a process, or None if there is no such process.
-
-    On Linux this is seconds after boot, read from the kernel. psutil's wall-clock time changes when the clock is set,
-    and the next controller would then recognise no running process.
-    """
+    """Return the start time of a process, or None if there is no such process. On Linux this is seconds after boot,
+    read from the kernel. psutil's wall-clock time changes when the clock is set, and the next controller would then
+    recognise no running process."""
     if PROC.is_dir():
         return _start_time_after_boot(pid)
     try:

@@ -1,8 +1,8 @@
 """Files of the state directory: locks, replacement by rename, and one bounded log per process.
 
 A lock is held through an open descriptor, so the kernel releases it when the last process with that descriptor ends.
-A process writes to the log that was open when it started, so the size is checked only at each start. A process has at
-most two logs of about LOG_MAX_BYTES each, unless one run writes more than that.
+A log's size is checked only when its process starts. A process has at most two logs of about LOG_MAX_BYTES each,
+unless one run writes more.
 """
 
 import fcntl
@@ -61,10 +61,8 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
-    """Write the file by rename: a reader sees the old content or the new content, never a part of it.
-
-    With `durable`, the new content also survives a power cut.
-    """
+    """Write the file by rename: a reader sees the old content or the new content, never a part of it. With `durable`,
+    the new content also survives a power cut."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:

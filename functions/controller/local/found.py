@@ -1,11 +1,8 @@
 """Find the fleet's processes on this machine, including those that this controller did not start.
 
-Three signs identify a process, because each can be missing:
-
-    ledger          pid and start time; missing if the controller was killed between the start and the write
-    environment     the mark; overwritten by programs that set their title, as Valkey and vLLM do. A forked engine has
-                    the mark of the process that it was forked from
-    stdout          goes to one of the fleet's logs
+Each of three signs can be missing: the ledger's pid and start time (if the controller was killed between start and
+write), the mark in the environment (overwritten by programs that set their title, as Valkey and vLLM do; a forked
+engine has the mark of its origin), and standard output, which goes to one of the fleet's logs.
 """
 
 import signal

@@ -88,7 +88,6 @@ def read_ledger(path: Path) -> Ledger:
 
 
 def slots_in(ledger: Ledger) -> dict[str, int]:
-    """Return the slot of each replica."""
     found = ((entry.replica_id, entry.slot) for entry in ledger.processes)
     return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 

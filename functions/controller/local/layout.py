@@ -86,7 +86,6 @@ class StateLayout:
 
     @property
     def drills_dir(self) -> Path:
-        """Reports of drills, which the console lists."""
         return self.root / "drills"
 
     @property
@@ -135,7 +134,6 @@ class StateLayout:
         return self.root / "replica" / replica_id / "simulated-accelerator.json"
 
     def accelerator_fault_files(self) -> list[Path]:
-        """Return the accelerator fault files that exist."""
         return sorted((self.root / "replica").glob("*/accelerator-fault"))
 
     def standby_file(self, replica_id: str) -> Path:
@@ -177,11 +175,9 @@ class StateLayout:
         return (self.home / "secrets" if name in SHARED_SECRETS else self.secrets_dir) / name
 
     def credentials(self, role: str) -> Path:
-        """Return the credentials file of the gateways, the controller or the agents."""
         return self.secret(f"{role}-credentials.json")
 
     def bus_login(self, user: str) -> Path:
-        """Return the bus login file of the gateways, the registry or the agents."""
         return self.secret(f"{user}-bus")
 
     @property

@@ -41,10 +41,8 @@ def prometheus(context: PlanContext) -> ProcessSpec:
 
 
 def ensure_monitoring(layout: StateLayout, ports: PortPlan, scale: float = 1.0) -> None:
-    """Write the configuration and rules of this version, for these ports.
-
-    `scale` is a factor for the alerts' windows and the scrape interval. A running Prometheus applies the files at
-    SIGHUP. Raises ValueError if `scale` is invalid.
+    """Write the configuration and rules of this version, for these ports. `scale` is a factor for the alerts' windows
+    and the scrape interval. A running Prometheus applies the files at SIGHUP. Raises ValueError if `scale` is invalid.
     """
     every_s = max(1, round(SCRAPE_EVERY_S * scale))
     layout.monitoring_dir.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,11 @@
 """Operations in several steps: stop everything, restart one process, or change to another set of specs.
 
-One operation runs at a time. Rules:
-
-* Processes that accept requests stop before those that serve them.
-* Processes are replaced one by one: each must be ready again before the next is touched. If one does not become
-  ready, the rest is not replaced.
-* Before the first engine of a pool is replaced, one extra replica is started if there is room (`surge`). A change
-  that does not work fails there, with nothing drained, and the pool never has fewer replicas than it wants.
-* Processes that do not serve are replaced first. No serving process is touched while another of its pool does not
-  serve.
+One operation runs at a time. Processes that accept requests stop before those that serve them. Processes are replaced
+one by one: each must be ready again before the next is touched, and if one does not become ready, the rest is left.
+Before the first engine of a pool is replaced, one extra replica is started if there is room (`surge`). A change that
+does not work fails there, with nothing drained, and the pool never has fewer replicas than it wants.
+Processes that do not serve are replaced first. No serving process is touched while another of its pool does not
+serve.
 """
 
 import asyncio
@@ -234,12 +231,9 @@ class Operations:
         await self._finish_takeover(self._supervisor.add(spec, newest), older)
 
     async def _finish_takeover(self, newest: Instance, older: list[Instance]) -> None:
-        """Wait for the proof that the newest generation serves; the older ones then finish their requests.
-
-        The proof is that the newest listens at the door (`serving_pid`), or that the older ones have ended, as they
-        do once they are notified and idle. The older ones get no signal, because they could end before the newest has
-        their sockets.
-        """
+        """Wait for the proof that the newest generation serves; the older ones then finish their requests. The proof is
+        that the newest listens at the door (`serving_pid`), or that the older ones have ended, as they do once they are
+        notified and idle. The older ones get no signal, because they could end before the newest has their sockets."""
 
         def serving() -> list[Instance]:
             return [instance for instance in older if instance.state.phase in SERVING]
@@ -290,7 +284,6 @@ class Operations:
             instance.spec = spec
 
     def _instances(self, names: Iterable[str]) -> list[Instance]:
-        """Return the instances with these names, in stop order."""
         wanted = set(names)
         found = [instance for instance in self._supervisor.instances.values() if instance.spec.name in wanted]
         return sorted(found, key=lambda instance: instance.spec.stop_rank)

@@ -41,11 +41,8 @@ ADAPTER_CACHE_MAX_BYTES = 5 * 2**30  # some thousand small adapters; leaves disk
 
 
 def replica_ids(pool: Pool, replicas: int | None) -> list[str]:
-    """Return the ids of the pool's replicas.
-
-    Their number is that of `pool.folders` if versions are assigned, else `replicas` if the operator set it, else the
-    InferenceService's.
-    """
+    """Return the ids of the pool's replicas. Their number is that of `pool.folders` if versions are assigned, else
+    `replicas` if the operator set it, else the InferenceService's."""
     count = replicas if replicas is not None else pool.replicas
     return [f"{pool.name}-{index}" for index in range(len(pool.folders) or count)]
 
@@ -151,11 +148,8 @@ def agent(context: PlanContext, pool: Pool, replica_id: str, slot: int) -> Proce
 
 
 def _kv_events(context: PlanContext, replica_id: str) -> dict[str, object]:
-    """Return the engine's --kv-events-config.
-
-    The endpoints are Unix sockets in a directory that only the owner can enter, because events contain the tenants'
-    cache salts in the clear.
-    """
+    """Return the engine's --kv-events-config. The endpoints are Unix sockets in a directory that only the owner can
+    enter, because events contain the tenants' cache salts in the clear."""
     return {
         "enable_kv_cache_events": True,
         "endpoint": f"ipc://{context.layout.socket(f'kv-{replica_id}.sock')}",
@@ -166,7 +160,6 @@ def _kv_events(context: PlanContext, replica_id: str) -> dict[str, object]:
 def plan_fleet(
     context: PlanContext, pools: Iterable[Pool], target: Target, former_slots: Mapping[str, int]
 ) -> dict[str, ProcessSpec]:
-    """Return all specs by process name."""
     specs = [s3(context), bus(context), registry(context), gateway(context)]
     if context.has_trace_store:
         specs.append(traces(context))

@@ -39,10 +39,8 @@ _Environment = tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ..
 def with_parked(
     context: PlanContext, specs: Iterable[ProcessSpec], templates: Iterable[tuple[Pool, ProcessSpec]], kind: EngineKind
 ) -> list[ProcessSpec]:
-    """Return the specs plus the parked processes that their engines are forked from.
-
-    `templates` has an engine spec of each pool, with or without replicas.
-    """
+    """Return the specs plus the parked processes that their engines are forked from. `templates` has an engine spec of
+    each pool, with or without replicas."""
     names: dict[_Environment, str] = {}
     for pool, template in templates:
         if len(names) < context.parked_engines:

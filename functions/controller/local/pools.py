@@ -45,8 +45,6 @@ def write_target(path: Path, target: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Settings of an InferenceService, without Kubernetes."""
-
     name: str  # label shoal.dev/pool: name of the pool and id of the base model
     replicas: int
     model: str  # directory below the models directory: `pvc://shoal-models/<model>`, or `shoal://<model>`
@@ -117,10 +115,7 @@ def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
 
 def pool_from(service: Declared[InferenceService], minima: Mapping[str, int]) -> Pool | None:
     """Return the pool of a service, or None if the service has no pool label. Raises PoolUnusable if it cannot run
-    here.
-
-    `minima` has the number of replicas that each pool's AutoscalingPolicy starts with.
-    """
+    here. `minima` has the number of replicas that each pool's AutoscalingPolicy starts with."""
     value = service.value
     model = value.spec.predictor.model
     if value.pool is None:

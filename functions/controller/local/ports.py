@@ -83,10 +83,8 @@ class PortPlan:
 
 
 def plan_ports(settings: LocalSettings) -> PortPlan:
-    """Return all ports.
-
-    Worked example (test_ports_follow_the_base): base 8440 puts the gateway on 8443 and engine 1 on 8461.
-    """
+    """Return all ports. Worked example (test_ports_follow_the_base): base 8440 puts the gateway on 8443 and engine 1 on
+    8461."""
     base = settings.port_base
 
     def port(override: int | None, offset: int) -> int:

@@ -26,12 +26,9 @@ class ProbeOutcome:
 
 
 class ProcessProber:
-    """Prober that opens a new connection for each probe.
-
-    A connection pool would keep connections of probes that were cut short while they connected, and a hundred of
-    these exhaust it. On a machine that was overloaded for a while, healthy processes were then killed one after the
-    other (test_probes_that_are_cut_short_leave_nothing_behind).
-    """
+    """Prober that opens a new connection for each probe. A connection pool would keep connections of probes that were
+    cut short while they connected, and a hundred of these exhaust it. On a machine that was overloaded for a while,
+    healthy processes were then killed one after the other (test_probes_that_are_cut_short_leave_nothing_behind)."""
 
     def __init__(self, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s

@@ -45,10 +45,8 @@ class DesiredFleet:
 
 
 class Reconciler:
-    """Changes the processes to the desired fleet. Owned by one event loop.
-
-    `until_published` waits until the data plane knows that a pool is removed; only then is the pool drained.
-    """
+    """Changes the processes to the desired fleet. Owned by one event loop. `until_published` waits until the data plane
+    knows that a pool is removed; only then is the pool drained."""
 
     def __init__(
         self,
@@ -93,10 +91,8 @@ class Reconciler:
             self._begin()
 
     def divide(self, folders: Mapping[str, FoldersByNumber], known: Mapping[str, frozenset[str]]) -> None:
-        """Set the version of its base that each replica of a pool is started from.
-
-        `known` has all folders that a pool's replicas may run from.
-        """
+        """Set the version of its base that each replica of a pool is started from. `known` has all folders that a
+        pool's replicas may run from."""
         self._folders, self._known_folders = dict(folders), dict(known)
         counted = self._counted(self.declared)
         if counted != self.wanted.pools:
@@ -122,11 +118,9 @@ class Reconciler:
     def candidates(
         self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None
     ) -> list[dict[str, ProcessSpec]]:
-        """Return all specs that a running process may be adopted with, the desired `specs` first.
-
-        The others are one extra replica of each pool, in case an earlier controller was changing it, and every
-        replica that the ledger names, because a replica that serves is drained, not ended.
-        """
+        """Return all specs that a running process may be adopted with, the desired `specs` first. The others are one
+        extra replica of each pool, in case an earlier controller was changing it, and every replica that the ledger
+        names, because a replica that serves is drained, not ended."""
         chosen = self.declared if pools is None else pools
         context, target = self.context(), self.wanted.target
         return [
@@ -144,10 +138,8 @@ class Reconciler:
         return context_from(self._settings, self._layout, models_root(self._layout, self.wanted.target.engine))
 
     async def run(self, supervisor: Supervisor, operations: Operations) -> None:
-        """Reconcile until cancelled: whenever another state is wanted, and again after a stall.
-
-        While paused, only the first pass is made: what ran before a controller's restart runs after it.
-        """
+        """Reconcile until cancelled: whenever another state is wanted, and again after a stall. While paused, only the
+        first pass is made: what ran before a controller's restart runs after it."""
         await self._to_converge.wait()
         self._to_converge.clear()
         await self._converge(supervisor, operations, self._to_converge.is_set)

@@ -17,11 +17,8 @@ class TooManyReplicas(Exception):
 
 def fitting(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: int) -> dict[str, int]:
     """Return how many replicas each pool gets. Replicas that the pools' YAML declares come before further ones in
-    `asked`.
-
-    Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B is added
-    with 4. B gets its 4 and A keeps 16.
-    """
+    `asked`. Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B is
+    added with 4. B gets its 4 and A keeps 16."""
     demands = {name: SlotDemand(asked.get(name, least), least=least) for name, least in declared.items()}
     return {name: demand.serving for name, demand in granted(demands, {}, max_slots).items()}
 
@@ -52,10 +49,8 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """Return the number of usable cores, at least 1.
-
-    `membership` lists the control groups of this process; `cgroups` is the directory where they are mounted.
-    """
+    """Return the number of usable cores, at least 1. `membership` lists the control groups of this process; `cgroups`
+    is the directory where they are mounted."""
     return max(1, int(min(len(os.sched_getaffinity(0)), *_quotas(membership, cgroups))))
 
 

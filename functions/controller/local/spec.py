@@ -48,8 +48,6 @@ Probe = HttpProbe | TcpProbe | PathProbe
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time limits of a process, in seconds."""
-
     start_s: float = 60.0  # time to become ready; then the process is killed and started again
     drain_s: float = 10.0  # from SIGTERM to SIGKILL
     handover_drain_s: float = 660.0  # from the handover to SIGKILL; no other process waits for it

@@ -130,10 +130,8 @@ def _readiness(state: ProcessState, ok: bool, detail: str, now_s: float) -> Proc
 
 
 def _liveness(state: ProcessState, probed: LivenessProbed, now_s: float, timing: Timing) -> Step:
-    """Count failures only after the process was ready in this run; `start_s` limits a slow start.
-
-    Time that the process waited for a processor (`starved_s`) is deducted.
-    """
+    """Count failures only after the process was ready in this run; `start_s` limits a slow start. Time that the process
+    waited for a processor (`starved_s`) is deducted."""
     if state.phase not in ("ready", "unready"):
         return state, ()
     if probed.ok:

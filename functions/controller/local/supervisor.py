@@ -106,7 +106,6 @@ class Supervisor:
         return {name: found.spec for name, found in newest.items() if found is not None and not found.state.removed}
 
     def slots(self) -> dict[str, int]:
-        """Return the slot of each replica, which it keeps."""
         found = ((spec.replica_id, spec.slot) for spec in self.specs().values())
         return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 

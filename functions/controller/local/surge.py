@@ -63,11 +63,9 @@ def one_more_of_each(
 def all_that_had_slots(
     context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int]
 ) -> dict[str, ProcessSpec]:
-    """Return the specs of all replicas of these pools that the ledger names, whatever number is wanted now.
-
-    A replica that the autoscaler added, or that was being drained, may still serve although no record says any more
-    that it was wanted.
-    """
+    """Return the specs of all replicas of these pools that the ledger names, whatever number is wanted now. A replica
+    that the autoscaler added, or that was being drained, may still serve although no record says any more that it was
+    wanted."""
     chosen = tuple(pools)
     numbered = {f"{pool.name}-{number}": pool for pool in chosen for number in range(MAX_SLOTS)}
     specs = fetchers(context, chosen)

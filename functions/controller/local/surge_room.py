@@ -23,17 +23,12 @@ _UTILIZATION = "--gpu-memory-utilization"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Limits of this machine's engines."""
-
     accelerators: tuple[str, ...] = ()  # named as in CUDA_VISIBLE_DEVICES
     max_engines: int | None = None
 
     def no_room(self, pool: Pool, awake: Mapping[str, int], pools: Collection[Pool], kind: EngineKind) -> str:
-        """Return why no extra replica of the pool may start, or "" if one may.
-
-        `awake` counts the engines of each pool that run and do not sleep. An engine of a pool that is no longer
-        declared has a slot too.
-        """
+        """Return why no extra replica of the pool may start, or "" if one may. `awake` counts the engines of each pool
+        that run and do not sleep. An engine of a pool that is no longer declared has a slot too."""
         headrooms = []
         if self.max_engines is not None:
             headrooms.append(Headroom("engines at once (SHOAL_MAX_ENGINES)", self.max_engines, sum(awake.values())))

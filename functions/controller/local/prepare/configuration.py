@@ -73,11 +73,9 @@ def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) 
 
 
 def _begin(repository: Repository, layout: StateLayout, shipped: str, ships: dict[str, bytes]) -> None:
-    """Start `main` at what ships. If there is a former configuration directory, its files replace the shipped files
-    of the same path.
-
-    The other files stay as shipped, because former configurations had no files for the tiers that their tenants name.
-    """
+    """Start `main` at what ships. If there is a former configuration directory, its files replace the shipped files of
+    the same path. The other files stay as shipped, because former configurations had no files for the tiers that their
+    tenants name."""
     files = _former_files(layout.former_config_dir)
     if files:
         repository.commit(BRANCH, ships | files, "The configuration from before there was a repository", parent=shipped)

@@ -114,10 +114,7 @@ def normalized(name: str) -> str:
 
 def remove_half_installed(venv: Path) -> list[str]:
     """Remove what a killed pip leaves: packages without RECORD, which pip writes last, and those set aside for an
-    upgrade.
-
-    Return their names.
-    """
+    upgrade. Return their names."""
     removed = []
     for packages in venv.glob("lib/python*/site-packages"):
         for directory in packages.iterdir():
