@@ -56,7 +56,7 @@ class BranchWord:
         try:
             await (await self._registry()).send("PUT", BRANCH_PATH, content=msgspec.json.encode(report))
         except (RegistryUnavailable, RegistryRefused, EpochTaken, RowMoved, OSError) as error:
-            _log.debug("the registry is told of the branch later: %s", error)
+            _log.debug("the branch report is sent later: %s", error)
             return False
         self._told, self._told_s = report, now_s
         return True

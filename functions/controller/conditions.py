@@ -101,7 +101,7 @@ def _tenant(tenant: Tenant, seen: ObservedState) -> ObjectCondition:
     name, keys = tenant.metadata.name, tenant.spec.keys
     valid = [key for key in keys if key.expires is None or expiry_unix_s(key.expires) > seen.now_unix_s]
     if not keys:
-        return ObjectCondition("Tenant", name, "Stalled", "NoKey", "nobody can call as this tenant: it has no key")
+        return ObjectCondition("Tenant", name, "Stalled", "NoKey", "the tenant has no key: add one under spec.keys")
     if not valid:
         return ObjectCondition(
             "Tenant", name, "Stalled", "KeysExpired", "every key has expired: add one under spec.keys"
@@ -218,7 +218,7 @@ def pool_conditions(loaded: Loaded, wanted: DesiredFleet, instances: Iterable[In
     ]
     found += [_removing(name, by_pool[name]) for name in sorted(by_pool.keys() - pools.keys())]
     missing = sorted(pool for pool in declared if pool is not None and pool not in pools)
-    words = "its processes come next"
+    words = "its processes are started next"
     return [
         *found,
         *(ObjectCondition("InferenceService", name, "Reconciling", "NotStarted", words) for name in missing),
@@ -226,7 +226,7 @@ def pool_conditions(loaded: Loaded, wanted: DesiredFleet, instances: Iterable[In
 
 
 def _removing(name: str, instances: list[Instance]) -> ObjectCondition:
-    words = f"{len(instances)} processes are drained, then gone"
+    words = f"{len(instances)} processes are drained, then ended"
     return ObjectCondition("InferenceService", name, "Reconciling", "Removing", words)
 
 

@@ -50,11 +50,11 @@ def follow_words(
     held = publication.held[:SHOWN_PROBLEMS]
     if not live:
         waiting = [f"  {flip}" for flip in held]
-        return ["accepted; it is being applied: `shoal status` shows how far it is, and why", *waiting]
+        return ["accepted and being applied: `shoal status` shows the progress", *waiting]
     desired = following.desired
     lines = [f"live on the gateway as epoch {epoch}, {took_s * 1000:.0f} ms after the push"]
     if desired is not None and not desired.converged:
-        lines.append("processes are being changed: `shoal status` shows how far they are")
+        lines.append("processes are still changing: `shoal status` shows the progress")
     problems = publication.problems[:SHOWN_PROBLEMS]
     return [*lines, *(f"but {words}" for words in (*held, *problems))]
 
@@ -120,7 +120,7 @@ class Orders:
         }
         do = known.get(str(order.get("do")))
         if do is None:
-            raise OrderRefused(f"no such order; there are: {', '.join(known)}")
+            raise OrderRefused(f"unknown order; known orders: {', '.join(known)}")
         return await do(order)
 
     async def _status(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -179,9 +179,9 @@ class Orders:
             asked = {"engine": order.get("engine"), "replicas": order.get("replicas")}
             target = msgspec.convert(asked, Target)
         except msgspec.ValidationError as error:
-            raise OrderRefused(f"not a target: {error}") from error
+            raise OrderRefused(f"invalid target: {error}") from error
         if self._following.suspended and target != self._reconciler.wanted.target:
-            raise OrderRefused("suspended: nothing is changed until `shoal resume`")
+            raise OrderRefused("the fleet is suspended: nothing changes until `shoal resume`")
         write_target(self._layout.target_file, target)
         self._reconciler.retarget(target)
         self._following.reconcile()
@@ -205,13 +205,13 @@ class Orders:
 
     async def _resume(self, _: dict[str, Any]) -> str:
         if not self._following.suspended:
-            raise OrderRefused("nothing is suspended")
+            raise OrderRefused("the fleet is not suspended")
         self._following.resume()
         return "resumed"
 
     async def _reconcile(self, _: dict[str, Any]) -> str:
         if self._following.suspended:
-            raise OrderRefused("suspended: `shoal resume` first")
+            raise OrderRefused("the fleet is suspended: run `shoal resume` first")
         self._following.reconcile()
         return "reconciling"
 

@@ -191,7 +191,7 @@ class Controller:
                 if former.loaded is not None:
                     candidates += self._reconciler.candidates(slots, pools_of(former.loaded))
             except (GitFailed, PoolUnusable) as error:
-                _log.warning("what was applied last cannot be read, so that its processes end at once: %s", error)
+                _log.warning("the last applied revision cannot be read, so its processes end now: %s", error)
         return candidates
 
     def _clear_the_way(self, candidates: list[dict[str, ProcessSpec]], ledger: Ledger) -> AdoptionPlan:
@@ -265,7 +265,7 @@ class Controller:
         try:
             publisher = await self._source.publisher()
         except (ArtifactError, OSError) as error:
-            return PublishOutcome("unavailable", f"the publisher cannot be made: {error}")
+            return PublishOutcome("unavailable", f"the publisher cannot be created: {error}")
         outcome = await publisher.publish(desired.loaded, desired.revision, empty_is_meant=desired.empty_is_meant)
         if outcome.kind in ("published", "unchanged"):
             self._published_book = book

@@ -71,7 +71,7 @@ def test_a_version_without_an_artifact_is_left_out_with_its_channel() -> None:
     assert ([version.name for version in bot.versions], bot.channels) == (["v1"], {"stable": "v1"})
     assert [str(problem).split(": ", 2)[1:] for problem in result.problems] == [
         ["spec.versions[1]", f"acme/bot@v2 is left out: nothing is published at {V2}"],
-        ["spec.channels.next", "acme/bot:next is left out: its version v2 is"],
+        ["spec.channels.next", "acme/bot:next is left out because its version v2 is"],
     ]
     assert all(problem.place.file == "2.yaml" and problem.place.line == 4 for problem in result.problems)
 

@@ -68,7 +68,7 @@ async def test_ignorance_removes_nothing(failure: Callable[[str], Exception]) ->
     store.now_s, store.answers[A] = FRESH_S, failure("no")
     resolved = await store.resolver.resolve([A])
     assert resolved.digests == {A: D1}
-    assert resolved.problems == (f"{A}: no; {D1} stays, as last known",)
+    assert resolved.problems == (f"{A}: no; the last known digest {D1} stays",)
 
 
 async def test_what_was_known_before_the_start_stands_in_but_never_overrules() -> None:

@@ -54,7 +54,7 @@ def push(fleet: Fleet, files: dict[str, str | bytes | None], message: str) -> st
 
 
 # The hook waits for five seconds only.
-LIVE = re.compile(r"live on the gateway as epoch \d+, \d+ ms after the push|accepted; it is being applied")
+LIVE = re.compile(r"live on the gateway as epoch \d+, \d+ ms after the push|accepted and being applied")
 
 
 def object_named(fleet: Fleet, kind: str, name: str) -> dict[str, Any] | None:

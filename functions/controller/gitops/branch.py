@@ -109,7 +109,7 @@ class Branch:
         try:
             observed = await asyncio.to_thread(self.source.at, commit)
         except GitFailed as error:
-            _log.warning("%s, which was good once, cannot be read: %s", name, error)
+            _log.warning("the last good revision %s cannot be read: %s", name, error)
             self.trouble = self.trouble or str(error)
             return None
         return Revision(name, commit, observed.message, observed.loaded) if observed.loaded is not None else None

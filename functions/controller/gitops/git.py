@@ -170,7 +170,7 @@ class Remote:
     def fetch(self, repository: Path, timeout_s: float = FETCH_TIMEOUT_S) -> None:
         """Move the local branch to the remote's tip; raise GitFailed if that is impossible now."""
         if self.url.startswith("-") or any(character.isspace() for character in self.url):
-            raise GitFailed(f"not an address of a repository: {self.url!r}")
+            raise GitFailed(f"not the URL of a repository: {self.url!r}")
         git = Git(repository)
         if not (repository / "HEAD").is_file():
             repository.mkdir(parents=True, exist_ok=True)

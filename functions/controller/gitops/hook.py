@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     hook, repository, python, *channels = arguments
     updates = read_updates(sys.stdin.buffer.read(INPUT_MAX_BYTES + 1))
     if updates is None:
-        return refuse("this push names more references than can be judged")
+        return refuse("this push has more references than can be judged")
     if hook == "post-receive":
         follow(channels, updates)
         return 0
@@ -71,7 +71,7 @@ def ask(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
             line = answers.readline(ANSWER_MAX_BYTES)
     answer = json.loads(line) if line.endswith(b"\n") else {}
     if not answer.get("ok"):
-        say([answer.get("error", "the controller hung up")])
+        say([answer.get("error", "the controller closed the connection")])
         return None
     return answer["result"]
 
@@ -110,7 +110,7 @@ def follow(channels: list[str], updates: list[list[str]]) -> None:
     try:
         told = ask(channels, {"do": "follow", "updates": updates, "wait_s": FOLLOW_S}, FOLLOW_S + 5.0)
     except OSError:
-        say(["no controller runs: the next `shoal up` takes this up"])
+        say(["no controller runs: the next `shoal up` applies this push"])
         return
     if isinstance(told, dict):
         say(told["lines"])

@@ -23,7 +23,7 @@ CONFIG = """\
 # Written by `shoal up`.
 [receive]
 	advertisePushOptions = true
-	denyDeleteCurrent = ignore ; the hook says it in words
+	denyDeleteCurrent = ignore ; the hook explains why
 	fsckObjects = true
 	maxInputSize = 256m
 [transfer]
@@ -86,7 +86,7 @@ class Repository:
         python = shlex.quote(sys.executable)
         words = [name, str(self.path), sys.executable, *map(str, control_sockets)]
         line = f"exec {python} -I -S {shlex.quote(str(Path(hook.__file__)))} {shlex.join(words)}"
-        script = f"#!/bin/sh\n# Written by `shoal up`; what it runs says what it does.\n{line}\n"
+        script = f"#!/bin/sh\n# Written by `shoal up`; the program that it runs is documented in its file.\n{line}\n"
         (self.path / "hooks").mkdir(exist_ok=True)
         replace_file(self.path / "hooks" / name, script.encode(), mode=0o755)
 

@@ -80,9 +80,9 @@ def judge_references(
             refusals += _refusals(update, options, branch, is_ancestor)
             commit = update.new
         elif not update.reference.startswith(("refs/heads/", "refs/tags/")):
-            refusals.append(f"{update.reference} is not for pushing: branches and tags are")
+            refusals.append(f"{update.reference} cannot be pushed; only branches and tags can")
         elif not update.deletes:
-            notes.append(f"{name} is kept, and not deployed: only {branch} is")
+            notes.append(f"{name} is accepted but not deployed; only {branch} is deployed")
     return References(tuple(refusals), tuple(notes), None if refusals else commit)
 
 
@@ -90,18 +90,18 @@ def _refusals(
     update: ReferenceUpdate, options: frozenset[str], branch: str, is_ancestor: Callable[[str, str], bool]
 ) -> list[str]:
     if update.deletes:
-        return [f"{branch} is what the fleet runs: it cannot be deleted. To run less, push a commit that says so"]
+        return [f"{branch} is deployed and cannot be deleted. To run less, push a commit that declares less"]
     if update.creates or ALLOW_REWRITE in options or is_ancestor(update.old, update.new):
         return []
     return [
-        f"the push would take commits out of {branch}'s history: fetch and merge (or revert) instead, "
+        f"the push would remove commits from {branch}'s history: fetch and merge (or revert) instead, "
         f"or push with --force -o {ALLOW_REWRITE}"
     ]
 
 
 SHOWN_CHANGES = 40
 SHOWN_WARNINGS = 10
-ONLY_PROCESSES = "no change to what is offered, but to processes"
+ONLY_PROCESSES = "no change to the snapshot, only to processes"
 
 Describe = Callable[[Loaded | None, Loaded], tuple[str, ...]]
 

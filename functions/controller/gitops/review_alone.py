@@ -53,7 +53,7 @@ def _described(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
     try:
         return changes_in_words(present, candidate)
     except PoolUnusable as error:  # the tip cannot run here, for example because it was pushed for another machine
-        return (f"what changes cannot be told: {error}",)
+        return (f"the changes cannot be described: {error}",)
 
 
 if __name__ == "__main__":

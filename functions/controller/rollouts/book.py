@@ -62,7 +62,7 @@ class Contradiction(Exception):
 def folded(book: Book, page: Changes) -> Book:
     """Return the book after the next page; raise Contradiction if they do not fit together."""
     if book.is_known and page.lineage and book.lineage and page.lineage != book.lineage:
-        raise Contradiction(f"it is another database ({page.lineage}) than the one that is known ({book.lineage})")
+        raise Contradiction(f"it is another database: {page.lineage}, not {book.lineage} as before")
     if page.change < book.change:
         raise Contradiction(f"it is at change {page.change}, and was at {book.change} before: a restored backup?")
     models = {**book.models, **{model.id: model for model in page.models if not model.deleted}}

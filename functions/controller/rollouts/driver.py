@@ -168,7 +168,7 @@ class RolloutDriver:
         try:
             after = await client.post_event(row.id, Command(event, row.lock_version))
         except RowMoved as error:
-            _log.info("somebody was faster: %s", error)
+            _log.info("another writer was faster: %s", error)
             await self._rows.look()
             return
         _log.info("%s %s: %s (%s)", row.id, after.state, verdict.reason, after.model)

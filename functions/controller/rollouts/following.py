@@ -47,7 +47,7 @@ class RowsFollower:
     ) -> None:
         """`copy`: file of the copy, None for no copy. `on_change` is called at each change."""
         self.book = Book()
-        self.trouble = "the registry was not asked yet"
+        self.trouble = "the registry was not queried yet"
         self.contradiction = ""  # reason why the registry is not followed
         self._client = client
         self._copy = copy

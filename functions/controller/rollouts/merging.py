@@ -105,7 +105,7 @@ def _words(tenant: str, beyond: Sequence[ApiEntry], sizes: Mapping[str, int]) ->
     whole = f"{sizes[tenant]} of the {sum(sizes.values())} bytes that were declared through the API are this tenant's"
     return (
         f"{len(beyond)} of {tenant}'s models and keys in the registry are left out ({names}{more}): the snapshot has "
-        f"no room for them, {whole}; delete versions that nobody calls"
+        f"no room for them, {whole}; delete unused versions"
     )
 
 
@@ -214,8 +214,8 @@ def held_back(candidate: Snapshot, published: Snapshot | None, book: Book) -> tu
 
 def _change_of_versions(served: ApiModel, declared: ModelEntry) -> str:
     """Return what the declaration would change of the served versions; empty if nothing."""
-    mend = f"declare what is served, or delete it through the API (DELETE /v1/models/{served.id})"
-    rule = "versions do not change, so what the API serves stays"
+    mend = f"declare the served versions, or delete them through the API (DELETE /v1/models/{served.id})"
+    rule = "versions never change, so the API's model stays"
     if served.versions and served.base != declared.pool:
         return f"{served.id} is an adapter of {served.base} in the API and of {declared.pool} here: {rule}; {mend}"
     digests = {version.name: version.digest for version in declared.versions}

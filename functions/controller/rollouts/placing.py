@@ -83,10 +83,10 @@ async def _carry_out(commands: Iterable[Command], rows: RowsFollower, client: Ro
             else:
                 row = await client.post_event(command.rollout, EventCommand(command.event, command.lock_version))
         except RowMoved as error:
-            _log.info("decided anew: %s", error)
+            _log.info("a rollout command is decided again: %s", error)
             moved = await rows.look() or moved
         except (RegistryUnavailable, RegistryRefused) as error:
-            _log.warning("the registry did not take it, so nothing flips: %s", error)
+            _log.warning("the registry did not accept a rollout command, so its channel does not move: %s", error)
         else:
             answers.append(row)
     await rows.received(*answers)

@@ -273,5 +273,5 @@ def _channels(
         if version in versions:
             yield channel, version
         else:
-            message = f"{spec.id}:{channel} is left out: its version {version} is"
+            message = f"{spec.id}:{channel} is left out because its version {version} is"
             problems.append(declared.problem(["spec", "channels", channel], message))

@@ -150,7 +150,7 @@ class SnapshotSource:
         except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
             return str(error)
         except OSError as error:
-            return f"the registry cannot be asked: {error}"
+            return f"the registry cannot be reached: {error}"
 
     async def registry(self) -> RegistryClient:
         context = self._context()

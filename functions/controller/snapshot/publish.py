@@ -147,7 +147,7 @@ class Publisher:
                 last = str(error)
             if attempt < ATTEMPTS:
                 await self._sleep(delay_s(attempt, BACKOFF))
-        return PublishOutcome("unavailable", f"the registry took nothing in {ATTEMPTS} attempts: {last}")
+        return PublishOutcome("unavailable", f"the registry accepted nothing in {ATTEMPTS} attempts: {last}")
 
     async def _publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         async with self._lock:
@@ -197,7 +197,7 @@ class Publisher:
             return PublishOutcome("unchanged", "there are no rows")
         await self._rows.make_sure()
         if self._rows.trouble:
-            return PublishOutcome("unavailable", f"where rollouts are is not known: {self._rows.trouble}")
+            return PublishOutcome("unavailable", f"the progress of rollouts is unknown: {self._rows.trouble}")
         async with self._lock:
             state = await self._registry.state()
             await self._learn_the_past(state)
@@ -213,7 +213,7 @@ class Publisher:
                 return PublishOutcome("unchanged", message, state.epoch, state.snapshot_hash, held=held)
             await self._registry.put(content, self._past if self._past_hash == state.snapshot_hash else None)
             self._past, self._past_hash = content, content.content_hash
-        message = f"published epoch {later.epoch}: channels are where their rollouts are, revoked keys are out"
+        message = f"published epoch {later.epoch}: channels follow their rollouts, revoked keys are removed"
         return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
 
     async def _place(self, compiled: Compiled, loaded: Loaded) -> Placed:
@@ -256,6 +256,6 @@ def _digests_in(snapshot: Snapshot) -> dict[str, Digest]:
 
 
 def _counts(snapshot: Snapshot, problems: int) -> str:
-    left_out = f"; {problems} thing(s) left out" if problems else ""
+    left_out = f"; {problems} object(s) left out" if problems else ""
     models = sum(1 for model in snapshot.models if model.versions)
     return f"{len(snapshot.tenants)} tenants, {models} models, {len(snapshot.pools)} pools{left_out}"

@@ -137,7 +137,7 @@ class RegistryClient:
                 await self.send("PUT", content=delta)
                 return
             except _BaseUnknown:
-                _log.info("the registry does not hold the base any more; it gets the whole snapshot")
+                _log.info("the registry no longer has the base, so the whole snapshot is sent")
         document = await asyncio.to_thread(lambda: b"".join(documents.full_lines(content.snapshot)))
         if len(document) > SNAPSHOT_MAX_BYTES:
             raise RegistryRefused(f"the snapshot has {len(document)} bytes, over the limit of {SNAPSHOT_MAX_BYTES}")

@@ -77,7 +77,7 @@ class Resolver:
     async def _refresh(self, uri: str, round_: _Round, limit: asyncio.Semaphore) -> None:
         async with limit:
             if round_.store_is_away and not uri.startswith(_PVC):
-                self._missed(uri, "not asked: the store does not answer", round_)
+                self._missed(uri, "not read: the store does not answer", round_)
                 return
             try:
                 self._known[uri] = await asyncio.to_thread(self._read, uri)
@@ -89,7 +89,7 @@ class Resolver:
                 self._missed(uri, str(error), round_)
 
     def _missed(self, uri: str, reason: str, round_: _Round) -> None:
-        standing_in = f"; {self._known[uri]} stays, as last known" if uri in self._known else ""
+        standing_in = f"; the last known digest {self._known[uri]} stays" if uri in self._known else ""
         round_.problems.append(f"{uri}: {reason}{standing_in}")
 
     def _is_fresh(self, uri: str) -> bool:

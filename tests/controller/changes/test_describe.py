@@ -199,7 +199,8 @@ def test_a_tools_own_change_is_told_whole_but_short() -> None:
     after = replace(TOOL, timeout_s=2.0, description="d" * 999 + "e", secret="token")
     (change,) = describe(before, replace(WORLD, tenants=(replace(ACME, tools=(after,)),)))
     assert change.words == (
-        f"tenant acme: tool search: description {'d' * 99}… changed further on; tool search: timeout 10 s -> 2 s; "
+        f"tenant acme: tool search: description {'d' * 99}… changed after the shown part; "
+        "tool search: timeout 10 s -> 2 s; "
         "tool search: secret none -> token"
     )
 
@@ -226,7 +227,7 @@ def test_a_field_without_words_of_its_own_is_told_by_its_name_and_unit() -> None
         "grace": "3 s",
         "isSpare": "true",
         "knob": "level 3",
-        "knobs": {"1: as by default", "2: level 2"},
+        "knobs": {"1: all defaults", "2: level 2"},
         "tool": {"search"},
         "tool search: description": "d" * 1000,
         "tool search: url": "https://tools.acme.example/search",

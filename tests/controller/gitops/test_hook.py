@@ -20,7 +20,7 @@ pytestmark = pytest.mark.servers  # real git processes, dozens of them: too slow
 def test_a_good_push_is_accepted_and_told_that_nobody_applies_it_yet(bench: Bench) -> None:
     pushed = bench.push()
     assert pushed.returncode == 0, pushed.stderr
-    assert "the next `shoal up` takes this up" in pushed.stderr
+    assert "the next `shoal up` applies this push" in pushed.stderr
 
 
 def test_a_bad_push_is_refused_with_place_line_and_caret(bench: Bench) -> None:

@@ -65,7 +65,7 @@ def test_the_same_once_more_changes_nothing() -> None:
 def test_a_push_that_replaces_replicas_is_not_called_no_change() -> None:
     before, after = (load(served(args=f'"--max-model-len=2048", "--seed={seed}"'), base()) for seed in (1, 2))
     headline, *lines = changes_in_words(before, after)
-    assert headline == "no change to what is offered, but to processes"
+    assert headline == "no change to the snapshot, only to processes"
     assert lines == ["pool base: other arguments; its replicas are replaced one at a time, each drained first"]
 
 
@@ -118,11 +118,11 @@ async def test_how_a_push_went(bench: Bench) -> None:
     outcome = PublishOutcome("published", "", epoch=7, problems=(problem,), held=("acme/bot:stable stays v1",))
     told = follow_words(following, outcome, live=True, epoch=7, took_s=0.067)
     assert told[0] == "live on the gateway as epoch 7, 67 ms after the push"
-    assert told[1].startswith("processes are being changed")
+    assert told[1].startswith("processes are still changing")
     assert told[2:] == ["but acme/bot:stable stays v1", f"but {problem}"]
     waiting = follow_words(following, outcome, live=False, epoch=7, took_s=5.0)
     assert waiting == [
-        "accepted; it is being applied: `shoal status` shows how far it is, and why",
+        "accepted and being applied: `shoal status` shows the progress",
         "  acme/bot:stable stays v1",
     ]
     following.suspend("")

@@ -216,7 +216,7 @@ async def test_what_the_api_serves_is_not_changed_by_a_declaration(rig: Rig) -> 
     assert (outcome.kind, outcome.complete) == ("unchanged", False)
     (why,) = outcome.refused
     assert why.startswith(
-        f"5.yaml: acme/api@v1 is {digest('v1')} in the API and {digest('other')} here: versions do not"
+        f"5.yaml: acme/api@v1 is {digest('v1')} in the API and {digest('other')} here: versions never"
     )
     rig.read_digest = digest_of
     changed_to(rig, "v1")

@@ -84,7 +84,7 @@ def _changed(label: str, old: Value, new: Value) -> Iterator[str]:
     elif isinstance(old, Secret) or isinstance(new, Secret):
         yield f"{label} replaced"
     elif shown(old) == shown(new):
-        yield f"{label} {shown(old)} changed further on"
+        yield f"{label} {shown(old)} changed after the shown part"
     else:
         yield f"{label} {shown(old)} -> {shown(new)}{_percent(old, new)}"
 

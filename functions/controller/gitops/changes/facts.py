@@ -189,7 +189,7 @@ def _text(part: Part, *without: str) -> str:
     for label, value in _facts(part, without=without, briefly=True).items():
         text = ", ".join(sorted(value)) if isinstance(value, frozenset) else f"{value}"
         clauses.append(f"{label} {text}")
-    return ", ".join(clauses) or ("" if without else "as by default")
+    return ", ".join(clauses) or ("" if without else "all defaults")
 
 
 def _and(part: Part, *described: str) -> str:
@@ -303,11 +303,11 @@ _FIELDS: Mapping[tuple[type, str], _Field] = {
     (PoolEntry, "dedicated_to"): _Field("dedicated to"),
     (PoolEntry, "model"): _Field(absent="its own"),
     (PoolEntry, "spot"): _Field("spot capacity"),
-    (PoolEntry, "max_adapters"): _Field("adapters in an engine", "not said"),
-    (PoolEntry, "max_lora_rank"): _Field("largest rank", "not said"),
+    (PoolEntry, "max_adapters"): _Field("adapters in an engine", "not set"),
+    (PoolEntry, "max_lora_rank"): _Field("largest rank", "not set"),
     (PoolEntry, "role"): _Field(absent="answers"),
-    (PoolEntry, "kv_bytes_per_token"): _Field("KV bytes per token", "not said"),
-    (PoolEntry, "kv_transfer_bytes_per_s"): _Field("KV transfer bytes/s", "not said", _rate),
+    (PoolEntry, "kv_bytes_per_token"): _Field("KV bytes per token", "not set"),
+    (PoolEntry, "kv_transfer_bytes_per_s"): _Field("KV transfer bytes/s", "not set", _rate),
     (PoolEntry, "kv_host_bytes"): _Field("KV bytes in host memory", "none"),
     (PoolEntry, "kv_reload_bytes_per_s"): _Field("KV reload bytes/s", "learnt", _rate),
     (QuotaLimitsPart, "token_burst_seconds"): _Field(absent="default"),
