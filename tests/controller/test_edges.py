@@ -205,7 +205,7 @@ def test_a_service_of_somebody_else_is_none_of_ours() -> None:
 def test_more_replicas_than_there_are_ports_for_are_refused(target: Target, count: int) -> None:
     texts = [yaml_of({"storageUri": "pvc://shoal-models/m"}, name, replicas=12) for name in ("a", "b")]
     (problem,) = unusable(load_texts((f"{n}.yaml", text.encode()) for n, text in enumerate(texts)), target)
-    assert f"{count} replicas are asked for in all" in problem.message
+    assert f"{count} replicas are declared in all" in problem.message
     assert unusable(load_texts([("0.yaml", texts[0].encode())]), Target()) == ()
 
 

@@ -133,8 +133,8 @@ def test_the_cpu_build_is_taken_where_a_wheel_folder_offers_it(environment: Engi
     assert [title for title, _ in steps] == [
         "Engine environment",
         "Engine: torch, the CPU build",
-        "Engine: vLLM and what it needs",
-        "Engine: checking that it imports",
+        "Engine: vLLM and its dependencies",
+        "Engine: checking its imports",
     ]
     assert all(re.fullmatch(r"\d+ MB downloaded.*, \d+ MB installed", said) for _, said in steps[1:3]), steps
     assert made(environment, tmp_path) == [("Engine environment", "already there")]
@@ -171,7 +171,7 @@ def test_a_half_made_environment_is_completed(environment: EngineEnvironment, tm
     (packages / "vllm-1.0.dist-info").rename(packages / "~llm-1.0.dist-info")
     assert not environment.is_ready()
     (_, said), *_ = made(environment, tmp_path)
-    assert said.startswith("half-made")
+    assert said.startswith("incomplete")
     assert set(MODULES) <= set(installed(environment))
     assert (packages / "gguf.py").is_file()
     assert environment.is_ready()
@@ -208,7 +208,7 @@ def test_too_little_space_is_refused_before_anything_is_made(
     monkeypatch.setattr(engine_environment, "space_short", lambda needs: space_short(needs, free=lambda path: 10**9))
     with pytest.raises(CannotPrepare) as raised:
         made(environment, tmp_path)
-    assert re.search(r"needs \d+\.\d GB in .* which has 1\.0 GB free", str(raised.value))
+    assert re.search(r"needs \d+\.\d GB in .* only 1\.0 GB are free", str(raised.value))
     assert "SHOAL_ENGINE_VENV" in str(raised.value)
     assert not environment.venv.exists()
     assert not (tmp_path / "log").exists(), "pip was not even asked"
@@ -264,13 +264,13 @@ def test_pips_cache_is_where_pip_looks_for_it(environ: dict[str, str], expected:
 
 def test_what_pip_says_is_counted() -> None:
     output = PipOutput()
-    assert output.told(0) == "looking at the index"
+    assert output.told(0) == "querying the index"
     output.read("Collecting torch==2.13.0 (from -r engine-torch.lock.txt (line 2))")
     output.read("Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (526.4 MB)")
     output.read("Using cached https://index.example/packages/nvidia_nccl_cu13-2.29-py3-none-any.whl (1.2 GB)")
     output.read("Downloading six-1.17.0-py2.py3-none-any.whl.metadata (9.0 kB)")
     assert (output.downloaded_bytes, output.cached_bytes) == (526_409_000, 1_200_000_000)
-    assert output.told(0) == "526 MB downloaded and 1.2 GB from pip's cache, with six, which is on its way"
+    assert output.told(0) == "526 MB downloaded and 1.2 GB from pip's cache, now six"
     output.read("Installing collected packages: six, torch")
     assert output.told(2_340_000_000) == "installing, 2.3 GB so far"
 

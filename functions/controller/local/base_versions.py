@@ -65,7 +65,7 @@ def read_folders(path: Path) -> dict[str, PoolFolders]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        _log.warning("%s is not read, so that pools begin with their storageUri: %s", path.name, error)
+        _log.warning("%s cannot be read, so pools start with the version of their storageUri: %s", path.name, error)
         return {}
 
 
@@ -178,4 +178,4 @@ class BaseVersions:
 
 def _in_words(folders: PoolFolders) -> str:
     words = [f"{count} of {folder}" for folder, count in folders.others]
-    return ", ".join(["", *words, *(["one more meanwhile"] if folders.extra else [])])
+    return ", ".join(["", *words, *(["one extra replica until the change is done"] if folders.extra else [])])

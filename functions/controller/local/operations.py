@@ -247,9 +247,9 @@ class Operations:
         if not taken_over():
             for instance in staying:
                 self._supervisor.apply(instance, TakeoverFailed())
-            why = newest.state.reason or "it did not take the sockets over"
+            why = newest.state.reason or "it did not take over the sockets"
             await self._stop([newest], remove=True)
-            raise NotReadyAgain(f"{newest.name} failed ({why}); {staying[0].name} goes on")
+            raise NotReadyAgain(f"{newest.name} failed ({why}); {staying[0].name} continues")
         for instance in staying:
             self._supervisor.apply(instance, HandedOver())
         await self._stop([instance for instance in older if instance not in staying], remove=True)
@@ -297,5 +297,5 @@ class Operations:
             return [name]
         of_replica = [i.spec.name for i in instances if i.spec.replica_id == name and i.spec.role == "engine"]
         if not of_replica:
-            raise NoSuchProcess(f"no process or replica is called {name!r}; there are: {', '.join(known) or 'none'}")
+            raise NoSuchProcess(f"no process or replica has the name {name!r}; existing: {', '.join(known) or 'none'}")
         return of_replica

@@ -108,7 +108,7 @@ def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
     count = sum(target.replicas if target.replicas is not None else pool.replicas for _, pool in services)
     if count > MAX_SLOTS:
         largest, _ = max(services, key=lambda found: found[1].replicas)
-        message = f"{count} replicas are asked for in all; this machine's port range holds {MAX_SLOTS}"
+        message = f"{count} replicas are declared in all; this machine has ports for {MAX_SLOTS}"
         problems.append(largest.problem(["spec", "predictor", "minReplicas"], message))
     return tuple(sorted(problems))
 
@@ -127,7 +127,7 @@ def pool_from(service: Declared[InferenceService], minima: Mapping[str, int]) ->
     if folder is None:
         message = (
             f"found {uri or 'nothing'}; allowed on one machine: {VOLUME_PREFIX}<name>, a directory below models/, or "
-            f"{WEIGHTS_SCHEME}<name>@<version>, as shoal base push has put it into the store"
+            f"{WEIGHTS_SCHEME}<name>@<version>, as shoal base push stores it"
         )
         raise PoolUnusable(service.problem(["spec", "predictor", "model", "storageUri"], message))
     return Pool(

@@ -22,8 +22,8 @@ def check_ports(uses: Iterable[PortUse], ours: Collection[int] = ()) -> None:
     holders = _holders({use.port for use in taken})
     lines = [_line(use, holders.get(use.port)) for use in taken if holders.get(use.port) not in ours]
     if lines:
-        advice = "Stop what holds them, set the variable named, or move all ports with SHOAL_PORT_BASE."
-        raise PortsTaken("\n".join(["ports are taken by other processes:", *lines, advice]))
+        advice = "Stop those processes, set the variable named in the line, or move all ports with SHOAL_PORT_BASE."
+        raise PortsTaken("\n".join(["ports are in use by other processes:", *lines, advice]))
 
 
 def _is_free(port: int) -> bool:
@@ -53,7 +53,7 @@ def _holders(ports: Collection[int]) -> dict[int, int]:
 
 
 def _line(use: PortUse, pid: int | None) -> str:
-    return f"  {use.port} for {use.purpose}: held by {_who(pid)}; moved by {use.setting}"
+    return f"  {use.port} for {use.purpose}: held by {_who(pid)}; setting: {use.setting}"
 
 
 def _who(pid: int | None) -> str:

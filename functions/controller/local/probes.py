@@ -37,7 +37,7 @@ class ProcessProber:
     async def probe(self, probe: Probe) -> ProbeOutcome:
         if isinstance(probe, PathProbe):
             there = probe.path.exists()
-            return ProbeOutcome(there, True, "" if there else f"{probe.path.name} is not there yet")
+            return ProbeOutcome(there, True, "" if there else f"{probe.path.name} does not exist yet")
         try:
             async with own_stalls.timeout(self._timeout_s):
                 return await (self._http(probe) if isinstance(probe, HttpProbe) else self._tcp(probe))

@@ -174,12 +174,12 @@ class Reconciler:
             self.wanted.settled = not self._to_converge.is_set()
             await operations.all_ready(awaited, superseded)
         except Superseded:
-            _log.info("%s: something else is wanted now", revision)
+            _log.info("%s: superseded by a newer desired state", revision)
             return
         except (NotReadyAgain, TooManyReplicas) as error:
             self.wanted.stalled = str(error)
             self._failures += 1
-            _log.error("stopped changing processes: %s", error)
+            _log.error("stopped changing processes, will retry: %s", error)
         else:
             self.wanted.stalled, self._failures = "", 0
         self.wanted.settled = not self._to_converge.is_set()
@@ -193,7 +193,7 @@ class Reconciler:
         def surge(pool: str) -> Mapping[str, ProcessSpec]:
             why = next((why for each in pools if each.name == pool and (why := self._no_room(each))), "")
             if why:
-                _log.info("%s: replicas are changed one by one, each drained first; %s", pool, why)
+                _log.info("%s: no surge, so replicas are replaced one by one, each drained first: %s", pool, why)
                 return {}
             instances = supervisor.instances.values()
             engines = [i.state.pid for i in instances if i.spec.pool == pool and i.spec.role == "engine"]

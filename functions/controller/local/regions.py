@@ -37,14 +37,12 @@ def ensure_region(layout: StateLayout, name: str, first_base: int) -> RegionAddr
     if name in known:
         return known[name]
     if len(known) >= MAX_REGIONS:
-        raise TooManyRegions(f"there are {len(known)} regions, which is the limit: {', '.join(sorted(known))}")
+        raise TooManyRegions(f"{len(known)} regions exist, which is the limit: {', '.join(sorted(known))}")
     taken = {address.port_base for address in known.values()}
     bases = range(first_base + PORTS_APART, HIGHEST_BASE, PORTS_APART)
     base = next((base for base in bases if base not in taken), None)
     if base is None:
-        raise TooManyRegions(
-            f"no ports are left above {first_base} for a region {name}: choose a lower SHOAL_PORT_BASE"
-        )
+        raise TooManyRegions(f"no free ports above {first_base} for the region {name}: set a lower SHOAL_PORT_BASE")
     address = RegionAddress(f"https://127.0.0.1:{base + 4}", f"https://127.0.0.1:{base + 3}", base)
     replace_file(layout.regions_file, msgspec.json.format(msgspec.json.encode(known | {name: address}), indent=1))
     return address

@@ -27,7 +27,7 @@ def assign_slots(replica_ids: Iterable[str], former: Mapping[str, int], max_slot
     """Return a slot for each replica: its former one, else the lowest free one, in the order of the ids."""
     wanted = sorted(set(replica_ids))
     if len(wanted) > max_slots:
-        raise TooManyReplicas(f"{len(wanted)} replicas are asked for; this machine's port range holds {max_slots}")
+        raise TooManyReplicas(f"{len(wanted)} replicas are wanted; this machine has ports for {max_slots}")
     kept: dict[str, int] = {}
     for replica_id in wanted:
         slot = former.get(replica_id)

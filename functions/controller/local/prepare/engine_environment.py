@@ -67,9 +67,9 @@ class EngineEnvironment:
                 pip = Pip(self.python, log, lock)
                 self._make(pip, step)
             build = self._install_torch(pip, reporter)
-            with reporter.step("Engine: vLLM and what it needs") as step:
+            with reporter.step("Engine: vLLM and its dependencies") as step:
                 self._install(REST, pip, step)
-            with reporter.step("Engine: checking that it imports") as step:
+            with reporter.step("Engine: checking its imports") as step:
                 self._finish(build, pip, step)
 
     def is_ready(self) -> bool:
@@ -95,13 +95,13 @@ class EngineEnvironment:
         self._check_space(CPU_BUILD)
         if pip.runs():
             remove_half_installed(self.venv)
-            step.note("half-made or of an earlier version: completed now")
+            step.note("incomplete or of an earlier version: completed now")
             return
-        step.update("making the virtual environment")
+        step.update("creating the virtual environment")
         place = self.venv.resolve()  # if it is a link, its target is created
         shutil.rmtree(place, ignore_errors=True)
         run_logged([sys.executable, "-m", "venv", str(place)], log=pip.log, lock=pip.lock, on_line=step.update)
-        step.note(f"made in {self.venv}, empty as yet")
+        step.note(f"created in {self.venv}, still empty")
 
     def _install_torch(self, pip: Pip, reporter: Reporter) -> TorchBuild:
         """Install the CPU build if an index offers it, else the general build. A failed attempt costs a second."""
@@ -110,7 +110,7 @@ class EngineEnvironment:
                 self._install(CPU_BUILD.lock, pip, step)
                 return CPU_BUILD
             except NotOffered:
-                step.note("not on the indexes that pip is configured with: the general build instead")
+                step.note("not on pip's configured indexes: the general build is used instead")
         with reporter.step(f"Engine: torch, {GENERAL_BUILD.words}") as step:
             self._check_space(GENERAL_BUILD)
             self._install(GENERAL_BUILD.lock, pip, step)
@@ -140,7 +140,7 @@ class EngineEnvironment:
         if short := space_short(needs):
             raise CannotPrepare(
                 f"the engine needs {short}. Make room, or set SHOAL_ENGINE_VENV, TMPDIR or PIP_CACHE_DIR to "
-                "directories elsewhere; `shoal up --engine sim` needs none of it."
+                "directories elsewhere; `shoal up --engine sim` needs no such space."
             )
 
 
@@ -167,7 +167,7 @@ def space_short(
         demands[device(place)] = (first, sum_so_far + wanted)
     for place, wanted in demands.values():
         if (there := free(place)) < wanted:
-            return f"{wanted / _GB:.1f} GB in {place} while it is being made, which has {there / _GB:.1f} GB free"
+            return f"{wanted / _GB:.1f} GB in {place} during its installation; only {there / _GB:.1f} GB are free"
     return ""
 
 

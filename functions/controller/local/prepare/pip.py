@@ -54,7 +54,7 @@ class PipOutput:
     def told(self, installed_bytes: int) -> str:
         if self.installing:
             return f"installing, {in_words(installed_bytes)} so far"
-        return f"{self.fetched()}, with {self.doing}, which is on its way" if self.doing else "looking at the index"
+        return f"{self.fetched()}, now {self.doing}" if self.doing else "querying the index"
 
     def fetched(self) -> str:
         cached = f" and {in_words(self.cached_bytes)} from pip's cache" if self.cached_bytes else ""

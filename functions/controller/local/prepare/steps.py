@@ -50,7 +50,7 @@ def exclusive(path: Path, waiting: Callable[[str], None], timeout_s: float = 180
                 break
             except LockTaken as error:
                 if time.monotonic() > deadline_s:
-                    raise CannotPrepare(f"{error} for {timeout_s:.0f} s now; end it, then try again") from error
+                    raise CannotPrepare(f"{error} after {timeout_s:.0f} s; end that process, then try again") from error
             waiting("waiting for another preparation to end")
             time.sleep(LOCK_POLL_S)
         yield descriptor
