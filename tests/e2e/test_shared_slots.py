@@ -164,7 +164,9 @@ def test_two_pools_share_the_spare_slot(fleet: Fleet) -> None:
         wait_until("one is promoted", lambda: ["ready", "ready"] in standing(fleet).values(), LIMIT_S)
         winner = next(pool for pool, each in standing(fleet).items() if each == ["ready", "ready"])
         loser = next(pool for pool in POOLS if pool != winner)
-        wait_until("the other says why not", lambda: held(fleet, loser).startswith("a warm replica stays asleep"), LIMIT_S)
+        wait_until(
+            "the other says why not", lambda: held(fleet, loser).startswith("a warm replica stays asleep"), LIMIT_S
+        )
         assert standing(fleet)[loser] == one
         assert "a warm replica is loaded" in held(fleet, winner), "nor can the winner have another one"
         assert "a warm replica stays asleep" in re.sub(r"\s+", " ", fleet.shoal("status").stdout)
