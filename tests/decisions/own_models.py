@@ -1,4 +1,4 @@
-"""A tenant's own base model, as tests of several parts have it."""
+"""Snapshot with a tenant's own base model, shared by several tests."""
 
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest, EngineName, ModelId, PoolName, TenantId, engine_name
@@ -21,7 +21,7 @@ def wiki(id_: ModelId = WIKI, pool: PoolName = WIKI_POOL, type_: ModelType = "ba
 
 
 def snapshot(*models: ModelEntry, owners: tuple[TenantId, ...] = (ACME,)) -> Snapshot:
-    """acme and globex share what else there is; globex may call whatever exists for it."""
+    """Return a snapshot in which acme and globex share a base and globex may call every model that exists for it."""
     return Snapshot(
         schema_version=snapshots.SCHEMA_VERSION,
         epoch=1,

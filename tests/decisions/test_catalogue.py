@@ -1,4 +1,4 @@
-"""The catalogue: references become versions, and what a tenant may not call does not exist for it."""
+"""Catalogue: references resolve to versions, and a model that a tenant may not call does not exist for it."""
 
 import pytest
 from msgspec.structs import replace
@@ -58,7 +58,7 @@ def test_references_become_versions(requested: str, version_name: str | None) ->
     assert (resolved.version if resolved is not None else None) == version_name
 
 
-def test_a_resolved_model_says_what_the_relay_needs() -> None:
+def test_resolved_model_contains_what_the_relay_needs() -> None:
     resolved = catalogue().resolve(TenantId("acme"), "acme/bot:canary")
     assert resolved is not None
     assert (resolved.requested, resolved.served_as) == ("acme/bot:canary", "acme/bot@v2")
@@ -75,7 +75,7 @@ def split_catalogue() -> Catalogue:
 
 
 @pytest.mark.parametrize("requested", ["acme/bot", "acme/bot:stable"])
-def test_a_channel_that_is_rolled_out_has_both_versions(requested: str) -> None:
+def test_channel_in_rollout_has_both_versions(requested: str) -> None:
     resolved = split_catalogue().resolve(TenantId("acme"), requested)
     assert resolved is not None
     assert resolved.split is not None
@@ -86,7 +86,7 @@ def test_a_channel_that_is_rolled_out_has_both_versions(requested: str) -> None:
 
 
 @pytest.mark.parametrize("requested", ["acme/bot@v1", "acme/bot:canary", f"acme/bot@{D1}", "acme/bot2"])
-def test_who_asks_for_a_version_or_another_channel_gets_that(requested: str) -> None:
+def test_named_version_or_other_channel_has_no_split(requested: str) -> None:
     resolved = split_catalogue().resolve(TenantId("acme"), requested)
     assert resolved is not None
     assert resolved.split is None
@@ -116,7 +116,7 @@ def test_a_tenant_sees_what_its_patterns_name_and_nothing_else(tenant: str, ids:
         assert (it.resolve(TenantId(tenant), model_id) is not None) == (model_id in ids)
 
 
-def test_what_one_tenant_resolved_is_not_remembered_for_another() -> None:
+def test_resolution_is_not_cached_across_tenants() -> None:
     shared = catalogue()
     assert shared.resolve(TenantId("acme"), "acme/bot") is not None
     assert shared.resolve(TenantId("globex"), "acme/bot") is None

@@ -1,4 +1,4 @@
-"""Which policy a pool obeys, and what a tenant's tier allows: the most specific pattern, else the built-in defaults."""
+"""Policies of a pool and limits of a tenant's tier: the most specific pattern, or else the built-in defaults."""
 
 import random
 
@@ -49,7 +49,7 @@ def test_the_most_specific_pattern_wins(policies: list[RoutingEntry], obeyed: st
     st.lists(st.sampled_from(["*", "l*", "llama-*", "llama-8b", "llama-8b*", "q*"]), max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_the_order_of_policies_decides_nothing(patterns: list[str], rng: random.Random) -> None:
+def test_order_of_policies_does_not_matter(patterns: list[str], rng: random.Random) -> None:
     policies = [routing(f"p{number}", pattern) for number, pattern in enumerate(patterns)]
     shuffled = rng.sample(policies, len(policies))
     assert most_specific(policies, POOL, DEFAULT_ROUTING) == most_specific(shuffled, POOL, DEFAULT_ROUTING)
@@ -97,5 +97,5 @@ def test_pools_that_do_not_exist_are_not_remembered() -> None:
     assert (len(it._routing), len(it._admission)) == (0, 0)
 
 
-def test_the_built_in_shares_are_all_there_is_to_give() -> None:
+def test_built_in_shares_add_up_to_one() -> None:
     assert sum(band.share_ratio for band in DEFAULT_ADMISSION.bands) == pytest.approx(1.0)

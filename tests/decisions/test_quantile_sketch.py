@@ -1,4 +1,4 @@
-"""Quantiles within 1 %, whatever is added and however it is merged; comparisons on the safe side."""
+"""Quantile sketch: within 1 % for any values and merges, with conservative comparisons."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_merging_is_adding(left: list[float], right: list[float]) -> None:
 
 
 @given(values, st.floats(LEAST_MS * 2, MOST_MS / 2))
-def test_counts_err_on_the_safe_side(added: list[float], limit: float) -> None:
+def test_counts_are_conservative(added: list[float], limit: float) -> None:
     it = sketch(*added)
     assert it.count_above(limit) <= sum(value > limit for value in added)
     assert it.count_up_to(limit) <= sum(value <= limit * (1 + 1e-6) for value in added)
@@ -60,35 +60,35 @@ def test_counts_err_on_the_safe_side(added: list[float], limit: float) -> None:
 
 
 @given(values)
-def test_what_comes_back_from_the_wire_is_the_same(added: list[float]) -> None:
+def test_sketch_round_trips(added: list[float]) -> None:
     it = sketch(*added)
     again = QuantileSketch.from_buckets(it.buckets())
     assert (again.buckets(), again.count) == (it.buckets(), it.count)
 
 
 @pytest.mark.parametrize("value", [0.0, -5.0, LEAST_MS / 2])
-def test_the_shortest_counts_as_the_shortest(value: float) -> None:
+def test_values_below_the_range_count_in_the_first_bucket(value: float) -> None:
     assert sketch(value).buckets() == {FIRST_BUCKET: 1}
 
 
 @pytest.mark.parametrize("value", [MOST_MS, 1e12, math.inf, math.nan])
-def test_the_longest_and_what_is_no_number_count_as_the_longest(value: float) -> None:
+def test_large_and_invalid_values_count_in_the_last_bucket(value: float) -> None:
     assert sketch(value).buckets() == {LAST_BUCKET: 1}
     assert sketch(value).count_above(1000.0) == 1
     assert sketch(value).count_up_to(MOST_MS) == 0
 
 
 @pytest.mark.parametrize("buckets", [{FIRST_BUCKET - 1: 1}, {LAST_BUCKET + 1: 1}, {0: 0}, {0: -3}])
-def test_buckets_that_are_none_are_refused(buckets: dict[int, int]) -> None:
+def test_invalid_buckets_are_refused(buckets: dict[int, int]) -> None:
     with pytest.raises(ValueError, match="allowed"):
         QuantileSketch.from_buckets(buckets)
 
 
-def test_an_empty_one_has_no_quantile() -> None:
+def test_empty_sketch_has_no_quantile() -> None:
     assert QuantileSketch().quantile(0.5) is None
     assert QuantileSketch().count_above(1.0) == 0
 
 
-def test_it_never_grows_beyond_its_range() -> None:
+def test_sketch_size_is_bounded() -> None:
     it = sketch(*(0.001 * 1.01**step for step in range(3000)))
     assert len(it.buckets()) <= MAX_BUCKETS

@@ -1,4 +1,4 @@
-"""Money of a pool: what is paid goes into what is used, lost and idle."""
+"""Cost of a pool: what is paid divides into used, lost and idle."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def test_a_pool_that_did_nothing_has_no_price() -> None:
     assert (it.cost_per_million_tokens, it.break_even_per_million_tokens, it.idle_cost) == (None, None, 2.5)
 
 
-def test_use_that_nobody_saw_capacity_for_is_no_negative_idle() -> None:
+def test_use_without_capacity_is_no_negative_idle() -> None:
     it = pool_money(PoolCapacity(), PoolUse(100, 50.0, 1.0))
     assert (it.idle_accelerator_seconds, it.idle_cost, it.used_ratio) == (0.0, 0.0, None)
 

@@ -1,4 +1,4 @@
-"""An engine that does what plans say, and short names for what it is given."""
+"""A simulated engine that follows adapter plans, and short constructors for demands and names."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ def digest(text: str) -> Digest:
 
 
 def wanted(*names: str, need: Need = "named") -> AdapterDemand:
-    """By rank. `moving:b` is a rollout's, `unnamed:c` no channel's."""
+    """Build a demand in this rank order. `moving:b` is part of a rollout, no channel names `unnamed:c`."""
     return AdapterDemand.from_ranked(one(*((*name.split(":"),) if ":" in name else (need, name))) for name in names)
 
 
@@ -38,7 +38,7 @@ def names(*texts: str) -> frozenset[EngineName]:
 
 @dataclass
 class Engine:
-    """An engine that does what plans say, a second a step."""
+    """An engine that carries out the plan of each step; a step takes a second."""
 
     policy: AdapterPolicy = POLICY
     loaded: set[EngineName] = field(default_factory=set)
@@ -60,7 +60,7 @@ class Engine:
             self.history.append(f"{self.now_s:.0f} load {adapter.name}")
         return plan
 
-    def ask(self, demand: AdapterDemand, name: str, wait_s: float = 15.0) -> str:
+    def request_load(self, demand: AdapterDemand, name: str, wait_s: float = 15.0) -> str:
         request = (EngineName(name), ColdLoad(self.now_s, self.now_s + wait_s))
         answer, self.state = adapters.request_load(demand, self._now(), self.state, request, self.policy)
         return answer

@@ -1,4 +1,4 @@
-"""Where not every adapter fits: cold loads, headroom, victims, and the laws that hold for any history."""
+"""Adapter plans of replicas that cannot load every adapter: cold loads, headroom, evictions and invariants."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def test_headroom_is_an_eighth(places: int, headroom: int) -> None:
     assert AdapterPolicy(max_adapters=places).headroom == headroom
 
 
-def test_a_cold_load_takes_the_headroom_and_the_oldest_makes_it_anew() -> None:
+def test_cold_load_uses_headroom_and_lru_eviction_restores_it() -> None:
     engine = Engine(ROOMY)
     engine.step(FIVE)
     assert engine.loaded == names("a", "b", "c")
@@ -32,7 +32,7 @@ def test_a_cold_load_takes_the_headroom_and_the_oldest_makes_it_anew() -> None:
     engine.step(FIVE)
     engine.busy.clear()
     engine.step(FIVE, 10.0)
-    assert engine.ask(FIVE, "e") == "accepted"
+    assert engine.request_load(FIVE, "e") == "accepted"
     engine.step(FIVE, 0.0)
     assert engine.loaded == names("a", "b", "c", "e"), "at once"
     plan = engine.step(FIVE)
@@ -46,18 +46,18 @@ def test_a_cold_load_takes_the_headroom_and_the_oldest_makes_it_anew() -> None:
     assert (plan.room, plan.cold) == (1, 2), "nobody comes back unasked"
 
 
-def test_wants_are_served_in_the_order_of_asking_and_before_any_prefetch() -> None:
+def test_cold_loads_run_in_request_order_and_before_prefetches() -> None:
     engine = Engine(ROOMY)
-    assert engine.ask(FIVE, "e") == "accepted"
+    assert engine.request_load(FIVE, "e") == "accepted"
     engine.now_s += 0.1
-    assert engine.ask(FIVE, "d") == "accepted"
+    assert engine.request_load(FIVE, "d") == "accepted"
     plan = engine.step(FIVE)
     assert [adapter.name for adapter in plan.load] == ["e", "d", "a"]
 
 
-def test_a_want_without_room_waits_for_the_idle_one_to_leave() -> None:
+def test_cold_load_without_room_waits_for_the_idle_adapter_to_unload() -> None:
     engine = Engine(replace(ROOMY, hold_s=0.0), loaded=set(names("a", "b", "c", "d")), busy=set(names("a", "b", "c")))
-    engine.ask(FIVE, "e")
+    engine.request_load(FIVE, "e")
     plan = engine.step(FIVE)
     assert (plan.refused, plan.load, plan.advertise) == ({}, (), ("a", "b", "c"))
     for _ in range(4):
@@ -65,59 +65,59 @@ def test_a_want_without_room_waits_for_the_idle_one_to_leave() -> None:
     assert engine.history == ["4 unload d", "5 load e"]
 
 
-def test_a_want_is_refused_at_once_where_everything_is_busy() -> None:
+def test_cold_load_is_refused_at_once_if_all_adapters_are_busy() -> None:
     engine = Engine(ROOMY, loaded=set(names("a", "b", "c", "d")), busy=set(names("a", "b", "c", "d")))
-    engine.ask(FIVE, "e")
+    engine.request_load(FIVE, "e")
     plan = engine.step(FIVE)
     assert plan.refused[EngineName("e")].startswith("all 4 adapters of this replica are busy")
     assert plan.state.cold_loads == {}
 
 
-def test_what_was_just_used_is_nobodys_victim() -> None:
+def test_recently_used_adapter_is_not_evicted() -> None:
     engine = Engine(ROOMY, loaded=set(names("a", "b", "c", "d")))
     for name in "abcd":
-        assert engine.ask(FIVE, name) == "loaded"
-    engine.ask(FIVE, "e")
+        assert engine.request_load(FIVE, name) == "loaded"
+    engine.request_load(FIVE, "e")
     for _ in range(4):
         plan = engine.step(FIVE)
         assert (plan.refused, plan.advertise) == ({}, ("a", "b", "c", "d")), "it waits, and nobody leaves yet"
     assert len(engine.step(FIVE).advertise) == 2, "one for the want, one for the headroom"
 
 
-def test_one_that_is_leaving_and_is_asked_for_stays() -> None:
+def test_withdrawn_adapter_that_is_requested_stays() -> None:
     engine = Engine(ROOMY, loaded=set(names("a", "b", "c", "d")))
     assert engine.step(FIVE).advertise == ("b", "c", "d"), "the headroom is missing"
-    assert engine.ask(FIVE, "a") == "loaded"
+    assert engine.request_load(FIVE, "a") == "loaded"
     assert "a" in engine.step(FIVE).advertise
     for _ in range(20):
         engine.step(FIVE)
     assert engine.loaded == names("a", "c", "d")
 
 
-def test_one_that_a_long_request_keeps_stays_and_another_makes_room() -> None:
+def test_withdrawn_adapter_with_a_long_request_stays_and_another_unloads() -> None:
     two = replace(ROOMY, max_adapters=2, hold_s=0.0)
     engine = Engine(two, loaded=set(names("a", "b")))
-    engine.ask(FIVE, "e")
+    engine.request_load(FIVE, "e")
     assert engine.step(FIVE).advertise == ("b",)
-    engine.busy = set(names("a"))  # sent by a gateway that had not heard yet
+    engine.busy = set(names("a"))  # sent by a gateway that had not yet seen the withdrawal
     for _ in range(12):
         plan = engine.step(FIVE)
     assert engine.loaded == names("a", "e")
     assert plan.advertise == ("a", "e"), "it serves again, since it is there"
 
 
-def test_old_versions_that_long_requests_keep_hold_up_no_cold_load() -> None:
+def test_unwanted_adapters_with_long_requests_do_not_block_cold_loads() -> None:
     engine = Engine(ROOMY, loaded=set(names("a", "b", "c", "d")), busy=set(names("a", "d")))
     without_the_busy = wanted("b", "c", "e", "f", "g")
     for _ in range(40):
         engine.step(without_the_busy)
-    assert engine.ask(without_the_busy, "e") == "accepted"
+    assert engine.request_load(without_the_busy, "e") == "accepted"
     for _ in range(12):
         engine.step(without_the_busy)
     assert names("a", "d", "e") <= engine.loaded, "the old ones' requests go on"
 
 
-def test_one_that_is_leaving_and_becomes_part_of_a_rollout_stays() -> None:
+def test_withdrawn_adapter_that_joins_a_rollout_stays() -> None:
     engine = Engine(ROOMY, loaded=set(names("a", "b", "c", "d")))
     assert engine.step(FIVE).advertise == ("b", "c", "d")
     rolling = wanted("moving:a", "moving:x", "b", "c", "d")
@@ -126,16 +126,16 @@ def test_one_that_is_leaving_and_becomes_part_of_a_rollout_stays() -> None:
     assert not any(line.endswith("unload a") for line in engine.history)
 
 
-def test_one_that_is_wanted_while_it_cannot_be_unloaded_stays() -> None:
+def test_adapter_requested_during_a_failed_unload_stays() -> None:
     engine = Engine(ROOMY, loaded=set(names("a", "b", "c", "d")))
     assert engine.step(FIVE).advertise == ("b", "c", "d")
-    engine.loaded.discard(EngineName("a"))  # as seen while the engine is asked to unload it
-    assert engine.ask(FIVE, "a") == "accepted"
-    engine.loaded.add(EngineName("a"))  # it did not
+    engine.loaded.discard(EngineName("a"))  # the engine's state while it handles the unload request
+    assert engine.request_load(FIVE, "a") == "accepted"
+    engine.loaded.add(EngineName("a"))  # the unload failed
     assert "a" in engine.step(FIVE).advertise
 
 
-def test_of_the_never_used_the_longest_loaded_leaves_as_in_the_engine_and_the_unnamed_before_the_named() -> None:
+def test_eviction_order_is_unnamed_first_then_longest_loaded() -> None:
     demand = wanted("a", "b", "c", "d", "unnamed:x", "unnamed:y")
     for first, second, leaves in (("b", "a", "b"), ("a", "x", "x"), ("y", "x", "y")):
         engine = Engine(ROOMY, loaded=set(names(first)), busy=set(names("c", "d")))
@@ -145,7 +145,7 @@ def test_of_the_never_used_the_longest_loaded_leaves_as_in_the_engine_and_the_un
         assert hidden == names(leaves)
 
 
-def test_nothing_is_unloaded_while_nobody_hears_that_it_is_withdrawn() -> None:
+def test_nothing_unloads_while_heartbeats_do_not_reach_gateways() -> None:
     engine = Engine(ROOMY, loaded=set(names("a", "b", "c", "d")), heard=False)
     for _ in range(60):
         engine.step(FIVE)
@@ -156,7 +156,7 @@ def test_nothing_is_unloaded_while_nobody_hears_that_it_is_withdrawn() -> None:
     assert engine.loaded == names("b", "c", "d")
 
 
-def test_a_rollouts_new_version_pushes_the_idle_out() -> None:
+def test_rollout_version_evicts_idle_adapters() -> None:
     rolling = wanted("moving:v1", "moving:v2", "a", "b", "c")
     engine = Engine(ROOMY, loaded=set(names("v1", "a", "b", "c")))
     plan = engine.step(rolling)
@@ -167,11 +167,11 @@ def test_a_rollouts_new_version_pushes_the_idle_out() -> None:
     assert (len(engine.loaded), plan.left_out) == (3, {})
 
 
-def test_every_channels_version_stays_where_they_leave_a_place_free() -> None:
+def test_channel_versions_stay_if_a_slot_remains_for_cold_loads() -> None:
     demand = wanted("a", "b", "c", "unnamed:x", "unnamed:y")
     engine = Engine(ROOMY)
     for name in ("x", "y", "x", "y"):
-        engine.ask(demand, name)
+        engine.request_load(demand, name)
         for _ in range(10):
             engine.step(demand)
         assert {"a", "b", "c"} <= engine.loaded
@@ -180,9 +180,9 @@ def test_every_channels_version_stays_where_they_leave_a_place_free() -> None:
     assert any("load y" in line for line in engine.history)
 
 
-def test_a_want_is_forgotten_when_its_time_is_over() -> None:
+def test_cold_load_expires_at_its_deadline() -> None:
     engine = Engine(replace(ROOMY, hold_s=0.0), loaded=set(names("a", "b", "c", "d")), busy=set(names("a", "b", "c")))
-    engine.ask(FIVE, "e", wait_s=1.0)
+    engine.request_load(FIVE, "e", wait_s=1.0)
     engine.step(FIVE, 0.5)
     assert "e" in engine.state.cold_loads
     engine.step(FIVE, 1.0)
@@ -190,30 +190,30 @@ def test_a_want_is_forgotten_when_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize(("refused", "answer"), [(True, "refused"), (False, "failed")])
-def test_what_failed_lately_is_answered_without_another_try(refused: bool, answer: str) -> None:
+def test_recently_failed_load_is_answered_without_a_retry(refused: bool, answer: str) -> None:
     engine = Engine(ROOMY)
     engine.state = adapters.record_failed_load(engine.state, EngineName("e"), "corrupt", 0.0, ROOMY, refused=refused)
-    assert engine.ask(FIVE, "e") == answer
+    assert engine.request_load(FIVE, "e") == answer
     engine.now_s = 1.0
-    assert engine.ask(FIVE, "e") == "accepted"
+    assert engine.request_load(FIVE, "e") == "accepted"
 
 
-def test_what_no_snapshot_names_is_unknown() -> None:
+def test_adapter_outside_the_snapshot_is_unknown() -> None:
     engine = Engine(ROOMY)
-    assert engine.ask(FIVE, "z") == "unknown"
+    assert engine.request_load(FIVE, "z") == "unknown"
     engine.loaded = set(names("z"))
-    assert engine.ask(FIVE, "z") == "loaded", "still in its grace"
+    assert engine.request_load(FIVE, "z") == "loaded", "still in its grace"
 
 
-def test_wants_are_bounded() -> None:
+def test_pending_cold_loads_are_bounded() -> None:
     many = wanted(*(f"m{number}" for number in range(100)))
     engine = Engine(replace(ROOMY, max_cold_loads=10))
-    answers = [engine.ask(many, f"m{number}") for number in range(20)]
+    answers = [engine.request_load(many, f"m{number}") for number in range(20)]
     assert answers == ["accepted"] * 10 + ["full"] * 10
-    assert engine.ask(many, "m3") == "accepted", "one who asks again takes no other place"
+    assert engine.request_load(many, "m3") == "accepted", "one who asks again takes no other place"
 
 
-def test_a_plan_for_ten_thousand_adapters_looks_at_few() -> None:
+def test_plan_for_ten_thousand_adapters_reads_few_entries() -> None:
     class Counting(dict[EngineName, WantedAdapter]):
         reads = 0
 
@@ -248,7 +248,7 @@ def test_the_laws_hold_for_any_history(
         want = AdapterDemand.from_ranked(one(need, name) for need, name in sorted(demand))
         engine.busy, engine.heard = {EngineName(name) for name in busy}, heard
         for name in asked:
-            engine.ask(want, name)
+            engine.request_load(want, name)
         before = set(engine.loaded)
         plan = engine.step(want, float(seconds))
         assert len(engine.loaded | set(plan.unload)) <= places
@@ -264,7 +264,7 @@ def test_the_laws_hold_for_any_history(
 
 
 @given(st.lists(st.lists(_NAMES, unique=True, max_size=3), max_size=10), st.lists(_NAMES, unique=True, max_size=3))
-def test_every_history_ends_with_exactly_what_is_wanted_where_all_fit(past: list[list[str]], last: list[str]) -> None:
+def test_any_history_ends_with_exactly_the_wanted_adapters_if_all_fit(past: list[list[str]], last: list[str]) -> None:
     engine = Engine()
     for want in past:
         engine.step(wanted(*want))
@@ -274,12 +274,12 @@ def test_every_history_ends_with_exactly_what_is_wanted_where_all_fit(past: list
 
 
 @given(st.lists(_NAMES, min_size=1, max_size=30))
-def test_every_cold_load_is_served_within_a_withdrawal_where_nothing_is_busy(asked: list[str]) -> None:
-    """No starvation: a want is in the engine at most `hold_s`, `withdraw_s` and three passes after it was asked."""
+def test_cold_load_completes_within_one_withdrawal_if_nothing_is_busy(asked: list[str]) -> None:
+    """A cold load finishes at most `hold_s`, `withdraw_s` and three passes after the request."""
     engine = Engine(ROOMY)
     for name in asked:
         deadline_s = engine.now_s + ROOMY.hold_s + ROOMY.withdraw_s + 3
         while name not in engine.loaded:
-            engine.ask(FIVE, name)  # a gateway asks again after a refusal
+            engine.request_load(FIVE, name)  # a gateway retries after a refusal
             engine.step(FIVE)
             assert engine.now_s <= deadline_s

@@ -1,4 +1,4 @@
-"""Gateways that know no more of each other than how many they are have one adapter loaded at a time, on average."""
+"""Gateways that know only how many they are: on average one adapter loads at a time."""
 
 import random
 
@@ -13,17 +13,17 @@ def test_worked_example_of_four_gateways() -> None:
 
 
 @pytest.mark.parametrize("gateways", [0, -1])
-def test_a_count_that_makes_no_sense_holds_nobody_back(gateways: int) -> None:
+def test_invalid_gateway_count_causes_no_delay(gateways: int) -> None:
     assert next_turn_s(10.0, 0.2, gateways) == 10.0
 
 
-def test_a_load_from_far_away_does_not_make_the_next_one_too_late() -> None:
+def test_slow_load_delays_the_next_turn_by_at_most_the_cap() -> None:
     assert next_turn_s(10.0, 60.0, 32) == 10.0 + PAUSE_MOST_S
 
 
 @pytest.mark.parametrize("gateways", [1, 2, 4, 8])
 def test_one_load_at_a_time_over_all_gateways(gateways: int) -> None:
-    """Loads of any length, gateways that begin whenever they like: mean number of loads at once."""
+    """For load times of any length and any start times, the mean number of simultaneous loads is 1."""
     rng, until_s, busy_s = random.Random(1), 2000.0, 0.0
     for _ in range(gateways):
         now_s = rng.uniform(0, 1)

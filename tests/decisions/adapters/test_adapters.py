@@ -1,4 +1,6 @@
-"""Adapter plans: the double buffer, the limit, and reasons for whatever is not loaded."""
+"""Adapter plans: old and new versions side by side, the slot limit, and a reason for each adapter that is not
+loaded.
+"""
 
 from collections.abc import Sequence
 
@@ -46,8 +48,8 @@ def test_the_default_channel_comes_first_then_other_channels_then_the_rest() -> 
     assert order[2:] == [_name("acme/bot", "v3"), _name("acme/bot", "v1")]
 
 
-def test_a_dedicated_pool_loads_ahead_what_is_its_tenants() -> None:
-    """And brings the rest when they call it: never another tenant's adapter before that, nor as a pin."""
+def test_dedicated_pool_prefetches_only_its_tenants_adapters() -> None:
+    """The pool loads other tenants' adapters only on request: no prefetch, no pin."""
     its = PoolEntry(PoolName("acmes"), 2048, model=LLAMA, dedicated_to=(ACME,))
     small = pools_snapshot(pools=(its, pool(LLAMA)), models=(adapter("acme"), adapter("globex"), base(LLAMA)))
     demand = adapters.build_demand(small, its.name)
@@ -57,7 +59,7 @@ def test_a_dedicated_pool_loads_ahead_what_is_its_tenants() -> None:
     assert [each.name.partition("@")[0] for each in made.load] == ["acme/bot"]
 
 
-def test_other_pools_and_base_models_are_not_ours() -> None:
+def test_demand_excludes_other_pools_and_base_models() -> None:
     base = ModelEntry(ModelId("base"), PoolName("base"), "base", (), {})
     found = adapters.build_demand(
         snapshot(base, model("acme/bot", ["v1"], {"stable": "v1"}, pool="other")), PoolName("base")
@@ -72,7 +74,7 @@ def test_two_versions_with_one_digest_are_one_adapter() -> None:
     assert len(adapters.build_demand(snapshot(entry), PoolName("base")).ranked) == 1
 
 
-def test_a_rollouts_versions_and_those_they_are_compared_with_come_before_all() -> None:
+def test_rollout_candidates_and_controls_rank_first() -> None:
     split = SplitEntry("stable", RolloutId("ro-00000000"), 1, 10, "v2")
     rolling = msgspec.structs.replace(model("acme/zoo", ["v1", "v2", "v3"], {"stable": "v1"}), splits=(split,))
     arriving = model("acme/bot", ["v1", "v2", "v3"], {"stable": "v1", "incoming": "v2", "incoming-2": "v3"})
@@ -85,7 +87,7 @@ def test_a_rollouts_versions_and_those_they_are_compared_with_come_before_all() 
     assert [adapter.name for adapter in found.ranked] == [*moving, _name("acme/ant", "v1"), _name("acme/zoo", "v3")]
 
 
-def test_one_tenants_rollouts_do_not_keep_anothers_out() -> None:
+def test_rollouts_of_one_tenant_do_not_crowd_out_another() -> None:
     greedy = [model(f"acme/a{n}", ["v1", "v2"], {"stable": "v1", "incoming": "v2"}) for n in range(40)]
     bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
     demand = adapters.build_demand(snapshot(*greedy, bot), PoolName("base"))
@@ -100,8 +102,8 @@ def test_one_tenants_rollouts_do_not_keep_anothers_out() -> None:
     assert made.without_room == demand.moving[8:]
 
 
-def test_a_models_many_versions_do_not_tear_the_next_ones_apart() -> None:
-    """Turns are of one model: three versions are two turns."""
+def test_model_with_many_versions_does_not_separate_other_models_versions() -> None:
+    """A turn is one model: three versions take two turns."""
     many = model("acme/ant", ["v1", "v2", "v3"], {"stable": "v1", "incoming": "v2", "incoming-2": "v3"})
     zoo = model("acme/zoo", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
     bot = model("globex/bot", ["v1", "v2"], {"stable": "v1", "incoming": "v2"})
@@ -123,7 +125,7 @@ def test_a_new_version_is_loaded_beside_the_old_which_leaves_after_its_grace() -
     assert engine.history == ["1 load v1", "2 load v2", "35 unload v1"]
 
 
-def test_it_is_no_longer_advertised_before_it_is_unloaded() -> None:
+def test_adapter_is_withdrawn_from_heartbeats_before_it_unloads() -> None:
     engine = Engine(loaded={EngineName("v1")})
     seen = [engine.step(wanted("v2")).advertise for _ in range(34)]
     assert seen[29] == ("v1", "v2")
@@ -143,7 +145,7 @@ def test_a_busy_adapter_is_never_unloaded() -> None:
     assert EngineName("v1") not in engine.loaded
 
 
-def test_wanted_again_starts_the_grace_anew() -> None:
+def test_adapter_wanted_again_restarts_its_grace_period() -> None:
     engine = Engine(loaded=set(names("v1")))
     for _ in range(20):
         engine.step(wanted("v2"))
@@ -153,19 +155,19 @@ def test_wanted_again_starts_the_grace_anew() -> None:
     assert EngineName("v1") in engine.loaded
 
 
-def test_what_does_not_fit_waits_for_a_first_request() -> None:
+def test_adapters_that_do_not_fit_wait_for_a_first_request() -> None:
     plan = Engine().step(wanted("a", "b", "c", "d"))
     assert [adapter.name for adapter in plan.load] == ["a", "b", "c"]
     assert (plan.cold, plan.reason) == (1, "")
 
 
-def test_a_rollout_too_many_for_the_replica_is_named() -> None:
+def test_rollout_version_over_the_limit_is_named() -> None:
     plan = Engine().step(wanted("a", "b", "c", "d", need="moving"))
     assert plan.left_out[EngineName("d")] == "over this replica's limit of 3 adapters"
     assert "d: over this replica's limit of 3 adapters" in plan.reason
 
 
-def test_a_full_engine_waits_for_the_drained_to_leave() -> None:
+def test_full_engine_waits_for_draining_adapters() -> None:
     engine = Engine(loaded=set(names("a", "b", "c")))
     plan = engine.step(wanted("a", "b", "new"))
     assert plan.load == ()
@@ -176,7 +178,7 @@ def test_a_full_engine_waits_for_the_drained_to_leave() -> None:
     assert engine.step(wanted("a", "b", "new")).left_out == {}
 
 
-def test_a_failed_load_waits_twice_as_long_each_time_and_tells_why() -> None:
+def test_failed_load_retries_with_doubling_delay_and_reports_the_reason() -> None:
     state = AdapterState()
     now_s = 0.0
     waits = []
@@ -193,7 +195,7 @@ def test_a_failed_load_waits_twice_as_long_each_time_and_tells_why() -> None:
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_a_failure_is_forgotten_once_it_is_loaded_or_no_longer_wanted() -> None:
+def test_failure_is_cleared_once_loaded_or_no_longer_wanted() -> None:
     state = adapters.record_failed_load(AdapterState(), EngineName("a"), "corrupt", 0.0, POLICY)
     loaded = adapters.plan(wanted("a"), EngineAdapters(names("a")), state, 1.0, POLICY)
     assert (loaded.state.failures, loaded.reason) == ({}, "")
@@ -216,7 +218,7 @@ def test_the_reason_is_short_and_names_failures_first() -> None:
     assert len(reason) < 400
 
 
-def test_what_is_being_loaded_is_not_loaded_twice_and_takes_room() -> None:
+def test_adapter_that_is_loading_is_not_loaded_twice_and_uses_a_slot() -> None:
     engine = EngineAdapters(names("a"), loading=names("b"))
     plan = adapters.plan(wanted("a", "b", "c"), engine, AdapterState(), 1.0, POLICY)
     assert [adapter.name for adapter in plan.load] == ["c"]

@@ -1,4 +1,4 @@
-"""Which replica loads a cold adapter: room, share, disk, time; and the same choice in every gateway."""
+"""Choice of the replica that loads a cold adapter: room, share, disk and time, and the same choice in every gateway."""
 
 from dataclasses import replace
 
@@ -62,12 +62,12 @@ def test_worked_example_from_the_prologue() -> None:
     assert chosen(a, has_it, replace(full, withdrawn=frozenset({COLD}))) == "c"
 
 
-def test_who_withdrew_it_and_has_his_share_of_the_load_is_left_alone() -> None:
+def test_replica_that_withdrew_the_adapter_is_not_chosen_over_its_share() -> None:
     busy = replica("busy", running=20, withdrawn=frozenset({COLD}))
     assert chosen(busy, replica("idle")) == "idle"
 
 
-def test_prompts_of_ours_that_wait_there_count() -> None:
+def test_own_queued_prompts_count_as_load() -> None:
     load = OwnLoad()
     load.add_request(ReplicaId("a"), 30_000)
     pool = PoolView(POOL, (replica("a"), replica("b")))
@@ -76,7 +76,7 @@ def test_prompts_of_ours_that_wait_there_count() -> None:
     assert {each.id for each in found if isinstance(each, ReplicaView)} == {"b"}
 
 
-def test_one_adapter_gathers_on_one_replica_whatever_the_gateway_sees() -> None:
+def test_adapter_goes_to_the_same_replica_whatever_load_a_gateway_sees() -> None:
     replicas = [replica(f"r{number}", running=number % 3) for number in range(8)]
     idle = [replace(each, running=0) for each in replicas]
     assert chosen(*replicas) == chosen(*idle) == chosen(*reversed(replicas))
@@ -86,12 +86,12 @@ def test_adapters_spread_over_the_replicas() -> None:
     assert len(chosen_for_many(*(replica(f"r{number}") for number in range(4)))) == 4
 
 
-def test_one_without_room_is_asked_where_there_is_no_other() -> None:
+def test_replica_without_room_is_chosen_if_it_is_the_only_one() -> None:
     assert chosen(replica("a", adapter_room=0), replica("b")) == "b"
     assert chosen(replica("a", adapter_room=0)) == "a"
 
 
-def test_a_replica_over_its_share_is_not_asked() -> None:
+def test_replica_over_its_share_is_not_chosen() -> None:
     assert chosen_for_many(replica("busy", running=20, service_ms=1.0), replica("idle", service_ms=1.0)) == {"idle"}
 
 
@@ -104,7 +104,7 @@ def test_a_replica_over_its_share_is_not_asked() -> None:
         ((replica("a", peer_port=0),), "adapter_not_loaded"),
     ],
 )
-def test_nobody_to_ask_is_said(replicas: tuple[ReplicaView, ...], reason: str) -> None:
+def test_no_choice_names_the_reason(replicas: tuple[ReplicaView, ...], reason: str) -> None:
     assert chosen(*replicas, excluded=("x",)) == reason
 
 

@@ -1,4 +1,4 @@
-"""Admission as a whole: one pool, tickets that come and go, and a clock that the tests turn."""
+"""Admission for one pool end to end: tickets arrive and end, on a clock that the tests advance."""
 
 from collections import Counter
 from dataclasses import replace
@@ -25,7 +25,7 @@ PROMISED = AdmissionEntry(
 
 
 class Pool:
-    """A pool of one replica with room for 1,000 KV tokens in all, and whoever comes to it."""
+    """A pool of one replica with room for 1,000 KV tokens in all, and the tickets sent to it."""
 
     def __init__(self, policy: AdmissionEntry = DEFAULT_ADMISSION, kv_tokens: int = 1_000) -> None:
         self.now_s = 100.0
@@ -36,7 +36,7 @@ class Pool:
         self.admission.update_capacity([self.replica], self.now_s)
         self.tickets: list[Ticket] = []
 
-    def come(
+    def submit(
         self,
         tenant: str = "a",
         kv: int = 100,
@@ -45,7 +45,7 @@ class Pool:
         weight: float = 1.0,
         patience_s: float = 60.0,
     ) -> Ticket:
-        """One request; its state says what became of it."""
+        """Submit one request; `state` of the ticket tells the outcome."""
         self.tickets.append(
             Ticket(
                 len(self.tickets), TenantId(tenant), weight, band, kv // 2, kv, cost_tokens(kv // 2, kv // 2),
@@ -56,7 +56,7 @@ class Pool:
         return self.tickets[-1]
 
     def end(self, *tickets: Ticket, cost: int | None = None) -> list[Ticket]:
-        """They end; returns who goes in their place."""
+        """End these requests and return the ones that are dispatched in their place."""
         for ticket in tickets:
             self.admission.record_end(ticket, cost)
         return self.serve()
@@ -68,39 +68,39 @@ class Pool:
         return gone
 
     def pass_s(self, seconds: float) -> None:
-        """Time passes, with a look at the replicas four times a second."""
+        """Advance the clock and update capacity four times a second."""
         for _ in range(round(seconds * 4)):
             self.now_s += 0.25
             self.admission.update_capacity([replace(self.replica)], self.now_s)
 
 
-def test_while_there_is_room_nobody_waits() -> None:
+def test_no_request_waits_while_the_pool_has_room() -> None:
     pool = Pool()
-    assert {pool.come(f"t{number}").state for number in range(8)} == {RUNNING}
+    assert {pool.submit(f"t{number}").state for number in range(8)} == {RUNNING}
     assert pool.admission.waiting == 0
 
 
-def test_who_finds_no_room_waits_until_somebody_ends() -> None:
+def test_request_without_room_waits_until_another_ends() -> None:
     pool = Pool()
-    first = pool.come(kv=900)
-    second = pool.come(kv=900)
+    first = pool.submit(kv=900)
+    second = pool.submit(kv=900)
     assert (first.state, second.state) == (RUNNING, WAITING)
     assert pool.end(first) == [second]
     assert second.state == RUNNING
 
 
-def test_the_small_do_not_overtake_the_one_whose_turn_it_is() -> None:
+def test_small_requests_do_not_overtake_the_head_of_the_queue() -> None:
     pool = Pool()
-    running, large = pool.come("a", kv=900), pool.come("b", kv=500)
-    small = pool.come("c", kv=50)
+    running, large = pool.submit("a", kv=900), pool.submit("b", kv=500)
+    small = pool.submit("c", kv=50)
     assert (large.state, small.state) == (WAITING, WAITING)
     assert pool.end(running) == [large, small]
 
 
-def test_the_urgent_go_first_and_batch_still_gets_its_share() -> None:
+def test_urgent_bands_go_first_and_batch_keeps_its_share() -> None:
     pool = Pool()
-    running = [pool.come("a", kv=100) for _ in range(9)]
-    batch, near, urgent = pool.come("b", band=BATCH), pool.come("c", band=NEAR), pool.come("d")
+    running = [pool.submit("a", kv=100) for _ in range(9)]
+    batch, near, urgent = pool.submit("b", band=BATCH), pool.submit("c", band=NEAR), pool.submit("d")
     while not (batch.state == near.state == RUNNING):
         assert pool.end(running.pop())
     assert urgent.state == WAITING or urgent.number != batch.number
@@ -108,17 +108,17 @@ def test_the_urgent_go_first_and_batch_still_gets_its_share() -> None:
         pool.end(running.pop())
 
 
-def test_batch_keeps_away_from_what_interactive_may_need_any_moment() -> None:
+def test_batch_leaves_headroom_for_interactive() -> None:
     pool = Pool()
-    states = [pool.come(f"t{number}", band=BATCH).state for number in range(10)]
-    assert states.count(RUNNING) == 7  # 0.67 of the pool, and the one that passes the mark
+    states = [pool.submit(f"t{number}", band=BATCH).state for number in range(10)]
+    assert states.count(RUNNING) == 7  # 0.67 of the pool, and the request that crosses the limit
 
 
 def test_a_band_that_starved_goes_first() -> None:
     pool = Pool(kv_tokens=100)
-    running, batch = pool.come("a"), pool.come("b", band=BATCH, patience_s=600)
+    running, batch = pool.submit("a"), pool.submit("b", band=BATCH, patience_s=600)
     for _ in range(11):
-        urgent = pool.come("a", patience_s=600)
+        urgent = pool.submit("a", patience_s=600)
         pool.pass_s(1)
         (running,) = pool.end(running)
         if running is batch:
@@ -128,48 +128,48 @@ def test_a_band_that_starved_goes_first() -> None:
 
 def test_one_tenant_cannot_fill_the_pool_while_others_are_there() -> None:
     pool = Pool()
-    pool.end(pool.come("quiet", kv=10))
-    noisy = [pool.come("noisy", kv=110) for _ in range(20)]
+    pool.end(pool.submit("quiet", kv=10))
+    noisy = [pool.submit("noisy", kv=110) for _ in range(20)]
     assert [ticket.state for ticket in noisy].count(RUNNING) == 6  # its half, and a tenth of the pool for a burst
-    assert pool.come("quiet", kv=200).state == RUNNING
-    pool.pass_s(11)  # the quiet one is gone
-    assert len(pool.serve()) == 1  # what is left: nine tenths of the KV blocks are eight of them
+    assert pool.submit("quiet", kv=200).state == RUNNING
+    pool.pass_s(11)  # the quiet tenant no longer counts
+    assert len(pool.serve()) == 1  # 970 of 1,000 tokens are in use then
 
 
-def test_who_would_be_late_is_refused_at_once() -> None:
+def test_request_that_would_miss_its_deadline_is_refused_at_once() -> None:
     pool = Pool(PROMISED)
-    line = [pool.come(f"t{number % 5}", kv=450, patience_s=0.25 * number) for number in range(8)]
+    line = [pool.submit(f"t{number % 5}", kv=450, patience_s=0.25 * number) for number in range(8)]
     for _ in range(3):  # the pool is full all the time: one request of 450 a second
         pool.pass_s(1)
         running = [ticket for ticket in line if ticket.state == RUNNING]
         line += pool.end(*running[:1])
-        line += [pool.come(f"t{number}", kv=450, patience_s=60) for number in range(3)]
-    late = pool.come("new", kv=450, patience_s=0.5)
+        line += [pool.submit(f"t{number}", kv=450, patience_s=60) for number in range(3)]
+    late = pool.submit("new", kv=450, patience_s=0.5)
     assert late.state == OVER
     assert isinstance(pool.verdict, Refuse) and pool.verdict.reason == "saturated" and pool.verdict.after_s > 0.5
 
 
-def test_the_deadline_of_one_that_waits_passes() -> None:
+def test_waiting_request_expires_at_its_deadline() -> None:
     pool = Pool()
-    running, waiting = pool.come(kv=900), pool.come(kv=900, patience_s=2.0)
+    running, waiting = pool.submit(kv=900), pool.submit(kv=900, patience_s=2.0)
     pool.pass_s(2)
     assert list(pool.admission.expire_late(pool.now_s)) == [waiting]
     assert waiting.state == OVER
     assert pool.end(running) == []
 
 
-def test_the_late_are_given_up_when_their_turn_comes() -> None:
+def test_late_request_is_dropped_when_its_turn_comes() -> None:
     pool = Pool()
-    running, waiting = pool.come(kv=900), pool.come(kv=900, patience_s=2.0)
+    running, waiting = pool.submit(kv=900), pool.submit(kv=900, patience_s=2.0)
     pool.now_s += 3
     assert pool.end(running) == [waiting]
     assert waiting.state == OVER
     assert pool.admission.gate.running == 0
 
 
-def test_who_leaves_frees_the_place_in_the_line() -> None:
+def test_withdrawn_request_leaves_the_queue() -> None:
     pool = Pool()
-    running, gone, next_one = pool.come(kv=900), pool.come(kv=900), pool.come(kv=900)
+    running, gone, next_one = pool.submit(kv=900), pool.submit(kv=900), pool.submit(kv=900)
     pool.admission.withdraw(gone)
     assert pool.end(running) == [next_one]
     assert gone.state == OVER
@@ -183,19 +183,19 @@ def test_who_leaves_frees_the_place_in_the_line() -> None:
         ([("a", 3_000, 8.0), ("b", 2_500, 8.0), ("c", 300, 1.0)], "low_tier"),
     ],
 )
-def test_what_may_wait_is_bounded(come: list[tuple[str, int, float]], reason: str) -> None:
+def test_queue_length_is_bounded(come: list[tuple[str, int, float]], reason: str) -> None:
     pool = Pool(PROMISED)
-    pool.come("first", kv=900, weight=8.0)
+    pool.submit("first", kv=900, weight=8.0)
     for tenant, kv, weight in come:
         pool.pass_s(1)
-        ticket = pool.come(tenant, kv=kv, weight=weight)
+        ticket = pool.submit(tenant, kv=kv, weight=weight)
     assert ticket.state == OVER
     assert isinstance(pool.verdict, Refuse) and pool.verdict.reason == reason
 
 
-def test_memory_of_what_waits_is_bounded_too() -> None:
+def test_queue_memory_is_bounded() -> None:
     pool = Pool()
-    pool.come(kv=900)
+    pool.submit(kv=900)
     for number in range(5):
         large = Ticket(1000 + number, TenantId(f"t{number}"), 1.0, 0, 1, 1_000, 1, 999.0, 100.0, True, bytes(60 << 20))
         verdict = pool.admission.arrive(large, pool.now_s)
@@ -204,19 +204,19 @@ def test_memory_of_what_waits_is_bounded_too() -> None:
 
 def test_under_overload_the_newest_goes_first() -> None:
     pool = Pool(PROMISED)
-    running = pool.come("a", kv=900)
-    old = pool.come("b", kv=900)
+    running = pool.submit("a", kv=900)
+    old = pool.submit("b", kv=900)
     pool.pass_s(1)
-    new = pool.come("b", kv=900)
+    new = pool.submit("b", kv=900)
     assert pool.admission.is_overloaded
     assert pool.end(running) == [new]
     assert old.state == WAITING, "it may wait for as long as its band's maxWait"
 
 
-def test_what_was_expected_and_not_used_is_credited() -> None:
+def test_unused_expected_cost_is_credited() -> None:
     pool = Pool(kv_tokens=100)
-    first = pool.come("a")
-    line = [pool.come(tenant) for tenant in ("b", "a", "a", "b")]
+    first = pool.submit("a")
+    line = [pool.submit(tenant) for tenant in ("b", "a", "a", "b")]
     (second,) = pool.end(first, cost=10)
     assert second is line[0]
     (third,) = pool.end(second)
@@ -224,19 +224,19 @@ def test_what_was_expected_and_not_used_is_credited() -> None:
     assert (third, fourth) == (line[1], line[2])
 
 
-def test_ends_that_are_told_twice_count_once() -> None:
+def test_end_recorded_twice_counts_once() -> None:
     pool = Pool()
-    ticket = pool.come()
+    ticket = pool.submit()
     pool.end(ticket)
     pool.end(ticket)
     gate = pool.admission.gate
     assert (gate.running, gate.kv_tokens, gate.reading_tokens) == (0, 0, 0)
 
 
-def test_without_replicas_everybody_goes_to_hear_it_from_routing() -> None:
+def test_without_replicas_requests_pass_to_routing() -> None:
     pool = Pool()
-    pool.come(kv=900)
-    waiting = pool.come(kv=900)
+    pool.submit(kv=900)
+    waiting = pool.submit(kv=900)
     pool.now_s += 1
     pool.admission.update_capacity([], pool.now_s)
     assert pool.serve() == [waiting]
@@ -245,18 +245,18 @@ def test_without_replicas_everybody_goes_to_hear_it_from_routing() -> None:
 def test_a_first_token_makes_room_for_the_next_prompt() -> None:
     pool = Pool(kv_tokens=10**9)
     window = int(pool.admission.gate.reading_limit_tokens)
-    assert window == 50_000  # 100 tokens a millisecond, for a quarter of the 2 s that nobody has promised
-    reading = pool.come("a", kv=4 * window)
-    waiting = pool.come("a", kv=4 * window)
+    assert window == 50_000  # 100 tokens a millisecond for a quarter of 2 s, the default as there is no SLO
+    reading = pool.submit("a", kv=4 * window)
+    waiting = pool.submit("a", kv=4 * window)
     assert (reading.state, waiting.state) == (RUNNING, WAITING)
     pool.admission.first_token(reading, took_s=0.1)
     assert pool.serve() == [waiting]
 
 
-def test_a_request_that_waits_for_its_adapter_keeps_no_prompt_from_being_read() -> None:
+def test_request_waiting_for_its_adapter_does_not_block_prefill() -> None:
     pool = Pool(kv_tokens=10**9)
-    cold = pool.come("a", kv=4 * 50_000)
-    waiting = pool.come("a", kv=4 * 50_000)
+    cold = pool.submit("a", kv=4 * 50_000)
+    waiting = pool.submit("a", kv=4 * 50_000)
     pool.admission.release_prefill_tokens(cold)
     assert pool.serve() == [waiting]
     pool.end(cold, waiting)
@@ -276,7 +276,7 @@ steps = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(steps)
-def test_each_has_one_outcome_nothing_is_lost_and_nobody_waits_while_there_is_room(
+def test_each_ticket_has_one_outcome_and_none_waits_beside_free_room(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     pool = Pool(PROMISED)
@@ -286,7 +286,7 @@ def test_each_has_one_outcome_nothing_is_lost_and_nobody_waits_while_there_is_ro
         waiting = [ticket for ticket in pool.tickets if ticket.state == WAITING]
         gone: list[Ticket] = []
         if what == "come":
-            ticket = pool.come(f"t{tenant}", kv, band, patience_s=tenant + 0.5)
+            ticket = pool.submit(f"t{tenant}", kv, band, patience_s=tenant + 0.5)
             if ticket.state in (RUNNING, OVER):
                 outcomes[ticket.number] += 1
         elif what == "end" and running:
@@ -337,8 +337,8 @@ def _check_sums(pool: Pool) -> None:
 def test_backlogged_tenants_are_served_by_weight(weight_a: int, weight_b: int, rounds: int) -> None:
     pool = Pool(kv_tokens=100)
     for _ in range(2 * rounds):
-        pool.come("a", weight=weight_a, patience_s=1e6)
-        pool.come("b", weight=weight_b, patience_s=1e6)
+        pool.submit("a", weight=weight_a, patience_s=1e6)
+        pool.submit("b", weight=weight_b, patience_s=1e6)
     had: Counter[str] = Counter()
     for _ in range(rounds):
         (ticket,) = pool.end(*(ticket for ticket in pool.tickets if ticket.state == RUNNING))
@@ -347,26 +347,26 @@ def test_backlogged_tenants_are_served_by_weight(weight_a: int, weight_b: int, r
     assert abs(had["a"] / weight_a - had["b"] / weight_b) <= 2 * cost / min(weight_a, weight_b)
 
 
-def test_who_was_refused_and_comes_back_when_told_gets_in() -> None:
+def test_refused_request_that_retries_on_time_is_admitted() -> None:
     pool = Pool(PROMISED)
-    line = [pool.come("a", kv=900, patience_s=0.25) for _ in range(2)]
+    line = [pool.submit("a", kv=900, patience_s=0.25) for _ in range(2)]
     for _ in range(4):
         pool.pass_s(1)
         line += pool.end(*(ticket for ticket in line if ticket.state == RUNNING))
-        line += [pool.come("a", kv=900, patience_s=60) for _ in range(2)]
-    refused = pool.come("a", kv=900, patience_s=0.25)
+        line += [pool.submit("a", kv=900, patience_s=60) for _ in range(2)]
+    refused = pool.submit("a", kv=900, patience_s=0.25)
     assert isinstance(pool.verdict, Refuse)
     for ticket in pool.tickets:
         pool.admission.withdraw(ticket)
     pool.now_s += pool.verdict.after_s
-    assert pool.come("a", kv=900, patience_s=0.25).state == OVER, "what is kept is another's"
+    assert pool.submit("a", kv=900, patience_s=0.25).state == OVER, "what is kept is another's"
     back = replace_ticket(refused, pool)
     pool.end(*(ticket for ticket in line if ticket.state == RUNNING))
     assert pool.admission.arrive(back, pool.now_s) == "dispatch"
 
 
 def replace_ticket(former: Ticket, pool: Pool) -> Ticket:
-    """The same request again, as patient as before."""
+    """Return the same request with the same patience."""
     return Ticket(
         10_000,
         former.tenant,
@@ -381,7 +381,9 @@ def replace_ticket(former: Ticket, pool: Pool) -> Ticket:
 
 
 def test_worked_example_of_a_request_larger_than_a_replica() -> None:
-    """The example of `admission_gate`; before, the pool was emptied for it, whoever else came."""
+    """The example of `admission_gate`; an earlier version emptied the pool for such a request and blocked all
+    others.
+    """
     admission = Admission(DEFAULT_ADMISSION, 0.0)
     ready = [
         replace(replica(name, kv_capacity_tokens=10_000), id=ReplicaId(name), prefill_ms_per_token=0.001)
@@ -389,31 +391,31 @@ def test_worked_example_of_a_request_larger_than_a_replica() -> None:
     ]
     admission.update_capacity(ready, 0.0)
 
-    def asked(number: int, tenant: str, kv_tokens: int, band: int) -> Ticket:
+    def make_ticket(number: int, tenant: str, kv_tokens: int, band: int) -> Ticket:
         return Ticket(number, TenantId(tenant), 1.0, band, 10, kv_tokens, kv_tokens, 1_000.0, 0.0)
 
-    small = [asked(number, f"t{number % 10}", 1_000, INTERACTIVE) for number in range(33)]
+    small = [make_ticket(number, f"t{number % 10}", 1_000, INTERACTIVE) for number in range(33)]
     assert {admission.arrive(ticket, 1.0) for ticket in small} == {"dispatch"}  # 33,000 of 36,000
-    huge = asked(100, "huge", 300_000, BATCH)
+    huge = make_ticket(100, "huge", 300_000, BATCH)
     assert admission.arrive(huge, 1.0) == "wait"
     for ticket in small[:5]:
         admission.record_end(ticket, None)
-    assert admission.next(1.0) is None  # 28,000 and 9,000 are too many
+    assert admission.next(1.0) is None  # 28,000 and 9,000 exceed the limit
     admission.record_end(small[5], None)
     assert admission.next(20.0) is huge
     assert admission.gate.kv_tokens == 27_000 + 9_000
     admission.record_end(small[6], None)
     for ticket in small[7:12]:
         admission.record_end(ticket, None)
-    assert admission.arrive(asked(101, "new", 1_000, INTERACTIVE), 20.0) == "dispatch"
+    assert admission.arrive(make_ticket(101, "new", 1_000, INTERACTIVE), 20.0) == "dispatch"
 
 
-def test_deadlines_of_ones_own_say_nothing_of_the_pool() -> None:
+def test_own_deadlines_do_not_lower_the_pools_tolerance() -> None:
     pool = Pool()
-    pool.come("busy", kv=450)
-    pool.come("busy", kv=450)
+    pool.submit("busy", kv=450)
+    pool.submit("busy", kv=450)
     for _ in range(50):
-        pool.come("hasty", kv=10, patience_s=0.01)
+        pool.submit("hasty", kv=10, patience_s=0.01)
     pool.now_s += 1.0
     late = list(pool.admission.expire_late(pool.now_s))
     assert late
@@ -422,12 +424,12 @@ def test_deadlines_of_ones_own_say_nothing_of_the_pool() -> None:
     assert pool.admission.tolerance[INTERACTIVE].ratio == MOST
 
 
-def test_the_lateness_of_one_band_is_no_other_bands() -> None:
+def test_late_batch_requests_do_not_lower_interactive_tolerance() -> None:
     pool = Pool()
-    pool.come("busy", kv=450, patience_s=600.0)
-    pool.come("busy", kv=450, patience_s=600.0)
+    pool.submit("busy", kv=450, patience_s=600.0)
+    pool.submit("busy", kv=450, patience_s=600.0)
     for number in range(30):
-        pool.come(f"t{number}", kv=10, band=BATCH, patience_s=pool.admission.rules[BATCH].max_wait_s)
+        pool.submit(f"t{number}", kv=10, band=BATCH, patience_s=pool.admission.rules[BATCH].max_wait_s)
     pool.now_s += pool.admission.rules[BATCH].max_wait_s + 1.0
     for ticket in list(pool.admission.expire_late(pool.now_s)):
         pool.admission.refuse_late(ticket, pool.now_s)

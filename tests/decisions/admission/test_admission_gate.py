@@ -32,12 +32,12 @@ def test_worked_example_of_slots() -> None:
     assert learnt_slots(34.0, 33, 1, limited=True) == 34
 
 
-def test_slots_are_not_learnt_from_a_short_queue() -> None:
+def test_slots_are_not_learned_from_a_short_queue() -> None:
     assert learnt_slots(None, 100, 8, limited=False) is None
     assert learnt_slots(20.0, 5, 0, limited=False) == 20
 
 
-def test_what_is_not_known_does_not_limit() -> None:
+def test_unknown_limits_do_not_apply() -> None:
     gate = Gate(0.0)
     hold(gate, 1000, 10**9)
     assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
@@ -46,7 +46,7 @@ def test_what_is_not_known_does_not_limit() -> None:
     assert gate.has_capacity(ticket(), reads_less_than_its_part=False)
 
 
-def test_replicas_that_do_not_say_how_fast_they_read_bound_nothing_by_it() -> None:
+def test_unknown_prefill_rate_sets_no_prefill_limit() -> None:
     gate = Gate(0.0)
     gate.update_capacity([replace(beat(), prefill_ms_per_token=0.0)], SLO_S, 1.0)
     assert gate.window.per_replica_tokens == inf and gate.has_capacity(ticket(), reads_less_than_its_part=False)
@@ -67,7 +67,7 @@ def test_a_pool_always_takes_one_request() -> None:
     assert gate.has_capacity(ticket(10**6), reads_less_than_its_part=False)
 
 
-def test_who_has_not_said_yet_counts_as_the_others_do() -> None:
+def test_replica_without_reported_capacity_counts_as_average() -> None:
     gate = Gate(0.0)
     gate.update_capacity([beat("r0"), beat("r1", capacity=0)], SLO_S, 1.0)
     assert gate.kv_limit_tokens == pytest.approx(18_000)
@@ -90,7 +90,7 @@ def test_one_replicas_long_queue_does_not_close_a_whole_pool() -> None:
     assert gate.request_limit == pytest.approx((5 + 22) * 1.5)
 
 
-def test_others_requests_are_what_beats_say_beyond_our_own_the_least_of_three_looks() -> None:
+def test_foreign_load_is_the_minimum_of_three_heartbeats_less_own_requests() -> None:
     gate = Gate(0.0)
     hold(gate, 10, 1_000)
     for second, (running, kv) in enumerate([(25, 0.5), (14, 0.2), (30, 0.9)]):
@@ -98,7 +98,7 @@ def test_others_requests_are_what_beats_say_beyond_our_own_the_least_of_three_lo
     assert gate.kv_limit_tokens == pytest.approx(9_000 - 1_000)
 
 
-def test_our_own_requests_that_ended_since_the_beat_are_nobody_elses() -> None:
+def test_own_requests_ended_since_the_heartbeat_are_not_foreign_load() -> None:
     gate = Gate(0.0)
     hold(gate, 10, 5_000)
     gate.update_capacity([beat(running=10, kv=0.4)], SLO_S, 1.0)
@@ -107,7 +107,7 @@ def test_our_own_requests_that_ended_since_the_beat_are_nobody_elses() -> None:
     assert gate.kv_limit_tokens == pytest.approx(9_000)
 
 
-def test_prompts_that_are_being_read_close_the_gate_but_not_to_those_who_read_little() -> None:
+def test_running_prefills_close_the_gate_except_for_small_shares() -> None:
     gate = Gate(0.0)
     gate.update_capacity([beat()], SLO_S, 1.0)
     assert gate.reading_limit_tokens == pytest.approx(2_500)
@@ -119,7 +119,7 @@ def test_prompts_that_are_being_read_close_the_gate_but_not_to_those_who_read_li
     assert not gate.has_capacity(ticket(), reads_less_than_its_part=True)
 
 
-def test_without_ready_replicas_nobody_waits_for_them() -> None:
+def test_gate_is_open_without_ready_replicas() -> None:
     gate = Gate(0.0)
     gate.update_capacity([beat()], SLO_S, 1.0)
     hold(gate, 100, 10**6)
@@ -138,7 +138,7 @@ def test_worked_example_of_lending_after_a_crowd() -> None:
     assert gate.is_lending(572.1)
 
 
-def test_who_is_crowded_for_long_is_not_forgotten_sooner_nor_later() -> None:
+def test_long_crowding_is_remembered_for_the_normal_time() -> None:
     gate = Gate(0.0)
     for second in range(100, 150):
         gate.note_crowding(float(second))
@@ -152,25 +152,25 @@ def test_worked_example_of_bursts() -> None:
     assert with_bursts(0.5, 0.2) == 0.6, "nor more than a tenth of the pool above it"
 
 
-def test_a_tenant_of_many_may_hold_a_burst_of_small_requests_and_no_second_large_one() -> None:
+def test_one_of_many_tenants_may_burst_small_requests_but_no_second_large_one() -> None:
     gate = Gate(0.0)
     gate.update_capacity([beat(capacity=100_000)], SLO_S, 1.0)
     gate.note_crowding(1.0)
     small, large = ticket(100), ticket(20_000)
     bursty, noisy = Flow(TenantId("bursty"), 1.0), Flow(TenantId("noisy"), 1.0)
     bursty.running = noisy.running = 1
-    bursty.kv_tokens = noisy.kv_tokens = 9_500  # a part is 9,000 of 90,000
+    bursty.kv_tokens = noisy.kv_tokens = 9_500  # a tenant's share is 9,000 of 90,000
     assert not gate.holds_full_share(bursty, small, 0.1, 1.5)
     assert gate.holds_full_share(noisy, large, 0.1, 1.5)
-    bursty.kv_tokens = 18_500  # twice its part
+    bursty.kv_tokens = 18_500  # twice its share
     assert gate.holds_full_share(bursty, small, 0.1, 1.5)
 
 
-def test_lent_are_small_requests_and_no_second_large_one() -> None:
+def test_lent_capacity_admits_small_requests_but_no_second_large_one() -> None:
     gate = Gate(0.0)
     gate.update_capacity([beat(capacity=100_000)], SLO_S, 1.0)
     flow = Flow(TenantId("noisy"), 1.0)
-    flow.running, flow.kv_tokens = 1, 20_000  # twice its part, and less than a quarter of 90,000
+    flow.running, flow.kv_tokens = 1, 20_000  # twice its share, and less than a quarter of 90,000
     small, large = ticket(100), ticket(10_000)
     assert not gate.holds_full_share(flow, small, 0.1, 1.5)
     assert gate.holds_full_share(flow, large, 0.1, 1.5)
@@ -178,11 +178,11 @@ def test_lent_are_small_requests_and_no_second_large_one() -> None:
     assert gate.holds_full_share(flow, small, 0.1, 2.5)
 
 
-def test_long_prompts_of_one_tenant_are_read_one_after_the_other_though_the_window_grows() -> None:
+def test_long_prompts_of_one_tenant_prefill_one_at_a_time_although_the_window_grows() -> None:
     gate = Gate(0.0)
     gate.update_capacity([beat("r0", capacity=100_000), beat("r1", capacity=100_000)], SLO_S, 1.0)
     flow = Flow(TenantId("noisy"), 1.0)
-    flow.running, flow.reading_tokens = 1, 50  # all of a replica's window, when it went
+    flow.running, flow.reading_tokens = 1, 50  # a replica's whole window at dispatch
     assert gate.holds_full_share(flow, ticket(10_000), 0.1, 1.5)
     flow.reading_tokens = 0
     assert not gate.holds_full_share(flow, ticket(10_000), 0.1, 1.5)

@@ -18,7 +18,7 @@ def p99_s(found: list[VirtualRequest]) -> float:
     return times[int(0.99 * len(times))]
 
 
-def test_a_flood_of_long_prompts_is_hardly_felt_by_those_who_chat() -> None:
+def test_flood_of_long_prompts_hardly_delays_chats() -> None:
     shape = Shape(replicas=4)
     alone = VirtualFleet(shape, POLICY).run(beside_the_nine(30, 0, 0, SECONDS, 7), SECONDS)
     beside = VirtualFleet(shape, POLICY).run(beside_the_nine(30, 4.6, 0, SECONDS, 7), SECONDS)
@@ -29,8 +29,8 @@ def test_a_flood_of_long_prompts_is_hardly_felt_by_those_who_chat() -> None:
 
 
 @pytest.mark.soak
-def test_long_prompts_are_lent_no_second_replica_where_the_others_would_miss_it() -> None:
-    """Above half load, where two long prompts at a time would be a quarter of the pool."""
+def test_long_prompts_borrow_no_second_replica_under_load() -> None:
+    """Above half load, two long prompts at a time would take a quarter of the pool."""
     policy = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.6, ttft_slo_ms=500), BandEntry("batch", 0.1)))
     alone = VirtualFleet(Shape(), policy).run(beside_the_nine(160, 0, 5, SECONDS, 1), SECONDS)
     beside = VirtualFleet(Shape(), policy).run(beside_the_nine(160, 9.3, 5, SECONDS, 1), SECONDS)
@@ -39,7 +39,7 @@ def test_long_prompts_are_lent_no_second_replica_where_the_others_would_miss_it(
 
 
 @pytest.mark.parametrize("times", sampled([2, 5], keep=[2]))
-def test_under_overload_who_is_refused_is_refused_at_once_and_told_the_truth(times: int) -> None:
+def test_overload_refuses_at_once_with_an_accurate_retry_time(times: int) -> None:
     seconds, per_s = 40.0, 60.0 * times
     asked = [
         each
@@ -57,7 +57,7 @@ def test_under_overload_who_is_refused_is_refused_at_once_and_told_the_truth(tim
 
 
 @pytest.mark.parametrize("times", sampled([2, 10], keep=[2]))
-def test_under_overload_as_much_is_served_in_time_as_at_the_best_of_times(times: int) -> None:
+def test_overload_keeps_goodput_near_its_best(times: int) -> None:
     def goodput(per_s: float) -> int:
         asked = [each for tenant in "abcde" for each in chats(tenant, per_s / 5, SECONDS, Random(f"{tenant} {per_s}"))]
         fleet = VirtualFleet(Shape(replicas=1), POLICY)

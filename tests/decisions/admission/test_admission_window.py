@@ -22,14 +22,14 @@ def test_nothing_is_limited_before_anything_is_known() -> None:
     assert ReadingWindow(0.0).per_replica_tokens == inf
 
 
-def test_what_passes_here_counts_where_it_is_more_than_agents_measured() -> None:
+def test_own_throughput_counts_if_it_exceeds_the_agents_measurement() -> None:
     window = ReadingWindow(0.0)
     window.record_prefill_end(ticket(50_000), took_s=0.01)
     window.tick(1.0, 1, 20_000.0, slo_s=0.5, full=False)
     assert window.per_replica_tokens == pytest.approx(50_000 * 0.125)
 
 
-def test_an_idle_second_is_no_reason_to_believe_in_less_and_a_full_one_is() -> None:
+def test_idle_second_does_not_lower_the_rate_and_a_full_one_does() -> None:
     window = ReadingWindow(0.0)
     window.record_prefill_end(ticket(50_000), took_s=0.01)
     window.tick(1.0, 1, 1_000.0, slo_s=0.5, full=False)
@@ -55,7 +55,7 @@ def test_the_least_time_is_forgotten_after_a_while() -> None:
     assert window.per_replica_tokens == pytest.approx(125)
 
 
-def test_prompts_of_answers_that_are_not_streamed_count_as_read_after_their_time() -> None:
+def test_prompts_without_streaming_count_as_read_after_their_predicted_time() -> None:
     window = ReadingWindow(0.0)
     window.tick(1.0, 1, 1_000.0, slo_s=0.5, full=False)
     whole = ticket(500, streams=False)

@@ -22,10 +22,11 @@ def test_worked_example_of_lending() -> None:
 
 def test_interactive_may_take_nearly_all_of_an_idle_pool() -> None:
     assert bands.may_dispatch(0, [0.96, 0.0, 0.0], 0.96, RULES, overloaded=False)
-    assert not bands.may_dispatch(0, [0.98, 0.0, 0.0], 0.98, RULES, overloaded=False)  # 3 % are kept for the next band
+    # 3 % are reserved for the next band
+    assert not bands.may_dispatch(0, [0.98, 0.0, 0.0], 0.98, RULES, overloaded=False)
 
 
-def test_the_entitled_go_before_borrowers_and_urgent_before_patient() -> None:
+def test_bands_below_their_share_go_before_borrowers_and_urgent_ones_first() -> None:
     assert order(ALL, [0.1, 0.1, 0.02]) == [0, 1, 2]
     assert order(ALL, [0.65, 0.1, 0.02]) == [1, 2, 0]
     assert order([True, False, True], [0.65, 0.1, 0.02]) == [2, 0]
@@ -42,11 +43,11 @@ def test_under_overload_batch_falls_back_to_its_floor() -> None:
     assert order([False, False, True], [0.9, 0.0, 0.06], overloaded=False) == [2]  # its share is 10 %
 
 
-def test_who_has_starved_goes_first() -> None:
+def test_starved_band_goes_first() -> None:
     assert order(ALL, [0.1, 0.1, 0.9], starved=[False, False, True]) == [2, 0, 1]
 
 
-def test_a_class_without_a_promise_has_a_long_patience_and_one_with_a_promise_half_of_it() -> None:
+def test_max_wait_is_half_of_the_slo_or_long_without_one() -> None:
     policy = AdmissionEntry(
         "p", ("*",), (BandEntry("interactive", 0.5, ttft_slo_ms=500), BandEntry("near-real-time", 0.5))
     )
@@ -56,7 +57,7 @@ def test_a_class_without_a_promise_has_a_long_patience_and_one_with_a_promise_ha
     assert (batch.share_ratio, batch.slo_s) == (bands.BATCH_FLOOR_RATIO, None)
 
 
-def test_a_policy_may_say_how_long_a_class_waits() -> None:
+def test_policy_sets_max_wait_of_a_class() -> None:
     policy = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.5, ttft_slo_ms=500, max_wait_ms=4000),))
     assert bands.rules_of(policy)[0].max_wait_s == 4.0
 
@@ -65,11 +66,11 @@ def test_a_policy_may_say_how_long_a_class_waits() -> None:
     ("band", "waiting", "part"),
     [(0, [True, False, False], 1.0), (0, ALL, 0.6), (1, ALL, 0.3), (1, [False, True, True], 0.9), (2, ALL, 0.1)],
 )
-def test_what_part_of_the_drain_a_band_gets(band: int, waiting: list[bool], part: float) -> None:
+def test_drain_share_of_a_band(band: int, waiting: list[bool], part: float) -> None:
     assert bands.drain_share_ratio(band, waiting, RULES, overloaded=False) == pytest.approx(part)
 
 
-def test_engines_serve_by_the_moment_at_which_each_has_waited_long_enough() -> None:
+def test_engine_priority_grows_with_waiting_time() -> None:
     now_ms = 1_800_000_000_000
     urgent = [bands.engine_priority(band, now_ms) for band in BANDS]
     assert urgent == sorted(set(urgent))

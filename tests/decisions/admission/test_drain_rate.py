@@ -10,11 +10,11 @@ def test_worked_example_of_the_wait() -> None:
     assert wait_s(20_000, 6_000, 1, 4, 4 * 5_000) == pytest.approx(1.0)
 
 
-def test_nobody_is_refused_on_a_guess() -> None:
+def test_unknown_rate_predicts_no_wait() -> None:
     assert wait_s(10**9, 10**9, 1, 1, 0.0) == 0.0
 
 
-def test_while_nobody_waits_a_lower_sample_means_nothing() -> None:
+def test_lower_sample_is_ignored_while_the_queue_is_empty() -> None:
     rate = Rate(0.0)
     rate.record_dispatched(1000)
     rate.tick(1.0, 2, full=True)
@@ -27,7 +27,7 @@ def test_while_nobody_waits_a_lower_sample_means_nothing() -> None:
     assert rate.per_replica < 400
 
 
-def test_what_passed_before_the_pool_was_ever_full_foretells_nothing() -> None:
+def test_rate_is_unknown_until_the_pool_was_full() -> None:
     rate = Rate(0.0)
     rate.record_dispatched(10)
     rate.tick(1.0, 1, full=False)
@@ -37,12 +37,12 @@ def test_what_passed_before_the_pool_was_ever_full_foretells_nothing() -> None:
     assert rate.has_been_full
 
 
-def test_the_refused_are_asked_back_one_after_the_other() -> None:
+def test_refused_requests_get_consecutive_return_times() -> None:
     returns = ReturnTimes()
     assert [returns.reserve_place(request, 80, 1.0, 100.0, 5.0) for request in (1, 2, 3)] == [1.0, 2.0, 3.0]
 
 
-def test_who_comes_back_in_time_has_a_place_and_nobody_else_has_it() -> None:
+def test_return_on_time_claims_its_own_place_once() -> None:
     returns = ReturnTimes()
     returns.reserve_place(1, 80, 1.0, 100.0, 5.0)
     assert not returns.claim_place(2, 6.5), "another request"
@@ -51,14 +51,14 @@ def test_who_comes_back_in_time_has_a_place_and_nobody_else_has_it() -> None:
     assert not returns.claim_place(1, 6.6), "once"
 
 
-def test_who_comes_too_early_keeps_the_place_that_he_has() -> None:
+def test_early_return_keeps_its_place() -> None:
     returns = ReturnTimes()
     returns.reserve_place(1, 80, 2.0, 100.0, 5.0)
     assert returns.reserve_place(1, 80, 2.0, 100.0, 6.0) == 1.0
     assert len(returns) == 1
 
 
-def test_a_place_that_nobody_comes_for_is_forgotten() -> None:
+def test_unclaimed_place_expires() -> None:
     returns = ReturnTimes()
     returns.reserve_place(1, 80, 1.0, 100.0, 5.0)
     assert returns.has_due_place(6.5, 5.5) and not returns.has_due_place(5.9, 5.5)
@@ -85,7 +85,7 @@ def test_retry_after_is_spread_over_callers() -> None:
     assert len({retry_after_s(20.0, f"req-{number}") for number in range(50)}) >= 4
 
 
-def test_a_rate_of_ten_seconds_ago_foretells_nothing() -> None:
+def test_rate_expires_after_ten_seconds() -> None:
     rate = Rate(0.0)
     rate.record_dispatched(10)
     rate.tick(1.0, 1, full=True)
@@ -95,7 +95,7 @@ def test_a_rate_of_ten_seconds_ago_foretells_nothing() -> None:
     assert not rate.has_been_full, "the engines may have been slow then"
 
 
-def test_while_somebody_is_refused_the_rate_is_not_forgotten_though_nobody_waits() -> None:
+def test_rate_does_not_expire_while_requests_are_refused() -> None:
     rate = Rate(0.0)
     rate.record_dispatched(10)
     rate.tick(1.0, 1, full=True)
@@ -104,7 +104,7 @@ def test_while_somebody_is_refused_the_rate_is_not_forgotten_though_nobody_waits
     assert rate.has_been_full
 
 
-def test_who_is_sent_away_in_the_first_second_is_told_by_what_has_passed() -> None:
+def test_rate_in_the_first_second_is_what_was_dispatched_so_far() -> None:
     rate = Rate(0.0)
     rate.record_dispatched(100)
     assert rate.rate_so_far(0.5, 2) == 50.0
@@ -113,7 +113,7 @@ def test_who_is_sent_away_in_the_first_second_is_told_by_what_has_passed() -> No
     assert rate.rate_so_far(1.5, 2) == 50.0
 
 
-def test_who_came_in_its_time_and_found_no_room_goes_before_others_the_next_time() -> None:
+def test_return_on_time_without_room_is_postponed_ahead_of_others() -> None:
     returns = ReturnTimes()
     for request in (1, 2, 3):
         returns.reserve_place(request, 800, 1.0, 100.0, 5.0)
@@ -122,7 +122,7 @@ def test_who_came_in_its_time_and_found_no_room_goes_before_others_the_next_time
     assert not returns.claim_place(1, 6.9) and returns.claim_place(1, 7.1)
 
 
-def test_places_that_nobody_came_for_are_queued_behind_by_nobody() -> None:
+def test_expired_places_delay_no_later_return() -> None:
     times = ReturnTimes()
     for request in range(40):
         times.reserve_place(request, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=0.0)
@@ -132,7 +132,7 @@ def test_places_that_nobody_came_for_are_queued_behind_by_nobody() -> None:
     assert times.reserve_place(100, cost=100.0, wait_s=1.0, drain_per_s=20.0, now_s=1_000.0) == 1.0
 
 
-def test_who_is_put_back_is_never_told_more_than_the_most() -> None:
+def test_postponed_return_is_at_most_the_maximum() -> None:
     times = ReturnTimes()
     assert times.postpone_place(1, wait_s=9_000.0, now_s=0.0) == MAX_RETRY_AFTER_S
     assert len(times) == 0

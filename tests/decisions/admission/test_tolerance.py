@@ -1,4 +1,4 @@
-"""How much waiting may be foretold, learnt from who was late."""
+"""Longest predicted wait that is still accepted, learned from how many requests were late."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_worked_example_of_tolerance() -> None:
     assert tolerance.ratio == MOST
 
 
-def test_it_stays_where_as_many_are_late_as_may_be() -> None:
+def test_tolerance_is_steady_at_the_allowed_share_of_late_requests() -> None:
     tolerance = WaitTolerance()
     for _ in range(10):
         tolerance.record_late()
@@ -28,7 +28,7 @@ def test_it_stays_where_as_many_are_late_as_may_be() -> None:
     assert tolerance.ratio == pytest.approx(before, abs=0.06)
 
 
-def test_it_never_gives_up_altogether() -> None:
+def test_tolerance_never_falls_below_its_minimum() -> None:
     tolerance = WaitTolerance()
     for _ in range(1000):
         tolerance.record_late()

@@ -1,4 +1,4 @@
-"""Signals and policies for tests of autoscaling: one line each, everything else calm."""
+"""Signals and policies for tests of autoscaling: each case changes only what it names."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,6 @@
-"""Who may be awake on a node: serving before warm, sleepers without a slot, one slot to one of those who want it."""
+"""Which engines may be awake on a node: serving ones before warm ones, and each free slot to one of the pools that want
+it.
+"""
 
 from dataclasses import replace
 
@@ -33,7 +35,7 @@ demands = st.builds(SlotDemand, st.integers(0, 5), st.integers(0, 3))
 nodes = st.dictionaries(pools, st.tuples(demands, helds), min_size=1)
 
 
-def ask(node: dict[str, tuple[SlotDemand, HeldSlots]], slots: int, ending: int = 0) -> dict[str, SlotAllotment]:
+def allot(node: dict[str, tuple[SlotDemand, HeldSlots]], slots: int, ending: int = 0) -> dict[str, SlotAllotment]:
     return allot_slots({n: w for n, (w, _) in node.items()}, {n: h for n, (_, h) in node.items()}, ending, slots)
 
 
@@ -42,124 +44,126 @@ def test_worked_example_of_a_spare_slot() -> None:
         "a": (SlotDemand(1, 1), HeldSlots(serving=1, sleeps=True)),
         "b": (SlotDemand(1, 1), HeldSlots(serving=1, sleeps=True)),
     }
-    assert ask(loading, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 0)}
+    assert allot(loading, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 0)}
     loading["a"] = (SlotDemand(1, 1), replace(loading["a"][1], loading=1))
-    assert ask(loading, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 0)}, "one is loading, on the spare slot"
+    assert allot(loading, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 0)}, (
+        "one is loading, on the spare slot"
+    )
     loading["a"] = (SlotDemand(1, 1), SLEEPER)
-    assert ask(loading, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1)}
+    assert allot(loading, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1)}
     both = {"a": (SlotDemand(2, 1), SLEEPER), "b": (SlotDemand(2, 1), SLEEPER)}
-    assert ask(both, 3) == {"a": SlotAllotment(2, 0, wake=1), "b": SlotAllotment(1, 1)}
+    assert allot(both, 3) == {"a": SlotAllotment(2, 0, wake=1), "b": SlotAllotment(1, 1)}
     both["a"] = (SlotDemand(2, 1), HeldSlots(serving=2, sleeps=True))
-    assert ask(both, 3)["b"] == SlotAllotment(1, 1), "a has the slot now"
+    assert allot(both, 3)["b"] == SlotAllotment(1, 1), "a has the slot now"
     both["a"] = (SlotDemand(1, 1), HeldSlots(serving=1, asleep=1, sleeps=True))
-    assert ask(both, 3)["b"] == SlotAllotment(2, 0, wake=1)
+    assert allot(both, 3)["b"] == SlotAllotment(2, 0, wake=1)
 
 
-def test_one_loads_at_a_time_however_many_slot_are_free() -> None:
+def test_one_engine_loads_at_a_time_however_many_slots_are_free() -> None:
     fresh = {name: (SlotDemand(1, 1), HeldSlots(serving=1, sleeps=True)) for name in "ab"}
-    assert [each.warm for each in ask(fresh, 9).values()] == [1, 0]
+    assert [each.warm for each in allot(fresh, 9).values()] == [1, 0]
     fresh["a"] = (SlotDemand(1, 1), HeldSlots(serving=1, loading=1, sleeps=True))
-    assert [each.warm for each in ask(fresh, 9).values()] == [1, 0]
+    assert [each.warm for each in allot(fresh, 9).values()] == [1, 0]
     stays = {name: (SlotDemand(1, 2), HeldSlots(serving=1)) for name in "ab"}
-    assert [each.warm for each in ask(stays, 9).values()] == [2, 2], "what keeps its slot needs nobody to wait for it"
+    assert [each.warm for each in allot(stays, 9).values()] == [2, 2], "what keeps its slot needs nobody to wait for it"
 
 
-def test_without_sleep_it_is_as_before() -> None:
+def test_allotment_without_sleeping_engines() -> None:
     full = {"a": (SlotDemand(4, 1), HeldSlots(serving=2)), "b": (SlotDemand(1, 1), HeldSlots(serving=1))}
-    assert ask(full, 4) == {"a": SlotAllotment(3, 0), "b": SlotAllotment(1, 0)}
-    assert ask(full, 7) == {"a": SlotAllotment(4, 1), "b": SlotAllotment(1, 1)}
+    assert allot(full, 4) == {"a": SlotAllotment(3, 0), "b": SlotAllotment(1, 0)}
+    assert allot(full, 7) == {"a": SlotAllotment(4, 1), "b": SlotAllotment(1, 1)}
 
 
-def test_what_the_yaml_asks_for_is_given_whatever_the_slot_are() -> None:
-    assert ask({"a": (SlotDemand(3, 1, least=3), HeldSlots())}, 1) == {"a": SlotAllotment(3, 0)}
-    assert ask({"a": (SlotDemand(2, 1, least=2), SLEEPER)}, 1) == {"a": SlotAllotment(2, 0, wake=1)}
+def test_configured_minimum_is_allotted_whatever_slots_there_are() -> None:
+    assert allot({"a": (SlotDemand(3, 1, least=3), HeldSlots())}, 1) == {"a": SlotAllotment(3, 0)}
+    assert allot({"a": (SlotDemand(2, 1, least=2), SLEEPER)}, 1) == {"a": SlotAllotment(2, 0, wake=1)}
 
 
-def test_a_warm_one_that_is_awake_is_promoted_without_a_slot() -> None:
-    assert ask({"a": (SlotDemand(2, 1), HeldSlots(serving=1, loaded=1))}, 2) == {"a": SlotAllotment(2, 0)}
-    assert ask({"a": (SlotDemand(2, 1), HeldSlots(serving=1, loading=1))}, 2) == {"a": SlotAllotment(2, 0)}
+def test_awake_warm_engine_is_promoted_without_a_slot() -> None:
+    assert allot({"a": (SlotDemand(2, 1), HeldSlots(serving=1, loaded=1))}, 2) == {"a": SlotAllotment(2, 0)}
+    assert allot({"a": (SlotDemand(2, 1), HeldSlots(serving=1, loading=1))}, 2) == {"a": SlotAllotment(2, 0)}
     mixed = HeldSlots(serving=1, loading=1, asleep=1, sleeps=True)
-    assert ask({"a": (SlotDemand(2, 1), mixed)}, 2) == {"a": SlotAllotment(2, 1)}, (
+    assert allot({"a": (SlotDemand(2, 1), mixed)}, 2) == {"a": SlotAllotment(2, 1)}, (
         "the one that sleeps has no slot to wake on"
     )
-    assert ask({"a": (SlotDemand(2, 1), mixed)}, 3) == {"a": SlotAllotment(2, 1, wake=1)}, (
+    assert allot({"a": (SlotDemand(2, 1), mixed)}, 3) == {"a": SlotAllotment(2, 1, wake=1)}, (
         "it serves sooner than one that loads"
     )
 
 
-def test_what_serves_more_than_is_wanted_has_its_slot_until_it_sleeps_or_is_gone() -> None:
+def test_surplus_serving_engine_holds_its_slot_until_it_sleeps_or_ends() -> None:
     node = {"a": (SlotDemand(1, 1), HeldSlots(serving=2, sleeps=True)), "b": (SlotDemand(2, 1), SLEEPER)}
-    assert ask(node, 3)["b"] == SlotAllotment(1, 1)
-    assert ask({"b": node["b"]}, 2, ending=1)["b"] == SlotAllotment(1, 1)
-    assert ask({"b": node["b"]}, 2)["b"] == SlotAllotment(2, 0, wake=1)
+    assert allot(node, 3)["b"] == SlotAllotment(1, 1)
+    assert allot({"b": node["b"]}, 2, ending=1)["b"] == SlotAllotment(1, 1)
+    assert allot({"b": node["b"]}, 2)["b"] == SlotAllotment(2, 0, wake=1)
 
 
-def test_one_that_serves_too_many_becomes_warm_on_the_slot_that_it_has() -> None:
+def test_surplus_serving_engine_becomes_warm_on_its_own_slot() -> None:
     node = {"a": (SlotDemand(1, 1), HeldSlots(serving=2, sleeps=True)), "b": (SlotDemand(1, 1), SLEEPER)}
-    assert ask(node, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1)}
+    assert allot(node, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1)}
     full = {"a": (SlotDemand(1, 1), HeldSlots(serving=2)), "b": (SlotDemand(2, 1), SLEEPER)}
-    assert ask(full, 3) == {"a": SlotAllotment(1, 0), "b": SlotAllotment(1, 1)}, (
+    assert allot(full, 3) == {"a": SlotAllotment(1, 0), "b": SlotAllotment(1, 1)}, (
         "it ends where it does not sleep and b is to serve"
     )
 
 
-def test_an_awake_warm_one_ends_for_one_that_is_to_serve() -> None:
+def test_awake_warm_engine_ends_for_one_that_must_serve() -> None:
     node = {"a": (SlotDemand(1, 1), HeldSlots(serving=1, loaded=1)), "b": (SlotDemand(2, 1), SLEEPER)}
-    assert ask(node, 3) == {"a": SlotAllotment(1, 0), "b": SlotAllotment(1, 1)}
+    assert allot(node, 3) == {"a": SlotAllotment(1, 0), "b": SlotAllotment(1, 1)}
 
 
-def test_one_that_is_about_to_sleep_or_not_heard_of_is_not_ended() -> None:
+def test_engine_about_to_sleep_or_silent_is_not_ended() -> None:
     node = {
         "a": (SlotDemand(1, 1), HeldSlots(serving=1, loaded=1, spared=1, sleeps=True)),
         "b": (SlotDemand(2, 1), SLEEPER),
     }
-    assert ask(node, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1)}
+    assert allot(node, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1)}
 
 
-def test_nobody_is_ended_for_those_that_are_not_heard_of() -> None:
+def test_silent_engines_cause_no_ends() -> None:
     unheard = HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
     node = {name: (SlotDemand(1, 1), unheard) for name in "ab"} | {"c": (SlotDemand(0, 1), HeldSlots(loaded=1))}
-    assert ask(node, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1), "c": SlotAllotment(0, 1)}
+    assert allot(node, 3) == {"a": SlotAllotment(1, 1), "b": SlotAllotment(1, 1), "c": SlotAllotment(0, 1)}
 
 
-def test_one_that_is_not_heard_of_is_promoted_only_on_a_free_slot() -> None:
-    """It may sleep: its agent, back again, would wake it."""
+def test_silent_engine_is_promoted_only_on_a_free_slot() -> None:
+    """The replica may sleep: its agent would wake it on its return."""
     node = {
         "a": (SlotDemand(2, 1), HeldSlots(serving=2)),
         "b": (SlotDemand(2, 1), HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)),
     }
-    assert ask(node, 4)["b"] == SlotAllotment(1, 1), "the fourth slot is its own only where it is awake"
-    assert ask(node, 5)["b"] == SlotAllotment(2, 0)
+    assert allot(node, 4)["b"] == SlotAllotment(1, 1), "the fourth slot is its own only where it is awake"
+    assert allot(node, 5)["b"] == SlotAllotment(2, 0)
 
 
-def test_nobody_waits_for_one_that_never_loads() -> None:
+def test_stuck_load_does_not_block_other_pools() -> None:
     for loading, unheard in ((1, 0), (0, 1)):
         slow = HeldSlots(serving=1, loading=loading, unheard=unheard, spared=unheard, sleeps=True)
         node = {"a": (SlotDemand(1, 1), slow), "b": (SlotDemand(1, 1), HeldSlots(serving=1, sleeps=True))}
-        assert ask(node, 8)["b"] == SlotAllotment(1, 0)
+        assert allot(node, 8)["b"] == SlotAllotment(1, 0)
         node["a"] = (SlotDemand(1, 1), replace(slow, stuck=1, spared=0))
-        assert ask(node, 8)["b"] == SlotAllotment(1, 1)
-        assert ask({"a": node["a"], "b": (SlotDemand(2), HeldSlots(serving=1))}, 3)["a"] == SlotAllotment(1, 0), (
+        assert allot(node, 8)["b"] == SlotAllotment(1, 1)
+        assert allot({"a": node["a"], "b": (SlotDemand(2), HeldSlots(serving=1))}, 3)["a"] == SlotAllotment(1, 0), (
             "it gives way"
         )
 
 
-def test_one_that_was_asleep_and_starts_anew_gives_way_where_there_is_no_slot() -> None:
+def test_restarted_sleeper_yields_without_a_free_slot() -> None:
     node = {
         "a": (SlotDemand(2, 1), HeldSlots(serving=2)),
         "b": (SlotDemand(1, 1), HeldSlots(serving=1, loading=1, sleeps=True)),
     }
-    assert ask(node, 3)["b"] == SlotAllotment(1, 0)
-    assert ask(node, 4)["b"] == SlotAllotment(1, 1)
+    assert allot(node, 3)["b"] == SlotAllotment(1, 0)
+    assert allot(node, 4)["b"] == SlotAllotment(1, 1)
 
 
-def test_one_that_sleeps_is_woken_in_the_place_of_one_that_ends_only_on_a_free_slot() -> None:
+def test_sleeper_replaces_an_ending_engine_only_on_a_free_slot() -> None:
     node = {"a": (SlotDemand(1, 0), SLEEPER)}
-    assert ask(node, 2) == {"a": SlotAllotment(1, 0, wake=1)}
-    assert ask(node, 1) == {"a": SlotAllotment(1, 0)}
+    assert allot(node, 2) == {"a": SlotAllotment(1, 0, wake=1)}
+    assert allot(node, 1) == {"a": SlotAllotment(1, 0)}
 
 
-def test_what_has_no_slot_to_wake_on_cannot_be_borrowed() -> None:
+def test_sleeper_without_a_slot_cannot_be_borrowed() -> None:
     held = {"a": SLEEPER, "b": replace(SLEEPER, asleep=2), "c": HeldSlots(serving=1, loaded=1)}
     assert sleepers_without_slot(held, 0, 5) == {"a": 0, "b": 1, "c": 0}
     assert sleepers_without_slot(held, 0, 4) == sleepers_without_slot(held, 1, 5) == {"a": 1, "b": 2, "c": 0}
@@ -170,14 +174,14 @@ def test_what_has_no_slot_to_wake_on_cannot_be_borrowed() -> None:
 def test_never_more_awake_than_there_are_slots(
     node: dict[str, tuple[SlotDemand, HeldSlots]], slots: int, ending: int
 ) -> None:
-    allowed = ask(node, slots, ending)
+    allowed = allot(node, slots, ending)
     before = sum(held.awake for _, held in node.values())
     after = sum(_awake_after(*node[name], allowed[name]) for name in node)
     assert after <= max(before, slots - ending)
 
 
 def _awake_after(demand: SlotDemand, held: HeldSlots, allowed: SlotAllotment) -> int:
-    """At once: what is to end or to sleep has its slot until then, what is started or woken takes one."""
+    """Count engines awake at once: ending and falling asleep still use a slot, starting and waking need one."""
     lacking = max(0, allowed.serving - held.serving)
     promoted = min(lacking, held.loaded + allowed.wake + held.loading)
     too_many = max(0, held.serving - allowed.serving)
@@ -189,10 +193,10 @@ def _awake_after(demand: SlotDemand, held: HeldSlots, allowed: SlotAllotment) ->
 
 @settings(max_examples=60)
 @given(nodes, st.integers(0, 12), st.integers(0, 3))
-def test_who_serves_goes_on_and_no_free_slot_is_kept_from_who_waits(
+def test_serving_engines_continue_and_free_slots_go_to_waiting_pools(
     node: dict[str, tuple[SlotDemand, HeldSlots]], slots: int, ending: int
 ) -> None:
-    allowed = ask(node, slots, ending)
+    allowed = allot(node, slots, ending)
     for name, (demand, held) in node.items():
         assert min(demand.serving, held.serving) <= allowed[name].serving <= demand.serving
         assert allowed[name].warm <= demand.warm and allowed[name].wake <= held.asleep
@@ -206,8 +210,8 @@ def test_who_serves_goes_on_and_no_free_slot_is_kept_from_who_waits(
 
 @settings(max_examples=20)
 @given(st.integers(2, 5), st.integers(0, 3))
-def test_of_those_that_want_one_slot_at_the_same_moment_exactly_one_gets_it(many: int, more: int) -> None:
+def test_exactly_one_of_several_pools_gets_the_last_slot(many: int, more: int) -> None:
     node = {f"p{number}": (SlotDemand(2, 1), replace(SLEEPER, asleep=1 + more)) for number in range(many)}
-    allowed = ask(node, many + 1)
+    allowed = allot(node, many + 1)
     assert sum(each.serving for each in allowed.values()) == many + 1
     assert sum(each.wake for each in allowed.values()) == 1

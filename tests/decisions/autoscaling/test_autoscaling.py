@@ -1,4 +1,4 @@
-"""The scaling decision: when a pool grows, when it shrinks, and what keeps it as it is."""
+"""Scaling decisions: when a pool grows, when it shrinks, and what prevents a change."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.decisions.autoscaling.scaling_cases import DOWN, policy, signals
 
 
 class Scaler:
-    """Keeps the state between looks, as the controller does."""
+    """A scaler with the state that the controller holds between decisions."""
 
     def __init__(self, scale_policy: ScalePolicy) -> None:
         self.policy = scale_policy
@@ -30,7 +30,9 @@ def foreseen(replicas: int, at_s: float = 0.0) -> Forecast:
 
 
 def quiet_pool(ready: int, until_s: float = 2000.0) -> Scaler:
-    """One whose utilization has been low for long enough that the rule holds and nothing is quiet any more."""
+    """Return a scaler of a pool whose utilization was low long enough for the rule to hold and the quiet time to be
+    over.
+    """
     scaler = Scaler(policy())
     for at_s in range(0, int(until_s), 15):
         scaler(signals(at_s, ready, utilization_ratio=0.6 if at_s < 300 else 0.2), foreseen(ready))
@@ -57,7 +59,7 @@ def test_the_strongest_rule_that_holds_wins() -> None:
     assert scaler(signals(60, 40, ttft_p99_s=0.7, queue_seconds=1.0)).desired == 44
 
 
-def test_what_never_comes_does_not_silence_rules_for_ever() -> None:
+def test_replicas_that_never_start_do_not_silence_rules_for_ever() -> None:
     scaler = Scaler(policy(("queue_seconds > 0.5: +1",), (), startup_s=100.0))
     assert scaler(signals(0, 10, queue_seconds=1.0)).desired == 11
     assert scaler(signals(199, 10, queue_seconds=1.0)).cause == "waiting"
@@ -77,16 +79,16 @@ def test_shrinks_by_one_once_a_rule_holds() -> None:
     assert scaling == Scaling(9, "rule", "utilization < 40% for 15m: -1 (20%): one replica is drained")
 
 
-def test_the_next_goes_only_when_the_last_has_gone() -> None:
+def test_next_replica_drains_only_after_the_last_has_ended() -> None:
     scaler = quiet_pool(10)
     scaler(signals(2000, 10, utilization_ratio=0.2))
     assert scaler(signals(2100, 9, draining=1, utilization_ratio=0.2)).desired == 9
     assert scaler(signals(2115, 9, utilization_ratio=0.2)).desired == 8
-    assert scaler(signals(2130, 8, utilization_ratio=0.2)).desired == 8  # 15 s after the last
+    assert scaler(signals(2130, 8, utilization_ratio=0.2)).desired == 8  # 15 s after the last replica ended
 
 
-def test_a_pool_that_gets_less_than_it_wants_shrinks_all_the_same() -> None:
-    """Ten are wanted, and the cluster has room for four."""
+def test_pool_below_its_desired_size_still_shrinks() -> None:
+    """Ten replicas are wanted and the cluster has room for four."""
     scaler = Scaler(policy(("queue_seconds > 0.5: +6",), ("utilization < 40%: -1",), startup_s=300.0))
     scaler(signals(0, 4))
     assert scaler(signals(15, 4, queue_seconds=1.0)).desired == 10
@@ -95,7 +97,7 @@ def test_a_pool_that_gets_less_than_it_wants_shrinks_all_the_same() -> None:
     assert wanted[:8] == [9, 8, 7, 6, 5, 4, 3, 3], "the fourth that is there is waited for until it has gone"
 
 
-def test_a_pool_with_more_than_it_wants_waits_until_they_have_gone() -> None:
+def test_pool_above_its_desired_size_waits_for_surplus_to_end() -> None:
     scaler = quiet_pool(10)
     assert scaler(signals(2000, 11, utilization_ratio=0.2)).cause == "waiting"
 
@@ -110,7 +112,7 @@ def test_a_pool_with_more_than_it_wants_waits_until_they_have_gone() -> None:
         ({"draining": 1}, "waiting", "starting or draining"),
     ],
 )
-def test_never_shrinks_against(given: dict[str, float | None], cause: str, words: str) -> None:
+def test_pool_does_not_shrink_against_other_signals(given: dict[str, float | None], cause: str, words: str) -> None:
     scaler = quiet_pool(10)
     scaler.policy = policy(
         ("p99_ttft > 1.2 * slo for 60s: +10%", "queue_seconds > 0.5 for 5m: +5%", "kv_usage > 85%: +1")
@@ -127,7 +129,7 @@ def test_never_shrinks_below_what_the_forecast_needs() -> None:
     assert scaler(signals(2015, 10, utilization_ratio=0.2), foreseen(9, 2015)).desired == 9
 
 
-def test_two_replicas_at_half_stay_two() -> None:
+def test_two_replicas_at_half_load_stay_two() -> None:
     scaler = Scaler(policy((), ("utilization < 60%: -1",)))
     scaler(signals(0, 2, utilization_ratio=0.5))
     scaling = scaler(signals(1000, 2, utilization_ratio=0.5))
@@ -135,18 +137,18 @@ def test_two_replicas_at_half_stay_two() -> None:
     assert "100%, above the target of 80%" in scaling.reason
 
 
-def test_without_utilization_the_rule_that_needs_it_says_nothing() -> None:
+def test_rule_without_its_metric_does_not_hold() -> None:
     scaler = quiet_pool(10)
     assert scaler(signals(2000, 10, utilization_ratio=None)).desired == 10
 
 
-def test_without_fresh_figures_nothing_changes() -> None:
+def test_stale_signals_change_nothing() -> None:
     scaler = quiet_pool(10)
     scaling = scaler(signals(2000, 10, utilization_ratio=0.2, queue_seconds=3.0), foreseen(20), age_s=46.0)
     assert scaling == Scaling(10, "blind", "no signals for 46 s: nothing changes")
 
 
-def test_after_blindness_nothing_is_taken_away_for_the_quiet_time() -> None:
+def test_pool_does_not_shrink_in_the_quiet_time_after_stale_signals() -> None:
     scaler = Scaler(policy((), ("utilization < 40%: -1",)))
     scaler(signals(0, 10, utilization_ratio=0.2))
     scaler(signals(1000, 10, utilization_ratio=0.2), age_s=60.0)
@@ -154,7 +156,7 @@ def test_after_blindness_nothing_is_taken_away_for_the_quiet_time() -> None:
     assert scaler(signals(1360, 10, utilization_ratio=0.2)).desired == 9
 
 
-def test_a_new_scaler_keeps_what_there_is_and_holds_still() -> None:
+def test_new_scaler_keeps_current_replicas_for_the_quiet_time() -> None:
     scaler = Scaler(policy((), ("utilization < 40%: -1",)))
     assert scaler(signals(0, 7, starting=2, utilization_ratio=0.1)).desired == 9
     assert scaler(signals(299, 9, utilization_ratio=0.1)).desired == 9
@@ -167,7 +169,7 @@ def test_a_crashed_replica_is_still_wanted() -> None:
     assert scaler(signals(15, 8)).desired == 10
 
 
-def test_bounds_are_kept_and_told() -> None:
+def test_bounds_apply_and_are_reported() -> None:
     scaler = Scaler(policy(min_replicas=2, max_replicas=12))
     scaling = scaler(signals(0, 11), foreseen(30))
     assert (scaling.desired, scaling.cause) == (12, "bounds")
@@ -175,14 +177,14 @@ def test_bounds_are_kept_and_told() -> None:
     assert Scaler(policy(min_replicas=4))(signals(0, 1)).desired == 4
 
 
-def test_an_operator_who_lowers_the_most_is_obeyed() -> None:
+def test_lowered_maximum_applies_at_once() -> None:
     scaler = Scaler(policy())
     scaler(signals(0, 10))
     scaler.policy = policy(max_replicas=6)
     assert scaler(signals(15, 10)).desired == 6
 
 
-def test_an_idle_pool_shrinks_to_its_least() -> None:
+def test_idle_pool_shrinks_to_its_minimum() -> None:
     scaler = Scaler(policy(("p99_ttft > 1.2 * slo: +1", "queue_seconds > 0.5: +1"), DOWN))
     replicas, sizes = 3, []
     idle = {"arrivals_per_s": 0.0, "ttft_p99_s": None, "ttft_p50_s": None, "queue_seconds": None}
@@ -194,7 +196,7 @@ def test_an_idle_pool_shrinks_to_its_least() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_a_policy_is_made_from_what_the_operator_pushed() -> None:
+def test_scale_policy_is_built_from_the_pushed_entry() -> None:
     entry = AutoscalingEntry(
         name="p", pool=PoolName("p"), min_replicas=2, max_replicas=8, warm=1,
         scale_up=("queue_seconds > 0.5: +5%",), scale_down=("utilization < 40% for 15m: -1",),
@@ -206,6 +208,6 @@ def test_a_policy_is_made_from_what_the_operator_pushed() -> None:
     assert replace(made, startup_s=400.0).quiet_after_growing_s == 400.0
 
 
-def test_bounds_that_exclude_each_other_are_refused() -> None:
+def test_minimum_above_maximum_is_refused() -> None:
     with pytest.raises(ValueError, match="raise max above min"):
         policy(min_replicas=5, max_replicas=4)

@@ -1,4 +1,6 @@
-"""What holds for any sequence of figures: bounds, few turns, no shrinking in the dark, more load never less."""
+"""Scaling invariants for any signals: bounds hold, direction changes are rare, no shrinking on stale signals, and more
+load never wants fewer replicas.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -28,7 +30,7 @@ def maybe(values: st.SearchStrategy[float]) -> st.SearchStrategy[float | None]:
 
 @st.composite
 def looks(draw: st.DrawFn) -> tuple[PoolSignals, int | None, float]:
-    """What is measured, what is foreseen, and how old it is; which replicas there are comes from the run."""
+    """Draw signals, a forecast and the age of both; the run adds the replica counts."""
     measured = signals(
         0.0,
         0,
@@ -44,7 +46,7 @@ def looks(draw: st.DrawFn) -> tuple[PoolSignals, int | None, float]:
 def run(
     steps: list[tuple[PoolSignals, int | None, float]], scale_policy: ScalePolicy
 ) -> list[tuple[float, int, PoolSignals]]:
-    """Replicas come four looks after they were asked for, and go at once."""
+    """Run the decisions; new replicas start four rounds after the decision and removed ones end at once."""
     state, ready, coming, sizes = ScalerState(), 5, [], []
     for number, (measured, needed, age_s) in enumerate(steps):
         now_s = float(number * PERIOD_S)
@@ -63,7 +65,7 @@ def run(
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(looks(), min_size=2, max_size=240))
-def test_whatever_is_measured_a_pool_stays_within_its_bounds_and_shrinks_one_by_one(
+def test_any_signals_keep_the_pool_in_bounds_and_shrink_it_one_by_one(
     steps: list[tuple[PoolSignals, int | None, float]],
 ) -> None:
     sizes = run(steps, POLICY)
@@ -78,8 +80,8 @@ def test_whatever_is_measured_a_pool_stays_within_its_bounds_and_shrinks_one_by_
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(looks(), min_size=2, max_size=240))
-def test_whatever_is_measured_a_pool_turns_seldom(steps: list[tuple[PoolSignals, int | None, float]]) -> None:
-    """240 looks are an hour: at most 3600 / 300 times from growing to shrinking."""
+def test_any_signals_change_direction_rarely(steps: list[tuple[PoolSignals, int | None, float]]) -> None:
+    """240 rounds are an hour: the pool changes from growing to shrinking at most 3600 / 300 times."""
     sizes = run(steps, POLICY)
     direction, turned_s = 0, []
     for (_, before, _), (now_s, after, _) in pairwise(sizes):

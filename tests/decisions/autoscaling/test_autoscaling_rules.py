@@ -1,4 +1,4 @@
-"""Rules: met, for how long, and what is not known."""
+"""Scaling rules: when they hold, for how long, and unknown metrics."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_rule_holds_after_its_time() -> None:
 
 
 @pytest.mark.parametrize("gap", [0.5, None])
-def test_one_look_without_it_begins_the_time_anew(gap: float | None) -> None:
+def test_one_round_without_the_condition_restarts_the_time(gap: float | None) -> None:
     rule = (parse_scale_rule("kv_usage > 85% for 1m: +1"),)
     since: tuple[float | None, ...] = (0.0,)
     since = (evaluate_rules(rule, since, policy(), signals(30, 10, kv_usage_ratio=gap), 30)[0].since_s,)
@@ -62,12 +62,12 @@ def test_comparisons_at_the_threshold(comparison: str, met: bool) -> None:
     assert evaluate_rules(rules, (), policy(), signals(0, 1, kv_usage_ratio=0.85), 0.0)[0].met is met
 
 
-def test_a_promise_that_nobody_made_is_not_known() -> None:
+def test_rule_on_an_undeclared_slo_is_unknown() -> None:
     rules = (parse_scale_rule("p99_ttft > 1.2 * slo: +10%"),)
     assert evaluate_rules(rules, (), policy(slo_s=None), signals(0, 1, ttft_p99_s=9.0), 0.0)[0].met is None
 
 
-def test_rules_that_were_changed_begin_anew() -> None:
+def test_changed_rules_restart_their_time() -> None:
     rules = (parse_scale_rule("kv_usage > 85% for 1m: +1"), parse_scale_rule("queue_seconds > 0.5: +1"))
     looks = evaluate_rules(rules, (0.0,), policy(), signals(100, 1, kv_usage_ratio=0.9), 100.0)
     assert not looks[0].holds(100.0)
@@ -88,7 +88,7 @@ def test_every_metric_of_the_grammar_is_measured() -> None:
     }
 
 
-def test_where_nobody_asks_nobody_is_late() -> None:
+def test_latency_is_zero_without_arrivals() -> None:
     silent = signals(0, 1, arrivals_per_s=0.0, ttft_p99_s=None, queue_seconds=None, kv_usage_ratio=None)
     assert metric_value("p99_ttft", silent) == 0.0
     assert metric_value("queue_seconds", silent) == 0.0

@@ -1,4 +1,4 @@
-"""What is foreseen: the better method wins, replicas follow from tokens, and nothing grows without bound."""
+"""Forecasts: the better method wins, replicas follow from tokens, and memory is bounded."""
 
 from math import pi, sin
 
@@ -16,7 +16,7 @@ POLICY = policy(startup_s=300.0)
 def taught(
     demand: Demand, rates: list[float], every_s: float = BIN_S, begins_s: float = 0.0, ready: int = 10
 ) -> Demand:
-    """One look a bin; all replicas together do 50,000 tokens a second."""
+    """Update the demand once per bin; all replicas together serve 50,000 tokens a second."""
     for index, rate in enumerate(rates):
         seen = signals(
             begins_s + index * every_s, ready, arriving_tokens_per_s=rate, utilization_ratio=min(0.9, rate / 50_000.0)
@@ -36,12 +36,12 @@ def test_worked_example_of_a_forecast() -> None:
 
 
 def day(hour: float) -> float:
-    """Between 10,000 and 40,000 tokens a second, with a sharp morning."""
+    """Return between 10,000 and 40,000 tokens a second, with a steep morning."""
     return 25_000.0 + 15_000.0 * max(-1.0, min(1.0, 3.0 * sin((hour - 9.0) * pi / 12.0)))
 
 
 def test_the_better_method_wins() -> None:
-    """Through mornings that are always alike the day is best; where every day is another, what is now."""
+    """With equal mornings the daily pattern wins; if every day differs, the present level wins."""
     minutes = [day(minute / 60.0 % 24.0) for minute in range(3 * 1440)]
     usual = taught(Demand(), minutes[: 2 * 1440 + 9 * 60])
     assert usual.best() in ("day", "trend")
@@ -49,7 +49,7 @@ def test_the_better_method_wins() -> None:
     assert taught(Demand(), jumping).best() in ("last", "smooth")
 
 
-def test_a_morning_that_is_known_is_met_before_it_comes() -> None:
+def test_known_morning_peak_is_forecast_ahead() -> None:
     minutes = [day(minute / 60.0 % 24.0) for minute in range(3 * 1440 + 9 * 60)]
     foreseeing, reacting = (taught(kind, minutes, ready=100) for kind in (Demand(), reactive_only()))
     now_s = len(minutes) * BIN_S
@@ -62,7 +62,7 @@ def test_a_morning_that_is_known_is_met_before_it_comes() -> None:
     assert seen.replicas > now.replicas
 
 
-def test_a_burst_that_may_wait_needs_no_room() -> None:
+def test_deferrable_burst_needs_no_headroom() -> None:
     def after(deferrable: bool) -> int:
         demand = taught(Demand(), [30_000.0] * 30)
         for index in range(40):
@@ -82,7 +82,7 @@ def test_a_burst_that_may_wait_needs_no_room() -> None:
     assert after(deferrable=True) < after(deferrable=False)
 
 
-def test_what_a_replica_does_is_learnt_only_from_what_can_tell() -> None:
+def test_replica_rate_is_learned_only_from_conclusive_signals() -> None:
     demand = update_demand(Demand(), signals(0, 10, arriving_tokens_per_s=30_000.0, utilization_ratio=0.6), POLICY)
     assert demand.replica_per_s == pytest.approx(5000.0)
     for untold in (
@@ -94,16 +94,17 @@ def test_what_a_replica_does_is_learnt_only_from_what_can_tell() -> None:
     ):
         assert update_demand(demand, untold, POLICY).replica_per_s == pytest.approx(5000.0)
     wild = update_demand(demand, signals(15, 10, arriving_tokens_per_s=9e9, utilization_ratio=0.5), POLICY)
-    assert wild.replica_per_s == pytest.approx(5250.0)  # at most twice the known, at a twentieth
+    # the sample is capped at twice the known rate, and weighs a twentieth
+    assert wild.replica_per_s == pytest.approx(5250.0)
 
 
 @pytest.mark.parametrize("tokens", [None, -1.0, float("nan"), float("inf")])
-def test_what_is_no_figure_is_passed_over(tokens: float | None) -> None:
+def test_invalid_figures_are_skipped(tokens: float | None) -> None:
     demand = taught(Demand(), [30_000.0] * 10)
     assert update_demand(demand, signals(700, 10, arriving_tokens_per_s=tokens), POLICY) == demand
 
 
-def test_nothing_is_foreseen_from_nothing() -> None:
+def test_no_forecast_without_data() -> None:
     assert forecast_demand(Demand(), POLICY, 0.0) is None
     assert forecast_demand(taught(Demand(), [30_000.0]), POLICY, 60.0) is None
     unknown = update_demand(Demand(), signals(0, 10, utilization_ratio=None), POLICY)
@@ -112,7 +113,7 @@ def test_nothing_is_foreseen_from_nothing() -> None:
     )
 
 
-def test_after_a_long_silence_the_last_minutes_say_nothing() -> None:
+def test_recent_bins_are_dropped_after_a_long_gap() -> None:
     demand = taught(Demand(), [30_000.0] * 30)
     later = taught(demand, [3_000.0], begins_s=30 * BIN_S + 3600.0)
     assert later.bins == ()
@@ -121,7 +122,7 @@ def test_after_a_long_silence_the_last_minutes_say_nothing() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(0.0, 1e9), min_size=1, max_size=200), st.sampled_from([15.0, 60.0, 2000.0]))
-def test_whatever_comes_it_stays_small_and_says_numbers(rates: list[float], every_s: float) -> None:
+def test_any_rates_keep_memory_small_and_forecasts_finite(rates: list[float], every_s: float) -> None:
     demand = taught(Demand(), rates, every_s)
     assert len(demand.ahead) <= 120
     assert len(demand.bins) <= 5

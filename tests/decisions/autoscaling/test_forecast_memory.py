@@ -1,4 +1,6 @@
-"""After a gap, what lasts is gone on from, and the gap is neither traffic of zero nor a jump."""
+"""Forecast memory after a gap: the daily pattern is restored, and the gap counts neither as zero traffic nor as a
+jump.
+"""
 
 from math import pi, sin
 
@@ -14,7 +16,7 @@ STARTS = StartupTimes().with_start("disk", 200.0)
 
 
 def taught(demand: Demand, rates: list[float], begins_s: float = 0.0) -> Demand:
-    """One look a minute at 10 replicas that do 5,000 tokens a second each."""
+    """Update the demand once a minute with 10 replicas that serve 5,000 tokens a second each."""
     for index, rate in enumerate(rates):
         seen = signals(
             begins_s + index * BIN_S, 10, arriving_tokens_per_s=rate, utilization_ratio=min(0.9, rate / 50_000.0)
@@ -47,7 +49,7 @@ def test_no_level_of_the_day_falls_in_a_gap() -> None:
     assert unseen is None, "nobody looked"
 
 
-def test_a_morning_that_was_learnt_is_known_after_a_restart_at_night() -> None:
+def test_learned_morning_survives_a_restart_at_night() -> None:
     minutes = [25_000.0 + 20_000.0 * sin((minute / 1440.0 - 0.25) * 2 * pi) for minute in range(3 * 1440)]
     before = taught(Demand(), minutes)
     begins_s = 3 * DAY_S + 6 * 3600.0
@@ -63,7 +65,7 @@ def test_a_morning_that_was_learnt_is_known_after_a_restart_at_night() -> None:
 
 
 @pytest.mark.parametrize("gap_s", [RESTART_S + 1.0, DAY_S, FORGOTTEN_S, -1.0])
-def test_what_lasts_is_kept_and_what_was_just_now_is_not(gap_s: float) -> None:
+def test_gap_keeps_patterns_and_drops_recent_bins(gap_s: float) -> None:
     before = taught(Demand(), [30_000.0] * 60)
     assert before.looked_s is not None
     after = resume_memory(Memory(before, STARTS), before.looked_s + gap_s)
@@ -72,7 +74,7 @@ def test_what_lasts_is_kept_and_what_was_just_now_is_not(gap_s: float) -> None:
     assert (after.demand.bins, after.demand.ahead, after.demand.open_bin) == ((), (), None)
 
 
-def test_after_a_month_nothing_is_known() -> None:
+def test_memory_expires_after_a_month() -> None:
     before = taught(Demand(), [30_000.0] * 60)
     assert before.looked_s is not None
     assert resume_memory(Memory(before, STARTS), before.looked_s + FORGOTTEN_S + 1.0) == Memory()

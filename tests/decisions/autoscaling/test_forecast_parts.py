@@ -18,7 +18,7 @@ from functions.decisions.autoscaling.forecast_methods import (
 
 
 def season(levels: dict[float, float], period_s: float = DAY_S) -> Season:
-    """Slots by the second of their middle."""
+    """Return a season with these values, keyed by the second in the middle of their slot."""
     found = Season(period_s)
     for at_s, value in sorted(levels.items()):
         found = found.with_value(at_s, value)
@@ -29,11 +29,11 @@ def test_worked_example_of_a_slot() -> None:
     first = season({300.0: 100.0})
     for today, level in ((160.0, 124.0), (900.0, 140.0), (10.0, 80.0)):
         second = first.with_value(DAY_S + 300.0, today).with_value(DAY_S + 1000.0, 0.0)
-        assert second.at(300.0) is None  # its neighbour is not known
+        assert second.at(300.0) is None  # its neighbor is unknown
         assert second.levels[0] == pytest.approx(level)
 
 
-def test_between_slots_it_is_a_line_and_round_the_clock() -> None:
+def test_season_interpolates_between_slots_and_wraps_around() -> None:
     known = Season(1800.0)
     for at_s, value in ((300.0, 10.0), (900.0, 30.0), (1500.0, 50.0), (2100.0, 0.0)):
         known = known.with_value(at_s, value)
@@ -42,7 +42,7 @@ def test_between_slots_it_is_a_line_and_round_the_clock() -> None:
     assert known.at(1800.0 + 600.0) == pytest.approx(20.0)
 
 
-def test_a_slot_is_the_mean_of_what_came_in_it() -> None:
+def test_slot_is_the_mean_of_its_values() -> None:
     known = Season(1800.0).with_value(0.0, 10.0).with_value(599.0, 30.0).with_value(600.0, 0.0)
     assert known.levels[0] == pytest.approx(20.0)
 
@@ -57,16 +57,16 @@ def test_worked_example_of_the_methods() -> None:
     assert found["last"] == 108.0
     assert found["smooth"] == 104.0
     assert found["trend"] == pytest.approx(115.0)
-    assert found["week"] == 107.0  # not known: as it is
+    assert found["week"] == 107.0  # unknown: the present value
     assert found["day"] == pytest.approx(139.1)
 
 
-def test_a_season_that_was_hardly_seen_multiplies_by_four_at_most() -> None:
+def test_seasonal_factor_is_at_most_four() -> None:
     usual = season({300.0: 0.001, 900.0: 0.001, 1500.0: 1000.0, 2100.0: 1000.0})
     assert predictions([10.0], 630.0, 1000.0, day=usual, week=usual)[3] == pytest.approx(40.0)
 
 
-def test_a_fall_never_foresees_less_than_nothing() -> None:
+def test_falling_trend_is_never_negative() -> None:
     falling = [1000.0, 800.0, 500.0, 100.0, 1.0]
     assert predictions(falling, 0.0, 7200.0, day=Season(DAY_S), week=Season(WEEK_S))[2] == 0.0
 
@@ -78,10 +78,10 @@ def test_worked_example_of_a_score() -> None:
     assert score.wape == pytest.approx(50 / 430)
     assert score.upper(100.0, 0.75) == pytest.approx(110.0)
     assert score.upper(200.0, 1.0) == pytest.approx(260.0)
-    assert score.upper(100.0, 0.25) == pytest.approx(100.0)  # never below what is foreseen
+    assert score.upper(100.0, 0.25) == pytest.approx(100.0)  # never below the forecast
 
 
-def test_old_errors_weigh_less_and_go() -> None:
+def test_old_errors_fade_and_expire() -> None:
     score = Score().with_outcome(100.0, 200.0, 0.5)
     for _ in range(KEPT + 5):
         score = score.with_outcome(100.0, 100.0, 0.5)
@@ -122,8 +122,8 @@ def test_more_demand_never_needs_fewer(mean: float, doubt: float, swing: float, 
     assert needed(1.0) >= mean / 0.8 - 1e-3
 
 
-def test_room_shrinks_as_a_pool_grows() -> None:
-    """Swings by the square root of the mean: a large pool is fuller, up to the target."""
+def test_headroom_ratio_shrinks_as_the_pool_grows() -> None:
+    """Swings grow with the square root of the mean: a larger pool runs fuller, up to the target."""
 
     def fullness(mean: float) -> float:
         return mean / replicas_needed(Need(mean=mean, soon=mean, soon_upper=mean, swing=0.55 * mean**0.5), 0.8)

@@ -1,4 +1,4 @@
-"""Utilization by the length of steps, and start-up times that were seen."""
+"""Utilization from the length of engine steps, and measured start-up times."""
 
 import pytest
 
@@ -14,12 +14,12 @@ def test_worked_example_of_utilization() -> None:
     ("itl_s", "busy", "expected"),
     [(None, 0.0, 0.0), (None, 0.5, None), (0.0, 0.5, None), (0.005, 1.0, 0.0), (1e9, 1.0, 1.0), (0.02, 7.0, 0.5)],
 )
-def test_what_cannot_be_is_not_known(itl_s: float | None, busy: float, expected: float | None) -> None:
+def test_impossible_utilization_is_unknown(itl_s: float | None, busy: float, expected: float | None) -> None:
     found = step_utilization(0.010, itl_s, busy)
     assert found == (pytest.approx(expected) if expected is not None else None)
 
 
-def test_committed_are_those_that_serve_or_will() -> None:
+def test_committed_counts_ready_and_starting_replicas() -> None:
     assert PoolSignals(at_s=0.0, ready=3, starting=2, warm=4, draining=5).committed == 5
 
 
@@ -31,7 +31,7 @@ def test_worked_example_of_starts() -> None:
     assert times.expected_s("s3") == PUBLISHED_S["s3"]
 
 
-def test_a_lucky_start_promises_nothing_and_a_slow_one_is_forgotten() -> None:
+def test_one_fast_start_is_ignored_and_a_slow_one_expires() -> None:
     times = StartupTimes().with_start("disk", 5.0)
     assert times.expected_s("disk") == PUBLISHED_S["disk"]
     times = StartupTimes().with_start("disk", 500.0)
@@ -42,5 +42,5 @@ def test_a_lucky_start_promises_nothing_and_a_slow_one_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("took_s", [-1.0, float("nan"), 1e9])
-def test_no_time_at_all_is_not_taken_for_one(took_s: float) -> None:
+def test_invalid_start_time_is_ignored(took_s: float) -> None:
     assert StartupTimes().with_start("disk", took_s) == StartupTimes()

@@ -1,4 +1,4 @@
-"""From zero and to zero: one start however many wait, and nothing runs that nobody asks for."""
+"""Scale to zero and from zero: one start for any number of waiting requests, and no idle pool stays up."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ NOBODY = {"arrivals_per_s": 0.0, "arriving_tokens_per_s": 0.0, "utilization_rati
 
 
 class Pool:
-    """Keeps the state between looks; begins with nothing, asleep."""
+    """A pool and the scaling state between decisions; it begins with no replica."""
 
     def __init__(self, desired: int = 0, **given: object) -> None:
         self.policy: ScalePolicy = replace(policy(), **{"min_replicas": 0, "idle_after_s": 600.0, **given})  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def test_worked_example_of_a_night() -> None:
     assert pool(815, 0) == Scaling(0, "idle", "no replicas: the next request starts one")
 
 
-def test_no_second_start_before_the_first_one_serves_whatever_rules_and_forecasts_say() -> None:
+def test_no_second_start_before_the_first_replica_serves() -> None:
     pool = Pool()
     for at_s in range(0, 300, 15):
         foreseen = Forecast(at_s, 60.0, 9, 10_000.0, "last")
@@ -52,11 +52,11 @@ def test_no_second_start_before_the_first_one_serves_whatever_rules_and_forecast
     assert pool(300, 1, Forecast(300, 60.0, 9, 10_000.0, "last"), arrivals_per_s=50.0).desired == 9
 
 
-def test_a_forecast_wakes_nobody() -> None:
+def test_forecast_does_not_start_a_pool_from_zero() -> None:
     assert Pool()(0, 0, Forecast(0, 60.0, 3, 10_000.0, "day")).desired == 0
 
 
-def test_a_rule_does_not_take_the_last_replica() -> None:
+def test_scale_down_rule_keeps_the_last_replica() -> None:
     pool = Pool(desired=3, idle_after_s=10**6, quiet_s=0.0, startup_s=0.0)
     wanted = [
         pool(at_s, pool.state.desired or 0, arrivals_per_s=0.1, utilization_ratio=0.01).desired
@@ -65,7 +65,7 @@ def test_a_rule_does_not_take_the_last_replica() -> None:
     assert wanted[-1] == 1, "utilization < 40% for 15m holds all the time; somebody asks all the same"
 
 
-def test_all_replicas_of_an_idle_pool_go_at_once() -> None:
+def test_idle_pool_ends_all_replicas_at_once() -> None:
     pool = Pool(desired=4)
     assert pool(0, 4).desired == 4
     assert pool(600, 4).desired == 0
@@ -75,7 +75,7 @@ def test_all_replicas_of_an_idle_pool_go_at_once() -> None:
     "busy",
     [{"arrivals_per_s": 0.03}, {"queued_tokens": 10.0}, {"waking": 1}, {"open_requests": 1}, {"arrivals_per_s": None}],
 )
-def test_whoever_asks_or_is_answered_keeps_it_awake_and_so_does_not_knowing(busy: dict[str, object]) -> None:
+def test_any_work_or_unknown_signals_keep_the_pool_up(busy: dict[str, object]) -> None:
     pool = Pool(desired=1)
     for at_s in range(0, 3000, 15):
         assert pool(at_s, 1, **busy).desired == 1
@@ -83,8 +83,8 @@ def test_whoever_asks_or_is_answered_keeps_it_awake_and_so_does_not_knowing(busy
     assert pool(3600, 1).desired == 0
 
 
-def test_what_was_started_for_one_who_was_told_to_come_back_is_there_when_it_comes() -> None:
-    """A start of 170 s, a pool that is idle after 60: nobody waits meanwhile."""
+def test_replica_started_for_a_refused_request_stays_until_its_retry() -> None:
+    """A start takes 170 s and the pool is idle after 60 s; no request waits meanwhile."""
     pool = Pool(idle_after_s=60.0, startup_s=170.0)
     assert pool(0, 0, waking=1).desired == 1
     for at_s in range(15, 170, 15):
@@ -94,14 +94,14 @@ def test_what_was_started_for_one_who_was_told_to_come_back_is_there_when_it_com
     assert pool(230, 1).desired == 0
 
 
-def test_a_start_that_never_serves_is_given_up_when_nobody_waits_for_it() -> None:
+def test_start_that_never_serves_is_abandoned_without_waiting_requests() -> None:
     pool = Pool(idle_after_s=60.0, startup_s=100.0)
     assert pool(0, 0, waking=1).desired == 1
     wanted = {at_s: pool(at_s, 0, starting=1).desired for at_s in range(15, 600, 15)}
     assert (wanted[270], wanted[285]) == (1, 0), "60 s and two starts of 100 s, from 15 s on"
 
 
-def test_what_is_not_known_neither_wakes_nor_puts_to_sleep() -> None:
+def test_stale_signals_neither_start_nor_stop_a_pool() -> None:
     pool = Pool(desired=1)
     assert pool(0, 1).desired == 1
     stale = signals(500, 1, **NOBODY)
@@ -111,7 +111,7 @@ def test_what_is_not_known_neither_wakes_nor_puts_to_sleep() -> None:
     assert pool(1215, 1).desired == 0, "idle from the first look on that knew it again"
 
 
-def test_a_least_of_one_is_never_undercut() -> None:
+def test_minimum_of_one_holds() -> None:
     pool = Pool(desired=1, min_replicas=1)
     assert pool(0, 1).desired == 1
     assert pool(10_000, 1).desired == 1

@@ -1,4 +1,4 @@
-"""Who takes up which batch, and when nobody may."""
+"""Which gateway claims which batch, and when no gateway may."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +13,8 @@ def test_a_batch_is_free_once_its_marker_has_not_changed_for_the_lease() -> None
     assert markers.find_idle([batch], 100.0 + LEASE_S) == [batch]
 
 
-def test_a_touched_marker_has_the_whole_lease_again_whatever_time_it_tells() -> None:
-    """The store's clock may jump either way: it is only asked whether it said something else."""
+def test_touched_marker_renews_the_lease_whatever_its_timestamp() -> None:
+    """The store's clock may jump either way: only a change of its value counts."""
     markers = Markers()
     markers.find_idle([OpenBatch("acme", "b1", 7.0)], 100.0)
     assert not markers.find_idle([OpenBatch("acme", "b1", -5000.0)], 119.0)
@@ -22,21 +22,21 @@ def test_a_touched_marker_has_the_whole_lease_again_whatever_time_it_tells() -> 
     assert markers.find_idle([OpenBatch("acme", "b1", -5000.0)], 139.0)
 
 
-def test_an_outage_of_the_store_takes_no_batch_from_its_owner() -> None:
+def test_store_outage_frees_no_batch() -> None:
     markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
     markers.find_idle([batch], 100.0)
-    markers.forget()  # a minute in which neither owner nor looker reached the store
+    markers.forget()  # a minute in which neither the owner nor the observer reached the store
     assert not markers.find_idle([batch], 160.0)
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_removed_batches_are_forgotten() -> None:
     markers, batch = Markers(), OpenBatch("acme", "b1", 7.0)
     markers.find_idle([batch], 100.0)
     markers.find_idle([], 110.0)
     assert not markers.find_idle([batch], 130.0) and len(markers._seen) == 1
 
 
-def test_a_tenant_with_a_thousand_batches_does_not_keep_another_out() -> None:
+def test_tenant_with_a_thousand_batches_does_not_block_another() -> None:
     flood = [OpenBatch("acme", f"a{n:04d}", 0.0) for n in range(1000)]
     chosen = choose([*flood, OpenBatch("globex", "z", 0.0)], ["acme"], places=3, places_per_tenant=4)
     assert [one.id for one in chosen] == ["z", "a0000", "a0001"]
@@ -47,7 +47,7 @@ def test_a_tenant_with_a_thousand_batches_does_not_keep_another_out() -> None:
     st.lists(st.sampled_from("abc"), max_size=6),
     st.integers(0, 8),
 )
-def test_no_more_than_there_are_places_for(idle: list[tuple[str, int]], mine: list[str], places: int) -> None:
+def test_chosen_batches_fit_the_free_places(idle: list[tuple[str, int]], mine: list[str], places: int) -> None:
     batches = [OpenBatch(tenant, f"b{number:02d}", 0.0) for tenant, number in idle]
     chosen = choose(batches, mine, places, places_per_tenant=4)
     assert len(chosen) <= places and len({one.id for one in chosen}) == len(chosen)

@@ -1,4 +1,4 @@
-"""Input files as lines: cut alike however they come in, and each mistake told by its name."""
+"""Lines of input files: split alike for any block sizes, with one error code for each mistake."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def cut(blocks: list[bytes], most: int = 100) -> list[RawLine]:
 
 
 @given(st.lists(st.sampled_from([b"", b" \r", b"x", b"y" * 9, b"z" * 300]), max_size=12), st.data())
-def test_lines_are_the_same_however_blocks_fall(lines: list[bytes], data: st.DataObject) -> None:
+def test_lines_do_not_depend_on_block_boundaries(lines: list[bytes], data: st.DataObject) -> None:
     whole = b"\n".join(lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     blocks = [whole[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
@@ -40,7 +40,7 @@ def test_lines_are_the_same_however_blocks_fall(lines: list[bytes], data: st.Dat
     assert [line.ordinal for line in found] == list(range(len(expected)))
 
 
-def test_of_a_line_that_never_ends_nothing_is_kept() -> None:
+def test_endless_line_is_not_buffered() -> None:
     cutter = LineCutter(1000)
     for _ in range(1000):
         assert not list(cutter.feed(b"x" * 1000))
@@ -48,7 +48,7 @@ def test_of_a_line_that_never_ends_nothing_is_kept() -> None:
     assert [line.text for line in cutter.end()] == [None]
 
 
-def test_a_file_of_line_ends_is_not_cut_to_its_end() -> None:
+def test_file_of_empty_lines_stops_at_the_line_limit() -> None:
     cutter = LineCutter(1000)
     found = [line for _ in range(40) for line in cutter.feed(b"\n" * 4096)]
     assert [too_many_lines(line) is not None for line in found] == [True] and cutter.is_over
@@ -56,7 +56,7 @@ def test_a_file_of_line_ends_is_not_cut_to_its_end() -> None:
     assert not list(cutter.feed(b"x" * 900)) and not cutter._held
 
 
-def test_a_file_may_have_all_its_lines_and_a_last_line_end() -> None:
+def test_file_may_have_the_maximum_of_lines_and_a_final_newline() -> None:
     found = cut([b"\n" * (MAX_FILE_LINES - 1), b"x\n"])
     assert [(line.number, line.text) for line in found] == [(MAX_FILE_LINES, b"x")]
     assert [too_many_lines(line) is not None for line in cut([b"\n" * MAX_FILE_LINES, b"x"])] == [True]
@@ -79,16 +79,16 @@ def test_a_file_may_have_all_its_lines_and_a_last_line_end() -> None:
         (GOOD | {"tenant": "globex"}, "unknown_field"),
     ],
 )
-def test_each_mistake_has_its_name_and_its_line(parsed: object, code: str) -> None:
+def test_each_mistake_has_its_code_and_line(parsed: object, code: str) -> None:
     problem = read_line(RawLine(12, 11, b""), parsed, CHAT)
     assert isinstance(problem, LineProblem) and (problem.code, problem.line) == (code, 12)
 
 
-def test_a_line_in_order_is_its_request() -> None:
+def test_valid_line_becomes_a_request() -> None:
     assert read_line(RawLine(3, 2, b""), GOOD, CHAT) == Line(2, "a", {"model": "m"})
 
 
-def test_a_file_has_so_many_requests_and_so_many_lines() -> None:
+def test_requests_and_lines_of_a_file_are_limited() -> None:
     assert too_many_lines(RawLine(MAX_LINES, MAX_LINES - 1, b"x")) is None
     assert too_many_lines(RawLine(MAX_LINES + 1, MAX_LINES, b"x")) is not None
     assert too_many_lines(RawLine(MAX_FILE_LINES + 1, 5, b"x")) is not None

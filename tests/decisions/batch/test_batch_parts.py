@@ -1,4 +1,4 @@
-"""Results in parts: every line once, whoever asked it how often."""
+"""Results in parts: each line appears once, however many gateways processed it."""
 
 import pytest
 from hypothesis import given
@@ -19,20 +19,20 @@ RESULTS = st.builds(
 
 
 @given(st.lists(RESULTS, min_size=1, max_size=20))
-def test_a_part_is_read_as_it_was_written(results: list[LineResult]) -> None:
+def test_part_round_trips(results: list[LineResult]) -> None:
     assert decode(encode(results)) == results
 
 
 @pytest.mark.parametrize(
     "broken", [b"", b"{\n", b"[[1,1]]\nx\n", b"[[0,1,0,0,0]]\n", b"\xff\n", b"[[0,1,0,0,0]]\nx\ny\n"]
 )
-def test_what_is_no_part_is_said_to_be_none(broken: bytes) -> None:
+def test_invalid_part_is_refused(broken: bytes) -> None:
     with pytest.raises(PartCorrupt):
         decode(broken)
 
 
 @given(st.lists(st.lists(RESULTS, max_size=12), max_size=12))
-def test_every_line_is_in_the_output_once_whatever_was_asked_twice(parts: list[list[LineResult]]) -> None:
+def test_each_line_is_in_the_output_once(parts: list[list[LineResult]]) -> None:
     done = Done()
     kept = [result for part in parts for result in done.add_new(part)]
     first: dict[int, LineResult] = {}
@@ -45,7 +45,7 @@ def test_every_line_is_in_the_output_once_whatever_was_asked_twice(parts: list[l
 
 
 class _Sum:
-    """Tallies, added by hand."""
+    """A sum of tallies for the tests."""
 
     def __init__(self, tally: Tally | None = None) -> None:
         self.tally = tally or Tally()
@@ -54,7 +54,7 @@ class _Sum:
         return _Sum(self.tally.plus(other))
 
 
-def test_a_line_that_has_no_result_is_not_done() -> None:
+def test_line_without_result_is_not_done() -> None:
     done = Done()
     list(done.add_new([LineResult(8, True, b"x")]))
     assert 8 in done and 7 not in done and 9 not in done and 49_999 not in done

@@ -1,4 +1,4 @@
-"""The life of a batch: no move but those of the table, each written once, and every way out leads to an end."""
+"""Life of a batch: only transitions of the table, each written once, and every state reaches an end."""
 
 import dataclasses
 from typing import Any
@@ -54,7 +54,7 @@ def every_move(of: BatchRecord) -> dict[str, Any]:
 
 
 @given(st.sampled_from(sorted(MOVES)), st.sampled_from(sorted(every_move(record()))))
-def test_a_move_is_the_tables_or_changes_nothing(status: Status, move: str) -> None:
+def test_transition_outside_the_table_is_refused(status: Status, move: str) -> None:
     before = record(status)
     try:
         after = every_move(before)[move]()
@@ -66,14 +66,14 @@ def test_a_move_is_the_tables_or_changes_nothing(status: Status, move: str) -> N
     assert dataclasses.replace(before) == record(status), "records are values"
 
 
-def test_what_is_over_stays_so() -> None:
+def test_ended_batch_does_not_change() -> None:
     for status in TERMINAL:
         for move in every_move(record(status)).values():
             with pytest.raises(IllegalMove):
                 move()
 
 
-def test_a_wish_to_cancel_wins_over_an_end_that_came_later() -> None:
+def test_cancellation_wins_over_a_later_end() -> None:
     cancelling = batch_moves.cancelled(record("in_progress", owner="g1", claims=1), 5)
     assert (cancelling.owner, cancelling.claims) == ("g1", 1), "the one to stop is the one who works on it"
     with pytest.raises(IllegalMove):
@@ -81,13 +81,13 @@ def test_a_wish_to_cancel_wins_over_an_end_that_came_later() -> None:
     assert batch_moves.finished(cancelling, Tally(), 6, has_output=False, has_errors=False).status == "cancelled"
 
 
-def test_a_batch_that_takes_every_owner_down_comes_to_an_end() -> None:
+def test_batch_that_crashes_every_owner_fails() -> None:
     tired = record("in_progress", claims=MAX_CLAIMS)
     after = batch_moves.claimed(tired, "g9", 3)
     assert after.status == "failed" and after.errors[0].code == "too_many_restarts"
 
 
-def test_each_claim_writes_files_of_its_own() -> None:
+def test_each_claim_writes_its_own_files() -> None:
     first = batch_moves.claimed(record("finalizing"), "g1", 2)
     second = batch_moves.claimed(first, "g2", 3)
     written = [first.output_file_id, first.error_file_id, second.output_file_id, second.error_file_id]
@@ -99,7 +99,7 @@ def test_each_claim_writes_files_of_its_own() -> None:
 
 
 class SharedLog(RuleBasedStateMachine):
-    """Three gateways and a client that move one batch by what each saw last; a number is written once."""
+    """Three gateways and a client move one batch, each by the record it last read; each number is written once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class SharedLog(RuleBasedStateMachine):
         self.seen = dict.fromkeys(("g1", "g2", "g3", "client"), self.log[0])
 
     @rule(who=st.sampled_from(["g1", "g2", "g3", "client"]))
-    def look(self, who: str) -> None:
+    def read_log(self, who: str) -> None:
         self.seen[who] = self.log[-1]
 
     @rule(who=st.sampled_from(["g1", "g2", "g3"]), move=st.sampled_from(sorted(every_move(record()))))
@@ -129,7 +129,7 @@ class SharedLog(RuleBasedStateMachine):
             return
 
     def append(self, who: str, after: BatchRecord) -> None:
-        """As `If-None-Match: *` does: a number that is taken is refused."""
+        """Append like a write with `If-None-Match: *`: a number that exists is refused."""
         if after.number == self.log[-1].number + 1:
             self.log.append(after)
             self.seen[who] = after

@@ -1,4 +1,4 @@
-"""Where memory goes, against what engines said when they started."""
+"""Memory plans compared with what engines reported at their start."""
 
 from dataclasses import replace
 
@@ -29,18 +29,18 @@ def test_an_8b_on_24_gb() -> None:
 
 
 def test_agrees_with_vllm_on_cpu() -> None:
-    """It says: KV cache size 23,296 tokens, maximum concurrency for 2,048 tokens per request 11.38."""
+    """vLLM reports: KV cache size 23,296 tokens, maximum concurrency for 2,048 tokens per request 11.38."""
     plan = plan_memory(KNOWN["smollm2-135m"], Serving(kv_bytes=4.0, weight_bytes=4.0, cache_bytes=GIB), H100)
     assert plan.kv_tokens == 23_296
     assert round(plan.concurrency(2048), 2) == 11.38
 
 
-def test_kv_heads_are_divided_until_each_has_one() -> None:
+def test_kv_heads_are_split_down_to_one_per_accelerator() -> None:
     per_token = [kv_bytes_per_token(LLAMA_8B, Serving(tensor_parallel=parts)) for parts in (1, 2, 8, 16)]
     assert per_token == [131_072, 65_536, 16_384, 16_384]
 
 
-def test_a_latent_cache_is_whole_on_each() -> None:
+def test_latent_cache_is_replicated_on_each_accelerator() -> None:
     deepseek = KNOWN["deepseek-v3"]
     assert kv_bytes_per_token(deepseek, Serving(tensor_parallel=8)) == kv_bytes_per_token(deepseek, Serving())
 
@@ -50,14 +50,14 @@ def test_quantised_weights_leave_embeddings_as_they_are() -> None:
     assert eight == pytest.approx(70.55e9 + 2.1e9, rel=0.001)
 
 
-def test_what_does_not_fit_says_by_how_much() -> None:
+def test_plan_that_does_not_fit_has_negative_cache() -> None:
     plan = plan_memory(LLAMA_70B, Serving(), H100)
     assert not plan.fits
     assert plan.cache < 0 == plan.kv_tokens
 
 
 def test_a_cache_smaller_than_one_conversation_does_not_fit() -> None:
-    """vLLM refuses to start with it."""
+    """vLLM refuses to start in that case."""
     serving = Serving(tensor_parallel=4, weight_bytes=1.0, kv_bytes=1.0)
     tight = plan_memory(LLAMA_70B, replace(serving, context_tokens=131_072), ACCELERATORS["NVIDIA-L4"])
     assert tight.cache > 0
@@ -65,7 +65,7 @@ def test_a_cache_smaller_than_one_conversation_does_not_fit() -> None:
     assert plan_memory(LLAMA_70B, replace(serving, context_tokens=32_768), ACCELERATORS["NVIDIA-L4"]).fits
 
 
-def test_adapters_take_their_slots() -> None:
+def test_adapter_slots_use_memory() -> None:
     without = plan_memory(LLAMA_8B, Serving(), H100)
     slots = plan_memory(LLAMA_8B, Serving(adapter_slots=16, adapter_rank=64, adapters_in_host=128), H100)
     assert without.cache - slots.cache == slots.adapters == 16 * 2 * LLAMA_8B.adapter_values(64)
@@ -76,7 +76,7 @@ def test_adapters_take_their_slots() -> None:
     parts=st.sampled_from([1, 2, 4, 8]), stages=st.sampled_from([1, 2, 4]), sequences=st.integers(1, 1024),
     name=st.sampled_from(sorted(KNOWN)), slots=st.integers(0, 64),
 )  # fmt: skip
-def test_more_of_anything_never_leaves_more_room(
+def test_more_sequences_or_slots_never_leave_more_cache(
     parts: int, stages: int, sequences: int, name: str, slots: int
 ) -> None:
     serving = Serving(
@@ -94,6 +94,6 @@ def test_another_accelerator_can_be_described() -> None:
 
 
 @pytest.mark.parametrize("text", ["H100", "X=1:2:3", "X=a:b:c:d", "=1:2:3:4", "X=0:1:1:1", "X=nan:1:1:1"])
-def test_an_unknown_one_says_how(text: str) -> None:
+def test_unknown_accelerator_is_refused(text: str) -> None:
     with pytest.raises(AcceleratorUnknown):
         accelerator(text)

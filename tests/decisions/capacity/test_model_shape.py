@@ -1,4 +1,4 @@
-"""Parameters and cache of models, against what their authors publish."""
+"""Parameters and KV cache of models, compared with published figures."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_parameters_of_llama_8b() -> None:
         ("mistral-7b", 7.25, 7.25), ("smollm2-135m", 0.1345, 0.1345), ("deepseek-v3", 671.0, 37.0),
     ],
 )  # fmt: skip
-def test_parameters_are_what_the_authors_say(name: str, billions: float, active: float) -> None:
+def test_parameters_match_published_figures(name: str, billions: float, active: float) -> None:
     assert KNOWN[name].parameters / 1e9 == pytest.approx(billions, rel=0.001)
     assert KNOWN[name].active_parameters / 1e9 == pytest.approx(active, rel=0.005)
 
@@ -40,7 +40,7 @@ def test_a_latent_cache_is_small() -> None:
     assert KNOWN["deepseek-v3"].kv_values_per_token == 61 * 576
 
 
-def test_an_encoder_keeps_nothing() -> None:
+def test_encoder_has_no_kv_cache() -> None:
     assert KNOWN["bge-m3"].kv_values_per_token == 0
     assert not from_config(SMOLLM | {"architectures": ["XLMRobertaModel"]}, "bge").has_cache
 
@@ -54,7 +54,7 @@ def test_a_config_is_read() -> None:
     assert shape.parameters == KNOWN["smollm2-135m"].parameters == 134_515_008
 
 
-def test_a_config_of_experts_and_one_inside_another_are_read() -> None:
+def test_expert_and_nested_configs_are_read() -> None:
     experts = SMOLLM | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
     assert (from_config(experts, "x").mlp, from_config(experts, "x").experts_a_token) == (768, 8)
     assert from_config({"architectures": ["X"], "text_config": SMOLLM}, "x").layers == 30
@@ -62,7 +62,7 @@ def test_a_config_of_experts_and_one_inside_another_are_read() -> None:
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"])
 @pytest.mark.parametrize("value", [None, 0, -1, "30", True, 1.5])
-def test_a_config_without_what_counts_is_refused(key: str, value: object) -> None:
+def test_config_without_required_keys_is_refused(key: str, value: object) -> None:
     with pytest.raises(ShapeUnknown, match=key):
         from_config(SMOLLM | {key: value}, "x")
 
@@ -74,16 +74,16 @@ def test_a_config_without_what_counts_is_refused(key: str, value: object) -> Non
         ("qwen3-30b-a3b-instruct", "qwen3-30b-a3b"), ("smollm2-135m", "smollm2-135m"),
     ],
 )  # fmt: skip
-def test_a_name_tells_the_model(text: str, name: str) -> None:
+def test_known_shape_is_found_by_name(text: str, name: str) -> None:
     assert known_shape(text).name == name
 
 
-def test_an_unknown_name_says_what_to_give() -> None:
+def test_unknown_name_lists_the_options() -> None:
     with pytest.raises(ShapeUnknown, match=r"--model-dir.*shoal.dev/architecture"):
         known_shape("our-own-7b")
 
 
-def test_an_adapter_is_divided_as_the_layers_are() -> None:
+def test_adapter_is_split_like_the_layers() -> None:
     shape = KNOWN["llama-3.1-8b"]
     whole = shape.adapter_values(16)
     assert whole == 32 * 16 * (4096 + 4096 + 2 * (4096 + 1024) + 2 * (4096 + 14_336) + 4096 + 4096 + 14_336 + 4096)

@@ -1,4 +1,4 @@
-"""From an InferenceService to what capacity counts with."""
+"""InferenceService manifests read into the values that capacity planning needs."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def test_adapters_and_utilization() -> None:
     assert serving.utilization_ratio == 0.9
 
 
-def test_on_cpu_the_cache_is_told() -> None:
+def test_cpu_pool_declares_its_cache_size() -> None:
     pool = read(FLEET / "smollm2-135m.yaml")
     assert (pool.accelerators, pool.product, pool.serving.cache_bytes) == (0, None, GIB)
     assert (pool.serving.weight_bytes, pool.serving.kv_bytes) == (4.0, 4.0)
@@ -50,7 +50,7 @@ def test_a_pooling_model_has_no_cache() -> None:
 
 
 @pytest.mark.parametrize("selector", [None, [], "x", {"nvidia.com/gpu.product": 3}])
-def test_what_cannot_be_read_was_not_said(selector: object) -> None:
+def test_unreadable_node_selector_counts_as_absent(selector: object) -> None:
     assert changed(nodeSelector=selector).product is None
 
 
@@ -77,8 +77,8 @@ def test_accelerators_of_a_replica(predictor: dict[str, object], accelerators: i
         ([], None, None, 1),  # an engine on CPU
         (["--tensor-parallel-size=4"], "4", None, 4),
         (["--tensor-parallel-size", "4", "--pipeline-parallel-size=2"], "4", None, 8),  # over two pods
-        (["-tp=2", "-dp", "2"], None, None, 4),  # the runtime asks for them
-        (["--tensor-parallel-size=2"], "8", None, 8),  # six are idle, and paid
+        (["-tp=2", "-dp", "2"], None, None, 4),  # the runtime sets them
+        (["--tensor-parallel-size=2"], "8", None, 8),  # six are idle and paid for
         (["--tensor-parallel-size=4"], "4", "16", 16),
         (["--tensor-parallel-size=none"], "many", "0", 1),
     ],

@@ -1,4 +1,4 @@
-"""Speed by the roofline, money by the hour, replicas onto nodes."""
+"""Speed from the roofline model, cost per hour, and packing of replicas onto nodes."""
 
 import pytest
 from hypothesis import given
@@ -52,7 +52,7 @@ def nodes(count: int, size: int, product: str = "H") -> list[AcceleratorNode]:
     return [AcceleratorNode(f"{product}{index}", product, size) for index in range(count)]
 
 
-def test_large_ones_first() -> None:
+def test_large_replicas_are_packed_first() -> None:
     packed = pack([PlacementDemand("small", "H", 1, 4), PlacementDemand("large", "H", 4, 3)], nodes(2, 8))
     assert packed.unplaced == {}
     assert packed.used_ratio == 1.0
@@ -63,7 +63,7 @@ def test_a_pool_is_spread_over_nodes() -> None:
     assert [node.placed for node in packed.nodes] == [["a"], ["a"], ["a"]]
 
 
-def test_what_has_no_place_says_why() -> None:
+def test_unplaced_replicas_have_a_reason() -> None:
     demands = [
         PlacementDemand("a", "H", 8, 2),
         PlacementDemand("b", "X", 1, 1),

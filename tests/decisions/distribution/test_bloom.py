@@ -1,4 +1,4 @@
-"""The filter of what lies on a disk: no false no, few false yes, and never over its bound."""
+"""Bloom filter of the adapters on a disk: no false negatives, few false positives, bounded size."""
 
 import hashlib
 
@@ -33,14 +33,14 @@ def test_worked_example_from_the_prologue() -> None:
 
 
 @pytest.mark.parametrize(("count", "least", "most"), [(13_673, 0.005, 0.02), (27_000, 0.06, 0.15)])
-def test_beyond_the_bound_it_says_less_and_stays_as_small(count: int, least: float, most: float) -> None:
+def test_filter_beyond_its_bound_keeps_its_size_and_loses_precision(count: int, least: float, most: float) -> None:
     told = made(count)
     assert len(told.encode()) <= MAX_TEXT_CHARS
     assert least < false_yes_ratio(told) < most
 
 
 @given(st.integers(1, 300))
-def test_no_false_no(count: int) -> None:
+def test_filter_has_no_false_negatives(count: int) -> None:
     told = decode(made(count).encode())
     assert told is not None
     assert all(told.holds(digest) for digest in digests(count))
@@ -51,18 +51,18 @@ def test_an_adapter_is_found_by_its_name_in_the_engine() -> None:
     assert all(told.holds_adapter(engine_name(ModelId("acme/bot"), digest)) for digest in digests(10))
 
 
-def test_of_nothing_there_is_no_filter() -> None:
+def test_empty_set_has_no_filter() -> None:
     assert build([]) is None
     assert build([Digest("sha256:short"), Digest("md5:" + "a" * 32)]) is None
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "acme/bot@v1", "acme/bot@sha256:xyz", "", "@"])
-def test_a_name_without_a_digest_is_not_there(name: str) -> None:
+def test_name_without_digest_is_not_found(name: str) -> None:
     assert not Bloom(b"\xff" * 8, 7).holds_adapter(EngineName(name))
 
 
 @pytest.mark.parametrize("text", ["", "A", "!!!!", "AAAA", "EQAA", "BA==", "x" * (MAX_TEXT_CHARS + 1), "Aé=="])
-def test_what_is_no_filter_is_none(text: str) -> None:
+def test_invalid_filter_decodes_to_none(text: str) -> None:
     assert decode(text) is None
 
 

@@ -1,4 +1,4 @@
-"""Bitmaps of chunks, on the wire and counted."""
+"""Bitmaps of chunks: encoding and counting."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ counts = st.integers(1, 200)
 
 
 @given(counts, st.data())
-def test_a_bitmap_survives_the_wire(count: int, data: st.DataObject) -> None:
+def test_bitmap_round_trips(count: int, data: st.DataObject) -> None:
     bits = data.draw(st.integers(0, full(count)))
     assert decode(encode(bits, count), count) == bits
 
@@ -23,13 +23,13 @@ def test_a_bitmap_survives_the_wire(count: int, data: st.DataObject) -> None:
         ("", 1),
         ("AA==", 9),  # too short
         ("AAAA", 3),  # too long
-        ("/w==", 7),  # names a chunk beyond
+        ("/w==", 7),  # has a bit beyond the last chunk
         ("\u00e9A==", 8),
         ("A-==", 8),
         (encode(0, MAX_CHUNKS) + "AAAA", MAX_CHUNKS + 24),
     ],
 )
-def test_what_is_no_bitmap_is_refused(text: str, count: int) -> None:
+def test_invalid_bitmap_is_refused(text: str, count: int) -> None:
     with pytest.raises(ValueError, match="bitmap"):
         decode(text, count)
 
@@ -47,7 +47,7 @@ def test_picks_spread() -> None:
 
 
 @given(st.lists(st.integers(0, full(12)), max_size=8), st.integers(0, full(12)))
-def test_the_rarest_is_what_the_fewest_hold(holders: list[int], wanted: int) -> None:
+def test_rarest_chunk_has_the_fewest_holders(holders: list[int], wanted: int) -> None:
     rarity = Rarity(12, 8)
     for bits in holders:
         rarity.gain(bits)

@@ -1,4 +1,4 @@
-"""The tracker's decisions: who reads what from the store, and who is named to whom."""
+"""Decisions of the tracker: which node reads which chunk from the store, and which peers it names to a node."""
 
 from random import Random
 
@@ -44,20 +44,20 @@ def test_no_chunk_is_granted_to_two_and_all_are_granted_in_the_end(count: int, n
     assert last.grants.bit_count() + sum(owner != 0 for owner in granted.values()) == count
 
 
-def test_what_somebody_has_is_not_granted() -> None:
+def test_chunks_that_a_peer_has_are_not_granted() -> None:
     board = Board(4)
     board.announce(news(1, 0b0111), 0.0, Random(1))
     assert board.announce(news(2, room=4), 0.0, Random(1)).grants == 0b1000
 
 
-def test_what_only_a_useless_peer_has_is_granted() -> None:
+def test_chunks_of_avoided_peers_are_granted() -> None:
     board = Board(4)
     board.announce(news(1, 0b0111), 0.0, Random(1))
     answer = board.announce(news(2, room=4, avoid=(address(1),)), 0.0, Random(1))
     assert (answer.grants, answer.peers) == (0b1111, ())
 
 
-def test_who_is_of_no_use_to_two_reads_nothing_from_the_store() -> None:
+def test_node_avoided_by_two_is_granted_nothing() -> None:
     board = Board(4)
     bad = (address(9),)
     board.announce(news(1, avoid=bad), 0.0, Random(1))
@@ -69,7 +69,7 @@ def test_who_is_of_no_use_to_two_reads_nothing_from_the_store() -> None:
     assert board.announce(news(9, 0, room=1), 0.0, Random(1)).grants.bit_count() == 1
 
 
-def test_who_is_of_no_use_to_two_gives_back_what_it_was_granted() -> None:
+def test_node_avoided_by_two_loses_its_grants() -> None:
     board, bad = Board(100), (address(9),)
     assert board.announce(news(9, room=1), 0.0, Random(1)).grants.bit_count() == 25
     for number in (1, 2):
@@ -78,8 +78,8 @@ def test_who_is_of_no_use_to_two_gives_back_what_it_was_granted() -> None:
     assert board.leases == 0
 
 
-def test_what_another_turns_out_to_have_is_granted_no_longer() -> None:
-    """After a restart of the tracker, whoever comes first is granted what others have long had."""
+def test_grant_ends_when_a_peer_announces_the_chunk() -> None:
+    """After a restart of the tracker, the first node to announce is granted chunks that others have had for long."""
     board = Board(4)
     assert board.announce(news(1, room=4), 0.0, Random(1)).grants == full(4)
     board.announce(news(2, 0b0111), 0.5, Random(1))
@@ -87,7 +87,7 @@ def test_what_another_turns_out_to_have_is_granted_no_longer() -> None:
 
 
 @pytest.mark.parametrize("silent_s", [8.0, 14.5, 16.0, 300.0])
-def test_a_tracker_that_stood_still_forgets_nobody(silent_s: float) -> None:
+def test_stalled_tracker_expires_no_node(silent_s: float) -> None:
     board = Board(3)
     for number in range(3):
         board.announce(news(number, 1 << number), number * 0.4, Random(1))
@@ -100,12 +100,12 @@ def test_a_tracker_that_stood_still_forgets_nobody(silent_s: float) -> None:
 
 
 def test_a_lost_announcement_costs_no_grant() -> None:
-    """The client's time for an answer, its time until the next try, and the interval before, with seconds to spare."""
+    """The lease outlasts the answer timeout, the retry delay and one interval, with seconds to spare."""
     longest_s = BoardPolicy().again_min_s + ANSWER_WITHIN_S + TRACKER_RETRY_S
     assert longest_s + 5.0 < BoardPolicy().expire_after_s
 
 
-def test_a_grant_that_is_done_makes_room() -> None:
+def test_finished_grant_frees_its_place() -> None:
     board = Board(4, BoardPolicy(max_grants=2))
     assert board.announce(news(1, room=2), 0.0, Random(1)).grants.bit_count() == 2
     first = board.announce(news(1, room=2), 0.0, Random(1)).grants
@@ -122,7 +122,7 @@ def test_a_silent_nodes_grants_go_to_another() -> None:
     assert board.nodes == 1
 
 
-def test_a_grant_held_for_too_long_goes_to_another_though_its_node_lives() -> None:
+def test_overdue_grant_moves_to_another_node() -> None:
     board = Board(1, BoardPolicy(lease_s=60.0))
     for now_s in range(61):
         assert board.announce(news(1, room=1), float(now_s), Random(1)).grants == 1
@@ -132,7 +132,7 @@ def test_a_grant_held_for_too_long_goes_to_another_though_its_node_lives() -> No
     assert board.announce(news(1, room=1), 61.5, Random(1)).grants == 0
 
 
-def test_who_leaves_is_not_named_and_holds_nothing() -> None:
+def test_removed_node_is_not_named_and_holds_no_grant() -> None:
     board = Board(4)
     board.announce(news(1, 0b1, room=3), 0.0, Random(1))
     board.remove_member(address(1))
@@ -141,7 +141,7 @@ def test_who_leaves_is_not_named_and_holds_nothing() -> None:
     assert (answer.peers, answer.grants) == ((), full(4))
 
 
-def test_peers_are_of_the_own_zone_first_and_some_are_not() -> None:
+def test_most_named_peers_are_of_the_own_zone() -> None:
     board = Board(4, BoardPolicy(sample=8))
     for number in range(40):
         board.announce(news(number, 0b1, zone="near" if number < 20 else "far"), 0.0, Random(1))
@@ -151,7 +151,7 @@ def test_peers_are_of_the_own_zone_first_and_some_are_not() -> None:
     assert len(zones) == 8
 
 
-def test_who_has_something_is_named_before_who_has_not() -> None:
+def test_peers_with_missing_chunks_are_named_first() -> None:
     board = Board(4, BoardPolicy(sample=2))
     for number, have in ((1, 0b0001), (2, 0b0010), (4, 0), (5, 0b0001)):
         board.announce(news(number, have), 0.0, Random(1))
@@ -160,25 +160,25 @@ def test_who_has_something_is_named_before_who_has_not() -> None:
     assert len(named) == 2
 
 
-def test_who_is_avoided_is_not_named() -> None:
+def test_avoided_peer_is_not_named() -> None:
     board = Board(4)
     board.announce(news(1, 0b0010), 0.0, Random(1))
     assert board.announce(news(3, avoid=(address(1),)), 0.0, Random(1)).peers == ()
 
 
-def test_announcements_are_as_many_a_second_however_many_nodes() -> None:
+def test_announcement_rate_does_not_grow_with_the_nodes() -> None:
     board = Board(4)
     for number in range(1000):
         last = board.announce(news(number), 0.0, Random(1))
     assert (last.again_after_s, last.nodes) == (5.0, 1000)
     board.announce(news(0), 7.4, Random(1))
-    board.announce(news(0), 14.8, Random(1))  # three announcements at this pace: nobody is forgotten yet
+    board.announce(news(0), 14.8, Random(1))  # three announcements at this pace: no node has expired yet
     assert board.nodes == 1000
     board.announce(news(0), 15.1, Random(1))
     assert board.nodes == 1
 
 
-def test_nodes_are_bounded_and_those_inside_stay() -> None:
+def test_nodes_are_bounded_and_known_ones_stay() -> None:
     board = Board(4, BoardPolicy(max_nodes=2))
     board.announce(news(1), 0.0, Random(1))
     board.announce(news(2), 0.0, Random(1))

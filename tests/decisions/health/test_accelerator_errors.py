@@ -1,4 +1,4 @@
-"""Which errors of an accelerator take a replica out."""
+"""Which accelerator errors take a replica out of service."""
 
 import pytest
 
@@ -14,16 +14,16 @@ def test_worked_example_of_a_device_that_fell_off_the_bus() -> None:
 
 
 @pytest.mark.parametrize("xid", [8, 11, 13, 31, 32, 43, 45, 63, 68, 92, 94, 9999])
-def test_a_programs_fault_and_what_was_dealt_with_take_nobody_out(xid: int) -> None:
+def test_program_faults_and_handled_errors_are_not_fatal(xid: int) -> None:
     assert describe_fatal([DeviceErrors(0, (xid,))]) == ""
 
 
 @pytest.mark.parametrize("xid", sorted(FATAL_XIDS))
-def test_each_of_the_table_says_what_to_do(xid: int) -> None:
+def test_each_fatal_xid_has_a_remedy(xid: int) -> None:
     assert describe_fatal([DeviceErrors(0, (13, xid))]).endswith(FATAL_XIDS[xid].remedy)
 
 
-def test_uncorrected_memory_errors_count_where_no_xid_can_tell_of_them() -> None:
+def test_uncorrected_memory_errors_count_only_without_xids() -> None:
     assert "not corrected" in describe_fatal([DeviceErrors(2, ecc_uncorrected=3, tells_xids=False)])
     assert describe_fatal([DeviceErrors(2, ecc_uncorrected=3)]) == ""
 

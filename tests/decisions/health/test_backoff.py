@@ -1,4 +1,4 @@
-"""Backoff: doubling, capped, forgotten after a healthy while."""
+"""Backoff: doubles, is capped, and resets after a healthy period."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_stays_finite_however_often_it_failed() -> None:
     assert delay_s(10**9, BackoffPolicy(base_s=1e-6, cap_s=1e9)) == pytest.approx(2**32 * 1e-6)
 
 
-def test_a_healthy_while_forgets_the_past() -> None:
+def test_healthy_period_resets_the_failures() -> None:
     assert failures_after(5, healthy_s=59.9, policy=POLICY) == 6
     assert failures_after(5, healthy_s=60.0, policy=POLICY) == 1
     assert failures_after(0, healthy_s=0.0, policy=POLICY) == 1

@@ -1,4 +1,4 @@
-"""One replica's breaker: evidence, faults, probation with one probe, refusals, forgiveness."""
+"""Circuit breaker of one replica: ejections, faults, probation with one probe, refusals and reset."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ def test_more_evidence_during_an_ejection_does_not_lengthen_it() -> None:
     assert breaker.eject(1.0) == EJECTION_BASE_S - 1.0
 
 
-def test_an_answer_to_what_was_sent_before_the_ejection_says_nothing_new() -> None:
+def test_answer_to_a_request_before_the_ejection_is_ignored() -> None:
     breaker = Breaker()
     breaker.eject(10.0)
     breaker.answered(9.0, 11.0)
@@ -64,7 +64,7 @@ def test_a_flapping_replica_is_out_for_longer_each_time() -> None:
     assert durations_s == [5.0, 10.0, 20.0, 40.0]
 
 
-def test_the_past_is_forgiven_after_a_while_of_health() -> None:
+def test_past_ejections_expire_after_a_healthy_period() -> None:
     breaker = Breaker()
     breaker.eject(0.0)
     breaker.answered(5.0, 6.0)
@@ -91,7 +91,7 @@ def test_faults_eject_only_in_a_row_but_a_probes_fault_at_once() -> None:
     assert breaker.record_fault(1.0 + EJECTION_BASE_S) == 2 * EJECTION_BASE_S, "on probation one is enough"
 
 
-def test_a_refusal_counts_as_slowness_until_it_answers_or_for_a_while() -> None:
+def test_refusal_is_a_penalty_until_an_answer_or_timeout() -> None:
     breaker = Breaker()
     breaker.record_refusal(0.0)
     assert (breaker.penalty_ms(0.0), breaker.penalty_ms(REFUSAL_S)) == (REFUSAL_MS, 0.0)
@@ -102,7 +102,7 @@ def test_a_refusal_counts_as_slowness_until_it_answers_or_for_a_while() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["eject", "fault", "refuse", "sent", "answered"]), st.floats(0.0, 30.0))))
-def test_nobody_is_out_for_ever(steps: list[tuple[str, float]]) -> None:
+def test_every_ejection_ends(steps: list[tuple[str, float]]) -> None:
     breaker, now_s = Breaker(), 0.0
     for what, passed_s in steps:
         now_s += passed_s
@@ -123,7 +123,7 @@ def test_nobody_is_out_for_ever(steps: list[tuple[str, float]]) -> None:
     assert breaker.is_forgotten(now_s + EJECTION_CAP_S + FORGET_AFTER_S + 1.0)
 
 
-def test_who_asks_to_be_left_alone_is_for_as_long_as_it_said() -> None:
+def test_retry_after_of_a_refusal_is_respected() -> None:
     breaker = Breaker()
     breaker.record_refusal(0.0, 7.0)
     assert breaker.rest_s(2.0) == 5.0 and breaker.rest_s(7.0) == 0.0

@@ -1,4 +1,4 @@
-"""Engine health: dead, hung and slow told apart, on a clock of our own."""
+"""Engine health on a simulated clock: dead, hung and slow engines are distinguished."""
 
 from dataclasses import dataclass, field, replace
 
@@ -22,9 +22,10 @@ POLICY = HealthPolicy()
 
 @dataclass
 class Story:
-    """Ticks a second apart, told as a protocol: what the engine answers, then what is concluded.
+    """A sequence of ticks a second apart: each sets what the engine answers and records the conclusion.
 
-    The engine works at `tokens_per_s`, answers probes after `probe_takes_s` (None: never); probes are sent when due.
+    The engine generates `tokens_per_s` and answers probes after `probe_takes_s` (None: never). Probes are sent when
+    due.
     """
 
     policy: HealthPolicy = POLICY
@@ -61,7 +62,7 @@ class Story:
         return self
 
     def stop(self) -> "Story":
-        """As SIGSTOP does: nothing answers, nothing moves."""
+        """Stop the engine as SIGSTOP does: nothing answers and no counter changes."""
         self.health, self.metrics, self.probe_takes_s = "timed_out", False, None
         return self
 
@@ -74,7 +75,7 @@ class Story:
             return
         takes_s = self.probe_takes_s
         if takes_s is not None and self.probe.started_s + takes_s <= self.now_s:
-            # what a continued process answers, it answers now: never before this tick's predecessor
+            # a resumed engine answers now, never before the previous tick
             self._set("answered", max(self.probe.started_s + takes_s, self.now_s - 0.5))
             self.tokens += 1
         elif self.now_s - self.probe.started_s >= 8.0:
@@ -130,7 +131,7 @@ def test_work_without_progress_is_hung() -> None:
 
 
 def test_slow_is_not_hung() -> None:
-    """A token every two seconds, /health too slow to answer, our own probe queued behind the others: still ready."""
+    """The engine emits a token every two seconds, /health times out and the probe is queued: the engine stays ready."""
     story = Story(outstanding=50).ready()
     story.health, story.probe_takes_s = "timed_out", 30.0
     for _ in range(120):
@@ -153,12 +154,12 @@ def test_a_503_is_dead_at_once_and_condemned_after_vllms_own_watchdog() -> None:
     assert "503" in engine_health.condemned(story.judged, story.now_s + 8, POLICY)
 
 
-def test_a_dead_engine_comes_back_by_starting_and_a_new_probe() -> None:
+def test_dead_engine_recovers_through_starting_and_a_new_probe() -> None:
     story = Story().ready()
     story.health, story.metrics = "refused", False
     story.run(5)
     story.go_on()
-    assert story.tick() == "starting"  # the probe that was answered before the death proves nothing now
+    assert story.tick() == "starting"  # the probe that was answered before the death no longer counts
     assert seconds_until(story, "ready") <= 2
 
 
@@ -169,7 +170,7 @@ def test_hung_becomes_dead_when_it_is_killed() -> None:
     assert story.tick() == "dead"
 
 
-def test_an_answer_from_before_the_hang_does_not_end_it() -> None:
+def test_answer_before_the_hang_does_not_end_it() -> None:
     story = Story().ready()
     old = story.probe
     story.stop()
@@ -189,7 +190,7 @@ def test_metrics_alone_do_not_end_a_hang() -> None:
     assert seconds_until(story, "ready") <= 2
 
 
-def test_probes_that_fail_twice_are_a_hung_engine_and_one_is_not() -> None:
+def test_two_failed_probes_mark_the_engine_hung() -> None:
     story = Story().ready()
 
     def fail(state: ProbeState) -> str:
@@ -203,17 +204,17 @@ def test_probes_that_fail_twice_are_a_hung_engine_and_one_is_not() -> None:
     assert story.judged.reason == "2 one-token probes failed: 500: no"
 
 
-def test_a_first_start_may_take_its_time_and_no_longer() -> None:
+def test_first_start_has_a_timeout() -> None:
     policy = replace(POLICY, start_timeout_s=20.0, verdict_s=5.0)
     story = Story(policy=policy, health="refused", metrics=False)
     assert story.run(19) == ["starting"] * 19
     assert story.run(2)[-1] == "dead"
     assert "not ready within 20 s" in engine_health.condemned(story.judged, story.now_s, policy)
-    assert "starting" in story.run(6)  # its successor gets the whole time again
+    assert "starting" in story.run(6)  # the successor has the whole timeout again
     assert engine_health.condemned(story.judged, story.now_s, policy) == ""
 
 
-def test_an_engine_that_is_merely_gone_is_not_condemned() -> None:
+def test_engine_that_refuses_connections_is_not_condemned() -> None:
     story = Story().ready()
     story.health, story.metrics = "refused", False
     story.run(300)
@@ -228,7 +229,7 @@ def test_a_hung_engine_is_condemned_only_after_its_grace() -> None:
     assert "hung for 30 s" in engine_health.condemned(story.judged, story.now_s + 30, POLICY)
 
 
-def test_a_busy_engine_is_not_probed_and_an_idle_one_every_few_seconds() -> None:
+def test_idle_engine_is_probed_every_few_seconds_and_a_busy_one_is_not() -> None:
     story = Story(outstanding=5, tokens_per_s=100.0).ready()
     sent = story.probes_sent
     story.run(30)
@@ -238,7 +239,7 @@ def test_a_busy_engine_is_not_probed_and_an_idle_one_every_few_seconds() -> None
     assert 30 / (POLICY.idle_probe_interval_s + 1) <= story.probes_sent - sent <= 30 / POLICY.idle_probe_interval_s + 1
 
 
-def test_work_that_stops_moving_is_probed_on_suspicion() -> None:
+def test_stalled_work_triggers_a_probe() -> None:
     story = Story(outstanding=5, tokens_per_s=100.0).ready()
     sent = story.probes_sent
     story.tokens_per_s = 0.0
@@ -246,7 +247,7 @@ def test_work_that_stops_moving_is_probed_on_suspicion() -> None:
     assert story.probes_sent > sent
 
 
-def test_counters_that_fall_to_zero_are_movement() -> None:
+def test_counter_reset_counts_as_progress() -> None:
     story = Story(outstanding=1, tokens_per_s=10.0).ready()
     story.tokens, story.tokens_per_s = 0.0, 0.0
     story.tick()
@@ -266,7 +267,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_no_evidence_breaks_the_laws(steps: list[tuple[Evidence, str]]) -> None:
+def test_invariants_hold_for_any_evidence(steps: list[tuple[Evidence, str]]) -> None:
     judged, probe, now_s = engine_health.initial_health(0.0), Probe(), 0.0
     for evidence, what in steps:
         now_s += 1.0
@@ -291,7 +292,7 @@ def test_no_evidence_breaks_the_laws(steps: list[tuple[Evidence, str]]) -> None:
 
 
 @given(st.integers(1, 200), st.integers(0, 5))
-def test_an_engine_that_moves_within_the_limit_never_hangs(seconds: int, pause_s: int) -> None:
+def test_engine_with_regular_progress_is_never_hung(seconds: int, pause_s: int) -> None:
     story = Story(outstanding=1).ready()
     story.probe_takes_s = None
     for second in range(seconds):

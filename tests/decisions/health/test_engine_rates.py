@@ -1,4 +1,4 @@
-"""Rates learnt from histograms: what routing predicts with."""
+"""Rates learned from engine histograms, the input of routing predictions."""
 
 import pytest
 from hypothesis import given
@@ -27,15 +27,17 @@ def test_prefill_is_seconds_over_tokens_computed() -> None:
     assert rates.prefill_ms_per_token == pytest.approx(2.0, rel=0.01)
 
 
-def test_prompts_that_others_have_read_teach_nothing_about_reading() -> None:
-    """One that only decodes computes a token of each in 10 ms: it would seem to read at a fiftieth of its rate."""
+def test_prefill_rate_ignores_prompts_read_elsewhere() -> None:
+    """A decode-only engine computes one token of each prompt in 10 ms: it would seem to read at a fiftieth of its
+    rate.
+    """
     rates = engine_rates.update(EngineRates(), counters())
     rates = engine_rates.update(rates, counters(finished=50, prefill_s=50 * 0.2, tokens=50 * 1000))
     alone = engine_rates.update(rates, counters(finished=90, prefill_s=10.0 + 40 * 0.01, tokens=50_000 + 40))
     assert alone.prefill_ms_per_token == rates.prefill_ms_per_token
 
 
-def test_the_first_look_and_a_restart_teach_nothing() -> None:
+def test_first_sample_and_restart_are_ignored() -> None:
     first = engine_rates.update(EngineRates(), counters(finished=1000, e2e_s=9999.0))
     assert first.service_ms == EngineRates().service_ms
     restarted = engine_rates.update(first, counters(finished=3, e2e_s=30.0))
@@ -43,14 +45,14 @@ def test_the_first_look_and_a_restart_teach_nothing() -> None:
     assert restarted.last == counters(finished=3, e2e_s=30.0)
 
 
-def test_an_idle_engine_keeps_what_was_learnt() -> None:
+def test_idle_engine_keeps_its_service_time() -> None:
     rates = engine_rates.update(EngineRates(), counters())
     rates = engine_rates.update(rates, counters(finished=50, e2e_s=100.0, running=4))
     assert engine_rates.update(rates, counters(finished=50, e2e_s=100.0)).service_ms == rates.service_ms
 
 
-def test_an_idle_engine_is_given_another_chance() -> None:
-    """200 requests at 0.5 ms a token, then a burst of 30 at 8 ms: in a minute of idleness it is near its best again."""
+def test_prefill_rate_of_an_idle_engine_decays_to_its_best() -> None:
+    """A minute of idleness after 200 requests at 0.5 ms a token and 30 at 8 ms brings the rate near its best."""
     rates = engine_rates.update(EngineRates(), counters())
     rates = engine_rates.update(rates, counters(finished=200, prefill_s=10.0, tokens=20_000))
     held_up = counters(finished=230, prefill_s=34.0, tokens=23_000)
@@ -61,7 +63,7 @@ def test_an_idle_engine_is_given_another_chance() -> None:
     assert 0.5 < rates.prefill_ms_per_token < 1.0
 
 
-def test_who_has_become_slower_for_good_counts_as_slower() -> None:
+def test_permanently_slower_engine_is_rated_slower() -> None:
     rates = engine_rates.update(EngineRates(), counters(finished=100, prefill_s=5.0, tokens=10_000))
     rates = engine_rates.update(rates, counters(finished=200, prefill_s=10.0, tokens=20_000))
     now = counters(finished=200, prefill_s=10.0, tokens=20_000)
@@ -75,7 +77,7 @@ def test_who_has_become_slower_for_good_counts_as_slower() -> None:
     assert rates.prefill_ms_per_token == pytest.approx(2.0, rel=0.01)
 
 
-def test_a_busy_engine_is_judged_by_what_it_does() -> None:
+def test_prefill_rate_of_a_busy_engine_does_not_decay() -> None:
     rates = engine_rates.update(EngineRates(), counters(finished=0))
     rates = engine_rates.update(rates, counters(finished=200, prefill_s=10.0, tokens=20_000))
     slow = counters(finished=230, prefill_s=34.0, tokens=23_000, running=1)
@@ -88,7 +90,7 @@ _COUNTERS = st.builds(RateCounters, _SUMS, _SUMS, _SUMS, _SUMS, st.integers(0, 1
 
 
 @given(st.lists(_COUNTERS, max_size=20))
-def test_rates_stay_in_bounds_whatever_the_engine_says(looks: list[RateCounters]) -> None:
+def test_rates_stay_in_bounds_for_any_counters(looks: list[RateCounters]) -> None:
     rates = EngineRates()
     for look in looks:
         rates = engine_rates.update(rates, look)

@@ -1,4 +1,6 @@
-"""Whose silence is believed: one alone is gone, most at once are doubted, and who streams is in use."""
+"""Expiry of silent replicas: a single one is gone, most of a pool at once is doubted, and one that streams is in
+use.
+"""
 
 import pytest
 
@@ -27,21 +29,21 @@ def test_half_of_a_pool_is_not_most_of_it() -> None:
     assert judge(silent("r0"), {BASE: 1}, 100.0).gone == {"r0"}
 
 
-def test_a_pool_that_falls_silent_as_a_whole_is_doubted_though_the_fleet_is_heard() -> None:
+def test_wholly_silent_pool_is_doubted_while_the_fleet_is_heard() -> None:
     judged = judge(silent("r0", "r1"), {OTHER: 8}, 100.0)
     assert (judged.doubted, judged.is_fleets) == ({"r0", "r1"}, False)
 
 
 @pytest.mark.parametrize("phase", ["draining", "hung", "dead"])
-def test_who_said_that_it_goes_is_gone_and_is_no_part_of_the_count(phase: ReplicaPhase) -> None:
+def test_draining_replica_is_gone_and_not_counted(phase: ReplicaPhase) -> None:
     judged = judge((*silent("r0", "r1", "r2", phase=phase), *silent("r3")), {BASE: 1}, 100.0)
     assert judged.gone == {"r0", "r1", "r2", "r3"} and not judged.is_fleets
 
 
-def test_what_it_said_long_ago_does_not_keep_a_replica() -> None:
+def test_old_stream_data_does_not_keep_a_replica() -> None:
     assert judge(silent("r0", spoke_s=100.0 - SPOKE_FOR_S), {BASE: 3}, 100.0).serving == {"r0"}
     assert judge(silent("r0", spoke_s=99.9 - SPOKE_FOR_S), {BASE: 3}, 100.0).gone == {"r0"}
 
 
-def test_nobody_silent_is_nothing_to_say() -> None:
+def test_no_silent_replica_gives_no_verdict() -> None:
     assert judge((), {BASE: 3}, 100.0) == NOTHING

@@ -1,4 +1,6 @@
-"""Nodes and zones that fall silent: suspected as a whole, never for what is the bus's fault, and cleared at once."""
+"""Nodes and zones that fall silent: suspected as a whole, cleared at once, and never suspected for a fault of the
+bus.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +16,7 @@ ZONES = {"a": 4, "b": 4, "c": 4}
 def fleet(
     heard_s: Mapping[str, float] | None = None, zones: Mapping[str, int] = ZONES, now_s: float = 0.0
 ) -> list[Member]:
-    """Two nodes a zone; heard now, or when `heard_s` says by replica, node or zone."""
+    """Return members of two nodes a zone, heard now or at the time that `heard_s` gives for replica, node or zone."""
     heard = heard_s or {}
     made = []
     for zone, count in zones.items():
@@ -61,52 +63,52 @@ def test_one_silent_replica_is_no_lost_node() -> None:
     assert looked(fleet({"b2": 0.0}, now_s=10.0), 10.0) is NOBODY
 
 
-def test_those_who_fell_silent_one_by_one_are_no_lost_zone() -> None:
-    """Each for a reason of its own: minutes apart, or in the middle of a rolling restart."""
+def test_replicas_silent_one_by_one_are_no_lost_zone() -> None:
+    """Each replica has its own reason: they fall silent minutes apart, or during a rolling restart."""
     assert looked(fleet({"c0": 0.0, "c2": 5.0}, now_s=10.0), 10.0) is NOBODY
 
 
-def test_half_of_what_is_silent_has_to_be_of_the_zone() -> None:
-    """Every second message is lost somewhere: half of each zone is silent, and nobody is suspected for it."""
+def test_zone_is_suspected_only_if_half_of_the_silent_replicas_are_its_own() -> None:
+    """Every second message is lost: half of each zone is silent, and no zone is suspected."""
     every_second = {f"{zone}{number}": 0.0 for zone in ZONES for number in (0, 2)}
     found = looked(fleet(every_second | {"a1": 0.0, "b1": 0.0}, now_s=4.0), 4.0)
     assert found is NOBODY
 
 
-def test_after_a_pause_of_the_bus_silence_begins_anew() -> None:
-    """The first heartbeats after it are one zone's: the others have not had their turn."""
+def test_silence_is_counted_anew_after_a_bus_pause() -> None:
+    """The first heartbeats after the pause come from one zone; the others are not due yet."""
     members = fleet({"b": 0.0, "c": 0.0}, now_s=20.2)
     assert looked(members, 20.2, listening_since_s=20.0) is NOBODY
 
 
-def test_a_loss_that_was_seen_before_the_bus_fell_silent_is_dropped() -> None:
+def test_suspicion_from_before_a_silent_bus_is_dropped() -> None:
     lost = looked(fleet({"c": 0.0}, now_s=4.0), 4.0)
     assert names(lost)
     assert looked(fleet({"c": 0.0, "a": 4.0, "b": 4.0}, now_s=8.0), 8.0, lost) is NOBODY
 
 
-def test_the_rest_is_clear_once_the_silent_are_forgotten() -> None:
-    """Two of a zone's three agents are gone for good, and are taken out after 15 s: the third one goes on speaking."""
+def test_zone_is_cleared_once_its_silent_replicas_expire() -> None:
+    """Two of a zone's three agents are gone for good and expire after 15 s; the third still sends heartbeats."""
     before = looked(fleet({"c0": 0.0, "c1": 0.0}, {"a": 3, "c": 3}, 4.0), 4.0)
     assert names(before) == ["c0", "c1"], "one that is heard in the same moment is not suspected"
     assert looked(fleet(None, {"a": 3, "c": 1}, 16.0), 16.0, before) is NOBODY
 
 
-def test_a_node_that_says_itself_that_it_is_not_ready_is_avoided_whole() -> None:
+def test_not_ready_node_is_suspected_as_a_whole() -> None:
     assert names(looked(fleet(None), 0.0, told={"node-a0": "down"})) == ["a0", "a2"]
 
 
-def test_a_node_of_which_nothing_is_known_loses_who_is_not_heard() -> None:
+def test_unknown_node_loses_only_its_silent_replicas() -> None:
     members = fleet({"a0": 0.0}, now_s=2.0)
     assert names(looked(members, 2.0, told={"node-a0": "unknown"})) == ["a0"]
 
 
-def test_an_api_server_that_has_lost_most_nodes_is_not_believed() -> None:
+def test_api_server_that_reports_most_nodes_down_is_ignored() -> None:
     told: dict[str, NodeTrouble] = {f"node-{zone}{number}": "down" for zone in "ab" for number in (0, 1)}
     assert looked(fleet(None), 0.0, told=told) is NOBODY
 
 
-def test_who_belongs_to_nothing_is_never_suspected() -> None:
+def test_replicas_without_node_and_zone_are_never_suspected() -> None:
     members = [Member(ReplicaId(f"r{number}"), "", "", 0.0 if number < 3 else 10.0) for number in range(8)]
     assert looked(members, 10.0) is NOBODY
 
@@ -115,8 +117,8 @@ _HEARD = st.lists(st.floats(0.0, 20.0), min_size=1, max_size=14)
 
 
 @given(_HEARD, st.integers(1, 4), st.floats(0.0, 20.0))
-def test_some_of_those_that_are_heard_are_always_left(heard_s: list[float], zones: int, pause_s: float) -> None:
-    """Whoever has spoken since the suspicion began is clear, and most of the others are heard: never all of a fleet."""
+def test_suspicion_always_leaves_heard_replicas(heard_s: list[float], zones: int, pause_s: float) -> None:
+    """A replica heard since the suspicion began is clear, so a whole fleet is never suspected."""
     members = [
         Member(ReplicaId(f"r{number}"), f"n{number % (2 * zones)}", f"z{number % zones}", each)
         for number, each in enumerate(heard_s)
@@ -131,7 +133,7 @@ def test_some_of_those_that_are_heard_are_always_left(heard_s: list[float], zone
 
 @given(st.floats(0.0, 1.0), st.lists(st.floats(0.0, 0.99), min_size=12, max_size=12), st.floats(1.0, 40.0))
 def test_a_mute_bus_changes_nothing(stopped_s: float, phases: list[float], after_s: float) -> None:
-    """All fall silent within a heartbeat of each other, whoever was last: the bus, not a zone."""
+    """All replicas fall silent within a heartbeat of each other: the bus failed, not a zone."""
     names_ = [f"{zone}{number}" for zone, count in ZONES.items() for number in range(count)]
     heard = {name: stopped_s - phase for name, phase in zip(names_, phases, strict=True)}
     suspicions = NOBODY

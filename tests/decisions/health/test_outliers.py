@@ -1,4 +1,4 @@
-"""Outliers: much worse than one's fellows, where there are enough of them to tell, and never many at once."""
+"""Outliers: replicas far worse than their pool, if there are enough to compare, and never many at once."""
 
 import pytest
 from hypothesis import given
@@ -20,19 +20,19 @@ def test_worked_example_from_the_prologue() -> None:
     assert outliers([*GOOD, seen("odd", failures=10)], 6, 0) == []
 
 
-def test_several_bad_ones_are_found_where_most_are_well() -> None:
+def test_several_outliers_are_found_if_most_replicas_are_healthy() -> None:
     bad = [seen("bad-a", failures=80), seen("bad-b", failures=80)]
     assert outliers([*GOOD, seen("good-5"), *bad], 20, 0) == ["bad-a", "bad-b"]
     ill = [seen(f"ill-{n}", failures=30) for n in range(5)]
     assert outliers([*ill, seen("iller", failures=60)], 20, 0) == ["iller"], "by its deviation alone"
 
 
-def test_a_slow_one_is_found_by_what_it_takes_for_a_token() -> None:
+def test_slow_replica_is_found_by_its_time_per_token() -> None:
     assert outliers([*GOOD, seen("slow", ms_per_token=10.0)], 6, 0) == ["slow"]
     assert outliers([*GOOD, seen("slower", ms_per_token=3.0)], 6, 0) == []
 
 
-def test_long_prompts_are_not_slowness() -> None:
+def test_long_prompts_do_not_make_a_replica_slow() -> None:
     long = RequestCounts(ReplicaId("long"))
     short = [RequestCounts(ReplicaId(f"short-{n}")) for n in range(5)]
     for _ in range(REQUESTS_MIN):
@@ -45,12 +45,12 @@ def test_long_prompts_are_not_slowness() -> None:
 
 
 @pytest.mark.parametrize("few", [{"hosts": HOSTS_MIN - 2}, {"requests": REQUESTS_MIN - 1}])
-def test_with_little_to_compare_nobody_is_odd(few: dict[str, int]) -> None:
+def test_small_samples_yield_no_outliers(few: dict[str, int]) -> None:
     fellows = GOOD[: few.get("hosts", 5)]
     assert outliers([*fellows, seen("odd", few.get("requests", 100), 19, 50.0)], 6, 0) == []
 
 
-def test_a_tenth_of_the_pool_may_be_out_and_one_always() -> None:
+def test_at_most_a_tenth_of_the_pool_or_one_is_ejected() -> None:
     odd = [seen("odd-a", failures=90), seen("odd-b", failures=95)]
     fellows = [seen(f"good-{n}") for n in range(20)]
     assert outliers([*fellows, *odd], 22, 0) == ["odd-b", "odd-a"], "the worst first"
@@ -62,7 +62,7 @@ counts = st.lists(st.tuples(st.integers(0, 200), st.floats(0.0, 1.0), st.floats(
 
 
 @given(counts, st.integers(0, 5))
-def test_never_more_than_the_cap(pool: list[tuple[int, float, float]], out_already: int) -> None:
+def test_outliers_never_exceed_the_cap(pool: list[tuple[int, float, float]], out_already: int) -> None:
     found = outliers(
         [seen(f"r{n}", requests, int(requests * ratio), pace) for n, (requests, ratio, pace) in enumerate(pool)],
         len(pool),

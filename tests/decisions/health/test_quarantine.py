@@ -1,4 +1,4 @@
-"""A prompt that fails two replicas is refused, others are not for long."""
+"""Quarantine: a prompt that fails on two replicas is refused; a common prompt only briefly."""
 
 from hashlib import blake2b
 
@@ -7,7 +7,7 @@ from functions.decisions.health.quarantine import HOLD_S, KNOWN_HOLD_S, MAX_SUSP
 
 
 def print_of(text: str) -> bytes:
-    """A fingerprint as gateways make them: sixteen bytes of a hash."""
+    """Return a fingerprint as gateways make it: sixteen bytes of a hash."""
     return blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -15,7 +15,7 @@ BAD, PING, GOOD = print_of("bad"), print_of("ping"), print_of("good")
 R0, R1, R2 = ReplicaId("r0"), ReplicaId("r1"), ReplicaId("r2")
 
 
-def test_two_replicas_hold_it_and_time_releases_it() -> None:
+def test_prompt_that_fails_on_two_replicas_is_held_for_a_time() -> None:
     quarantine = Quarantine()
     quarantine.record_failure(BAD, R0, 0.0)
     assert quarantine.held_for_s(BAD, 1.0) == 0.0, "one failure says nothing"
@@ -25,7 +25,7 @@ def test_two_replicas_hold_it_and_time_releases_it() -> None:
     assert quarantine.held_for_s(GOOD, 5.0) == 0.0
 
 
-def test_one_replica_that_fails_twice_is_its_own_affair() -> None:
+def test_failures_of_one_replica_hold_no_prompt() -> None:
     quarantine = Quarantine()
     for now_s in range(10):
         quarantine.record_failure(BAD, R0, float(now_s))
@@ -42,7 +42,7 @@ def test_worked_example_of_the_prologue() -> None:
     assert [quarantine.held_for_s(prompt, 10.0) for prompt in prompts] == [300.0] * 2 + [0.0] * 6
 
 
-def test_what_is_answered_is_no_longer_suspected() -> None:
+def test_answered_prompt_is_cleared() -> None:
     quarantine = Quarantine()
     quarantine.record_failure(PING, R0, 0.0)
     quarantine.answered(PING, 0.5)
@@ -50,7 +50,7 @@ def test_what_is_answered_is_no_longer_suspected() -> None:
     assert quarantine.held_for_s(PING, 1.0) == 0.0 and len(quarantine) == 1
 
 
-def test_what_was_long_ago_does_not_count() -> None:
+def test_old_failure_does_not_count() -> None:
     quarantine = Quarantine()
     quarantine.record_failure(BAD, R0, 0.0)
     quarantine.record_failure(BAD, R1, HOLD_S + 1)
@@ -64,8 +64,8 @@ def test_the_table_is_bounded() -> None:
     assert len(quarantine) == MAX_SUSPECTS
 
 
-def test_what_was_answered_before_is_held_later_and_not_for_long() -> None:
-    """A health check, the same each ten seconds, that was in flight on both engines when these failed."""
+def test_previously_answered_prompt_is_held_later_and_briefly() -> None:
+    """A health check is sent every ten seconds and is in flight on both engines when they fail."""
     quarantine, check = Quarantine(), print_of("health check")
     for now_s in range(0, 900, 10):
         quarantine.answered(check, float(now_s))
@@ -78,7 +78,7 @@ def test_what_was_answered_before_is_held_later_and_not_for_long() -> None:
     assert quarantine.held_for_s(check, 910.0 + KNOWN_HOLD_S) == 0.0
 
 
-def test_what_is_answered_is_remembered_for_a_span_and_bounded() -> None:
+def test_answered_prompts_are_remembered_for_a_span_in_bounded_memory() -> None:
     answered = AnsweredLately()
     prints = [print_of(f"request {number}") for number in range(100_000)]
     for fingerprint in prints:

@@ -1,4 +1,4 @@
-"""What a token from host memory costs: by the engine's sums where there are any, else as declared."""
+"""Time to reload a token from host memory: measured from the engine's counters, or else as declared."""
 
 import pytest
 
@@ -28,12 +28,12 @@ def test_worked_example_from_the_prologue() -> None:
     assert rate.ms_per_token(SAID) == pytest.approx(0.0076, abs=1e-4)
 
 
-def test_nothing_is_reloaded_where_nothing_is_kept() -> None:
-    """A pool that declares a rate and starts its engine without offloading must not charge for hits."""
+def test_engine_without_host_memory_has_no_reload_cost() -> None:
+    """A pool that declares a rate but starts its engine without offloading must not charge for hits."""
     assert looks((0, 0), declared=SAID, has_host=False).ms_per_token(SAID) == 0.0
 
 
-def test_until_something_is_known_a_figure_is_assumed() -> None:
+def test_unknown_reload_rate_is_assumed() -> None:
     assert looks((0, 0)).ms_per_token(NOTHING_SAID) == ASSUMED_MS
     assert looks((0, 0), (0.1, 100)).ms_per_token(NOTHING_SAID) == pytest.approx(1.0), "the first measurement counts"
 
@@ -41,17 +41,17 @@ def test_until_something_is_known_a_figure_is_assumed() -> None:
 @pytest.mark.parametrize(
     "counted",
     [
-        [(5.0, 1000.0), (0.0, 0.0)],  # another process of the engine
+        [(5.0, 1000.0), (0.0, 0.0)],  # the engine restarted
         [(5.0, 1000.0), (5.0, 1000.0)],  # nothing was reloaded
-        [(5.0, 1000.0)],  # what was before we looked may have been another time of day
+        [(5.0, 1000.0)],  # traffic before the first sample may be from another time of day
     ],
 )
-def test_what_teaches_nothing(counted: list[tuple[float, float]]) -> None:
+def test_uninformative_samples_are_ignored(counted: list[tuple[float, float]]) -> None:
     assert looks(*counted).learnt_ms is None
 
 
-def test_seconds_that_are_counted_after_their_tokens_are_not_lost() -> None:
-    """Tokens count when a request is scheduled, seconds when its copy is done, which may be at the next look."""
+def test_late_seconds_count_with_earlier_tokens() -> None:
+    """Tokens count when a request is scheduled; seconds count when its copy ends, perhaps in the next sample."""
     assert looks((0, 0), (0, 1000)).learnt_ms is None
     assert looks((0, 0), (0, 1000), (0.02, 1000)).learnt_ms == pytest.approx(0.02)
     assert looks((0, 0), (0, 1000), (0.02, 2000)).learnt_ms == pytest.approx(0.01)

@@ -1,4 +1,6 @@
-"""Slow by itself: found in pools of any size, never for its load, one at a time, and not again soon."""
+"""Detection of slow replicas: works in pools of any size, accounts for load, and restarts one at a time with growing
+pauses.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +39,7 @@ def state(**paces: Pace | None) -> PoolState:
 
 
 def watched(looks: int, made: Any, *, every_s: float = 10.0, watch: PoolWatch | None = None) -> tuple[PoolWatch, float]:
-    """After so many looks; `made` gives the paces of one of them."""
+    """Return the watch after this many rounds; `made` returns the paces of a round."""
     watch, now_s = watch or PoolWatch(), 0.0
     for number in range(1, looks + 1):
         now_s = number * every_s
@@ -64,7 +66,7 @@ def test_worked_example_of_a_pool_of_two() -> None:
 
 @pytest.mark.parametrize("fellows", [1, 2, 3, 8])
 @pytest.mark.parametrize("slow", [{"gap_ms": 200.0}, {"queue_ms": 3000.0}, {"prefill_ms": 2.0}])
-def test_each_measure_finds_it_in_a_pool_of_any_size(fellows: int, slow: dict[str, float]) -> None:
+def test_each_measure_finds_a_slow_replica_in_any_pool_size(fellows: int, slow: dict[str, float]) -> None:
     def made(number: int) -> PoolState:
         return state(slow=pace(number, **slow), **{f"r{each}": pace(number) for each in range(fellows)})
 
@@ -74,7 +76,7 @@ def test_each_measure_finds_it_in_a_pool_of_any_size(fellows: int, slow: dict[st
     assert found.replica_id == "slow"
 
 
-def test_two_slow_ones_of_four_go_one_after_the_other() -> None:
+def test_two_slow_replicas_restart_one_after_the_other() -> None:
     def made(number: int) -> PoolState:
         return state(a=pace(number), b=pace(number), c=pace(number, 200.0), d=pace(number, 300.0))
 
@@ -95,7 +97,7 @@ def test_two_slow_ones_of_four_go_one_after_the_other() -> None:
     assert "the next may follow in" in third.held
 
 
-def test_a_minute_and_not_a_moment() -> None:
+def test_replica_is_slow_only_after_a_minute() -> None:
     def made(number: int) -> PoolState:
         return state(a=pace(number), b=pace(number, 200.0))
 
@@ -106,7 +108,7 @@ def test_a_minute_and_not_a_moment() -> None:
     assert judged(few, made(1), now_s) is None
 
 
-def test_two_good_looks_end_the_doubt_and_one_does_not() -> None:
+def test_two_good_rounds_clear_a_replica_and_one_does_not() -> None:
     def made(number: int) -> PoolState:
         return state(a=pace(number), b=pace(number, 20.0 if number in (3, 6) else 200.0))
 
@@ -116,8 +118,8 @@ def test_two_good_looks_end_the_doubt_and_one_does_not() -> None:
     assert judged(watch, made(8), now_s) is None
 
 
-def test_one_that_is_asked_too_little_to_be_judged_stays_in_doubt() -> None:
-    """Gateways send it less because it is slow: that is no proof of its being well."""
+def test_replica_with_too_few_requests_stays_suspected() -> None:
+    """Gateways send fewer requests to a slow replica; too few samples do not prove that it is healthy."""
 
     def made(number: int) -> PoolState:
         few = pace(number, 200.0, requests=1, tokens=10)
@@ -127,12 +129,12 @@ def test_one_that_is_asked_too_little_to_be_judged_stays_in_doubt() -> None:
     assert judged(watch, made(7), now_s) is not None
 
 
-def test_without_fellows_nobody_is_slow() -> None:
+def test_single_replica_is_never_slow() -> None:
     watch, now_s = watched(10, lambda number: state(a=pace(number, 5000.0)))
     assert judged(watch, state(a=pace(10, 5000.0)), now_s) is None
 
 
-def test_microseconds_are_not_compared() -> None:
+def test_differences_below_the_minimum_are_ignored() -> None:
     def made(number: int) -> PoolState:
         return state(a=pace(number, 0.1, queue_ms=0.01), b=pace(number, 4.0, queue_ms=50.0))
 
@@ -149,7 +151,7 @@ def test_microseconds_are_not_compared() -> None:
         ({"queue_s": 4.0}, "requests wait"),
     ],
 )
-def test_a_pool_that_cannot_spare_it_keeps_it(changes: dict[str, Any], why: str) -> None:
+def test_slow_replica_is_kept_if_the_pool_needs_it(changes: dict[str, Any], why: str) -> None:
     def made(number: int) -> PoolState:
         return replace(state(a=pace(number), b=pace(number, 200.0)), **changes)
 
@@ -159,7 +161,7 @@ def test_a_pool_that_cannot_spare_it_keeps_it(changes: dict[str, Any], why: str)
     assert why in found.held
 
 
-def test_the_others_need_room_for_its_requests() -> None:
+def test_restart_waits_if_the_others_lack_room() -> None:
     def made(number: int) -> PoolState:
         now = state(a=pace(number), b=pace(number, 200.0))
         return replace(now, ready=tuple(replace(each, kv_usage_ratio=0.6) for each in now.ready))
@@ -170,8 +172,8 @@ def test_the_others_need_room_for_its_requests() -> None:
     assert "no room" in found.held
 
 
-def test_a_pool_in_which_somebody_has_just_begun_is_left_alone() -> None:
-    """So a controller that has forgotten its restarts does not repeat them."""
+def test_restart_waits_after_a_recent_start() -> None:
+    """A controller that lost its record of restarts does not repeat them."""
 
     def made(number: int) -> PoolState:
         now = state(a=pace(number), b=pace(number, 200.0))
@@ -205,10 +207,12 @@ def test_each_restart_doubles_the_time_until_the_next() -> None:
     st.lists(st.tuples(st.floats(1.0, 500.0), st.floats(0.0, 64.0)), min_size=1, max_size=8),
     st.integers(0, 7),
 )
-def test_whoever_is_at_least_as_quick_for_its_load_is_never_condemned(
+def test_replica_as_fast_as_its_load_explains_is_never_condemned(
     fellows: list[tuple[float, float]], chosen: int
 ) -> None:
-    """A pace in proportion to the load is the load's: nobody within FACTOR of what the others' load explains."""
+    """A pace in proportion to the load is normal: only a replica slower than FACTOR times what the others' load
+    explains is slow.
+    """
     gap_ms, running = fellows[chosen % len(fellows)]
 
     def made(number: int) -> PoolState:
@@ -224,7 +228,7 @@ def test_whoever_is_at_least_as_quick_for_its_load_is_never_condemned(
 
 
 @given(st.integers(1, 5), st.lists(st.sampled_from([20.0, 200.0, 400.0]), min_size=1, max_size=5))
-def test_never_the_last_one_and_never_two_at_once(looks: int, gaps_ms: list[float]) -> None:
+def test_last_replica_is_never_restarted_nor_two_at_once(looks: int, gaps_ms: list[float]) -> None:
     def made(number: int) -> PoolState:
         return state(**{f"r{each}": pace(number, gap) for each, gap in enumerate(gaps_ms)})
 
@@ -263,10 +267,10 @@ def test_worked_example_of_ten_seconds() -> None:
     ("running", "waiting", "read_s", "busy_ratio"),
     [(0, 0, 6.0, 0.6), (1, 0, 0.0, 1.0), (0, 2, 0.0, 1.0), (0, 0, 0.0, 0.0), (3, 0, 25.0, 1.0)],
 )
-def test_an_engine_that_reads_is_busy_by_its_sums_or_by_its_looks(
+def test_prefill_counts_as_busy_by_counters_or_samples(
     running: int, waiting: int, read_s: float, busy_ratio: float
 ) -> None:
-    """A prompt of one step is at no look seen to run, and one of half a minute ends in none of these seconds."""
+    """A prompt of one step never shows as running in a sample; one of half a minute ends in none of these seconds."""
     meter = PaceMeter()
     for second in range(11):
         read = counters(prefill_s=read_s * second / 10, finished=second, running=running, waiting=waiting)
@@ -274,7 +278,7 @@ def test_an_engine_that_reads_is_busy_by_its_sums_or_by_its_looks(
     assert meter.pace is not None and meter.pace.busy_ratio == pytest.approx(busy_ratio)
 
 
-def test_an_engine_that_did_nothing_has_no_pace_of_it() -> None:
+def test_idle_engine_has_no_pace() -> None:
     meter = observe(observe(PaceMeter(), counters(), 0.0), counters(), 10.0)
     assert meter.pace is not None
     assert (meter.pace.queue_ms, meter.pace.prefill_ms, meter.pace.gap_ms) == (None, None, None)

@@ -1,4 +1,4 @@
-"""A gateway's ladder before simulated engines, in virtual time: batch gives way, and gets everything back."""
+"""Overload ladder of one gateway before simulated engines, in virtual time: batch gives way and recovers fully."""
 
 from random import Random
 
@@ -27,7 +27,7 @@ INTERACTIVE, BATCH = BANDS.index("interactive"), BANDS.index("batch")
 
 
 class Laddered(VirtualFleet):
-    """Looks at its ladder as often as it sweeps."""
+    """A virtual fleet that updates its ladder at every sweep."""
 
     def __init__(self, shape: Shape, spare_ratio: float = 0.0) -> None:
         super().__init__(shape, POLICY)
@@ -42,7 +42,7 @@ class Laddered(VirtualFleet):
 
 
 def spike(times: int) -> list[VirtualRequest]:
-    """Ten chats and six batch requests a second; from 5 s to 15 s so many times as many chats. An engine does 30."""
+    """Ten chats and six batch requests a second; from 5 s to 15 s `times` as many chats. An engine serves 30."""
     rng = Random(f"spike {times}")
     asked = chats("one", 10.0, END_S, rng) + chats("two", 6.0, END_S, rng, band=BATCH)
     if times > 1:
@@ -59,17 +59,19 @@ def flooded() -> tuple[Laddered, list[VirtualRequest]]:
     return fleet, fleet.run(spike(8), END_S)
 
 
-def test_it_goes_on_during_the_flood_in_order_and_off_after_it(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
+def test_rungs_turn_on_in_order_during_the_flood_and_off_after_it(
+    flooded: tuple[Laddered, list[VirtualRequest]],
+) -> None:
     fleet, _ = flooded
     first = {rung: next((at_s for at_s, rungs in fleet.seen if rung in rungs.on), None) for rung in RUNGS}
     assert first["shed"] is not None and first["shift"] is not None
     assert 5.0 < first["shed"] < first["shift"] < FLOOD_S
-    assert first["borrow"] is None and first["provision"] is None  # a gateway has nothing to borrow
+    assert first["borrow"] is None and first["provision"] is None  # a gateway has no warm replica to borrow
     assert fleet.seen[-1][1] == OFF
     assert fleet.admission is not None and fleet.admission.kept_ratios is None
 
 
-def test_batch_gives_way_before_those_who_chat(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
+def test_batch_is_shed_before_chats(flooded: tuple[Laddered, list[VirtualRequest]]) -> None:
     _, found = flooded
     shed = [each for each in found if each.refused is not None and each.refused.reason == "low_band"]
     assert shed
@@ -96,7 +98,7 @@ def ticket(number: int, band: int, weight: float = 1.0, tenant: str = "t") -> Ti
     return Ticket(number, TenantId(tenant), weight, band, 100, 200, 300, 1e9, 0.0, content=b"%d" % number)
 
 
-def test_shed_refuses_by_lot_who_would_wait_for_long_and_never_interactive_ones() -> None:
+def test_shed_refuses_a_random_share_of_long_waits_and_never_interactive() -> None:
     admission = Admission(POLICY, 0.0)
     admission.kept_ratios = (1.0, 1.0, 0.05)
     assert admission.arrive(ticket(1, BATCH), 0.0) == "dispatch"
@@ -106,12 +108,12 @@ def test_shed_refuses_by_lot_who_would_wait_for_long_and_never_interactive_ones(
     refused = [verdict for verdict in verdicts if isinstance(verdict, Refuse)]
     assert {refusal.reason for refusal in refused} == {"low_band"}
     assert len(refused) == pytest.approx(190, abs=4)
-    assert admission.queues[BATCH].refused == 0  # the ladder's own refusals are no sign of strain
+    assert admission.queues[BATCH].refused == 0  # refusals by the ladder are no sign of strain
     assert admission.arrive(ticket(301, INTERACTIVE, tenant="u"), 0.6) == "wait"
 
 
-def test_under_shed_light_tenants_wait_for_less() -> None:
-    """2.1 s of work wait, of 3 s that may be waited: enough for the heavy tenant, too much for the light one."""
+def test_shed_shortens_the_wait_of_light_tenants() -> None:
+    """2.1 s of work wait and 3 s are allowed: enough for the heavy tenant, too much for the light one."""
     verdicts = {}
     for kept in (None, (1.0, 1.0, 1.0)):
         admission = Admission(POLICY, 0.0)
@@ -128,7 +130,7 @@ def test_under_shed_light_tenants_wait_for_less() -> None:
     assert isinstance(refused, Refuse) and refused.reason == "saturated"
 
 
-def test_nobody_is_sent_elsewhere_while_there_is_room_here() -> None:
+def test_no_request_is_shifted_while_the_pool_has_room() -> None:
     admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     ladder.rungs = Rungs(("shed", "shift"), shift_ratio=0.4)
     admission.gate.request_limit = 10
@@ -137,7 +139,7 @@ def test_nobody_is_sent_elsewhere_while_there_is_room_here() -> None:
     assert ladder.shift_ratio(admission) == 0.4
 
 
-def test_a_look_is_taken_only_so_often() -> None:
+def test_ladder_updates_at_most_once_per_interval() -> None:
     admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     ladder.update_rungs(admission, 0.0)
     ladder.update_rungs(admission, LOOK_S)
@@ -148,15 +150,15 @@ def test_a_look_is_taken_only_so_often() -> None:
     assert ladder.state is not state
 
 
-def test_other_pools_are_asked_only_while_they_have_room() -> None:
+def test_only_pools_with_room_receive_shifted_requests() -> None:
     assert shiftable_ratio([]) == 0.0
     assert shiftable_ratio([0.1]) == 1.0
     assert shiftable_ratio([0.1, 0.7]) == pytest.approx(0.5), "each of them gets some tier's"
     assert shiftable_ratio([0.9]) == 0.0
 
 
-def test_a_rate_that_was_too_low_is_found_out() -> None:
-    """Measured while caches were cold, say: by it, what comes now is twice too much, and half of it is sent away."""
+def test_rate_measured_too_low_is_corrected() -> None:
+    """A rate measured with cold caches is too low: arrivals look twice as high, and half of them are shifted."""
     admission, ladder = Admission(POLICY, 0.0), QueueLadder()
     admission.gate.replicas = 1
     admission.drain.per_replica, admission.drain.has_been_full = 1_000.0, True
@@ -170,7 +172,7 @@ def test_a_rate_that_was_too_low_is_found_out() -> None:
 
 
 def test_batch_that_waits_does_not_keep_the_rate_low() -> None:
-    """An engine has stood still for a while: batch still waits, which may, and a third of the pool is in use."""
+    """After a stall of the engine, batch requests still wait within their limit while a third of the pool is in use."""
     patient = AdmissionEntry(
         "p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=500), BandEntry("batch", 0.1, max_wait_ms=600_000))
     )

@@ -1,4 +1,4 @@
-"""The overload ladder: in order, foreseeing, back in reverse order, and never to and fro."""
+"""Overload ladder: rungs turn on in order and ahead of need, turn off in reverse order, and do not flap."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -35,7 +35,7 @@ Script = Iterable[tuple[float, PoolSignals]]
 
 
 def walk(script: Script, means: Means, state: LadderState | None = None) -> list[tuple[float, Rungs, LadderState]]:
-    """One look a second at each of the signals, for so long."""
+    """Step once a second through each of the signals for its duration."""
     now_s = state.seen_s if state is not None and state.seen_s is not None else 0.0
     state = state or LadderState()
     seen = []
@@ -81,15 +81,15 @@ def test_a_rung_without_means_is_passed_over() -> None:
     assert first(seen, "provision") is not None
 
 
-def test_with_nothing_else_it_only_sheds() -> None:
+def test_ladder_only_sheds_without_other_means() -> None:
     seen = walk([(200, replace(FLOOD, warm=0))], replace(ONLY_SHED, band_ratios=(0.5, 0.2, 0.3)))
     assert {rung for _, rungs, _ in seen for rung in rungs.on} == {"shed"}
     assert seen[-1][1].kept_ratios[0] == 1.0
     assert seen[-1][1].kept_ratios[2] < 0.1
 
 
-def test_a_slow_start_is_begun_before_its_turn_and_a_fast_one_is_not() -> None:
-    means = replace(ALL_MEANS, shiftable_ratio=1.0)  # shift carries all of it: no climbing for now
+def test_slow_start_begins_ahead_of_its_rung_and_a_fast_one_does_not() -> None:
+    means = replace(ALL_MEANS, shiftable_ratio=1.0)  # shift absorbs all of it: the ladder need not climb
     some = replace(FLOOD, arriving_tokens_per_s=30_000.0, warm=0)
     carried = replace(means, shiftable_ratio=0.2)
     slow, fast = walk([(7, some)], carried), walk([(7, some)], replace(carried, start_s=5.0, shiftable_ratio=1.0))
@@ -97,8 +97,8 @@ def test_a_slow_start_is_begun_before_its_turn_and_a_fast_one_is_not() -> None:
     assert first(fast, "provision") is None
 
 
-def test_what_others_carry_is_handed_on_after_a_while() -> None:
-    """Nobody is sent to another model for good while warm replicas stand idle."""
+def test_shifted_load_moves_to_borrowed_replicas_after_a_while() -> None:
+    """Requests do not use another model for good while warm replicas are idle."""
     seen = walk([(60, FLOOD)], replace(ALL_MEANS, shiftable_ratio=1.0))
     shifted, borrowed = first(seen, "shift"), first(seen, "borrow")
     assert shifted is not None
@@ -106,14 +106,15 @@ def test_what_others_carry_is_handed_on_after_a_while() -> None:
     assert borrowed - shifted == pytest.approx(SETTLE_S, abs=1.0)
 
 
-def test_what_is_starting_is_counted() -> None:
+def test_starting_replicas_are_counted() -> None:
     seen = walk([(30, replace(FLOOD, starting=19, warm=2))], replace(ALL_MEANS, shiftable_ratio=0.0))
     assert seen[-1][1].provision == 19  # 25 are wanted, 4 serve, 2 are warm
-    assert step(seen[-1][2], FLOOD, replace(ALL_MEANS, startable=3), 30.0)[1].provision == 3  # no more than may be
+    # at most as many as may start
+    assert step(seen[-1][2], FLOOD, replace(ALL_MEANS, startable=3), 30.0)[1].provision == 3
 
 
-def test_what_is_offered_keeps_it_up_though_the_queue_is_short() -> None:
-    """Shed and shift empty the queue; that is no reason to end them while five times as much comes as can be done."""
+def test_offered_load_keeps_shed_on_although_the_queue_is_short() -> None:
+    """Shed and shift empty the queue; they stay on while five times the capacity arrives."""
     relieved = replace(FLOOD, queue_seconds=0.0, foreground_queued_tokens=0.0)
     seen = walk([(30, FLOOD), (600, relieved)], ONLY_SHED)
     assert "shed" in seen[-1][1].on
@@ -128,7 +129,7 @@ def test_between_strain_and_calm_nothing_moves() -> None:
     assert walk([(300, between)], ALL_MEANS, up[-1][2])[-1][1].on == on
 
 
-def test_what_is_not_known_moves_nothing_and_asks_for_nothing() -> None:
+def test_unknown_signals_change_no_rung_and_request_nothing() -> None:
     up = walk([(30, FLOOD)], ALL_MEANS)
     unknown = PoolSignals(at_s=0.0, ready=4, warm=2)
     later = walk([(600, unknown)], ALL_MEANS, up[-1][2])[-1]
@@ -137,14 +138,14 @@ def test_what_is_not_known_moves_nothing_and_asks_for_nothing() -> None:
     assert walk([(600, unknown)], ALL_MEANS)[-1][1].on == ()
 
 
-def test_without_a_known_rate_it_takes_one_warm_replica_at_a_time() -> None:
+def test_unknown_rate_borrows_one_warm_replica_at_a_time() -> None:
     refused = replace(FLOOD, shed_per_s=50.0, overflow_per_s=50.0)
     seen = walk([(30, refused)], replace(ALL_MEANS, replica_tokens_per_s=None))
     assert seen[-1][1].borrow == 1
     assert seen[-1][1].shift_ratio == 0.0
 
 
-def test_a_pool_that_refuses_shows_what_it_does() -> None:
+def test_refusing_pool_reveals_its_rate() -> None:
     full = replace(
         FLOOD, arriving_tokens_per_s=54_000.0, arrivals_per_s=90.0, shed_per_s=27.0, overflow_per_s=27.0,
         degraded_per_s=15.0, warm=0,
@@ -157,8 +158,8 @@ def test_a_pool_that_refuses_shows_what_it_does() -> None:
     assert walk([(90, used)], learnt)[-1][1].provision == 6, "nobody waits, but it is full"
 
 
-def test_a_spike_under_shed_is_provided_for() -> None:
-    """What is let in is no more than the pool does, so it is never wholly used: it refuses, and that says enough."""
+def test_spike_under_shed_provisions_replicas() -> None:
+    """Shed admits no more than the pool serves, so the pool is never full: its refusals alone count as strain."""
     relieved = replace(
         FLOOD, arriving_tokens_per_s=54_000.0, arrivals_per_s=90.0, shed_per_s=27.0, overflow_per_s=27.0,
         degraded_per_s=15.0, warm=0, queue_seconds=0.0, utilization_ratio=0.7,
@@ -176,7 +177,7 @@ def test_a_spike_under_shed_is_provided_for() -> None:
     ],
     ids=["not for want of room", "beside batch that waits", "though it is idle"],
 )
-def test_a_nearly_idle_pool_stays_as_it_is_whatever_it_refuses(refuses: dict[str, float]) -> None:
+def test_nearly_idle_pool_ignores_refusals(refuses: dict[str, float]) -> None:
     idle = replace(CALM, arrivals_per_s=10.0, arriving_tokens_per_s=5_000.0, degraded_per_s=0.0, **refuses)
     assert all(rungs == OFF for _, rungs, _ in walk([(1_200, idle)], ALL_MEANS))
 
@@ -189,18 +190,18 @@ def test_refusals_for_other_reasons_do_not_make_a_busy_pool_look_slow() -> None:
     assert all(rungs == OFF for _, rungs, _ in walk([(300, odd)], ALL_MEANS))
 
 
-def test_batch_that_waits_does_not_keep_the_ladder_up() -> None:
+def test_waiting_batch_does_not_keep_rungs_on() -> None:
     seen = walk([(30, FLOOD), (600, replace(CALM, queued_tokens=1e6))], ALL_MEANS)
     assert seen[25][1].on
     assert seen[-1][1] == OFF
 
 
-def test_refusals_of_what_came_long_ago_are_no_division_by_nothing() -> None:
+def test_refusals_without_arrivals_do_not_divide_by_zero() -> None:
     gone = replace(FLOOD, arrivals_per_s=0.0, arriving_tokens_per_s=0.0, overflow_per_s=3.0, degraded_per_s=0.0)
     assert walk([(5, gone)], ALL_MEANS)
 
 
-def test_who_relapses_has_to_be_calm_for_longer() -> None:
+def test_relapse_lengthens_the_required_calm() -> None:
     quick = replace(CALM, arriving_tokens_per_s=0.0)
     state, times = LadderState(), []
     for _ in range(6):
@@ -258,7 +259,7 @@ def test_nothing_flaps_whatever_the_signals_do(told: list[PoolSignals], means: M
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(SIGNALS, min_size=1, max_size=60), MEANS)
-def test_the_same_looks_give_the_same_rungs(told: list[PoolSignals], means: Means) -> None:
+def test_same_signals_give_the_same_rungs(told: list[PoolSignals], means: Means) -> None:
     runs = []
     for _ in range(2):
         state, seen = LadderState(), []

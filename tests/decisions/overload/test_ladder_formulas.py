@@ -1,4 +1,4 @@
-"""The overload ladder's formulas: what is too much, who gives it, and how many replicas would do."""
+"""Formulas of the overload ladder: excess load, shares that bands give up, and replicas needed."""
 
 import pytest
 from hypothesis import given
@@ -22,13 +22,13 @@ def test_worked_example_of_the_excess() -> None:
     assert excess_ratio(100_000, 4 * 5_000, 40_000, 0.5) == pytest.approx(0.87)
 
 
-def test_nothing_is_too_much_while_it_can_be_done_in_time() -> None:
+def test_load_within_capacity_has_no_excess() -> None:
     assert excess_ratio(20_000, 20_000, 5_000, 0.5) == 0.0
     assert excess_ratio(0.0, 0.0, 1_000, 0.5) == 0.0
     assert excess_ratio(10.0, 0.0, 0, 0.5) == 1.0
 
 
-def test_worked_example_of_who_gives() -> None:
+def test_worked_example_of_kept_ratios() -> None:
     floors = floor_ratios((0.6, 0.3, 0.05), (0.3, 0.5, 0.2), 0.5)
     assert floors == pytest.approx((1.0, 0.3, 0.125))
     kept, left = kept_ratios(0.3, (0.3, 0.5, 0.2), floors)
@@ -47,13 +47,13 @@ def test_another_pool_is_sent_nothing_once_it_is_four_fifths_full() -> None:
 
 
 @given(RATIOS, BANDS, st.floats(0.0, 2.0))
-def test_bands_give_in_their_order_and_none_starves(excess: float, came: tuple[float, ...], capacity: float) -> None:
+def test_bands_give_up_load_in_order_and_none_starves(excess: float, came: tuple[float, ...], capacity: float) -> None:
     parts = tuple(part / sum(came) for part in came)
     floors = floor_ratios((0.6, 0.3, 0.05), parts, capacity)
     kept, left = kept_ratios(excess, parts, floors)
     assert kept[0] == 1.0
     assert all(LEAST_KEPT_RATIO <= ratio <= 1.0 for ratio in kept)
-    assert kept[1] == 1.0 or parts[2] == 0.0 or kept[2] == pytest.approx(floors[2])  # batch has given all it can
+    assert kept[1] == 1.0 or parts[2] == 0.0 or kept[2] == pytest.approx(floors[2])  # batch has given up all it can
     given_away = sum((1.0 - ratio) * part for ratio, part in zip(kept, parts, strict=True))
     assert given_away + left == pytest.approx(excess, abs=1e-6)
 
@@ -67,11 +67,11 @@ def test_more_excess_never_keeps_more(one: float, other: float, came: tuple[floa
 
 
 @pytest.mark.parametrize("kept", [0.05, 0.3, 0.5, 0.97])
-def test_of_any_run_of_requests_the_share_is_kept(kept: float) -> None:
+def test_any_run_of_requests_keeps_the_share(kept: float) -> None:
     for start in (0, 1_000_003):
         refused = sum(gives_way(kept, number) for number in range(start, start + 400))
         assert refused / 400 == pytest.approx(1.0 - kept, abs=0.01)
 
 
-def test_who_keeps_all_refuses_nobody() -> None:
+def test_kept_ratio_of_one_refuses_no_request() -> None:
     assert not any(gives_way(1.0, number) for number in range(1_000))

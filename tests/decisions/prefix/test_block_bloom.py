@@ -1,4 +1,6 @@
-"""The filter of a replica's blocks: never a false no, few false yeses, bounded, and the same search as the index."""
+"""Bloom filter of a replica's blocks: no false negatives, few false positives, bounded, and the same search as the
+index.
+"""
 
 import random
 
@@ -36,7 +38,7 @@ def test_false_answers_are_as_rare_as_promised() -> None:
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=30), st.integers(1, 60))
-def test_no_replica_seems_to_hold_less_than_it_does(depths: list[int], blocks: int) -> None:
+def test_filter_never_underestimates_a_replicas_depth(depths: list[int], blocks: int) -> None:
     chain = names_of(3, 60)
     table = table_of(*([*chain[:depth], *names_of(at, 50)] for at, depth in enumerate(depths)))
     found = table.depths(chain[:blocks], EVERYONE)
@@ -45,8 +47,8 @@ def test_no_replica_seems_to_hold_less_than_it_does(depths: list[int], blocks: i
 
 
 @pytest.mark.parametrize("replicas", [3, 40])
-def test_depths_by_few_and_by_many(replicas: int) -> None:
-    """Few candidates are asked one by one, many at once."""
+def test_depths_of_few_and_many_replicas(replicas: int) -> None:
+    """Few candidates are queried one by one, many at once."""
     chain = names_of(4, 500)
     table = table_of(*(chain[: 1 + at * 10] for at in range(replicas)))
     assert table.depths(chain, EVERYONE) == {at: 1 + at * 10 for at in range(replicas)}
@@ -62,7 +64,7 @@ def test_a_retired_column_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 120, 136, MAX_BYTES * 2])
-def test_what_is_no_filter_is_refused(size: int) -> None:
+def test_filter_of_invalid_size_is_refused(size: int) -> None:
     table = BloomTable()
     with pytest.raises(ValueError, match="filter of"):
         table.put(table.add_column(), bytes(size))

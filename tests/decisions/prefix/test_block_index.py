@@ -1,4 +1,4 @@
-"""Who holds how much of a chain: against an oracle that walks, and in its bounds."""
+"""Block index: how much of a chain each replica holds, compared with a plain walk, and its bounds."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,11 +29,11 @@ def test_the_search_finds_what_a_walk_finds(held: list[int], blocks: int, live: 
     assert index_of(*held).depths(CHAIN[:blocks], live) == expected
 
 
-def test_of_an_empty_chain_nobody_holds_anything() -> None:
+def test_empty_chain_has_no_holders() -> None:
     assert index_of(3).depths([], EVERYONE) == {}
 
 
-def test_what_a_crowd_holds_counts_for_nobody() -> None:
+def test_blocks_with_many_holders_count_for_no_replica() -> None:
     crowd = [5] * (MAX_NAMED + 1)
     found = index_of(*crowd, 30, 12).depths(CHAIN, EVERYONE)
     assert found == {MAX_NAMED + 1: 25, MAX_NAMED + 2: 7}, "as far as they hold more than everybody"
@@ -48,7 +48,7 @@ def test_removing_a_block_ends_the_prefix_there() -> None:
     assert len(index) == 0
 
 
-def test_a_retired_slot_is_wiped_before_it_is_given_out_again() -> None:
+def test_retired_slot_is_wiped_before_reuse() -> None:
     index = index_of(20, 7)
     index.retire(0)
     assert index.add_slot() == 2, "not the one that is in the entries still"
@@ -59,7 +59,7 @@ def test_a_retired_slot_is_wiped_before_it_is_given_out_again() -> None:
     assert len(index) == 7
 
 
-def test_beyond_its_bound_it_remembers_nothing_new() -> None:
+def test_full_index_adds_no_new_block() -> None:
     index = BlockIndex(5)
     first, second = index.add_slot(), index.add_slot()
     assert first is not None and second is not None
@@ -73,7 +73,7 @@ Step = st.tuples(st.sampled_from(["add", "remove", "retire", "sweep"]), st.integ
 
 
 @given(st.lists(Step, max_size=40))
-def test_any_order_of_changes_leaves_what_the_sets_hold(steps: list[tuple[str, int, int]]) -> None:
+def test_index_matches_plain_sets_after_any_changes(steps: list[tuple[str, int, int]]) -> None:
     index = BlockIndex(10_000)
     slots = [index.add_slot() for _ in range(4)]
     sets: list[set[int]] = [set() for _ in slots]

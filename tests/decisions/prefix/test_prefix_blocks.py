@@ -1,4 +1,4 @@
-"""prefix_blocks: a common beginning shows as equal first hashes, and nothing else does."""
+"""prefix_blocks: prompts with a common beginning, and only those, have equal first hashes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def test_equal_prompts_of_two_tenants_or_two_adapters_share_nothing(text: bytes)
         assert all(set(chain).isdisjoint(other) for other in chains[index + 1 :])
 
 
-def test_two_that_share_a_cache_share_hashes() -> None:
+def test_prompts_with_equal_seed_and_beginning_share_hashes() -> None:
     assert text_blocks(b"y" * 600, seed_of("", "base"), 512) == text_blocks(b"y" * 700, seed_of("", "base"), 512)
 
 

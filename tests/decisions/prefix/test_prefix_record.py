@@ -1,4 +1,4 @@
-"""prefix_record: against an oracle that remembers everything, and against what a replica's cache can hold."""
+"""prefix_record, compared with an oracle of unlimited memory and with what a replica's cache can hold."""
 
 from collections import defaultdict
 
@@ -13,7 +13,7 @@ from functions.decisions.prefix.record import MOST_NAMED, PrefixRecord
 BLOCK = 512
 R0, R1 = ReplicaId("r0"), ReplicaId("r1")
 REPLICAS = [ReplicaId(f"r{number}") for number in range(4)]
-# Texts of up to six blocks over an alphabet of three: most share a beginning.
+# Texts of up to six blocks over an alphabet of three letters: most share a beginning.
 WORDS = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
 
 
@@ -45,7 +45,7 @@ def test_worked_example_of_the_prologue() -> None:
     assert (depth(known, "aaaa"), depth(known, "bbbbb"), depth(known, "ccccc")) == (4, 0, 5)
 
 
-def test_every_replica_is_known_as_far_as_it_goes() -> None:
+def test_match_returns_the_depth_of_each_replica() -> None:
     known = record()
     enter(known, "abcab", R0)
     enter(known, "abb", R1)
@@ -54,15 +54,15 @@ def test_every_replica_is_known_as_far_as_it_goes() -> None:
     assert known.match((), 0.0) == {}
 
 
-def test_what_is_used_again_stays() -> None:
+def test_reused_blocks_stay() -> None:
     known = record(max_blocks=8)
     for _ in range(10):
         enter(known, "ab")
-        enter(known, "ca")  # fills the young part every second time
+        enter(known, "ca")  # fills the young generation every second time
     assert depth(known, "ab") == depth(known, "ca") == 2
 
 
-def test_what_is_not_sent_for_long_is_forgotten() -> None:
+def test_blocks_not_sent_for_long_expire() -> None:
     known = record(ttl_s=100.0)
     enter(known, "ab", now_s=10.0)
     assert depth(known, "ab", now_s=59.0) == depth(known, "ab", now_s=109.0) == 2
@@ -71,7 +71,7 @@ def test_what_is_not_sent_for_long_is_forgotten() -> None:
     assert depth(known, "ab", now_s=1000.0) == 0, "also where nobody looked in between"
 
 
-def test_a_replica_that_comes_back_has_nothing() -> None:
+def test_restarted_replica_holds_nothing() -> None:
     known = record()
     enter(known, "ab", R0)
     enter(known, "ab", R1)
@@ -81,7 +81,7 @@ def test_a_replica_that_comes_back_has_nothing() -> None:
     assert known.match(chain(tuple("ab")), 0.0) == {R0: 1, R1: 2}
 
 
-def test_bits_are_used_again_so_that_coming_and_going_costs_nothing() -> None:
+def test_member_bits_are_reused() -> None:
     known = record(max_blocks=20)
     for number in range(500):
         replica, blocks = ReplicaId(f"pod-{number}"), tuple(range(number * 6, number * 6 + 6))
@@ -90,17 +90,17 @@ def test_bits_are_used_again_so_that_coming_and_going_costs_nothing() -> None:
         known.forget(replica)
 
 
-def test_a_bit_is_not_used_again_while_anything_remembers_it() -> None:
+def test_member_bit_is_not_reused_while_blocks_refer_to_it() -> None:
     known = record(ttl_s=100.0)
     enter(known, "abc", R0, now_s=0.0)
     known.forget(R0)
-    enter(known, "c", R1, now_s=50.0)  # what was young is old now
+    enter(known, "c", R1, now_s=50.0)  # the young generation has become the old one
     enter(known, "c", ReplicaId("r2"), now_s=51.0)
     assert known.match(chain(tuple("abc")), 51.0) == {}
 
 
 @given(st.integers(1, 300), st.integers(3, 2**64 - 1))
-def test_of_very_many_some_are_named(replicas: int, choice: int) -> None:
+def test_number_of_named_holders_is_bounded(replicas: int, choice: int) -> None:
     known = record()
     everybody = [ReplicaId(f"r{number}") for number in range(replicas)]
     for replica in everybody:
@@ -111,7 +111,7 @@ def test_of_very_many_some_are_named(replicas: int, choice: int) -> None:
     assert found == known.match((1, 2, choice), 0.0)
 
 
-def test_who_is_named_of_many_depends_on_the_chain() -> None:
+def test_named_holders_depend_on_the_chain() -> None:
     known = record()
     for number in range(1000):
         known.record_sent((1,), ReplicaId(f"r{number}"), BLOCK, BLOCK, 0.0)
@@ -120,7 +120,7 @@ def test_who_is_named_of_many_depends_on_the_chain() -> None:
 
 
 class AgainstAListOfEverything(RuleBasedStateMachine):
-    """Without bounds: exactly what was sent, less what was forgotten."""
+    """An unbounded record holds exactly what was sent, less what was forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,9 @@ class AgainstAListOfEverything(RuleBasedStateMachine):
 
 
 class WithinBounds(RuleBasedStateMachine):
-    """With bounds: never more than was sent, than the cache holds, than the memory allows; and the newest half."""
+    """With bounds the record holds no more than was sent, than the cache holds and than memory allows, and keeps the
+    newest half.
+    """
 
     CAPACITY_BYTES = 6 * BLOCK
     MAX_BLOCKS = 40
@@ -213,5 +215,5 @@ class WithinBounds(RuleBasedStateMachine):
 _STATEFUL = settings(max_examples=60, stateful_step_count=30)
 test_agrees_with_a_list_of_everything_that_was_sent = AgainstAListOfEverything.TestCase
 test_agrees_with_a_list_of_everything_that_was_sent.settings = _STATEFUL
-test_no_replica_is_taken_for_having_much_more_than_it_can_hold = WithinBounds.TestCase
-test_no_replica_is_taken_for_having_much_more_than_it_can_hold.settings = _STATEFUL
+test_no_replica_is_credited_with_much_more_than_it_can_hold = WithinBounds.TestCase
+test_no_replica_is_credited_with_much_more_than_it_can_hold.settings = _STATEFUL

@@ -1,4 +1,4 @@
-"""Names of token blocks: equal for equal tokens after equal tokens in an equal scope, and for nothing else."""
+"""Names of token blocks: equal for equal tokens after equal tokens in the same scope, and only for those."""
 
 from array import array
 
@@ -23,7 +23,7 @@ def test_adapter_and_salt_each_make_another_chain() -> None:
     assert len(firsts) == len(scopes)
 
 
-def test_a_block_with_an_image_is_not_that_of_its_tokens() -> None:
+def test_block_with_an_image_differs_from_its_tokens_alone() -> None:
     seed, tokens = scope_seed("", ""), array("q", range(16)).tobytes()
     assert block_name(with_extra(seed, [["image", 0]]), tokens) != block_name(seed, tokens)
 
@@ -39,7 +39,7 @@ def test_a_changed_token_changes_every_name_from_its_block_on(tokens: list[int],
 
 
 @given(TOKENS, st.sampled_from([1, 3, 16]))
-def test_a_chain_is_made_block_by_block_too(tokens: list[int], size: int) -> None:
+def test_chain_built_block_by_block_is_the_same(tokens: list[int], size: int) -> None:
     """The agent names blocks one by one, the gateway whole prompts."""
     parent, names = 7, []
     for start in range(0, len(tokens) - size + 1, size):

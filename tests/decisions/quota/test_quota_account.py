@@ -1,4 +1,4 @@
-"""An account: all of its limits or none, what is under way counted always, and pushed limits in force at once."""
+"""Quota account: all limits or none, concurrent requests always counted, and new limits effective at once."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def tokens(prompt: int, output: int) -> Costs:
     return (0, prompt * UNITS[INPUT], output * UNITS[OUTPUT], 0, 0)
 
 
-def test_what_is_refused_in_one_dimension_costs_nothing_in_another() -> None:
+def test_refusal_in_one_dimension_costs_nothing_in_another() -> None:
     account = account_of(input_tokens_per_minute=6000, output_tokens_per_minute=600, max_output_tokens=100)
     over = account.find_shortage(tokens(100, 101), 0)
     assert over is None, "a full bucket lets one request through that is larger than a burst"
@@ -31,14 +31,14 @@ def test_what_is_refused_in_one_dimension_costs_nothing_in_another() -> None:
     assert account.find_shortage(tokens(21, 0), 0) is not None
 
 
-def test_the_longest_wait_is_told() -> None:
+def test_longest_wait_is_reported() -> None:
     account = account_of(input_tokens_per_minute=6000, output_tokens_per_minute=600)
     account.spend(tokens(120, 12), 0)
     over = account.find_shortage(tokens(1, 12), 0)
     assert over is not None and over.dimension == "output_tokens_per_minute" and over.retry_after_s == 1.2
 
 
-def test_requests_may_come_a_whole_minutes_worth_at_once_and_tokens_may_not() -> None:
+def test_requests_may_burst_a_whole_minute_and_tokens_may_not() -> None:
     account = account_of(requests_per_minute=60, input_tokens_per_minute=6000)
     for _ in range(60):
         assert account.find_shortage(REQUEST, 0) is None
@@ -56,7 +56,7 @@ def test_a_policy_may_allow_longer_bursts() -> None:
     assert account.find_shortage(tokens(1, 0), 0) is None and account.find_shortage(tokens(2, 0), 0) is not None
 
 
-def test_as_many_at_a_time_as_the_limit_says_whatever_was_under_way() -> None:
+def test_concurrency_limit_counts_requests_from_before_the_limit() -> None:
     account = account_of()
     account.in_flight = 3
     assert account.denies_entry(0) is None
@@ -78,7 +78,7 @@ def test_the_same_limits_again_change_nothing() -> None:
     assert account.find_shortage(REQUEST, 0) is not None
 
 
-def test_a_limit_that_goes_and_comes_again_begins_anew() -> None:
+def test_limit_removed_and_added_again_starts_fresh() -> None:
     account = account_of(requests_per_minute=1)
     account.spend(REQUEST, 0)
     account.set_limits(QuotaLimitsPart(), 0)
@@ -87,7 +87,7 @@ def test_a_limit_that_goes_and_comes_again_begins_anew() -> None:
     assert account.find_shortage(REQUEST, 0) is None
 
 
-def test_idle_only_when_nothing_is_under_way_and_every_bucket_is_empty() -> None:
+def test_account_is_idle_only_without_requests_and_used_buckets() -> None:
     account = account_of(requests_per_minute=60, gpu_seconds_per_hour=3600)
     account.spend((UNITS[REQUESTS], 0, 0, 0, 10 * UNITS[4]), 0)
     account.in_flight = 1
@@ -101,7 +101,7 @@ def test_idle_only_when_nothing_is_under_way_and_every_bucket_is_empty() -> None
 @pytest.mark.parametrize(
     ("limit", "index", "period_s"), [("gpu_seconds_per_hour", GPU, 3600), ("kv_token_seconds_per_minute", KV, 60)]
 )
-def test_what_costs_nothing_before_its_end_waits_for_debt(limit: str, index: int, period_s: int) -> None:
+def test_limits_settled_at_the_end_refuse_only_on_debt(limit: str, index: int, period_s: int) -> None:
     account = account_of(**{limit: 600})
     bucket = account.buckets[index]
     assert bucket is not None
@@ -115,7 +115,7 @@ def test_what_costs_nothing_before_its_end_waits_for_debt(limit: str, index: int
     assert account.find_shortage(tokens(1, 1), int(over.retry_after_s * US_PER_S) + 1) is None, "as it was told"
 
 
-def test_a_lease_is_idle_with_less_in_hand_than_the_wire_can_say() -> None:
+def test_lease_below_one_wire_unit_is_idle() -> None:
     account = account_of(kv_token_seconds_per_minute=1000)
     bucket = account.buckets[KV]
     assert bucket is not None
@@ -125,7 +125,7 @@ def test_a_lease_is_idle_with_less_in_hand_than_the_wire_can_say() -> None:
     assert not account.is_idle(0)
 
 
-def test_what_a_token_holds_is_learnt() -> None:
+def test_kv_seconds_per_token_are_learned() -> None:
     account = account_of(kv_token_seconds_per_minute=1000)
     for _ in range(40):
         account.record_usage(100, 250.0)

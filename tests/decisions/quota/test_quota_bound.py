@@ -1,4 +1,4 @@
-"""What any window sees of a tenant's tokens, in whatever way requests overlap, outgrow, refund and owe:
+"""Bound on a tenant's delivered tokens in any window, however requests overlap, grow, refund and owe:
 
 delivered <= limit x t / 60 + max(burst, largest request) + reserved as it began, not yet delivered + debt as it ends
 """
@@ -22,19 +22,19 @@ GRAIN = UNITS[OUTPUT]
 @dataclass
 class Stream:
     reservation: Reservation
-    tokens: int  # that it will deliver
+    tokens: int  # tokens that the stream will deliver
     delivered: int = 0
 
 
 @dataclass
 class Tenant:
-    """Requests that overlap, an account, and what an onlooker writes down after each step."""
+    """A tenant with overlapping requests and an account, and a record of its state after each step."""
 
     now_us: int = 0
     open: list[Stream] = field(default_factory=list)
     delivered: int = 0
     largest: int = 0
-    seen: list[tuple[int, int, int, int]] = field(default_factory=list)  # when, delivered, not yet, level
+    seen: list[tuple[int, int, int, int]] = field(default_factory=list)  # time, delivered, not yet delivered, level
 
     def __post_init__(self) -> None:
         self.account = QuotaAccount()
@@ -42,7 +42,7 @@ class Tenant:
         bucket = self.account.buckets[OUTPUT]
         assert bucket is not None
         self.bucket = bucket
-        self.look()
+        self.record_state()
 
     def asks(self, expected: int, tokens: int) -> None:
         reservation = Reservation((self.account,))
@@ -67,7 +67,7 @@ class Tenant:
             self.delivered += stream.tokens - stream.delivered
             stream.reservation.settle(0, stream.tokens, 0.0, 0.0, self.now_us)
 
-    def look(self) -> None:
+    def record_state(self) -> None:
         self.bucket.advance(self.now_us)
         not_yet = sum(stream.reservation.output_tokens - stream.delivered for stream in self.open)
         self.seen.append((self.now_us, self.delivered, not_yet, self.bucket.level))
@@ -96,7 +96,7 @@ def test_no_window_sees_more_than_its_bound(script: list[tuple[str, int, int, in
             tenant.streams(number, tokens)
         else:
             tenant.ends(number)
-        tenant.look()
+        tenant.record_state()
     at_once = max(tenant.bucket.burst, tenant.largest) * GRAIN
     for index, (began_us, before, not_yet, _) in enumerate(tenant.seen):
         for ended_us, after, _, level in tenant.seen[index:]:

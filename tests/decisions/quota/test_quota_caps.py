@@ -1,4 +1,4 @@
-"""Caps on length: what was granted never passes them, and what is refused is told which one it passed."""
+"""Length caps: a granted length never exceeds them, and a refusal names the cap that was exceeded."""
 
 import pytest
 from hypothesis import given
@@ -56,7 +56,7 @@ cap = st.none() | st.integers(1, 300)
 
 
 @given(st.none() | tokens, tokens, st.none() | tokens, st.integers(1, 300), cap, cap)
-def test_what_is_granted_never_passes_a_cap_and_is_never_more_than_was_wished(
+def test_granted_length_exceeds_neither_caps_nor_the_requested_length(
     output: int | None, prompt: int, least: int | None, default: int, output_cap: int | None, context_cap: int | None
 ) -> None:
     asked = length(output, prompt, least, default)

@@ -1,4 +1,4 @@
-"""Leases and outages: what is asked for, what is given back, and how limits hold without the bus."""
+"""Leases and outages: how much is requested and returned, and how limits hold without the bus."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_worked_example_from_the_prologue() -> None:
     assert lease.to_request(leased_bucket(0), idle=False) == 300 * GRAIN
 
 
-def test_what_nobody_needs_is_given_back() -> None:
+def test_unused_lease_is_returned() -> None:
     lease = RateLease()
     lease.demand, lease.asked = 10.0 * GRAIN, 10 * GRAIN
     assert lease.to_request(leased_bucket(100), idle=False) == -70 * GRAIN, (
@@ -53,17 +53,17 @@ def test_what_nobody_needs_is_given_back() -> None:
     assert lease.to_request(leased_bucket(50), idle=True) == -50 * GRAIN
 
 
-def test_debt_is_asked_for_until_it_is_paid() -> None:
+def test_debt_is_requested_until_paid() -> None:
     assert RateLease().to_request(leased_bucket(-40), idle=True) == 40 * GRAIN
 
 
-def test_a_large_request_that_was_refused_is_saved_up_for() -> None:
+def test_lease_grows_for_a_refused_large_request() -> None:
     lease = RateLease()
     lease.largest = 900 * GRAIN
     assert lease.to_request(leased_bucket(0), idle=False) == 900 * GRAIN
 
 
-def test_what_is_not_here_is_to_be_asked_for_unless_the_bus_has_just_said_no() -> None:
+def test_shortage_is_requested_from_the_bus_unless_just_denied() -> None:
     account = leased_account(output_tokens_per_minute=60_000)
     lease = lease_of(account)
     over = lease.find_shortage(account, output(10), 0)
@@ -77,16 +77,16 @@ def test_what_is_not_here_is_to_be_asked_for_unless_the_bus_has_just_said_no() -
     assert lease.find_shortage(account, output(20), US_PER_S // 2) is None, "it has come meanwhile"
 
 
-def test_who_asks_at_once_asks_for_places_up_to_its_own() -> None:
+def test_concurrent_requests_each_request_places_up_to_their_own() -> None:
     account = leased_account(concurrent_requests=8)
     lease = lease_of(account)
     account.in_flight = 3
     assert [lease.units_to_request(account, output(1), place) for place in (1, 2, 3)] == [{5: 1}, {5: 2}, {5: 3}]
-    account.in_flight = 1  # the others have left meanwhile
+    account.in_flight = 1  # the other requests have ended meanwhile
     assert lease.units_to_request(account, output(1), 3) == {5: 1}
 
 
-def test_places_are_asked_for_one_ahead_and_given_back() -> None:
+def test_places_are_requested_one_ahead_and_returned() -> None:
     account = leased_account(concurrent_requests=8)
     lease = lease_of(account)
     account.in_flight = 3
@@ -100,7 +100,7 @@ def test_places_are_asked_for_one_ahead_and_given_back() -> None:
     assert lease.places_to_request(account) == -3
 
 
-def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
+def test_change_from_lease_to_share_keeps_units_and_debt() -> None:
     for held in (100, -50):
         account = leased_account(output_tokens_per_minute=60_000)
         bucket = account.buckets[OUTPUT]
@@ -112,7 +112,7 @@ def test_from_leases_to_a_share_what_is_in_hand_stays_and_debt_too() -> None:
         assert bucket.headroom == 300 * GRAIN, "a fourth of the burst"
 
 
-def test_what_the_bus_had_left_comes_back_with_time() -> None:
+def test_estimated_bus_units_recover_with_time() -> None:
     account = leased_account(output_tokens_per_minute=60_000)
     bucket = account.buckets[OUTPUT]
     assert bucket is not None
@@ -126,9 +126,10 @@ def test_what_the_bus_had_left_comes_back_with_time() -> None:
     ]
 
 
-def test_what_nobody_said_was_spent_is_no_debt() -> None:
-    """A tenant whose account had never been granted anything was taken to have spent a whole burst when its gateway
-    was alone for a moment, or its bus new: all that it sent for up to a minute was refused."""
+def test_new_lease_owes_only_what_was_spent_meanwhile() -> None:
+    """An account without grants was once charged a whole burst when its gateway was alone for a moment or the bus was
+    new. All its requests were then refused for up to a minute.
+    """
     for meanwhile in (Regime("share", 1), Regime("last_rate", 4)):
         account = leased_account(requests_per_minute=600)
         bucket = account.buckets[REQUESTS]
@@ -139,7 +140,7 @@ def test_what_nobody_said_was_spent_is_no_debt() -> None:
         assert 0 < bucket.level <= 60 * US_PER_S, "what was spent meanwhile, and no more"
 
 
-def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() -> None:
+def test_debt_of_limits_settled_at_the_end_is_requested_ahead() -> None:
     account = leased_account(gpu_seconds_per_hour=3600)
     lease = lease_of(account)
     assert lease.find_shortage(account, output(10), 0) is None
@@ -156,14 +157,14 @@ def test_debt_of_what_is_charged_in_the_end_is_asked_for_before_anybody_comes() 
     )
 
 
-def test_credit_and_what_the_bus_shares_out_are_one_burst() -> None:
+def test_credit_and_shared_burst_add_up_to_one_burst() -> None:
     bucket = TokenBucket(60_000, 1200, 60, 0)
     assert shared_burst(OUTPUT, bucket) + bucket.burst // CREDIT_DIVISOR == bucket.burst
     assert shared_burst(REQUESTS, bucket) == bucket.burst, "a whole minute's worth of requests may come at once"
     assert shared_burst(OUTPUT, TokenBucket(1, 1, 60, 0)) == 1
 
 
-def test_another_limit_meanwhile_forgives_no_debt_and_takes_nothing_in_hand() -> None:
+def test_changed_limit_keeps_units_and_debt_of_a_lease() -> None:
     for level in (500 * GRAIN, -500 * GRAIN):
         account = leased_account(output_tokens_per_minute=60_000)
         account.buckets[OUTPUT].lease(level)  # type: ignore[union-attr]
@@ -174,7 +175,7 @@ def test_another_limit_meanwhile_forgives_no_debt_and_takes_nothing_in_hand() ->
         assert (bucket.limit, bucket.level, requests.level) == (6_000, level, 0)
 
 
-def test_leases_begin_with_nothing_but_debt() -> None:
+def test_lease_starts_with_debt_only() -> None:
     account = QuotaAccount()
     account.set_limits(QuotaLimitsPart(output_tokens_per_minute=60_000), 0)
     bucket = account.buckets[OUTPUT]
@@ -209,11 +210,11 @@ def test_worked_example_of_outages_from_the_prologue() -> None:
         assert rate / divisor == pytest.approx(tokens_per_s * GRAIN / US_PER_S)
 
 
-def test_who_was_granted_nothing_lately_takes_an_equal_share_at_once() -> None:
+def test_gateway_without_recent_grants_uses_an_equal_share() -> None:
     assert rate_of("last_rate", 60_000, Granted(0.0, is_scarce=True), 4) == (60_000, 4)
 
 
-def test_of_what_there_was_plenty_nobody_takes_less_than_an_equal_share() -> None:
+def test_plentiful_units_give_at_least_an_equal_share() -> None:
     wanted_little = Granted(10.0 * GRAIN, is_scarce=False)
     assert rate_of("last_rate", 60_000, wanted_little, 4) == (60_000, 4)
     wanted_more = Granted(400.0 * GRAIN, is_scarce=False)
@@ -223,7 +224,7 @@ def test_of_what_there_was_plenty_nobody_takes_less_than_an_equal_share() -> Non
 
 
 def test_a_burst_before_the_loss_is_not_a_rate() -> None:
-    """A bucket's whole burst was granted in a second: nobody goes on at sixty times the limit."""
+    """A bucket's whole burst was granted in a second; no gateway may continue at sixty times the limit."""
     rate, per_us = rate_of("last_rate", 60_000, Granted(60_000.0 * GRAIN, is_scarce=True), 4)
     assert rate / per_us == pytest.approx(1000 * GRAIN / US_PER_S)
 

@@ -1,4 +1,4 @@
-"""A reservation: taken, extended, settled exactly once; what was charged in the end is what the request cost."""
+"""Reservation: made, extended and settled exactly once; the final charge is the real cost of the request."""
 
 import msgspec
 from hypothesis import settings
@@ -50,7 +50,7 @@ def test_worked_example_from_the_prologue() -> None:
     assert (spent(tenant, INPUT), spent(tenant, OUTPUT)) == (600, 120)
 
 
-def test_settled_once_and_what_comes_after_changes_nothing() -> None:
+def test_settled_reservation_does_not_change() -> None:
     tenant = account()
     reservation = reserved((tenant,), of(10, 10))
     assert reservation.settle(5, 5, 0.0, 0.0, 0)
@@ -61,7 +61,7 @@ def test_settled_once_and_what_comes_after_changes_nothing() -> None:
     assert (spent(tenant, INPUT), spent(tenant, OUTPUT)) == (5, 5)
 
 
-def test_what_was_refused_after_all_is_given_back() -> None:
+def test_released_reservation_is_refunded() -> None:
     tenant = account()
     reservation = reserved((tenant,), of(10, 10))
     reservation.release(0)
@@ -76,7 +76,7 @@ def test_tenant_and_key_are_charged_alike() -> None:
     assert [spent(each, OUTPUT) for each in (tenant, key)] == [9, 9]
 
 
-def test_what_can_never_come_is_told_apart() -> None:
+def test_request_that_can_never_fit_is_distinguished() -> None:
     reservation = Reservation((account(),))
     over = reservation.too_large(of(INPUT_LIMIT + 1, 1))
     assert over is not None and (over.dimension, over.limit) == ("input_tokens_per_minute", INPUT_LIMIT)
@@ -86,7 +86,7 @@ def test_what_can_never_come_is_told_apart() -> None:
     assert over is not None and (over.dimension, over.limit) == ("output_tokens_per_minute", OUTPUT_LIMIT)
 
 
-def test_a_guess_larger_than_the_whole_limit_comes_when_all_of_it_is_there() -> None:
+def test_estimate_above_the_whole_limit_reserves_the_limit() -> None:
     tenant = account()
     guessed = of(1, OUTPUT_LIMIT + 1000)
     assert Reservation((tenant,)).too_large(guessed) is None
@@ -97,7 +97,7 @@ def test_a_guess_larger_than_the_whole_limit_comes_when_all_of_it_is_there() -> 
     assert reservation.settle(1, 7, 0.0, 0.0, 0) and spent(tenant, OUTPUT) == 7
 
 
-def test_what_requests_held_is_reserved_for_those_that_come_next() -> None:
+def test_learned_kv_use_is_reserved_for_later_requests() -> None:
     tenant = QuotaAccount()
     tenant.set_limits(QuotaLimitsPart(kv_token_seconds_per_minute=1000), 0)
     first = reserved((tenant,), of(100, 0))
@@ -111,14 +111,14 @@ def test_what_requests_held_is_reserved_for_those_that_come_next() -> None:
 
 
 class Requests(RuleBasedStateMachine):
-    """Against an oracle that keeps every charge by itself: no sums, no rounding, one list."""
+    """Compare with an oracle that stores every charge in a list, without sums or rounding."""
 
     def __init__(self) -> None:
         super().__init__()
         self.account = account()
         self.now_us = 0
         self.open: list[Reservation] = []
-        self.levels = [0, 0]  # of the oracle, units
+        self.levels = [0, 0]  # levels of the oracle, in units
         self.held: dict[int, list[int]] = {}  # tokens by request: input, output
         self.settled_tokens = self.charged_tokens = 0
 

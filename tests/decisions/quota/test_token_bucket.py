@@ -1,4 +1,4 @@
-"""The bucket of one limit: exact, never more than its bound in any window, and a wait that is as long as it says."""
+"""Token bucket of one limit: exact, within its bound in any window, with waits as long as predicted."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +13,8 @@ def of_minute(limit: int, burst: int | None = None) -> TokenBucket:
     return TokenBucket(limit, burst_of(limit) if burst is None else burst, MINUTE_S, 0)
 
 
-def take(bucket: TokenBucket, tokens: int, now_us: int) -> int:
-    """Microseconds to wait; 0: taken."""
+def try_spend(bucket: TokenBucket, tokens: int, now_us: int) -> int:
+    """Spend the tokens if they are available; return the microseconds to wait, or 0 if they were spent."""
     bucket.advance(now_us)
     wait_us = bucket.wait_us(tokens * GRAIN)
     if wait_us == 0:
@@ -22,20 +22,20 @@ def take(bucket: TokenBucket, tokens: int, now_us: int) -> int:
     return wait_us
 
 
-def taken(bucket: TokenBucket, now_us: int, tries: int = 1000) -> int:
-    return sum(1 for _ in range(tries) if take(bucket, 1, now_us) == 0)
+def count_spent(bucket: TokenBucket, now_us: int, tries: int = 1000) -> int:
+    return sum(1 for _ in range(tries) if try_spend(bucket, 1, now_us) == 0)
 
 
 def test_worked_example_from_the_prologue() -> None:
     bucket = of_minute(60_000)
     assert bucket.burst == 1200
-    assert take(bucket, 1200, 0) == 0
-    assert take(bucket, 600, 0) == 600_000
-    assert take(bucket, 3000, 0) == 1_200_000
-    assert take(bucket, 3000, 1_200_000) == 0
+    assert try_spend(bucket, 1200, 0) == 0
+    assert try_spend(bucket, 600, 0) == 600_000
+    assert try_spend(bucket, 3000, 0) == 1_200_000
+    assert try_spend(bucket, 3000, 1_200_000) == 0
     assert bucket.headroom == -1800 * GRAIN
-    assert take(bucket, 100, 1_200_000) == 1_900_000
-    assert take(bucket, 100, 3_100_000) == 0
+    assert try_spend(bucket, 100, 1_200_000) == 1_900_000
+    assert try_spend(bucket, 100, 3_100_000) == 0
 
 
 def test_a_burst_is_two_percent_and_the_largest_request_and_never_more_than_the_limit() -> None:
@@ -47,39 +47,39 @@ def test_a_burst_is_two_percent_and_the_largest_request_and_never_more_than_the_
 
 def test_a_larger_limit_makes_room_at_once_and_keeps_what_was_used() -> None:
     bucket = of_minute(10, 10)
-    assert taken(bucket, 0) == 10
+    assert count_spent(bucket, 0) == 10
     bucket.change_limit(25, 25)
-    assert taken(bucket, 0) == 15
+    assert count_spent(bucket, 0) == 15
 
 
 def test_a_smaller_limit_finds_the_bucket_full_but_never_overfull() -> None:
     bucket = of_minute(1000, 1000)
-    taken(bucket, 0)
+    count_spent(bucket, 0)
     bucket.change_limit(6, 6)
-    assert take(bucket, 1, 0) == 10 * US_PER_S, "one request's worth of 6 a minute, not 995 of them"
+    assert try_spend(bucket, 1, 0) == 10 * US_PER_S, "one request's worth of 6 a minute, not 995 of them"
 
 
 def test_a_limit_of_nothing_lets_nothing_through() -> None:
     bucket = of_minute(0)
-    assert taken(bucket, 0) == taken(bucket, 10**12) == 0
+    assert count_spent(bucket, 0) == count_spent(bucket, 10**12) == 0
     bucket.add(-GRAIN)
-    assert taken(bucket, 10**12) == 0 and bucket.full_again_us() == 0
-    assert take(bucket, 1, 10**12) == MINUTE_S * US_PER_S
+    assert count_spent(bucket, 10**12) == 0 and bucket.full_again_us() == 0
+    assert try_spend(bucket, 1, 10**12) == MINUTE_S * US_PER_S
 
 
 def test_time_that_runs_backwards_empties_nothing() -> None:
     bucket = of_minute(5, 5)
-    assert taken(bucket, 1000 * US_PER_S) == 5
-    assert taken(bucket, 0) == taken(bucket, 1000 * US_PER_S) == 0
+    assert count_spent(bucket, 1000 * US_PER_S) == 5
+    assert count_spent(bucket, 0) == count_spent(bucket, 1000 * US_PER_S) == 0
 
 
-def test_what_is_given_back_beyond_what_was_spent_is_no_credit() -> None:
+def test_refund_beyond_the_spent_amount_is_no_credit() -> None:
     bucket = of_minute(5, 5)
     bucket.add(-100 * GRAIN)
-    assert taken(bucket, 0) == 5
+    assert count_spent(bucket, 0) == 5
 
 
-def test_a_lease_holds_what_was_granted_whatever_the_time() -> None:
+def test_leased_units_do_not_change_with_time() -> None:
     bucket = of_minute(60, 60)
     bucket.lease(0)
     bucket.add(-7 * GRAIN)
@@ -87,7 +87,7 @@ def test_a_lease_holds_what_was_granted_whatever_the_time() -> None:
     assert bucket.headroom == 7 * GRAIN and bucket.has_headroom(7 * GRAIN) and not bucket.has_headroom(8 * GRAIN)
 
 
-def test_a_lease_keeps_what_it_holds_and_owes_through_another_limit() -> None:
+def test_lease_keeps_units_and_debt_when_the_limit_changes() -> None:
     for level in (-7 * GRAIN, 900 * GRAIN):
         bucket = of_minute(60_000)
         bucket.lease(level)
@@ -105,7 +105,7 @@ def test_no_window_sees_more_than_its_bound(limit: int, burst: int, steps: list[
     now_us, spent = 0, list[tuple[int, int]]()
     for pause_us, tokens in steps:
         now_us += pause_us
-        if take(bucket, tokens, now_us) == 0:
+        if try_spend(bucket, tokens, now_us) == 0:
             spent.append((now_us, tokens))
     for first, (since_us, _) in enumerate(spent):
         total = largest = 0
@@ -116,29 +116,29 @@ def test_no_window_sees_more_than_its_bound(limit: int, burst: int, steps: list[
 
 @settings(deadline=None)
 @given(st.integers(50, 20_000), costs)
-def test_it_is_what_an_exact_level_says(limit: int, steps: list[tuple[int, int]]) -> None:
-    """No rounding: the same decisions as an oracle in whole units that is emptied a step at a time."""
+def test_bucket_matches_an_exact_level(limit: int, steps: list[tuple[int, int]]) -> None:
+    """The bucket makes the same decisions as an oracle in whole units: no rounding."""
     bucket, level, now_us = of_minute(limit), 0, 0
     capacity = burst_of(limit) * GRAIN
     for pause_us, tokens in steps:
         now_us += pause_us
         level = max(0, level - pause_us * limit)
         may = level + min(tokens * GRAIN, capacity) <= capacity
-        assert (take(bucket, tokens, now_us) == 0) is may
+        assert (try_spend(bucket, tokens, now_us) == 0) is may
         level += tokens * GRAIN if may else 0
         assert bucket.level == level
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30 * US_PER_S), st.integers(0, 300), st.integers(1, 50)), max_size=60))
-def test_a_wait_is_as_long_as_it_says_whatever_limits_came_before(steps: list[tuple[int, int, int]]) -> None:
+def test_predicted_wait_is_exact_after_any_limit_changes(steps: list[tuple[int, int, int]]) -> None:
     bucket, now_us = of_minute(1), 0
     for pause_us, limit, tokens in steps:
         now_us += pause_us
         bucket.advance(now_us)
         if limit != bucket.limit:
             bucket.change_limit(limit, burst_of(limit))
-        wait_us = take(bucket, tokens, now_us)
+        wait_us = try_spend(bucket, tokens, now_us)
         if wait_us and limit:
             level = bucket.level
             bucket.advance(now_us + wait_us - 1)

@@ -1,4 +1,6 @@
-"""What a region takes over from another: the later fact holds, contradictions change nothing, all end alike."""
+"""Merge of model facts between regions: the later fact wins, contradictions change nothing, and all regions
+converge.
+"""
 
 from dataclasses import dataclass, field
 
@@ -38,7 +40,7 @@ def test_worked_example() -> None:
     assert merge(moved_since, theirs) == Taken(versions=(version("v2", 20),))
 
 
-def test_a_region_that_knows_nothing_takes_all_and_one_that_knows_all_takes_nothing() -> None:
+def test_empty_region_takes_all_facts_and_an_equal_one_takes_none() -> None:
     theirs = model(version("v1", 10), version("v0", 9, deleted=True), stable=("v1", 10), old=(None, 9))
     taken = merge(None, theirs)
     assert taken.versions == (version("v1", 10),) and taken.gone == (version("v0", 9, deleted=True),)
@@ -46,7 +48,7 @@ def test_a_region_that_knows_nothing_takes_all_and_one_that_knows_all_takes_noth
     assert not merge(theirs, theirs)
 
 
-def test_other_content_under_one_name_is_held_and_its_channel_stays() -> None:
+def test_version_name_with_other_content_is_held_and_its_channel_stays() -> None:
     ours = model(version("v1", 10, digest=A), version("v2", 11, digest=A), stable=("v1", 10))
     theirs = model(version("v1", 10, digest=A), version("v2", 12, digest=B), stable=("v2", 12))
     taken = merge(ours, theirs)
@@ -60,7 +62,7 @@ def test_another_base_is_held() -> None:
     assert merge(model(version("v1", 10, deleted=True), deleted=True), model(version("v2", 11), base="other")).versions
 
 
-def test_what_a_channel_here_names_does_not_go() -> None:
+def test_version_named_by_a_local_channel_is_kept() -> None:
     ours = model(version("v1", 10), stable=("v1", 10))
     taken = merge(ours, model(version("v1", 12, deleted=True)))
     assert taken.gone == () and taken.kept == (version("v1", 10),)
@@ -71,21 +73,19 @@ def test_what_a_channel_here_names_does_not_go() -> None:
     [
         (("default", 10), ("careful", 20), True),
         (("default", 20), ("careful", 10), False),
-        (("default", 10), ("careful", 10), False),  # of one moment, the name that sorts later
+        (("default", 10), ("careful", 10), False),  # at equal times, the name that sorts later wins
         (("careful", 10), ("default", 10), True),
-        (("careful", 0), ("default", 0), False),  # by registries that kept no such times
+        (("careful", 0), ("default", 0), False),  # from registries that stored no such times
         (("careful", 10), ("default", 0), False),
         (("careful", 0), ("default", 10), True),
     ],
 )
-def test_the_policy_that_was_named_later_holds(
-    ours: tuple[str, float], theirs: tuple[str, float], is_theirs: bool
-) -> None:
+def test_policy_named_later_wins(ours: tuple[str, float], theirs: tuple[str, float], is_theirs: bool) -> None:
     taken = merge(model(version("v1", 10), policy=ours), model(version("v1", 10), policy=theirs))
     assert taken == Taken(policy=is_theirs)
 
 
-def test_a_model_ends_where_nothing_of_it_is_left() -> None:
+def test_model_ends_once_nothing_of_it_is_left() -> None:
     ours = model(version("v1", 10), stable=("v1", 10))
     theirs = model(version("v1", 12, deleted=True), deleted=True, stable=(None, 12))
     taken = merge(ours, theirs)
@@ -105,12 +105,12 @@ def test_a_revoked_key_never_comes_back() -> None:
     assert isinstance(other, Held) and other.code == "key_differs"
 
 
-# All regions end alike: each does things of its own, and hears the others in any order and as often as it may be.
+# All regions converge: each makes its own changes and merges those of the others in any order, any number of times.
 
 
 @dataclass
 class Region:
-    """A registry's rows, changed as its functions change them."""
+    """Rows of a registry, changed as its functions change them."""
 
     versions: dict[str, VersionFact] = field(default_factory=dict)
     channels: dict[str, ChannelFact] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Region:
             since = now if before is None else max(now, before.since_unix_s + 0.001)
             self.channels["stable"] = ChannelFact("stable", to, since)
 
-    def hear(self, theirs: ModelFacts, now: float) -> bool:
+    def merge_facts(self, theirs: ModelFacts, now: float) -> bool:
         ours = self.facts() if self.versions else None
         taken = merge(ours, theirs)
         for fact in (*taken.versions, *taken.gone):
@@ -173,7 +173,7 @@ Hears = st.tuples(st.integers(0, 2), st.integers(0, 2))
     st.permutations([(a, b) for a in range(3) for b in range(3) if a != b]),
 )
 @settings(max_examples=300)
-def test_regions_end_alike_in_whatever_order_they_hear(steps: list[tuple], order: list[tuple[int, int]]) -> None:
+def test_regions_converge_in_any_merge_order(steps: list[tuple], order: list[tuple[int, int]]) -> None:
     regions = [Region() for _ in range(3)]
     now = 100.0
     for step in steps:
@@ -181,10 +181,10 @@ def test_regions_end_alike_in_whatever_order_they_hear(steps: list[tuple], order
         if len(step) == 3:
             regions[step[0]].act(step[1], step[2], now)
         elif step[0] != step[1] and regions[step[1]].versions:
-            regions[step[0]].hear(regions[step[1]].facts(), now)
+            regions[step[0]].merge_facts(regions[step[1]].facts(), now)
     for _ in range(10):
         now += 1.0
-        heard = [regions[to].hear(regions[of].facts(), now) for to, of in order if regions[of].versions]
+        heard = [regions[to].merge_facts(regions[of].facts(), now) for to, of in order if regions[of].versions]
         if not any(heard):
             break
     else:

@@ -1,4 +1,4 @@
-"""Authentication: one key passes, and every way of not having it looks the same."""
+"""Authentication: a valid key passes, and all failures look the same."""
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +33,7 @@ def catalogue(expires_unix_s: float | None = None) -> Catalogue:
 
 
 @pytest.mark.parametrize("header", [f"Bearer {KEY}", f"bearer {KEY}", f"BEARER  {KEY} "])
-def test_the_key_says_who_is_calling(header: str) -> None:
+def test_valid_key_identifies_the_caller(header: str) -> None:
     caller = authenticate(catalogue(), header, PEPPER, 0.0)
     assert caller == Caller(TenantId("acme"), KeyId("ci"), ("inference",), "batch")
 
@@ -43,7 +43,7 @@ def test_the_key_says_who_is_calling(header: str) -> None:
     [None, "", "Bearer", "Bearer ", KEY, f"Basic {KEY}", f"Bearer{KEY}", f"Bearer {SAME_ID}", f"Bearer {OTHER_ID}",
      f"Bearer {KEY[:-1]}", f"Bearer {KEY} {KEY}", "Bearer " + "a" * 10_000, "Bearer \xff"],
 )  # fmt: skip
-def test_anything_else_is_nobody(header: str | None) -> None:
+def test_any_other_header_is_rejected(header: str | None) -> None:
     assert authenticate(catalogue(), header, PEPPER, 0.0) is None
 
 
@@ -59,6 +59,6 @@ def test_a_key_works_until_the_moment_it_expires() -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_no_header_makes_it_raise(header: str) -> None:
+def test_authentication_never_raises(header: str) -> None:
     assert authenticate(catalogue(), header, PEPPER, 0.0) is None
     assert authenticate(catalogue(), "Bearer " + header, PEPPER, 0.0) is None

@@ -1,4 +1,4 @@
-"""context_window: what stays of a conversation that is too long."""
+"""context_window: which messages of a too long conversation stay."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def test_worked_example() -> None:
     assert messages_to_drop(turns, 100 - 20) == range(1, 3)
 
 
-def test_a_tool_result_goes_with_its_call() -> None:
+def test_tool_result_is_dropped_with_its_call() -> None:
     turns = chat(("user", 10), ("assistant", 10), ("tool", 10), ("assistant", 10), ("user", 10))
     assert messages_to_drop(turns, 45) == range(4)
 
@@ -27,7 +27,7 @@ def test_the_last_turn_is_never_cut() -> None:
     assert len(messages_to_drop(chat(("system", 5), ("user", 10), ("assistant", 10), ("user", 60)), 50)) == 0
 
 
-def test_what_fits_stays_whole() -> None:
+def test_conversation_that_fits_stays_whole() -> None:
     assert len(messages_to_drop(chat(("system", 5), ("user", 10)), 15)) == 0
     assert len(messages_to_drop([], 0)) == 0
 
@@ -39,7 +39,7 @@ def test_turns_are_counted_by_questions() -> None:
 
 
 @given(CONVERSATIONS, st.integers(-10, 1000))
-def test_laws(messages: list[Said], room_tokens: int) -> None:
+def test_kept_messages_fit_and_begin_with_a_question(messages: list[Said], room_tokens: int) -> None:
     gone = messages_to_drop(messages, room_tokens)
     kept = [said for index, said in enumerate(messages) if index not in gone]
     if not gone:

@@ -1,4 +1,4 @@
-"""length_model: what engines counted, learnt per tenant, bounded."""
+"""length_model: token counts of engines, learned per tenant and bounded."""
 
 import math
 import random
@@ -26,7 +26,7 @@ def taught(lengths: list[int]) -> AnswerLengths:
     return learnt
 
 
-def test_bytes_a_token_follow_what_was_counted() -> None:
+def test_bytes_per_token_are_learned_per_tenant_and_vocabulary() -> None:
     model = LengthModel()
     assert model.prompt_tokens("base", "acme", 1000) == math.ceil(1.1 * 1000 / 4)
     model.learn_prompt("base", "acme", 3000, 1500)
@@ -37,7 +37,7 @@ def test_bytes_a_token_follow_what_was_counted() -> None:
 
 
 @given(st.floats(1.2, 12.0), st.integers(0, 2**32))
-def test_the_ratio_is_found_from_long_prompts_though_most_are_short(bytes_per_token: float, seed: int) -> None:
+def test_ratio_is_learned_from_long_prompts_although_most_are_short(bytes_per_token: float, seed: int) -> None:
     rng, model = random.Random(seed), LengthModel()
     for _ in range(200):
         tokens = rng.choice([20, 30, 40, 2000])
@@ -46,7 +46,7 @@ def test_the_ratio_is_found_from_long_prompts_though_most_are_short(bytes_per_to
 
 
 @given(st.lists(st.tuples(ABSURD, ABSURD), max_size=30))
-def test_no_count_however_absurd_makes_a_prompt_cost_nothing_or_more_than_its_bytes(
+def test_absurd_counts_keep_prompt_tokens_in_bounds(
     samples: list[tuple[int, int]],
 ) -> None:
     model = LengthModel()
@@ -62,7 +62,7 @@ def test_the_percentile_of_answers() -> None:
     assert learnt.expected_tokens == 2044
 
 
-def test_few_answers_do_not_say_that_answers_are_short() -> None:
+def test_few_answers_do_not_lower_the_expectation() -> None:
     assert taught([100] * 13).expected_tokens == UNKNOWN_OUTPUT_TOKENS
     assert taught([100] * 14).expected_tokens == 104
     assert taught([2000]).expected_tokens == 2044, "and the first may say that they are long"
@@ -76,7 +76,7 @@ def test_a_percentile_is_never_too_small_and_at_most_five_percent_too_large(leng
     assert bounded - 1 <= found <= bounded * 1.05 + 1
 
 
-def test_the_past_fades() -> None:
+def test_old_answers_fade() -> None:
     learnt = taught([3000] * 2000)
     assert learnt.expected_tokens > 2900
     for _ in range(3000):
@@ -85,12 +85,12 @@ def test_the_past_fades() -> None:
 
 
 @given(st.lists(ABSURD, max_size=1200))
-def test_whatever_was_counted_the_expectation_stays_within_its_bounds(lengths: list[int]) -> None:
+def test_expectation_stays_in_bounds_for_any_counts(lengths: list[int]) -> None:
     found = taught(lengths).expected_tokens
     assert found == UNKNOWN_OUTPUT_TOKENS or LEAST_OUTPUT_TOKENS <= found <= MOST_OUTPUT_TOKENS
 
 
-def test_answers_cut_short_do_not_teach_that_answers_are_short() -> None:
+def test_truncated_answers_do_not_lower_the_expectation() -> None:
     learnt = taught([500] * 100)
     before = learnt.expected_tokens
     for _ in range(3000):
@@ -101,7 +101,7 @@ def test_answers_cut_short_do_not_teach_that_answers_are_short() -> None:
     assert learnt.expected_tokens > 3900, "longer than expected, though cut: at least so long it would have been"
 
 
-def test_what_has_learnt_nothing_for_longest_is_forgotten() -> None:
+def test_least_recently_updated_entry_is_forgotten() -> None:
     model = LengthModel(max_entries=3)
     for tenant in ("a", "b", "c", "a", "d"):
         model.learn_prompt("base", tenant, 8000, 8000)

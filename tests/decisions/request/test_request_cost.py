@@ -1,4 +1,4 @@
-"""What a request cost its replica: the formulae, and that the parts make up the whole."""
+"""Cost of a request to its replica: the formulas, and that the parts add up to the whole."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ def test_worked_example_from_the_prologue() -> None:
     assert kv_token_seconds(1000, 200, 0.2, 4.0) == pytest.approx(4600.0)
 
 
-def test_clocks_that_disagree_cost_nothing() -> None:
+def test_negative_times_cost_nothing() -> None:
     assert kv_token_seconds(10, 10, -1.0, -1.0) == 0.0
     assert gpu_seconds(-5, 0.5, -1.0, 0.0) == 0.0
 
@@ -22,8 +22,10 @@ spans = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 200)), min_size=1
 
 
 @given(spans)
-def test_the_parts_of_all_requests_make_up_the_busy_time(decodes: list[tuple[int, int]]) -> None:
-    """One replica, second by second: each request is told the mean batch of its own decode, as two beats would."""
+def test_request_costs_add_up_to_the_busy_time(decodes: list[tuple[int, int]]) -> None:
+    """For one replica, second by second: each request uses the mean batch size of its own decode, as two heartbeats
+    report it.
+    """
     ends = [(start, start + seconds) for start, seconds in decodes]
     batch_at = [sum(1 for first, last in ends if first <= second < last) for second in range(401)]
     busy_s = sum(1 for batch in batch_at if batch)
@@ -34,9 +36,10 @@ def test_the_parts_of_all_requests_make_up_the_busy_time(decodes: list[tuple[int
     assert sum(shares) == pytest.approx(busy_s)
 
 
-def test_a_batch_that_changes_little_is_known_from_its_ends() -> None:
-    """What the gateway really knows: the batch as it was sent and as it ended. 8 at a time, each 4 s, one begun each
-    half second: within 10 % of the busy time."""
+def test_batch_size_is_estimated_from_start_and_end() -> None:
+    """The gateway knows the batch size at the start and the end only. With 8 at a time, 4 s each and one started every
+    half second, the sum is within 10 % of the busy time.
+    """
     begun, decode_s, pause_s = 200, 4.0, 0.5
     total = sum(gpu_seconds(0, 0.5, decode_s, (8 + 8) / 2) for _ in range(begun))
     assert total == pytest.approx(begun * pause_s, rel=0.1)

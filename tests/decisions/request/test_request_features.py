@@ -1,4 +1,4 @@
-"""request_features: what a request will hold."""
+"""request_features: how many KV tokens a request will hold."""
 
 from functions.decisions.request.features import RequestFeatures
 from functions.decisions.request.length_model import LengthModel

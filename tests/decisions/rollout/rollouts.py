@@ -1,4 +1,4 @@
-"""Rollouts and evidence for tests: built by saying what matters."""
+"""Rollouts and evidence for tests; each case changes only what it names."""
 
 import hashlib
 import random
@@ -23,7 +23,7 @@ AT_ONCE = RolloutEntry("at-once", (StageEntry(100),))
 
 
 def digest(name: str) -> Digest:
-    """One for each version name."""
+    """Return a digest that is unique to the version name."""
     return Digest("sha256:" + hashlib.sha256(name.encode()).hexdigest())
 
 
@@ -54,7 +54,7 @@ def spec(
 
 
 def rollout(*events: AnyEvent, now_unix_s: float = 0.0, **more: object) -> Rollout:
-    """As it is after the events, one a second."""
+    """Return the rollout after these events, one a second."""
     made = new_rollout(spec(**more), now_unix_s)  # type: ignore[arg-type]
     for seconds, event in enumerate(events, start=1):
         made = transition(made, event, now_unix_s + seconds)
@@ -67,7 +67,7 @@ def running(**more: object) -> Rollout:
 
 @dataclass
 class Traffic:
-    """One version's requests: how many fail, how long they take (log-normal)."""
+    """Requests of one version: error ratio and log-normal latency."""
 
     error_ratio: float = 0.0
     median_ms: float = 200.0
@@ -87,7 +87,7 @@ class Traffic:
 
 
 def evidence(candidate: Sequence[object], control: Sequence[object], heard_unix_s: float | None = 0.0) -> TrialEvidence:
-    """Each group as (requests, Traffic)."""
+    """Return evidence; each group is (requests, Traffic)."""
     made = TrialEvidence(heard_unix_s=heard_unix_s)
     for group, (requests, traffic) in ((made.candidate, candidate), (made.control, control)):
         traffic.into(group, requests)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Losses: what fails at one replica counts once where the replica was lost, and each time where it lives."""
+"""Losses: failures at one replica count once if the replica was lost, and each time if it is alive."""
 
 import random
 
@@ -19,7 +19,7 @@ NEVER_S = float("-inf")
 
 
 class Told:
-    """A replica or two, and what is counted of them."""
+    """Losses of one or two replicas, and the failures counted for them."""
 
     def __init__(self) -> None:
         self.losses: Losses[str, int] = Losses()
@@ -30,18 +30,18 @@ class Told:
         self, times: int = 1, replica: ReplicaId = R0, group: str = "new", sent_s: float = 0.0, *, begun: bool = True
     ) -> None:
         for number in range(times):
-            self.look()
+            self.collect_decided()
             self.counted += self.losses.failed(replica, sent_s, group, number, self.now_s, begun=begun)
 
     def answers(self, replica: ReplicaId = R0, sent_s: float = 0.0) -> None:
         self.counted += self.losses.answered(replica, sent_s, self.now_s)
 
-    def look(self) -> None:
+    def collect_decided(self) -> None:
         self.counted += self.losses.collect_decided(self.now_s, lambda _: self.heard_s)
 
     def after(self, seconds: float) -> None:
         self.now_s += seconds
-        self.look()
+        self.collect_decided()
 
 
 def test_worked_example_of_the_prologue() -> None:
@@ -58,7 +58,7 @@ def test_worked_example_of_the_prologue() -> None:
     assert len(told.counted) == 2
 
 
-def test_each_group_and_each_replica_has_a_failure_of_its_own() -> None:
+def test_each_group_and_replica_counts_its_own_failure() -> None:
     told = Told()
     for replica in (R0, R1):
         for group in ("new", "old"):
@@ -67,7 +67,7 @@ def test_each_group_and_each_replica_has_a_failure_of_its_own() -> None:
     assert len(told.counted) == 4
 
 
-def test_an_answer_that_was_on_its_way_is_no_sign_of_life() -> None:
+def test_answer_in_transit_does_not_prove_the_replica_alive() -> None:
     told = Told()
     told.fails(5)
     told.after(DYING_S / 2)
@@ -77,8 +77,8 @@ def test_an_answer_that_was_on_its_way_is_no_sign_of_life() -> None:
     assert len(told.counted) == 1
 
 
-def test_what_was_sent_after_the_first_failure_and_is_begun_is_a_sign_of_life() -> None:
-    """One that breaks everything that it begins fails each time; one that is refused says nothing."""
+def test_stream_started_after_the_first_failure_proves_the_replica_alive() -> None:
+    """An engine that breaks every stream it starts fails each time; a refusal proves nothing."""
     for begun, counted in ((True, 3), (False, 1)):
         told = Told()
         told.fails()
@@ -93,7 +93,7 @@ def test_what_was_sent_after_the_first_failure_and_is_begun_is_a_sign_of_life() 
     assert len(told.counted) == 3
 
 
-def test_streams_that_go_on_are_a_sign_of_life_and_words_of_the_first_moment_are_none() -> None:
+def test_continuing_streams_prove_the_replica_alive() -> None:
     for heard_after_s, counted in ((0.1, 1), (0.9, 5)):
         told = Told()
         told.fails(5)
@@ -102,8 +102,8 @@ def test_streams_that_go_on_are_a_sign_of_life_and_words_of_the_first_moment_are
         assert len(told.counted) == counted
 
 
-def test_what_was_sent_before_the_loss_and_fails_long_after_is_of_it() -> None:
-    """A replica whose node is gone: streams fall silent after 30 s, and a first byte is waited for for 60."""
+def test_late_failure_of_a_request_sent_before_the_loss_belongs_to_it() -> None:
+    """The replica's node is gone: streams fail after 30 s of silence, and first bytes time out after 60 s."""
     told = Told()
     told.fails(3, sent_s=9.0)
     told.after(30.0)
@@ -113,7 +113,7 @@ def test_what_was_sent_before_the_loss_and_fails_long_after_is_of_it() -> None:
     assert len(told.counted) == 2, "it was believed back, and was lost again"
 
 
-def test_one_that_lived_fails_anew() -> None:
+def test_live_replica_counts_later_failures() -> None:
     told = Told()
     told.fails()
     told.heard_s = told.now_s + 0.9
@@ -122,7 +122,7 @@ def test_one_that_lived_fails_anew() -> None:
     assert len(told.counted) == 2
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_losses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses_module, "MAX_LOST", 3)
     told = Told()
     for number in range(5):
@@ -139,8 +139,8 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("fax"), st.floats(0.0, 0.7)), max_size=40))
-def test_never_more_than_failed_and_never_none(steps: list[tuple[str, float]]) -> None:
-    """f: a request fails; a: another is answered whole; x: only bytes come."""
+def test_counted_failures_are_between_one_and_all(steps: list[tuple[str, float]]) -> None:
+    """f: a request fails; a: another is answered whole; x: only bytes arrive."""
     told, failed = Told(), 0
     for what, seconds in steps:
         told.after(seconds)
@@ -155,11 +155,11 @@ def test_never_more_than_failed_and_never_none(steps: list[tuple[str, float]]) -
     assert min(1, failed) <= len(told.counted) <= failed
 
 
-# what losses prove
+# evidence of losses
 
 
 def with_losses(lost: int, good_between: int) -> TrialEvidence:
-    """So many losses, and so many answers before each."""
+    """Return evidence of `lost` losses with `good_between` answers before each."""
     seen = evidence((lost * good_between, Traffic()), (5000, Traffic()), 69.0)
     seen.candidate.requests += lost
     seen.candidate.errors += lost
@@ -175,26 +175,25 @@ def losses_that_halt(good_between: int) -> int:
 
 
 @pytest.mark.parametrize(("good_between", "lost"), [(0, 3), (1, 4), (3, 6), (5, 7), (10, 12)])
-def test_a_version_whose_engine_dies_of_what_it_is_sent_is_halted_after_some_losses(
-    good_between: int, lost: int
-) -> None:
-    """The conditions of `CAREFUL` (2 %, a weight of 1,200)."""
+def test_version_that_crashes_engines_is_halted_after_some_losses(good_between: int, lost: int) -> None:
+    """The conditions of `CAREFUL`: 2 %, a weight of 1,200."""
     assert losses_that_halt(good_between) == lost
 
 
-def test_one_loss_among_a_stages_requests_neither_halts_nor_keeps_it_from_passing() -> None:
+def test_single_loss_neither_halts_nor_blocks_a_stage() -> None:
     for requests, kind in ((5, "hold"), (30, "hold"), (50, "advance")):
         assert evaluate(running(), with_losses(1, requests), EVERYWHERE, 70.0).kind == kind
 
 
-def test_a_version_that_breaks_a_fifth_of_its_streams_is_seen_to_do_so() -> None:
-    """100 streams a second of 0.3 s each; a fifth breaks after 0.06 s. After a failure the gateway leaves it alone for
-    5 s, so that what is in hand is all that shows whether it lives."""
+def test_version_that_breaks_a_fifth_of_its_streams_is_detected() -> None:
+    """100 streams a second of 0.3 s each; a fifth breaks after 0.06 s. After a failure the gateway ejects the replica
+    for 5 s, so only running streams show that it is alive.
+    """
     rng, told, failed, out_until_s = random.Random(5), Told(), 0, 0.0
-    under_way: list[tuple[float, float, bool]] = []  # when it ends, when it was sent, whether it breaks
+    under_way: list[tuple[float, float, bool]] = []  # end time, send time, whether it breaks
     for hundredth in range(20 * 100):
         told.now_s = 10.0 + hundredth / 100
-        told.look()
+        told.collect_decided()
         if told.now_s >= out_until_s:
             breaks = rng.random() < 0.2
             under_way.append((told.now_s + (0.06 if breaks else 0.3), told.now_s, breaks))

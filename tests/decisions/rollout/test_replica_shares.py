@@ -1,4 +1,4 @@
-"""Replicas of a base's versions: how many of each at each step of a rollout, and what share they bear."""
+"""Replicas per base version: how many of each at each step of a rollout, and their share of requests."""
 
 from math import ceil
 
@@ -58,8 +58,9 @@ def test_worked_example_of_four_replicas() -> None:
 
 
 def test_two_replicas_end_with_two() -> None:
-    """On the way there 1 of each is ready, while the other of the old is changed: one that dies then was all that new
-    sessions had."""
+    """During the change 1 replica of each version is ready while the other old one changes; if it died, new sessions
+    would have no replica.
+    """
     policy = msgspec.structs.replace(CAREFUL, stages=(CAREFUL.stages[1], CAREFUL.stages[-1]))  # 10 and 100 %
     row = rollout(VersionLoaded(), model=BASE, policy=policy)
     good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
@@ -70,7 +71,7 @@ def test_two_replicas_end_with_two() -> None:
     assert [(each.kind, each.widens) for each in found] == [("hold", True), ("hold", True), ("advance", False)]
 
 
-def test_two_replicas_without_a_surge_end_with_the_one_that_there_may_be() -> None:
+def test_two_replicas_without_a_surge_end_with_one_candidate() -> None:
     policy = msgspec.structs.replace(CAREFUL, stages=(CAREFUL.stages[1], CAREFUL.stages[-1]))
     row = rollout(VersionLoaded(), model=BASE, policy=policy)
     shares = wanted(row, 2, 0, widens=True)
@@ -79,39 +80,41 @@ def test_two_replicas_without_a_surge_end_with_the_one_that_there_may_be() -> No
     assert evaluate(row, good, Residency(2, 1, 1, aim=1), 70.0).kind == "advance"
 
 
-def test_while_it_loads_there_are_the_replicas_of_its_first_stage() -> None:
+def test_loading_rollout_has_the_replicas_of_its_first_stage() -> None:
     assert wanted(of_base()) == VersionShares("v1", {"v2": 1}, is_moving=True)
 
 
 def test_one_replica_without_a_surge_stays_the_old_one() -> None:
-    """There is no place for a second version: nothing of the pool may go for it."""
+    """There is no slot for a second version, and the pool must not shrink for it."""
     assert wanted(of_base(), replicas=1, surge=0) == VersionShares("v1", {}, is_moving=True)
     assert wanted(of_base(), replicas=1, surge=1) == VersionShares("v1", {"v2": 1}, is_moving=True)
 
 
-def test_what_was_taken_back_has_no_replica_and_what_serves_nobody_neither() -> None:
+def test_rolled_back_or_paused_candidate_has_no_replica() -> None:
     assert wanted_shares(base("v1", "v2", stable="v1"), [], (), 4, 1) == VersionShares("v1", {})
     assert wanted(of_base(Paused("ada"))) == VersionShares("v1", {}, is_moving=True)
 
 
-def test_while_the_snapshot_shows_a_rollout_that_is_over_nothing_is_decided() -> None:
-    """It completed, and the channel still points at the old version: whoever went by that would end the new one."""
+def test_snapshot_with_an_ended_rollout_decides_nothing() -> None:
+    """The rollout has completed and the channel still points at the old version; acting on it would end the new
+    version's replicas.
+    """
     row = of_base(VersionLoaded())
     published = base("v1", "v2", split=row, stable="v1")
     assert wanted_shares(published, [], (), 4, 1) is None
     assert wanted_shares(published, [of_base(VersionLoaded(), RolledBack("ada"))], (), 4, 1) == VersionShares("v1", {})
 
 
-def test_a_channel_that_stands_on_another_version_has_a_replica() -> None:
+def test_version_of_another_channel_has_a_replica() -> None:
     assert wanted_shares(base("v1", "v2", stable="v1", canary="v2"), [], (), 4, 0) == VersionShares("v1", {"v2": 1})
 
 
-def test_what_flips_without_stages_has_the_half_that_the_flip_waits_for() -> None:
+def test_version_without_stages_has_half_of_the_replicas() -> None:
     found = wanted_shares(base("v1", "v2", stable="v1", incoming="v2"), [], (), 5, 1)
     assert found == VersionShares("v1", {"v2": 3}, is_moving=True)
 
 
-def test_a_share_takes_the_place_of_the_stages_own() -> None:
+def test_computed_share_replaces_the_stage_percent() -> None:
     row = of_base(VersionLoaded())
     published = base("v1", "v2", split=row, stable="v1")
     snapshot = Snapshot(snapshots.SCHEMA_VERSION, 1, "r", 0.0, (), (), (published,), ())
@@ -125,7 +128,7 @@ def test_a_share_takes_the_place_of_the_stages_own() -> None:
     stage=st.integers(0, 1),
     widens=st.booleans(),
 )
-def test_no_more_replicas_than_there_may_be_and_one_of_the_old_stays(
+def test_candidates_respect_the_surge_and_one_control_stays(
     replicas: int, surge: int, stage: int, widens: bool
 ) -> None:
     found = wanted(of_base(VersionLoaded(), *[StagePassed()] * stage), replicas, surge, widens=widens)
@@ -136,21 +139,21 @@ def test_no_more_replicas_than_there_may_be_and_one_of_the_old_stays(
 
 
 @given(candidates=st.integers(0, 40), controls=st.integers(0, 40), stage=st.integers(0, 1))
-def test_the_share_lies_between_this_stage_and_the_next(candidates: int, controls: int, stage: int) -> None:
+def test_share_is_between_this_stage_and_the_next(candidates: int, controls: int, stage: int) -> None:
     row = of_base(VersionLoaded(), *[StagePassed()] * stage)
     share = share_percent(row, candidates, controls, widens=True)
     assert row.percent <= share <= min(99, next_percent(row))
     assert share_percent(row, candidates, controls, widens=False) == row.percent
 
 
-def test_a_base_begins_when_its_first_stages_replicas_have_it() -> None:
-    """Of an adapter, half of all: of a base that would be half of the pool for a stage of one percent."""
+def test_base_rollout_begins_once_its_first_stage_has_replicas() -> None:
+    """An adapter needs half of all replicas; for a base that would be half of the pool for a stage of one percent."""
     assert evaluate(of_base(), TrialEvidence(), Residency(5, 4, 1), 1.0).kind == "loaded"
     assert evaluate(of_base(), TrialEvidence(), Residency(4, 4, 0), 1.0).kind == "hold"
 
 
-def test_adapters_that_do_not_load_on_the_new_base_hold_it_in_words() -> None:
-    """It has replicas and good evidence, and a share of those adapters' requests would be refused there."""
+def test_adapter_that_does_not_load_on_the_new_base_holds_the_rollout_with_a_reason() -> None:
+    """The base has replicas and good evidence, but it would refuse a share of the requests of those adapters."""
     where = Residency(5, 4, 1, refusing=1, refusal="acme/bot: its rank 64 is over the engine's 16")
     loading = evaluate(of_base(), TrialEvidence(), where, 1.0)
     assert (loading.kind, loading.reason.endswith(where.refusal)) == ("hold", True)
@@ -164,7 +167,7 @@ def test_adapters_that_do_not_load_on_the_new_base_hold_it_in_words() -> None:
 
 
 @pytest.mark.parametrize(("candidates", "kind"), [(1, "hold"), (2, "advance")])
-def test_a_stage_that_has_passed_waits_for_the_next_ones_replicas(candidates: int, kind: str) -> None:
+def test_passed_stage_waits_for_replicas_of_the_next(candidates: int, kind: str) -> None:
     row = of_base(VersionLoaded())
     good = evidence((200, Traffic()), (2000, Traffic()), 70.0)
     verdict = evaluate(row, good, Residency(5, 5 - candidates, candidates), 70.0)
@@ -175,7 +178,7 @@ def lost(without_s: float) -> Residency:
     return Residency(4, 4, 0, without_s=without_s)
 
 
-def test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the_deadline() -> None:
+def test_base_candidate_without_replicas_is_held_and_rolled_back_at_the_deadline() -> None:
     row, good = of_base(VersionLoaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
     held = evaluate(row, good, lost(599.0), 70.0)
     assert held.kind == "hold" and not held.widens
@@ -187,7 +190,7 @@ def test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the
     )
 
 
-def test_that_no_replica_is_ready_says_nothing_of_a_version() -> None:
+def test_pool_without_ready_replicas_does_not_count_against_a_version() -> None:
     row, good = of_base(VersionLoaded()), evidence((100, Traffic()), (5000, Traffic()), 69.0)
     assert "no replica has" not in evaluate(row, good, Residency(), 70.0).reason
     adapter = rollout(VersionLoaded(), policy=STAGES)

@@ -1,4 +1,4 @@
-"""A rollout's life: the table of what may happen when, and what never does."""
+"""Life of a rollout: the transition table, and invariants."""
 
 from itertools import pairwise
 
@@ -76,7 +76,7 @@ TABLE_OF_THIS_PAGE: dict[str, dict[type[AnyEvent], str]] = {
 }  # fmt: skip
 
 
-def test_every_state_and_event_has_a_line() -> None:
+def test_table_covers_every_state_and_event() -> None:
     assert set(TABLE) == {(state, event) for state in FRESH for event in EVENTS}
     assert set(ALL) == set(EVENTS)
 
@@ -106,14 +106,14 @@ def test_a_policy_of_one_stage_completes_when_it_is_loaded() -> None:
     assert rollout(VersionLoaded(), policy=AT_ONCE).state == "completed"
 
 
-def test_a_pause_keeps_the_share_and_goes_on_where_it_was() -> None:
+def test_pause_keeps_the_share_and_resumes_the_stage() -> None:
     paused = rollout(VersionLoaded(), StagePassed(), Paused(ME))
     assert (paused.percent, paused.reason) == (10, "paused by ada")
     resumed = transition(paused, Resumed(ME), 50.0)
     assert (resumed.state, resumed.stage, resumed.stage_began_unix_s) == ("running", 1, 50.0)
 
 
-def test_a_pause_before_it_is_loaded_sends_nobody_and_goes_on_loading() -> None:
+def test_pause_while_loading_sends_no_request_and_resumes_loading() -> None:
     paused = rollout(Paused(ME))
     assert paused.percent == 0
     assert transition(paused, Resumed(ME), 5.0).state == "loading"
@@ -122,12 +122,12 @@ def test_a_pause_before_it_is_loaded_sends_nobody_and_goes_on_loading() -> None:
             transition(paused, event, 5.0)
 
 
-def test_nobody_is_sent_to_what_is_not_loaded() -> None:
+def test_version_that_is_not_loaded_cannot_be_promoted() -> None:
     with pytest.raises(IllegalTransition, match="is not loaded yet"):
         transition(rollout(), Promoted(ME), 5.0)
 
 
-def test_resuming_what_was_taken_back_is_another_attempt_with_its_own_evidence() -> None:
+def test_resumed_rollback_is_a_new_attempt_with_its_own_evidence() -> None:
     back = rollout(VersionLoaded(), StagePassed(), Breached("bad"))
     assert (back.percent, back.reason) == (0, "bad")
     again = transition(back, Resumed(ME), 60.0)
@@ -137,7 +137,7 @@ def test_resuming_what_was_taken_back_is_another_attempt_with_its_own_evidence()
     assert transition(transition(third, VersionLoaded(), 63.0), StagePassed(), 64.0).trial == 201
 
 
-def test_what_was_taken_back_and_is_not_declared_any_more_keeps_its_reason() -> None:
+def test_superseded_rollback_keeps_its_reason() -> None:
     over = transition(rollout(VersionLoaded(), Breached("5% against 2%")), Superseded(), 9.0)
     assert (over.state, over.reason) == ("superseded", "5% against 2%")
 
@@ -148,7 +148,7 @@ def test_attempts_are_bounded() -> None:
         transition(replace(tried, attempt=MAX_ATTEMPTS), Resumed(ME), 1.0)
 
 
-def test_two_controllers_make_the_same_rollout_and_another_step_another() -> None:
+def test_rollout_id_depends_only_on_the_step() -> None:
     first, again = new_rollout(spec(), 1.0), new_rollout(spec(), 2.0)
     assert first.id == again.id == id_of(spec())
     others = {id_of(spec(end="v3")), id_of(spec("v0")), id_of(spec(channel="next")), id_of(spec(previous=first.id))}
@@ -165,7 +165,7 @@ events = st.lists(st.sampled_from(list(ALL.values())), max_size=30)
 
 
 def replayed(history: list[AnyEvent], policy: RolloutEntry = CAREFUL) -> list[Rollout]:
-    """Every state that the events lead through; what is not allowed is left out."""
+    """Return every state that the events lead through; events that are not allowed are skipped."""
     states = [rollout(policy=policy)]
     for second, event in enumerate(history, start=1):
         try:
@@ -181,7 +181,7 @@ def test_the_same_events_make_the_same_rollout(history: list[AnyEvent]) -> None:
 
 
 @given(events)
-def test_stages_only_grow_within_an_attempt_and_what_is_over_stays_over(history: list[AnyEvent]) -> None:
+def test_stages_only_grow_within_an_attempt_and_ended_rollouts_stay_ended(history: list[AnyEvent]) -> None:
     states = replayed(history)
     for before, after in pairwise(states):
         assert before.state not in {"completed", "superseded"}
@@ -194,7 +194,7 @@ def test_stages_only_grow_within_an_attempt_and_what_is_over_stays_over(history:
 
 
 @given(events)
-def test_only_what_is_loaded_gets_traffic(history: list[AnyEvent]) -> None:
+def test_only_loaded_versions_get_traffic(history: list[AnyEvent]) -> None:
     for state in replayed(history):
         assert state.percent == 0 or state.loaded
         assert state.percent in {0, 1, 10, 50, 100}

@@ -1,4 +1,4 @@
-"""Rollouts and events cross process borders unchanged; what is none is refused."""
+"""Encoding of rollouts and events: they round-trip unchanged, and invalid documents are refused."""
 
 import msgspec
 import pytest
@@ -12,26 +12,26 @@ from tests.decisions.rollout.test_rollout import ALL, events, replayed
 
 
 @given(events)
-def test_a_rollout_in_any_state_comes_back_as_it_was(history: list[AnyEvent]) -> None:
+def test_rollout_in_any_state_round_trips(history: list[AnyEvent]) -> None:
     for state in replayed(history):
         assert rollout_codec.decode_rollout(rollout_codec.encode(state)) == state
 
 
 @pytest.mark.parametrize("event", ALL.values(), ids=lambda event: type(event).__name__)
-def test_events_come_back_as_they_were(event: AnyEvent) -> None:
+def test_events_round_trip(event: AnyEvent) -> None:
     assert rollout_codec.decode_event(rollout_codec.encode(event)) == event
     command = Command(event, 7)
     assert rollout_codec.decode_command(rollout_codec.encode(command)) == command
 
 
-def test_events_are_told_apart_by_what_has_happened() -> None:
+def test_events_are_tagged_by_kind() -> None:
     assert rollout_codec.encode(Breached("p99")) == b'{"is":"breached","reason":"p99"}'
     assert rollout_codec.encode(VersionLoaded()) == b'{"is":"loaded"}'
     assert rollout_codec.decode_event('{"is":"rolled_back","by":"ada"}') == RolledBack("ada", "")
     assert rollout_codec.decode_event('{"is":"superseded"}') == Superseded("")
 
 
-def test_a_spec_comes_back_as_it_was() -> None:
+def test_spec_round_trips() -> None:
     assert rollout_codec.decode_spec(rollout_codec.encode(spec())) == spec()
 
 
@@ -61,7 +61,7 @@ def altered(**changes: object) -> bytes:
     ],
     ids=range(16),
 )
-def test_what_is_no_rollout_is_refused(document: bytes) -> None:
+def test_invalid_rollout_is_refused(document: bytes) -> None:
     with pytest.raises(RolloutInvalid):
         rollout_codec.decode_rollout(document)
 
@@ -69,7 +69,7 @@ def test_what_is_no_rollout_is_refused(document: bytes) -> None:
 @pytest.mark.parametrize(
     "document", [b'{"is":"exploded"}', b'{"is":"breached"}', b'{"is":"paused","by":"' + b"a" * 201 + b'"}']
 )
-def test_what_is_no_event_is_refused(document: bytes) -> None:
+def test_invalid_event_is_refused(document: bytes) -> None:
     with pytest.raises(RolloutInvalid):
         rollout_codec.decode_event(document)
 

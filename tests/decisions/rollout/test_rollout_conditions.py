@@ -1,4 +1,4 @@
-"""Conditions against two groups: what is suspected, what is proven, and what speaks against both."""
+"""Halt conditions on two groups: what is suspected, what is proven, and what counts against both versions."""
 
 import random
 from math import exp, log
@@ -59,14 +59,14 @@ def test_an_error_rate_against_a_limit(
     assert (finding.is_suspected, finding.is_proven) == (suspected, proven)
 
 
-def test_where_the_old_version_fails_as_well_the_limit_is_no_evidence() -> None:
+def test_limit_that_the_control_exceeds_too_is_no_evidence() -> None:
     finding = judged("error_rate > 2%", counts(1000, 60), counts(9000, 500))
     assert finding.is_shared
     assert finding.is_suspected
     assert not finding.is_proven
 
 
-def test_what_is_worse_than_an_old_version_that_fails_is_still_found() -> None:
+def test_candidate_worse_than_a_failing_control_is_found() -> None:
     finding = judged("error_rate > 2%", counts(300, 180), counts(9000, 500))
     assert finding.is_shared
     assert finding.is_proven
@@ -79,7 +79,7 @@ def test_an_error_rate_against_the_control() -> None:
     assert (noisy.is_suspected, noisy.is_proven) == (True, False)
 
 
-def test_a_control_without_an_error_forbids_nothing_absolutely() -> None:
+def test_control_without_errors_allows_a_single_error() -> None:
     assert not judged("error_rate > 2x", counts(5000, 1), counts(5000, 0)).is_suspected
 
 
@@ -112,8 +112,8 @@ def test_a_time_against_a_limit() -> None:
         ("error_rate < 1%", True),
     ],
 )
-def test_a_condition_may_also_be_about_too_little(text: str, proven: bool) -> None:
-    """Such as an answer that comes suspiciously fast."""
+def test_condition_may_be_a_lower_limit(text: str, proven: bool) -> None:
+    """Example: an answer that is suspiciously fast."""
     control = group(5000, seed=2, error_ratio=0.05)
     assert judged(text, group(3000, median_ms=40.0), control).is_proven == proven
 
@@ -136,7 +136,7 @@ def test_a_single_error_where_none_is_allowed_is_proof() -> None:
     assert not judged("error_rate > 0%", counts(50, 0), counts(50, 0)).is_proven
 
 
-def test_weights_are_told_as_they_are_used() -> None:
+def test_reported_weights_are_the_ones_used() -> None:
     finding = judged("error_rate > 2%", counts(200, 20), counts(2000, 0))
     assert exp(finding.log_weight) == pytest.approx(2.4e6, rel=0.01)
     assert exp(finding.log_needed) == pytest.approx(1200)
@@ -145,8 +145,7 @@ def test_weights_are_told_as_they_are_used() -> None:
 
 @pytest.mark.parametrize("count", range(1, 60))
 def test_equal_groups_prove_nothing_however_few_they_are(count: int) -> None:
-    """A stage begins with what ends first: failures, which are fast. Both groups show it, and the limits are missed by
-    both."""
+    """A stage starts with the requests that end first: fast failures. Both groups show them and exceed the limits."""
     failing = counts(count, count)
     assert not judged("error_rate > 2%", failing, failing).is_proven
     slow = GroupStats(count)
@@ -156,7 +155,7 @@ def test_equal_groups_prove_nothing_however_few_they_are(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 20))
-def test_without_a_control_a_limit_stands_alone_once_there_are_values_enough(count: int) -> None:
+def test_limit_applies_without_a_control_once_there_are_enough_values(count: int) -> None:
     slow, more = GroupStats(count), GroupStats(20)
     for group_ in [slow] * count + [more] * 20:
         group_.ttft_ms.add(1000.0)
@@ -167,7 +166,7 @@ def test_without_a_control_a_limit_stands_alone_once_there_are_values_enough(cou
 
 
 def test_one_long_stream_with_stalls_proves_nothing() -> None:
-    """Its gaps are no independent trials: 20,000 of one request would have halted a version."""
+    """Gaps within one request are not independent trials: 20,000 of one request would have halted a version."""
     candidate, control = group(30, seed=5), group(5000, seed=2)
     candidate.add_gaps([(bucket_of(10.0), 18_000), (bucket_of(5000.0), 2_000)])
     finding = judged("p99_inter_token > 100ms", candidate, control)
@@ -175,7 +174,7 @@ def test_one_long_stream_with_stalls_proves_nothing() -> None:
 
 
 def test_streams_that_all_stall_now_and_then_are_proven() -> None:
-    """Means of 2 to 12 ms hid them: five gaps of 1 s in each hundred."""
+    """Mean gaps of 2 to 12 ms hid the stalls: five gaps of 1 s in each hundred."""
     candidate = GroupStats(300)
     for _ in range(300):
         candidate.add_gaps([(bucket_of(2.0), 95), (bucket_of(1000.0), 5)])
@@ -184,11 +183,11 @@ def test_streams_that_all_stall_now_and_then_are_proven() -> None:
 
 
 @pytest.mark.parametrize("trials", [50, 500])
-def test_shares_prove_no_more_than_events(trials: int) -> None:
+def test_fractional_events_prove_no_more_than_whole_ones(trials: int) -> None:
     rng, halted, runs = random.Random(7), 0, 400
     for _ in range(runs):
         shares = 0.0
         for number in range(1, trials + 1):
-            shares += rng.choice([0.0, 0.0, 0.0, 0.04])  # 1 % in the mean, as is allowed
+            shares += rng.choice([0.0, 0.0, 0.0, 0.04])  # a mean of 1 %, as allowed
             halted += log_weight(shares, number, 0.01) >= log(1 / 0.05)
     assert halted == 0

@@ -1,4 +1,4 @@
-"""What a rollout does next: it passes on enough good evidence, goes back on proof, and waits for everything else."""
+"""Evaluation of a rollout: it advances on enough good evidence, halts on proof, and otherwise holds."""
 
 import random
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tests.decisions.rollout.rollouts import AT_ONCE, CAREFUL, Traffic, evidence
 
 NOWHERE = Residency()
 EVERYWHERE = Residency(ready=3, with_control=3, with_candidate=3, with_both=3)
-OVER = 61.0  # a stage lasts 60 s, and began at 1
+OVER = 61.0  # a stage lasts 60 s and began at 1 s
 
 
 def judged(
@@ -57,14 +57,14 @@ def test_holds_stage_when_evidence_is_missing(seen: TrialEvidence, now_unix_s: f
 
 
 def test_a_small_stage_neither_halts_on_noise_nor_passes_on_silence() -> None:
-    """60 requests with 2 errors: above 2 % by the plain estimate, and no proof of anything."""
+    """60 requests with 2 errors: above 2 % as a plain ratio, but no proof."""
     noisy = good(candidate=60)
     noisy.candidate.errors = 2
     assert judged(running(), noisy).kind == "hold"
     assert judged(running(), good(candidate=10)).kind == "hold"
 
 
-def test_proof_halts_at_once_whatever_the_time_and_however_old_the_evidence() -> None:
+def test_proof_halts_at_once_at_any_time_and_age_of_evidence() -> None:
     for now_unix_s in (2.0, OVER, 10_000.0):
         verdict = judged(running(), bad(400, 0.3), now_unix_s)
         assert verdict.kind == "halt"
@@ -73,13 +73,13 @@ def test_proof_halts_at_once_whatever_the_time_and_however_old_the_evidence() ->
         assert "1200 halts" in verdict.event.reason
 
 
-def test_a_pause_stops_what_passes_and_not_what_halts() -> None:
+def test_pause_stops_advances_and_not_halts() -> None:
     paused = rollout(VersionLoaded(), Paused("ada"))
     assert judged(paused, good()).kind == "hold"
     assert judged(paused, bad(400, 0.3)).kind == "halt"
 
 
-def test_what_is_over_or_not_loaded_is_held() -> None:
+def test_ended_or_unloaded_rollout_is_held() -> None:
     for row in (
         rollout(Paused("ada")),
         rollout(VersionLoaded(), Breached("bad")),
@@ -107,24 +107,24 @@ class Load:
     ("load", "kind"),
     [
         (Load(3, 3, 3, 3), "loaded"),
-        (Load(3, 3, 2, 2), "hold"),  # one replica would answer the candidate's sessions with nothing
+        (Load(3, 3, 2, 2), "hold"),  # one replica with the old version lacks the new one
         (Load(4, 2, 2, 2), "loaded"),
         (Load(4, 1, 1, 1), "hold"),  # not on half of them
-        (Load(4, 0, 2, 0), "loaded"),  # nobody has the old one: nothing to keep pace with
+        (Load(4, 0, 2, 0), "loaded"),  # no replica has the old version: no share to match
         (Load(0, 0, 0, 0), "hold"),
         (Load(3, 3, 0, 0, refusing=3), "load_failed"),
         (Load(3, 3, 0, 0, refusing=2), "hold"),
         (Load(3, 3, 1, 1, refusing=2), "hold"),
     ],
 )
-def test_loading_ends_when_the_new_version_is_where_the_old_one_is(load: Load, kind: str) -> None:
+def test_loading_ends_once_the_candidate_is_where_the_control_is(load: Load, kind: str) -> None:
     where = Residency(load.ready, load.control, load.candidate, load.both, load.refusing, "wrong rank")
     verdict = evaluate(rollout(), TrialEvidence(), where, 30.0)
     assert verdict.kind == kind
     assert isinstance(verdict.event, {"loaded": VersionLoaded, "hold": type(None), "load_failed": LoadFailed}[kind])
 
 
-def test_a_refusal_is_given_time_to_pass() -> None:
+def test_refused_load_fails_after_its_patience() -> None:
     refused = Residency(ready=2, with_control=2, refusing=2, refusal="the store is away")
     assert evaluate(rollout(), TrialEvidence(), refused, 19.0).kind == "hold"
     verdict = evaluate(rollout(), TrialEvidence(), refused, 20.0)
@@ -132,21 +132,21 @@ def test_a_refusal_is_given_time_to_pass() -> None:
     assert evaluate(rollout(), TrialEvidence(), refused, 20.0, RolloutTimeouts(patience_s=60.0)).kind == "hold"
 
 
-def test_loading_ends_at_its_deadline_while_somebody_could_load() -> None:
+def test_loading_fails_at_its_deadline_if_replicas_could_load() -> None:
     slow = Residency(ready=2, with_control=2, with_candidate=1, with_both=1)
     assert evaluate(rollout(), TrialEvidence(), slow, 599.0).kind == "hold"
     assert evaluate(rollout(), TrialEvidence(), slow, 600.0).kind == "load_failed"
     assert evaluate(rollout(), TrialEvidence(), NOWHERE, 6000.0).kind == "hold"
 
 
-def test_a_pool_that_slept_has_its_time_from_when_it_woke() -> None:
-    """Else what is pushed while it sleeps is taken back at the first look after it wakes."""
+def test_loading_deadline_counts_from_the_pools_wake_up() -> None:
+    """Otherwise a version pushed while the pool sleeps is rolled back in the first evaluation after it wakes."""
     woken = Residency(ready=1, with_control=1, since_unix_s=5990.0)
     assert evaluate(rollout(), TrialEvidence(), woken, 6000.0).kind == "hold"
     assert evaluate(rollout(), TrialEvidence(), woken, 6590.0).kind == "load_failed"
 
 
-def test_a_good_rollout_goes_through_by_itself() -> None:
+def test_good_rollout_completes_by_itself() -> None:
     row, now_unix_s, kinds = rollout(), 0.0, []
     while row.is_active:
         now_unix_s += 1.0

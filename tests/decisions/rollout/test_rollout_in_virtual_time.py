@@ -1,6 +1,6 @@
 """Whole rollouts in virtual time (`loadtests.rollouts`): how often a good version is halted, and that bad ones are.
 
-Rates of many rollouts are measured there (`python -m loadtests.rollouts`); here are as many as a test has time for.
+`python -m loadtests.rollouts` measures the rates over many rollouts; these tests run as many as their time allows.
 """
 
 import random
@@ -27,14 +27,15 @@ def rolled_out(seed: int, candidate: Behaviour, control: Behaviour = SAME, rate:
 
 @pytest.mark.soak
 def test_versions_that_are_equal_are_not_halted() -> None:
-    """40 rollouts with a stated rate of 1 %: more than two halted would happen once in two hundred runs of this test,
-    and the seeds are fixed."""
+    """40 rollouts at a declared rate of 1 %: more than two halts would occur once in two hundred runs. Seeds are
+    fixed.
+    """
     states = Counter(rolled_out(seed, SAME).state for seed in range(40))
     assert states["rolled_back"] <= 2
     assert states["completed"] >= 35
 
 
-def test_where_the_old_version_fails_as_much_nobody_is_blamed() -> None:
+def test_equally_failing_versions_are_held_and_not_halted() -> None:
     failing = replace(SAME, error_ratio=0.10)
     states = Counter(rolled_out(seed, failing, failing).state for seed in range(2))
     assert states == {"running": 2}, "held: the old version misses the limit as well"
@@ -50,7 +51,7 @@ def test_where_the_old_version_fails_as_much_nobody_is_blamed() -> None:
     ],
     ids=["dead", "30 % errors", "5 % errors", "2x slower"],
 )
-def test_worse_versions_never_get_through(candidate: Behaviour, latest_stage: int) -> None:
+def test_worse_versions_never_complete(candidate: Behaviour, latest_stage: int) -> None:
     outcomes = [rolled_out(seed, candidate, rate=100.0) for seed in range(4)]
     assert {outcome.state for outcome in outcomes} <= {"rolled_back", "running"}, "held, where it is not halted"
     halted = [outcome for outcome in outcomes if outcome.state == "rolled_back"]

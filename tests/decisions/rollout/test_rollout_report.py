@@ -1,4 +1,4 @@
-"""What people see of a rollout's evidence is what decides: the same sketches, the same evaluation."""
+"""Reported rollout evidence is the evidence that decides: the same sketches and the same evaluation."""
 
 import pytest
 
@@ -21,14 +21,14 @@ def moods(figures: Figures) -> dict[str, str]:
         (group(500, 100, 2000.0), {"error_rate > 2%": "proven", "p99_latency > 2x": "proven"}),
     ],
 )
-def test_each_condition_says_how_near_it_is(candidate: object, expected: dict[str, str]) -> None:
+def test_each_condition_reports_its_state(candidate: object, expected: dict[str, str]) -> None:
     evidence = TrialEvidence(candidate, group(3000, 3, 400.0), NOW_UNIX_S)  # type: ignore[arg-type]
     figures = figures_of(rollout(), evidence, NOW_UNIX_S)
     assert moods(figures) == expected
     assert figures.why == evaluate(rollout(), evidence, Residency(), NOW_UNIX_S).reason
 
 
-def test_what_was_not_measured_is_none_and_what_was_is_compared() -> None:
+def test_unmeasured_figures_are_none_and_measured_ones_are_compared() -> None:
     evidence = TrialEvidence(group(60, 0, 800.0), group(0, 0, 0.0), NOW_UNIX_S)
     rows = {row.name: row for row in figures_of(rollout(), evidence, NOW_UNIX_S).rows}
     assert (rows["failed"].control, rows["failed"].candidate) == (None, 0.0)
@@ -40,7 +40,7 @@ def test_what_was_not_measured_is_none_and_what_was_is_compared() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"state": "loading", "loaded": False}, {"state": "rolled_back"}])
-def test_what_serves_nobody_is_judged_by_nothing(changes: dict[str, object]) -> None:
+def test_inactive_rollout_reports_no_conditions(changes: dict[str, object]) -> None:
     it = rollout(reason="the reason", **changes)
     figures = figures_of(it, TrialEvidence(), NOW_UNIX_S)
     assert (figures.conditions, figures.why) == ((), "the reason")

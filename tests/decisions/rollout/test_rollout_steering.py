@@ -1,4 +1,4 @@
-"""What gateways see of a channel: declared, rolled out, halted, withdrawn; and never what no row says."""
+"""Channels as gateways see them: declared, rolled out, halted or withdrawn, and never a split without a row."""
 
 import msgspec
 import pytest
@@ -51,7 +51,7 @@ def rows(*of: Rollout) -> Rows:
 def steered(
     previous: ModelEntry | None, wanted: ModelEntry | None, known: Rows, *, declared: dict[str, str] | None = None
 ) -> Steered:
-    """`declared` is what git says, where that is more than what could be compiled."""
+    """Steer; `declared` is the state in git if it names more than could be compiled."""
     git = {} if wanted is None and declared is None else {BOT: declared or dict(wanted.channels if wanted else {})}
     made = steer(
         snapshot(previous) if previous is not None else None,
@@ -59,7 +59,7 @@ def steered(
         {ModelId(name): channels for name, channels in git.items()},
         known,
     )
-    snapshots.decode(snapshots.encode(made.snapshot))  # what is published is sound
+    snapshots.decode(snapshots.encode(made.snapshot))  # a published snapshot is valid
     return made
 
 
@@ -84,7 +84,7 @@ def test_a_channel_that_moves_by_stages_waits_for_its_row() -> None:
     assert made.held == ("acme/bot:stable stays v1 until the registry has the rollout to v2",)
 
 
-def test_while_it_loads_the_new_version_comes_in_and_nobody_is_sent_to_it() -> None:
+def test_loading_version_is_published_without_traffic() -> None:
     made = steered(OLD, NEW, rows(rollout()))
     assert only(made).channels == {"stable": "v1", INCOMING: "v2"}
     assert (only(made).splits, made.commands, made.held) == ((), (), ())
@@ -100,7 +100,7 @@ def test_a_running_stage_splits_its_share(passed: int, percent: int) -> None:
     assert (split.candidate, split.sticky, entry.channels) == ("v2", "session", {"stable": "v1"})
 
 
-def test_a_pause_keeps_the_split_and_before_that_only_the_version_which_asks_for_no_place() -> None:
+def test_pause_keeps_the_split_or_the_version_without_a_slot() -> None:
     (split,) = only(steered(OLD, NEW, rows(rollout(VersionLoaded(), StagePassed(), Paused(ME))))).splits
     assert split.percent == 10
     entry = only(steered(OLD, model("v2", stable="v2"), rows(rollout(Paused(ME)))))
@@ -109,29 +109,29 @@ def test_a_pause_keeps_the_split_and_before_that_only_the_version_which_asks_for
 
 
 @pytest.mark.parametrize("previous", [None, OLD, NEW])
-def test_what_is_completed_is_what_is_declared(previous: ModelEntry | None) -> None:
+def test_completed_rollout_publishes_the_declaration(previous: ModelEntry | None) -> None:
     made = steered(previous, NEW, rows(rollout(VersionLoaded(), Promoted(ME))))
     assert (only(made), made.commands, made.rollouts) == (NEW, (), ())
 
 
 @pytest.mark.parametrize("end", [(VersionLoaded(), Breached("bad")), (LoadFailed("wrong rank"),)])
 @pytest.mark.parametrize("previous", [None, OLD])
-def test_what_was_taken_back_stays_back(previous: ModelEntry | None, end: tuple[AnyEvent, ...]) -> None:
-    """Reconcile after reconcile, until the target changes or somebody resumes it."""
+def test_rolled_back_channel_stays_back(previous: ModelEntry | None, end: tuple[AnyEvent, ...]) -> None:
+    """The channel stays back in every reconcile until the target changes or an operator resumes it."""
     row = rollout(*end)
     made = steered(previous, NEW, rows(row))
     assert (only(made).channels, only(made).splits, made.commands) == ({"stable": "v1"}, (), ())
     assert [shown.state for shown in made.rollouts] == ["rolled_back"]
 
 
-def test_somebody_resumes_what_was_taken_back() -> None:
+def test_resumed_rollback_loads_and_splits_again() -> None:
     again = transition(rollout(VersionLoaded(), Breached("bad")), Resumed(ME), 9.0)
     assert only(steered(OLD, NEW, rows(again))).channels == {"stable": "v1", INCOMING: "v2"}
     (split,) = only(steered(OLD, NEW, rows(transition(again, VersionLoaded(), 10.0)))).splits
     assert split.stage == 100
 
 
-def test_another_target_after_a_halt_is_another_rollout() -> None:
+def test_new_target_after_a_halt_is_a_new_rollout() -> None:
     back = rollout(VersionLoaded(), Breached("bad"))
     made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(back))
     following = spec("v1", "v3", previous=back.id)
@@ -139,7 +139,7 @@ def test_another_target_after_a_halt_is_another_rollout() -> None:
     assert only(made).channels["stable"] == "v1"
 
 
-def test_who_takes_back_what_was_halted_and_declares_it_again_begins_anew() -> None:
+def test_halted_target_withdrawn_and_declared_again_is_a_new_rollout() -> None:
     back = rollout(VersionLoaded(), Breached("bad"))
     made = steered(OLD, OLD, rows(back))
     assert made.commands == (PostEvent(back.id, back.lock_version, Superseded("")),)
@@ -148,7 +148,7 @@ def test_who_takes_back_what_was_halted_and_declares_it_again_begins_anew() -> N
     assert again.commands == (Create(spec(previous=back.id)),)
 
 
-def test_the_same_target_declared_again_after_a_halt_and_another_version_is_another_rollout() -> None:
+def test_halted_target_declared_again_after_another_version_is_a_new_rollout() -> None:
     back = rollout(VersionLoaded(), Breached("bad"))
     third = model("v1", "v2", "v3", stable="v3")
     made = steered(third, model("v1", "v2", "v3", stable="v2"), rows(back))
@@ -158,7 +158,7 @@ def test_the_same_target_declared_again_after_a_halt_and_another_version_is_anot
 @pytest.mark.parametrize(
     "before", [(), (VersionLoaded(),), (VersionLoaded(), StagePassed()), (VersionLoaded(), Paused(ME))]
 )
-def test_whoever_takes_back_the_declaration_withdraws_the_rollout(before: tuple[AnyEvent, ...]) -> None:
+def test_reverted_declaration_withdraws_the_rollout(before: tuple[AnyEvent, ...]) -> None:
     row = rollout(*before)
     made = steered(OLD, OLD, rows(row))
     withdrawn = Withdrawn("models.yaml points stable at v1 again")
@@ -166,7 +166,7 @@ def test_whoever_takes_back_the_declaration_withdraws_the_rollout(before: tuple[
     assert only(made) == OLD, "no split from here on, whether the registry answers or not"
 
 
-def test_another_target_while_it_runs_supersedes_the_rollout() -> None:
+def test_new_target_supersedes_a_running_rollout() -> None:
     row = rollout(VersionLoaded(), StagePassed())
     made = steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(row))
     following = spec("v1", "v3", previous=row.id)
@@ -176,14 +176,14 @@ def test_another_target_while_it_runs_supersedes_the_rollout() -> None:
     assert steered(OLD, model("v1", "v2", "v3", stable="v3"), rows(after)).commands == (Create(following),)
 
 
-def test_a_policy_that_is_at_once_by_now_ends_the_rollout_for_another_target() -> None:
+def test_new_target_with_a_one_stage_policy_ends_the_rollout() -> None:
     row = rollout(VersionLoaded())
     made = steered(OLD, model("v1", "v2", "v3", rollout="at-once", stable="v3"), rows(row))
     assert made.commands == (PostEvent(row.id, row.lock_version, Superseded("")),)
     assert only(made).channels == {"stable": "v3"}
 
 
-def test_a_policy_of_one_stage_makes_no_row() -> None:
+def test_one_stage_policy_creates_no_row() -> None:
     made = steered(OLD, model("v1", "v2", rollout="at-once", stable="v2"), NONE)
     assert (made.commands, only(made).channels) == ((), {"stable": "v2"})
 
@@ -195,7 +195,7 @@ def test_a_model_that_names_no_policy_has_the_built_in_stages() -> None:
 
 
 @pytest.mark.parametrize("before", [(), (VersionLoaded(), StagePassed())])
-def test_the_old_version_stays_while_it_serves_although_nobody_declares_it(before: tuple[AnyEvent, ...]) -> None:
+def test_old_version_stays_while_it_serves_although_it_is_undeclared(before: tuple[AnyEvent, ...]) -> None:
     entry = only(steered(OLD, model("v2", stable="v2"), rows(rollout(*before))))
     assert [one.name for one in entry.versions] == ["v1", "v2"]
     assert entry.channels["stable"] == "v1"
@@ -205,7 +205,7 @@ def test_the_old_version_stays_while_it_serves_although_nobody_declares_it(befor
     assert [one.name for one in only(steered(OLD, model("v2", stable="v2"), rows(done))).versions] == ["v2"]
 
 
-def test_a_model_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
+def test_undeclared_model_withdraws_its_rollout() -> None:
     row = rollout(VersionLoaded())
     made = steered(OLD, None, rows(row))
     assert made.commands == (
@@ -216,7 +216,7 @@ def test_a_model_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
     assert steered(OLD, None, rows(rollout(VersionLoaded(), Promoted(ME)))).commands == ()
 
 
-def test_a_channel_that_nobody_declares_any_more_withdraws_its_rollout() -> None:
+def test_undeclared_channel_withdraws_its_rollout() -> None:
     row = rollout(VersionLoaded())
     made = steered(OLD, model("v1", "v2", next="v2"), rows(row))
     assert [command.rollout for command in made.commands if isinstance(command, PostEvent)] == [row.id]
@@ -224,14 +224,14 @@ def test_a_channel_that_nobody_declares_any_more_withdraws_its_rollout() -> None
 
 
 @pytest.mark.parametrize("known", [NONE, UNKNOWN, rows(rollout(VersionLoaded()))], ids=["no-row", "unknown", "running"])
-def test_an_artifact_that_is_only_missing_moves_nothing(known: Rows) -> None:
-    """v2 is declared, and its artifact is not there: the compiler leaves out both."""
+def test_missing_artifact_moves_no_channel(known: Rows) -> None:
+    """v2 is declared and its artifact is missing: the compiler leaves out both."""
     made = steered(OLD, model("v1"), known, declared={"stable": "v2"})
     assert only(made).channels["stable"] == "v1"
     assert made.commands == ()
 
 
-def test_where_rows_are_not_known_nothing_that_has_stages_moves() -> None:
+def test_unknown_rows_move_no_staged_channel() -> None:
     made = steered(OLD, NEW, UNKNOWN)
     assert (only(made).channels, made.commands) == ({"stable": "v1"}, ())
     assert made.held == ("acme/bot:stable stays v1: the registry has not reported its rollouts",)
@@ -247,7 +247,7 @@ def test_a_model_that_moves_to_another_pool_leaves_its_rollout() -> None:
     assert only(made).channels == {"stable": "v2"}
 
 
-def test_a_name_that_means_another_artifact_now_is_followed_at_once() -> None:
+def test_version_name_with_a_new_artifact_applies_at_once() -> None:
     again = model(version("v1", "other"), stable="v1")
     assert only(steered(OLD, again, NONE)) == again
     row = rollout(VersionLoaded())
@@ -262,14 +262,14 @@ def test_the_same_artifact_under_another_name_is_no_rollout() -> None:
     assert only(steered(OLD, renamed, NONE)).channels == {"stable": "v1-again"}
 
 
-def test_a_flip_without_a_row_since_then_counts_as_where_the_channel_is() -> None:
+def test_channel_moved_without_a_row_counts_as_the_current_version() -> None:
     done = rollout(VersionLoaded(), Promoted(ME))
     third = model("v1", "v2", "v3", stable="v3")
     made = steered(third, model("v1", "v2", "v3", stable="v2"), rows(done))
     assert made.commands == (Create(spec("v3", "v2", previous=done.id)),)
 
 
-def test_an_old_rollout_that_is_resumed_after_others_goes_from_where_the_channel_is() -> None:
+def test_old_resumed_rollout_does_not_move_the_channel() -> None:
     again = transition(rollout(VersionLoaded(), Breached("bad")), Resumed(ME), 9.0)
     third = model("v1", "v2", "v3", stable="v3")
     made = steered(third, third, rows(again))
@@ -290,7 +290,7 @@ def api(previous: ModelEntry | None, wanted: ModelEntry, known: Rows) -> Steered
     return steer(snapshot(previous) if previous is not None else None, snapshot(undeclared), {}, known)
 
 
-def test_a_model_of_the_api_follows_its_rows_and_is_told_nothing() -> None:
+def test_api_model_follows_its_rows_without_commands() -> None:
     row = rollout(VersionLoaded(), StagePassed(), origin="api")
     made = api(OLD, OLD, rows(row))
     assert made.commands == ()
@@ -298,7 +298,7 @@ def test_a_model_of_the_api_follows_its_rows_and_is_told_nothing() -> None:
     assert (split.percent, split.candidate) == (10, "v2")
 
 
-def test_a_models_pointer_of_the_api_is_its_channel_where_no_rollout_is_under_way() -> None:
+def test_api_model_without_rollout_uses_its_own_channel() -> None:
     assert only(api(OLD, NEW, rows(rollout(VersionLoaded(), Promoted(ME), origin="api")))).channels == {"stable": "v2"}
     assert only(api(OLD, OLD, rows(rollout(VersionLoaded(), Breached("bad"), origin="api")))).channels == {
         "stable": "v1"
@@ -306,7 +306,7 @@ def test_a_models_pointer_of_the_api_is_its_channel_where_no_rollout_is_under_wa
     assert only(api(OLD, NEW, NONE)).channels == {"stable": "v2"}
 
 
-def test_a_base_goes_by_stages_as_an_adapter_does() -> None:
+def test_base_rolls_out_in_stages_like_an_adapter() -> None:
     id_ = ModelId(POOL)
     versions = tuple(msgspec.structs.replace(version(name), engine_name=EngineName(POOL)) for name in ("v1", "v2"))
     base = ModelEntry(id_, POOL, "base", versions, {"stable": "v2"}, "models.yaml", "careful")
@@ -316,7 +316,7 @@ def test_a_base_goes_by_stages_as_an_adapter_does() -> None:
     assert isinstance(created, Create) and (created.spec.from_version, created.spec.to_version) == ("v1", "v2")
     assert only(made).channels == {"stable": "v1"}
     row = transition(new_rollout(created.spec, 0.0), VersionLoaded(), 1.0)
-    fresh = msgspec.structs.replace(base, versions=versions[1:])  # git forgets the old one
+    fresh = msgspec.structs.replace(base, versions=versions[1:])  # git no longer names the old version
     running = steer(snapshot(old), snapshot(fresh), {id_: {"stable": "v2"}}, rows(row))
     assert [(each.name, each.engine_name) for each in only(running).versions] == [("v1", POOL), ("v2", POOL)]
     assert [(split.candidate, split.percent) for split in only(running).splits] == [("v2", row.percent)]
@@ -332,7 +332,7 @@ histories = st.lists(
 
 
 @given(was=st.none() | names, target=names, history=histories, start=names, end=names)
-def test_no_split_that_no_row_says_and_no_channel_that_points_nowhere(
+def test_splits_match_rows_and_channels_point_at_versions(
     was: str | None, target: str, history: list[AnyEvent], start: str, end: str
 ) -> None:
     row = rollout(start=start, end=end)
@@ -358,11 +358,11 @@ def test_no_split_that_no_row_says_and_no_channel_that_points_nowhere(
         assert entry.channels["stable"] == was, "nothing flips without a row"
 
 
-# -- what is published already, with the rows' new states --------------------------------------------------------------
+# -- published snapshots with new states of the rows ------------------------------------------------------------------
 
 
 def published(row: Rollout) -> Snapshot:
-    """What went out for v1 -> v2 when the row was like this; with a model beside it that nobody rolls out."""
+    """Return the snapshot published for v1 -> v2 with this row, and with a model beside it that has no rollout."""
     made = steered(OLD, NEW, rows(row)).snapshot
     other = msgspec.structs.replace(OLD, id=ModelId("acme/other"))
     return msgspec.structs.replace(made, models=(*made.models, other))
@@ -378,7 +378,7 @@ def moved(before: Rollout, *after: Rollout) -> ModelEntry:
 
 @pytest.mark.parametrize("event", [Breached("x"), RolledBack(ME), Withdrawn("x"), Superseded()])
 @pytest.mark.parametrize("passed", [0, 1, 2])
-def test_what_is_taken_back_is_without_anything_declared(event: AnyEvent, passed: int) -> None:
+def test_rollback_applies_to_the_published_snapshot(event: AnyEvent, passed: int) -> None:
     row = rollout(VersionLoaded(), *[StagePassed()] * passed)
     assert published(row).models[0].splits
     entry = moved(row, transition(row, event, 9.0))
@@ -386,7 +386,7 @@ def test_what_is_taken_back_is_without_anything_declared(event: AnyEvent, passed
     assert {one.name for one in entry.versions} == {"v1", "v2"}
 
 
-def test_its_share_and_its_end_follow_the_row() -> None:
+def test_published_split_follows_the_row() -> None:
     row = rollout(VersionLoaded())
     (split,) = moved(row, transition(row, StagePassed(), 9.0)).splits
     assert (split.percent, split.stage) == (10, 1)
@@ -400,13 +400,13 @@ def test_its_share_and_its_end_follow_the_row() -> None:
 @pytest.mark.parametrize(
     "events", [(), (VersionLoaded(),), (VersionLoaded(), StagePassed()), (VersionLoaded(), Breached("x"))]
 )
-def test_rows_that_did_not_move_change_nothing(events: tuple[AnyEvent, ...]) -> None:
+def test_unchanged_rows_change_nothing(events: tuple[AnyEvent, ...]) -> None:
     row = rollout(*events)
     assert moved(row, row) == published(row).models[0]
     assert moved(row) == published(row).models[0], "a channel without a row is the declaration's"
 
 
-def test_a_channel_that_was_flipped_since_stays() -> None:
+def test_channel_moved_since_stays() -> None:
     for state in (
         rollout(VersionLoaded(), Promoted(ME)),
         rollout(VersionLoaded()),
@@ -430,16 +430,16 @@ def of_base(stable: str) -> ModelEntry:
 
 
 @pytest.mark.parametrize(("bases", "stands"), [(None, "v1"), ({POOL}, "v1"), (set(), "v2"), ({"other"}, "v2")])
-def test_only_bases_whose_versions_have_replicas_go_by_stages(bases: set[ModelId] | None, stands: str) -> None:
-    """The others' channels move as a whole; a target may have some of both."""
+def test_only_bases_with_replicas_per_version_roll_out_in_stages(bases: set[ModelId] | None, stands: str) -> None:
+    """Channels of other bases move as a whole; one target may have both kinds."""
     declared = {ModelId(POOL): {"stable": "v2"}}
     made = steer(snapshot(of_base("v1")), snapshot(of_base("v2")), declared, NONE, bases=bases)
     assert only(made).channels == {"stable": stands}
     assert bool(made.commands) == (stands == "v1")
 
 
-def test_a_base_that_is_on_its_way_stays_there_whatever_became_of_its_service() -> None:
-    """Else its rollout would be under way for ever, of a channel that has left it."""
+def test_running_base_rollout_continues_without_its_service() -> None:
+    """Otherwise its rollout would run for ever on a channel that has left it."""
     row = rollout(VersionLoaded(), model=POOL)
     declared = {ModelId(POOL): {"stable": "v2"}}
     made = steer(snapshot(of_base("v1")), snapshot(of_base("v2")), declared, rows(row), bases=())

@@ -1,4 +1,6 @@
-"""Tests that may be looked at after every request: seldom wrong, however often one looks, and not blind."""
+"""Sequential tests that may be evaluated after every request: rarely wrong at any number of evaluations, and
+sensitive.
+"""
 
 import random
 from math import exp, inf, log
@@ -27,8 +29,10 @@ def test_worked_example_of_a_bound() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.01, 0.02, 0.5, 0.99])
-def test_under_the_hypothesis_it_never_grows_on_average(limit: float) -> None:
-    """E[weight after one more request] = weight, where exactly `limit` of all do it: what makes Ville's bound hold."""
+def test_weight_does_not_grow_on_average_under_the_hypothesis(limit: float) -> None:
+    """If exactly `limit` of the requests are events, E[weight after one more request] = weight. Ville's bound follows
+    from it.
+    """
     for trials, events in ((0, 0), (10, 1), (300, 7)):
         now = exp(log_weight(events, trials, limit))
         done = exp(log_weight(events + 1, trials + 1, limit))
@@ -56,9 +60,10 @@ def test_bounds_enclose_what_was_seen(events: int, others: int) -> None:
     assert 0.0 <= low <= (events / trials if trials else 0.5) <= high <= 1.0
 
 
-def test_looking_after_every_request_is_seldom_wrong() -> None:
-    """2,000 versions that fail at exactly the limit, each looked at 1,000 times. alpha = 5 %: at most 100 expected; a
-    fixed test at each look would be wrong for most."""
+def test_evaluation_after_every_request_is_rarely_wrong() -> None:
+    """2,000 versions that fail at exactly the limit, each evaluated at 1,000 points. alpha = 5 %: at most 100 expected;
+    a fixed test at each point would be wrong for most.
+    """
     rng, alpha, wrong = random.Random(7), 0.05, 0
     for _ in range(2000):
         events = 0
@@ -72,8 +77,8 @@ def test_looking_after_every_request_is_seldom_wrong() -> None:
 
 
 @pytest.mark.parametrize(("true_ratio", "within"), [(0.05, 1500), (0.10, 300), (0.5, 40), (1.0, 5)])
-def test_what_is_worse_is_found(true_ratio: float, within: int) -> None:
-    """Requests until nine of ten bad versions are found, against 2 % with alpha = 1/600."""
+def test_worse_version_is_found(true_ratio: float, within: int) -> None:
+    """Count requests until nine of ten bad versions are found, against 2 % with alpha = 1/600."""
     found = []
     for seed in range(50):
         rng, events = random.Random(seed), 0
@@ -92,7 +97,7 @@ def filled(rng: random.Random, count: int) -> QuantileSketch:
     return sketch
 
 
-def test_bounds_of_a_quantile_hold_at_every_look() -> None:
+def test_quantile_bounds_hold_at_every_evaluation() -> None:
     """The 99th percentile of a log-normal around 100 ms is 100 x exp(0.5 x 2.326) = 320 ms."""
     wrong = 0
     for seed in range(200):
@@ -112,7 +117,7 @@ def test_a_quantile_of_few_values_has_no_bound() -> None:
     assert quantile_above_ms(QuantileSketch(), 0.5, 0.01) is None
 
 
-def test_bounds_close_in() -> None:
+def test_quantile_bounds_tighten() -> None:
     sketch = filled(random.Random(1), 20_000)
     high, low = quantile_below_ms(sketch, 0.99, 1 / 1200), quantile_above_ms(sketch, 0.99, 1 / 1200)
     assert high is not None

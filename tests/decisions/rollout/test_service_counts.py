@@ -1,4 +1,4 @@
-"""Replicas of a pool's services while versions of its base follow one another: the table, and the laws."""
+"""Replica counts of a pool's services while a base changes its version: the table and the invariants."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ SECOND = "base-v2-1a2b3c"
 
 
 def two(own: str, second: str, own_version: str = "v1") -> dict[str, ServiceReplicas]:
-    """As asked/ready."""
+    """Return two services, each given as asked/ready."""
     (asked, ready), (others, others_ready) = (map(int, text.split("/")) for text in (own, second))
     return {
         OWN: ServiceReplicas(own_version, asked, ready),
@@ -34,23 +34,23 @@ def moving(count: int) -> VersionShares:
 AT_V1, AT_V2 = VersionShares("v1", {}), VersionShares("v2", {})
 
 TABLE = [
-    # what is wanted, N, S, own, second -> own, second
+    # shares, total, surge, own, second -> own, second
     (moving(1), 4, 1, "4/4", "0/0", 4, 1),
     (moving(1), 4, 1, "4/4", "1/0", 4, 1),
     (moving(2), 4, 1, "4/4", "1/1", 3, 2),
-    (moving(4), 4, 1, "3/3", "2/1", 3, 2),  # four are to be ready, and are: nothing goes before the next one is
+    (moving(4), 4, 1, "3/3", "2/1", 3, 2),  # four must be ready and are: none ends before the next one is ready
     (moving(4), 4, 1, "3/3", "2/2", 2, 3),
     (moving(4), 4, 1, "1/1", "4/4", 1, 4),
-    (AT_V1, 4, 1, "3/3", "2/2", 4, 0),  # taken back
-    (AT_V2, 4, 1, "1/1", "4/4", 0, 4),  # through
+    (AT_V1, 4, 1, "3/3", "2/2", 4, 0),  # rolled back
+    (AT_V2, 4, 1, "1/1", "4/4", 0, 4),  # completed
     (moving(1), 4, 0, "4/4", "0/0", 3, 1),  # without a surge one is drained first
     (moving(3), 4, 0, "3/3", "1/0", 3, 1),
     (moving(3), 4, 0, "3/3", "1/1", 2, 2),
     (moving(0), 1, 0, "1/1", "0/0", 1, 0),  # one replica, and no place for a second version
     (moving(1), 1, 1, "1/1", "0/0", 1, 1),
-    (moving(0), 4, 1, "4/4", "0/0", 4, 0),  # paused before it was loaded: nobody has use for one more
+    (moving(0), 4, 1, "4/4", "0/0", 4, 0),  # paused before it was loaded: no further replica is needed
     (moving(1), 6, 1, "4/4", "1/1", 6, 1),  # the autoscaler wants two more
-    (moving(1), 2, 1, "4/4", "1/1", 2, 1),  # and four fewer: what is ready may go at once
+    (moving(1), 2, 1, "4/4", "1/1", 2, 1),  # and four fewer: ready ones may end at once
     (moving(1), 2, 1, "4/1", "1/1", 2, 1),
     (moving(0), 0, 1, "0/0", "0/0", 0, 0),  # a pool that sleeps gets no replica for a rollout
 ]
@@ -64,7 +64,7 @@ def test_table(
 
 
 def walk(total: int, surge: int, shares: VersionShares, own: str, second: str, own_version: str) -> list[str]:
-    """The steps until nothing changes, where all that is asked for is ready before the next one."""
+    """Return the steps until nothing changes, if all requested replicas become ready before each next step."""
     services, seen = two(own, second, own_version), list[str]()
     while True:
         counts = next_counts(total, surge, shares, services)
@@ -83,28 +83,28 @@ def test_worked_example_of_four_replicas() -> None:
     assert back == ["1 4", "2 3", "3 2", "4 1", "4 0"], "what goes and what comes are one step"
 
 
-def test_without_a_surge_replicas_go_back_one_by_one() -> None:
+def test_without_a_surge_replicas_move_back_one_by_one() -> None:
     assert walk(2, 0, AT_V2, "0/0", "2/2", "v2") == ["1 1", "2 0"]
 
 
-def test_the_old_version_stays_as_long_as_nothing_of_the_new_one_is_ready() -> None:
-    """A registry that has lost its rows points the channel at v2 at once: v1 is what there is."""
+def test_old_version_stays_until_the_new_one_is_ready() -> None:
+    """A registry that lost its rows points the channel at v2 at once, while only v1 is there."""
     assert next_counts(4, 1, AT_V2, two("4/4", "0/0")) == {OWN: 4, SECOND: 1}
     assert next_counts(4, 1, AT_V2, two("4/4", "1/0")) == {OWN: 4, SECOND: 1}
 
 
-def test_where_whatever_is_ready_answers_the_old_ones_go_as_the_new_ones_come() -> None:
-    """A Model with one version: its requests do not say which weights they mean."""
+def test_old_replicas_end_as_new_ones_start_if_any_version_may_answer() -> None:
+    """A Model with one version: its requests name no weights."""
     assert next_counts(4, 1, AT_V2, two("4/4", "1/1"), by_version=False) == {OWN: 3, SECOND: 2}
 
 
-def test_replicas_go_back_only_while_nothing_else_moves() -> None:
+def test_replicas_move_back_only_while_no_rollout_runs() -> None:
     services = {**two("1/1", "3/3", "v2"), "base-v3-4d5e6f": ServiceReplicas("v3")}
     shares = VersionShares("v2", {"v3": 1}, is_moving=True)
     assert service_targets(4, 1, shares, services) == {OWN: 1, SECOND: 3, "base-v3-4d5e6f": 1}
 
 
-def test_two_versions_that_come_share_what_room_there_is() -> None:
+def test_two_new_versions_share_the_surge() -> None:
     shares = VersionShares("v1", {"v2": 2, "v3": 2}, is_moving=True)
     services = {**two("4/4", "0/0"), "base-v3-4d5e6f": ServiceReplicas("v3")}
     assert next_counts(4, 1, shares, services) == {OWN: 4, SECOND: 1, "base-v3-4d5e6f": 0}
@@ -119,16 +119,14 @@ def test_a_service_with_other_weights_is_left_alone() -> None:
     ("shares", "own", "second", "own_version", "settled"),
     [
         (AT_V1, "4/4", "0/0", "v1", True),
-        (AT_V1, "4/2", "0/0", "v1", True),  # that pods are away is nothing that moves
+        (AT_V1, "4/2", "0/0", "v1", True),  # missing pods are no change
         (AT_V1, "3/3", "1/1", "v1", False),
         (AT_V2, "0/0", "4/4", "v1", False),  # the own service has the old weights
         (AT_V2, "4/4", "0/0", "v2", False),  # the second one is still there
         (moving(1), "4/4", "0/0", "v1", False),
     ],
 )
-def test_when_all_is_as_without_a_rollout(
-    shares: VersionShares, own: str, second: str, own_version: str, settled: bool
-) -> None:
+def test_is_settled(shares: VersionShares, own: str, second: str, own_version: str, settled: bool) -> None:
     assert is_settled(4, shares, two(own, second, own_version)) is settled
 
 
@@ -159,7 +157,7 @@ def one(versions: st.SearchStrategy[str]) -> st.SearchStrategy[ServiceReplicas]:
 
 
 @given(situations())
-def test_never_more_are_asked_for_than_may_be_there(
+def test_requested_replicas_never_exceed_total_and_surge(
     situation: tuple[int, int, VersionShares, dict[str, ServiceReplicas], bool],
 ) -> None:
     total, surge, shares, services, by_version = situation
@@ -170,10 +168,10 @@ def test_never_more_are_asked_for_than_may_be_there(
 
 
 @given(situations())
-def test_no_step_leaves_fewer_ready_than_are_wanted(
+def test_no_step_leaves_fewer_ready_replicas_than_wanted(
     situation: tuple[int, int, VersionShares, dict[str, ServiceReplicas], bool],
 ) -> None:
-    """Of those that bear something; what bears nothing is missed by nobody."""
+    """Versions that serve no requests do not count."""
     total, surge, shares, services, by_version = situation
     after = next_counts(total, surge, shares, services, by_version=by_version)
     main_is_ready = any(each.version == shares.main and each.ready_of_asked for each in services.values())
@@ -185,10 +183,10 @@ def test_no_step_leaves_fewer_ready_than_are_wanted(
 
 
 @given(situations())
-def test_every_plan_is_through_after_finitely_many_steps(
+def test_every_plan_finishes(
     situation: tuple[int, int, VersionShares, dict[str, ServiceReplicas], bool],
 ) -> None:
-    """Where all that is asked for comes to be ready."""
+    """All requested replicas become ready."""
     total, surge, shares, services, by_version = situation
     for _ in range(80):
         after = next_counts(total, surge, shares, services, by_version=by_version)

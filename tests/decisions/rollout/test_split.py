@@ -1,4 +1,4 @@
-"""Which group a request belongs to: the same everywhere, and never back but by a rollback."""
+"""Assignment of requests to rollout groups: the same in every gateway, and reversed only by a rollback."""
 
 from dataclasses import replace
 
@@ -35,20 +35,20 @@ def test_worked_example_of_the_prologue() -> None:
 
 
 @given(percents, percents, names)
-def test_a_larger_share_never_takes_a_session_back(one: int, other: int, session: str) -> None:
+def test_larger_share_never_moves_a_session_back(one: int, other: int, session: str) -> None:
     small, large = sorted((one, other))
     if choose(replace(TEN, percent=small), ACME, session, "r", None).group == "candidate":
         assert choose(replace(TEN, percent=large), ACME, session, "r", None).group == "candidate"
 
 
 @given(percents, names, names)
-def test_a_session_is_placed_whatever_its_requests_are_called(percent: int, session: str, request_id: str) -> None:
+def test_group_of_a_session_ignores_request_ids(percent: int, session: str, request_id: str) -> None:
     split = replace(TEN, percent=percent)
     assert choose(split, ACME, session, request_id, None) == choose(split, ACME, session, "another", None)
 
 
 @pytest.mark.parametrize("percent", [1, 10, 50, 99])
-def test_the_share_is_what_it_says(percent: int) -> None:
+def test_share_of_requests_matches_the_percent(percent: int) -> None:
     split = replace(TEN, percent=percent)
     chosen = sum(choose(split, ACME, None, f"request-{n}", None).group == "candidate" for n in range(20_000))
     assert chosen / 20_000 == pytest.approx(percent / 100, abs=0.015)
@@ -69,7 +69,7 @@ def test_a_tenant_is_placed_as_a_whole() -> None:
     assert groups == {"candidate", "control"}
 
 
-def test_a_session_stays_where_its_tenant_moves() -> None:
+def test_pinned_session_stays_when_its_tenant_moves() -> None:
     whole = replace(TEN, sticky="tenant", percent=1)
     assert choose(whole, ACME, "s", "r", None) == Choice("control", pin=True)
     assert choose(whole, ACME, None, "r", None) == Choice("control", pin=False)
@@ -77,16 +77,16 @@ def test_a_session_stays_where_its_tenant_moves() -> None:
     assert choose(replace(whole, percent=99), ACME, "new", "r", None).group == "candidate"
 
 
-def test_nobody_is_always_among_the_first() -> None:
+def test_early_sessions_differ_between_rollouts() -> None:
     placed = {bucket_of(RolloutId(f"ro-0000000{n}"), ACME, "chat-0") < 5000 for n in range(10)}
     assert placed == {True, False}
     assert len({bucket_of(ROLLOUT, TenantId(t), "s") for t in ("a", "b", "c")}) == 3
 
 
 @given(st.text(max_size=200))
-def test_any_session_has_a_place(session: str) -> None:
+def test_any_session_has_a_bucket(session: str) -> None:
     assert 0 <= bucket_of(ROLLOUT, ACME, session) < 10_000
 
 
-def test_halves_of_a_surrogate_have_a_place_too() -> None:
+def test_lone_surrogate_has_a_bucket() -> None:
     assert 0 <= bucket_of(ROLLOUT, ACME, "\ud800") < 10_000

@@ -1,4 +1,4 @@
-"""A second copy of a hot adapter is wanted where it would have answered sooner, its load included."""
+"""A second copy of a hot adapter is wanted if it would have answered sooner, its load included."""
 
 import msgspec
 import pytest
@@ -44,11 +44,11 @@ def test_a_holder_that_answers_soon_needs_no_help() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"peer_port": 0}, {"adapter_room": 0}, {"running": 40, "service_ms": 900.0}])
-def test_only_where_it_can_be_loaded_and_would_help(changes: dict[str, object]) -> None:
+def test_copy_needs_a_replica_that_can_load_it_and_helps(changes: dict[str, object]) -> None:
     assert wanted(holder(), loader("a", on_disk=True, **changes)) is None
 
 
-def test_a_copy_that_takes_the_headroom_must_be_worth_an_eviction() -> None:
+def test_second_copy_without_free_slot_costs_an_eviction() -> None:
     others = frozenset(EngineName(f"acme/other@sha256:{number:016x}") for number in range(14))
     full = loader("a", on_disk=True, adapters=others, adapter_room=2)
     assert wanted(holder(), full) is None
@@ -57,11 +57,11 @@ def test_a_copy_that_takes_the_headroom_must_be_worth_an_eviction() -> None:
     assert wanted(holder(), loader("a", on_disk=True, adapters=others, adapter_room=3)) == "a"
 
 
-def test_who_is_out_is_not_asked() -> None:
+def test_excluded_replica_gets_no_copy() -> None:
     assert wanted(holder(), loader("a", on_disk=True), excluded=("a",)) is None
 
 
-def test_gateways_agree_on_where() -> None:
+def test_gateways_choose_the_same_replica_for_a_copy() -> None:
     views = [holder(), *(loader(f"r{n}", on_disk=True) for n in range(6))]
     found = {
         route(msgspec.structs.replace(REQUEST, tie_key=str(n)), PoolIndex(views), POLICY, BUSY).load_elsewhere  # type: ignore[union-attr]
@@ -71,8 +71,8 @@ def test_gateways_agree_on_where() -> None:
 
 
 @pytest.mark.parametrize("size", [6, 100])
-def test_gateways_with_loads_of_their_own_want_the_same_copy(size: int) -> None:
-    """Each has sent something else to those that could load it; the requests that find out are others', too."""
+def test_gateways_with_different_loads_choose_the_same_replica(size: int) -> None:
+    """Gateways differ in what they sent to the possible loaders; the requests that want a copy differ too."""
     views = [holder(), *(loader(f"r{n:03d}", on_disk=True) for n in range(size))]
     found = set()
     for gateway in range(40):
@@ -83,6 +83,6 @@ def test_gateways_with_loads_of_their_own_want_the_same_copy(size: int) -> None:
     assert len(found) == 1 and None not in found
 
 
-def test_in_a_large_pool_a_few_are_looked_at() -> None:
+def test_large_pool_still_finds_a_replica_for_a_copy() -> None:
     views = [holder(), *(loader(f"r{n:03d}", on_disk=True) for n in range(100))]
     assert wanted(*views) in {view.id for view in views[1:]}

@@ -1,4 +1,4 @@
-"""How sure a small model was, in nats."""
+"""Uncertainty of a small model's answer, in nats."""
 
 from math import log
 
@@ -17,22 +17,22 @@ def test_worked_example_of_the_prologue() -> None:
     assert cascade.token_entropy([log(0.5), log(0.25)]) == pytest.approx(1.0397, abs=1e-4)
 
 
-def test_one_way_to_go_on_is_no_doubt() -> None:
+def test_single_option_has_zero_entropy() -> None:
     assert cascade.token_entropy([0.0]) == 0.0
     assert cascade.token_entropy([0.0, -100.0]) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_equal_ways_are_the_most_doubt() -> None:
+def test_equal_options_have_maximal_entropy() -> None:
     assert cascade.token_entropy([log(0.25)] * 4) == pytest.approx(log(4))
 
 
 @given(st.lists(st.floats(-50, 5), min_size=1, max_size=20))
-def test_entropy_is_never_below_nothing_nor_above_what_the_ways_allow(logprobs: list[float]) -> None:
+def test_entropy_is_between_zero_and_its_maximum(logprobs: list[float]) -> None:
     assert -1e-9 <= cascade.token_entropy(logprobs) <= log(len(logprobs) + 1) + 1e-6
 
 
 @given(st.floats(0.01, 0.99))
-def test_what_is_left_over_counts_as_one_more_way(p: float) -> None:
+def test_remaining_probability_counts_as_one_option(p: float) -> None:
     assert cascade.token_entropy([log(p)]) == pytest.approx(cascade.token_entropy([log(p), log(1 - p)]), abs=1e-6)
 
 
@@ -57,7 +57,7 @@ def test_a_higher_threshold_never_escalates_more(doubts: list[float]) -> None:
     assert rows[-1].escalated == 0
 
 
-def test_thresholds_for_wanted_rates() -> None:
+def test_thresholds_for_target_rates() -> None:
     doubts = [number / 100 for number in range(100)]
     thresholds = cascade.quantile_thresholds(doubts, [0.5, 0.1])
     assert [row.ratio for row in cascade.escalations(doubts, thresholds)] == pytest.approx([0.5, 0.1], abs=0.01)

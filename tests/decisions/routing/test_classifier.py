@@ -1,4 +1,4 @@
-"""Which pool suits a request."""
+"""Classifier: which pool suits a request."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Prefill and decode apart: where it pays, and which pool computes for which."""
+"""Disaggregated prefill: when a split pays, and which prefill pool serves which pool."""
 
 from typing import Any
 
@@ -38,7 +38,9 @@ def test_worked_example_of_the_prologue() -> None:
 
 
 def test_worked_example_of_demand() -> None:
-    """Without the prompts that its queue turns away, a prefill pool seems to have as much work as it can do."""
+    """Demand counts prompts that the prefill queue turns away; otherwise a full prefill pool would look just busy
+    enough.
+    """
     full = predicted(300.0, 800.0)
     assert compare_split(8000, predicted(50.0, 800.0, outstanding=10), full, ENTRY).is_demand
     calm = compare_split(8000, predicted(50.0, 800.0, outstanding=6), full, ENTRY)
@@ -58,13 +60,13 @@ def test_worked_example_of_demand() -> None:
         ("dedicated", False),
     ],
 )
-def test_what_another_replica_would_not_mend_asks_for_none(reason: Any, is_demand: bool) -> None:
+def test_only_capacity_reasons_count_as_demand(reason: Any, is_demand: bool) -> None:
     busy, calm = predicted(50.0, 800.0, outstanding=10), predicted(50.0, 800.0, outstanding=1)
     assert compare_split(8000, busy, NoReplica(reason), ENTRY).is_demand == is_demand
     assert not compare_split(8000, calm, NoReplica(reason), ENTRY).is_demand, "it reads as soon by itself"
 
 
-def test_more_streams_only_ever_speak_for_a_split() -> None:
+def test_more_streams_only_favor_a_split() -> None:
     """A stall counted with the wrong sign would send prompts away from idle replicas."""
     pays = [compare_split(8000, predicted(0.0, 800.0, n), predicted(0.0, 800.0), ENTRY).pays for n in range(40)]
     assert pays == sorted(pays) and not pays[0] and pays[-1]
@@ -75,13 +77,13 @@ def test_a_slow_link_never_pays() -> None:
     assert compare_split(8000, predicted(0.0, 800.0, 20), predicted(0.0, 800.0), slow).why == "slower"
 
 
-def test_what_is_cached_where_it_is_decoded_is_not_moved() -> None:
+def test_tokens_cached_at_the_decoder_are_not_transferred() -> None:
     all_of_it = compare_split(8000, predicted(0.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
     half = compare_split(8000, predicted(0.0, 400.0, 30, cached=4000), predicted(0.0, 800.0), ENTRY)
     assert half.transfer_ms == pytest.approx(all_of_it.transfer_ms / 2)
 
 
-def test_what_waits_at_the_decoding_replica_drains_meanwhile() -> None:
+def test_decode_queue_drains_during_the_prefill() -> None:
     found = compare_split(8000, predicted(5000.0, 800.0, 30), predicted(0.0, 800.0), ENTRY)
     assert found.split_ms == 5000.0 and found.pays
 
@@ -90,20 +92,20 @@ def test_what_waits_at_the_decoding_replica_drains_meanwhile() -> None:
     ("tokens", "cached", "why"),
     [(2047, 0, "short"), (2048, 0, None), (9000, 8000, "cached"), (9000, 6952, None)],
 )
-def test_short_and_cached_prompts_are_told_apart_at_once(tokens: int, cached: int, why: str | None) -> None:
+def test_short_and_cached_prompts_skip_the_split(tokens: int, cached: int, why: str | None) -> None:
     assert reason_to_skip(tokens, cached, 2048) == why
 
 
-def test_other_weights_mean_nothing_to_each_other() -> None:
+def test_replicas_with_other_weights_do_not_split() -> None:
     old, new = Digest("sha256:" + "a" * 64), Digest("sha256:" + "b" * 64)
     long, quick = predicted(0.0, 800.0, 30, weights=old), predicted(0.0, 1.0, weights=new)
     assert compare_split(8000, long, quick, ENTRY).why == "other_weights"
     assert compare_split(8000, long, NoReplica("weights_not_loaded"), ENTRY).why == "other_weights"
-    assert compare_split(8000, long, predicted(0.0, 1.0), ENTRY).pays  # nobody tells: an older agent
+    assert compare_split(8000, long, predicted(0.0, 1.0), ENTRY).pays  # an older agent reports no weights
 
 
-def test_a_prefill_pool_computes_for_the_pools_that_are_like_it() -> None:
-    """One for other tenants would compute a dedicated tenant's prompts on shared accelerators."""
+def test_prefill_pool_serves_pools_of_the_same_kind_and_tenants() -> None:
+    """A prefill pool of other tenants would compute a dedicated tenant's prompts on shared accelerators."""
     acme = (TenantId("acme"),)
     pools = [
         PoolEntry(LLAMA, 8192),

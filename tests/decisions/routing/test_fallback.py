@@ -1,4 +1,4 @@
-"""Which pool is next, and who goes there first as one fills."""
+"""Fallback: which pool is next, and which requests are shifted first as a pool fills."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def test_a_step_may_be_for_some_tiers_only() -> None:
     assert list(fallback.targets(steps, A, "saturated", "enterprise", (A,))) == [C]
 
 
-def test_no_pool_is_tried_twice_and_the_way_has_an_end() -> None:
+def test_no_pool_is_tried_twice_and_hops_are_bounded() -> None:
     circle = [step(A, B), step(B, C), step(C, A), step(C, D), step(D, E)]
     way = [A]
     while found := next(fallback.targets(circle, way[-1], "saturated", "free", tuple(way)), None):
@@ -35,7 +35,7 @@ def test_no_pool_is_tried_twice_and_the_way_has_an_end() -> None:
     assert way == [A, B, C, D], "three hops, and never back to A"
 
 
-def test_what_is_shifted_goes_to_the_first_pool_that_serves_of_each_tier() -> None:
+def test_shift_targets_are_the_first_serving_pool_of_each_tier() -> None:
     steps = [step(A, B), step(A, C, "free"), step(A, D, when="unavailable"), step(A, E), step(A, D)]
     assert list(fallback.shift_targets(steps, A, lambda pool: True)) == [B]
     assert list(fallback.shift_targets(steps, A, lambda pool: pool != B)) == [C, E]
@@ -53,7 +53,7 @@ def test_worked_example_of_the_prologue() -> None:
 
 
 @given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 1), st.floats(0, 1, exclude_max=True))
-def test_more_pressure_never_brings_anybody_back(low: float, high: float, cached_ratio: float, draw: float) -> None:
+def test_more_pressure_never_shifts_fewer_requests(low: float, high: float, cached_ratio: float, draw: float) -> None:
     low, high = sorted((low, high))
     assert fallback.shifts(high, cached_ratio, draw) or not fallback.shifts(low, cached_ratio, draw)
 

@@ -1,4 +1,4 @@
-"""When a first token is late."""
+"""Hedging: when a first token is late."""
 
 import pytest
 
@@ -13,14 +13,14 @@ def test_worked_example_of_the_prologue() -> None:
     assert tokens.wait_s(0.05, 0.3) == 0.3
 
 
-def test_until_enough_is_known_it_may_take_several_times_as_long() -> None:
+def test_unknown_latency_allows_several_times_the_prediction() -> None:
     tokens = FirstTokens()
     tokens.record_first_token(0.2, 20.0)
     assert tokens.wait_s(0.2, 0.1) == pytest.approx(0.2 * UNKNOWN_RATIO)
     assert tokens.wait_s(0.0, 0.1) == 0.1, "an idle replica is predicted at nothing"
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_first_tokens_are_forgotten() -> None:
     tokens = FirstTokens()
     for _ in range(WINDOW):
         tokens.record_first_token(1.0, 9.0)

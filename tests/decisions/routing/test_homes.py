@@ -1,4 +1,4 @@
-"""Assumed homes: the same in every gateway, spread over the pool, and moved only by those who come and go."""
+"""Assumed homes: equal in every gateway, spread over the pool, and moved only by added or removed replicas."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ from functions.decisions.routing.choice import PoolIndex, route
 from functions.decisions.routing.homes import assumed_home
 from functions.decisions.routing.own_load import OwnLoad
 from functions.decisions.routing.request import Prediction
-from tests.decisions.routing.test_routing import ADAPTER, POLICY, asked, replica
+from tests.decisions.routing.test_routing import ADAPTER, POLICY, replica, request_with
 
 BASE = EngineName("base")
 KEYS = [f"conversation-{number}" for number in range(2000)]
@@ -26,7 +26,7 @@ def homes(pool: PoolIndex) -> dict[str, ReplicaId | None]:
 
 
 @pytest.mark.parametrize("size", [3, SCAN_MAX, 200])
-def test_every_gateway_names_the_same_however_it_learnt_of_the_replicas(size: int) -> None:
+def test_homes_do_not_depend_on_how_a_gateway_learned_of_replicas(size: int) -> None:
     views = [row[6] for row in pool_of(size).rows]
     random.Random(1).shuffle(views)
     other = PoolIndex([*views, replica("warm", phase="warm")])
@@ -42,7 +42,7 @@ def test_conversations_spread(size: int, most: float) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 100])
-def test_a_replica_that_comes_takes_only_its_share(size: int) -> None:
+def test_added_replica_takes_only_its_share(size: int) -> None:
     pool = pool_of(size)
     before = homes(pool)
     pool.put(None, replica("new"))
@@ -53,7 +53,7 @@ def test_a_replica_that_comes_takes_only_its_share(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 100])
-def test_one_that_goes_leaves_the_others_where_they_are(size: int) -> None:
+def test_removed_replica_moves_only_its_own_conversations(size: int) -> None:
     pool = pool_of(size)
     before = homes(pool)
     pool.drop(replica("r001"))
@@ -62,7 +62,7 @@ def test_one_that_goes_leaves_the_others_where_they_are(size: int) -> None:
     assert len({after[key] for key, home in before.items() if home == "r001"}) > 1
 
 
-def test_an_adapters_home_holds_it() -> None:
+def test_home_of_an_adapter_has_it_loaded() -> None:
     pool = PoolIndex(
         replica(f"r{number:03d}", adapters=frozenset({ADAPTER} if number % 3 == 0 else ())) for number in range(150)
     )
@@ -72,9 +72,9 @@ def test_an_adapters_home_holds_it() -> None:
     assert assumed_home("key", PoolIndex(), BASE, is_adapter=False) is None
 
 
-def test_a_first_turn_goes_home_unless_another_would_be_sooner() -> None:
+def test_first_turn_goes_to_its_home_unless_another_is_sooner() -> None:
     home = ReplicaId("b")
-    first = asked(session_replica=home, is_first_turn=True)
+    first = request_with(session_replica=home, is_first_turn=True)
     for service_ms, where in ((20 * 15.0, "b"), (20 * 25.0, "a")):
         busy = replica("b", running=1, service_ms=service_ms, prefill_ms_per_token=0.0)
         found = route(first, PoolIndex([replica("a", prefill_ms_per_token=0.0), busy]), POLICY, OwnLoad())

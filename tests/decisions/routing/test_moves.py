@@ -1,4 +1,4 @@
-"""Moves of conversations: nothing that decides by noise takes a turn from its cache, and who is overloaded is left."""
+"""Moves of conversations: noise does not move a turn away from its cache, and an overloaded home is left."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from functions.api.ids import ReplicaId
 from functions.decisions.health.engine_rates import EngineRates
 from functions.decisions.routing.choice import ReplicaView, RouteRequest
 from functions.decisions.routing.request import Moved
-from tests.decisions.routing.test_routing import asked, load_of, replica, routed
+from tests.decisions.routing.test_routing import load_of, replica, request_with, routed
 
 HOME = ReplicaId("home")
 MEASURED = {"service_ms": 400.0, "prefill_ms_per_token": 0.2}
@@ -15,30 +15,30 @@ FEW_AHEAD, MANY_AHEAD = load_of({"home": 3}, {"home": 2_500}), load_of({"home": 
 
 
 def turn(cached: int, tokens: int = 1500) -> RouteRequest:
-    return asked(prompt_tokens=tokens, session_replica=HOME, cached_tokens={HOME: cached} if cached else {})
+    return request_with(prompt_tokens=tokens, session_replica=HOME, cached_tokens={HOME: cached} if cached else {})
 
 
 def newcomer(name: str = "new") -> ReplicaView:
-    """As an agent begins: nothing was measured."""
+    """Return a replica whose agent has just started and measured nothing."""
     rates = EngineRates()
     return replica(name, service_ms=rates.service_ms, prefill_ms_per_token=rates.prefill_ms_per_token)
 
 
-def test_a_glimpse_of_prompts_that_wait_moves_no_conversation() -> None:
-    """The prologue's example: four turns left their home at once, for the instant in which three prompts waited."""
+def test_momentary_queue_moves_no_conversation() -> None:
+    """The prologue's example: four turns once left their home for the instant in which three prompts waited."""
     home = replica("home", running=1, waiting=3, **MEASURED)
     found = routed(turn(1400), home, newcomer())
     assert (found.replica.id, found.reason, found.moved) == ("home", "session", None)
 
 
 def test_a_home_with_much_ahead_is_left() -> None:
-    """The prologue's example, too."""
+    """The second half of the prologue's example."""
     found = routed(turn(1400), replica("home", running=1, waiting=3, **MEASURED), newcomer(), load=MANY_AHEAD)
     assert found.replica.id == "new" and found.moved is not None and found.moved.state == "slower"
 
 
-def test_a_newcomer_is_taken_for_as_fast_as_its_fellows_are() -> None:
-    """What it tells before it has measured anything is a third of what this pool takes."""
+def test_unmeasured_replica_counts_as_fast_as_its_pool() -> None:
+    """The default rate of an unmeasured replica is a third of what this pool takes."""
     home = replica("home", running=2, service_ms=1500.0, prefill_ms_per_token=1.5)
     load, request = load_of({"home": 2}, {"home": 2_000}), turn(1_000, 4_000)
     assert routed(request, home, newcomer(), newcomer("newer"), load=load).replica.id == "home"
@@ -46,43 +46,45 @@ def test_a_newcomer_is_taken_for_as_fast_as_its_fellows_are() -> None:
     assert routed(request, home, *fast, load=load).replica.id != "home"
 
 
-def test_a_home_that_has_its_share_is_left_whatever_it_has_cached() -> None:
+def test_home_over_its_share_is_left_whatever_it_has_cached() -> None:
     found = routed(turn(1400), replica("home", running=40, **MEASURED), newcomer(), replica("b", **MEASURED))
     assert found.replica.id != "home" and found.moved is not None and found.moved.state == "full"
 
 
 def test_a_home_that_refuses_is_left() -> None:
-    """After a 503, and while it says nothing."""
+    """The penalty follows a 503 or silence."""
     views = replica("home", running=1, **MEASURED), replica("b", **MEASURED)
     found = routed(turn(1400), *views, penalties_ms={HOME: 5000.0})
     assert found.replica.id == "b" and found.moved is not None and found.moved.predicted_ms > 5000.0
 
 
-def test_at_a_full_cache_those_that_wait_are_waited_for() -> None:
-    """There they wait for an end of others, and so does the turn."""
+def test_waiting_prompts_delay_a_turn_at_a_full_cache() -> None:
+    """At a full cache prompts wait until others end, and so does the turn."""
     views = [replica("home", running=1, waiting=3, kv_usage_ratio=used, **MEASURED) for used in (0.5, 0.96)]
     assert [routed(turn(700), view, newcomer()).replica.id for view in views] == ["home", "new"]
 
 
-def test_in_a_full_pool_no_home_keeps_anybody() -> None:
+def test_full_pool_keeps_no_conversation_at_home() -> None:
     views = [replica(name, kv_usage_ratio=1.0, **MEASURED) for name in ("home", "b")]
     assert routed(turn(1400), *views, load=FEW_AHEAD).replica.id == "b"
 
 
-def test_a_move_that_repeats_little_is_not_held() -> None:
-    """400 tokens are 80 ms: held for so little, turns of short prompts waited longer than those that nothing binds."""
+def test_move_that_recomputes_little_is_allowed() -> None:
+    """400 tokens are 80 ms: with so little gain, turns of short prompts would wait longer than requests without a
+    home.
+    """
     found = routed(turn(400), *HOME_AND_B, load=load_of({"home": 3}, {"home": 1_100}))
     assert found.replica.id == "b" and found.moved is not None
 
 
 @pytest.mark.parametrize(("cached", "where"), [(0, "b"), (1400, "home")])
-def test_a_home_that_has_nothing_of_the_prompt_has_no_more_than_the_score_says(cached: int, where: str) -> None:
+def test_home_without_cached_tokens_has_no_bonus(cached: int, where: str) -> None:
     assert (
         routed(turn(cached), replica("home", **MEASURED), replica("b", **MEASURED), load=FEW_AHEAD).replica.id == where
     )
 
 
-def test_a_move_says_what_was_compared() -> None:
+def test_move_explains_its_comparison() -> None:
     home = replica("home", running=1, waiting=3, **MEASURED)
     found = routed(turn(1400), home, newcomer(), load=MANY_AHEAD)
     assert isinstance(found.moved, Moved)

@@ -1,4 +1,4 @@
-"""What this gateway has under way: tokens before the first token, requests until the end, and nothing left over."""
+"""Load of this gateway: tokens until the first token, requests until their end, and nothing left over."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,14 +21,14 @@ def test_worked_example_of_tokens_ahead() -> None:
     assert (load.in_flight, load.ahead_tokens) == ({R: 1}, {R: 1000})
 
 
-def test_whoever_leaves_before_a_token_takes_its_prompt_along() -> None:
+def test_request_that_ends_before_a_token_removes_its_prompt() -> None:
     load = OwnLoad()
     load.remove_request(load.add_request(R, 4000))
     assert (load.in_flight, load.ahead_tokens) == ({}, {})
 
 
 @given(st.lists(st.tuples(st.sampled_from(["enter", "start", "leave"]), st.integers(0, 3), st.integers(0, 5000))))
-def test_what_is_counted_is_what_is_there(steps: list[tuple[str, int, int]]) -> None:
+def test_counts_match_requests_in_flight(steps: list[tuple[str, int, int]]) -> None:
     load, places = OwnLoad(), list[InFlightSlot]()
     for what, which, tokens in steps:
         if what == "enter":

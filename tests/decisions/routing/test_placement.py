@@ -1,4 +1,4 @@
-"""Which of a model's pools answers: by isolation, by rules, and by what takes over; never another tenant's."""
+"""Placement: which of a model's pools answers, by isolation, rules and takeover, and never another tenant's pool."""
 
 import msgspec
 import pytest
@@ -52,10 +52,10 @@ def found(tenant: TenantId, requested: str = LLAMA) -> ResolvedModel:
     return model
 
 
-# whose pools
+# pools of a tenant
 
 
-def test_a_tenants_pools_are_its_own_then_the_models_then_the_others_by_name() -> None:
+def test_pool_order_is_own_then_the_models_then_others_by_name() -> None:
     pools = catalogue().pools_of[LLAMA]
     tenants = catalogue().tenants
     assert usable(pools, tenants[ACME]).in_order == (ACMES, LLAMA, FP8, SPOT)
@@ -64,7 +64,7 @@ def test_a_tenants_pools_are_its_own_then_the_models_then_the_others_by_name() -
 
 
 def test_spot_capacity_is_used_last_and_by_rule() -> None:
-    """By name alone it would come before the other pools, and as the model's own before all of them."""
+    """Its name would sort before the other pools, and as the model's own pool before all of them."""
     pools = [msgspec.structs.replace(pool(LLAMA), spot=True), pool(SPOT), pool(H200)]
     mine = usable(pools, TenantEntry(GLOBEX, "free", ("*",)))
     assert mine.in_order == (H200, SPOT, LLAMA)
@@ -73,12 +73,12 @@ def test_spot_capacity_is_used_last_and_by_rule() -> None:
     assert takeovers(mine.in_order[1:], "saturated", "interactive", (H200,)) == [SPOT, LLAMA]
 
 
-def test_a_tenant_that_shares_does_not_use_a_pool_of_its_own() -> None:
+def test_tenant_that_shares_does_not_use_dedicated_pools() -> None:
     entry = TenantEntry(INITECH, "gold", ("*",), pools="shared")
     assert usable(catalogue().pools_of[LLAMA], entry) == Usable(shared=(LLAMA, FP8, SPOT))
 
 
-def test_a_pool_of_several_tenants_is_each_ones() -> None:
+def test_pool_dedicated_to_several_tenants_serves_each() -> None:
     both = (pool(ACMES, ACME, INITECH),)
     for tenant in (ACME, INITECH):
         assert usable(both, TenantEntry(tenant, "gold", (), pools="dedicated")).in_order == (ACMES,)
@@ -94,7 +94,7 @@ def test_a_model_without_a_pool_for_a_tenant_does_not_exist_for_it() -> None:
     assert [model.id for model in alone.callable_models(ACME)] == [LLAMA]
 
 
-def test_a_base_is_asked_under_the_pools_name_and_an_adapter_under_its_own() -> None:
+def test_base_uses_the_pools_engine_name_and_an_adapter_its_own() -> None:
     assert (found(ACME).pool, found(ACME).engine_name) == (ACMES, ACMES)
     assert (found(ACME).id, found(ACME).served_as) == (LLAMA, "llama@v1")
     bot = found(ACME, "acme/bot")
@@ -102,7 +102,7 @@ def test_a_base_is_asked_under_the_pools_name_and_an_adapter_under_its_own() -> 
     assert bot.engine_name.startswith("acme/bot@")
 
 
-def test_weights_that_are_declared_for_a_pool_are_told_by_their_digest() -> None:
+def test_weights_declared_for_a_pool_have_their_own_digest() -> None:
     book = catalogue()
     assert book.in_pool(found(GLOBEX), FP8).digest == FP8_DIGEST
     assert book.in_pool(book.in_pool(found(GLOBEX), FP8), LLAMA).digest == found(GLOBEX).digest
@@ -131,7 +131,7 @@ CASES: tuple[tuple[str, PlacementEntry, Placed, bool], ...] = (
 
 
 @pytest.mark.parametrize(("entry", "request_", "holds"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_rule_holds_where_all_that_it_says_does(entry: PlacementEntry, request_: Placed, holds: bool) -> None:
+def test_rule_applies_if_all_its_conditions_hold(entry: PlacementEntry, request_: Placed, holds: bool) -> None:
     assert place((entry,), request_, SHARED) == (SPOT if holds else LLAMA)
 
 
@@ -141,7 +141,7 @@ def test_the_first_rule_that_holds_decides() -> None:
     assert place(rules, placed(service_class="batch"), SHARED) == SPOT
 
 
-def test_a_tenant_with_own_pools_leaves_them_only_by_a_rule_that_names_it() -> None:
+def test_tenant_with_own_pools_leaves_them_only_by_a_rule_naming_it() -> None:
     pools = Usable(own=(ACMES,), shared=(LLAMA, SPOT))
     batch = placed(ACME, "gold", "batch")
     assert place((BATCH_TO_SPOT,), batch, pools) == ACMES
@@ -154,7 +154,7 @@ def replace_tenants(entry: PlacementEntry, *tenants: TenantId) -> PlacementEntry
     return PlacementEntry(entry.target_pool, entry.classes, entry.tiers, tenants)
 
 
-def test_a_rule_never_opens_a_pool_to_a_stranger() -> None:
+def test_rule_never_opens_a_dedicated_pool() -> None:
     named = rule(ACMES, tenants=(GLOBEX,))
     assert place((named,), placed(), Usable(shared=(LLAMA, SPOT))) == LLAMA
 
@@ -167,7 +167,7 @@ def test_worked_example_of_the_prologue() -> None:
     assert place(rules, placed(), SHARED) == LLAMA, "nobody predicts at admission"
 
 
-def test_predicted_time_is_that_of_the_pool_that_would_answer_without_the_rule() -> None:
+def test_prediction_is_for_the_pool_that_would_answer_without_the_rule() -> None:
     asked: list[PoolName] = []
 
     def predict(pool_: PoolName) -> float:
@@ -193,7 +193,7 @@ def test_a_prompt_goes_where_it_fits() -> None:
 # policies
 
 
-def test_a_pool_obeys_its_models_policy_unless_one_names_it() -> None:
+def test_pool_uses_its_models_policy_unless_one_names_it() -> None:
     models = routing(BATCH_TO_SPOT, retry_max_attempts=2)
     named = (
         routing(),
@@ -209,10 +209,10 @@ def replace_pools(entry: RoutingEntry, name: str, *pools: str) -> RoutingEntry:
     return msgspec.structs.replace(entry, name=name, pools=pools)
 
 
-# taking over
+# takeover
 
 
-def test_what_takes_over() -> None:
+def test_takeover_pools_by_reason_and_class() -> None:
     others = (LLAMA, FP8, SPOT)
     assert takeovers(others, "saturated", "interactive", (ACMES, FP8)) == [LLAMA, SPOT]
     assert takeovers(others, "saturated", "batch", (ACMES,)) == [], "batch waits, and fills no dearer pool"
@@ -220,7 +220,7 @@ def test_what_takes_over() -> None:
     assert takeovers(others, "unavailable", "batch", ("a", "b", "c", "d")) == [], "no walk through all there are"  # type: ignore[arg-type]
 
 
-def test_who_takes_what_a_full_pool_cannot() -> None:
+def test_takeover_pools_of_a_full_pool() -> None:
     book = catalogue()
     assert book.takeover_pools(LLAMA) == [FP8, SPOT]
     assert book.takeover_pools(ACMES) == [LLAMA, FP8, SPOT]
@@ -228,7 +228,7 @@ def test_who_takes_what_a_full_pool_cannot() -> None:
     assert takeover_pools(pool(LLAMA), (pool(LLAMA),), {}) == []
 
 
-# nobody's requests at a stranger's replica, whatever is declared
+# no request reaches another tenant's replica, whatever is declared
 
 NAMES = st.sampled_from([TenantId(name) for name in "abcd"])
 USES = st.sampled_from(["shared", "preferred", "dedicated"])
@@ -263,11 +263,12 @@ def rigs(draw: st.DrawFn) -> Catalogue:
 
 @settings(max_examples=80, deadline=None)
 @given(rigs(), NAMES, CLASSES, st.integers(1, 2000), st.none() | st.floats(0, 200))
-def test_no_decision_yields_a_strangers_pool(
+def test_no_decision_yields_another_tenants_pool(
     book: Catalogue, tenant: TenantId, service_class: ServiceClass, tokens: int, ms: float | None
 ) -> None:
-    """Resolved, placed with and without predictions, taken over, in any order: only pools that are everybody's or its
-    own, and only its own where it shares none."""
+    """Resolve, place with and without predictions, and take over in any order: every pool reached is shared or the
+    tenant's own, and only its own if the tenant shares none.
+    """
     model = book.resolve(tenant, "m")
     its = book.usable(tenant, POOL_NAMES[0]).in_order
     if model is None:
@@ -296,8 +297,8 @@ def replica(name: str) -> ReplicaView:
 
 @pytest.mark.parametrize(("tenant", "comes"), [(ACME, True), (GLOBEX, False), (TenantId(""), False)])
 @pytest.mark.parametrize("size", [1, 40])
-def test_candidates_ask_once_more(tenant: TenantId, comes: bool, size: int) -> None:
-    """Where a mistake, or a snapshot that was swapped meanwhile, sends a stranger there."""
+def test_candidates_check_dedication_again(tenant: TenantId, comes: bool, size: int) -> None:
+    """Even a mistake, or a snapshot swapped meanwhile, does not send a request to another tenant's replica."""
     view = PoolView(ACMES, tuple(replica(f"r{number:02}") for number in range(size)), frozenset({ACME}))
     request_ = RouteRequest(ACMES, False, 10, "key", tenant=tenant)  # type: ignore[arg-type]
     decision = decide(request_, view, routing(), {})

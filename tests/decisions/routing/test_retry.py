@@ -31,7 +31,7 @@ def test_when_one_more_attempt_is_allowed(
 
 
 def spent(budget: RetryBudget, now_s: float) -> int:
-    """How many retries the budget grants at one moment, drained to its end."""
+    """Return how many retries the budget grants at one moment until it is empty."""
     return sum(1 for _ in range(1000) if budget.try_spend(RATIO, now_s))
 
 
@@ -39,16 +39,16 @@ def test_retries_are_a_share_of_requests() -> None:
     budget = RetryBudget(tokens=0.0)
     for _ in range(50):
         budget.on_request(RATIO, 0.0)
-    assert spent(budget, 0.0) in {9, 10}  # 50 x 0.2, less what floating point loses
+    assert spent(budget, 0.0) in {9, 10}  # 50 x 0.2, less floating point error
 
 
-def test_a_quiet_gateway_may_retry_too() -> None:
+def test_idle_gateway_may_retry() -> None:
     budget = RetryBudget(tokens=0.0)
     assert not budget.try_spend(RATIO, 0.0)
     assert spent(budget, 1.0) == 10
 
 
-def test_a_share_of_nothing_means_no_retries_whatever_the_floor_grants() -> None:
+def test_budget_ratio_of_zero_allows_no_retries() -> None:
     budget = RetryBudget()
     assert not budget.try_spend(0.0, 1000.0)
     assert budget.try_spend(0.01, 1000.0)
@@ -59,7 +59,7 @@ def test_as_many_attempts_as_the_policy_says() -> None:
     assert may_retry((AttemptFailure.CONNECT,) * 4, 5, 0.0, deadline_s=10.0, body_bytes_sent=0)
 
 
-def test_what_is_saved_up_has_a_bound() -> None:
+def test_saved_budget_is_bounded() -> None:
     budget = RetryBudget()
     assert spent(budget, 1e6) == 100
 

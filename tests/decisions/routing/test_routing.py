@@ -1,4 +1,4 @@
-"""Routing: the least score among those that can answer at all; the loop that computes it is the formula."""
+"""Routing: the replica with the least score among those that can answer; the optimized loop equals the formula."""
 
 import random
 from dataclasses import replace
@@ -42,7 +42,7 @@ SHORT = msgspec.structs.replace(REQUEST, prompt_tokens=5)
 A, B = ReplicaId("a"), ReplicaId("b")
 
 
-def asked(**changes: object) -> RouteRequest:
+def request_with(**changes: object) -> RouteRequest:
     return msgspec.structs.replace(REQUEST, **changes)
 
 
@@ -88,7 +88,7 @@ def routed(request: RouteRequest, *replicas: ReplicaView, load: OwnLoad | None =
 
 def test_worked_example_from_the_prologue() -> None:
     a, b = replica("a", running=20, service_ms=40.0), replica("b", running=10, service_ms=40.0)
-    request = asked(prompt_tokens=800, cached_tokens={A: 600})
+    request = request_with(prompt_tokens=800, cached_tokens={A: 600})
     load = load_of({"a": 1}, {"a": 1000})
     assert predict(request, a, load).total_ms == 500 + 40 + 100
     assert predict(request, b, load).total_ms == 20 + 400
@@ -100,11 +100,11 @@ def test_worked_example_from_the_prologue() -> None:
     assert routed(request, a, b, load=load_of({"a": 3}, {"a": 3000})).replica.id == "b"
 
 
-def test_long_prompts_go_where_few_run_though_short_ones_would_be_read_sooner_elsewhere() -> None:
+def test_long_prompts_prefer_replicas_with_few_streams() -> None:
     few, many = replica("few", running=2, service_ms=400.0), replica("many", running=30, service_ms=5.0)
     load = load_of({"few": 2, "many": 30})
     generous = RoutingEntry("generous", ("*",), bounded_load=10.0)
-    short, long = asked(prompt_tokens=20), asked(prompt_tokens=32_000)
+    short, long = request_with(prompt_tokens=20), request_with(prompt_tokens=32_000)
     assert routed(short, few, many, load=load, policy=generous).replica.id == "many"
     assert routed(long, few, many, load=load, policy=generous).replica.id == "few"
 
@@ -116,7 +116,7 @@ def test_no_replica_gets_more_than_its_share() -> None:
     assert routed(SHORT, fast, slow, load=load_of({"fast": 16, "slow": 2})).reason == "spread"
 
 
-def test_the_policy_says_how_far_above_the_mean() -> None:
+def test_policy_sets_the_load_bound() -> None:
     fast, slow = replica("fast", service_ms=10.0), replica("slow", service_ms=100.0)
     outstanding = {fast.id: 16, slow.id: 2}
     generous = RoutingEntry("generous", ("*",), bounded_load=2.0)
@@ -125,7 +125,7 @@ def test_the_policy_says_how_far_above_the_mean() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.floats(1.0, 1000.0)), min_size=1, max_size=12))
-def test_the_bound_always_leaves_somebody_and_nobody_far_above_the_mean(loads: list[tuple[int, float]]) -> None:
+def test_load_bound_always_leaves_a_replica_near_the_mean(loads: list[tuple[int, float]]) -> None:
     replicas = [replica(f"r{number}", running=load, service_ms=ms) for number, (load, ms) in enumerate(loads)]
     decision = decide(REQUEST, pool(*replicas), POLICY, {})
     assert isinstance(decision, Prediction)
@@ -133,35 +133,35 @@ def test_the_bound_always_leaves_somebody_and_nobody_far_above_the_mean(loads: l
     assert decision.replica.running <= 1.25 * mean + SLACK
 
 
-def test_what_was_sent_since_the_last_beat_counts() -> None:
+def test_requests_sent_since_the_last_heartbeat_count() -> None:
     a, b = replica("a"), replica("b", running=2)
     assert chosen(decide(REQUEST, pool(a, b), POLICY, {})) == "a"
     assert chosen(decide(REQUEST, pool(a, b), POLICY, {ReplicaId("a"): 3})) == "b"
 
 
-def test_own_requests_that_the_beat_already_reports_are_not_counted_twice() -> None:
+def test_own_requests_in_the_heartbeat_are_not_counted_twice() -> None:
     assert predict(REQUEST, replica("a", running=20), load_of({"a": 20})).queue_ms == 50.0
     assert predict(REQUEST, replica("a", running=18, waiting=2), load_of({"a": 20})).queue_ms == 50.0
 
 
-def test_strangers_that_wait_are_waited_for() -> None:
+def test_waiting_requests_of_other_gateways_count() -> None:
     assert predict(REQUEST, replica("a", running=17, waiting=3), load_of({"a": 18})).queue_ms == 50.0 + 2 * 50.0
 
 
-def test_at_a_full_cache_whoever_waits_is_waited_for() -> None:
+def test_waiting_requests_count_at_a_full_cache() -> None:
     full = replica("a", running=18, waiting=2, kv_usage_ratio=KV_FULL_RATIO)
     assert predict(REQUEST, full, load_of({"a": 20})).queue_ms == 50.0 + 2 * 50.0
 
 
-def test_tokens_sent_and_not_yet_computed_are_waited_for_rather_than_requests() -> None:
+def test_tokens_ahead_count_rather_than_requests() -> None:
     load = load_of({"a": 1, "b": 4}, {"a": 30_000, "b": 400})
     assert routed(REQUEST, replica("a"), replica("b"), load=load).replica.id == "b"
 
 
-def test_a_full_pool_spreads() -> None:
+def test_full_pool_spreads_requests() -> None:
     assert [kept_ratio(used, 0.8) for used in (0.0, 0.8, 0.9, 1.0)] == [1.0, 1.0, pytest.approx(0.5), 0.0]
     assert kept_ratio(1.0, 1.0) == 1.0
-    request = asked(prompt_tokens=1000, cached_tokens={A: 900})
+    request = request_with(prompt_tokens=1000, cached_tokens={A: 900})
     load = load_of({"a": 2}, {"a": 100})
     for usage, where, reason in ((0.5, "a", "prefix"), (1.0, "b", "spread")):
         views = [replica(name, kv_usage_ratio=usage) for name in ("a", "b")]
@@ -169,27 +169,28 @@ def test_a_full_pool_spreads() -> None:
         assert (found.replica.id, found.reason) == (where, reason)
 
 
-def test_more_cached_than_there_is_counts_as_all_of_it() -> None:
-    found = predict(asked(cached_tokens={A: 10_000}), replica("a"), OwnLoad())
+def test_cached_tokens_are_capped_at_the_prompt() -> None:
+    found = predict(request_with(cached_tokens={A: 10_000}), replica("a"), OwnLoad())
     assert (found.prefill_ms, found.cached_tokens) == (0.0, 200)
 
 
-def test_a_session_goes_back_unless_it_would_wait_for_long() -> None:
-    request = asked(session_replica=B)
+def test_session_returns_unless_the_wait_is_long() -> None:
+    request = request_with(session_replica=B)
     a, b = replica("a"), replica("b", running=4, service_ms=150.0)
     assert (routed(request, a, b).replica.id, routed(request, a, b).reason) == ("b", "session")
-    # worth 50 ms and half of the prefill of 200 tokens: 100 ms in all; the four take 30 ms, and 20 are taken from them
+    # credit: 50 ms and half of the prefill of 200 tokens, 100 ms in all; the four requests cost 30 ms, and delaying
+    # them costs 20 ms
     assert routed(request, a, b, load=load_of({"b": 1}, {"b": 80})).replica.id == "b"
     assert routed(request, a, b, load=load_of({"b": 1}, {"b": 90})).replica.id == "a"
 
 
 def test_a_session_whose_replica_is_gone_goes_anywhere() -> None:
-    assert routed(asked(session_replica=B), replica("a"), replica("b", phase="dead")).replica.id == "a"
-    assert routed(asked(session_replica=B), replica("a"), replica("b"), excluded=[B]).replica.id == "a"
+    assert routed(request_with(session_replica=B), replica("a"), replica("b", phase="dead")).replica.id == "a"
+    assert routed(request_with(session_replica=B), replica("a"), replica("b"), excluded=[B]).replica.id == "a"
 
 
-def test_where_caches_are_known_a_session_is_worth_less() -> None:
-    request = asked(session_replica=B, cached_tokens={A: 10})
+def test_session_credit_is_lower_if_caches_are_known() -> None:
+    request = request_with(session_replica=B, cached_tokens={A: 10})
     for more_ms, where in ((-30.0, "b"), (20.0, "a")):
         slower = replica("b", running=1, service_ms=20 * (SESSION_CREDIT_MS + more_ms))
         assert routed(request, replica("a"), slower).replica.id == where
@@ -197,21 +198,21 @@ def test_where_caches_are_known_a_session_is_worth_less() -> None:
 
 def test_the_own_zone_answers_unless_another_is_much_faster() -> None:
     here, there = replica("a", zone="west", running=1, service_ms=250.0), replica("b", zone="east")
-    assert routed(asked(zone="west"), here, there).replica.id == "a"
-    assert routed(asked(), here, there).replica.id == "b"
+    assert routed(request_with(zone="west"), here, there).replica.id == "a"
+    assert routed(request_with(), here, there).replica.id == "b"
     assert 250.0 / 20 < CROSS_ZONE_MS < 2 * 250.0 / 20
     busy = replica("a", zone="west", running=2, service_ms=250.0)
-    assert routed(asked(zone="west"), busy, there).replica.id == "b"
+    assert routed(request_with(zone="west"), busy, there).replica.id == "b"
 
 
-def test_a_refusal_makes_a_replica_look_slower_and_no_more() -> None:
+def test_refusal_is_only_a_penalty() -> None:
     a, b = replica("a"), replica("b", running=1)
     assert routed(REQUEST, a, b, penalties_ms={A: 5000.0}).replica.id == "b"
     assert routed(REQUEST, a, b, penalties_ms={A: 5000.0}, excluded=[B]).replica.id == "a"
 
 
-def test_the_explanation_says_every_term() -> None:
-    said = routed(asked(cached_tokens={A: 128}), replica("a", running=2)).explain()
+def test_explanation_contains_every_term() -> None:
+    said = routed(request_with(cached_tokens={A: 128}), replica("a", running=2)).explain()
     assert said == {
         "reason": "prefix",
         "predicted_ms": 41.0,
@@ -230,19 +231,19 @@ def test_only_ready_replicas_answer(phase: str) -> None:
 
 
 def test_only_replicas_with_the_adapter_answer_for_it() -> None:
-    request = asked(engine_name=ADAPTER, is_adapter=True)
+    request = request_with(engine_name=ADAPTER, is_adapter=True)
     idle, busy = replica("a"), replica("b", running=9, adapters=frozenset({ADAPTER}))
     assert chosen(decide(request, pool(idle, busy), POLICY, {})) == "b"
     assert decide(request, pool(idle), POLICY, {}) == NoReplica("adapter_not_loaded")
 
 
-def test_each_reason_for_nobody_is_told_apart() -> None:
+def test_no_replica_reasons_are_distinct() -> None:
     a = replica("a")
     assert decide(REQUEST, pool(), POLICY, {}) == NoReplica("pool_empty")
     assert decide(REQUEST, pool(a), POLICY, {}, excluded=[a.id]) == NoReplica("all_tried")
 
 
-def test_an_excluded_replica_is_not_asked_again() -> None:
+def test_excluded_replica_is_not_chosen() -> None:
     assert (
         chosen(decide(REQUEST, pool(replica("a"), replica("b", running=9)), POLICY, {}, excluded=[ReplicaId("a")]))
         == "b"
@@ -253,7 +254,7 @@ def test_ties_are_spread_over_replicas_by_request() -> None:
     views = pool(*(replica(f"r{n}") for n in range(4)))
     counts: dict[str, int] = {}
     for number in range(400):
-        winner = chosen(decide(asked(tie_key=f"request-{number}"), views, POLICY, {}))
+        winner = chosen(decide(request_with(tie_key=f"request-{number}"), views, POLICY, {}))
         counts[winner] = counts.get(winner, 0) + 1
     assert set(counts) == {"r0", "r1", "r2", "r3"}
     assert min(counts.values()) > 60
@@ -264,18 +265,16 @@ loads = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, ma
 
 @settings(deadline=None)
 @given(loads, st.integers(0, 1000), st.randoms(use_true_random=False))
-def test_the_order_in_which_replicas_were_learnt_decides_nothing(
-    outstanding: list[tuple[int, int]], tokens: int, rng: random.Random
-) -> None:
+def test_order_of_replicas_does_not_matter(outstanding: list[tuple[int, int]], tokens: int, rng: random.Random) -> None:
     views = [replica(f"r{n}", running=running, waiting=waiting) for n, (running, waiting) in enumerate(outstanding)]
     shuffled = rng.sample(views, len(views))
-    request = asked(prompt_tokens=tokens)
+    request = request_with(prompt_tokens=tokens)
     assert decide(request, pool(*views), POLICY, {}) == decide(request, pool(*shuffled), POLICY, {})
 
 
 @settings(deadline=None)
 @given(loads, st.dictionaries(st.sampled_from([f"r{n}" for n in range(8)]), st.integers(0, 9)))
-def test_nobody_scores_less_than_the_one_chosen(outstanding: list[tuple[int, int]], in_flight: dict[str, int]) -> None:
+def test_chosen_replica_has_the_least_score(outstanding: list[tuple[int, int]], in_flight: dict[str, int]) -> None:
     views = [replica(f"r{n}", running=running, waiting=waiting) for n, (running, waiting) in enumerate(outstanding)]
     own = {ReplicaId(name): count for name, count in in_flight.items()}
     decision = decide(REQUEST, pool(*views), POLICY, own)
@@ -306,7 +305,7 @@ beats = st.tuples(
     st.dictionaries(names, st.sampled_from([1000.0, 5000.0])),
     st.tuples(names, st.integers(0, 8_000), st.sampled_from(["", "west"])),
 )
-def test_the_loop_is_the_formula(
+def test_loop_equals_the_formula(
     beaten: list[tuple[int, int, float, float, float, str]],
     own: dict[str, tuple[int, int]],
     cached: dict[str, int],
@@ -329,7 +328,7 @@ def test_the_loop_is_the_formula(
     ]
     load = load_of({name: it[0] for name, it in own.items()}, {name: it[1] for name, it in own.items()})
     session, tokens, zone = who
-    request = asked(
+    request = request_with(
         prompt_tokens=tokens,
         cached_tokens={ReplicaId(name): count for name, count in cached.items()},
         reload_tokens={ReplicaId(name): count for name, count in in_host.items()},

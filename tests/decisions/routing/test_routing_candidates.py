@@ -1,4 +1,4 @@
-"""Large pools: a few drawn by lot, whoever speaks for himself, and as good as looking at all of them."""
+"""Large pools: a random sample plus replicas with the prompt or session, about as good as scanning the whole pool."""
 
 import random
 
@@ -17,7 +17,7 @@ REQUEST = RouteRequest(EngineName("base"), is_adapter=False, prompt_tokens=200, 
 ADAPTER = EngineName("acme/bot@sha256:1")
 
 
-def asked(**changes: object) -> RouteRequest:
+def request_with(**changes: object) -> RouteRequest:
     return msgspec.structs.replace(REQUEST, **changes)
 
 
@@ -27,27 +27,29 @@ def looked_at(request: RouteRequest, pool: PoolIndex = POOL, excluded: tuple[str
     return {row[0] for row in rows}
 
 
-def test_a_small_pool_is_looked_at_as_a_whole() -> None:
+def test_small_pool_is_scanned_completely() -> None:
     small = PoolIndex(replica(f"r{n:03d}") for n in range(SCAN_MAX))
     assert len(looked_at(REQUEST, small)) == SCAN_MAX
 
 
-def test_of_a_large_one_a_few_and_whoever_has_the_prompt_or_the_session() -> None:
-    request = asked(cached_tokens={ReplicaId("r007"): 512, ReplicaId("gone"): 512}, session_replica=ReplicaId("r123"))
+def test_large_pool_is_sampled_plus_replicas_with_prompt_or_session() -> None:
+    request = request_with(
+        cached_tokens={ReplicaId("r007"): 512, ReplicaId("gone"): 512}, session_replica=ReplicaId("r123")
+    )
     found = looked_at(request)
     assert {"r007", "r123"} <= found and len(found) <= DRAWS + 2
     assert not looked_at(request, excluded=("r007", "r123")) & {"r007", "r123"}
 
 
-def test_the_same_request_looks_at_the_same_replicas_in_every_gateway() -> None:
+def test_request_has_the_same_sample_in_every_gateway() -> None:
     shuffled = list(POOL.ready)
     random.Random(1).shuffle(shuffled)
     other = PoolIndex(POOL.ready[name][6] for name in shuffled)
     assert looked_at(REQUEST) == looked_at(REQUEST, other)
-    assert looked_at(REQUEST) != looked_at(asked(tie_key="request-2"))
+    assert looked_at(REQUEST) != looked_at(request_with(tie_key="request-2"))
 
 
-def test_every_replica_is_drawn_about_as_often_as_any() -> None:
+def test_replicas_are_sampled_evenly() -> None:
     counts = dict.fromkeys(POOL.ready, 0)
     for number in range(500):
         for row in sample_rows(POOL.rows, hash_of(number)):
@@ -60,27 +62,27 @@ def hash_of(number: int) -> int:
     return random.Random(number).getrandbits(64)
 
 
-def test_the_best_of_those_drawn_is_among_the_best_of_the_pool() -> None:
+def test_sampled_choice_is_among_the_best_of_the_pool() -> None:
     load = OwnLoad()
     order = sorted(POOL.rows, key=lambda row: predict(REQUEST, row[6], load).total_ms)
     best = {row[0] for row in order[: len(order) // 5]}
     hits = 0
     for number in range(1000):
-        found = route(asked(tie_key=f"request-{number}"), POOL, POLICY, load)
+        found = route(request_with(tie_key=f"request-{number}"), POOL, POLICY, load)
         assert isinstance(found, Prediction)
         hits += found.replica.id in best
     assert hits >= 940, "1 - 0.8^16 is 0.97"
 
 
-def test_when_all_that_were_drawn_were_tried_the_others_are_looked_at() -> None:
+def test_other_replicas_are_used_once_the_sample_was_tried() -> None:
     drawn = looked_at(REQUEST)
     left = looked_at(REQUEST, excluded=tuple(drawn))
     assert left and not left & drawn
     assert candidates(REQUEST, POOL, list(POOL.ready)) == NoReplica("all_tried")
 
 
-def test_in_a_large_pool_too_only_holders_answer_for_an_adapter() -> None:
-    request = asked(engine_name=ADAPTER, is_adapter=True, session_replica=ReplicaId("r001"))
+def test_only_holders_answer_for_an_adapter_in_a_large_pool() -> None:
+    request = request_with(engine_name=ADAPTER, is_adapter=True, session_replica=ReplicaId("r001"))
     holders = [f"r{n:03d}" for n in range(0, 200, 4)]
     pool = PoolIndex(replica(f"r{n:03d}", adapters=frozenset({ADAPTER} if n % 4 == 0 else ())) for n in range(200))
     assert looked_at(request, pool) <= set(holders)
@@ -95,7 +97,7 @@ def test_a_pool_without_ready_replicas_says_so(pool: PoolIndex) -> None:
     assert candidates(REQUEST, pool, ()) == all_candidates(REQUEST, pool, ()) == reason
 
 
-def test_ties_do_not_depend_on_who_else_is_there() -> None:
+def test_tie_break_does_not_depend_on_other_replicas() -> None:
     rows = POOL.rows[:40]
     for number in range(50):
         won = heaviest(rows, f"request-{number}")
@@ -103,15 +105,15 @@ def test_ties_do_not_depend_on_who_else_is_there() -> None:
         assert heaviest([*others[:20], won], f"request-{number}") is won
 
 
-def test_the_policy_counts_in_a_large_pool_too() -> None:
+def test_policy_applies_in_a_large_pool() -> None:
     bounded = RoutingEntry("d", ("*",), bounded_load=1.0)
     crowded = OwnLoad({ReplicaId("r007"): 500})
-    request = asked(prompt_tokens=100_000, cached_tokens={ReplicaId("r007"): 100_000})
+    request = request_with(prompt_tokens=100_000, cached_tokens={ReplicaId("r007"): 100_000})
     found = route(request, POOL, bounded, crowded)
     assert isinstance(found, Prediction) and found.replica.id != "r007" and found.reason == "spread"
 
 
-def test_the_rows_of_an_adapters_holders_are_those_of_the_last_beat() -> None:
+def test_rows_of_adapter_holders_are_from_the_last_heartbeat() -> None:
     holding = {"adapters": frozenset({ADAPTER})}
     idle, busy = replica("r0", **holding), replica("r0", running=7, **holding)
     pool = PoolIndex([idle, replica("r1")])
@@ -125,8 +127,8 @@ def test_the_rows_of_an_adapters_holders_are_those_of_the_last_beat() -> None:
     assert pool.rows_of(EngineName("nobody's")) == []
 
 
-def test_whoever_is_excluded_is_not_forgotten_for_the_next_request() -> None:
+def test_exclusion_applies_to_one_request_only() -> None:
     pool = PoolIndex(replica(f"r{n}", adapters=frozenset({ADAPTER})) for n in range(3))
-    request = asked(engine_name=ADAPTER, is_adapter=True)
+    request = request_with(engine_name=ADAPTER, is_adapter=True)
     assert looked_at(request, pool, excluded=("r0", "r1")) == {"r2"}
     assert looked_at(request, pool) == {"r0", "r1", "r2"}

@@ -1,4 +1,4 @@
-"""Pools with several versions of their base: a request goes to replicas that have loaded the one that is meant."""
+"""Pools with several versions of their base: a request goes to replicas that have loaded the requested version."""
 
 import random
 
@@ -25,34 +25,34 @@ def found(request: RouteRequest, *views: ReplicaView, excluded: tuple[str, ...] 
     return rows.reason if isinstance(rows, NoReplica) else {row[0] for row in rows}
 
 
-def test_only_who_has_loaded_the_version_answers_it() -> None:
+def test_only_replicas_with_the_version_answer() -> None:
     old, new = replica("old", weights=V1), replica("new", weights=V2, running=30)
     assert found(MEANT, old, new) == {"new"}, "however busy it is"
     assert found(REQUEST, old, new) == {"old", "new"}, "a pool with one version asks nobody"
 
 
-def test_who_does_not_tell_is_not_taken_for_any_version() -> None:
-    """It has just been started anew, and its agent is still reading."""
+def test_replica_without_reported_version_is_not_used() -> None:
+    """The replica has just restarted and its agent is still reading the version."""
     assert found(MEANT, replica("new", weights=V2), replica("unsaid")) == {"new"}
     assert found(MEANT, replica("old", weights=V1), replica("unsaid")) == "weights_not_loaded"
 
 
-def test_where_nobody_tells_as_older_agents_all_count() -> None:
+def test_all_replicas_count_if_none_reports_a_version() -> None:
     assert found(MEANT, replica("a"), replica("b")) == {"a", "b"}
 
 
-def test_those_that_failed_it_are_not_asked_again() -> None:
+def test_failed_replicas_are_not_retried() -> None:
     assert found(MEANT, replica("new", weights=V2), replica("old", weights=V1), excluded=("new",)) == "all_tried"
 
 
-def test_an_adapter_goes_with_its_base() -> None:
+def test_adapter_needs_its_base_version() -> None:
     old, new = replica("old", weights=V1, adapters=BOTH), replica("new", weights=V2, adapters=BOTH)
     assert found(ADAPTERS, old, new) == {"new"}
     assert found(ADAPTERS, old, replica("new", weights=V2)) == "adapter_not_loaded"
     assert found(ADAPTERS, old) == "weights_not_loaded"
 
 
-def test_it_is_loaded_and_copied_only_where_its_base_is() -> None:
+def test_adapter_is_loaded_and_copied_only_on_its_base_version() -> None:
     able = {"peer_port": 1, "adapter_room": 4}
     old, new = replica("old", weights=V1, **able), replica("new", weights=V2, running=9, **able)
     chosen = choose_cold(ADAPTERS, pool(old, new), POLICY, OwnLoad())
@@ -64,7 +64,7 @@ def test_it_is_loaded_and_copied_only_where_its_base_is() -> None:
     assert isinstance(decision, Prediction) and decision.load_elsewhere == "new"
 
 
-def test_a_large_pool_draws_among_those_of_the_version_and_takes_nobody_elses_session() -> None:
+def test_large_pool_samples_replicas_of_the_version_only() -> None:
     views = [replica(f"r{n:03d}", weights=V2 if n % 2 else V1) for n in range(4 * SCAN_MAX)]
     request = msgspec.structs.replace(MEANT, session_replica=ReplicaId("r000"), cached_tokens={ReplicaId("r002"): 99})
     drawn = found(request, *views)
@@ -72,8 +72,8 @@ def test_a_large_pool_draws_among_those_of_the_version_and_takes_nobody_elses_se
 
 
 @given(seed=st.integers(0, 10_000))
-def test_the_index_is_as_good_as_looking_at_everybody(seed: int) -> None:
-    """Replicas come, go, change their version and their adapters."""
+def test_index_equals_a_full_scan(seed: int) -> None:
+    """Replicas are added, removed, and change their version and adapters."""
     rng, index = random.Random(seed), PoolIndex()
     views: dict[str, ReplicaView] = {}
     for _ in range(40):
@@ -98,7 +98,7 @@ def test_the_index_is_as_good_as_looking_at_everybody(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", [EngineName("base"), ADAPTER])
-def test_nobody_can_fill_the_memory_with_versions_of_their_own_invention(name: EngineName) -> None:
+def test_unknown_versions_use_no_memory(name: EngineName) -> None:
     index = PoolIndex([replica("r0", weights=V1)])
     for number in range(100):
         index.rows_with(Digest(f"sha256:{number:064d}"), name)

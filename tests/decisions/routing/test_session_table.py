@@ -1,4 +1,4 @@
-"""SessionTable: bounded, and each tenant at its own cost."""
+"""SessionTable: bounded, and each tenant displaces only its own sessions."""
 
 from functions.api.ids import TenantId
 from functions.decisions.routing.sessions import SessionTable, session_hash
@@ -19,7 +19,7 @@ def test_a_tenant_with_many_sessions_loses_its_own() -> None:
     assert (table.get(key("globex", 1)), len(table)) == (1, 4)
 
 
-def test_tenants_with_many_share_the_loss() -> None:
+def test_tenants_with_many_sessions_lose_equally() -> None:
     table = Table(640)
     for number in range(1000):
         for tenant in ("acme", "globex"):
@@ -37,7 +37,7 @@ def test_a_renewed_session_outlives_an_older_one() -> None:
     assert [table.get(key("acme", number)) for number in range(3)] == [0, None, 2]
 
 
-def test_what_is_over_goes_and_what_is_dropped() -> None:
+def test_expired_and_dropped_sessions_are_removed() -> None:
     table = Table(100)
     for number in range(10):
         table.put(key("acme", number), number)
@@ -52,7 +52,7 @@ def test_what_is_over_goes_and_what_is_dropped() -> None:
     assert len(table) == 1
 
 
-def test_many_tenants_are_looked_through_a_part_at_a_time() -> None:
+def test_expiry_scans_many_tenants_in_parts() -> None:
     table = Table(5000)
     for number in range(1200):
         table.put(key(f"t{number}", 1), number)
