@@ -2,7 +2,7 @@
 
 Every process of the fleet has `SHOAL_FLEET=<state directory>` and `SHOAL_PROCESS=<name>` in its environment, and so
 does every process that it starts; `found` searches for this mark.
-Invariant: a signal is sent only to a process whose pid AND start time match the recorded ones, or to a member of its
+Invariant: a signal goes only to a process whose pid AND start time match the recorded ones, or to a member of its
 session.
 """
 

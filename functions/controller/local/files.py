@@ -22,8 +22,7 @@ class LockTaken(Exception):
 
 @contextmanager
 def lock_held(path: Path) -> Iterator[int]:
-    """Hold the lock, or raise LockTaken immediately. The descriptor is yielded so that child processes can inherit
-    it."""
+    """Hold the lock, or raise LockTaken immediately. The descriptor is yielded for child processes to inherit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -41,8 +40,7 @@ _TAIL_MAX_BYTES = 64 * 1024
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open the log for appending. A log above LOG_MAX_BYTES is first renamed to `<name>.log.1`, replacing the former
-    one."""
+    """Open the log for appending. A log above LOG_MAX_BYTES first replaces the former `<name>.log.1`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
         path.replace(path.with_name(path.name + ".1"))

@@ -63,8 +63,7 @@ class StateLayout:
 
     @property
     def former_config_dir(self) -> Path:
-        """Location of the configuration before the repository existed; it is imported into the repository, then
-        removed."""
+        """Location of the configuration before the repository existed; it is imported, then removed."""
         return self.home / "config"
 
     @property
@@ -125,8 +124,7 @@ class StateLayout:
         return self.data_dir("controller") / "forecasts.json"
 
     def accelerator_fault_file(self, replica_id: str) -> Path:
-        """Return the file whose existence means that the replica's accelerator failed; its engine is then not
-        started."""
+        """Return the file that exists if the replica's accelerator failed; its engine is then not started."""
         return self.root / "replica" / replica_id / "accelerator-fault"
 
     def simulated_accelerator_file(self, replica_id: str) -> Path:
@@ -142,8 +140,8 @@ class StateLayout:
 
     @property
     def registry_rows_file(self) -> Path:
-        """The registry's last known models, keys and rollouts. If the file is removed, the registry is believed as it
-        is then."""
+        """Models, keys and rollouts as the registry had them last. Without the file, the registry is believed as it
+        is."""
         return self.data_dir("controller") / "registry-rows.json"
 
     @property

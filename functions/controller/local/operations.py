@@ -4,8 +4,7 @@ One operation runs at a time. Processes that accept requests stop before those t
 one by one: each must be ready again before the next is touched, and if one does not become ready, the rest is left.
 Before the first engine of a pool is replaced, one extra replica is started if there is room (`surge`). A change that
 does not work fails there, with nothing drained, and the pool never has fewer replicas than it wants.
-Processes that do not serve are replaced first. No serving process is touched while another of its pool does not
-serve.
+Processes that do not serve are replaced first. No serving process is touched while another of its pool is out.
 """
 
 import asyncio
@@ -146,8 +145,7 @@ class Operations:
     async def _surging(
         self, surge: Surge
     ) -> AsyncIterator[Callable[[ProcessSpec, Callable[[], bool]], Awaitable[None]]]:
-        """Yield the function to call before each replacement. The replicas that it starts are drained and removed at
-        the end, in any case."""
+        """Yield the function to call before each replacement; at the end, the replicas that it started are removed."""
         extra: dict[str, list[Instance]] = {}
 
         async def prepare(spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
@@ -176,8 +174,7 @@ class Operations:
                 self._supervisor.apply(instance, StartRequested())
 
     def _has_yet_to_serve(self, name: str) -> bool:
-        """Return True if the process was not ready since its last start; one that is only unready now was ready
-        before."""
+        """Return True if the process was not ready since its last start; an unready one was ready before."""
         instance = self._supervisor.current(name)
         return instance is not None and instance.state.phase not in ("ready", "unready")
 
@@ -289,13 +286,12 @@ class Operations:
         return sorted(found, key=lambda instance: instance.spec.stop_rank)
 
     def named(self, name: str) -> list[str]:
-        """Return the processes that a name means: one by its own name, or a replica's engine (whose agent restarts
-        with it)."""
+        """Return the processes that a name means: itself, or a replica's engine, whose agent restarts with it."""
         instances = self._supervisor.instances.values()
         known = sorted({instance.spec.name for instance in instances})
         if name in known:
             return [name]
         of_replica = [i.spec.name for i in instances if i.spec.replica_id == name and i.spec.role == "engine"]
         if not of_replica:
-            raise NoSuchProcess(f"no process or replica has the name {name!r}; existing: {', '.join(known) or 'none'}")
+            raise NoSuchProcess(f"no process or replica is named {name!r}; there are: {', '.join(known) or 'none'}")
         return of_replica

@@ -52,8 +52,7 @@ def weights_folder(context: PlanContext, pool: Pool, replica_id: str) -> Path:
 
 
 def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: EngineKind) -> ProcessSpec:
-    """Return the engine's spec, with the arguments that KServe's vLLM runtime would add to those of the
-    InferenceService."""
+    """Return the engine's spec: the InferenceService's arguments and those that KServe's vLLM runtime would add."""
     port = context.ports.engine(slot)
     python = context.engine_python if kind == "vllm" else context.python
     folder = weights_folder(context, pool, replica_id)
@@ -87,8 +86,7 @@ def engine(context: PlanContext, pool: Pool, replica_id: str, slot: int, kind: E
 
 
 def _simulated_task(pool: Pool, kind: EngineKind) -> tuple[str, ...]:
-    """Return the task arguments of the simulated engine, from the pool's label; a real engine finds its task in its
-    model."""
+    """Return the task arguments of the simulated engine. A real engine finds its task in its model."""
     return ("--runner", "pooling", "--sim-task", pool.task) if kind == "sim" and pool.task != "generate" else ()
 
 

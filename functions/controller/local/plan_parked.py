@@ -1,10 +1,9 @@
 """Plan parked processes: one process that has imported the engine, for each environment that engines are started in.
 
-Every engine with that environment is forked from it (`children`). One is therefore enough for all replicas of a pool,
-and for several pools that differ only in arguments. SHOAL_PARKED_ENGINES limits their number; the first environments
-in order of the pools' names get one. A pool without replicas counts too, because it benefits most. A parked process
-starts only after the engines that it serves have been ready; at the start of a fleet it would compete with them for
-the processor.
+Every engine with that environment is forked from it (`children`). One is enough for all replicas of a pool, and for
+several pools that differ only in arguments. SHOAL_PARKED_ENGINES limits their number; the first environments by pool
+name get one, also for pools without replicas, which benefit most. A parked process starts only after its engines have
+been ready; at the start of a fleet it would compete with them for the processor.
 
 Pure. `functions/engines/parked` is the process.
 """

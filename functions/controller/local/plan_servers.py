@@ -1,5 +1,4 @@
-"""Specs of the servers that every fleet has (S3, bus, registry, gateway), and of the trace store if chDB is
-installed."""
+"""Specs of the servers of every fleet (S3, bus, registry, gateway), and of the trace store if chDB is installed."""
 
 from functions.controller.local.context import HOST, PlanContext
 from functions.controller.local.ports import GRPC_ABOVE

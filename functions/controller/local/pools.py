@@ -68,8 +68,7 @@ VOLUME_PREFIX = "pvc://shoal-models/"
 
 
 def folder_at(uri: str) -> str | None:
-    """Return the folder below the models directory that holds the weights, or will once they are fetched; None for
-    another place."""
+    """Return the folder of the weights below the models directory (also before they are fetched), or None."""
     weights = weights_at(uri)
     if weights is not None:
         return str(weights)

@@ -1,5 +1,4 @@
-"""Ports of the fleet: one base and fixed offsets, each overridable, stored in the state directory while the fleet
-runs.
+"""Ports of the fleet: one base and fixed offsets, each overridable, stored while the fleet runs.
 
 Rule: if the environment sets any port, all stored ports are ignored. Stored ports spare another shell the settings;
 `shoal down` deletes them. `port_check` finds the process that holds a port.
@@ -83,8 +82,7 @@ class PortPlan:
 
 
 def plan_ports(settings: LocalSettings) -> PortPlan:
-    """Return all ports. Worked example (test_ports_follow_the_base): base 8440 puts the gateway on 8443 and engine 1 on
-    8461."""
+    """Return the ports. Worked example (test_ports_follow_the_base): base 8440, gateway 8443, engine 1 on 8461."""
     base = settings.port_base
 
     def port(override: int | None, offset: int) -> int:

@@ -109,8 +109,7 @@ class GatewayEpoch:
             return None
 
     async def until(self, epoch: int, deadline_s: float) -> bool:
-        """Wait until the gateway uses this epoch or a later one. Return False if it does not by the deadline (loop
-        time)."""
+        """Wait until the gateway uses this epoch or a later one. Return False at the deadline (loop time)."""
         pause_s = _FIRST_PAUSE_S
         while (await self.read() or 0) < epoch:
             if asyncio.get_running_loop().time() + pause_s > deadline_s:

