@@ -1,4 +1,4 @@
-"""Batches over a store in a dictionary, for what needs no process and no socket."""
+"""Batches over a dictionary store, for tests that need no process and no socket."""
 
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -16,7 +16,7 @@ from tests.gateway.rig import Rig
 
 
 class RangedStore(MemoryStore):
-    """Knows when an object was written, by counting, and reads ranges."""
+    """Memory store that counts writes to know when an object was written, and that serves ranges."""
 
     is_closed = False
     before_new: Callable[[str], None] | None = None  # called before each `put_new` with its key

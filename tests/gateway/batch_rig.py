@@ -1,4 +1,4 @@
-"""Gateways with a store, as processes, before one engine that the test plays and counts."""
+"""Gateway processes with a store, and one engine that the test plays and counts."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,13 @@ from tests.gateway.processes import GatewayProcess
 from tests.gateway.rig import ACME_KEY, POOL, heartbeat
 from tests.ports import free_port
 
-PATIENCE_S = 180.0  # for what must happen: a lease of 20 s may have to run out first
+PATIENCE_S = 180.0  # upper bound for events that must happen: a lease of 20 s may have to expire first
 CHAT = "/v1/chat/completions"
 
 
 @dataclass
 class BatchGateway(GatewayProcess):
-    """A gateway process that keeps files."""
+    """A gateway process with a file store."""
 
     s3: S3Settings | None = None
     more: dict[str, str] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class BatchGateway(GatewayProcess):
 
 @dataclass
 class CountingEngine:
-    """Says what it was told, and how often it was told that. Holds its answers while `is_held`."""
+    """Engine that repeats each prompt and counts how often it received it. While `is_held`, it holds its answers."""
 
     asked: Counter[str] = field(default_factory=Counter)
     is_held: bool = False
-    after: int = 0  # that many answers go out before it holds
-    refuse_next: int = 0  # so many are told to come back
+    after: int = 0  # number of answers to send before `is_held` applies
+    refuse_next: int = 0  # number of next requests to reject
     priorities: set[bytes] = field(default_factory=set)
 
     async def script(self, served: Served) -> None:
@@ -108,7 +108,7 @@ class CountingEngine:
 
 @dataclass
 class Way:
-    """A way to the store that can be closed: connections are refused and open ones cut."""
+    """Proxy to the store that can be closed: it then refuses connections and cuts open ones."""
 
     to_port: int
     port: int = field(default_factory=free_port)
@@ -132,7 +132,7 @@ class Way:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
-        if self._is_closed:  # while this one was on its way
+        if self._is_closed:  # closed while this connection was being opened
             writer.transport.abort()
             onward_writer.transport.abort()
             return
@@ -150,7 +150,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _heartbeat(bus_url: str, name: str, port: int, stopping: asyncio.Event) -> None:
-    """As the replica's agent would, until told to stop: a task that is cancelled may be in the bus's client."""
+    """Publish heartbeats like the replica's agent until `stopping` is set: a cancellation could hit inside the bus
+    client."""
     sequence = 0
     async with ValkeyBus(bus_url) as bus:
         while not stopping.is_set():
@@ -179,7 +180,7 @@ async def begin(client: openai.AsyncOpenAI, *lines: dict[str, Any] | bytes, wind
 async def until(
     client: openai.AsyncOpenAI, batch_id: str, *statuses: str, done: int = 0, timeout_s: float = PATIENCE_S
 ) -> Batch:
-    """The batch, once it is at one of the statuses (with so many lines done)."""
+    """Return the batch once it has one of the statuses (with `done` lines done)."""
     seen: list[str] = []
     end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:
@@ -194,7 +195,7 @@ async def until(
 
 
 async def results(client: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    """The lines of an output or error file."""
+    """Return the lines of an output or error file."""
     if file_id is None:
         return []
     content = await client.files.content(file_id)
@@ -211,7 +212,7 @@ async def metric(gateway: BatchGateway, name: str) -> float:
 
 
 async def until_metric(gateway: BatchGateway, name: str, value: float) -> None:
-    """For what is counted right after it can be seen."""
+    """Wait until the metric has this value: it is counted just after its effect is visible."""
     async with asyncio.timeout(PATIENCE_S):
         while await metric(gateway, name) != value:
             await asyncio.sleep(0.1)

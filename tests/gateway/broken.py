@@ -1,4 +1,4 @@
-"""Broken requests: what is sent, and what it earns. One table for every way in.
+"""Broken requests and the answers that they must get: one table for every entry point.
 
 Each row is (name, bytes, status, code); status 0 means that the row is legal and must reach the engine.
 """
@@ -24,7 +24,7 @@ def chat(**fields: object) -> bytes:
 
 
 def raw_head(*lines: bytes, body: bytes = CHAT_BODY) -> bytes:
-    """A chat request with these header lines in place of the usual ones."""
+    """Return a chat request with these header lines instead of the usual ones."""
     return b"POST /v1/chat/completions HTTP/1.1\r\n" + b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 

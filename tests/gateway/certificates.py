@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own."""
+"""A certificate authority for tests."""
 
 import datetime
 import ipaddress
@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """Certificate and key for localhost and 127.0.0.1; the certificate is its own authority."""
+    """Write certificate and key for localhost and 127.0.0.1; the certificate is its own authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shoal tests")])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""A client's connection to the fast lane, played byte by byte, without sockets.
+"""A played client connection to the fast lane: bytes without sockets.
 
 connection = Connection(play)
 connection >> POST(body)            # the client sends
@@ -76,7 +76,7 @@ class HttpAnswer:
 
 
 def read_answers(data: bytes) -> list[HttpAnswer]:
-    """Every answer in a connection's bytes, by a strict parser; 1xx too."""
+    """Parse every answer in a connection's bytes strictly, 1xx included."""
     answers: list[HttpAnswer] = []
 
     class Reader:
@@ -129,7 +129,7 @@ class ClientTransport(asyncio.Transport):
         self.reading_paused = False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The test says when there is too much."""
+        """Ignored: the test decides when the buffer is full."""
 
     def get_write_buffer_size(self) -> int:
         return self.unread_bytes
@@ -142,7 +142,7 @@ class ClientTransport(asyncio.Transport):
 
 
 class Server:
-    """What uvicorn would give each connection: one configuration, one state."""
+    """One configuration and one state for all connections, as in uvicorn."""
 
     def __init__(self, play: Play) -> None:
         self.play = play
@@ -202,7 +202,7 @@ class Connection:
         self.transport.protocol.resume_writing()
 
     def after(self, seconds: float) -> None:
-        """Time passes; the replicas go on beating, and the sweep looks, as it did all the time."""
+        """Advance the clock; replicas keep sending heartbeats and the sweep runs."""
         self.play.rig.clock.forward(seconds)
         for beat, _ in self.play.gateway.services.fleet.heartbeats():
             self.play.gateway.receive_heartbeat(heartbeat(beat.replica_id, sequence=beat.sequence + 1))

@@ -1,4 +1,4 @@
-"""What tests of composition share: a stage with a shelf and tools that are played."""
+"""Helpers of the composition tests: a stage with a shelf and played tools."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ LONG = [
 
 
 class Shelf:
-    """A store in memory, which can be away."""
+    """A conversation store in memory that can be unavailable."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -57,7 +57,7 @@ class Shelf:
         return self.values.pop(name, None) is not None
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
     def _check(self) -> None:
         if self.away:
@@ -65,7 +65,7 @@ class Shelf:
 
 
 class PlayedTools(ToolCaller):
-    """Answers in the tools' place; the rules of who may be called when are the real ones."""
+    """Tool caller with scripted answers; the rules for which tools may be called are the real ones."""
 
     def __init__(self) -> None:
         super().__init__(ToolPolicy())
@@ -106,7 +106,7 @@ class Stage:
         return client
 
     async def engine(self) -> Engine:
-        """Whoever is asked next, on a new or an old connection."""
+        """Return the engine that receives the next request, on a new or an existing connection."""
         for _ in range(50):
             await asyncio.sleep(0)
             if self.play.dials:
@@ -117,7 +117,7 @@ class Stage:
         raise AssertionError("no engine was asked")
 
     async def says(self, content: str = "", **message: Any) -> dict[str, Any]:
-        """The engine that is asked answers; what it was asked."""
+        """Answer the current request as its engine and return the request's body."""
         engine = await self.engine()
         asked: dict[str, Any] = engine.requests[-1]
         engine.seen = len(engine.requests)  # type: ignore[attr-defined]
@@ -151,7 +151,7 @@ def call(name: str = "weather", arguments: str = '{"city":"Paris"}', call_id: st
 
 
 def counted(stage: Stage, what: str) -> float:
-    """A metric of the play's, `name{labels}`."""
+    """Return the value of the play's metric `name{labels}`."""
     lines = generate_latest(stage.play.gateway.services.metrics.registry).decode().splitlines()
     return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.rsplit(" ", 1)[0] == what), 0.0)
 

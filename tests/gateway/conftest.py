@@ -16,13 +16,13 @@ from tests.replica.conftest import s3_settings, store, valkey_url
 
 __all__ = ["s3_settings", "store", "valkey_url"]
 
-# Only the clocks that tests wait for are short, and not so short that a machine five times slower runs into them.
+# Only the timeouts that tests wait for are short, and still long enough for a machine that is five times slower.
 HASTY = limits(head_s=1.0, body_s=1.0, keep_alive_s=1.5, linger_s=0.3, first_byte_s=1.0, idle_s=1.0, write_stall_s=1.0)
 
 
 @pytest.fixture
 async def play() -> AsyncIterator[Callable[..., Play]]:
-    """Makes plays, and clears them away."""
+    """Make plays and close them after the test."""
     plays: list[Play] = []
 
     def make(*replicas: str, **settings: Any) -> Play:
@@ -46,13 +46,13 @@ def trust(certificate: tuple[Path, Path]) -> ssl.SSLContext:
 
 @pytest.fixture(scope="module")
 def live(certificate: tuple[Path, Path]) -> Iterator[LiveGateway]:
-    """A gateway with the limits it has in production."""
+    """A gateway with production limits."""
     with LiveGateway(Limits(), certificate) as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="module")
 def hasty(certificate: tuple[Path, Path]) -> Iterator[LiveGateway]:
-    """A gateway with short clocks, for tests that wait for one of them to run out."""
+    """A gateway with short timeouts, for tests that wait for one to expire."""
     with LiveGateway(HASTY, certificate) as gateway:
         yield gateway

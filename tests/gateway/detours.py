@@ -1,4 +1,4 @@
-"""What tests of detours share: pools beside the own one, policies that lead to them, and answers with doubts."""
+"""Helpers of the detour tests: additional pools, policies that lead to them, and answers with unsure tokens."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ NAMED_LARGE = EngineName(LARGE)
 
 
 def pools(*, acme_may: tuple[str, ...] = (LARGE, THIRD), window_tokens: int = 2048, **sections: Any) -> dict[str, Any]:
-    """The rig's sections with two more pools, whose base models acme may call."""
+    """Return the rig's sections with two more pools, whose base models acme may call."""
     small = snapshot()
     bases = tuple(
         ModelEntry(ModelId(name), name, "base", (version("v1", DIGEST_V1, name),), {"stable": "v1"})
@@ -91,13 +91,13 @@ def merged_models(sections: dict[str, Any]) -> Any:
 
 
 def counted(content: str, *logprobs: float, prompt: int = 7, completion: int = 0) -> bytes:
-    """With the engine's count so far in it."""
+    """Return a scored chunk that also has the engine's token count so far."""
     count = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return sse.event(orjson.loads(scored(content, *logprobs)[len(b"data: ") :]) | {"usage": count})
 
 
 def settled(p: Play) -> tuple[int, int]:
-    """Tokens of prompts and of answers that tenants were charged."""
+    """Return the prompt and answer tokens that tenants were charged."""
     quotas = p.gateway.services.quotas
     both = (quotas.settled_by_engine, quotas.settled_by_count)
     return sum(each.input_tokens for each in both), sum(each.output_tokens for each in both)

@@ -1,11 +1,11 @@
-"""An exchange between a client and engines that are played by the test, on a clock that stands still.
+"""An exchange between a client and played engines, on a clock that only the test advances.
 
 A scenario reads like a protocol trace:
 
     play = Play("r0", "r1")
     play.ask(stream=True)
     play.engine.dies()                        # before its first byte
-    play.engine.streams(sse.token(...))       # `engine` is whoever was asked last
+    play.engine.streams(sse.token(...))       # `engine`: the one that got the last request
     assert play.client.got == [...]
 
 The connections are real `UpstreamConnection`s in the real pool; only the transport under them is played.
@@ -32,7 +32,7 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-
 
 
 class PlayedTransport(asyncio.Transport):
-    """The other end is the test: what was written lies in `written`."""
+    """A transport whose other end is the test; `written` holds what was written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Engine:
         self.connection = UpstreamConnection(pool, replica_id)
         self.connection.connection_made(self.transport)
 
-    # what it sees
+    # requests received
 
     @property
     def requests(self) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ class Engine:
     def paused(self) -> bool:
         return self.transport.reading_paused
 
-    # what it does
+    # actions of the engine
 
     def sends(self, data: bytes) -> None:
         if not self.transport.closing:
@@ -115,7 +115,7 @@ class Engine:
 
 
 class PlayedPool(UpstreamPool):
-    """The real pool; dialling waits until the test lets it succeed or fail."""
+    """The real pool, except that a dial waits until the test completes it or makes it fail."""
 
     def __init__(self, play: "Play") -> None:
         limits = play.rig.limits
@@ -133,7 +133,7 @@ class PlayedPool(UpstreamPool):
 
 
 class Client:
-    """A sink that remembers, and holds the exchange to the sink's rules."""
+    """A sink that records what it gets and checks that the exchange follows the sink's rules."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -168,7 +168,7 @@ class Client:
 
     @property
     def error(self) -> dict[str, Any]:
-        """Of a whole answer, or of the last event."""
+        """Return the error of a whole answer or of the last event."""
         last = self.body if self.status != 200 else self.body.split(b"\n\n")[-2].removeprefix(b"data: ")
         error: dict[str, Any] = orjson.loads(last)["error"]
         assert sorted(error) == ["code", "message", "param", "type"]
@@ -179,7 +179,7 @@ class Play:
     def __init__(
         self, *replicas: str, limits: Limits | None = None, loader: Loader | None = None, **policies: Any
     ) -> None:
-        # Without quarantine unless a scenario is about it: here every client says "hi", and replicas die all the time.
+        # No quarantine unless the scenario is about it: every client here says "hi", and replicas fail all the time.
         limits = limits or Limits(quarantine_after_replicas=0)
         self.rig = Rig(limits=limits, policies=policies, loader=loader).with_replicas(*replicas)
         gateway = self.gateway = self.rig.gateway
@@ -191,7 +191,7 @@ class Play:
         self.born_dying = False  # connections break between the handshake and their first use
 
     def ask(self, model: str = "acme/bot", stream: bool = True, route: Route = CHAT, **fields: Any) -> RequestExchange:
-        """A new client's request, up to where the exchange waits."""
+        """Send a new client's request and run it until the exchange waits."""
         content = {"prompt": "hi"} if route is COMPLETIONS else {"messages": [{"role": "user", "content": "hi"}]}
         more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
         body = sse.compact({"model": model, "stream": stream, **content, **fields})
@@ -202,12 +202,12 @@ class Play:
         return exchange
 
     async def settle(self) -> None:
-        """Let dials begin, and what they ended with be heard."""
+        """Let pending dials start and their results be processed."""
         for _ in range(5):
             await asyncio.sleep(0)
 
     async def connects(self) -> Engine:
-        """The dial under way succeeds; the engine has the request."""
+        """Let the dial under way succeed and return its engine, which has received the request."""
         await self.settle()
         _, answer = self.dials.popleft()
         answer.set_result(None)
@@ -226,17 +226,17 @@ class Play:
         return self.engines[-1]
 
     def after(self, seconds: float) -> None:
-        """Time passes, and the sweep sees it."""
+        """Advance the clock and check each open request."""
         self.rig.clock.forward(seconds)
         for exchange in list(self.gateway.services.open_requests):
             exchange.check(self.rig.clock())
 
     def quiet(self) -> bool:
-        """Nothing is left of any request."""
+        """Return True if no request has left anything behind."""
         return self.gateway.services.router.load.in_flight == {} and len(self.gateway.services.open_requests) == 0
 
     def requests(self, code: int, model: str = "acme/bot") -> float:
-        """How often the metrics say that a request ended so."""
+        """Return the number of requests that the metrics count with this status."""
         labels = {"model": model, "class": "interactive", "code": str(code)}
         return self.gateway.services.metrics.registry.get_sample_value("shoal_requests_total", labels) or 0.0
 

@@ -1,4 +1,4 @@
-"""The same few words for every scenario: what an engine streams, and what the client must get of it."""
+"""Tokens shared by all scenarios: those that an engine streams and those that the client must receive."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One step that many scenarios of the lane share."""
+"""One step that many fast-lane scenarios share."""
 
 from tests.gateway import sse
 from tests.gateway.client_rig import (
@@ -12,7 +12,7 @@ from tests.gateway.rig import BOT_V1
 
 
 async def answered(connection: Connection, stream: bool = False) -> None:
-    """One hot request, answered."""
+    """Send one hot request and let it be answered."""
     connection >> post(STREAM_BODY if stream else CHAT_BODY)
     await connection.play.settle()
     engine = await connection.play.connects() if connection.play.dials else connection.play.engine

@@ -1,6 +1,5 @@
-"""A gateway on real sockets: uvicorn and uvloop in a thread of their own, as in production; engines and clients are
-played on the test's loop, so that neither can hide a stall of the other.
-"""
+"""A gateway on real sockets: uvicorn and uvloop in a separate thread, as in production. Engines and clients are played
+on the test's loop, so that neither loop hides a stall of the other."""
 
 import asyncio
 import contextlib
@@ -40,15 +39,15 @@ from tests.gateway.client_rig import HttpAnswer, get, read_answers
 from tests.gateway.rig import NOW_UNIX_S, PEPPER, catalogue, heartbeat
 
 START_TIMEOUT_S = 60.0
-PATIENCE_S = 60.0  # for what must happen, not for how fast: a shared machine may take long over anything
-SWEEP_S = 0.05  # more often than the gateway's own: the tests' limits are short
-CALL_S = 60.0  # likewise, of stock clients: left alone, they give a connection and its TLS handshake 5 s
+PATIENCE_S = 60.0  # upper bound for events that must happen, however slow a shared machine is
+SWEEP_S = 0.05  # shorter than the gateway's own period, because the tests' limits are short
+CALL_S = 60.0  # likewise for stock clients, whose default of 5 s also covers the TLS handshake
 
 
 class LiveGateway:
-    """Serves on two ports of loopback: `plain_port` and `tls_port`.
+    """A gateway on two loopback ports: `plain_port` and `tls_port`.
 
-    With a bus it tells of rollouts there, and hears of them; with a loader it asks agents for adapters.
+    With a bus it publishes and follows rollouts; with a loader it requests adapters from agents.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class LiveGateway:
         first: Catalogue | None = None,
         conversations_url: str | None = None,
     ) -> None:
-        # All tests send the same prompt, and break replicas with it: it must not be taken for the cause.
+        # All tests send the same prompt and break replicas with it; quarantine must not blame the prompt.
         self._limits = replace(limits, quarantine_after_replicas=0)
         self._certificate = certificate
         self._gateway_id, self._bus_url, self._token = gateway_id, bus_url, token
@@ -152,7 +151,7 @@ class LiveGateway:
         return composer
 
     def _follow(self, bus: ValkeyBus) -> None:
-        """As the server does."""
+        """Start the same bus tasks as the server."""
         services = self.gateway.services
         services.tasks.forever("bus", functools.partial(feeds.follow_bus, self.gateway, bus))
         for feed in (feeds.publish_evidence, feeds.publish_pins, feeds.follow_pins):
@@ -163,21 +162,21 @@ class LiveGateway:
         protocol.stands_for = handshake
         return protocol
 
-    # from the test's thread
+    # called from the test's thread
 
     @contextlib.asynccontextmanager
     async def standing_still(self, still_s: float) -> AsyncIterator[None]:
-        """What is inside is done while its loop takes so long over something that it read: timers come next."""
+        """Run the body while a read callback blocks the gateway's loop for `still_s`; expired timers run next."""
         here, there = socket.socketpair()
         began, over = threading.Event(), threading.Event()
 
         def stand_still() -> None:
             self._loop.remove_reader(there)
             began.set()
-            time.sleep(still_s)  # real: uvloop's clock is
+            time.sleep(still_s)  # real time, because uvloop's clock is real
             over.set()
 
-        await asyncio.sleep(4 * SWEEP_S)  # after another stop: a loop that is always late judges all the same
+        await asyncio.sleep(4 * SWEEP_S)  # after another stop: a permanently late loop still judges its peers
         with here, there:
             self._loop.call_soon_threadsafe(self._loop.add_reader, there, stand_still)
             here.send(b"x")
@@ -212,7 +211,7 @@ class LiveGateway:
 
 
 async def _go_on_beating(gateway: Gateway) -> None:
-    """Whoever was said to be ready, so that a slow machine is not taken for a silent replica."""
+    """Keep replicas alive that were reported ready, so that a slow machine does not make them look silent."""
     while True:
         await asyncio.sleep(SWEEP_S)
         for known in gateway.services.fleet._known.values():
@@ -231,7 +230,7 @@ class Served:
     writer: asyncio.StreamWriter
     head: bytes
     body: dict[str, Any]
-    go_on: asyncio.Event = field(default_factory=asyncio.Event)  # for scripts that wait for the test
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)  # set by the test, for scripts that wait for it
 
     @property
     def model(self) -> str:
@@ -260,7 +259,7 @@ class Served:
         await self.send(head.encode() + body)
 
     async def until_dropped(self) -> None:
-        """Returns once the gateway has closed this connection."""
+        """Wait until the gateway has closed this connection."""
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(65536):
                 pass
@@ -270,7 +269,7 @@ Script = Callable[[Served], Awaitable[None]]
 
 
 async def well(served: Served) -> None:
-    """An engine that answers as it should; it repeats the user's words."""
+    """Answer as an engine should, and repeat the user's words."""
     prompt = served.body.get("prompt") or served.body["messages"][-1]["content"]
     if not served.body.get("stream"):
         await served.answer(sse.whole(served.model, f"you said {prompt}"))
@@ -288,7 +287,7 @@ async def well(served: Served) -> None:
 
 @dataclass
 class PlayedEngine:
-    """A played engine on a port of its own; the gateway knows it as a replica."""
+    """A played engine on its own port, which the gateway knows as a replica."""
 
     name: str
     script: Script
@@ -308,7 +307,7 @@ class PlayedEngine:
         writer.transport.abort()
 
     async def dropped_within_s(self, since_s: float, timeout_s: float = PATIENCE_S) -> float:
-        """How long after `since_s` the gateway closed its connection."""
+        """Return how many seconds after `since_s` the gateway closed its connection."""
         async with asyncio.timeout(timeout_s):
             while not self.dropped_at_s:
                 await asyncio.sleep(0.005)
@@ -320,12 +319,12 @@ _names = iter(range(10**9))
 
 @contextlib.asynccontextmanager
 async def engine(live: LiveGateway, script: Script = well, *, preferred: bool = False) -> AsyncIterator[PlayedEngine]:
-    """`preferred`: routing takes it before the others, while it is idle."""
+    """Start a played engine. With `preferred`, routing chooses it before the others while it is idle."""
     played = PlayedEngine(f"replica-{next(_names)}", script)
     server = await asyncio.start_server(played.on_connection, "127.0.0.1", 0)
     played.port = server.sockets[0].getsockname()[1]
-    cost_ms = 0.0 if preferred else 20.0  # more than a conversation's home is worth
-    live.call(live.refill_retries)  # else tests that break replicas one after the other would use the budget up
+    cost_ms = 0.0 if preferred else 20.0  # more than the credit for a conversation's home
+    live.call(live.refill_retries)  # otherwise tests that break replicas in sequence would exhaust the budget
     live.beat(played.name, played.port, prefill_ms_per_token=cost_ms, service_ms=0.0)
     try:
         yield played
@@ -342,7 +341,7 @@ async def engine(live: LiveGateway, script: Script = well, *, preferred: bool = 
 
 @dataclass(frozen=True)
 class Way:
-    """How a client reaches the gateway: which lane, over TLS or not."""
+    """A way to reach the gateway: which lane, with or without TLS."""
 
     lane: str
     tls: bool
@@ -365,11 +364,11 @@ class LiveClient:
             await self.writer.drain()
 
     async def answer(self, timeout_s: float = PATIENCE_S) -> HttpAnswer:
-        """The next whole final answer; what follows it stays."""
+        """Return the next complete final answer."""
         return (await self.answers(timeout_s))[-1]
 
     async def answers(self, timeout_s: float = PATIENCE_S) -> list[HttpAnswer]:
-        """Answers up to the first final one that is whole."""
+        """Return the answers up to the first complete final one."""
         async with asyncio.timeout(timeout_s):
             while True:
                 answers = read_answers(self.got) if self.got else []
@@ -389,7 +388,7 @@ class LiveClient:
         return self.got
 
     async def rest(self, timeout_s: float = PATIENCE_S) -> bytes:
-        """All bytes up to the connection's end."""
+        """Return all bytes up to the end of the connection."""
         async with asyncio.timeout(timeout_s):
             with contextlib.suppress(ConnectionError):
                 while data := await self.reader.read(65536):
@@ -423,7 +422,7 @@ async def client(live: LiveGateway, way: Way, trust: ssl.SSLContext) -> AsyncIte
 
 
 async def quiet(live: LiveGateway, timeout_s: float = PATIENCE_S) -> bool:
-    """Whether the gateway comes to hold no request."""
+    """Return True once the gateway holds no request, False on timeout."""
     end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:
         if live.open_requests() == 0:

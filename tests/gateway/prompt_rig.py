@@ -1,4 +1,4 @@
-"""A model directory with a tokenizer trained on the spot: byte-level BPE and ChatML, as the models here have them."""
+"""A model directory with a tokenizer trained in the test: byte-level BPE and ChatML, like the models here."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def _lines() -> Iterator[str]:
 
 
 def model_dir(root: Path) -> Path:
-    """`root`/POOL with the files of a model."""
+    """Write the files of a model to `root`/POOL."""
     directory = root / POOL
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text(trained())
@@ -60,7 +60,7 @@ def model_dir(root: Path) -> Path:
 
 
 def real_model_dir() -> Path:
-    """The base model's own directory, where it was prepared."""
+    """Return the base model's own directory, or skip the test if it was not prepared."""
     directory = os.environ.get("SHOAL_BASE_MODEL_DIR", "")
     if not directory:
         pytest.skip("SHOAL_BASE_MODEL_DIR is not set: `make test` prepares the base model, and sets it")
@@ -70,7 +70,7 @@ def real_model_dir() -> Path:
 def lesson_of(
     body: dict[str, Any], models: Path, *, route: Route = CHAT, adapter: str = "", block_tokens: int = 16
 ) -> PromptJob:
-    """As the gateway makes it from an admitted request; `models` is what `model_dir` made."""
+    """Return the prompt job that the gateway would make from this body; `models` is the result of `model_dir`."""
     name = EngineName(adapter or POOL)
     blocks = text_blocks(prompt_text(body, route.output).text, seed_of(body.get("cache_salt", ""), name), BLOCK_BYTES)
     assert route.output is not None

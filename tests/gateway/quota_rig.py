@@ -1,4 +1,5 @@
-"""Several gateways' accounts in one process and virtual time, over a broker that keeps the same buckets in Python."""
+"""Several gateways' accounts in one process and virtual time, on a broker that implements the bus's buckets in
+Python."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,15 +23,15 @@ ACME = TenantId("acme")
 
 
 class Broker:
-    """The model of the bus's script, for one server that everybody reaches, or nobody while `away`."""
+    """Model of the bus's script for one server, which all gateways reach unless it is `away`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.script = QuotaModel()
-        self.script.request_leases("", (), self._now_us() - 60 * US_PER_S)  # it has run for a while
+        self.script.request_leases("", (), self._now_us() - 60 * US_PER_S)  # the bus has run for a while
         self.away = False
         self.slow = False
-        self.lag_s = 0.0  # of a call, half of it on the way there
+        self.lag_s = 0.0  # round-trip time of a call, half of it on the way to the bus
 
     async def request_leases(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         if self.away:
@@ -45,14 +46,14 @@ class Broker:
         return answer
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def restart(self) -> None:
-        """It knows nothing any more."""
+        """Forget all state, like a restarted bus."""
         self.script = QuotaModel()
 
     def outstanding(self, account: str, dimension: int, limit: int, burst: int) -> int:
-        """Tokens that the bus counts as used up."""
+        """Return the tokens that the bus counts as used."""
         rate = RateRequest(dimension, limit, burst * MICRO, 60, 0, 1)
         asked = self.script.request_leases(
             "", [Group(False, (LeaseRequest(account, NO_LIMIT, 0, 0, (rate,)),))], self._now_us()
@@ -64,7 +65,7 @@ class Broker:
 
 
 class Shared:
-    """`gateways` of them, each with leases; time passes by `forward`, or as the clock given says."""
+    """Gateways with leases, `gateways` of them. Time advances with `forward`, or follows the clock given."""
 
     def __init__(self, gateways: int, now: Callable[[], float] | None = None, **limits: int) -> None:
         self.clock = Clock()
@@ -74,19 +75,19 @@ class Shared:
         self.quota = QuotaEntry("enterprise", limits=QuotaLimitsPart(**limits))
         self.quotas = [TenantQuotas() for _ in range(gateways)]
         self.leases: list[QuotaLeases] = []
-        self.retry_after_s = 0.0  # as the last refusal said
+        self.retry_after_s = 0.0  # value of the last rejection
         self._joined = 0
         rng = Random(7)
         for quotas in self.quotas:
             self._lease(quotas, rng, expected_gateways=2)
 
     def join(self) -> None:
-        """One more, that has just started."""
+        """Add a gateway that has just started."""
         self.quotas.append(TenantQuotas())
         self._lease(self.quotas[-1], Random(len(self.quotas)), expected_gateways=1)
 
     def leave(self, gateway: int) -> None:
-        """One is gone, with all that it held."""
+        """Remove a gateway with all that it holds."""
         del self.quotas[gateway], self.leases[gateway]
 
     def _lease(self, quotas: TenantQuotas, rng: Random, expected_gateways: int) -> None:
@@ -106,14 +107,14 @@ class Shared:
             await leases.round()
 
     async def meet(self) -> None:
-        """Every gateway knows of all."""
+        """Run rounds until every gateway knows all others."""
         await self.rounds()
         await self.rounds()
 
     async def enters(
         self, gateway: int, output_tokens: int, *, prompt_tokens: int = 1, service_class: ServiceClass = "interactive"
     ) -> RequestQuota | None:
-        """One request; None where it was refused."""
+        """Enter one request; return None if it was rejected."""
         quotas = self.quotas[gateway]
         try:
             entry = quotas.enter(ACME, self.quota, self.now())

@@ -1,6 +1,7 @@
-"""A gateway process on simulated engines, as it writes its request traces.
+"""A gateway process on simulated engines that writes its request traces.
 
-Engines are small, so that requests wait and some are refused; their beats are what an agent would read off them.
+Engines are small, so that requests wait and some are rejected. Their heartbeats have what an agent would read from
+them.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from tests.gateway.rig import ACME_KEY, BATCH_KEY, GLOBEX_KEY, POOL, heartbeat
 from tests.ports import free_port
 
 REPLICAS = 3
-BLOCKS = 96  # of 16 tokens
+BLOCKS = 96  # blocks of 16 tokens
 _FLAGS = (
     *(
         "--model",
@@ -41,7 +42,7 @@ _FLAGS = (
     ),
     *("--max-model-len", "1024", "--sim-step-ms", "20", "--enable-prompt-tokens-details"),
 )
-SHORT = AdmissionEntry(  # little may wait, so that some are refused
+SHORT = AdmissionEntry(  # short queue, so that some requests are rejected
     name="short",
     pools=("*",),
     bands=(
@@ -66,7 +67,7 @@ class TracedGateway(GatewayProcess):
 
 
 async def record(gateway: TracedGateway, requests: int) -> list[int]:
-    """The statuses of what was asked; the gateway has ended and written all when this returns."""
+    """Send the requests and return their statuses. On return the gateway has ended and written all traces."""
     async with engines(gateway.folder) as ports, beats(gateway.bus_url, ports):
         with gateway.start() as process:
             await gateway.ready()
@@ -102,7 +103,7 @@ async def _until_well(engine: EngineClient) -> None:
 
 @contextlib.asynccontextmanager
 async def beats(bus_url: str, ports: list[int]) -> AsyncIterator[None]:
-    """Four a second of each engine."""
+    """Publish four heartbeats a second for each engine."""
     enough = asyncio.Event()
 
     async def beat() -> None:
@@ -132,9 +133,9 @@ async def beats(bus_url: str, ports: list[int]) -> AsyncIterator[None]:
 
 
 async def ask(port: int, requests: int, engine_ports: list[int]) -> list[int]:
-    """Chats of two tenants and a batch key, in bursts that are more than the engines can do at once.
+    """Send chats of two tenants and a batch key in bursts that exceed the engines' capacity.
 
-    At first the engines stand still, until somebody is refused: however slowly this asks, some must wait.
+    The engines are frozen until the first rejection, so that requests wait however slow this client is.
     """
     rng = Random(1)
     limits = httpx.Limits(max_connections=None)

@@ -1,4 +1,4 @@
-"""What these tests share: two tenants, two adapters and a base, and clocks that stand still.
+"""Shared set-up: two tenants, two adapters and a base, on clocks that only the test advances.
 
 `acme` may call its own models and the base, `globex` only its own. Every key is minted from fixed bytes, so that a
 failing test fails with the same bytes again.
@@ -87,7 +87,7 @@ def routing(**changes: Any) -> RoutingEntry:
 
 
 def snapshot(epoch: int = 1, **sections: Any) -> snapshots.Snapshot:
-    """The rig's, with other policies where they are given (`quotas=(quota(...),)`)."""
+    """Return the rig's snapshot with the given sections replaced (`quotas=(quota(...),)`)."""
     bot = ModelId("acme/bot")
     rival = ModelId("globex/bot")
     small = snapshots.Snapshot(
@@ -123,7 +123,7 @@ def snapshot(epoch: int = 1, **sections: Any) -> snapshots.Snapshot:
 
 
 def in_rollout(percent: int = 50, *, stage: int = 0, sticky: Sticky = "session", **changes: Any) -> dict[str, Any]:
-    """The sections of a snapshot in which acme/bot's stable channel is on its way from v1 to v2."""
+    """Return snapshot sections in which acme/bot's stable channel is in a rollout from v1 to v2."""
     split = SplitEntry("stable", ROLLOUT, stage, percent, "v2", sticky)
     models = tuple(
         msgspec.structs.replace(model, splits=(split,)) if model.id == "acme/bot" else model
@@ -155,7 +155,7 @@ def heartbeat(replica: str = "r0", port: int = 9, *, sequence: int = 1, **change
 
 @dataclass
 class Clock:
-    """Seconds that pass only when told."""
+    """Clock that only the test advances."""
 
     now_s: float = 1000.0
 
@@ -168,7 +168,7 @@ class Clock:
 
 @dataclass
 class Rig:
-    """A gateway on a clock of its own, without sockets."""
+    """A gateway without sockets, on its own clock."""
 
     clock: Clock = field(default_factory=Clock)
     limits: Limits = field(default_factory=Limits)

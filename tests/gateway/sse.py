@@ -1,4 +1,4 @@
-"""Server-sent events as vLLM writes them, for scripted engines."""
+"""Server-sent events in vLLM's format, for scripted engines."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ def usage(model: str, prompt: Any = 3, completion: Any = 2) -> bytes:
 
 
 def counted(model: str, text: str, tokens: int, index: int = 0, prompt: int = 3, **more: Any) -> bytes:
-    """A chunk with the usage of its choice so far, as `continuous_usage_stats` has it."""
+    """Return a chunk with the usage of its choice so far, as `continuous_usage_stats` requests."""
     choice = {"index": index, "delta": {"content": text}, "logprobs": None, "finish_reason": None} | more
     known = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
     usage = {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
@@ -54,7 +54,7 @@ def error(code: int = 500, message: str = "EngineCore encountered an issue") -> 
 
 
 def text_chunk(model: str, text: str, finish_reason: str | None = None) -> bytes:
-    """A chunk of /v1/completions."""
+    """Return a chunk of /v1/completions."""
     choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
     return event({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": model, "choices": [choice]})
 

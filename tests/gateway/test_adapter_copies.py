@@ -1,4 +1,4 @@
-"""Copies of hot adapters are loaded behind the requests' backs: once at a time, and seldom."""
+"""Copies of hot adapters load in the background: each once, few at a time, with a pause after a failure."""
 
 import asyncio
 

@@ -19,7 +19,7 @@ def p() -> Play:
 
 
 def small(policy: AdmissionEntry = PROMISED) -> Play:
-    """With KV blocks for one of these requests; the window of prompts is no limit to them."""
+    """Make a play whose pool has KV blocks for one of these requests; the prompt window does not limit them."""
     play = Play(admission=(policy,))
     beats(play)
     return play
@@ -50,7 +50,7 @@ async def test_who_has_waited_for_as_long_as_may_be_is_refused(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask()
-    p.rig.clock.forward(1.0)  # half of what was promised
+    p.rig.clock.forward(1.0)  # half of the promised time
     p.gateway.sweep()
     assert p.client.status == 503 and p.client.error["code"] == "overloaded"
     assert int(p.client.headers[b"retry-after"]) >= 1
@@ -162,7 +162,7 @@ async def test_a_thousand_that_wait_are_refused_one_after_the_other_when_the_poo
 
 async def test_first_tokens_make_room_for_the_next_prompt() -> None:
     p = Play(admission=(PROMISED,))
-    beats(p, kv_blocks=10**6, prefill_ms=1000.0)  # a prompt at a time
+    beats(p, kv_blocks=10**6, prefill_ms=1000.0)  # one prompt at a time
     p.ask()
     first = await p.connects()
     p.ask()

@@ -1,4 +1,4 @@
-"""Conversation of a request: alike for all its turns, apart from others', and bounded in what is read of it."""
+"""Conversation key of a request: equal for all turns of a chat, different between tenants, read from a bounded part."""
 
 from typing import Any
 
@@ -83,13 +83,14 @@ def test_a_session_that_is_named_is_the_conversation_whatever_is_said_in_it() ->
 def test_what_came_since_the_last_turn_is_new_the_answer_with_it(
     messages: tuple[dict[str, Any], ...], new: str
 ) -> None:
-    """The rest the replica that answered has; while half of a prompt was believed at most, long chats were moved."""
+    """The replica that answered has the rest cached. With at most half of a prompt counted as cached, long chats were
+    moved."""
     new_bytes = len(new.encode("utf-8", "surrogatepass"))
     assert conversation_of(ACME, None, chat(*messages), CHAT_OUTPUT)[1:] == (False, new_bytes)
 
 
 def test_without_messages_only_a_session_names_one() -> None:
-    """Whatever stands in a field of that name, where the route does not know it."""
+    """The field `messages` means nothing on a route that does not know it."""
     assert conversation_of(ACME, None, {"model": "base", "prompt": "Once", "messages": [7]}, COMPLETIONS_OUTPUT) == (
         None,
         True,

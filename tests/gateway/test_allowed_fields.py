@@ -1,4 +1,4 @@
-"""Which fields of a request an engine gets: those that are known, within bounds, and no id that joins tenants."""
+"""Request fields that an engine receives: known ones, within bounds, and no id that tenants could share."""
 
 import ast
 import json
@@ -66,7 +66,7 @@ def refusal(
     return answer.status, answer.param, answer.message
 
 
-# unknown ones
+# unknown fields
 
 
 @pytest.mark.parametrize("unknown", [None, "strip"])
@@ -88,7 +88,7 @@ def test_an_operator_may_have_them_refused_or_passed_on() -> None:
     assert "a_new_field" not in sent(admit(CHAT, unknown="refuse", a_new_field=None)), "null is absent"
 
 
-# those that engines have, and no tenant may say
+# fields that engines have but tenants may not set
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_operator_may_have_them_refused_or_passed_on() -> None:
     [
         (CHAT, "stream_interval", 1000),  # a stream of 4,000 tokens in four events, broken off
         (COMPLETIONS, "stream_interval", 17),
-        (CHAT, "prompt_logprobs", -1),  # of the whole vocabulary, for each token of the prompt
+        (CHAT, "prompt_logprobs", -1),  # log probabilities of the whole vocabulary, for each token of the prompt
         (CHAT, "chat_template", "{% for x in range(10**9) %}{% endfor %}"),
         (CHAT, "chat_template_kwargs", {"chat_template": "x"}),
         (RESPONSES_ROUTE, "chat_template_kwargs", {"chat_template": "x"}),
@@ -126,7 +126,7 @@ def test_a_stream_is_counted_with_every_event() -> None:
         assert sent(admitted)["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 
 
-# what becomes prompt
+# fields that become part of the prompt
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_ids_of_pictures_are_their_tenants_own() -> None:
         {"image_url": {"url": None}},
         {"image_url": {}},
         {"image_url": ""},
-        {"image_url": None, "image_embeds": "AAAA"},  # engines look at the first of them alone
+        {"image_url": None, "image_embeds": "AAAA"},  # engines use only the first of them
         {"type": "text", "text": "x", "image_url": None},
         {"uuid": {}},
         {"uuid": ""},
@@ -224,11 +224,11 @@ def test_an_argument_of_a_tool_that_is_called_uuid_stays() -> None:
     assert sent(admitted)["messages"][1]["content"][0]["input"]["uuid"] == "theirs"
 
 
-# what SDKs send
+# fields that SDKs send
 
 
 def _parameters(package: str, path: str, name: str) -> set[str]:
-    """Of a method of an SDK that is installed, from its source: importing it takes seconds."""
+    """Return the parameters of an installed SDK's method, read from its source: importing it takes seconds."""
     source = Path(str(metadata.distribution(package).locate_file(path))).read_text()
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name]
     return {
@@ -238,7 +238,7 @@ def _parameters(package: str, path: str, name: str) -> set[str]:
     } - {"model"}
 
 
-# Newer than what is offered here, or of their own service: ignored, as unknown ones are.
+# Newer than what is offered here, or for their own service: ignored like unknown fields.
 _NOT_HERE = {"access_programs", "background_options", "image", "diagnostics", "user_profile_id", "workspace_id"}
 
 

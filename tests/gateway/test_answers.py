@@ -1,4 +1,4 @@
-"""answers and errors: what goes out, to engines and to clients."""
+"""Answers and errors as they are sent to engines and clients."""
 
 import dataclasses
 import json
@@ -65,14 +65,14 @@ def test_an_answers_headers() -> None:
 
 
 def of_base(replica_weights: str) -> tuple[bytes, bytes]:
-    """What the answer of a base says of itself, where its replica has loaded this."""
+    """Return the model and digest headers of a base's answer if its replica has loaded these weights."""
     replica = to_view(heartbeat("r0", 1234, weights_digest=replica_weights))
     found = dict(replies.headers(admit(chat(model=POOL)), replica, Timeline(1.0), b"application/json"))
     return found[b"x-shoal-model"], found[b"x-shoal-digest"]
 
 
 def test_a_bases_answer_tells_what_its_replica_has_loaded() -> None:
-    """While a pool is started anew, replica by replica, the snapshot names what only some of them have."""
+    """While a pool restarts replica by replica, the snapshot names weights that only some replicas have."""
     assert of_base(DIGEST_V1) == (f"{POOL}@v1".encode(), DIGEST_V1.encode())
     assert of_base(DIGEST_V2) == (f"{POOL}@{DIGEST_V2}".encode(), DIGEST_V2.encode()), "no version has that name"
     assert of_base("") == (f"{POOL}@v1".encode(), DIGEST_V1.encode()), "an older agent: what is declared"
@@ -270,7 +270,7 @@ def test_every_error_has_openais_shape(answer: ErrorAnswer) -> None:
 
 
 def test_a_wrong_key_is_known_by_type_and_phrase() -> None:
-    """Clients tell it from a bad request by one of them."""
+    """Clients distinguish it from a bad request by its type or its phrase."""
     answer = errors.unauthorized().answer
     assert answer.type == "authentication_error" and answer.message.startswith("Incorrect API key provided")
 
@@ -294,6 +294,6 @@ def test_an_error_event_is_one_event_whatever_it_says(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return  # no wire carries a lone surrogate to us
+        return  # a lone surrogate cannot arrive over the wire
     event = errors.bad_request(text, text).answer.event()
     assert event.count(b"\n") == 2

@@ -1,4 +1,4 @@
-"""A base on its way from one version to the next: which requests go to replicas of which, its adapters' with them."""
+"""Rollout of a base: which requests, its adapters' included, go to replicas of which version."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.gateway.test_splits import Door, sent, split_of
 
 
 def versions(*splits: SplitEntry, **more: Any) -> dict[str, Any]:
-    """The rig with a second version of its base."""
+    """Return the rig's sections with a second version of its base."""
     models = tuple(
         msgspec.structs.replace(
             model, versions=(*model.versions, version("v2", DIGEST_V2, POOL)), splits=splits, **more
@@ -28,7 +28,7 @@ def versions(*splits: SplitEntry, **more: Any) -> dict[str, Any]:
 
 
 class BaseDoor(Door):
-    """Where the base is in rollout, and its adapters stand still."""
+    """Door with a rollout of the base and none of its adapters."""
 
     def stage(self, stage: int, percent: int, sticky: Any = "session") -> None:
         split = SplitEntry("stable", ROLLOUT, stage, percent, "v2", sticky)
@@ -49,7 +49,7 @@ def test_each_request_of_the_base_is_for_replicas_of_its_version() -> None:
 
 
 def test_an_adapter_that_stands_still_goes_with_its_base() -> None:
-    """Else all adapters would stay on the old replicas while those go, or jump at the end, unproven."""
+    """Otherwise all adapters would stay on the shrinking old replicas, or move at the end without evidence."""
     groups = both(BaseDoor(), "acme/bot")
     assert {name: one.model.weights for name, one in groups.items()} == {"control": DIGEST_V1, "candidate": DIGEST_V2}
     assert {(one.model.engine_name, one.model.digest) for one in groups.values()} == {(BOT_V1, DIGEST_V1)}
@@ -85,7 +85,7 @@ def test_without_a_replica_of_the_new_version_the_old_one_answers(model: str) ->
 
 
 def test_an_adapter_in_a_rollout_of_its_own_stays_on_the_old_base_meanwhile() -> None:
-    """One thing changes at a time: else nobody could say which of the two made its answers worse."""
+    """One change at a time: otherwise the cause of worse answers could not be determined."""
     door = BaseDoor()
     split = SplitEntry("stable", ROLLOUT, 0, 50, "v2")
     own = SplitEntry("stable", RolloutId("ro-0000other"), 0, 50, "v2")

@@ -1,4 +1,4 @@
-"""What a hostile input file costs: bytes that are held, and turns of the loop that others wait for."""
+"""Cost of a hostile input file: bytes held, and turns of the event loop that others wait for."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ async def test_large_answers_come_few_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("limit", "gateways", "batches", "lines"),
     [
-        (64, 8, 0, 32),  # it began after the last look
+        (64, 8, 0, 32),  # the batch began after the last scan
         (64, 8, 1, 32),
         (64, 8, 2, 16),
         (64, 8, 50, 4),
@@ -117,7 +117,7 @@ async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
     shared = shared_of(batches)
     run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])._round("")
     with shared.bodies.reserved("another", 900):
-        await run._until_headroom(4000)  # one, whatever its size
+        await run._until_headroom(4000)  # one line passes whatever its size
         waiting = asyncio.ensure_future(asyncio.Event().wait())
         run._under_way.add(waiting)  # type: ignore[arg-type]
         await run._until_headroom(100)

@@ -1,4 +1,4 @@
-"""What is old is so by the store's clock, and only where the gateway's does not contradict it."""
+"""Age is judged by the store's clock, and only if the gateway's clock agrees."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ DAY_S = 24 * 3600.0
 
 
 class DatedStore(RangedStore):
-    """Has a clock."""
+    """Store with its own clock."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is old goes, what an open batch needs stays: against a real store."""
+"""Collecting against a real store: old objects are deleted, those of an open batch stay."""
 
 import time
 

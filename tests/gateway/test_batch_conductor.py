@@ -1,4 +1,4 @@
-"""Who takes up which batch, and when: what is another's, not begun, or none that can be read is left alone."""
+"""Which gateway takes up which batch, and when. Other gateways' batches, unstarted ones and unreadable records stay."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batc
 async def test_a_marker_without_a_record_is_told_of_twice(
     batches: Batches, rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """When it is found, and when it is given up; not each minute of the hour between."""
+    """The marker is logged when it is found and when it is dropped, not each minute of the hour between."""
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     with caplog.at_level(logging.WARNING, logger="functions.gateway.batch.conductor"):
@@ -126,7 +126,7 @@ async def test_what_is_said_of_a_batch_while_it_is_taken_is_heeded(
         objects.put(names.log_key("acme", first.id, 2), msgspec.json.encode(cancelled))
         batches.conductor.notify_record(cancelled)
 
-    objects.before_new = cancel  # as the claim is written
+    objects.before_new = cancel  # while the claim is being written
     await look(batches, rig)
     assert await batches.log.latest("acme", first.id) == cancelled
     await look(batches, rig)
@@ -216,7 +216,7 @@ async def test_who_leaves_begins_nothing(batches: Batches, rig: Rig, objects: Ra
     def leaves(_: str) -> None:
         batches.conductor._is_leaving = True
 
-    objects.before_new = leaves  # while the first claim is on its way
+    objects.before_new = leaves  # while the first claim is being written
     await look(batches, rig)
     assert not batches.conductor.running
     found = [await batches.log.latest("acme", one.id) for one in made]
@@ -243,8 +243,8 @@ async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Ba
 async def test_a_store_that_takes_no_marker_costs_a_batch_none_of_its_claims(
     batches: Batches, rig: Rig, objects: RangedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two gateways before a full store, which takes a small record now and then, took a batch from one another once a
-    second, until it had failed for being taken up too often."""
+    """Two gateways on a full store, which accepted only some small records, claimed a batch from each other once a
+    second until it failed with too many claims."""
     log, theirs = batches.log, batch_moves.claimed(record(), "another", 2)
     await log.open(record())
     await log.append(theirs)

@@ -1,4 +1,4 @@
-"""A batch is made once, or not, whatever the store says about it; and a request that is none is told so."""
+"""A batch is created once or not at all, whatever the store reports; invalid requests are rejected."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ NEW_BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "com
 
 
 class DoubtfulStore(RangedStore):
-    """Fails on its first new object, which is `written` or comes later."""
+    """Store whose first new object fails: it is written all the same (`is_written`) or later."""
 
     is_written = False
     late: tuple[str, bytes] | None = None
@@ -79,7 +79,7 @@ async def test_a_store_that_is_gone_is_asked_once() -> None:
 async def answered(
     rig: Rig, batches: Batches, method: str, path: str, *messages: dict[str, Any], query: bytes = b""
 ) -> tuple[int, bytes]:
-    """The status and body of an answer to a client that says this."""
+    """Send these ASGI messages and return the answer's status and body."""
     waiting, said = list(messages), list[dict[str, Any]]()
 
     async def receive() -> dict[str, Any]:
@@ -141,10 +141,10 @@ async def test_listings_are_two_at_a_time_and_of_purposes_that_files_have() -> N
 
 
 class UnfitStore(RangedStore):
-    """Takes a conditional write for any other, as a store that does not know the header."""
+    """Store that overwrites on a conditional write, like one that does not know the header."""
 
     def ensure_bucket(self) -> None:
-        """It is there."""
+        """Do nothing: the bucket exists."""
 
     def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
         self.put(key, body)

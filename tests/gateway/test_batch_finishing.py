@@ -1,4 +1,4 @@
-"""The end of a batch against a real store: every line in one of its files, of which a late holder changes nothing."""
+"""End of a batch against a real store: every line is in one of its files, and a late holder changes nothing."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ Ended = tuple[BatchRecord, list[dict[str, Any]], list[dict[str, Any]]]
 
 @pytest.fixture
 def batches(store: S3Store) -> Iterator[Batches]:
-    """The store is the session's: what a test leaves there would be others' batches."""
+    """The store is shared by all tests: what a test left there would become another test's batches."""
     gateway = Rig().gateway
     yield Batches(gateway.services, gateway.handle, store, LIMITS)
     store.delete([one.key for one in store.list("") if one.key != "ready"])
@@ -48,7 +48,8 @@ def shared_of(batches: Batches, store: FileStore | None = None, **limits: Any) -
 
 
 async def opened(batches: Batches, status: Any, ids: list[str], *more: bytes) -> BatchRecord:
-    """A batch of so many lines, claimed for the first time. Nobody knows its key: each is answered by a 401."""
+    """Open a batch of these lines, claimed for the first time. Its key is unknown, so each line is answered with
+    401."""
     first = record(
         status,
         id=names.new_id("batch", NOW_UNIX_S),
@@ -71,7 +72,7 @@ async def claimed(batches: Batches, latest: BatchRecord, owner: str) -> BatchRec
 
 
 async def part(batches: Batches, of: BatchRecord, *ids: str, number: int = 0) -> str:
-    """Answers to the first lines, as an earlier holder left them."""
+    """Store answers to the first lines, as an earlier holder left them."""
     key = names.part_key("acme", of.id, 1, number)
     texts = [json.dumps({"custom_id": one, "error": None}).encode() for one in ids]
     await batches.store.put(key, encode([LineResult(number * 10 + at, True, text) for at, text in enumerate(texts)]))
@@ -99,7 +100,7 @@ def ids_in(lines: list[dict[str, Any]]) -> list[str]:
 
 
 async def files_of(batches: Batches, of: BatchRecord) -> list[str]:
-    """What is there of the files of a batch, whoever wrote it."""
+    """Return the existing files of a batch, whichever holder wrote them."""
     stems = (of.output_file_id[:-2], of.error_file_id[:-2])
     found = await batches.store.list_first("contents/acme/", 1000) + await batches.store.list_first(
         "records/acme/", 1000
@@ -111,13 +112,13 @@ async def test_whoever_composes_when_the_batch_is_long_over_writes_nothing(batch
     first = await opened(batches, "finalizing", ["a", "b"])
     await part(batches, first, "a", "b")
     late = ResultParts(batches.store, first, LIMITS, lambda: 0.0)
-    await late.recall()  # and then it was held up
+    await late.recall()  # the holder stalls here
     await run(shared_of(batches), await claimed(batches, first, "g2"))
     over = await ended(batches, first.id)
     assert (over[0].status, over[0].owner, ids_in(over[1])) == ("completed", "g2", ["a", "b"])
 
     async def sees_nothing_new() -> None:
-        """It was held up behind its look."""
+        """Find nothing: the holder stalled after its check."""
 
     composing = Composing(batches.store, batches.shelf, first, 10_000, shared_of(batches).metrics)
     with pytest.raises(PartMissing):
@@ -127,7 +128,7 @@ async def test_whoever_composes_when_the_batch_is_long_over_writes_nothing(batch
 
 
 class StuckStore(FileStore):
-    """Whoever writes a file under it hangs in the thread until that may go on."""
+    """Store whose writers block in their thread until the test lets them go on."""
 
     def __init__(self, store: S3Store) -> None:
         super().__init__(store)
@@ -183,7 +184,7 @@ async def test_files_of_a_holder_who_was_killed_before_it_said_so_go(batches: Ba
     await parts.recall()
 
     async def still_its_holder() -> None:
-        """It is."""
+        """Find that the holder still owns the batch."""
 
     composing = Composing(batches.store, batches.shelf, first, 10_000, shared_of(batches).metrics)
     assert (await composing.run(parts, NOW_UNIX_S, still_its_holder)).has_output
@@ -194,7 +195,7 @@ async def test_files_of_a_holder_who_was_killed_before_it_said_so_go(batches: Ba
 
 
 class LosingStore(FileStore):
-    """A part is there once, and then no more."""
+    """Store that returns a part once and then loses it."""
 
     async def read(self, key: str, max_bytes: int) -> bytes | None:
         found = await super().read(key, max_bytes)
@@ -215,7 +216,7 @@ async def test_lines_whose_results_were_lost_are_in_the_error_file(batches: Batc
 
 
 class ShortStore(FileStore):
-    """Gives the first block of an object only, the first time that it is asked."""
+    """Store that returns only the first block of an object on the first read."""
 
     is_short = True
 

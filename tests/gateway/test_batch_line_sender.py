@@ -1,4 +1,4 @@
-"""What a batch reads in the answers to its lines."""
+"""Fields that a batch reads from the answers to its lines."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Many batches: none is beyond what is looked at, and no more are made than a tenant may have."""
+"""Many batches: each one is found, and a tenant's limit on open batches holds."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The log and the parts of a batch against a store that is shared, slow to answer, or gone."""
+"""The log and the parts of a batch on a store that is shared, slow or gone."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from tests.gateway.rig import Clock
 
 
 class GoneStore(MemoryStore):
-    """Fails while `is_gone`; with `loses_answers` it writes and says that it did not."""
+    """Store that fails while `is_gone`; with `loses_answers` it writes but reports a failure."""
 
     is_gone = loses_answers = False
 
@@ -57,7 +57,7 @@ async def test_of_two_who_claim_a_batch_at_once_one_is_told(store: FileStore) ->
 
 
 async def test_a_record_whose_answer_was_lost_is_no_defeat(store: FileStore, objects: GoneStore) -> None:
-    objects.loses_answers = True  # as where the store was slow, and the client library asked again
+    objects.loses_answers = True  # as if the store was slow and the client library had retried
     log = BatchLog(store)
     await log.open(record())
     assert await log.latest("acme", record().id) == record()
@@ -98,7 +98,7 @@ async def test_who_goes_on_knows_what_is_done_and_counts_no_line_twice(store: Fi
     await second.recall()
     assert 0 in second.done and 1 in second.done and 2 not in second.done
     second.add(result(2))
-    second.add(result(0, b"again"))  # it was in flight at the first one's when that was overtaken
+    second.add(result(0, b"again"))  # it was in flight at the first holder when that was overtaken
     await second.write()
     assert (second.done.tally.completed, second.done.tally.completion_tokens) == (3, 6)
     third = ResultParts(store, record(number=9), BatchLimits(), Clock())

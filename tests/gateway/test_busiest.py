@@ -1,4 +1,4 @@
-"""Names of the busiest models: bounded, and the right ones."""
+"""Labels of the busiest models: bounded in number, and the right ones."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def test_one_as_busy_as_another_takes_no_place() -> None:
 
 @given(st.lists(st.integers(0, 300), max_size=2000), st.integers(1, 20))
 def test_names_are_bounded_whatever_is_asked_for(asked_for: list[int], most: int) -> None:
-    """An adapter a request, as a tenant can make them: no more than `most` series live at a time."""
+    """With a new adapter in each request, as tenants can make them, at most `most` series exist at a time."""
     series: set[str] = set()
     busiest = Busiest(most, series.discard)
     for second, model in enumerate(asked_for):

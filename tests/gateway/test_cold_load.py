@@ -1,4 +1,4 @@
-"""ColdLoads: one call for many requests, other replicas where one cannot, and bounds on all of it."""
+"""ColdLoads: one call for many requests, another replica if one cannot load, and bounds on everything."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ OTHER = EngineName("acme/other@sha256:0123456789abcdef")
 
 
 class Request:
-    """One that waits, and what it is told."""
+    """A waiting request that records its outcome."""
 
     def __init__(self) -> None:
         self.told: list[ReplicaView | ColdFailed] = []
@@ -69,7 +69,7 @@ class Floor:
         self.fleet.fold(beat, self.clock())
 
     def wait(self, name: EngineName = COLD, tried: tuple[str, ...] = ()) -> Request:
-        """A request that must wait."""
+        """Add a request that must wait."""
         request = Request()
         assert self.ask(request, name, tried) is None
         return request
@@ -83,7 +83,7 @@ class Floor:
             await asyncio.sleep(0)
 
     async def answer(self, state: LoadState, reason: str = "") -> ReplicaId:
-        """The call that is under way, or the next one, gets its answer."""
+        """Answer the call that is under way, or the next one."""
         call = await self.loader.next()
         call.answers(state, reason)
         await self.settle()
@@ -148,7 +148,7 @@ async def test_four_gateways_load_a_quarter_each_into_an_overloaded_pool() -> No
         second = floor.wait(OTHER)
         floor.clock.forward(0.2)
         call.answers("loaded")
-        await asyncio.sleep(0.02)  # real: it looks whether it is its turn
+        await asyncio.sleep(0.02)  # real time: the load polls for its turn
         assert not floor.loader.calls, "the other three have their turns"
         floor.clock.forward(0.59)
         await asyncio.sleep(0.02)
@@ -316,7 +316,8 @@ async def test_waiting_is_bounded_for_one_adapter_and_in_all() -> None:
 
 
 async def test_loads_that_nobody_waits_for_are_bounded_too() -> None:
-    """A client that asks for one adapter after the other and leaves: its tenant's half, and the others' stays."""
+    """If a client requests one adapter after another and leaves, its loads fill its tenant's half; the other half stays
+    free."""
     async with a_floor(cold_loads=4) as floor:
         names = [EngineName(f"acme/a{number}@sha256:0123456789abcdef") for number in range(10)]
         outcomes = []

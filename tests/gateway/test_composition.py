@@ -1,4 +1,4 @@
-"""composition: conversations, server tools and summaries, over exchanges with played engines."""
+"""Composition: conversations, server tools and summaries, over exchanges with played engines."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.gateway import rig, sse
 from tests.gateway.composing import LONG, WEATHER, MakePlay, Stage, content_of, counted
 from tests.gateway.rig import BOT_V1, PEPPER
 
-# which requests
+# requests that are composed
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def test_sessions_and_tenants_are_apart_and_sealed(play: MakePlay) -> None
     assert all(b"secret" not in value for value in stage.shelf.values.values())
     assert not any("s1" in name or "acme" in name for name in stage.shelf.values)
     one, other = stage.shelf.values
-    stage.shelf.values[other] = stage.shelf.values[one]  # put under another name, it does not open
+    stage.shelf.values[other] = stage.shelf.values[one]  # under another name it cannot be decrypted
     stage.ask("what?", header_x_session_id="s2")
     assert len((await stage.says("new"))["messages"]) == 1
 
@@ -118,7 +118,7 @@ async def test_a_conversation_is_bounded(play: MakePlay) -> None:
 
 
 async def test_a_conversation_that_outgrew_the_window_goes_on_with_its_latest_turns(play: MakePlay) -> None:
-    """Else it would be refused for ever. What the caller sends is still its own affair to make fit."""
+    """Otherwise every later turn would be rejected. What the caller sends must still fit by itself."""
     stage = Stage(play, conversations=ConversationsPart())
     for turn in range(8):
         client = stage.ask(f"{turn} " + "word " * 250, session_id="s", max_tokens=100)
@@ -212,7 +212,7 @@ async def test_what_became_of_conversations_is_counted(play: MakePlay) -> None:
 
 
 async def test_a_turn_over_the_bound_is_not_kept_and_what_was_before_goes_with_it(play: MakePlay) -> None:
-    """A conversation never has gaps: what cannot be kept whole begins anew."""
+    """A conversation has no gaps: if a turn cannot be kept whole, the conversation starts anew."""
     stage = Stage(play, conversations=ConversationsPart(max_tokens=100))
     for _ in range(3):
         stage.ask("x" * 1000, session_id="s")
@@ -232,7 +232,7 @@ async def test_a_stream_that_is_no_json_within_is_passed_on_and_not_remembered(p
     assert not stage.shelf.values and stage.play.quiet()
 
 
-# too long
+# context overflow
 
 
 async def test_slide_drops_the_oldest_turns(play: MakePlay) -> None:
@@ -266,7 +266,7 @@ async def test_summarise_asks_for_a_summary_first(play: MakePlay) -> None:
 @pytest.mark.parametrize("said", ["They counted words.", "They counted. " * 300], ids=["short", "long"])
 @pytest.mark.parametrize("words", range(150, 260, 10))
 async def test_a_summary_fits_too(play: MakePlay, words: int, said: str) -> None:
-    """Whatever is left of the window: what the header says was summarised is there."""
+    """However small the rest of the window is, the summary that the header reports is in the prompt."""
     turns = [
         {"role": role, "content": f"{turn} " + "word " * words} for turn in range(12) for role in ("user", "assistant")
     ]

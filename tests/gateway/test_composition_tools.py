@@ -195,7 +195,7 @@ async def test_a_rollout_answers_all_rounds_with_one_version(play: MakePlay, req
 
 
 async def test_each_round_is_timed_by_itself_within_one_deadline(play: MakePlay) -> None:
-    """Else the time that tools take would be the models' time to first token, in metrics and in rollouts' evidence."""
+    """Otherwise the time that tools take would count as time to first token, in metrics and rollout evidence."""
     stage = Stage(play, tools=(WEATHER,))
     client = stage.ask("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="30000")
     await stage.engine()

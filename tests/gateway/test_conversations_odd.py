@@ -1,4 +1,4 @@
-"""Conversations of odd shapes: named in any script, of very many parts or messages."""
+"""Unusual conversations: named in any script, with very many parts or messages."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ async def test_turns_of_many_parts_are_no_reason_to_refuse_the_next(play: MakePl
 
 
 def messages(*values: int) -> list[dict[str, Any]]:
-    """User's messages with so many values each, 2 of them for the message itself and 1 for its content's array."""
+    """Return user messages with so many values each, of which 2 are the message itself and 1 is its content's array."""
     return [{"role": "user", "content": [{}] * (number - 4)} for number in values]
 
 

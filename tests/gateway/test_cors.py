@@ -1,4 +1,4 @@
-"""CORS: pages of named origins may call and read, refusals too; nobody else's, and nobody's where none are named."""
+"""CORS: pages of allowed origins may call and read, rejections included; without allowed origins no page may."""
 
 import asyncio
 import socket
@@ -57,7 +57,7 @@ async def test_nobody_else_is_let_in(origins: str, origin: str) -> None:
 
 
 async def test_refusals_can_be_read_too() -> None:
-    """A page that may not read a 401 shows its user nothing but `network error`."""
+    """A page that cannot read a 401 can only show `network error`."""
     async with browser(PAGE) as client:
         for method, path in (
             ("GET", "/v1/models"),
@@ -72,14 +72,14 @@ async def test_refusals_can_be_read_too() -> None:
 
 
 async def test_a_cache_learns_that_answers_depend_on_the_origin() -> None:
-    """Kept without `vary`, an answer to no page would be given to one, which could not read it."""
+    """A cache without `vary` would serve a page an answer without CORS headers, which it could not read."""
     async with browser(PAGE) as client:
         assert (await client.get("/v1/models")).headers["vary"] == "origin"
 
 
 @pytest.mark.parametrize(("origins", "on_the_lane"), [("", True), (PAGE, False)])
 async def test_a_page_is_answered_off_the_fast_lane(play: Playing, origins: str, on_the_lane: bool) -> None:
-    """There the headers are made that let it read the answer; where no origin may, none has to be looked for."""
+    """The ASGI app adds the headers that let a page read the answer; without allowed origins the lane need not look."""
     p = play("r0")
     p.gateway.services = replace(p.gateway.services, origins=Origins.parse(origins))
     connection = Connection(p) >> post(STREAM_BODY, origin=PAGE)
@@ -87,7 +87,7 @@ async def test_a_page_is_answered_off_the_fast_lane(play: Playing, origins: str,
 
 
 async def test_tls_says_that_there_is_no_h2(tmp_path: Path) -> None:
-    """Clients that offer both and hear nothing take it for a server that knows neither."""
+    """Clients that offer both and get no selection assume that the server supports neither."""
     certificate, key = self_signed(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)

@@ -1,4 +1,4 @@
-"""What of a stream is charged that is broken off: what its engine counted with the last event, whatever events have."""
+"""Charges for an interrupted stream: the engine's count in the last event, however many tokens an event has."""
 
 import pytest
 
@@ -17,7 +17,7 @@ CHUNK = sse.chunk("acme/bot", {"content": TEXT})
 
 
 async def broken_off(p: Play, *events: bytes, **fields: object) -> Ended:
-    """A stream of which the client has read all events, and leaves before its end."""
+    """Run a stream whose client reads all events and leaves before its end."""
     given = listening(p)
     exchange = p.ask(**fields)  # type: ignore[arg-type]
     engine = await p.connects()

@@ -1,4 +1,4 @@
-"""Requests that leave the pool that they asked for: it cannot, it is near its limit, or its model was not sure."""
+"""Requests that leave the requested pool: it cannot serve them, it is near its limit, or its model was unsure."""
 
 from typing import Any
 
@@ -331,7 +331,7 @@ async def test_a_request_that_two_replicas_died_with_is_not_taken_to_another_poo
 
 
 async def test_no_policy_risks_a_request_on_a_third_replica(play: Playing) -> None:
-    """Held or not: it was answered before, or nothing is ever held."""
+    """This holds even if the prompt is not quarantined: it was answered before, or quarantine is off."""
     p = play("r0", "r1", "r2", "r3", routing=(routing(retry_max_attempts=4),))
     p.ask()
     (await p.connects()).dies()
@@ -357,7 +357,7 @@ async def test_a_health_check_is_not_refused_after_both_engines_failed_and_came_
     assert p.client.status == 200
 
 
-# second attempts
+# hedges
 
 
 async def test_a_late_first_token_is_asked_for_a_second_time(play: Playing) -> None:
@@ -427,7 +427,8 @@ async def test_who_is_not_asked_for_twice(play: Playing, policy: Any, headers: A
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_request_at_a_replica_that_says_nothing_goes_to_another_as_well(play: Playing, *, stream: bool) -> None:
-    """Under any policy. Of a whole answer nothing is heard before its end: streams that stop there tell."""
+    """This holds under any policy. A whole answer is silent until its end, so other streams that stop reveal the
+    fault."""
     p, speaking = await streaming_at_one(play)
     p.ask(stream=stream, header_x_session_id="s")
     waiting = await p.connects()
@@ -459,7 +460,7 @@ async def test_a_request_at_a_replica_that_speaks_to_others_waits(play: Playing)
 
 
 async def streaming_at_one(play: Playing) -> tuple[Play, Engine]:
-    """A stream at a replica, which the next request of the session joins; nobody is asked for a second time so far."""
+    """Start a stream at a replica; the session's next request will join it. No hedge has started yet."""
     p = play("r0", "r1")
     p.ask(header_x_session_id="s")
     speaking = await p.connects()

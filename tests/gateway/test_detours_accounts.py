@@ -1,4 +1,4 @@
-"""What a detour leaves behind: who pays, what is told to engines and kept of a request, and broken judgements."""
+"""Consequences of a detour: charges, engine back-off, what is kept of a request, and judgements that fail."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.gateway.detours import (
 from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.rig import BOT_V1, POOL, heartbeat, in_rollout, routing
 
-# judgements that break
+# judgements that fail
 
 
 async def test_an_engine_that_reports_an_error_with_its_last_unsure_token_is_left_all_the_same(play: Playing) -> None:
@@ -91,7 +91,7 @@ async def test_a_rollouts_old_version_is_judged_as_the_new_one_would_have_been(p
     assert p.client.ended and b"top_logprobs" not in p.client.body and p.quiet()
 
 
-# who pays for what
+# charges
 
 
 async def test_a_tenant_pays_for_both_answers_of_its_cascade(play: Playing) -> None:
@@ -128,7 +128,7 @@ async def test_who_leaves_before_the_larger_model_answers_has_had_the_small_one_
     assert p.exchange is not None
     p.rig.clock.forward(1.0)
     p.exchange.client_left()
-    large_prompt = p.exchange.admitted.features.prompt_tokens  # as it was estimated: its engine has not told
+    large_prompt = p.exchange.admitted.features.prompt_tokens  # an estimate: its engine has not reported yet
     assert settled(p) == (7 + large_prompt, 2) and p.quiet()
 
 
@@ -167,7 +167,7 @@ async def test_the_loser_of_two_attempts_is_nobodys_charge_but_is_counted(play: 
     assert figure(p, "shoal_hedge_lost_tokens_total", pool=POOL) == lost > 0
 
 
-# engines that are full and say for how long
+# full engines that send Retry-After
 
 
 async def test_an_engine_that_asks_to_be_left_alone_is(play: Playing) -> None:
@@ -201,7 +201,7 @@ async def test_what_it_says_is_bounded(play: Playing) -> None:
     assert int(p.client.headers[b"retry-after"]) <= 38
 
 
-# what stays of a request
+# memory kept for a request
 
 
 async def test_a_stream_that_runs_keeps_no_body_and_is_known_all_the_same(play: Playing) -> None:

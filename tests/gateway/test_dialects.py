@@ -1,4 +1,4 @@
-"""dialects and named_events: streams whose events have names, usage in other words, errors as each SDK reads them."""
+"""Dialects and named events: streams with event names, other names for usage, errors in each SDK's format."""
 
 import itertools
 from typing import Any
@@ -157,7 +157,7 @@ ABORTED_MESSAGE = [
 def test_a_stream_that_ends_without_a_token_was_dropped_by_a_draining_engine(
     dialect: Dialect, events: list[bytes]
 ) -> None:
-    """vLLM says nothing else of it: `stop_reason` null in the one, `completed` in the other."""
+    """vLLM reports nothing else: `stop_reason` is null in one dialect, `completed` in the other."""
     assert dialect.first_sign(b"".join(events[:-1])) == "nothing_yet"
     assert dialect.first_sign(b"".join(events)) == "dropped"
 
@@ -209,7 +209,7 @@ def test_a_whole_answer_is_an_object(dialect: Dialect, body: bytes) -> None:
         dialect.whole(body, Renaming("a", "a"))
 
 
-DEEP = b"[" * 50_000 + b"]" * 50_000  # no tenant may send it, a lost engine may; Python 3.13 reads 5,000
+DEEP = b"[" * 50_000 + b"]" * 50_000  # tenants may not send it, a broken engine may; Python 3.13 parses 5,000 levels
 
 
 @pytest.mark.parametrize("dialect", [RESPONSES, ANTHROPIC, POOLING])

@@ -1,4 +1,4 @@
-"""A request's end: one record, made once, given to each listener in its order, whatever another one does."""
+"""End of a request: one record, made once and given to each listener in order, even if another listener fails."""
 
 import logging
 from dataclasses import replace
@@ -17,7 +17,7 @@ ACME = TenantId("acme")
 
 
 def listening(p: Play) -> list[Ended]:
-    """What one more listener, the first, is given."""
+    """Add a first listener and return the list of what it receives."""
     given: list[Ended] = []
     listeners = (given.append, *p.gateway.services.end_listeners)
     p.gateway.services = replace(p.gateway.services, end_listeners=listeners)
@@ -86,7 +86,7 @@ async def test_what_failed_before_any_attempt_is_told_with_its_code(
 
 
 async def test_an_ended_request_has_every_field(play: Playing) -> None:
-    """A field that nobody fills would be a fact that no listener can rely on."""
+    """A field that is never filled would mislead listeners."""
     p = play("r0")
     given = listening(p)
     p.ask(stream=True)

@@ -1,4 +1,4 @@
-"""RolloutEvidence: what counts, in which group, and what is said when."""
+"""RolloutEvidence: what counts, in which group, and what is reported when."""
 
 import msgspec
 import pytest
@@ -86,7 +86,7 @@ def test_evidence_by_status() -> None:
         (503, "no_capacity", None, None),
         (503, "overloaded", None, None),
         (503, "restarting", None, None),
-        (503, "model_not_ready", 1, None),  # a candidate that nobody has is the candidate's fault
+        (503, "model_not_ready", 1, None),  # a candidate that no replica has is the candidate's fault
         (503, "model_unavailable", 1, 1),
         (504, "deadline_exceeded", 1, 1),
     ],
@@ -113,7 +113,7 @@ def broke_at(replica_id: str, sent_s: float) -> Attempted:
 
 
 def test_a_replica_of_the_old_version_that_is_lost_is_one_failure_too() -> None:
-    """Else the control's bound would rise with a burst, and hide what the candidate does."""
+    """Otherwise a burst would raise the control's error bound and hide the candidate's failures."""
     clock = Clock()
     evidence = gathering(clock)
     for use in (USE, *[CONTROL] * 30):
@@ -146,7 +146,7 @@ def test_streams_that_go_on_show_that_each_failure_was_its_own() -> None:
 
 
 def test_a_version_that_has_only_failed_is_blamed_for_being_nowhere() -> None:
-    """A base whose engine dies of its first requests: nothing else would come to be known of it but a loss a minute."""
+    """Otherwise a base whose engine dies of its first requests would show only one loss a minute."""
     clock = Clock()
     evidence = gathering(clock)
     of_base = msgspec.structs.replace(USE, model=ModelId(rig.POOL))
@@ -206,7 +206,7 @@ def test_many_stages_are_several_beats_each_within_its_bound() -> None:
     for number in range(MAX_STAGES_PER_HEARTBEAT + 3):
         evidence.ended(msgspec.structs.replace(USE, stage=number), ACME, (200, ""), ANSWERED)
     assert [len(part) for part in stages(evidence)] == [MAX_STAGES_PER_HEARTBEAT, 3]
-    for number in range(12):  # the heaviest that there can be
+    for number in range(12):  # the largest possible stages
         heavy = gathered_everywhere(evidence, stage=1000 + number)
         assert heavy.requests > 0
     beats = evidence.heartbeats()
@@ -215,7 +215,7 @@ def test_many_stages_are_several_beats_each_within_its_bound() -> None:
 
 
 def gathered_everywhere(evidence: RolloutEvidence, stage: int) -> GroupStats:
-    """A stage in which every bucket of every sketch holds something."""
+    """Fill a stage so that every bucket of every sketch has a count."""
     use = msgspec.structs.replace(USE, stage=stage)
     evidence.ended(use, ACME, (200, ""), ANSWERED, token_gaps=gaps_of(0.4))
     for stats in groups(evidence, stage):
@@ -241,7 +241,7 @@ def test_a_stage_that_has_passed_is_forgotten_after_a_while_and_a_quiet_one_is_n
 
 
 def test_a_stage_that_was_quiet_when_it_passed_waits_for_its_last_requests() -> None:
-    """A stream may take 600 s: its end adds to the counts, and does not begin them anew."""
+    """A stream may take 600 s: its end must add to the old counts, not start new ones."""
     clock = Clock()
     evidence = gathering(clock)
     evidence.ended(USE, ACME, (200, ""), ANSWERED)
@@ -274,7 +274,7 @@ def stages(evidence: RolloutEvidence) -> list[list[int]]:
 
 
 def counted(evidence: RolloutEvidence, *sent: tuple[str, int, int]) -> tuple[int, int]:
-    """The candidate's requests and errors after so many of these tenants, with that status."""
+    """Return the candidate's requests and errors after so many requests of these tenants with these statuses."""
     for tenant, requests, status in sent:
         for _ in range(requests):
             evidence.ended(USE, TenantId(tenant), (status, ""), ANSWERED)
@@ -289,7 +289,7 @@ def test_one_tenants_share_is_capped() -> None:
 def test_a_tenant_that_has_the_model_to_itself_is_all_the_evidence_there_is() -> None:
     evidence = gathering()
     assert counted(evidence, ("acme", 400, 200)) == (400, 0)
-    evidence.ended(CONTROL, TenantId("globex"), (200, ""), ANSWERED)  # now there is another, be it in the other group
+    evidence.ended(CONTROL, TenantId("globex"), (200, ""), ANSWERED)  # another tenant, in the other group
     assert counted(evidence, ("acme", 10, 502)) == (400, 0)
     evidence.candidate_unavailable(USE, ACME)
     assert counts(groups(evidence)[0]) == (400, 0)

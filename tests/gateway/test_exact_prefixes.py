@@ -1,4 +1,4 @@
-"""From an admitted request and the replicas' news to tokens per replica; what is not known is None."""
+"""Exact prefixes: tokens per replica from an admitted request and the replicas' updates; unknown results are None."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def catalogue_by(source: str) -> Catalogue:
 
 @pytest.fixture
 def exact(tmp_path: Path) -> ExactPrefixes:
-    """Its thread is not started; what it would learn, `taught` learns at once."""
+    """Make an ExactPrefixes whose thread is not started; `taught` learns at once instead."""
     return ExactPrefixes(TokenizerSource(model_dir(tmp_path), None, lambda: 0.0, lambda: 0.5), lambda: 0.0)
 
 
@@ -158,7 +158,7 @@ def test_figures(exact: ExactPrefixes) -> None:
 
 
 class FakeNews:
-    """A bus that tells what it was given and then is lost."""
+    """A bus that delivers the messages given and then fails."""
 
     def __init__(self, *news: bytes) -> None:
         self.news, self.asked = news, asyncio.Queue[bytes]()
@@ -212,7 +212,7 @@ async def test_what_the_thread_learns_comes_back_on_the_loop(exact: ExactPrefixe
 
 
 def test_the_cost_of_asking_is_a_few_lookups(exact: ExactPrefixes) -> None:
-    """No tokenizer and no template on the path: with both taken away, a known prompt is still answered."""
+    """No tokenizer and no template runs for a known prompt: it is matched even if both are removed."""
     names = list(taught(exact, admit()).names)
     tell(exact, "r0", names)
     exact.learner = None  # type: ignore[assignment]

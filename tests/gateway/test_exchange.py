@@ -1,4 +1,4 @@
-"""The exchange: one request, one outcome, whatever engines, clocks and clients do in between."""
+"""The exchange: one request has one outcome, whatever engines, clocks and clients do."""
 
 from collections.abc import Awaitable, Callable
 
@@ -100,7 +100,7 @@ def streaming(act: Callable[[Engine, Play], None]) -> Callable[[Play], Awaitable
 
 
 FAILURES: dict[str, tuple[Callable[[Play], Awaitable[None]], int, str, bool]] = {
-    # name: (what happens, status and code when it happens on every replica, whether it ejects)
+    # name: (failure, status and code if it happens on every replica, whether it ejects)
     "connection refused": (connect_refused, 502, "upstream_failed", True),
     "connection timed out": (connect_timeout, 502, "upstream_failed", True),
     "a host name that is none": (host_that_is_no_name, 502, "upstream_failed", True),
@@ -297,7 +297,7 @@ async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
     engine = await p.connects()
     engine.answers(200, sse.whole(BOT_V1))
     exchange = p.ask(stream=False)
-    engine.dies()  # it closed its idle connection just as we used it
+    engine.dies()  # the engine closed its idle connection just as the gateway used it
     (await p.connects()).answers(200, sse.whole(BOT_V1))
     assert p.client.status == 200
     assert exchange.tries.failures == ()
@@ -305,7 +305,7 @@ async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
 
 
 async def test_after_a_stale_connection_no_other_idle_one_is_tried(play: Playing) -> None:
-    """A replica that was restarted has closed them all: the request would be sent once for each."""
+    """A restarted replica has closed them all: the request would be sent once on each."""
     p = play("r0")
     engines = []
     for _ in range(2):
@@ -363,7 +363,7 @@ async def test_nobody_there(play: Playing) -> None:
 
 
 def just_started(play: Playing) -> Play:
-    """All that it has heard of yet is one replica that loads its weights."""
+    """Make a gateway that has so far heard only of one replica that is loading its weights."""
     p = play("r9")
     p.gateway.receive_heartbeat(heartbeat("r9", sequence=2, phase="starting"))
     p.gateway.services.state.fleet_unheard_until_s = p.rig.clock() + 2.5

@@ -1,4 +1,4 @@
-"""A base in rollout whose new version is on one replica: what becomes of its share while that replica is out."""
+"""Rollout of a base whose new version runs on one replica, and what happens to its share while that replica is out."""
 
 from functions.api.snapshot import SplitEntry
 from functions.decisions.health.ejection import EJECTION_BASE_S
@@ -27,7 +27,7 @@ def ask(p: Play, session: str | None = None, *, stream: bool = False) -> Request
 
 
 async def breaks_a_stream(p: Play, session: str) -> None:
-    """Its only replica is out for a while, for what it did to this one."""
+    """Break a stream of the candidate, so that its only replica is ejected."""
     ask(p, session, stream=True)
     engine = await engine_of(p)
     assert engine.replica_id == NEW
@@ -71,7 +71,7 @@ async def test_what_the_engine_makes_of_the_request_is_no_reason_to_ask_the_old_
 
 
 async def test_a_session_that_has_heard_the_new_version_is_told_to_come_back(play: Playing) -> None:
-    """A conversation must not change its voice but by a rollback."""
+    """The version of a conversation changes only by a rollback."""
     p = in_base_rollout(play)
     session = subject_in("candidate")
     await breaks_a_stream(p, session)
@@ -81,7 +81,7 @@ async def test_a_session_that_has_heard_the_new_version_is_told_to_come_back(pla
 
 
 async def test_who_finds_its_only_replica_probed_goes_there_as_well(play: Playing) -> None:
-    """While one request proved that it was back, 75 others were refused: nobody else had the version."""
+    """While one request probed the replica, 75 others were rejected: no other replica had the version."""
     p = in_base_rollout(play)
     session = subject_in("candidate")
     await breaks_a_stream(p, session)
@@ -98,11 +98,11 @@ async def test_who_finds_its_only_replica_probed_goes_there_as_well(play: Playin
     assert p.client.status == 200 and p.quiet()
 
 
-# a replica that is lost
+# a lost replica
 
 
 async def streaming(p: Play, count: int) -> list[Engine]:
-    """So many streams of the new version under way."""
+    """Start so many streams of the new version."""
     engines = []
     for _ in range(count):
         ask(p, stream=True)
@@ -115,7 +115,7 @@ async def streaming(p: Play, count: int) -> list[Engine]:
 
 
 def told(p: Play) -> None:
-    """A second later: what is not decided before is decided now."""
+    """Advance the clock by BURST_S, so that pending failures are decided."""
     p.rig.clock.forward(BURST_S)
     p.gateway.services.rollouts.evidence.heartbeats()
 
@@ -168,7 +168,7 @@ async def test_requests_that_a_lost_replica_had_not_begun_are_of_the_same_loss(p
 
 
 async def test_while_a_lost_replica_is_started_again_its_share_is_no_evidence(play: Playing) -> None:
-    """The old version answers: nobody is harmed, and how long it may last is the controller's to say."""
+    """The old version answers, so no client is harmed; the controller limits how long this may last."""
     p = in_base_rollout(play)
     await answered_whole(p)
     p.gateway.receive_heartbeat(heartbeat(NEW, sequence=3, weights_digest=DIGEST_V2, phase="starting"))
@@ -181,7 +181,7 @@ async def test_while_a_lost_replica_is_started_again_its_share_is_no_evidence(pl
 
 
 async def test_what_a_draining_replica_has_not_begun_is_no_evidence(play: Playing) -> None:
-    """A spot machine is given notice: its engine turns away all that waits there."""
+    """A spot machine is withdrawn: its engine rejects all requests that wait there."""
     p = in_base_rollout(play)
     await answered_whole(p)
     others = []

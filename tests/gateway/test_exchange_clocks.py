@@ -1,4 +1,4 @@
-"""The exchange's clocks, and clients that leave or do not read."""
+"""The exchange's timeouts, and clients that leave or do not read."""
 
 from collections.abc import Callable
 from typing import Any
@@ -177,13 +177,13 @@ async def test_a_connection_given_back_while_paused_reads_again(play: Playing) -
     engine.begins_stream()
     engine.streams(HELLO)
     exchange.pause()
-    engine.streams(END)  # already under way when reading stopped
+    engine.streams(END)  # already on its way when reading stopped
     engine.ends_stream()
     assert not engine.paused
 
 
 class Unwritable(Client):
-    """A sink that fails as no sink should."""
+    """A sink that raises, as no sink should."""
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         raise RuntimeError("a mistake of ours")
@@ -238,7 +238,7 @@ async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.
 
 
 async def test_an_engine_has_its_time_from_when_it_has_the_request(play: Playing) -> None:
-    """The gateway stood still between the dial and its end: the replica has heard of nothing until then."""
+    """The gateway stalled between the dial and its end, so the replica has not received the request until then."""
     p = play("r0")
     p.ask(stream=True)
     await p.settle()

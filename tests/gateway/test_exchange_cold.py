@@ -1,4 +1,4 @@
-"""The exchange where no replica has its adapter: it waits for a load, and ends exactly once whatever becomes of it."""
+"""The exchange when no replica has its adapter: it waits for a load and ends exactly once, whatever happens."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.gateway.rig import BOT_V1, RIVAL, heartbeat, limits
 
 
 class Cold:
-    """A play whose replicas have agents to ask and hold no adapter of acme's."""
+    """A play whose replicas have agents but hold no adapter of acme's."""
 
     def __init__(self, play: Playing, *replicas: str, **settings: object) -> None:
         self.loader = PlayedLoader()
@@ -166,7 +166,8 @@ async def test_a_gateway_that_stops_cuts_the_wait_short(play: Playing) -> None:
 
 
 async def test_the_agents_word_was_wrong_once(play: Playing) -> None:
-    """It said loaded, the engine says 404: the only replica is asked once more, and then no more."""
+    """The agent reports loaded, the engine answers 404: the only replica gets one more load request and then no
+    more."""
     cold = Cold(play, "r0")
     cold.p.ask(stream=False)
     for _ in range(2):
@@ -181,7 +182,7 @@ async def test_the_agents_word_was_wrong_once(play: Playing) -> None:
 
 @pytest.mark.parametrize("state", ["loaded", "no_room"])
 async def test_whoever_said_404_is_asked_after_all_others(play: Playing, state: LoadState) -> None:
-    """Both announce what their engines do not have: the first one's beat is not believed again."""
+    """Both replicas announce an adapter that their engines lack; the first one's heartbeat is not believed again."""
     cold = Cold(play, "r0", "r1", "r2")
     for name in ("r0", "r1"):
         cold.p.gateway.receive_heartbeat(heartbeat(name, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
@@ -201,7 +202,8 @@ async def test_whoever_said_404_is_asked_after_all_others(play: Playing, state: 
 
 
 async def test_the_only_one_who_is_left_said_404_and_is_asked_to_load(play: Playing) -> None:
-    """The other one is gone, and the beat of this one is stale: its agent is asked, not its engine once more."""
+    """The other replica is gone and this one's heartbeat is stale: its agent gets a load request, its engine no second
+    try."""
     cold = Cold(play)
     cold.beat(sequence=3, adapters=(BOT_V1,))
     cold.p.ask(stream=False)

@@ -1,7 +1,7 @@
-"""The same machine where requests have other ways to go: three pools, a cascade, fallbacks, two attempts, full rooms.
+"""The exchange machine with more ways for requests: three pools, a cascade, fallbacks, hedges and full engines.
 
-What must hold at any moment and in the end does not change: each request is in exactly one place, ends once, is settled
-once, and what engines do for it is what is counted.
+The invariants are the same: each request is in exactly one place, ends once and is settled once, and the engines' work
+for it is counted.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ POLICY = routing(
 )
 REPLICAS = {"r0": POOL, "r1": POOL, "big0": LARGE, "big1": LARGE, "huge0": THIRD}
 BROKEN = b'data: {"logprobs":{ broken}\n\n'
-X, Y = sse.token(BOT_V1, "x"), sse.token(BOT_V1, "y")  # where nobody asked for figures
+X, Y = sse.token(BOT_V1, "x"), sse.token(BOT_V1, "y")  # events without log probabilities
 WHOLE = sse.finish(BOT_V1) + sse.usage(BOT_V1) + sse.DONE
 SCRIPTS = st.sampled_from(
     [
@@ -75,12 +75,12 @@ class DetourMachine(ExchangeMachine):
         return Play("r0", "r1", limits=LIMITS, loader=self.loader, **sections())
 
     def _engine(self, number: int) -> Engine | None:
-        """One that has a request: the machine is about these."""
+        """Return an engine that has a request: the machine is about these."""
         asked = [engine for engine in self.play.engines if engine.connection._answer is not None]
         return asked[number % len(asked)] if asked else None
 
     def _do(self, *acts: Callable[[], object]) -> None:
-        """Most engines take connections at once."""
+        """Most engines accept connections at once."""
         super()._do(*acts)
         while self.play.dials and not self.dials_hang:
             self._run(self._dialled(True))
@@ -189,7 +189,7 @@ class DetourMachine(ExchangeMachine):
                 assert client.body.count(sse.DONE) + client.body.count(b'data: {"error"') == 1, "one end"
 
     def _evidence_is_the_outcomes(self) -> None:
-        """Of a rollout the other machine keeps account; here all that was asked is settled, each once."""
+        """The other machine checks rollout evidence; here every request must be settled exactly once."""
         quotas = self.play.gateway.services.quotas
         assert quotas.settled_by_engine.requests + quotas.settled_by_count.requests == len(self.asked)
         admission = self.play.gateway.services.admission

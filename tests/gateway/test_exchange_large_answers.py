@@ -1,4 +1,4 @@
-"""Answers that are large because so much was asked for: no replica's fault, and no free work either."""
+"""Answers that are large because the request demanded it: no replica is blamed, and the work is charged."""
 
 import pytest
 

@@ -1,8 +1,8 @@
 """Whatever the order of events, every request has one outcome and leaves nothing behind.
 
 A state machine plays engines, agents, clocks and clients at random against the real exchange, with a model in rollout
-whose adapters come and go, and checks after each step that what is counted is what is open; at the end all of it must
-be gone, and the evidence of the rollout must be the outcomes.
+whose adapters are loaded and unloaded. After each step the counts must match the open requests. At the end nothing may
+be left, and the rollout evidence must match the outcomes.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         return self.loop.run_until_complete(coroutine)
 
     def _do(self, *acts: Callable[[], object]) -> None:
-        """On the loop, as transports would call; then whatever follows from it."""
+        """Act on the loop as transports would, then process what follows."""
 
         async def do() -> None:
             for act in acts:

@@ -1,7 +1,7 @@
-"""What a request leaves behind once it has ended: nothing that waits for the garbage collector.
+"""An ended request leaves nothing behind for the garbage collector.
 
-An exchange and its attempt know each other. Were that circle left closed, each request's objects, with a body of up to
-4 MiB, would lie about until the collector's third generation came round: 600 KiB a request of 200 KB, measured.
+An exchange and its attempt refer to each other. If that cycle stayed closed, each request's objects, with a body of up
+to 4 MiB, would stay in memory until the collector's third generation ran: measured, 600 KiB for a request of 200 KB.
 """
 
 import gc
@@ -21,7 +21,7 @@ from tests.gateway.rig import BOT_V1
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    gc.freeze()  # what was there before is not looked at: hundreds of thousands of tests' own objects
+    gc.freeze()  # leave out what existed before: hundreds of thousands of objects of the tests
     gc.disable()
     yield
     gc.enable()
@@ -67,7 +67,7 @@ async def _left(play: Play, connection: Connection) -> None:
     ],
 )
 async def test_an_ended_request_needs_no_collector(play: Playing, body: bytes, ends) -> None:  # type: ignore[no-untyped-def]
-    of_others = {id(kept): kept for kept in requests_in_memory()}  # another test's; held, so that no id comes again
+    of_others = {id(kept): kept for kept in requests_in_memory()}  # another test's; kept, so that no id is reused
     p = play("r0")
     connection = Connection(p)
     connection >> post(body)
@@ -103,5 +103,5 @@ async def test_an_ended_split_needs_no_collector(ends) -> None:  # type: ignore[
     await ends(play)
     await play.settle()
     assert play.quiet()
-    play.exchange = None  # the test's own
+    play.exchange = None  # the test's own reference
     assert [kept for kept in requests_in_memory() if id(kept) not in of_others] == []

@@ -1,4 +1,4 @@
-"""The exchange with engines that answer in odd ways."""
+"""The exchange with engines that answer unusually."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Prefixes on the way of a whole request: routed by, recorded, learnt from, forgotten."""
+"""Prefixes in a whole request: used for routing, recorded, learnt and forgotten."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def whole(prompt_tokens: int, cached_tokens: int) -> bytes:
 
 
 async def answered(p: Play, messages: list[dict[str, Any]], answer: bytes) -> bytes:
-    """One request from its start to its end; the replica that answered."""
+    """Run one request and return the name of the replica that answered."""
     p.ask(stream=False, messages=messages, header_x_request_id=f"request-{len(messages)}-{messages[0]['content'][:16]}")
     await p.settle()
     engine = await p.connects() if p.dials else next(engine for engine in p.engines if engine.connection._answer)

@@ -1,4 +1,4 @@
-"""The exchange of a channel in rollout: both versions' answers, what is counted of them, and what a session keeps."""
+"""The exchange of a channel in rollout: both versions' answers, the evidence, and the version that a session keeps."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ FELL_BACK = CONTROL + b"; reason=candidate_unavailable"
 
 
 def subject_in(group: str, percent: int = 50) -> str:
-    """A session, or a request's id, that the hash puts into the group."""
+    """Return a session or request id that the hash puts into the group."""
     found = (f"s{number}" for number in range(1000))
     return next(name for name in found if (bucket_of(ROLLOUT, ACME, name) < percent * 100) == (group == "candidate"))
 
 
 def ask(p: Play, group: str, session: str | None = None, **more: Any) -> RequestExchange:
-    """A request of that group: by its id, or by its session."""
+    """Send a request of that group, chosen by its id or by its session."""
     if session is not None:
         more["header_x_session_id"] = session
     exchange = p.ask(header_x_request_id=subject_in(group), **more)
@@ -38,13 +38,13 @@ def ask(p: Play, group: str, session: str | None = None, **more: Any) -> Request
 
 
 async def engine_of(p: Play) -> Engine:
-    """Where the request went: a new connection, or one that was idle."""
+    """Return the engine that got the request, on a new or an idle connection."""
     await p.settle()
     return await p.connects() if p.dials else p.engine
 
 
 def groups(p: Play, stage: int = 0) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Requests and errors: the candidate's, the control's."""
+    """Return the requests and errors of the candidate and of the control."""
     candidate, control = p.gateway.services.rollouts.evidence.stats(ROLLOUT, stage) or (GroupStats(), GroupStats())
     return (candidate.requests, candidate.errors), (control.requests, control.errors)
 
@@ -187,13 +187,13 @@ async def test_an_engine_that_lacks_it_against_its_agents_word(play: Playing) ->
 
 
 async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing) -> None:
-    """r0 refuses the candidate's connection; r1 lacks both versions, and its agent only says that it has loaded one."""
+    """r0 refuses the candidate's connection; r1 lacks both versions, though its agent reports one as loaded."""
     loader = PlayedLoader()
     p = play("r0", "r1", loader=loader, **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     exchange = ask(p, "candidate", stream=False)
     assert await p.refuses_connection() == "r0"
-    p.after(30.0)  # r0 would be asked again, were it not for this request's failure there
+    p.after(30.0)  # r0 would be tried again, had this request not failed there
     for replica in ("r0", "r1"):
         p.gateway.receive_heartbeat(heartbeat(replica, sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     lacking = await engine_of(p)
@@ -210,7 +210,7 @@ async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing
 
 
 async def test_control_does_not_return_to_a_replica_that_failed_the_candidate(play: Playing) -> None:
-    """Its engine drains: that is no evidence against it, and only the request itself knows."""
+    """A draining engine is no evidence against its replica, so only the request itself avoids it."""
     p = play("r0", "r1", **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=()))
     exchange = ask(p, "candidate", stream=False)
@@ -238,7 +238,8 @@ async def test_a_pool_that_is_gone_is_no_ones_error(play: Playing) -> None:
 
 
 async def test_alerts_read_what_the_rollout_is_judged_by(play: Playing) -> None:
-    """503 for want of room counted as a failure: `BadVersion` told of the new version whenever the pool was full."""
+    """503 for lack of capacity counted as a failure: `BadVersion` fired for the new version whenever the pool was
+    full."""
     p = play("r0", **in_rollout())
     ask(p, "candidate", stream=False)
     (await engine_of(p)).refuses(500)
@@ -251,7 +252,7 @@ async def test_alerts_read_what_the_rollout_is_judged_by(play: Playing) -> None:
     assert [value(f"shoal_rollout_{what}_total", labels) for what in ("requests", "failures")] == [2, 1]
 
 
-# the rollout goes on, and ends
+# the rollout advances, and ends
 
 
 async def test_streams_end_on_the_version_they_began_on(play: Playing) -> None:
@@ -293,7 +294,7 @@ async def test_stages_are_counted_apart_and_what_began_in_one_ends_in_it(play: P
 
 
 async def test_whoever_has_heard_the_beginning_belongs_to_it(play: Playing) -> None:
-    """The client that stops a stream has read some of it; so has one that was left with an error."""
+    """The client that stops a stream has read some of it; so has one whose stream ended in an error."""
     p = play("r0", loader=PlayedLoader(), **in_rollout())
     session = subject_in("candidate")
     exchange = ask(p, "candidate", stream=True, session=session)
@@ -301,14 +302,14 @@ async def test_whoever_has_heard_the_beginning_belongs_to_it(play: Playing) -> N
     engine.begins_stream()
     engine.streams(sse.token(BOT_V2, "hello"))
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
-    ask(p, "candidate", session=session).client_left()  # at once: it waits for the candidate
+    ask(p, "candidate", session=session).client_left()  # it waits for the candidate at once
     exchange.client_left()
     ask(p, "candidate", session=session).client_left()
     assert groups(p) == ((0, 0), (0, 0)) and p.quiet()
 
 
 async def waiting_for_the_candidate(play: Playing, loader: PlayedLoader) -> Play:
-    """A session that has heard the candidate asks for it, and no replica has it any more."""
+    """Let a session of the candidate request it after every replica has lost it."""
     p = play("r0", loader=loader, **in_rollout())
     session = subject_in("candidate")
     ask(p, "candidate", stream=False, session=session)
@@ -345,7 +346,7 @@ async def test_a_completed_rollout_or_a_new_stage_leaves_them_waiting(play: Play
 
 
 async def test_after_a_rollback_a_retry_takes_the_old_version(play: Playing) -> None:
-    """The candidate was unloaded under a request that had not begun its answer."""
+    """The candidate was unloaded while a request had not started its answer."""
     p = play("r0", loader=PlayedLoader(), **in_rollout())
     session = subject_in("candidate")
     ask(p, "candidate", stream=False, session=session)
@@ -366,7 +367,7 @@ async def test_a_callers_own_deadline_says_nothing_about_a_version(play: Playing
         await engine_of(p)
         p.after(0.2)
         assert p.client.status == 504
-    ask(p, "candidate", header_x_shoal_deadline_ms="100")  # and none in the midst of a stream
+    ask(p, "candidate", header_x_shoal_deadline_ms="100")  # none in the middle of a stream either
     engine = await engine_of(p)
     engine.begins_stream()
     engine.streams(sse.role(BOT_V2) + sse.token(BOT_V2, "a"))

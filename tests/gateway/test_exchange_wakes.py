@@ -1,4 +1,4 @@
-"""The exchange where its pool is at zero: it waits for the first replica, and ends exactly once whatever comes."""
+"""The exchange while its pool is at zero: it waits for the first replica and ends exactly once, whatever happens."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""features: what a request will need, before it runs, and what its answer taught."""
+"""Features: what a request will need, estimated before it runs, and what its answer taught."""
 
 import json
 import time
@@ -57,7 +57,7 @@ def test_token_ids_are_exact(intake: Intake) -> None:
     [
         (CHAT, {}, 2048),  # to the end of the window
         (CHAT, {"max_tokens": 100}, 100),
-        (CHAT, {"max_tokens": 100, "max_completion_tokens": 50}, 50),  # the one that the engine heeds first
+        (CHAT, {"max_tokens": 100, "max_completion_tokens": 50}, 50),  # the one that the engine prefers
         (CHAT, {"max_tokens": 2**31 - 1}, 2048),
         (CHAT, {"max_tokens": 100, "n": 4}, 400),
         (COMPLETIONS, {"prompt": "x"}, 16),
@@ -86,7 +86,7 @@ def test_a_model_that_scores_reads_the_query_with_each_document(intake: Intake, 
 @pytest.mark.parametrize("strange", [[], "x", {}, [[]], -1, 10**30, True, [None]])
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS, RESPONSES_ROUTE, MESSAGES])
 def test_fields_that_a_route_does_not_know_are_not_believed(intake: Intake, route: Route, strange: Any) -> None:
-    """They pass on to the engine unchecked."""
+    """Such fields pass to the engine unchecked."""
     unknown = {
         CHAT: ("prompt", "best_of", "input", "system"),
         COMPLETIONS: ("messages", "input", "tools", "system"),

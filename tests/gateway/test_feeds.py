@@ -1,4 +1,4 @@
-"""feeds: what is told of rollouts and heard of them, over a bus that the test holds."""
+"""Feeds: what is published and received about rollouts, over a bus that the test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ from tests.gateway.test_exchange_rollouts import ask, engine_of
 
 
 class Bus:
-    """In memory; away when told so."""
+    """A bus in memory that is unavailable while `away`."""
 
     def __init__(self) -> None:
         self.away = False
@@ -142,7 +142,8 @@ async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pyte
 
 
 async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_told() -> None:
-    """After a restart, or a handover at one place; its conversations went elsewhere, since it took them for its own."""
+    """After a restart or a handover in place, it took its own messages for known, and its conversations went
+    elsewhere."""
     former, later, bus = Rig().gateway.services, Rig().gateway.services, Bus()
     assert former.gateway_id == later.gateway_id
     conversation, replica = b"12345678", ReplicaId("r1")
@@ -156,7 +157,7 @@ async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_t
 
 
 async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:
-    """Else the first turns that come to one that joins go anywhere: it knows neither their homes nor the fleet."""
+    """A gateway that joins early knows neither homes nor the fleet, so first turns would go to any replica."""
     rig = Rig().with_replicas("r0")
     gateway, state, buses = rig.gateway, rig.gateway.services.state, [Bus(), Bus(), Bus()]
     assert gateway.not_ready_reason() is None
@@ -182,7 +183,7 @@ async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:
 
 
 class Beats:
-    """The heartbeats' side of the bus; nothing is ever said."""
+    """The heartbeat side of the bus, on which nothing is ever sent."""
 
     def __init__(self, *, away: bool) -> None:
         self.away = away
@@ -232,7 +233,7 @@ async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -
 
 
 async def test_what_replicas_cache_is_not_forgotten_by_the_gateways_own_stop() -> None:
-    """The first sweep after it came before their updates were read, and all prefixes were learnt anew."""
+    """The first sweep after a stall ran before the updates were read, so that all prefixes had to be learnt again."""
     times_s, swept_s = iter([0.0, 0.01, 20.0, 20.01]), []
     now_s = [0.0]
 

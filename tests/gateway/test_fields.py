@@ -1,4 +1,4 @@
-"""fields: one row a value, both ways."""
+"""Field checks: one row per value, accepted and refused."""
 
 from typing import Any
 
@@ -179,7 +179,7 @@ def test_a_body_of_more_fields_than_there_are_is_checked_too() -> None:
 
 
 def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
-    """Languages with one kind of number write 5.0; pydantic, and so every engine, takes it."""
+    """Languages with one number type write 5.0; pydantic, and so every engine, accepts it."""
     body: dict[str, Any] = {
         "max_tokens": 5.0,
         "n": 1.0,

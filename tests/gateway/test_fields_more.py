@@ -1,4 +1,4 @@
-"""field_tables: those of responses, messages and pooling, one row a value, both ways."""
+"""Field tables of responses, messages and pooling: one row per value, accepted and refused."""
 
 from typing import Any
 
@@ -100,7 +100,7 @@ RIGHT: list[tuple[FieldTable, str, Any]] = [
     (RESPONSES, "store", None),
     (RESPONSES, "background", False),
     (RESPONSES, "tools", [{"type": "function", "name": "f", "parameters": {}}]),
-    (RESPONSES, "n", 99),  # not of this route: the engine's to judge
+    (RESPONSES, "n", 99),  # not a field of this route: the engine judges it
     (MESSAGES, "messages", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": []}]),
     (MESSAGES, "system", [{"type": "text", "text": "be brief"}]),
     (MESSAGES, "service_tier", "auto"),

@@ -1,4 +1,4 @@
-"""Ids, keys and forms: what of a client's text gets where."""
+"""Ids, keys and forms: where text from a client may end up."""
 
 from contextlib import ExitStack
 
@@ -86,7 +86,7 @@ def test_a_field_that_would_not_be_heeded_is_refused() -> None:
 
 
 def test_a_purpose_that_nothing_here_reads_is_named_as_such() -> None:
-    """`'purpose' is required`, to who had sent one, sends him looking in the wrong place."""
+    """`'purpose' is required` would mislead a client that had sent one."""
     form, _ = fed(part("purpose", b"user_data") + part("file", b"x", "a") + END)
     with pytest.raises(RequestRejected, match="'purpose' must be \"batch\""):
         check_fields(form)

@@ -1,4 +1,4 @@
-"""uvicorn's protocol with our clocks: nothing waits for ever, and no answer gets inside another."""
+"""uvicorn's protocol with the gateway's timeouts: nothing waits for ever, and no answer is mixed into another."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ Playing = Callable[..., Play]
 
 
 async def moved(p: Play) -> Connection:
-    """A connection that uvicorn serves, with nothing under way."""
+    """Return a connection that uvicorn serves, with no request under way."""
     connection = Connection(p) >> get("/healthz")
     await p.settle()
     assert connection.statuses == [200] and not connection.on_the_lane
@@ -217,11 +217,11 @@ async def test_a_handlers_failure_has_openais_shape(play: Playing) -> None:
     connection.leaves()
 
 
-# what ASGI servers leave open
+# connections that ASGI servers leave open
 
 
 async def test_an_empty_line_after_an_answer_does_not_hold_a_connection(play: Playing) -> None:
-    """It ended uvicorn's own timer, and was the beginning of nothing: such a connection stayed for ever."""
+    """It stopped uvicorn's own timer without starting a request: such a connection stayed for ever."""
     p = play("r0")
     connection = await moved(p) >> b"\r\n"
     for _ in range(7):
@@ -233,7 +233,7 @@ async def test_an_empty_line_after_an_answer_does_not_hold_a_connection(play: Pl
 
 
 async def test_requests_that_wait_behind_one_are_bounded(play: Playing) -> None:
-    """Each costs 3 KB for 18 bytes on the wire: 40 connections of them were gigabytes."""
+    """Each costs 3 KB for 18 bytes on the wire: 40 such connections held gigabytes."""
     p = play("r0")
     connection = await moved(p)
     await asked(p, connection, post(STREAM_BODY))
@@ -287,7 +287,7 @@ async def test_probes_as_tools_and_load_balancers_send_them(
 
 
 async def test_a_request_on_its_way_to_a_connection_that_drains_is_answered(play: Playing) -> None:
-    """Closed at once, it met clients that were just sending: an error where an answer was due."""
+    """Closed at once, the connection hit clients that were just sending: they got an error instead of an answer."""
     p = play("r0")
     connection = await moved(p)
     connection.transport.protocol.shutdown()
@@ -308,7 +308,7 @@ async def test_a_connection_that_drains_and_says_nothing_closes(play: Playing) -
 
 @pytest.mark.parametrize("lane", ["fast", "plain"])
 async def test_after_a_handover_idle_clients_have_time_to_learn_of_it(play: Playing, lane: str) -> None:
-    """Nothing waits for this process: a connection closes once its client was told so, or has kept silent for long."""
+    """After a handover there is no hurry: a connection closes once its client was told, or after a long silence."""
     p = play("r0")
     p.gateway.services.http.lame_duck_s = p.gateway.services.limits.lame_duck_handover_s
     connection = await moved(p) if lane == "plain" else Connection(p)

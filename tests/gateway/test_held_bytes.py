@@ -1,4 +1,4 @@
-"""Large bodies and answers share what they may hold; small ones, and other tenants, do not suffer."""
+"""Large bodies and answers share a memory bound; small ones and other tenants are unaffected."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ A, B, C = (TenantId(name) for name in "abc")
 
 
 class Room(HeldBytes):
-    """With a clock of its own, and a memory of what it said."""
+    """HeldBytes with its own clock that records its reports."""
 
     def __init__(self, limit_bytes: int = 256 * MIB) -> None:
         self.now_s = 0.0
@@ -53,7 +53,7 @@ class Room(HeldBytes):
 
 @dataclass(eq=False)
 class Reading:
-    """A client that reads as the test says."""
+    """A client whose reading the test controls."""
 
     unread_bytes: int
     closed: bool = False
@@ -135,7 +135,7 @@ def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
     assert room.held_bytes == 0
 
 
-# answers, and clients that read them slowly
+# answers and clients that read them slowly
 
 
 def test_bodies_and_answers_share_the_room() -> None:
@@ -209,7 +209,7 @@ def held(p: Play) -> float | None:
 
 
 async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Connection:
-    """A body of which all but the last byte has come."""
+    """Send a body except for its last byte."""
     connection = await new_connection(p, lane)
     connection >> post(b"", length=size_bytes, key=key) >> b" " * (size_bytes - 1)
     await p.settle()
@@ -245,7 +245,7 @@ async def test_what_is_announced_is_refused_before_it_comes_where_nothing_of_it_
     play: Playing, lane: str
 ) -> None:
     p = play("r0", limits=ROOM)
-    for _ in range(4):  # whoever announces keeps nobody out
+    for _ in range(4):  # an announced length alone takes no room
         silent = await new_connection(p, lane)
         silent >> post(b"", length=4 * MIB)
     await begun(p, lane, 4 * MIB)
@@ -320,7 +320,7 @@ def large(size_bytes: int) -> bytes:
 
 
 async def unread(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Connection:
-    """A whole answer of which the client has read nothing."""
+    """Get a whole answer of which the client has read nothing."""
     connection = await new_connection(p, lane)
     connection >> post(CHAT_BODY, key=key)
     await p.settle()
@@ -340,7 +340,7 @@ def value(p: Play, name: str, **labels: str) -> float:
 
 @both_lanes
 async def test_answers_that_nobody_reads_are_bounded_together(play: Playing, lane: str) -> None:
-    """70 clients that read 30 MB at 17 KB/s took 2 GB."""
+    """70 clients that read 30 MB at 17 KB/s made the gateway hold 2 GB."""
     p = play("r0", limits=ROOM)
     first = await unread(p, lane, 3 * MIB)
     assert held(p) == value(p, "shoal_unread_bytes") == 3 * MIB
@@ -374,7 +374,7 @@ async def test_an_answer_that_is_not_read_keeps_its_requests_place(play: Playing
 
 @both_lanes
 async def test_a_large_body_counts_until_an_engine_has_answered(play: Playing, lane: str) -> None:
-    """It was forgotten once it was whole, though a request may wait with it for minutes."""
+    """It was no longer counted once complete, though a request may wait with it for minutes."""
     p = play("r0", limits=ROOM)
     connection = await new_connection(p, lane)
     body = CHAT_BODY.replace(b'"hi"', b'"' + b"x" * 3 * MIB + b'"')

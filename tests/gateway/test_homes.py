@@ -1,4 +1,4 @@
-"""SessionHomes: what is known of a conversation's replica, for how long, and what the other gateways are told."""
+"""SessionHomes: what is known of a conversation's replica, for how long, and what is published to other gateways."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Homes while a pool grows: whoever joins takes its share of the conversations that begin, and none that goes on."""
+"""Homes while a pool grows: a new replica gets its share of new conversations and none of the running ones."""
 
 from dataclasses import replace
 
@@ -28,7 +28,8 @@ def at(key: bytes, index: PoolIndex, *, settled: bool = True) -> ReplicaId:
 
 
 def grown(size: int = 2) -> PoolIndex:
-    """One more has just become ready, as a gateway sees it that has known it while it started."""
+    """Return an index with one replica that has just become ready, as seen by a gateway that knew it while it
+    started."""
     index = PoolIndex(replica(f"r{number:03d}") for number in range(size))
     index.changed.clear()
     starting = replica("new", phase="starting")
@@ -43,7 +44,7 @@ def test_a_replica_is_nobodys_home_when_it_has_just_become_ready(size: int) -> N
     assert index.changed == {EVERY}
     assert "new" not in {at(key, index) for key in keys} and "new" in {at(key, index, settled=False) for key in keys}
     before = PoolIndex(replica(f"r{number:03d}") for number in range(size))
-    if size != SCAN_MAX:  # where hashing becomes a ring, all move
+    if size != SCAN_MAX:  # where hashing becomes a ring, all conversations move
         assert all(at(key, index) == at(key, before) for key in keys)
     index.fresh.clear()
     assert "new" in {at(key, index) for key in keys}
@@ -61,7 +62,8 @@ def test_a_pool_of_newcomers_has_homes_and_a_gateway_that_starts_knows_no_newcom
 
 
 def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
-    """A gateway that had not seen one looked for it at the newcomer, and took all but its last words for cached."""
+    """A gateway that had not seen the conversation looked for it at the new replica and counted nearly all of it as
+    cached."""
     clock, index = Clock(), grown()
     ours, theirs = SessionHomes(clock), SessionHomes(clock)
     for number in NUMBERS:

@@ -1,7 +1,7 @@
-"""What hostile requests leave behind: nothing that grows.
+"""Hostile requests leave nothing behind that grows.
 
-An attack of 6,029 bodies had a gateway grow from 238 to 319 MB. It is what the allocator keeps of the largest bodies:
-after one round of the corpus no further one adds an object, and the resident set stays where it is.
+An attack of 6,029 bodies made a gateway grow from 238 to 319 MB, which is what the allocator keeps of the largest
+bodies. After one round of the corpus, further rounds add no object and the resident set stays constant.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""intake: who calls, what for, which version answers, and what the engine is sent."""
+"""Intake: which caller, which service class, which version answers, and what the engine receives."""
 
 import json
 import time
@@ -47,7 +47,7 @@ def sent(admitted: Admitted) -> dict[str, Any]:
     return forwarded
 
 
-# who
+# the caller
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_key_is_asked_for_before_a_body_is_read() -> None:
     assert refusal(b"not json", key=None) == (401, "invalid_api_key")
 
 
-# class
+# service class
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_class_above_the_keys_is_forbidden(headers: dict[str, str], fields: di
     assert refusal(chat(**fields), BATCH_KEY, **headers) == (403, "class_not_allowed")
 
 
-# which model
+# the model
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_each_route_has_its_required_field(route: Route, body: dict[str, Any]) -
     assert refusal({"model": "acme/bot", **body}, route=route) == (400, "invalid_request")
 
 
-# what the engine gets
+# the engine's request
 
 
 def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
@@ -223,7 +223,7 @@ def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 def test_every_route_carries_the_tenants_salt(route: Route) -> None:
-    """So a tenant's `isolation` is done by gateways, whatever the pool and its engine's task."""
+    """Gateways enforce a tenant's `isolation`, whatever the pool and its engine's task."""
     admitted = admit()
     body: dict[str, Any] = {"messages": MESSAGES, "input": "x", "cache_salt": "stolen"}
     upstream = json.loads(_upstream_body(body, admitted.model, route, False, "the tenant's"))

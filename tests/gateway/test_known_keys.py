@@ -1,4 +1,4 @@
-"""known_keys: the same answers as the proof itself, sooner."""
+"""KnownKeys: the same answers as the proof itself, faster."""
 
 import pytest
 

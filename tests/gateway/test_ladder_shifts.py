@@ -1,4 +1,4 @@
-"""Where requests go that a pool's ladder sends on, and in which pool's figures they and their refusals count."""
+"""Where requests go that a pool's ladder shifts, and which pool's figures count them and their rejections."""
 
 import pytest
 

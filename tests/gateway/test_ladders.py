@@ -1,4 +1,5 @@
-"""The overload ladder as exchanges meet it: batch refused first, others sent on, every rung in the metrics."""
+"""The overload ladder as exchanges see it: batch is rejected first, others are shifted, every rung is in the
+metrics."""
 
 from random import Random
 
@@ -28,14 +29,15 @@ def shed(p: Play, reason: str) -> float:
 
 
 def small() -> Play:
-    """With KV blocks for one of these requests."""
+    """Make a play whose pool has KV blocks for one of these requests."""
     play = Play(admission=(PROMISED,))
     play.gateway.receive_heartbeat(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))
     return play
 
 
 async def goes_on(p: Play, seconds: float, *, interactive: float, batch: float, rng: Random) -> list[Client]:
-    """Requests come by chance, so many a quarter; the engine ends one in each quarter. The batch clients."""
+    """Send requests at random with these rates per quarter, while the engine ends one in each. Return the batch
+    clients."""
     found = []
     for quarter in range(round(seconds / QUARTER_S)):
         for per_quarter, band in ((interactive, "interactive"), (batch, "batch")):

@@ -1,4 +1,4 @@
-"""The fast lane as a protocol: bytes in, bytes out, each phase with its clock."""
+"""The fast lane as a protocol: bytes in, bytes out, each phase with its timeout."""
 
 import asyncio
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing
 from tests.gateway.lane_steps import answered
 from tests.gateway.rig import BOT_V1, limits
 
-# the plain run
+# ordinary requests
 
 
 async def test_a_stream_is_one_chunked_answer(play: Playing) -> None:
@@ -89,7 +89,7 @@ async def test_a_chunked_body(play: Playing, size: int) -> None:
 @pytest.mark.parametrize("moved", [False, True], ids=["lane", "plain"])
 @pytest.mark.parametrize("trailer", [b"X-Shoal-Class: batch", b"X-Request-Id: forged", b"X-Shoal-Class: no such"])
 async def test_a_trailer_is_no_header(play: Playing, trailer: bytes, moved: bool) -> None:
-    """Whoever stands before the gateway and checks heads has not seen what comes behind the body."""
+    """A proxy that checks headers before the gateway has not seen what follows the body."""
     p = play("r0")
     connection = Connection(p)
     if moved:
@@ -158,7 +158,7 @@ NOT_HOT = {
 
 
 class Recorder(GuardedHttp):
-    """uvicorn's protocol, remembering what it was given."""
+    """uvicorn's protocol, which records what it received."""
 
     heard = b""
 
@@ -347,7 +347,7 @@ async def test_the_last_connection(play: Playing) -> None:
         b"garbage\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        post(b"{}", content_length="2"),  # twice
+        post(b"{}", content_length="2"),  # the header twice
         post(b"abcd", transfer_encoding="chunked", content_length="4"),
         b"POST /v1/chat/completions HTTP/1.1\nHost: x\n\n",
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
@@ -367,7 +367,7 @@ async def test_what_is_not_http_is_refused_and_the_connection_ends(play: Playing
 @pytest.mark.parametrize("size", [None, 1, 150])
 @pytest.mark.parametrize("moved", [False, True])
 async def test_an_upgrade_is_ignored_and_its_body_is_no_request(play: Playing, size: int | None, moved: bool) -> None:
-    """RFC 9110, 7.8; the parser ends such a request before its body, and would take that for the next one."""
+    """RFC 9110, 7.8; the parser ends such a request before its body and would read the body as the next request."""
     p = play("r0")
     connection = Connection(p) >> (get("/healthz") if moved else b"")
     await p.settle()
@@ -413,7 +413,7 @@ async def test_an_idle_connection_holds_nothing_of_its_last_request(play: Playin
 
 
 def test_answers_are_read_strictly() -> None:
-    """The reader of these tests notices a second answer and a header given twice."""
+    """The reader of these tests detects a second answer and a repeated header."""
     two = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\nHTTP/1.1 408 X\r\ncontent-length: 0\r\n\r\n"
     assert [answer.status for answer in read_answers(two)] == [200, 408]
     with pytest.raises(Exception, match="callback"):

@@ -1,4 +1,4 @@
-"""The lane's clocks, and clients that leave or do not read."""
+"""The lane's timeouts, and clients that leave or do not read."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.gateway.hello import END, HELLO, Playing
 from tests.gateway.lane_steps import answered
 from tests.gateway.rig import BOT_V1, limits
 
-# clocks
+# timeouts
 
 
 async def test_a_connection_that_says_nothing(play: Playing) -> None:
@@ -37,7 +37,7 @@ async def test_a_head_that_does_not_end(play: Playing) -> None:
 
 
 async def test_a_slow_handshake_leaves_the_head_its_time(play: Playing) -> None:
-    """The lane is there when a connection is accepted; two hundred handshakes at once take seconds of a busy core."""
+    """The lane exists from the accept on; two hundred concurrent handshakes take seconds of a busy core."""
     p = play("r0")
     connection = Connection(p, handshake_s=9.0)
     connection.after(9.0)
@@ -125,7 +125,7 @@ async def test_a_slow_reader_pauses_the_engine(play: Playing) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_no_new_request_before_the_last_answer_is_read(play: Playing, stream: bool) -> None:
-    """Else a client that asks and never reads could have any number of answers wait in memory."""
+    """Otherwise a client that sends requests and never reads could have any number of answers wait in memory."""
     p = play("r0")
     connection = Connection(p) >> post(STREAM_BODY if stream else CHAT_BODY)
     engine = await p.connects()
@@ -177,6 +177,6 @@ async def test_a_client_on_a_slow_line_is_not_one_that_never_reads(play: Playing
         connection.transport.unread_bytes = left_bytes
         connection.after(30.1)
         assert not connection.cut
-    connection.transport.unread_bytes -= 100_000  # of a trickle that would hold these megabytes for an hour
+    connection.transport.unread_bytes -= 100_000  # at this rate the client would hold these megabytes for an hour
     connection.after(30.1)
     assert connection.cut

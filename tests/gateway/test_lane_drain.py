@@ -114,7 +114,7 @@ async def test_the_drains_end_ends_what_is_open(play: Playing) -> None:
 
 
 async def test_a_request_that_was_still_arriving_at_the_drains_end_is_refused(play: Playing) -> None:
-    """Begun after that, it would be cut off unsettled when the process goes."""
+    """A request started after that would be cut off unsettled when the process ends."""
     p, data = play("r0"), post(STREAM_BODY)
     connection = Connection(p) >> data[:200]
     p.gateway.services.state.draining = True

@@ -1,6 +1,6 @@
-"""A gateway whose loop stood still for longer than its bounds, on real sockets: it reads before it judges who is late.
+"""A gateway whose loop stalls longer than its timeouts, on real sockets: it reads before it judges peers as late.
 
-Each scenario is in time but for the gateway's own stop, whose end its timers see before its sockets do.
+Each scenario is in time except for the gateway's own stall, after which timers run before sockets are read.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from tests.gateway import sse
 from tests.gateway.client_rig import STREAM_BODY, post
 from tests.gateway.live import PATIENCE_S, LiveClient, LiveGateway, Served, Way, client, engine, quiet, well
 
-STILL_S = 2.0  # of bounds of 1 s
+STILL_S = 2.0  # the timeouts are 1 s
 
 
 @pytest.fixture(params=[Way("fast", False), Way("plain", False)], ids=str)
@@ -23,7 +23,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 async def _until_paused(gateway: LiveGateway) -> None:
-    """The client does not read, and the gateway has noticed."""
+    """Wait until the gateway has noticed that the client does not read."""
     async with asyncio.timeout(PATIENCE_S):
         while not gateway.call(
             lambda: any(getattr(each, "_paused_at_s", None) for each in gateway.gateway.services.open_requests)
@@ -32,7 +32,7 @@ async def _until_paused(gateway: LiveGateway) -> None:
 
 
 async def test_a_client_that_has_read_all_is_not_cut_off(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    """It had stopped reading for a moment; what it read while the gateway stood still, that had not heard of yet."""
+    """The client stopped reading for a moment and read on while the gateway stalled, which did not know that yet."""
 
     async def flooding(served: Served) -> None:
         await served.begin_stream()
@@ -58,7 +58,7 @@ async def test_a_client_that_has_read_all_is_not_cut_off(hasty: LiveGateway, tru
 
 
 async def _drained(caller: LiveClient) -> bytes:
-    """The end of what it gets, however much that is."""
+    """Read to the end of the answer, however long it is, and return its last bytes."""
     last = b""
     async with asyncio.timeout(PATIENCE_S):
         while not last.endswith(b"\r\n0\r\n\r\n"):
@@ -101,10 +101,10 @@ async def test_an_engine_that_spoke_meanwhile_was_not_silent(
 async def test_a_request_that_came_meanwhile_was_in_time(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way, before: int
 ) -> None:
-    """All of it, or the rest: a connection that is closed with a request unread is reset."""
+    """The whole request or its rest arrives then: closing a connection with an unread request resets it."""
     async with engine(hasty, well), client(hasty, way, trust) as caller:
         await caller.send(post()[:before])
-        await asyncio.sleep(0.2)  # nothing tells a client that what it sent was read
+        await asyncio.sleep(0.2)  # nothing tells a client that its bytes were read
         async with hasty.standing_still(STILL_S):
             await caller.send(post()[before:])
         assert (await caller.answer()).status == 200

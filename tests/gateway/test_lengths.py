@@ -1,4 +1,4 @@
-"""lengths: what the engine is given for a request whose tier has caps, on both routes."""
+"""Lengths: what the engine receives for a request whose tier has caps, on both routes."""
 
 import json
 import time
@@ -14,12 +14,12 @@ from tests.gateway import rig
 from tests.gateway.rig import NOW_UNIX_S, PEPPER, quota
 
 INTAKE = Intake(PEPPER, rig.limits(), Splits(time.monotonic))
-WORD = "abcd"  # 4 bytes: a token, as lengths are counted here
+WORD = "abcd"  # 4 bytes, which count as one token here
 WINDOW_TOKENS = 2048  # the pool's
 
 
 def given(route: Route, body: dict[str, Any], caps: dict[str, int]) -> dict[str, Any]:
-    """What the engine gets."""
+    """Return the body that the engine receives."""
     content = {COMPLETIONS: {"prompt": WORD}}.get(route, {"messages": [{"role": "user", "content": WORD}]})
     sent = json.dumps({"model": "acme/bot", **content, **body}).encode()
     raw = RawRequest("r", rig.headers(), sent)

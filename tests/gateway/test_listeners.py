@@ -1,4 +1,4 @@
-"""The gateway's ports: taken ones are said in words, shared ones are shared."""
+"""The gateway's ports: occupied ones are reported clearly, shared ones are shared."""
 
 import contextlib
 import socket
@@ -60,7 +60,7 @@ def test_gateways_that_share_a_port_have_names_of_their_own() -> None:
 
 
 def test_what_the_kernel_keeps_for_a_slow_reader_is_bounded() -> None:
-    """Left alone, Linux takes in 4 MiB for each client that does not read."""
+    """Linux buffers 4 MiB by default for each client that does not read."""
     with taken(shared=True) as port:
         (listener,) = bind_all(settings(port=port, metrics_port=0, reuse_port=True))
     with listener, socket.create_connection(listener.getsockname()), _accepted(listener) as served:

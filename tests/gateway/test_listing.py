@@ -1,4 +1,4 @@
-"""listing: what a key may call, and nothing of anybody else's."""
+"""Listing: the models that a key may call, and none of another tenant."""
 
 import json
 from datetime import datetime
@@ -143,7 +143,7 @@ def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
 
 
 def test_pages_within_a_second_are_cut_from_what_was_written_once() -> None:
-    """Else whoever asks for one model at a time has the gateway walk over ten thousand, each time."""
+    """Otherwise a client that lists one model at a time makes the gateway walk over ten thousand each time."""
     now_s, view = [0.0], fleet()
     lately = RecentListings(lambda: now_s[0])
 

@@ -1,4 +1,4 @@
-"""Files and batches through the stock openai client: gateways as processes, a real store, a played engine."""
+"""Files and batches with the stock openai client: gateway processes, a real store and a played engine."""
 
 import asyncio
 import dataclasses
@@ -25,7 +25,7 @@ from tests.gateway.batch_rig import (
 )
 from tests.gateway.rig import GLOBEX_KEY
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes and waits for each
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def one(
 
 async def test_the_life_of_a_batch_with_the_stock_client(one: BatchGateway, engine: CountingEngine) -> None:
     async with one.client() as client:
-        engine.refuse_next = 3  # "come back" is no failure of a line
+        engine.refuse_next = 3  # "come back" does not fail a line
         sent = [line(f"c-{i}") for i in range(40)]
         sent.append(line("wrong"))
         file = await client.files.create(file=("input.jsonl", as_file(*sent)), purpose="batch")
@@ -155,7 +155,7 @@ async def test_a_killed_gateways_batch_goes_on_at_another_and_every_line_is_ther
     certificate: tuple[Path, Path],
     s3_settings: S3Settings,
 ) -> None:
-    """What was durable is not asked again; of the rest at most what was under way."""
+    """Durable results are not requested again; of the rest, at most those in flight are."""
     engine.is_held, engine.after = True, 150
     two = gateway(tmp_path / "two", valkey_url, certificate, s3_settings)
     async with one.client() as client:
@@ -215,7 +215,7 @@ async def test_a_store_that_is_gone_is_said_and_waited_for(
     certificate: tuple[Path, Path],
     s3_settings: S3Settings,
 ) -> None:
-    """No line is lost and none is asked twice; what may wait to be durable is bounded."""
+    """No line is lost and none is sent twice; the number of undurable results is bounded."""
     way = Way(int(s3_settings.endpoint_url.rsplit(":", 1)[1]))
     await way.open()
     through = dataclasses.replace(s3_settings, endpoint_url=f"http://127.0.0.1:{way.port}")

@@ -1,4 +1,4 @@
-"""Over a hundred kinds of broken requests, by every way in: the right status, OpenAI's shape, never a 500."""
+"""Over a hundred kinds of broken requests at every entry point: the right status, OpenAI's shape, never a 500."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def assert_says_little(answer: HttpAnswer) -> None:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_a_refusal_leaves_the_connection_usable(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    """Where the framing is sound and the body was read, the next request counts."""
+    """If the framing is sound and the body was read, the connection serves the next request."""
     async with engine(live), client(live, way, trust) as caller:
         for broken in [*BODIES[:10], *CALLERS]:
             await caller.send(broken.data)
@@ -91,7 +91,7 @@ async def test_logs_hold_one_line_a_record_and_no_secret(
 
 
 async def test_any_request_whatever_bounds_the_metrics(live: LiveGateway, trust: ssl.SSLContext) -> None:
-    """Names that callers make up are no label values."""
+    """Names that callers invent do not become label values."""
     before = series(live)
     async with client(live, WAYS[0], trust) as caller:
         for number in range(200):
@@ -110,9 +110,9 @@ def series(live: LiveGateway) -> int:
 
 
 async def test_a_hostile_body_does_not_hold_up_the_others(live: LiveGateway, trust: ssl.SSLContext) -> None:
-    """4 MiB made to be slow to parse, beside a caller who asks for /healthz.
+    """The bodies are 4 MiB and slow to parse; meanwhile another caller requests /healthz.
 
-    Measured is this process's own work while it waits for that, so that others on the machine do not count.
+    Measured is this process's CPU time during that request, so that other load on the machine does not count.
     """
     hostile = [broken for broken in BODIES if broken.name in ("a million objects", "300,000 keys", "100,000 deep")]
     worst_cpu_s = 0.0

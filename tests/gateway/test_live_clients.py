@@ -1,4 +1,4 @@
-"""Clients that leave, dawdle, or do not read. Times are real here: when the engine hears of it is what is promised."""
+"""Clients that leave, dawdle or do not read. Time is real here: the promise is how soon the engine is notified."""
 
 import asyncio
 import os
@@ -16,16 +16,16 @@ from tests.gateway.rig import BOT_V1
 
 pytestmark = [pytest.mark.servers, pytest.mark.parametrize("way", WAYS, ids=str)]
 PROMISED_S = 1.0
-MEASURED_S = 5 * PROMISED_S  # so much slower may the machine be that this runs on; the drills print what it really took
+MEASURED_S = 5 * PROMISED_S  # for slower machines; the drills print the time measured
 
 
 async def silent(served: Served) -> None:
-    """Takes the request and says nothing until it is dropped: a long prefill."""
+    """Accept the request and stay silent until it is dropped, as in a long prefill."""
     await served.until_dropped()
 
 
 async def talking(served: Served) -> None:
-    """A stream without end, ten events a second."""
+    """Stream ten events a second without end."""
     await served.begin_stream()
     while True:
         await served.event(sse.token(served.model, "x"))
@@ -92,7 +92,7 @@ async def test_a_body_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContex
 
 
 async def test_a_connection_that_says_nothing(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    """On the plain side it has said something before: a moment ago."""
+    """A connection on the plain side has sent a request a moment before."""
     async with client(hasty, way, trust) as caller:
         assert await caller.rest() == b""
 
@@ -108,7 +108,7 @@ async def test_a_body_too_large_while_it_comes(live: LiveGateway, trust: ssl.SSL
 
 
 async def test_a_client_that_never_reads(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    """The engine is paused (so no memory is taken), then the client is cut off."""
+    """The engine is paused, so that no memory is used; then the client is cut off."""
     sent_bytes = 0
 
     async def flooding(served: Served) -> None:
@@ -135,7 +135,7 @@ async def test_a_client_that_never_reads(hasty: LiveGateway, trust: ssl.SSLConte
 async def test_a_client_that_asks_and_never_reads_its_whole_answers(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way
 ) -> None:
-    """Unread answers do not pile up: the next request is not taken before the last answer is read."""
+    """Unread answers do not accumulate: the next request is read only after the last answer."""
 
     async def large(served: Served) -> None:
         await served.answer(sse.whole(served.model, "x" * 8_000_000))
@@ -146,7 +146,7 @@ async def test_a_client_that_asks_and_never_reads_its_whole_answers(
             await caller.send(post())
             await asyncio.sleep(0.03)
         await asyncio.sleep(0.3)
-        # One that waits and one that is being read; over TLS uvloop counts only the next large write as waiting.
+        # One waits and one is being read; over TLS, uvloop counts only the next large write as waiting.
         assert len(played.served) <= (4 if way.tls else 2)
     assert await quiet(hasty)
 
@@ -170,7 +170,7 @@ async def test_a_slow_reader_gets_everything(live: LiveGateway, trust: ssl.SSLCo
 async def test_a_second_client_is_not_disturbed(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way, tmp_path: Path
 ) -> None:
-    """While one does not read and one does not finish its head, others are served."""
+    """Others are served while one client does not read and one does not finish its head."""
     async with (
         engine(hasty),
         client(hasty, way, trust) as stuck,

@@ -1,6 +1,6 @@
 """Cold adapters through the gateway: real agents, simulated engines, a real store and bus.
 
-Two replicas with room for four adapters each, seven adapters: those that nobody has loaded are the cold ones.
+Two replicas have room for four adapters each, and there are seven adapters: those that no replica has loaded are cold.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from tests.replica.cold_rig import metric, publish_many
 from tests.replica.processes import AgentProcess, Engine, wait_for
 from tests.replica.snapshots import keep, make_snapshot, name_of
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes and waits for each
 ADAPTERS = 7
-COLD_WAIT_S = 60.0  # longer than in production: a shared machine may take long over a load
+COLD_WAIT_S = 60.0  # longer than in production: a load may be slow on a shared machine
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Fleet:
 
 @contextlib.contextmanager
 def a_fleet(store: S3Store, bus_url: str, folder: Path, first: int) -> Iterator[Fleet]:
-    """Both agents are ready and have loaded ahead what they mean to."""
+    """Start two agents and wait until both are ready and have finished preloading."""
     digests = publish_many(store, folder, ADAPTERS, first=first)
     model = ModelId("acme/broken")
     broken = make_adapter(folder / "broken", use_dora=True)
@@ -76,7 +76,7 @@ def a_fleet(store: S3Store, bus_url: str, folder: Path, first: int) -> Iterator[
 
 @contextlib.contextmanager
 def in_front(fleet: Fleet, bus_url: str, certificate: tuple[Path, Path]) -> Iterator[LiveGateway]:
-    """A gateway that has heard of both replicas."""
+    """Start a gateway that knows both replicas."""
     models = make_snapshot({name: {"v1": digest} for name, digest in fleet.digests.items()}).models
     wide = Limits(cold_wait_s=COLD_WAIT_S)
     first = catalogue(1, models=models)
@@ -123,7 +123,7 @@ async def test_fifty_clients_at_once_on_one_cold_adapter(
 async def test_an_agent_that_dies_during_the_load_is_replaced_by_another(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    """Both engines stand still while it is killed: no load can have ended before."""
+    """Both engines are stopped while the agent is killed, so that no load can have ended before."""
     with a_fleet(store, valkey_url, tmp_path, 200) as fleet, in_front(fleet, valkey_url, certificate) as live:
         model = next(model for model in fleet.cold() if model != "acme/broken")
         for engine in fleet.engines:
@@ -160,7 +160,7 @@ async def test_an_artifact_that_cannot_be_loaded_is_said_in_words(
 async def test_every_adapter_answers_however_few_places_there_are(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    """More adapters than places: each request comes to its adapter, which says its own name."""
+    """There are more adapters than slots: each request reaches its adapter, whose name is in the answer."""
     with a_fleet(store, valkey_url, tmp_path, 400) as fleet, in_front(fleet, valkey_url, certificate) as live:
         models = [model for model in fleet.digests if model != "acme/broken"] * 3
         gate = asyncio.Semaphore(3)

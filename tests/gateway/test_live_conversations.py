@@ -1,4 +1,4 @@
-"""Conversations over a real Valkey: begun at one gateway, continued at another, both with the stock client."""
+"""Conversations over a real Valkey: started at one gateway and continued at another, both with the stock client."""
 
 import ssl
 from collections.abc import AsyncIterator, Iterator

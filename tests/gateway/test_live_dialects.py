@@ -1,4 +1,4 @@
-"""Streams of responses and messages that end too soon: their client leaves, or their engine is lost."""
+"""Streams of responses and messages that end too soon: the client leaves, or the engine is lost."""
 
 import asyncio
 import ssl
@@ -21,7 +21,7 @@ FIRST_EVENTS = {
 @pytest.mark.parametrize("path", sorted(FIRST_EVENTS))
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_client_that_leaves_stops_the_engine(live: LiveGateway, path: str, stream: bool) -> None:
-    """Off the fast lane too: in its stream, and while it waits for a whole answer."""
+    """This holds off the fast lane too: during a stream, and while the client waits for a whole answer."""
 
     async def speaks_for_ever(served: Served) -> None:
         if stream:
@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_stops_the_engine(live: LiveGateway, path: st
 
 
 async def test_a_broken_response_says_so_in_its_numbering(live: LiveGateway, trust: ssl.SSLContext) -> None:
-    """The stock client reads the error as an event of the stream, and the numbers go on."""
+    """The stock client reads the error as an event of the stream with the next sequence number."""
     head = {"id": "resp_1", "object": "response", "model": POOL, "output": [], "tools": [], "created_at": 1.0}
     told = head | {"parallel_tool_calls": True, "tool_choice": "auto", "status": "in_progress"}
     place = {"item_id": "m", "output_index": 0, "content_index": 0, "logprobs": []}
@@ -61,7 +61,7 @@ async def test_a_broken_response_says_so_in_its_numbering(live: LiveGateway, tru
         ):
             event = orjson.dumps({"type": kind, "sequence_number": number, **more})
             await served.event(b"event: %b\ndata: %b\n\n" % (kind.encode(), event))
-        await served.go_on.wait()  # the client has them: read together with the reset, they would be lost with it
+        await served.go_on.wait()  # the client has them: read together with the reset, they would be lost
         served.writer.transport.abort()
 
     async with (

@@ -1,4 +1,4 @@
-"""Engines that die, hang or talk nonsense, on real sockets: what the client sees, and that nothing is left open."""
+"""Engines that die, hang or send invalid bytes, on real sockets: the client's view, and no connection left open."""
 
 import asyncio
 import socket
@@ -112,7 +112,7 @@ async def test_before_a_whole_answer_another_replica_answers(
 async def begins(served: Served) -> None:
     await served.begin_stream()
     await served.event(sse.role(BOT_V1) + sse.token(BOT_V1, "so far"))
-    await served.go_on.wait()  # the client has it: read together with a failure, it would never have been sent
+    await served.go_on.wait()  # the client has it: read together with a failure, it would not have been sent
 
 
 async def mid_event(served: Served) -> None:
@@ -204,7 +204,7 @@ async def test_every_replica_failing_is_told_once(live: LiveGateway, trust: ssl.
 
 async def test_a_port_that_nobody_listens_on(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async with engine(live, preferred=True) as gone, engine(live) as good, client(live, way, trust) as caller:
-        with socket.socket() as silent:  # holds the port, so that nobody else comes to listen there
+        with socket.socket() as silent:  # holds the port, so that no other process listens there
             silent.bind(("127.0.0.1", 0))
             live.beat(gone.name, silent.getsockname()[1], prefill_ms_per_token=0.0, service_ms=0.0)
             await caller.send(post())
@@ -252,7 +252,7 @@ async def test_garbage_after_an_answer_reaches_nobody(live: LiveGateway, trust: 
 
 
 async def test_a_stream_byte_by_byte(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    """Characters, needles and chunk sizes are all cut somewhere."""
+    """Some chunk ends inside a character, a searched string or a chunk size."""
     events = sse.role(BOT_V1) + sse.token(BOT_V1, "\u00e9\U0001f41f") + sse.usage(BOT_V1) + sse.DONE
 
     async def dribbles(served: Served) -> None:
@@ -273,7 +273,7 @@ async def test_a_stream_byte_by_byte(live: LiveGateway, trust: ssl.SSLContext, w
 async def test_the_fleet_reports_a_replica_dead_while_a_request_waits_on_it(
     live: LiveGateway, trust: ssl.SSLContext, way: Way
 ) -> None:
-    """The replica accepts and says nothing, and the clocks are long: only the heartbeat can tell."""
+    """The replica accepts and stays silent, and the timeouts are long: only the heartbeat reveals it."""
     async with (
         engine(live, hanging(), preferred=True) as hung,
         engine(live) as good,

@@ -1,5 +1,5 @@
-"""Pools of one model as processes: whose requests simulated engines answer, by the engines' own count, and by which
-rule: class, tier, length of the prompt, predicted time."""
+"""Several pools of one model on simulated engine processes: which engine answers, counted by the engines themselves,
+and which rule chose it: class, tier, prompt length or predicted time."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from tests.pools_rig import ACME, ACMES, GLOBEX, LLAMA, SPOT, base, pool, snapsh
 
 pytestmark = pytest.mark.servers
 ACME_KEY = mint("acme-ci", b"a")
-EACH = 4  # as many as an engine takes at once
+EACH = 4  # as many as an engine runs at once
 LONG, FAST, SPARE = PoolName("llama-long"), PoolName("llama-fast"), PoolName("llama-spare")
 PLACED = (LLAMA, FAST, LONG, SPARE, SPOT)
 RULES = (
@@ -55,7 +55,7 @@ def gateway(certificate: tuple[Path, Path], engines: dict[str, Engine]) -> Itera
 
 @pytest.fixture(scope="module")
 def placing(certificate: tuple[Path, Path], engines: dict[str, Engine]) -> Iterator[LiveGateway]:
-    """acme's tier is gold here, globex's free; both share all five pools."""
+    """acme's tier is gold here and globex's free; both share all five pools."""
     keys = (key_entry(ACME_KEY, ACME), key_entry(GLOBEX_KEY, GLOBEX))
     pools = tuple(pool(name, window_tokens=1024) for name in PLACED)
     first = Catalogue(snapshot(*RULES, keys=keys, pools=pools, models=(base(LLAMA),)), "test")
@@ -71,7 +71,7 @@ async def ask(client: httpx.AsyncClient, key: str, text: str = "hi", **headers: 
 
 
 def answered(engine: Engine) -> int:
-    """By its own metrics."""
+    """Return the engine's own count of successful requests."""
     lines = httpx.get(f"{engine.base_url}/metrics", timeout=CALL_S).text.splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total{")))
 
@@ -99,7 +99,7 @@ async def test_each_engine_answers_its_own_tenants(gateway: LiveGateway, engines
 
 
 BATCH = {"x-shoal-class": "batch"}
-LATE = 200  # requests that wait at the engine already: more than two seconds of them
+LATE = 200  # requests that wait at the engine already: more than two seconds of work
 CASES: dict[str, tuple[str, str, dict[str, str], int, PoolName]] = {
     "no rule holds": (GLOBEX_KEY, "hi", {}, 0, LLAMA),
     "class": (GLOBEX_KEY, "hi", BATCH, 0, SPOT),

@@ -1,4 +1,4 @@
-"""Rollouts through two gateways on real sockets that share a real bus: who gets which version, and what is told."""
+"""Rollouts through two gateways on real sockets with a real bus: the version of each session, and what is published."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ AT_ONCE = 8
 
 @dataclass
 class Pair:
-    """Two gateways, and an engine that both know."""
+    """Two gateways, and an engine known to both."""
 
     gateways: list[LiveGateway]
     bus_url: str
@@ -64,7 +64,7 @@ class Pair:
         self.publish(catalogue(self.epoch, **in_rollout(percent, stage=stage)))
 
     def ended(self, version: str) -> None:
-        """No split any more; the channel points at that version."""
+        """End the rollout: no split remains, and the channel points at that version."""
         self.epoch += 1
         models = tuple(
             msgspec.structs.replace(model, channels={"stable": version}) if model.id == "acme/bot" else model
@@ -80,7 +80,7 @@ class Pair:
 @pytest.fixture
 def pair(certificate: tuple[Path, Path], valkey_url: str) -> Iterator[Pair]:
     with valkey.Valkey.from_url(valkey_url) as bus:
-        bus.flushall()  # every test's rollout has the same name
+        bus.flushall()  # all tests' rollouts have the same name
     with contextlib.ExitStack() as stack:
         gateways = [
             stack.enter_context(LiveGateway(Limits(), certificate, gateway_id=f"gw-{number}", bus_url=valkey_url))
@@ -91,7 +91,7 @@ def pair(certificate: tuple[Path, Path], valkey_url: str) -> Iterator[Pair]:
 
 @contextlib.asynccontextmanager
 async def shared_engine(pair: Pair, script: Any = well) -> AsyncIterator[PlayedEngine]:
-    """One engine, a replica to both gateways."""
+    """Start one engine that is a replica of both gateways."""
     async with engine(pair.gateways[0], script) as played:
         for live in pair.gateways[1:]:
             live.beat(played.name, played.port, service_ms=0.0)
@@ -112,7 +112,7 @@ def body(prompt: str = "hi", stream: bool = False, **fields: Any) -> bytes:
 
 
 async def ask_all(live: LiveGateway, sessions: list[str], lane: str = "fast") -> dict[str, HttpAnswer]:
-    """One request for each session, some at a time."""
+    """Send one request per session, several at a time, and return the answers."""
     answers: dict[str, HttpAnswer] = {}
     waiting = list(sessions)
 
@@ -132,7 +132,7 @@ async def ask_all(live: LiveGateway, sessions: list[str], lane: str = "fast") ->
 async def groups(live: LiveGateway, sessions: list[str], lane: str = "fast") -> dict[str, str]:
     answers = await ask_all(live, sessions, lane)
     assert {answer.status for answer in answers.values()} == {200}
-    for answer in answers.values():  # what it says is what answered
+    for answer in answers.values():  # the headers name the version that answered
         wanted = "acme/bot@v2" if group_of(answer) == "candidate" else "acme/bot@v1"
         assert answer.headers["x-shoal-model"] == wanted
     return {session: group_of(answer) for session, answer in answers.items()}
@@ -146,7 +146,8 @@ async def until(condition: Any, what: str) -> None:
 
 
 async def all_told(pair: Pair, sessions: int) -> None:
-    """Both gateways have heard of so many sessions' pins, and of their own: behind the last word none comes late."""
+    """Wait until both gateways have received the pins of so many sessions and of a last message, after which none is
+    late."""
     await until(lambda: pair.pins(0) == pair.pins(1) == sessions, "not all pins were heard")
     last = pins_of(ROLLOUT, 300.0, [session_hash(TenantId("acme"), "the last word")])
     async with ValkeyBus(pair.bus_url) as bus:
@@ -243,7 +244,7 @@ async def test_streams_finish_on_the_version_they_began_on(pair: Pair) -> None:
 
 @dataclass
 class Seen:
-    """What clients saw, by group."""
+    """Requests, errors and whole answers that clients saw, by group."""
 
     requests: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
@@ -251,7 +252,7 @@ class Seen:
 
 
 async def moody(served: Served) -> None:
-    """Does what the prompt says."""
+    """Act as the prompt says."""
     mood = served.body["messages"][-1]["content"]
     if mood == "refuse":
         await served.answer(orjson.dumps({"error": {"message": "no", "param": None}}), status=400)
@@ -335,7 +336,7 @@ def told(book: EvidenceBook) -> Seen:
     for name, group in (("candidate", evidence.candidate), ("control", evidence.control)):
         seen.requests[name], seen.errors[name] = group.requests, group.errors
         seen.with_times[name] = group.total_ms.count
-        streams, rest = divmod(group.inter_token_ms.count, STREAM_SHARES)  # of those whose pieces came apart
+        streams, rest = divmod(group.inter_token_ms.count, STREAM_SHARES)  # streams whose pieces arrived separately
         assert rest == 0 and streams <= group.ttft_ms.count
         assert group.total_ms.count <= group.ttft_ms.count <= group.requests
     return seen

@@ -1,4 +1,4 @@
-"""Every route beside chat and completions, through the gateway on TLS to simulated engines, with the stock clients."""
+"""Every route besides chat and completions, through the gateway on TLS to simulated engines, with the stock clients."""
 
 import math
 import ssl
@@ -61,7 +61,7 @@ async def calling(
 
 
 async def test_embeddings_with_the_stock_client(embedding: LiveGateway, trust: ssl.SSLContext) -> None:
-    """It asks for base64 unless told otherwise, and reads either (strictly, it checks before it has decoded)."""
+    """The client requests base64 by default and reads either encoding; in strict mode it checks before it decodes."""
     async with calling(embedding, trust, strict=False) as ai:
         texts = ["the cat sat", "a cat sat", "stocks fell"]
         found = await ai.embeddings.create(model=POOL, input=texts)
@@ -107,7 +107,7 @@ async def test_responses_with_the_stock_client(generating: LiveGateway, trust: s
 
 
 async def test_messages_with_anthropics_client(generating: LiveGateway) -> None:
-    """Without TLS: its HTTP library is another than the one for which this test has an authority."""
+    """The anthropic client runs without TLS: its HTTP library does not use this test's certificate authority."""
     anthropic = pytest.importorskip("anthropic", reason="the anthropic package is not installed: pip install anthropic")
     url = f"http://127.0.0.1:{generating.plain_port}"
     asked: dict[str, Any] = {"model": POOL, "max_tokens": 64, "messages": [{"role": "user", "content": QUESTION}]}
@@ -129,7 +129,7 @@ async def test_messages_with_anthropics_client(generating: LiveGateway) -> None:
 
 
 async def test_messages_as_bytes(generating: LiveGateway, trust: ssl.SSLContext) -> None:
-    """What no client library hides: the names of events, and the key in its own header."""
+    """Bytes that client libraries hide: the names of events, and the key in its own header."""
     base_url = f"https://localhost:{generating.tls_port}"
     async with httpx.AsyncClient(verify=trust, base_url=base_url, timeout=CALL_S) as http:
         body = {"model": POOL, "max_tokens": 8, "stream": True, "messages": [{"role": "user", "content": "one two"}]}

@@ -1,4 +1,4 @@
-"""The gateway in front of simulated engines as processes, called with the stock openai client over TLS."""
+"""The gateway in front of simulated engine processes, called with the stock openai client over TLS."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ from tests.gateway.rig import ACME_KEY, BOT_V1, DIGEST_V1, POOL, catalogue, quot
 
 pytestmark = pytest.mark.servers
 WELL = {"reset_after_tokens": None, "malformed": None, "slow_factor": 1.0}
-BROKEN_LATE = ("huge_line", "non_json", "truncated_chunk", "wrong_content_length")  # after the first token has gone out
-_lives = itertools.count(1)  # a new agent's beats make the gateway forget its evidence against the old one
+BROKEN_LATE = ("huge_line", "non_json", "truncated_chunk", "wrong_content_length")  # after the first token was sent
+_lives = itertools.count(1)  # heartbeats of a new agent make the gateway forget its evidence against the old one
 MESSAGES: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -42,7 +42,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Engine]]:
 
 @pytest.fixture
 def fleet(live: LiveGateway, engines: list[Engine]) -> Iterator[list[Engine]]:
-    """Both engines are known; the first is preferred while both are idle, whatever the test before has shown of it."""
+    """Make both engines known; the first is preferred while both are idle, whatever the last test showed of it."""
     life = next(_lives)
     wait_until("the gateway has let go of the last test's requests", lambda: live.open_requests() == 0, PATIENCE_S)
     for number, engine in enumerate(engines):
@@ -108,7 +108,8 @@ async def test_the_engines_own_refusals_have_the_callers_names(fleet: list[Engin
 
 
 async def test_an_engine_that_resets_mid_stream(fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI) -> None:
-    """Seconds after its first token: a gateway that reads both at once has sent nothing yet, and asks the other."""
+    """The reset comes seconds after the first token: otherwise nothing might have been sent, and the other engine would
+    answer."""
     set_faults(fleet[0], reset_after_tokens=6, slow_factor=50.0)
     with pytest.raises(openai.APIError) as lost:
         stream = await ai.chat.completions.create(
@@ -124,7 +125,7 @@ async def test_an_engine_that_resets_mid_stream(fleet: list[Engine], live: LiveG
 async def test_a_malformed_stream_ends_in_an_error_or_is_made_good(
     fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI, kind: str
 ) -> None:
-    """The first engine talks nonsense, the second is well: no nonsense reaches the client."""
+    """The first engine sends invalid bytes and the second works: nothing invalid reaches the client."""
     set_faults(fleet[0], malformed=kind)
     text = ""
     try:
@@ -142,7 +143,7 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
     fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI, tmp_path: Path
 ) -> None:
     for engine in fleet:
-        set_faults(engine, slow_factor=20.0)  # else their streams end by themselves, in 5 s
+        set_faults(engine, slow_factor=20.0)  # otherwise their streams end by themselves, in 5 s
     streams = []
     for _ in range(5):
         stream = await ai.chat.completions.create(
@@ -152,7 +153,7 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
         streams.append(stream)
     assert sum([await running_requests(engine) for engine in fleet]) == 5
     await asyncio.gather(*(stream.close() for stream in streams))
-    async with asyncio.timeout(5.0):  # five times the promise: so much slower may this machine be
+    async with asyncio.timeout(5.0):  # five times the promise, for slower machines
         while sum([await running_requests(engine) for engine in fleet]):
             await asyncio.sleep(0.05)
     assert await quiet(live)
@@ -167,7 +168,7 @@ async def running_requests(engine: Engine) -> float:
 
 @pytest.fixture
 def tier(live: LiveGateway) -> Iterator[Callable[..., None]]:
-    """Pushes limits for the caller's tier; the rig's own (none) come back in the end."""
+    """Yield a function that pushes limits for the caller's tier; the rig's own (none) are restored at the end."""
     epochs = itertools.count(2)
     yield lambda **limits: live.call(lambda: live.gateway.swap(catalogue(next(epochs), quotas=(quota(**limits),))))
     live.call(lambda: live.gateway.swap(catalogue(next(epochs))))
@@ -201,7 +202,7 @@ async def test_a_tiers_request_limit_is_an_error_that_the_client_knows(
     assert int(raw.headers["x-ratelimit-remaining-requests"]) < 1000
     tier(requests_per_minute=1, concurrent_requests=1)
     with pytest.raises(openai.RateLimitError) as refused:
-        for _ in range(2):  # what the larger limit let through may have been given back already on a slow machine
+        for _ in range(2):  # on a slow machine, the request above may have been refilled already
             await ai.chat.completions.create(model=POOL, messages=MESSAGES, max_tokens=2)
     assert refused.value.code == "rate_limit_exceeded"
     assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60

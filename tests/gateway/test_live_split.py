@@ -1,6 +1,6 @@
-"""Prefill and decode apart, live: a gateway in front of two engines, of which one computes a prompt for the other.
+"""Prefill and decode split, live: a gateway in front of two engines, of which one computes prompts for the other.
 
-The real engines need NIXL beside them, which `make soak` puts there: on CPU its blocks travel over TCP.
+The real engines need NIXL, which `make soak` installs: on CPU it transfers blocks over TCP.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def engine(kind: str, log: Path, name: str, policy: str, monkeypatch: pytest.Mon
 
 @contextlib.contextmanager
 def beating(live: LiveGateway, reads: Engine, decodes: Engine) -> Iterator[None]:
-    """Both are heard every few seconds: a real engine on a busy CPU takes longer than silence may."""
+    """Publish heartbeats of both every few seconds: a real engine on a busy CPU takes longer than the silence limit."""
     over = threading.Event()
 
     def beat() -> None:
@@ -104,7 +104,8 @@ def said(response: httpx.Response) -> str:
 
 
 def check(live: LiveGateway, reads: Engine, decodes: Engine) -> None:
-    """Both paths give the same answer; of the split one, the second engine has computed next to nothing."""
+    """Check that both paths give the same answer and that the decoding engine computes next to nothing in the split
+    one."""
     split = ask(live, FACTS)
     assert split.headers["x-shoal-prefill"] == "path=split;replica=p0" and split.headers["x-shoal-replica"] == "d0"
     taken = figure(decodes, "prompt_tokens_by_source_total", 'source="external_kv_transfer"')
@@ -113,7 +114,7 @@ def check(live: LiveGateway, reads: Engine, decodes: Engine) -> None:
     assert figure(decodes, "external_prefix_cache_hits_total") == taken
     assert figure(reads, "prompt_tokens_by_source_total", 'source="local_compute"') >= prompt_tokens
     assert split.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # it was computed for this request
-    one = ask(live, FACTS)  # the gateway knows that the decoding replica has it in its cache now
+    one = ask(live, FACTS)  # the gateway now knows that the decoding replica has it cached
     assert one.headers["x-shoal-prefill"] == "path=one;why=cached" and said(one) == said(split)
 
 
@@ -129,7 +130,7 @@ def test_the_simulated_engines_hand_over(
 def test_blocks_that_are_gone_do_not_lose_a_request(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With vLLM's own policy an engine answers 500 where it cannot read the other one's blocks."""
+    """With vLLM's own policy, an engine answers 500 if it cannot read the other engine's blocks."""
     with apart("sim", tmp_path, certificate, monkeypatch, policy="fail") as (live, reads, _):
         httpx.post(f"{reads.base_url}/sim/faults", json={"lose_kv_blocks": True}, timeout=CALL_S).raise_for_status()
         failed = ask(live, FACTS)

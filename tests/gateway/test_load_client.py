@@ -1,4 +1,4 @@
-"""LoadClient against real sockets: what each answer of an agent means, and answers that are none."""
+"""LoadClient on real sockets: the meaning of each answer of an agent, and of missing answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -90,7 +90,7 @@ async def test_what_is_asked() -> None:
 
 
 async def test_whoever_names_his_own_address_is_not_told_the_token() -> None:
-    """An address is what a heartbeat says, and the way there is plain: the internal token opened the registry too."""
+    """The address comes from a heartbeat and the connection is plain; the internal token also opened the registry."""
     seen: list[bytes] = []
     async with agent(says(200, b"{}", seen)) as liar, agent(says(200, b"{}", seen)) as other, asking() as client:
         for port in (liar, other):
@@ -102,7 +102,7 @@ async def test_whoever_names_his_own_address_is_not_told_the_token() -> None:
 
 
 async def test_no_connection_is_kept() -> None:
-    """A pool of many agents' closes one as it expires that a call has just been given: that agent seems unreachable."""
+    """A connection pool might close one on expiry just as a call got it: the agent would seem unreachable."""
     over = asyncio.Event()
 
     async def keeps(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

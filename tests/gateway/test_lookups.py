@@ -1,4 +1,4 @@
-"""What no engine answers has a bound of its own, each tenant's apart, and a long listing is written once a second."""
+"""Lookups, which no engine answers, have their own bound per tenant; a long listing is built once a second."""
 
 import httpx
 import pytest

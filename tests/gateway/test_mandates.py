@@ -1,4 +1,4 @@
-"""Work in a caller's name: as long as the key would open, and no longer than the work."""
+"""Work in a caller's name: allowed as long as the key is valid and the work goes on."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""media: what an engine may be sent to fetch."""
+"""Media: URLs that an engine may fetch."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ IN_PLACES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("body", IN_PLACES, ids=[str(index) for index in range(len(IN_PLACES))])
 def test_engines_fetch_from_no_host_that_the_operator_has_not_named(body: dict[str, Any]) -> None:
-    """A public name of a tenant's own leads wherever he likes by the time that the engine resolves it."""
+    """A tenant's public name can point anywhere by the time that the engine resolves it."""
     with pytest.raises(RequestRejected) as refused:
         admit_media(body, b"pepper", TenantId("acme"), frozenset({"cdn.example.com"}))
     assert (refused.value.answer.status, refused.value.answer.code) == (400, "media_host_not_allowed")

@@ -1,4 +1,4 @@
-"""The memory test's virtual gateway answers what its traffic asks: one that refuses everything would show nothing."""
+"""The memory test's virtual gateway must answer its traffic: one that rejects everything would show nothing."""
 
 from functions.gateway.intake.routes import CHAT
 from loadtests.memory.__main__ import Client

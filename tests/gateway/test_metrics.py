@@ -1,4 +1,4 @@
-"""metrics: what a scrape shows of the snapshot in use."""
+"""Metrics: what a scrape shows of the snapshot in use."""
 
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ def test_what_is_known_of_sessions_and_not_told_yet() -> None:
 
 
 def test_a_snapshot_that_nobody_has_vouched_for_for_too_long_lets_nobody_in() -> None:
-    """A key that was revoked while the registry was away worked for as long as it stayed away."""
+    """A key that was revoked while the registry was away stayed valid until it came back."""
     rig = Rig(limits=limits(snapshot_max_age_s=3600.0)).with_replicas("r0")
     gateway, source = rig.gateway, Source(NOW_UNIX_S - 3600.0)
     gateway.services.state.snapshot_source = source
@@ -90,7 +90,7 @@ def test_for_ever_is_a_bound_too() -> None:
 
 
 async def test_a_model_beyond_the_busiest_ends_its_series(play: Playing) -> None:
-    """Counters and histograms of models that tenants register would grow for as long as a gateway runs."""
+    """Otherwise counters and histograms of models that tenants register would grow for as long as a gateway runs."""
     p = play("r0")
     metrics = p.gateway.services.metrics
     p.ask(stream=True)

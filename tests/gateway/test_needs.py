@@ -1,4 +1,4 @@
-"""What policies in force need at a gateway and is not there, as the controller is told of it."""
+"""Needs of the policies in force that a gateway cannot meet, as reported to the controller."""
 
 import asyncio
 from collections.abc import Collection
@@ -99,7 +99,7 @@ def test_too_many_to_tell() -> None:
 
 
 class Board:
-    """The registry, as the bus's other end."""
+    """The registry as the other end of the bus."""
 
     def __init__(self) -> None:
         self.board = PoolBoard()

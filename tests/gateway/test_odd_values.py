@@ -1,4 +1,4 @@
-"""Any JSON value at any path of a body is taken, or refused with 400: no mistake of ours, whatever it is."""
+"""Any JSON value at any path of a body is accepted or refused with 400; none causes an internal error."""
 
 import json
 from collections.abc import Iterator

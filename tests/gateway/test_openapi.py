@@ -1,4 +1,4 @@
-"""/openapi.json of a gateway: each route of its application, bodies as admission checks them, headers as in code."""
+"""/openapi.json of a gateway: every route of its application, bodies as admission checks them, headers as in code."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from tests.gateway.rig import ACME_KEY, Rig
 
 Schema = dict[str, Any]
 LIMITS = Limits()
-# Not the gateway's own words to clients: what engines get, what batches read of answers, what proxies and SDKs send.
+# Headers that the gateway does not send to clients: those for engines, in batch answers, of proxies and SDKs.
 _OTHERS = {"x-vllm-priority", "x-ratelimit-", "x-real-ip"}
 _SAMPLES: tuple[Any, ...] = (
     *(True, False, 0, 1, -1, 2, 8, 9, 20, 21, 100, 101, 0.5, 1.5, -2.5, 2**31, 2**63),
@@ -39,7 +39,7 @@ _SAMPLES: tuple[Any, ...] = (
     ),
     *([{"role": "user", "content": "x"}] * 2049, {"include_usage": True}, {"50256": -100.0}, [{"type": "message"}]),
 )
-_EXACT = ("integer", "number", "boolean")  # kinds whose schema says all that the check says
+_EXACT = ("integer", "number", "boolean")  # kinds whose schema is as strict as the check
 
 
 def served(rig: Rig) -> httpx.AsyncClient:
@@ -53,7 +53,7 @@ async def paths() -> dict[str, dict[str, Schema]]:
 
 
 def whole() -> Schema:
-    """With files and batches, which a gateway offers that has a store, and what it forwards to the registry."""
+    """Return the document with files and batches, offered by a gateway with a store, and the routes to the registry."""
     rig = Rig()
     offered: Any = SimpleNamespace(services=rig.gateway.services)  # routes are added, none is called
     forwarding = RegistryForwarding(rig.gateway.services, httpx.AsyncClient())
@@ -163,7 +163,7 @@ def test_required_fields_and_null() -> None:
 
 
 def test_headers_of_the_code_are_in_the_tables() -> None:
-    """Each literal `x-…` header of the gateway's code, written or read, is documented; and no other."""
+    """Each literal `x-…` header that the gateway's code reads or writes is documented, and no other."""
     files = [path for path in Path(functions.gateway.__path__[0]).rglob("*.py") if path.parent.name != "openapi"]
     source = "\n".join(path.read_text() for path in files)
     named = set(re.findall(r"""b?["'](x-[a-z-]+|retry-after[a-z-]*|server-timing|traceparent)["']""", source))

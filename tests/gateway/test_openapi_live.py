@@ -1,4 +1,4 @@
-"""Answers of a gateway on the fast lane and off it are what /openapi.json says of them, headers included."""
+"""Answers of a gateway, on and off the fast lane, match /openapi.json, headers included."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,7 @@ def document(client: httpx.Client) -> dict[str, Any]:
 
 
 def described(document: dict[str, Any], answer: httpx.Response, path: str) -> dict[str, Any]:
-    """The answer's part of the document; its headers are checked on the way."""
+    """Return the document's schema for the answer, after checking the answer's headers."""
     part = document["paths"][path][answer.request.method.lower()]["responses"][str(answer.status_code)]
     if "$ref" in part:
         part = document["components"]["responses"][part["$ref"].rsplit("/", 1)[1]]

@@ -1,4 +1,4 @@
-"""pairs: a query is read with each of its documents."""
+"""Pairs: a query is read with each of its documents."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""SessionPins: who belongs where, for how long, and what the other gateways are told."""
+"""SessionPins: the group of each session, for how long, and what is published to other gateways."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_what_a_gateway_knows_itself_stays() -> None:
 
 
 def test_a_session_that_moves_to_another_gateway_is_told_of_by_that_one() -> None:
-    """Each keeps the pin alive for itself: halfway through the heard time it is told again."""
+    """Each gateway keeps the pin alive for its own requests and republishes it halfway through the time received."""
     clock, mine = Clock(), SessionPins(Clock())
     mine.pin(ROLLOUT, ONE, "control", TTL_S)
     theirs = SessionPins(clock)

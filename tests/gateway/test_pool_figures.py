@@ -1,4 +1,4 @@
-"""What a gateway has seen of each pool lately, and how it is told."""
+"""Recent activity of each pool at a gateway, and how it is published."""
 
 import asyncio
 import contextlib
@@ -167,7 +167,7 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
 
 
 async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Playing) -> None:
-    """A mean over the stream's 100 tokens would have been 70 ms for 20."""
+    """The mean over the stream's 100 tokens would have been 70 ms instead of 20."""
     p = play("r0")
     p.ask(stream=True)
     engine = await p.connects()
@@ -190,7 +190,7 @@ async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Pl
 
 
 class Bus:
-    """Keeps what is published; the second message finds the bus gone."""
+    """Keeps published messages; the second one finds the bus gone."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []

@@ -1,4 +1,5 @@
-"""Several pools of one model at a gateway: where requests begin, what takes over, and whom no replica ever serves."""
+"""Several pools of one model at a gateway: where requests start, which pool takes over, and which tenants it never
+serves."""
 
 from typing import Any
 
@@ -59,7 +60,7 @@ def ask(p: Play, tenant: str = GLOBEX, model: str = LLAMA, service_class: str = 
 
 
 async def answers(p: Play) -> tuple[str, str]:
-    """Who was asked, and under which name; it answers."""
+    """Answer the request; return the replica that got it and the name that it was sent under."""
     engine = await p.connects()
     name = engine.requests[-1]["model"]
     engine.answers(200, sse.whole(name))
@@ -67,7 +68,7 @@ async def answers(p: Play) -> tuple[str, str]:
     return str(engine.replica_id), name
 
 
-# where it begins
+# the first pool
 
 
 @pytest.mark.parametrize(("tenant", "replica"), [(ACME, "own0"), (GLOBEX, "main0"), (INITECH, "ini0")])
@@ -115,7 +116,7 @@ async def test_an_adapter_loads_in_whichever_pool_serves(play: Playing) -> None:
     assert b"x-shoal-degraded" not in p.client.headers
 
 
-# taking over
+# takeover
 
 
 async def test_another_pool_of_the_model_takes_over_and_nothing_is_degraded(play: Playing) -> None:
@@ -177,7 +178,7 @@ async def test_what_the_engine_refuses_is_the_callers_mistake_in_any_pool_of_the
     assert not p.dials
 
 
-# nobody else's
+# dedicated pools
 
 
 async def test_a_dedicated_tenant_waits_for_its_own_pool_and_takes_no_other(play: Playing) -> None:
@@ -190,7 +191,8 @@ async def test_a_dedicated_tenant_waits_for_its_own_pool_and_takes_no_other(play
 
 
 async def test_a_stranger_never_comes_to_a_dedicated_pool(play: Playing) -> None:
-    """All shared ones are gone; on every route, its models, its own adapter, and what only a mistake would name."""
+    """All shared pools are gone. Tried: both routes, the tenant's models, its own adapter and names used only by
+    mistake."""
     p = serves(play("r0", **sections()))
     gone(p, "main0", "fp0", "spot0")
     for route in (CHAT, TOKENIZE):
@@ -206,7 +208,7 @@ async def test_a_stranger_never_comes_to_a_dedicated_pool(play: Playing) -> None
 
 
 async def test_a_pool_that_becomes_dedicated_refuses_those_that_were_on_their_way(play: Playing) -> None:
-    """Routed under the former snapshot, retried under the new one."""
+    """The request was routed under the old snapshot and is retried under the new one."""
     shared_still = sections(pools=(pool(LLAMA),), models=(base(LLAMA), adapter("globex")))
     p = serves(play("r0", **shared_still), "main0")
     p.gateway.receive_heartbeat(heartbeat("main1", pool=LLAMA, adapters=()))
@@ -221,7 +223,7 @@ async def test_a_pool_that_becomes_dedicated_refuses_those_that_were_on_their_wa
 
 
 class Agents:
-    """Remembers whom a gateway asked to load what."""
+    """Agents that record which adapters a gateway requests from which replica."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -231,7 +233,7 @@ class Agents:
         return LoadAnswer("loaded")
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: nothing is kept open."""
 
 
 async def test_adapters_are_loaded_cold_in_the_tenants_pools_alone(play: Playing) -> None:
@@ -249,7 +251,7 @@ async def test_adapters_are_loaded_cold_in_the_tenants_pools_alone(play: Playing
         assert agents.asked[-1][1].startswith(model)
 
 
-# what is told
+# listings for tenants
 
 
 async def test_models_are_told_as_the_tenant_may_use_them(play: Playing) -> None:

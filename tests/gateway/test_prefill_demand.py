@@ -1,4 +1,4 @@
-"""What a gateway tells of pools that nobody asks by name: prefill pools, and the larger model of a cascade."""
+"""Published demand for pools that no request names: prefill pools, and the larger model of a cascade."""
 
 from typing import Any
 
@@ -37,7 +37,8 @@ def demand(play: Play) -> tuple[PoolDemand, ...]:
 
 
 def playing(*, decoding: int = 30, reading: dict[str, Any] | None = None, **more: Any) -> Play:
-    """A pool that decodes so many, and one that reads beside it; `reading`: its replica, None: it has none."""
+    """Make a pool that decodes so many requests and a prefill pool; `reading` describes its replica, None means
+    none."""
     play = Play(limits=Limits(quarantine_after_replicas=0), **sections(), **more)
     play.gateway.receive_heartbeat(heartbeat("r0", running=decoding))
     if reading is not None:
@@ -46,7 +47,7 @@ def playing(*, decoding: int = 30, reading: dict[str, Any] | None = None, **more
 
 
 async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> None:
-    """Whoever scales the pool that reads saw nobody ask for anything, however busy it was."""
+    """The autoscaler of the prefill pool saw no demand, however busy the pool was."""
     play = playing(reading={})
     ask(play)
     first = await play.connects()
@@ -61,7 +62,8 @@ async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> Non
 
 
 async def test_a_prompt_that_a_full_pool_cannot_read_is_its_work_all_the_same() -> None:
-    """The comparison turns prompts away from a pool with a queue: without them it seems to have all that it can do."""
+    """The comparison sends prompts past a pool with a queue; without counting them the pool seems to have enough
+    capacity."""
     play = playing(reading={"running": 4, "waiting": 8, "service_ms": 800.0})
     ask(play)
     decodes(await play.connects())
@@ -102,7 +104,7 @@ async def test_batch_may_wait_and_is_told_apart() -> None:
 
 
 async def test_a_prompt_wakes_the_pool_that_should_read_it_and_does_not_wait() -> None:
-    """Nobody else asks for it: without this it slept for good."""
+    """No request names the pool: without this it would sleep for ever."""
     play = playing(autoscaling=(SLEEPY,))
     ask(play)
     decodes(await play.connects())
@@ -120,7 +122,7 @@ async def test_nobody_wakes_a_pool_for_a_prompt_that_is_read_as_soon_where_it_is
 
 
 async def test_a_pool_that_reads_is_not_idle() -> None:
-    """A prompt may be read for longer than the window of what came."""
+    """Prefill of a prompt may take longer than the window of recent arrivals."""
     play = playing(reading={}, autoscaling=(SLEEPY,))
     ask(play)
     first = await play.connects()
@@ -130,7 +132,7 @@ async def test_a_pool_that_reads_is_not_idle() -> None:
 
 
 async def test_the_wait_of_a_prefill_pool_is_its_prompts() -> None:
-    """Of the last half minute, not of the moment of the heartbeat, at which a busy pool may have nothing ahead."""
+    """It covers the last half minute: at the moment of a heartbeat a busy pool may have no queue."""
     clock, asking = Clock(), Play("r0").ask().admitted
     activity = PoolActivity(clock)
     for wait_s in (0.0, 1.0, 2.0):
@@ -142,7 +144,7 @@ async def test_the_wait_of_a_prefill_pool_is_its_prompts() -> None:
 
 
 async def test_a_larger_model_at_zero_is_started_for_those_who_come_next() -> None:
-    """Where a cascade alone leads to a pool, nobody else would ever have it started."""
+    """If only a cascade leads to a pool, nothing else would start it."""
     play = Play("r0", **cascades(0.5), autoscaling=(AutoscalingEntry("sleepy", LARGE, 0, 2),))
     play.ask()
     engine = await play.connects()

@@ -1,4 +1,4 @@
-"""prefix_figures: what came from caches, and whether it was foreseen."""
+"""Prefix figures: tokens that came from caches, and whether that was predicted."""
 
 import pytest
 from prometheus_client import CollectorRegistry

@@ -1,4 +1,4 @@
-"""prefixes: predicted cached tokens, from whom the policy says, as long as a replica can have them."""
+"""Prefixes: predicted cached tokens, from the policy's source, for as long as a replica can have them."""
 
 import json
 import time

@@ -21,11 +21,11 @@ from tests.gateway.live import LiveClient, PlayedEngine, Script, Served, well
 from tests.gateway.processes import GatewayProcess, beating, exited, valkey
 from tests.gateway.rig import ROLLOUT, in_rollout
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes and waits for each
 
 
 def lasting(until: asyncio.Event) -> Script:
-    """Streams last until the test has seen what it wants to see; whole answers come at once."""
+    """Return a script whose streams last until the event is set; whole answers are immediate."""
 
     async def script(served: Served) -> None:
         if not served.body.get("stream"):
@@ -103,7 +103,7 @@ def read(url: str) -> str:
 
 
 async def test_a_successor_takes_over_under_open_streams(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
-    """Streams finish at the old one, no new connection is refused, reset or answered with anything but 200."""
+    """Streams finish at the old process. No new connection is refused, reset or answered with anything but 200."""
     failures: list[str] = []
     answered = 0
     stop = asyncio.Event()
@@ -136,7 +136,7 @@ async def test_a_successor_takes_over_under_open_streams(gateway: GatewayProcess
                 async with asyncio.timeout(60.0):
                     while "a successor serves the listeners" not in gateway.log():
                         await asyncio.sleep(0.05)
-                await asyncio.sleep(1.0)  # the old one drains, the new one answers: both for a while
+                await asyncio.sleep(1.0)  # the old process drains and the new one answers, both for a while
                 assert old.poll() is None, "it waits for its streams"
                 enough.set()
                 bodies = await asyncio.gather(*(stream.answer() for stream in streams))
@@ -181,14 +181,14 @@ def refused(gateway: GatewayProcess) -> bool:
 
 
 async def test_a_handshake_under_way_is_finished_and_answered(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
-    """A client that was accepted, and whose line is slow, is no newcomer: it was there before the drain."""
+    """A client on a slow line that was accepted before the drain is not new."""
     async with fleet(gateway.bus_url, well):
         with gateway.start() as process:
             await gateway.ready()
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
             await asyncio.sleep(0.3)  # nothing tells a client that it was accepted
             process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(1.0)  # its line
+            await asyncio.sleep(1.0)  # its slow line
             await writer.start_tls(trust, server_hostname="localhost")
             caller = LiveClient(reader, writer)
             await caller.send(post())
@@ -236,7 +236,7 @@ async def test_a_port_that_is_taken_is_said_in_words(gateway: GatewayProcess) ->
 
 
 async def test_what_ends_in_the_drain_is_told_before_the_end(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    """Evidence of a rollout, of streams that outlive the order to stop."""
+    """Rollout evidence of streams that outlive the order to stop is published before the process ends."""
     finish, book = asyncio.Event(), EvidenceBook()
     with valkey(tmp_path) as bus_url:
         gateway = GatewayProcess(tmp_path, bus_url, certificate, sections=in_rollout())

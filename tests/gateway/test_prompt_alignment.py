@@ -1,4 +1,4 @@
-"""What a part of the text settles of the tokens holds whatever comes after it."""
+"""Tokens that a part of the text settles stay the same whatever follows it."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +57,7 @@ def test_of_a_message_that_the_template_changed_nothing_is_settled() -> None:
 def test_two_prompts_with_a_common_text_share_what_it_settles(
     messages: Messages, other: Messages, tail: str, share: float
 ) -> None:
-    """The text is cut somewhere inside; behind the cut comes another text, and other messages."""
+    """The text is cut somewhere inside and continued with other text and other messages."""
     tokens, _, text = settled(messages, [])
     boundary = int(len(text) * share)
     (known,) = settled(messages, [boundary])[1]
@@ -68,7 +68,7 @@ def test_two_prompts_with_a_common_text_share_what_it_settles(
 
 
 def cut(messages: Messages, boundary: int, tail: str) -> Messages:
-    """The conversation with the same text up to the boundary, and `tail` there."""
+    """Return the conversation with the same text up to the boundary and `tail` after it."""
     kept: Messages = []
     for message in messages:
         content = message["content"].encode()

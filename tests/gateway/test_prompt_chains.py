@@ -1,4 +1,4 @@
-"""Text blocks to token blocks: the deepest that is known, within the bound."""
+"""Text blocks to token blocks: the deepest known chain, within the bound."""
 
 from array import array
 

@@ -1,4 +1,4 @@
-"""A prompt learnt is the chain that an engine would make of it, as far as its text goes."""
+"""A learnt prompt is the block chain that an engine would make of it, as far as its text goes."""
 
 import json
 import queue
@@ -159,7 +159,7 @@ def test_of_a_very_long_prompt_the_beginning_is_learnt(
 
 
 def test_the_interpreters_lock_is_free_while_it_tokenises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the event loop would stand still for as long: 2 s for these 800 KB."""
+    """Otherwise the event loop would stall for as long: 2 s for these 800 KB."""
     monkeypatch.setattr(prompt_learner, "MAX_LEARNT_CHARS", 1_000_000)
     learner, models = PromptLearner(), model_dir(tmp_path)
     content = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=800_000))

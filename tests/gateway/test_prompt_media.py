@@ -1,4 +1,4 @@
-"""prompt_media: what is no text counts as such, on every route; what only looks like it stays text."""
+"""Prompt media: media count as media on every route, and look-alikes stay text."""
 
 from typing import Any
 

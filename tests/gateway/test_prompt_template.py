@@ -1,4 +1,4 @@
-"""Templates are a model's code: rendered as the engine does, in a sandbox, within bounds."""
+"""Chat templates are the model's code: rendered like the engine does, in a sandbox and within bounds."""
 
 import json
 from pathlib import Path

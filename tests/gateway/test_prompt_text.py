@@ -1,4 +1,4 @@
-"""prompt_text: one text for each prompt; whatever a client sends, it is text."""
+"""Prompt text: one text per prompt, whatever a client sends."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ _JSON = st.recursive(
 
 @given(st.sampled_from(ROUTES), _JSON, _JSON, _JSON)
 def test_what_a_route_did_not_check_is_no_trouble(route: Route, one: Any, two: Any, three: Any) -> None:
-    """Unknown fields pass on unchecked, and may bear the name of another route's prompt."""
+    """Unknown fields pass unchecked and may have the name of another route's prompt field."""
     by_field: dict[str, dict[str, Any]] = {
         "messages": {"messages": [{"role": "user", "content": "x"}]},
         "prompt": {"prompt": "x"},

@@ -1,4 +1,4 @@
-"""Token ids are the engine's, piece by piece or whole, and every token's end is known."""
+"""Token ids match the engine's, piece by piece or whole, and every token's end is known."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelPromptTokenizer, 
 
 @pytest.mark.parametrize("examples", sampled([300, 3000], keep=[300]))
 def test_token_ids_are_those_of_the_real_model(examples: int) -> None:
-    """Many conversations with the base model's own tokenizer and template."""
+    """Many conversations are tokenized with the base model's own tokenizer and template."""
     directory = real_model_dir()
     tokenizer, template = ModelPromptTokenizer.load(directory), load_template(directory)
     whole = Tokenizer.from_file(str(directory / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""Several gateways and one limit: in virtual time, request by request, with the bus and without."""
+"""Several gateways and one limit: in virtual time, request by request, with and without the bus."""
 
 import asyncio
 from collections import deque
@@ -24,7 +24,7 @@ PER_S = LIMIT // 60
 
 
 async def saturate(shared: Shared, seconds: float, rng: Random, factor: float = 3.0) -> list[tuple[float, int]]:
-    """Every request is whole in an instant: what was delivered, and when."""
+    """Send requests that complete at once and return when each was delivered, with its tokens."""
     delivered: list[tuple[float, int]] = []
     until_s, next_round_s = shared.clock() + seconds, shared.clock()
     while shared.clock() < until_s:
@@ -207,7 +207,7 @@ async def test_before_the_bus_was_ever_reached_gateways_take_the_share_that_they
 
 
 async def test_a_gateway_that_starts_without_the_bus_shares_by_what_the_registry_counts() -> None:
-    """Six of them, of which each would else take it all, or half, as it is told by its settings."""
+    """With their settings alone, each of the six gateways would use the whole limit or half of it."""
     shared = Shared(6, output_tokens_per_minute=LIMIT)
     shared.broker.away = True
     await shared.rounds()
@@ -269,7 +269,7 @@ async def test_a_client_that_leaves_while_its_limits_are_asked_for_leaves_nothin
 
 
 async def at_once(shared: Shared, gateway: int, requests: int) -> list[RequestQuota]:
-    """Those that came, of so many in one instant."""
+    """Send so many requests at once and return the admitted ones."""
     entered = await asyncio.gather(*(shared.enters(gateway, 10) for _ in range(requests)))
     return [entry for entry in entered if entry is not None]
 
@@ -318,7 +318,7 @@ async def owes_gpu_seconds(shared: Shared, owed_s: float) -> None:
 
 
 async def test_what_a_burst_owes_is_asked_for_once() -> None:
-    """1,200 s may be used at once; 32 of them, asked for by each of sixty, would be 1,920."""
+    """1,200 s may be used at once; a debt of 32 s, requested by each of sixty requests, would be 1,920 s."""
     shared = Shared(2, gpu_seconds_per_hour=7200)
     await shared.meet()
     await owes_gpu_seconds(shared, 32.0)
@@ -330,14 +330,14 @@ async def test_what_a_burst_owes_is_asked_for_once() -> None:
 async def test_nobody_comes_while_what_is_owed_cannot_be_paid() -> None:
     shared = Shared(2, gpu_seconds_per_hour=7200)
     await shared.meet()
-    for _ in range(2):  # the first 800 s are there to be paid with
+    for _ in range(2):  # enough is left to pay the first 800 s
         await owes_gpu_seconds(shared, 800.0)
     assert await at_once(shared, 0, 60) == []
     assert shared.quotas[0].in_flight(ACME) == 0
 
 
 def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callable[[int], int]) -> None:
-    """The bus's answer to the n-th call, from 0, comes after so many turns of the loop: others go out meanwhile."""
+    """Delay the bus's answer to call n (from 0) by so many turns of the loop, so that other calls go out meanwhile."""
     answers, calls = shared.broker.request_leases, count()
 
     async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
@@ -356,7 +356,7 @@ def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callabl
 async def test_a_burst_of_several_calls_asks_for_its_debt_once(
     monkeypatch: pytest.MonkeyPatch, owed_s: float, first_turns: int
 ) -> None:
-    """900 s are the bus's: 500, asked for by two calls each, are more, and the second would be refused."""
+    """The bus has 900 s: 500 s requested by two calls each would be more, and the second would be rejected."""
     shared = Shared(2, gpu_seconds_per_hour=7200)
     await shared.meet()
     await owes_gpu_seconds(shared, owed_s)
@@ -385,7 +385,7 @@ async def test_answers_that_cross_take_no_place_back(monkeypatch: pytest.MonkeyP
 
 
 async def test_nothing_is_owed_for_what_nobody_spent_however_often_the_bus_is_lost() -> None:
-    """A part of each burst is kept for credit; counted as spent, some losses of the bus used a limit up."""
+    """A part of each burst is kept for credit. Counted as spent, it used a limit up after some losses of the bus."""
     shared = Shared(2, gpu_seconds_per_hour=3600)
     await shared.meet()
     for _ in range(5):
@@ -400,7 +400,8 @@ async def test_nothing_is_owed_for_what_nobody_spent_however_often_the_bus_is_lo
 
 
 async def test_who_finds_the_bus_again_first_is_not_alone() -> None:
-    """It forgets gateways in ten seconds; taken for the only one, the first had its share of before owed once more."""
+    """The bus forgets gateways in ten seconds. Taken for the only one, the first gateway owed its earlier share once
+    more."""
     shared = Shared(2, output_tokens_per_minute=LIMIT)
     await shared.meet()
     await saturate(shared, 10.0, Random(1))
@@ -410,14 +411,14 @@ async def test_who_finds_the_bus_again_first_is_not_alone() -> None:
     await shared.leases[0].round()
     assert shared.leases[0].regime == Regime("leased", 2)
     shared.leave(1)
-    for _ in range(60):  # until it is known that the other does not come back
+    for _ in range(60):  # until the other gateway is known to be gone
         shared.clock.forward(0.25)
         await shared.leases[0].round()
     assert shared.leases[0].regime == Regime("share", 1)
 
 
 async def some_requests(shared: Shared) -> None:
-    """One a gateway and round for three seconds, none of which costs anything of a slow limit."""
+    """Send one request per gateway and round for three seconds; none costs anything of a slow limit."""
     for _ in range(12):
         await shared.rounds()
         for gateway in range(len(shared.quotas)):

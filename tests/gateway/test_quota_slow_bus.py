@@ -1,6 +1,6 @@
-"""Limits that three gateways share while the bus answers late: in virtual time, with rounds and asks as they run.
+"""Limits that three gateways share while the bus answers late: in virtual time, with rounds and calls as in production.
 
-What the credit for a late bus would let pass beyond a drained limit shows here: 75 of 60, 375 of 300.
+Here the credit for a late bus would admit requests beyond a drained limit: 75 of 60, 375 of 300.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ def test_a_drained_limit_passes_what_flows_in_however_late_the_bus_answers(
 
 
 def test_a_late_bus_refuses_nobody_while_it_had_enough_left(loop: VirtualLoop) -> None:
-    """The tenant comes anew to gateways whose bus is late: its first requests come on credit."""
+    """The tenant is new to gateways whose bus is late: its first requests are admitted on credit."""
     asked = WINDOW_S * RATE_PER_S
     passed = loop.run_until_complete(_window(loop, 6 * int(asked), 0.04, drained=False))
     assert passed == asked
 
 
 async def _window(loop: VirtualLoop, per_minute: int, lag_s: float, *, drained: bool) -> int:
-    """How many of those asked for in a minute passed; the bus is late in the second half of it."""
+    """Return how many requests of a minute were admitted; the bus is late in the second half of it."""
     shared = Shared(GATEWAYS, now=loop.time, requests_per_minute=per_minute)
     shared.broker.lag_s = PROMPT_S
     rng = Random(per_minute)
@@ -55,7 +55,7 @@ async def _window(loop: VirtualLoop, per_minute: int, lag_s: float, *, drained: 
         asked.append(asyncio.create_task(_passes(shared, number % GATEWAYS)))
         await asyncio.sleep(1.0 / RATE_PER_S)
     passed = sum(await asyncio.gather(*asked))
-    await asyncio.sleep(1.0)  # calls that are under way
+    await asyncio.sleep(1.0)  # calls under way
     for task in rounds:
         task.cancel()
     await asyncio.gather(*rounds, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""What passes of a limit that several gateways share, from the first request on, in virtual time.
+"""Throughput under a limit that several gateways share, from the first request on, in virtual time.
 
-Rounds and requests come as they do in a fleet, and idle accounts are swept: an account that is dropped with what the
-bus has charged for it takes that part of the limit along. What must pass, with a bucket of `burst` at the bus:
+Rounds and requests come as in a fleet, and idle accounts are swept: dropping an account that the bus has charged loses
+that part of the limit. With a bucket of `burst` at the bus, this must pass:
 
     passed = min(offered, burst + limit x t)        within 2 %, and in no window more than burst + limit x t
 """
@@ -31,7 +31,7 @@ class Passed(NamedTuple):
 
 
 class Run:
-    """A tenant's requests at all gateways in turn; what came through, and how many did not."""
+    """A tenant's requests at all gateways in turn; records those admitted and counts those rejected."""
 
     def __init__(self, shared: Shared, *, tokens: Callable[[], int] = lambda: 1, gpu_s: float = 0.0) -> None:
         self.shared = shared
@@ -48,7 +48,7 @@ class Run:
         self.look_for_gateways()
 
     def at(self, seconds: float, step: Step) -> None:
-        """From the run's beginning."""
+        """Schedule a step at this time since the start of the run."""
         heappush(self._due, (self._began_s + seconds, next(self._numbers), step))
 
     def look_for_gateways(self) -> None:
@@ -65,7 +65,7 @@ class Run:
         self.at(0.0, one)
 
     def add_polite_client(self) -> None:
-        """It sends one after the other, and after a refusal waits as it was told."""
+        """Add a client that sends one request after another and waits as told after a rejection."""
 
         async def one() -> None:
             wait_s = _SERVED_S if await self.request() else self.shared.retry_after_s
@@ -99,7 +99,7 @@ class Run:
         return sum(tokens for _, tokens in self.passed)
 
     def above(self, limit_per_s: float) -> float:
-        """The most that any window saw beyond the limit's rate: what has to be at most a burst."""
+        """Return the largest excess of any window over the limit's rate, which must be at most a burst."""
         most = bucket = 0.0
         last_s = 0.0
         for at_s, tokens in self.passed:
@@ -148,7 +148,7 @@ _TOKENS = [(limit, gateways, per_s) for limit in (6_000, 60_000) for gateways in
 
 @pytest.mark.parametrize("case", sampled(_TOKENS, keep=[(6_000, 8, 3.0), (60_000, 3, 20.0)]), ids=str)
 async def test_all_of_a_limit_of_tokens_passes(case: tuple[int, int, float]) -> None:
-    """Requests of very different sizes; a fourth of a burst is for credit."""
+    """Requests have very different sizes; a fourth of a burst is kept for credit."""
     (limit, gateways, per_s), rng = case, Random(3)
     run = Run(
         await met(gateways, output_tokens_per_minute=limit, token_burst_seconds=10),
@@ -163,7 +163,8 @@ async def test_all_of_a_limit_of_tokens_passes(case: tuple[int, int, float]) -> 
 
 @pytest.mark.parametrize("gateways", sampled(GATEWAYS, keep=[3]))
 async def test_a_request_as_large_as_a_burst_finds_the_limit_whole(gateways: int) -> None:
-    """The bus shares out 90 tokens at once: what anybody holds ahead of need would keep those of 100 away."""
+    """The bus distributes 90 tokens at once: tokens that a gateway leases ahead of need would be missing for requests
+    of 100."""
     run = Run(await met(gateways, output_tokens_per_minute=6_000), tokens=lambda: 100)
     run.offer(0.8)
     await run.until(60.0)
@@ -172,7 +173,8 @@ async def test_a_request_as_large_as_a_burst_finds_the_limit_whole(gateways: int
 
 @pytest.mark.parametrize("gateways", sampled(GATEWAYS, keep=[3]))
 async def test_all_of_a_limit_of_accelerator_seconds_passes(gateways: int) -> None:
-    """Charged at the end: of a burst of 600 three fourths, then one a second, and what was under way at once."""
+    """Charged at the end: three fourths of a burst of 600, then one a second, and the requests that were under way at
+    once."""
     run = Run(await met(gateways, gpu_seconds_per_hour=3600), gpu_s=4.0)
     run.offer(10.0)
     await run.until(100.0)
@@ -226,7 +228,7 @@ async def test_who_was_alone_tells_the_others_what_was_spent() -> None:
 
 @pytest.mark.parametrize("away_s", [0.0, 0.1, 1.0, 5.0])
 async def test_nobody_far_below_a_limit_is_refused_because_the_bus_restarts(away_s: float) -> None:
-    """Five a second of a hundred, and a fourth of its accelerator seconds."""
+    """Five requests a second of a hundred allowed, and a fourth of the accelerator seconds."""
     shared = await met(3, requests_per_minute=6000, gpu_seconds_per_hour=7200)
     run = Run(shared, gpu_s=0.1)
     run.offer(5.0)

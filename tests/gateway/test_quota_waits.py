@@ -1,4 +1,4 @@
-"""Whoever waits as long as a refusal says, and is alone, is admitted: in all limits, of tenant and key together."""
+"""A single client that waits as long as a rejection says is admitted, for all limits of tenant and key together."""
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""quotas: what a tenant has under way and has asked for lately, on every way through the gateway."""
+"""Quotas: what a tenant has under way and used lately, on every path through the gateway."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def rates(answer: HttpAnswer) -> list[str | None]:
 
 
 async def new_connection(play: Play, lane: str) -> Connection:
-    """A connection on one of the two lanes."""
+    """Open a connection on one of the two lanes."""
     connection = Connection(play)
     if lane == "plain":
         connection >> get("/healthz")
@@ -139,7 +139,7 @@ async def test_a_stranger_counts_against_nobody(play: Playing) -> None:
     assert set(connection.statuses) == {401} and len(p.gateway.services.quotas) == 0
 
 
-# whatever the end, it is counted once
+# every end counts once
 
 
 def finishes(p: Play) -> None:
@@ -182,7 +182,7 @@ async def test_every_end_gives_the_place_back_once(play: Playing, end: Callable[
     end(p)
     await p.settle()
     assert p.gateway.services.quotas.in_flight(ACME) == 0 and p.quiet()
-    p.ask(stream=True)  # and there is room again
+    p.ask(stream=True)  # there is room again
 
 
 async def test_a_request_that_was_refused_by_its_body_holds_no_place(play: Playing) -> None:
@@ -206,7 +206,7 @@ async def test_a_request_that_broke_the_intake_holds_no_place(play: Playing, mon
     assert connection.statuses == [500, 200]
 
 
-# snapshots come and go
+# changes of the snapshot
 
 
 async def test_a_pushed_limit_holds_for_the_next_request_and_counts_what_is_under_way(play: Playing) -> None:
@@ -270,7 +270,7 @@ def asking(max_tokens: int, stream: bool = False, words: int = 1) -> bytes:
 
 
 def output_used(play: Play) -> float:
-    """Tokens that the tenant's account is charged with now."""
+    """Return the tokens currently charged to the tenant's account."""
     bucket = play.gateway.services.quotas.accounts[ACME].buckets[OUTPUT]
     assert bucket is not None
     return bucket.level / bucket.unit

@@ -1,4 +1,4 @@
-"""Conversations are read for those who may be asked for, and a few of each tenant's at a time."""
+"""Conversations are recalled only for requests that may run, and a few per tenant at a time."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 
 
 class SlowShelf(Shelf):
-    """Answers when it is told to."""
+    """Shelf that answers when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A gateway process that has more to do than its engines can, and its traces simulated again: as many are served."""
+"""Replay the traces of an overloaded gateway process in the simulator: it serves as many requests."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ from tests.gateway.processes import valkey
 from tests.gateway.recorded_run import BLOCKS, REPLICAS, SECTIONS, SHORT, TracedGateway, record
 from tests.gateway.rig import POOL
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes and waits for each
 
 REQUESTS = 200
 ENGINE = EngineProfile(  # the flags of `recorded_run`
@@ -48,7 +48,7 @@ def test_request_traces_ask_again_for_what_was_asked(run: tuple[TracedGateway, l
     known = sum(1 for row in recorded if row.prompt_tokens is not None)
     assert known == statuses.count(200)
     asked_tokens = sum(asked.prompt_tokens for asked in found)
-    assert asked_tokens == pytest.approx(served * len(found) / known, rel=0.15)  # the refused: as long as the others
+    assert asked_tokens == pytest.approx(served * len(found) / known, rel=0.15)  # the rejected: as long as others
 
 
 @pytest.mark.soak

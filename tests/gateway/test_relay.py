@@ -1,4 +1,4 @@
-"""relay: byte-true, however the bytes were cut, but for the model's name."""
+"""Relay: output is byte-identical for any segmentation, except for the model's name."""
 
 from itertools import pairwise
 from typing import Any
@@ -86,7 +86,7 @@ def test_an_error_event_is_kept_back_whole_and_ends_the_stream(at: list[int]) ->
 @example([], "\n\n")
 @example([], f'\\\\","model":"{BOT_V1}')
 def test_text_is_never_touched(at: list[int], text: str) -> None:
-    """Whatever a model says, even the bytes that mean something to the relay, arrives as it was said."""
+    """Whatever a model generates arrives unchanged, even bytes with a meaning for the relay."""
     data = sse.role("M") + sse.token("M", text) + sse.usage("M") + sse.DONE
     relayed = relay()
     out = fed(relayed, *cut(data.replace(b'"model":"M"', b'"model":"' + BOT_V1.encode() + b'"'), at))
@@ -188,7 +188,7 @@ def test_half_an_event_never_passes() -> None:
 
 
 def test_an_engine_that_ends_lines_with_crlf_is_not_one_of_ours() -> None:
-    """Its events never end for us, so its stream counts as lost instead of passing half understood."""
+    """To the relay its events never end, so its stream counts as lost instead of passing half understood."""
     relayed = relay()
     assert fed(relayed, *(part.replace(b"\n", b"\r\n") for part in STREAM)) == b""
     assert not relayed.done
@@ -253,7 +253,7 @@ def test_a_base_model_asked_for_by_its_name_is_not_renamed() -> None:
     assert same.rename_fields(data) is data
 
 
-# the first events
+# first events
 
 
 A, ROLE = sse.token("m", "a"), sse.role("m")
@@ -340,7 +340,7 @@ def test_engine_errors_of_any_shape(body: bytes, expected: tuple[str, str | None
 @pytest.mark.parametrize("tokens", [0, 3])
 @pytest.mark.parametrize("choices", [1, 2])
 def test_a_large_answer_is_read_as_a_small_one(reason: str | None, tokens: int, choices: int) -> None:
-    """Of a large one no objects are made, which would be eight times its size."""
+    """A large answer is not parsed into objects, which would need eight times its size."""
     choice: dict[str, Any] = {"index": 0, "message": {"content": "x"}, "finish_reason": reason}
     usage = {"prompt_tokens": 7, "completion_tokens": tokens}
     answer = {"model": "engine", "choices": [choice] * choices, "usage": usage}

@@ -1,4 +1,4 @@
-"""Replicas by pool and zone, and those that are gone."""
+"""Replicas by pool and zone, including those that disappeared."""
 
 from prometheus_client import CollectorRegistry
 
@@ -15,7 +15,7 @@ def of(gauges: ReplicaGauges, name: str, **labels: str) -> float | None:
 
 
 def test_a_replica_that_falls_silent_is_counted_for_a_while() -> None:
-    """Its series would have ended with it, and no alert could have told of a node's or a zone's loss."""
+    """Otherwise its series would end with it, and no alert could report the loss of a node or zone."""
     gauges = ReplicaGauges()
     there = [heartbeat(name, zone="a") for name in ("r0", "r1", "r2")]
     gauges.update([*there, heartbeat("r3", zone="b")], 0.0)
@@ -39,7 +39,7 @@ def test_one_that_drained_is_not_lost() -> None:
 
 
 def test_a_pool_that_a_push_removed_has_lost_nobody() -> None:
-    """Its replicas were ended by their controller, not lost: `NodeLoss` paged for ten minutes after such a push."""
+    """The controller ended its replicas, which are not lost: `NodeLoss` paged for ten minutes after such a push."""
     gauges = ReplicaGauges()
     other = heartbeat("r1", pool="other")
     gauges.update([heartbeat("r0"), other], 0.0, declared={POOL, "other"})
@@ -57,7 +57,7 @@ async def test_which_pools_there_are_is_the_snapshots_word() -> None:
     rig = Rig(policies={"pools": both})
     rig.gateway.receive_heartbeat(heartbeat("r1", pool="other"))
     assert _silent_at(rig, other) == 0
-    for sequence in range(2, 20):  # the others go on: silence of most of a pool is doubted
+    for sequence in range(2, 20):  # the others keep sending: silence of most of a pool is doubted
         rig.clock.forward(1.0)
         rig.gateway.receive_heartbeat(heartbeat("r0", sequence=sequence))
         for name in ("r2", "r3"):

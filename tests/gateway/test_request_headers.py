@@ -1,4 +1,4 @@
-"""request_headers: what is refused, what is understood, what is never believed."""
+"""Request headers: which are refused, which are understood, and which are never trusted."""
 
 import pytest
 from hypothesis import given
@@ -140,7 +140,7 @@ def test_announced_length(headers: RawHeaders, expected: int | None) -> None:
 
 
 def test_names_with_an_underscore_mean_nothing() -> None:
-    """Tracing libraries send them; some proxies take `_` for `-`, so nothing is read from them."""
+    """Tracing libraries send such names. Some proxies treat `_` as `-`, so the gateway reads nothing from them."""
     sent = [
         HOST,
         (b"langfuse_trace_id", b"1"),

@@ -1,4 +1,4 @@
-"""What fairness has a tenant down for, however its requests end: nobody gains by leaving, or pays for a failure."""
+"""Fairness charges for every end of a request: leaving early gains nothing, and a failure costs nothing."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ ANSWER_TOKENS = 300
 
 
 def charged(p: Play) -> float:
-    """Virtual service; the tenant's weight is 1."""
+    """Return the tenant's virtual service; its weight is 1."""
     [(_, admission, _)] = p.gateway.services.admission.figures()
     return admission.queues[0].flows[ACME].counter
 

@@ -1,4 +1,4 @@
-"""The router on the gateway's side: what it counts, and what it gives back, whatever becomes of a request."""
+"""The router at a gateway: what it counts for a request and releases at any end."""
 
 import msgspec
 
@@ -67,7 +67,8 @@ async def test_a_chat_without_a_session_goes_back_too(play: Playing) -> None:
 
 
 async def test_prompts_that_are_all_alike_have_no_home(play: Playing) -> None:
-    """A load test with one prompt, or a greeting: they would all wait at one replica for what nobody has cached."""
+    """A load test with one prompt, or a greeting, would otherwise queue at one replica for a cache that does not
+    exist."""
     p = play("r0", "r1")
     for _ in range(8):
         p.ask(stream=True, messages=[{"role": "user", "content": "Hello"}])
@@ -97,7 +98,7 @@ async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Play
 
 
 async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Playing) -> None:
-    """Its node is said not to be ready: avoided, and never the reason for refusing a request."""
+    """A replica on a node reported not ready is avoided, but no request is rejected because of it."""
     p = play("r0", "r1")
     fleet = p.gateway.services.fleet
     for heartbeat, _ in fleet.heartbeats():
@@ -115,9 +116,9 @@ async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Pla
 
 
 async def test_what_a_conversations_last_turn_had_is_taken_for_cached_at_its_home(play: Playing) -> None:
-    """Its turns come to other gateways as well, which say nothing of those that went where all would look for it.
+    """Turns of the conversation also go to other gateways, which report nothing for those routed to the hash home.
 
-    By what this one had sent alone, a home seemed to have a tenth of a long chat, and newcomers to be as good.
+    Counting only what this gateway sent, a home seemed to have a tenth of a long chat, and new replicas looked as good.
     """
     p = play("r0", "r1")
     said = [{"role": "user", "content": "Where is the gold? " * 100}]

@@ -1,4 +1,4 @@
-"""routes: every route through admission and an exchange, with an engine that is played."""
+"""Routes: every route through admission and an exchange, with a played engine."""
 
 import itertools
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def of_task(task: Task) -> dict[str, Any]:
 
 
 def asked(play: Play, route: Route, **fields: Any) -> None:
-    """As `Play.ask`, for bodies of every shape."""
+    """Send a request like `Play.ask`, for bodies of every shape."""
     more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
     body = compact({"model": "acme/bot", **BODIES[route], **fields})
     play.client = Client()
@@ -215,7 +215,7 @@ READ_ANYWHERE = (
 
 @pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
 async def test_no_odd_field_is_an_error_of_ours(play: MakePlay, route: Route) -> None:
-    """What a route's table leaves to the engine is read by no later step as if it had been checked."""
+    """Fields that a route's table leaves to the engine are not read by later steps as if they had been checked."""
     bodies = BODIES | {CHAT: {"messages": CHAT_LIKE}, COMPLETIONS: {"prompt": "hi"}}
     bodies |= {TOKENIZE: {"prompt": "hi"}, DETOKENIZE: {"tokens": [1]}}
     acme, globex = rig.snapshot().tenants

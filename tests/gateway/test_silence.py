@@ -1,4 +1,4 @@
-"""Which replicas say nothing, of those that ought to."""
+"""Replicas that are silent although they should send."""
 
 from functions.api.ids import ReplicaId
 from functions.decisions.routing.own_load import InFlightSlot

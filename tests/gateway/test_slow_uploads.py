@@ -1,4 +1,4 @@
-"""Whoever sends a file holds one of few places, and so sends it at some speed."""
+"""An uploading client occupies one of few slots and so must send at a minimum speed."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -22,7 +22,7 @@ HEAD = (
 async def uploaded(
     rig: Rig, block: bytes, blocks: int, block_s: float, *, others: int = 6, is_announced: bool = False
 ) -> httpx.Response:
-    """The answer to a file of so many blocks, for each of which the client takes so long, beside so many others."""
+    """Upload so many blocks at this pace beside so many other uploads, and return the answer."""
     batches = batches_of(rig, RangedStore())
     last = b"\r\n--x--\r\n"
 

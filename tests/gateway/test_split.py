@@ -1,4 +1,4 @@
-"""Prefill and decode apart at a gateway: both paths, a failure at each step, and what it costs whom."""
+"""Prefill and decode split at a gateway: both paths, a failure at each step, and the charges."""
 
 import gc
 import random
@@ -105,7 +105,7 @@ async def test_a_whole_answer_comes_that_way_too() -> None:
     play = playing()
     play.ask("smollm2-135m", stream=False, route=COMPLETIONS, prompt=LONG)
     first = await play.connects()
-    assert first.requests[0]["model"] == PREFILL  # the pool's engines have their own name for the base
+    assert first.requests[0]["model"] == PREFILL  # the prefill pool's engines have their own name for the base
     first.answers(200, prefilled())
     second = await play.connects()
     body = {"object": "text_completion", "model": POOL, "choices": [{"text": "x", "finish_reason": "stop"}]}
@@ -145,7 +145,7 @@ async def test_without_a_prefill_replica_and_where_it_does_not_pay() -> None:
 
 
 async def test_an_adapter_that_the_prefill_pool_has_not_loaded() -> None:
-    """It would read the prompt with other weights than the decoding replica."""
+    """The prefill replica would compute the prompt with other weights than the decoding replica."""
     play = playing(prefill=())
     play.gateway.receive_heartbeat(heartbeat("p0", pool=PREFILL, adapters=()))
     ask(play)
@@ -200,7 +200,7 @@ WHY = {
 
 
 async def fails_at(play: Play, step: str, number: int) -> Engine | None:
-    """Play one request up to the engine that answers; None: it has still to be connected to."""
+    """Run one request up to the engine that answers; return None if it has still to be connected to."""
     if step == "prefill_connect":
         await play.refuses_connection()
         return None
@@ -253,11 +253,11 @@ async def one_request(number: int, step: str, seen: Counter[str]) -> None:
     engine = await fails_at(play, step, number + 2)
     if engine is None:
         await play.settle()
-        engine = await play.connects() if play.dials else play.engine  # the connection of a refusal is used again
+        engine = await play.connects() if play.dials else play.engine  # the connection of a rejection is reused
         assert engine.replica_id.startswith("r") and "kv_transfer_params" not in engine.requests[-1], step
     decodes(engine)
     assert play.client.status == 200 and play.client.ended and play.client.body.endswith(sse.DONE), step
-    assert charged(play) == (4000, 7), step  # once, whatever came before
+    assert charged(play) == (4000, 7), step  # once, whatever failed before
     assert play.quiet(), step
     rows = play.gateway.services.usage.pop_rows()
     by_pool = {row.pool: row for row in rows}
@@ -296,11 +296,11 @@ async def test_a_thousand_requests_and_a_failure_at_each_step() -> None:
     print(dict(seen))
 
 
-# what a client that leaves owes
+# charges of a client that leaves
 
 
 async def test_a_client_that_leaves_while_its_prompt_is_read_pays_for_that() -> None:
-    """Else whoever leaves early has prefill replicas read for nothing."""
+    """Otherwise a client could leave early and use prefill replicas for free."""
     play = playing()
     ask(play)
     first = await play.connects()
@@ -336,7 +336,7 @@ async def test_the_trace_tells_the_path_and_its_figures() -> None:
 
 
 async def test_the_other_replica_must_still_have_the_same_weights() -> None:
-    """While a prompt is read, a rolling base may leave only replicas of another version."""
+    """During the prefill of a prompt, a rolling base may leave only replicas of another version."""
     old, new = "sha256:" + "a" * 64, "sha256:" + "b" * 64
     play = Play(limits=Limits(quarantine_after_replicas=0), **sections())
     play.gateway.receive_heartbeat(heartbeat("r0", running=30, weights_digest=old))
@@ -354,7 +354,7 @@ async def test_the_other_replica_must_still_have_the_same_weights() -> None:
 
 
 async def test_blocks_of_a_rollouts_new_version_are_not_decoded_by_the_old_one() -> None:
-    """Both have the same base, so nothing would fail: the answer would be wrong, and nobody would know."""
+    """Both have the same base, so nothing would fail and the wrong answer would go unnoticed."""
     play = Play(limits=Limits(quarantine_after_replicas=0), **in_rollout(**sections()))
     play.gateway.receive_heartbeat(heartbeat("r0", running=30))
     play.gateway.receive_heartbeat(heartbeat("p0", pool=PREFILL))
@@ -369,7 +369,7 @@ async def test_blocks_of_a_rollouts_new_version_are_not_decoded_by_the_old_one()
     assert path(play) == "path=one;why=other_model" and play.quiet()
 
 
-# what copies of a body take
+# memory for copies of a body
 
 HUGE = "word " * 16_000  # 80 KB
 
@@ -401,5 +401,5 @@ async def test_without_room_for_a_copy_one_engine_does_all() -> None:
 
 
 def bodies_in_memory() -> int:
-    """Admitted requests that still have a body of that size."""
+    """Return the number of admitted requests that still have a body of that size."""
     return sum(isinstance(each, Admitted) and len(each.upstream_body) > len(HUGE) for each in gc.get_objects())

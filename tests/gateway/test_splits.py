@@ -1,4 +1,4 @@
-"""Splits: which version a request of a channel in rollout gets, from its headers to what the engine is sent."""
+"""Splits: the version that a request of a channel in rollout gets, from its headers to the engine's body."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 class Door:
-    """An intake with a memory of its own, and the snapshot of a stage."""
+    """An intake with its own splits, and the snapshot of a stage."""
 
     def __init__(self, percent: int = 50, sticky: Any = "session") -> None:
         self.clock = Clock()
@@ -77,7 +77,8 @@ def test_the_channels_long_name_is_split_too() -> None:
 
 @pytest.mark.parametrize("percent", [1, 10, 50, 90])
 def test_the_share_is_that_of_the_stage(percent: int) -> None:
-    """Of 10,000 sessions: within four standard deviations, which the hash misses once in 16,000 choices of names."""
+    """The share of 10,000 sessions is within four standard deviations; the hash misses it for one in 16,000 choices of
+    names."""
     door, count = Door(percent), 10_000
     candidates = door.groups(count).count("candidate")
     expected = count * percent / 100
@@ -145,7 +146,7 @@ def test_a_tenants_sessions_stay_when_the_tenant_moves() -> None:
     ],
 )
 def test_a_session_is_named_by_header_or_body(named: dict[str, Any]) -> None:
-    """The header goes before `session_id`, that before `prompt_cache_key`; an empty one is none."""
+    """The header takes precedence over `session_id`, and that over `prompt_cache_key`; an empty one is ignored."""
     one = {split_of(Door().admit(header="one")).session}
     assert {split_of(Door().admit(request_id=f"r{number}", **named)).session for number in range(3)} == one
 
@@ -205,7 +206,7 @@ def test_of_two_requests_at_once_the_first_answer_decides() -> None:
 
 
 def test_a_session_is_no_newer_for_an_answer_that_took_long() -> None:
-    """Its time runs from the end of its last answer."""
+    """A session's TTL runs from the end of its last answer."""
     door = Door(percent=1)
     use = split_of(door.admit(header="one"))
     assert use.group == "control"

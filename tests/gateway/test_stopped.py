@@ -1,4 +1,4 @@
-"""A gateway whose process stands still while its clients send: nobody's connection is reset."""
+"""A gateway process that is stopped while its clients send: no connection is reset."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ from tests.gateway.processes import GatewayProcess, valkey
 from tests.gateway.test_processes import connected, fleet
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
-_HEAD_S = 10.0  # of the gateway's limits
+_HEAD_S = 10.0  # one of the gateway's limits
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ _BEGUN = (_fresh, _idle_on_the_lane, _idle_elsewhere, _inside_a_head, _inside_a_
 async def test_what_was_sent_to_a_gateway_that_is_stopped_is_answered(
     gateway: GatewayProcess, trust: ssl.SSLContext, stopped_s: float
 ) -> None:
-    """Whatever its clients had begun, with TLS and without; on time, though past the gateway's own bounds."""
+    """This holds for anything that clients had begun, with and without TLS, even past the gateway's own timeouts."""
     async with fleet(gateway.bus_url, well), AsyncExitStack() as stack:
         process = stack.enter_context(gateway.start())
         await gateway.ready()
@@ -71,11 +71,11 @@ async def test_what_was_sent_to_a_gateway_that_is_stopped_is_answered(
             for begin in _BEGUN:
                 caller = await stack.enter_async_context(connected(gateway, over))
                 callers.append((begin.__name__, caller, await begin(caller)))
-        await asyncio.sleep(0.3)  # nothing tells a client that what it sent was read
+        await asyncio.sleep(0.3)  # nothing tells a client that its bytes were read
         process.send_signal(signal.SIGSTOP)
         for _, caller, rest in callers:
             await caller.send(rest)
-        await asyncio.sleep(stopped_s)  # real: the gateway's clocks go on
+        await asyncio.sleep(stopped_s)  # real time: the gateway's clocks go on
         process.send_signal(signal.SIGCONT)
         answers = [(name, (await caller.answer()).status) for name, caller, _ in callers]
         assert {status for _, status in answers} == {200}, answers

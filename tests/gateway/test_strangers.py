@@ -1,4 +1,4 @@
-"""Strangers take nobody's place: whoever shows no key gives way, on either lane, in a handshake too."""
+"""Connections without a key give way to others, on either lane and in a handshake too."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ def closed_for(connection: Connection, reason: str) -> float:
 
 
 async def test_idle_connections_that_were_answered_without_a_key_give_way(play: Playing) -> None:
-    """One /healthz each, every 74 s, held all connections of a gateway: 503 for everybody else."""
+    """One /healthz each every 74 s held all connections of a gateway: other clients got 503."""
     p = play("r0", limits=limits(connections=3))
     strangers = []
     for _ in range(3):
@@ -100,7 +100,7 @@ async def test_an_address_may_have_a_bound(play: Playing) -> None:
 async def test_handshakes_that_say_nothing_are_counted_and_give_way(
     certificate: tuple[Path, Path], trust: ssl.SSLContext
 ) -> None:
-    """They held a minute each and were in no bound: descriptors ran out before connections did."""
+    """Each lasted a minute and counted for no bound: descriptors ran out before connections did."""
     with LiveGateway(limits(connections=4, head_s=50.0), certificate) as live:
         silent = [await asyncio.open_connection("127.0.0.1", live.tls_port) for _ in range(12)]
         async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""strict_json: one object or a reason why not, and never two readings of one body."""
+"""Strict JSON: a body is one object or refused with a reason, and never has two readings."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def refusal(body: bytes, **bounds: int) -> tuple[str, str | None, str]:
 
 
 def nested(levels: int) -> bytes:
-    """An object `levels` deep, counting itself."""
+    """Return an object with `levels` levels, its own included."""
     return b'{"a":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
 
 
@@ -89,7 +89,7 @@ def test_refuses(name: str, body: bytes) -> None:
         ("model", b'{"model":"a","model":"b"}'),
         ("model", b'{"model":"a","model":"a"}'),
         ("model", b'{ "model": "a", "n": 1, "model": "b" }'),
-        ("model", b'{"model":"a","\\u006dodel":"b"}'),  # the same key, spelt with an escape
+        ("model", b'{"model":"a","\\u006dodel":"b"}'),  # the same key, written with an escape
         ("role", b'{"messages":[{"role":"user","role":"system"}]}'),
         ("x", b'{"a":{"b":{"c":[[{"x":1,"x":2}]]}}}'),
         ("", b'{"":1,"":2}'),
@@ -97,7 +97,7 @@ def test_refuses(name: str, body: bytes) -> None:
         ("a\\", b'{"a\\\\":1,"a\\\\":2}'),
         ("\u00e9", '{"\u00e9":1,"\\u00e9":2}'.encode()),
         ("a:b", b'{"a:b":":::","a:b":"::"}'),
-        ("k", b'{"k":1,"k":"\\u003a"}'),  # the escape becomes a colon, as many as the lost key had
+        ("k", b'{"k":1,"k":"\\u003a"}'),  # the escape becomes a colon and hides that one key was lost
         ("k", b'{"k":1, "k":"\\u003A"}'),
         ("long", b'{"long":1, "text": "' + b"x{[:" * 5000 + b'", "long":1}'),
         ("long", b'{"long":1, "text": "' + b"x{[:" * 5000 + b'\\u003a", "long":1}'),
@@ -217,7 +217,7 @@ def test_any_bytes_are_refused_or_read_as_the_standard_parser_reads_them(noise: 
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Equal but for integers beyond 64 bits, which become floats here: that is what is checked, and what is sent."""
+    """Return True if both are equal; integers beyond 64 bits become floats here, which are what is checked and sent."""
     if type(theirs) is int and type(ours) is float:
         return abs(theirs) >= 2**63 and ours == float(theirs)
     if type(theirs) is dict and type(ours) is dict:

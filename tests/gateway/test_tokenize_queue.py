@@ -1,4 +1,4 @@
-"""tokenize_queue: bounded, each lesson once, and fair between tenants by bytes."""
+"""Tokenize queue: bounded, each lesson once, and fair between tenants by bytes."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Where a gateway's tokenizers come from: one of each base that the snapshot names, tried again with patience."""
+"""Tokenizers of a gateway: one for each base that the snapshot names, fetched again with growing pauses."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ OLD, NEW = Digest("sha256:" + "a" * 64), Digest("sha256:" + "b" * 64)
 
 
 class Store:
-    """Fetches as the cache does, from what is in `there`."""
+    """Fetches like the cache, from the artifacts in `there`."""
 
     def __init__(self, *there: Digest) -> None:
         self.there = {digest: Path("/cache") / digest[-4:] for digest in there}
@@ -156,7 +156,7 @@ async def test_a_folder_needs_no_store(tmp_path: Path) -> None:
 
 
 async def test_from_the_store_to_the_replicas_that_hold_a_prompt(tmp_path: Path) -> None:
-    """The files of a model, published and fetched, name the same blocks as the model's own folder does."""
+    """A model's files, published and fetched, give the same block names as the model's own directory."""
     objects = cast(S3Store, MemoryStore())
     folder = model_dir(tmp_path / "models") / POOL
     directories.write_manifest(folder)

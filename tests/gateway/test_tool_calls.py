@@ -1,4 +1,5 @@
-"""tools.calls: what may be reached, what is sent, how every failure becomes a sentence. A real HTTPS server answers."""
+"""tools.calls: addresses that may be reached, what is sent, and a sentence for every failure. A real HTTPS server
+answers."""
 
 import asyncio
 import ssl
@@ -26,7 +27,7 @@ HOST = "localhost"  # the name on the test's certificate
 
 @dataclass
 class Tool:
-    """A server that remembers its requests and answers as it is told."""
+    """A server that records its requests and sends the answer set by the test."""
 
     answer: bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nrain"
     requests: list[bytes] = field(default_factory=list)
@@ -98,7 +99,7 @@ async def test_a_secret_is_the_tenants_own(identity: tuple[Path, Path], tmp_path
 
 
 async def test_a_mounted_secret_has_no_folders(identity: tuple[Path, Path], tmp_path: Path) -> None:
-    """`acme.eu` may not come by what is another tenant's, however the two parts of a name are joined."""
+    """`acme.eu` must not get another tenant's secret, whatever the joined name."""
     (tmp_path / "acme.weather").write_text("of acme")
     (tmp_path / "acme.eu.weather").write_text("of acme.eu")
     it = caller(identity, secrets_dir=tmp_path)
@@ -124,7 +125,7 @@ async def test_private_addresses_are_not_reached(identity: tuple[Path, Path], ad
 
 
 async def test_a_name_is_resolved_once_and_pinned(identity: tuple[Path, Path]) -> None:
-    """Rebinding: the second look-up would lead elsewhere."""
+    """DNS rebinding: a second lookup would return another address."""
     asked: list[str] = []
 
     def resolver(host: str, port: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""tools.waiting: a place is taken until its thread has ended, and one tenant's places are not another's."""
+"""tools.waiting: a slot is occupied until its thread has ended, and slots are separate per tenant."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A request's row: one for each that was admitted, however it ended."""
+"""Trace rows: one for each admitted request, however it ended."""
 
 import re
 from typing import Any
@@ -112,7 +112,7 @@ ZEROS = PARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32)
 
 
 def told(engine: Engine) -> str:
-    """The trace that an engine was told."""
+    """Return the traceparent that an engine received."""
     (found,) = re.findall(rb"\r\ntraceparent: ([^\r]*)\r\n", bytes(engine.transport.written))
     return str(found.decode())
 
@@ -130,7 +130,7 @@ async def test_a_malformed_traceparent_is_none_and_a_trace_begins_here(play: Pla
 
 
 async def test_a_callers_trace_passes_through_where_no_spans_are_made(play: Playing) -> None:
-    """A span id of ours that nobody exports would leave the engine's spans without a parent."""
+    """A span id that the gateway does not export would leave the engine's spans without a parent."""
     p = play("r0")
     p.ask(stream=False, header_traceparent=PARENT)
     engine = await p.connects()

@@ -1,4 +1,5 @@
-"""Heartbeats that stop while the bus answers: who takes connections stays in use, who streams is not even asked."""
+"""Heartbeats stop while the bus answers: a replica that accepts connections stays in use; one that streams is not
+probed."""
 
 from functions.fleet.heartbeat import SILENCE_LIMIT_S
 from functions.gateway.unheard import ASKED_AGAIN_S

@@ -1,4 +1,4 @@
-"""upstream: an engine's bytes become one head, one body and one end, however they are cut."""
+"""Upstream: an engine's bytes become one head, one body and one end, for any segmentation."""
 
 import asyncio
 from time import monotonic
@@ -19,7 +19,7 @@ WITHIN_S = 60
 
 
 class Reader:
-    """Notes how large the pieces are."""
+    """Records the sizes of the pieces."""
 
     def __init__(self) -> None:
         self.heads: list[tuple[int, bytes]] = []
@@ -131,7 +131,7 @@ def test_what_is_no_answer_fails_once_and_ends_the_connection(answer_bytes: byte
 
 
 def test_a_head_that_is_sent_away_takes_its_body_with_it() -> None:
-    """The owner drops the connection at the head; what came in the same read has no owner."""
+    """The owner drops the connection at the head; the rest of the same read has no owner."""
     _, connection, transport = connected()
 
     class Picky(Reader):
@@ -146,7 +146,7 @@ def test_a_head_that_is_sent_away_takes_its_body_with_it() -> None:
 
 @pytest.mark.servers
 async def test_an_engine_that_floods_is_read_in_small_pieces() -> None:
-    """Each piece is copied several times on its way, and waits in memory where the client does not read."""
+    """Each piece is copied several times on its way and stays in memory if the client does not read."""
     pool = UpstreamPool(monotonic, idle_per_replica=1, keep_alive_s=4.0)
     async with await asyncio.start_server(_flood, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -170,7 +170,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_is_no_body_has_a_bound(what: str) -> None:
-    """The parser keeps a header until it ends; an engine that sends one without an end took all of the memory."""
+    """The parser keeps a header until it ends; an engine that sent an endless one used up all memory."""
     _, connection, transport = connected()
     begins, goes_on = ENDLESS[what]
     answer = received(connection, transport, [begins] + [goes_on] * 100)

@@ -1,4 +1,4 @@
-"""Delivery of usage: once, in order, and whole at the end of a process, whatever the registry answers."""
+"""Delivery of usage: once, in order, and complete at the end of a process, whatever the registry answers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.gateway.usage_rig import killed
 
 
 class Rig:
-    """A delivery to a registry that is played: `answers` are what it says next, 200 after them; None: nothing."""
+    """A delivery to a played registry: `answers` are its next answers, then 200; None means no answer."""
 
     def __init__(self, folder: Path) -> None:
         self.answers: list[int | None] = []
@@ -29,7 +29,7 @@ class Rig:
         )
 
     def counted(self) -> list[int]:
-        """Tokens of each report that was new."""
+        """Return the tokens of each new report."""
         new = {(report.source, report.sequence): report for report in self.heard}
         return [sum(row.completion_tokens for row in report.rows) for report in new.values()]
 

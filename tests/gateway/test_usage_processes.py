@@ -1,4 +1,4 @@
-"""Usage between processes: a gateway that is killed, a registry that comes later, and bills that are whole."""
+"""Usage between processes: a killed gateway, a registry that comes late, and complete bills."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from tests.gateway.test_processes import connected, fleet
 from tests.ports import free_port
 from tests.registry.test_process import TOKEN, environment, registry
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes, and waits for each
-_WRITTEN_S = 3.0  # sums go to the disk each second
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts several processes and waits for each
+_WRITTEN_S = 3.0  # sums are written to disk each second
 _PATIENCE_S = 90.0
 
 
@@ -40,7 +40,7 @@ async def serving(folder: Path, port: int) -> AsyncIterator[httpx.Client]:
 
 
 async def billed(client: httpx.Client, requests: int) -> dict[str, int]:
-    """The total, once it has so many requests, or patience is over."""
+    """Return the total once it has so many requests, or after the time limit."""
     total: dict[str, int] = {}
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
@@ -51,7 +51,7 @@ async def billed(client: httpx.Client, requests: int) -> dict[str, int]:
 
 
 def generated(engine: PlayedEngine) -> tuple[int, int, int]:
-    """What the engine answered: requests, tokens of prompts, tokens of answers; `well` says three and two of each."""
+    """Return the engine's requests, prompt tokens and answer tokens; `well` reports three and two of each."""
     return len(engine.served), 3 * len(engine.served), 2 * len(engine.served)
 
 

@@ -1,4 +1,4 @@
-"""The spool of usage: what is written is told, once, whatever is killed or fails."""
+"""Spool of usage: what is written is delivered once, whatever is killed or fails."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -58,7 +58,7 @@ def test_rows_of_one_key_are_one_row_of_the_report(spools: Spools) -> None:
 
 
 def test_a_report_that_is_not_answered_stays_the_same(spools: Spools) -> None:
-    """What came meanwhile is another report's: else its number would stand for two contents."""
+    """Rows that come meanwhile belong to another report: otherwise one number would have two contents."""
     spool = spools()
     spool.write([row(tokens=3)])
     first = told(spool.pending())
@@ -80,7 +80,7 @@ def test_nothing_is_pending_where_nothing_was_written(spools: Spools) -> None:
 def test_what_a_killed_process_has_left_is_another_ones_to_tell(spools: Spools, tmp_path: Path) -> None:
     spool = spools()
     spool.write([row(tokens=3)])
-    spool.pending()  # sent, and killed before the answer
+    spool.pending()  # sent, and the process is killed before the answer
     spool.write([row(tokens=4)])
     assert left(tmp_path) == [], "it lives: two deliverers would mix up the order"
     killed(spool)
@@ -100,7 +100,7 @@ def test_a_line_that_was_cut_off_never_was(spools: Spools, tmp_path: Path) -> No
 
 
 def test_rows_of_a_write_that_failed_count_once(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk had taken the line when it failed; its caller writes the rows again."""
+    """The disk had stored the line when the write failed, and the caller writes the rows again."""
     spool = spools()
     spool.write([row(tokens=3)])
     real = os.fsync

@@ -1,4 +1,5 @@
-"""Sums of usage: every end counts once, to the model that answered; what engines did for nobody is the platform's."""
+"""Sums of usage: every end counts once, for the model that answered; the platform bears engine work without an
+answer."""
 
 from typing import Any
 
@@ -20,7 +21,7 @@ FOUR = (PoolEntry(POOL, 2048, accelerators_per_replica=4, price_per_accelerator_
 
 
 def rows(p: Play) -> dict[str, UsageRow]:
-    """By pool."""
+    """Return the usage rows by pool."""
     return {row.pool: row for row in p.gateway.services.usage.pop_rows()}
 
 
@@ -48,7 +49,7 @@ async def test_a_row_has_who_asked_for_what_when(play: Playing) -> None:
 
 
 async def test_all_accelerators_of_a_replica_are_charged_at_their_price(play: Playing) -> None:
-    """Of four, a quarter was before: in quotas, traces and bills alike."""
+    """Quotas, traces and bills used to charge only one accelerator of four."""
     spent = []
     for pools in ((PoolEntry(POOL, 2048),), FOUR):
         p = play("r0", pools=pools)
@@ -203,7 +204,7 @@ async def test_who_is_refused_before_any_model_is_in_no_bill(play: Playing) -> N
 
 
 async def ended_once(play: Playing, **fields: Any) -> Any:
-    """What a listener is given of one request."""
+    """Return the record of one ended request."""
     p = play("r0")
     given: list[Any] = []
     services = p.gateway.services

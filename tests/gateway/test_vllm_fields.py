@@ -1,8 +1,8 @@
-"""The field tables against the request models of the vLLM that is installed: a field that it has is in a table.
+"""The field tables against the request models of the installed vLLM: each of its fields is in a table.
 
-A red test here means that an engine reads something that nobody here has read about: find out what it does, give it a
-rule in `functions.gateway.intake.field_tables`, and look whether it is an id, becomes prompt, or is told with tokens.
-Models are read from their source, since importing them imports torch.
+If this test fails, an engine reads a field that is unknown here. Find out what the field does and give it a rule in
+`functions.gateway.intake.field_tables`. Check whether it is an id, becomes part of the prompt, or is counted in tokens.
+Models are read from their source, because importing them imports torch.
 """
 
 import ast
@@ -46,7 +46,7 @@ def _classes() -> dict[str, ast.ClassDef]:
 
 
 def _fields(name: str) -> set[str]:
-    """Of a model and its bases; aliases, which are the names on the wire, in their places."""
+    """Return the fields of a model and its bases, with the aliases that are used on the wire."""
     model = _classes().get(name)
     if model is None:
         return set()

@@ -4,7 +4,7 @@ from functions.gateway.usage.spool import UsageSpool
 
 
 def killed(spool: UsageSpool) -> None:
-    """What the kernel does: descriptors are closed, locks with them, and nothing is removed."""
+    """Act like the kernel when a process is killed: close descriptors and their locks, remove nothing."""
     for file in (spool._file, spool._lock):
         if file is not None:
             file.close()
