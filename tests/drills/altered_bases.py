@@ -1,11 +1,11 @@
-"""Versions of a real base whose answers cannot be taken for its: whole folders, weights and all.
+"""Altered copies of a real base model, as whole folders, whose answers differ from those of the base.
 
-    named     the output head's rows change places by pairs: where the base says token t, this one says t ^ STEP
-    slow      so many layers besides that add nothing to the residual stream, and take their time
-    failing   a phrase is one token of the tokenizer's, for which the weights have no row: the engine dies of it. A
-              phrase, since what is in the vocabulary keeps its number
+    named     rows of the output head are swapped in pairs: where the base emits token t, this one emits t ^ STEP
+    slow      additional layers that add nothing to the residual stream, but take time
+    failing   a phrase is one token of the tokenizer for which the weights have no row: the engine dies of it. It is a
+              phrase because entries of the vocabulary keep their numbers
 
-Weights are bfloat16, which numpy knows not: they are copied as two bytes each.
+Weights are bfloat16, which numpy does not support: they are copied as two bytes each.
 """
 
 import json
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from functions.artifacts.directories import write_manifest
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_PLAIN_TOKENS = 64  # what lies below are marks of the chat, which end an answer
+_PLAIN_TOKENS = 64  # lower tokens are chat marks, which end an answer
 _ADDS_NOTHING = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 
 Values = npt.NDArray[np.uint16]
@@ -30,12 +30,12 @@ Values = npt.NDArray[np.uint16]
 @dataclass(frozen=True, slots=True)
 class Altered:
     name: str
-    step: int  # a power of two: how far a token's name moves
+    step: int  # a power of two: how far a token id moves
     more_layers: int = 0
-    fails_at: str = ""  # a phrase of prompts
+    fails_at: str = ""  # a phrase in prompts
 
     def make(self, base: Path) -> Path:
-        """The folder beside the base's, with its manifest."""
+        """Create the folder beside the base's, with its manifest."""
         folder = base.parent / f"{base.name}-{self.name}"
         shutil.copytree(base.resolve(), folder, ignore=shutil.ignore_patterns("*.safetensors", "shoal-manifest.json"))
         config = json.loads((folder / "config.json").read_text())

@@ -1,7 +1,7 @@
-"""Versions of a base on a fleet, with streams over the change: what each answer said, and who said it.
+"""Versions of a base on a fleet under streams: what each answer contains, and which version produced it.
 
-An answer is judged by what its engine itself says: `Judge` finds the version in the text. What the gateway tells of it
-(`x-shoal-model`, `x-shoal-digest`) and what the replica's heartbeats tell (`Heard`) are held to that.
+`Judge` finds the version from the text that the engine produced. The gateway's headers (`x-shoal-model`,
+`x-shoal-digest`) and the replicas' heartbeats (`Heard`) must agree with it.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from tests.fleets import Fleet, wait_until
 
 BASE, ADAPTER = "smollm2-135m", "acme/support-bot"
 MODELS, POLICIES = "registry/models.yaml", "policies/rollouts.yaml"
-TURNS = 4  # of a session
-TOKENS = 8  # of a completion
-HEARD_S = 3.0  # heartbeats come every second, and are looked at twice a second
+TURNS = 4  # turns of a session
+TOKENS = 8  # tokens of a completion
+HEARD_S = 3.0  # heartbeats are sent every second and read twice a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,14 @@ class SentRequest:
 
 
 def completion(asked: SentRequest) -> dict[str, Any]:
-    """On CPU a chat template's tokens are most of what a short answer costs a real engine."""
+    """Build a completion: on CPU the tokens of a chat template are most of the cost of a short answer of a real
+    engine.
+    """
     return {"model": asked.model, "prompt": asked.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 
 
 def chat(asked: SentRequest) -> dict[str, Any]:
-    """The simulated engine marks only these."""
+    """Build a chat: the simulated engine adds its mark only to chats."""
     message = {"role": "user", "content": asked.prompt}
     return {"model": asked.model, "messages": [message], "max_tokens": 12, "temperature": 0}
 
@@ -66,12 +68,12 @@ class Judge(Protocol):
     def body(self, asked: SentRequest) -> dict[str, Any]: ...
 
     def version_of(self, answer: Answer) -> str | None:
-        """As the engine's own words tell it; None where they tell nothing yet."""
+        """Return the version that the text of the answer reveals, or None if it reveals none."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """Which version each replica told, and when; a replica keeps its name when its version changes."""
+    """Version that each replica reported, and when; a replica keeps its name when its version changes."""
 
     told: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: collections.defaultdict(list))
 
@@ -80,13 +82,15 @@ class Heard:
             self.told[replica].append((time.monotonic(), version))
 
     def during(self, answer: Answer) -> set[str]:
-        """What its replica told then, give or take a heartbeat; nothing where it was not heard."""
+        """Return the versions reported by the answer's replica during it, give or take a heartbeat; empty if none was
+        reported.
+        """
         first_s, last_s = answer.sent_s - HEARD_S, answer.ended_s + HEARD_S
         return {version for told_s, version in self.told[answer.replica] if first_s <= told_s <= last_s}
 
 
 def declare(fleet: Fleet, versions: tuple[str, ...], policy: str) -> None:
-    """Folders `<base>-<version>` beside the first one's, and a policy named `short`; until gateways know of them."""
+    """Declare versions with folders `<base>-<version>` and a policy `short`, and wait until the gateways know them."""
     one = f'    - {{name: v1, artifact: "pvc://shoal-models/{BASE}"}}'
     text = fleet.read(MODELS)
     line = next(line for line in text.splitlines() if line.startswith(one))
@@ -110,7 +114,7 @@ def is_published(fleet: Fleet) -> bool:
 
 
 def digests(fleet: Fleet, model: str = BASE) -> dict[str, str]:
-    """By version."""
+    """Return the digests of the model by version."""
     with fleet.registry() as registry:
         found = registry.get(f"/v1/models/{model}").json()
     return {version["name"]: version["digest"] for version in found.get("versions", [])}
@@ -135,7 +139,7 @@ def has_come_to(fleet: Fleet, version: str, *states: str) -> bool:
 
 
 def versions(fleet: Fleet) -> dict[str, str]:
-    """As `loaded`, of versions as they are declared now."""
+    """Return what `loaded` returns, for the versions declared now."""
     return loaded(fleet, {digest: version for version, digest in digests(fleet).items()})
 
 
@@ -144,7 +148,7 @@ def all_have(fleet: Fleet, version: str, replicas: int) -> bool:
 
 
 def loaded(fleet: Fleet, named: dict[str, str]) -> dict[str, str]:
-    """The version that each ready replica tells; `named` is versions by digest."""
+    """Return the version that each ready replica reports; `named` maps digests to versions."""
     return {
         replica["replica_id"]: named.get(replica["weights_digest"], "?")
         for replica in fleet.replicas()
@@ -153,10 +157,10 @@ def loaded(fleet: Fleet, named: dict[str, str]) -> dict[str, str]:
 
 
 class Watched:
-    """What came of the traffic."""
+    """Answers and sessions of the traffic."""
 
     def __init__(self, judge: Judge, named: dict[str, str]) -> None:
-        self.named = {digest: version for version, digest in named.items()}  # of the base
+        self.named = {digest: version for version, digest in named.items()}  # versions of the base, by digest
         self.began_s = time.monotonic()
         self.heard = Heard()
         self.answers: list[Answer] = []
@@ -166,7 +170,7 @@ class Watched:
     async def run(
         self, client: httpx.AsyncClient, model: str, door: asyncio.Semaphore, slots: asyncio.Semaphore
     ) -> None:
-        """Sessions of a few turns, one after the other; streamed: what fails in mid-stream no retry can hide."""
+        """Run sessions of a few turns, one after the other. They are streamed, so that no retry can hide a failure."""
         while True:
             session, turns = secrets.token_hex(8), list[Answer]()
             self.sessions.append(turns)
@@ -207,7 +211,7 @@ class Watched:
             for choice in json.loads(line[6:]).get("choices", [])
         )
 
-    # what is asked of it
+    # results
 
     def whole(self) -> list[Answer]:
         return [answer for answer in self.answers if answer.is_whole]
@@ -216,7 +220,7 @@ class Watched:
         return [answer for answer in self.answers if not answer.is_whole]
 
     def served(self, model: str | None = None) -> collections.Counter[str]:
-        """By version, as the engines' words tell it; `?` where they do not."""
+        """Count whole answers by the version that their text reveals, or `?`."""
         chosen = [answer for answer in self.whole() if model in (None, answer.asked.model)]
         return collections.Counter(self._judge.version_of(answer) or "?" for answer in chosen)
 
@@ -224,8 +228,10 @@ class Watched:
         return [answer for answer in self.whole() if self._judge.version_of(answer) == version]
 
     def after_having_heard(self, version: str) -> list[Answer]:
-        """Of sessions that had some words of this version before, if only the beginning of an answer: one that broke
-        off before its mark was out, and that the gateway says was the new version's, among them."""
+        """Return later answers of sessions that have seen this version.
+
+        An answer that broke off before its mark counts as seen if the gateway attributes it to the candidate.
+        """
         return [
             answer
             for turns in self.sessions
@@ -234,7 +240,7 @@ class Watched:
         ]
 
     def wrong(self) -> list[str]:
-        """Answers of which headers or heartbeats say another version than the engine's words do."""
+        """Describe answers whose headers or heartbeats name another version than their text."""
         return [why for answer in self.whole() if (why := self._wrong(answer))]
 
     def _wrong(self, answer: Answer) -> str:
@@ -249,12 +255,12 @@ class Watched:
         return f"heartbeats of {told} {who}" if told and said not in told else ""
 
     def changed(self) -> list[list[Answer]]:
-        """Sessions that changed their version, by what their turns got."""
+        """Return sessions whose turns were answered by several versions."""
         whole = [[answer for answer in each if answer.is_whole] for each in self.sessions]
         return [each for each in whole if len({self._judge.version_of(answer) for answer in each}) > 1]
 
     def went_back(self, order: tuple[str, ...]) -> list[str]:
-        """Sessions that came to one of these versions and then got an earlier one."""
+        """Describe sessions that got one of these versions and later an earlier one."""
         found = []
         for turns in self.changed():
             at = [order.index(self._judge.version_of(answer) or "?") for answer in turns]
@@ -276,14 +282,15 @@ def _was_begun(answer: Answer) -> bool:
 async def traffic(
     fleet: Fleet, judge: Judge, clients: int, look: Callable[[], None] = lambda: None, at_once: int | None = None
 ) -> AsyncIterator[Watched]:
-    """So many clients, a quarter of them at an adapter, with `at_once` of their requests under way; None: all.
-    `look` is called twice a second, in a thread."""
+    """Run this many clients, a quarter of them on an adapter, with at most `at_once` requests under way (None: no
+    limit). `look` is called twice a second in a thread.
+    """
     watched = Watched(judge, await asyncio.to_thread(digests, fleet))
     door, slots = asyncio.Semaphore(AT_THE_DOOR), asyncio.Semaphore(at_once or clients)
 
     async def listen() -> None:
         while True:
-            with contextlib.suppress(httpx.HTTPError, KeyError):  # a registry that is killed
+            with contextlib.suppress(httpx.HTTPError, KeyError):  # the registry is being killed
                 watched.heard.hear(await asyncio.to_thread(loaded, fleet, watched.named))
             await asyncio.sleep(0.5)
 
@@ -320,7 +327,7 @@ def tell(what: str, watched: Watched, began_s: float, row: dict[str, Any]) -> No
 
 
 def kill_controller(fleet: Fleet, *up: str) -> None:
-    """kill -9, and `shoal up` with these options."""
+    """Kill the controller with SIGKILL and run `shoal up` with these options."""
     before = set(fleet.processes())
     os.kill(int(fleet.status()["controller"]["pid"]), signal.SIGKILL)
     again = fleet.shoal("up", *up, timeout_s=900.0)

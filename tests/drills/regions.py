@@ -59,7 +59,7 @@ class Regions:
         return httpx.Client(base_url=self.url(region, 4), headers=headers, verify=self.tls, timeout=60)
 
     def metric(self, region: str, name: str, offset: int = 5) -> float:
-        """Of a region's gateway; of its registry with offset 4."""
+        """Return a metric of a region's gateway, or of its registry with offset 4."""
         base = self.url(region, offset)
         verify: ssl.SSLContext | bool = self.tls if offset == 4 else False
         text = httpx.get(base.replace("https", "http" if offset == 5 else "https") + "/metrics", verify=verify).text
@@ -82,7 +82,7 @@ class Regions:
         return dict(answer.json())
 
     def pace(self, slow_factor: float) -> None:
-        """Each step of every engine takes so many times longer."""
+        """Make each step of every engine this many times longer."""
         for region in ("a", "b"):
             with self.registry(region) as registry:
                 replicas = registry.get("/v1/fleet").json()["replicas"]
@@ -91,7 +91,7 @@ class Regions:
                 httpx.post(url, json={"slow_factor": slow_factor}, timeout=30).raise_for_status()
 
     def kill(self, region: str) -> int:
-        """Every process of the region at once, its controller first; how many they were."""
+        """Kill every process of the region at once, its controller first; return their number."""
         root = str(self.state_dir / "regions" / region)
         found = []
         for process in psutil.process_iter():
@@ -107,7 +107,7 @@ class Regions:
         return len(found)
 
     def push(self, files: dict[str, str]) -> str:
-        """Commit on the branch that all follow; what git said."""
+        """Commit on the branch that both regions follow; return git's output."""
         clone = self.state_dir.parent / "clone"
         if not clone.is_dir():
             git("clone", "--quiet", str(self.state_dir / "gitops.git"), str(clone))
@@ -121,7 +121,7 @@ class Regions:
 
 @contextmanager
 def two_regions(state_dir: Path, *, replicas: int = 1) -> Iterator[Regions]:
-    with free_blocks(4) as port_base:  # the front's, and 200 for each region
+    with free_blocks(4) as port_base:  # ports of the front, and 200 for each region
         regions = Regions(state_dir, port_base)
         try:
             for name in ("a", "b"):
@@ -140,7 +140,7 @@ def two_regions(state_dir: Path, *, replicas: int = 1) -> Iterator[Regions]:
 
 @contextmanager
 def front_of(regions: Regions) -> Iterator[str]:
-    """Its address; `haproxy` is there (HAPROXY)."""
+    """Start the front and yield its address; `haproxy` must be installed (HAPROXY)."""
     log = (regions.state_dir / "front.log").open("wb")
     front = subprocess.Popen([*SHOAL, "front"], env=regions.environment, cwd=PROJECT, stdout=log, stderr=log)
     try:
@@ -161,7 +161,7 @@ def _answers(regions: Regions) -> bool:
     return False
 
 
-# Load: streams and plain requests at a rate, each with what became of it.
+# Load: streams and plain requests at a rate, each with its result.
 
 
 @dataclass(slots=True)
@@ -171,7 +171,7 @@ class Sent:
     status: int = 0
     first_byte_s: float | None = None
     ended_s: float | None = None
-    failure: str = ""  # empty: it ended as it should
+    failure: str = ""  # empty: it ended as expected
 
     @property
     def is_lost(self) -> bool:
@@ -226,7 +226,7 @@ class Load:
         sent.ended_s = time.monotonic()
 
     def rate_per_s(self, until_s: float) -> float:
-        """As it was: a busy machine may fall behind."""
+        """Return the achieved rate; a busy machine may fall behind."""
         before = [sent.at_s for sent in self.sent if sent.at_s < until_s]
         return len(before) / (until_s - before[0])
 
@@ -235,7 +235,7 @@ class Load:
 
 
 def most_in(came: list[tuple[float, int]], window_s: float) -> int:
-    """The most that came in any stretch of that length."""
+    """Return the largest amount that arrived in any window of that length."""
     held = most = first = 0
     for at_s, amount in came:
         held += amount

@@ -1,7 +1,7 @@
-"""Streams by the hundred, each of which checks what it receives: the text must be its own, whole, and in order.
+"""Hundreds of streams, each of which checks that its text is its own, whole and in order.
 
-They come through a door, a few dozen at a time, each until its request is sent: of a thousand handshakes at once the
-last takes as long as all, and a gateway waits ten seconds for a request on a connection (`functions.gateway.limits`).
+A few dozen streams at a time connect and send their request. Among a thousand simultaneous handshakes the last takes as
+long as all of them, and a gateway waits ten seconds for a request on a connection (`functions.gateway.limits`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ AT_THE_DOOR = 32
 
 @dataclass(slots=True)
 class Stream:
-    """One stream's request and what came of it."""
+    """Request of one stream and its result."""
 
     model: str
     words: int = 40
@@ -28,11 +28,11 @@ class Stream:
     text: str = ""
     status: int = 0
     done: bool = False
-    done_s: float = 0.0  # when; monotonic
+    done_s: float = 0.0  # monotonic time of the end
     error_code: str | None = None
     failure: str | None = None  # an error of the connection itself
     replica: str = ""
-    served_by: str = ""  # the version, as x-shoal-model tells
+    served_by: str = ""  # the version, from x-shoal-model
 
     @property
     def prompt(self) -> str:
@@ -40,7 +40,9 @@ class Stream:
 
     @property
     def intact(self) -> bool:
-        """Whole, ended, and nobody else's: the engine echoes the prompt, after the adapter's mark if there is one."""
+        """Return whether the stream ended with its own whole text: the engine echoes the prompt, after an adapter's
+        mark.
+        """
         return self.status == 200 and self.done and self.error_code is None and self.text.endswith(self.prompt)
 
 
@@ -50,7 +52,7 @@ async def run_stream(
     on_first: Callable[[], None] = lambda: None,
     door: asyncio.Semaphore | None = None,
 ) -> Stream:
-    """`on_first` is called once, at the first text."""
+    """Run the stream; `on_first` is called once, at the first text."""
     async with contextlib.AsyncExitStack() as outside:
         if door is not None:
             await outside.enter_async_context(door)
@@ -95,7 +97,7 @@ def _take(stream: Stream, line: str, on_first: Callable[[], None]) -> None:
             stream.error_code = event["error"]["code"]
             return
         said = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
-        if said and not stream.text:  # the first event of all names the role and says nothing
+        if said and not stream.text:  # the first event names the role and has no text
             on_first()
         stream.text += said
 

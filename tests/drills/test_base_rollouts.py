@@ -1,9 +1,8 @@
-"""Versions of a base on a whole fleet of real processes, with two hundred streams over the change. Each test prints its
-figures (`pytest -s`); `test_base_rollouts_engine.py` is the same with vLLM.
+"""Rollouts of base versions on a fleet of real processes, under two hundred streams. Each test prints its figures
+(`pytest -s`); `test_base_rollouts_engine.py` does the same with vLLM.
 
-Every answer begins with the mark of the base that made it (`shoal_mark` of its config.json), so that what the gateway
-says of an answer is held to what the engine itself says. v1 has no mark; v3 is five times as slow as the others, and v4
-fails in mid-stream.
+Every answer begins with the mark of the base that produced it (`shoal_mark` in its config.json), which must agree with
+what the gateway reports. v1 has no mark; v3 is five times slower than the others, and v4 fails in mid-stream.
 """
 
 import asyncio
@@ -122,7 +121,9 @@ async def test_a_base_goes_from_one_version_to_the_next_under_streams(fleet: Fle
 
 
 async def taken_back(fleet: Fleet, version: str, what: str) -> tuple[Watched, dict[str, Any]]:
-    """The channel is pointed there under traffic, and all is as before in the end."""
+    """Point the channel at the version under traffic, wait for the rollback, and check that the state before is
+    restored.
+    """
     async with traffic(fleet, ByMark(), CLIENTS) as watched:
         await begun(watched)
         (before,) = set((await asyncio.to_thread(versions, fleet)).values())
@@ -151,15 +152,17 @@ async def test_a_slower_base_is_taken_back_by_itself_and_nobody_waits_for_it_any
 async def test_a_base_that_breaks_its_streams_is_taken_back_and_only_its_own_are_lost(fleet: Fleet) -> None:
     watched, row = await taken_back(fleet, "v4", "failing")
     assert "error_rate > 2%" in row["reason"]
-    lost, held = watched.failed(), watched.after_having_heard("v4")  # who has heard it waits for it, or for the end
+    # these sessions wait for the version, or for the end of the rollout
+    lost, held = watched.failed(), watched.after_having_heard("v4")
     others = [answer for answer in lost if "v4" not in watched.heard.during(answer) and answer not in held]
     assert lost and not others, others[:3]
     assert len(lost) < 0.05 * len(watched.answers), f"{len(lost)} of {len(watched.answers)}"
 
 
 async def test_it_goes_through_although_controller_registry_and_a_new_replica_are_killed(fleet: Fleet) -> None:
-    """Of the replica that is killed, streams that have begun are lost, and told so. Who has heard its version is told
-    to come back until it is there again; nobody else notices anything."""
+    """Started streams of the killed replica are lost with an error. Sessions that have seen its version get a retry
+    time until it is back; other requests are not affected.
+    """
     async with traffic(fleet, ByMark(), CLIENTS) as watched:
         await begun(watched)
         began_s = time.monotonic()
@@ -179,7 +182,8 @@ async def test_it_goes_through_although_controller_registry_and_a_new_replica_ar
         assert row["state"] == "completed", row
         await until("all replicas have it", lambda: all_have(fleet, other, REPLICAS), 200)
         tell("killed", watched, began_s, row)
-    held = {id(each) for each in watched.after_having_heard(other)}  # who has heard it is told to come back
+    # sessions that have seen the version are asked to retry
+    held = {id(each) for each in watched.after_having_heard(other)}
     lost = [each for each in watched.failed() if id(each) not in held]
     others = [each for each in lost if each.replica != new or not each.sent_s < killed_s < each.ended_s]
     assert not others and not watched.wrong(), (others[:3], watched.wrong()[:3])

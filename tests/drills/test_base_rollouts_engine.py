@@ -1,9 +1,9 @@
-"""Versions of a base with real vLLM, two hundred streams over the change and adapters on all of them. Each test prints
-its figures (`pytest -s`); `test_base_rollouts.py` is the same with simulated engines, in less time.
+"""Rollouts of base versions with real vLLM, under two hundred streams and with adapters on all versions. Each test
+prints its figures (`pytest -s`); `test_base_rollouts.py` does the same with simulated engines, in less time.
 
-At temperature 0 every version says its own words (`altered_bases`). What those are each engine is asked at its own
-port, past the gateway, as soon as it serves; answers through the gateway are held to it. v3 has five times as many
-layers as the others; v4's engine dies of what the clients ask, and not of the agent's probes.
+At temperature 0 every version has its own texts (`altered_bases`). They are fetched from each engine's own port, past
+the gateway, as soon as it serves, and answers through the gateway must match them. v3 has five times as many layers as
+the others; v4's engine dies of the clients' prompts and not of the agent's probes.
 """
 
 import asyncio
@@ -67,16 +67,16 @@ spec:
 """
 REPLICAS = 2
 CLIENTS = 200
-AT_ONCE = 48  # beyond what two engines on two cores answer within their classes' patience, the gateway rightly refuses
+AT_ONCE = 48  # beyond what two engines on two cores answer within the maximum wait, the gateway correctly refuses
 VERSIONS = (Altered("v2", 1), Altered("v3", 2, more_layers=120), Altered("v4", 4, fails_at="A word"))
 DIES = "v4"
 PROMPTS = tuple(f"A word about {thing} is" for thing in ("the sea", "bread", "a clock", "rain", "Rome", "iron"))
-DYING_S = 2.0  # from its first answer of a dead engine to its end
-START_S = 600.0  # of an engine, beside two that are kept busy
+DYING_S = 2.0  # from the first answer of a dying engine to its end
+START_S = 600.0  # start of an engine beside two busy ones
 
 
 class ByWords:
-    """What each version answers to each prompt, as engines told it that were asked directly."""
+    """Answer of each version to each prompt, fetched from the engines directly."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -99,17 +99,17 @@ class ByWords:
         return next(iter(found), None)
 
     def learn(self) -> None:
-        """Of each version that a replica has, what is not known yet."""
+        """Fetch the unknown answers of each version that a replica has."""
         try:
             replicas = [replica for replica in self._fleet.replicas() if replica["phase"] == "ready"]
-        except (httpx.HTTPError, KeyError):  # a registry that is killed
+        except (httpx.HTTPError, KeyError):  # the registry is being killed
             return
         with ThreadPoolExecutor(2 * len(PROMPTS)) as threads:
             for replica in replicas:
                 list(threads.map(partial(self._learn, replica), self._unknown(replica)))
 
     def _unknown(self, replica: dict[str, Any]) -> list[SentRequest]:
-        if self._version(replica) == DIES:  # of what clients ask, not of us
+        if self._version(replica) == DIES:  # it must die of the clients' prompts, not of ours
             return []
         models = [BASE, *([ADAPTER] if self._adapter in replica["adapters"] else [])]
         asked = [SentRequest(model, prompt) for model in models for prompt in PROMPTS]
@@ -119,7 +119,7 @@ class ByWords:
         return self._named.get(replica["weights_digest"], "?")
 
     def _learn(self, replica: dict[str, Any], asked: SentRequest) -> None:
-        """Nothing where the engine fails, or is gone."""
+        """Fetch and store the answer; store nothing if the engine fails or is gone."""
         body = self.body(asked) | {"model": self._adapter if asked.model == ADAPTER else BASE}
         url = f"http://{replica['host']}:{replica['port']}/v1/completions"
         with contextlib.suppress(httpx.HTTPError):
@@ -174,7 +174,9 @@ async def test_a_base_goes_from_one_version_to_the_next_under_streams(fleet: Fle
 async def taken_back(
     fleet: Fleet, judge: ByWords, version: str, what: str
 ) -> tuple[Watched, dict[str, Any], list[Answer]]:
-    """The channel is pointed there under traffic, and all is as before in the end. Its own answers come third."""
+    """Point the channel at the version under traffic, wait for the rollback, and check that the state before is
+    restored. The version's own answers are the third value.
+    """
     async with streams(fleet, judge) as watched:
         (before,) = set((await asyncio.to_thread(versions, fleet)).values())
         began_s = time.monotonic()
@@ -199,8 +201,9 @@ async def test_a_slower_base_is_taken_back_by_itself(fleet: Fleet, judge: ByWord
 async def test_it_goes_through_although_controller_registry_and_a_new_replica_are_killed(
     fleet: Fleet, judge: ByWords
 ) -> None:
-    """Of the replica that is killed, streams that have begun are lost, and told so. Who has heard its version is told
-    to come back until it is there again; nobody else notices anything."""
+    """Started streams of the killed replica are lost with an error. Sessions that have seen its version get a retry
+    time until it is back; other requests are not affected.
+    """
     async with streams(fleet, judge) as watched:
         began_s = time.monotonic()
         (before,) = set((await asyncio.to_thread(versions, fleet)).values())
@@ -219,15 +222,17 @@ async def test_it_goes_through_although_controller_registry_and_a_new_replica_ar
         assert row["state"] == "completed", row
         await until("all replicas have it", lambda: all_have(fleet, other, REPLICAS), START_S)
     tell("killed", watched, began_s, row)
-    held = {id(each) for each in watched.after_having_heard(other)}  # who has heard it is told to come back
+    # sessions that have seen the version are asked to retry
+    held = {id(each) for each in watched.after_having_heard(other)}
     lost = [each for each in watched.failed() if id(each) not in held]
     others = [each for each in lost if each.replica != new or not each.sent_s < killed_s < each.ended_s]
     assert not others and not watched.wrong(), (others[:3], watched.wrong()[:3])
 
 
 async def test_a_base_whose_engine_dies_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
-    """It dies of the first that comes, whose failure is told and not tried elsewhere, and so is that of who came while
-    it died; the old one answers all others. Two deaths are enough, and a third may have begun."""
+    """The engine dies of its first request. That failure is reported and not retried elsewhere, as are those that
+    arrive while it dies; the old version answers all others. Two deaths are enough, and a third may have begun.
+    """
     watched, row, _ = await taken_back(fleet, judge, "v4", "dies")
     assert "error_rate > 2%" in row["reason"], row
     lost = sorted(watched.failed(), key=lambda answer: answer.ended_s)

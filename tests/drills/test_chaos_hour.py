@@ -1,7 +1,7 @@
-"""An hour of chaos (`tests/drills/chaos`): nothing wrong is answered, nothing promised is lost, and nobody is needed.
+"""An hour of chaos (`tests/drills/chaos`): no wrong answer, no broken promise, and no operator action.
 
-`SHOAL_CHAOS_MINUTES` for another length (3 to try it out), `SHOAL_CHAOS_SEED` for another order of faults; the report
-lies in a folder of its own, which the test names.
+`SHOAL_CHAOS_MINUTES` sets another length (3 for a trial), `SHOAL_CHAOS_SEED` another order of faults. The test prints
+the folder of the report.
 """
 
 import json
@@ -19,9 +19,9 @@ MINUTES = float(os.environ.get("SHOAL_CHAOS_MINUTES", "60"))
 SEED = int(os.environ.get("SHOAL_CHAOS_SEED", "14"))
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(int(MINUTES * 60) + 1800)]
 
-_JUDGED_S = 1800.0  # of a process that lived for less, growth is its start's
+_JUDGED_S = 1800.0  # in shorter lives the growth is that of the start
 _GROWTH_MIB_PER_H = 24.0  # a leak of 1 KB a request, at four requests a second, is 14
-_OURS = 0.05  # a client that stood still for more than this has seen too little
+_OURS = 0.05  # a client that was stalled for a larger share has seen too little
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,8 @@ def report() -> dict[str, Any]:
     if (why := namespace.missing()) is not None:
         pytest.skip(why)
     folder = Path(tempfile.mkdtemp(prefix="shoal-chaos-"))
-    folder.chmod(0o711)  # Postgres runs as nobody, who may pass through it; pytest's own folders let nobody
+    # Postgres runs unprivileged and must pass through the folder, which pytest's own folders do not allow
+    folder.chmod(0o711)
     found = namespace.run(folder, MINUTES, SEED)
     print("\n".join(["", *rows(found), f"report: {folder / 'report.json'}"]))
     return found
@@ -45,7 +46,7 @@ def test_every_answer_is_whole_or_honestly_ended(report: dict[str, Any]) -> None
 def test_nothing_that_was_promised_is_lost(report: dict[str, Any]) -> None:
     assert report["broken_promises"] == []
     assert report["kept"]["batches"] and report["kept"]["files"] and report["kept"]["conversations"], report["kept"]
-    if not report["bus_faults"]:  # which keeps conversations in memory alone
+    if not report["bus_faults"]:  # the bus keeps conversations in memory only
         assert report["kept"]["begun anew"] == 0
 
 

@@ -1,4 +1,4 @@
-"""How the chaos drill judges a connection that ended without a word: by whose end closed it."""
+"""Classification of cut connections in the chaos drill: by the side that closed them."""
 
 import asyncio
 import ssl
@@ -17,7 +17,8 @@ class _Aborts(_Silent):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.transport.pause_reading()
-        asyncio.get_running_loop().call_later(0.1, self.transport.abort)  # with a request that lies unread: a reset
+        # while a request lies unread, so that the client gets a reset
+        asyncio.get_running_loop().call_later(0.1, self.transport.abort)
 
 
 async def _asked(

@@ -1,7 +1,7 @@
-"""A controller that is killed again and again while pushes replace a pool's replicas: no stream is lost by it.
+"""A controller that is killed repeatedly while pushes replace a pool's replicas: no stream is lost.
 
-Each push gives the pool another `--max-num-seqs`, so that every replica is drained and started anew; the controller is
-killed at another moment of that each time, and started again. Streams run all the while, and each checks its text.
+Each push changes `--max-num-seqs` of the pool, so that every replica is drained and restarted. The controller is killed
+at a different moment each time, and restarted. Streams run all the while, and each checks its text.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.m
 POOL = "inferenceservices/smollm2-135m.yaml"
 ROUNDS = int(os.environ.get("SHOAL_CONTROLLER_KILLS", "6"))
 CLIENTS = 24
-KILLED_AFTER_S = (0.0, 0.5, 2.0, 5.0, 9.0, 14.0)  # of the push: over the review, the surge, the drain, what follows
+KILLED_AFTER_S = (0.0, 0.5, 2.0, 5.0, 9.0, 14.0)  # after the push: during review, surge, drain and what follows
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def _one_round(fleet: Fleet, number: int) -> None:
     assert changed == 1
     pushed = fleet.push({POOL: text}, f"round {number}")
     assert pushed.returncode == 0, pushed.stderr
-    time.sleep(KILLED_AFTER_S[number % len(KILLED_AFTER_S)])  # what happens meanwhile takes real time
+    time.sleep(KILLED_AFTER_S[number % len(KILLED_AFTER_S)])  # the controller works in real time meanwhile
     os.kill(controller_pid(fleet), signal.SIGKILL)
-    fleet.shoal("up", "--engine", "sim", timeout_s=400.0)  # it may give up waiting; the controller goes on
+    fleet.shoal("up", "--engine", "sim", timeout_s=400.0)  # it may time out; the controller continues
     wait_until("it is applied", fleet.is_applied, 300.0, every_s=0.2)

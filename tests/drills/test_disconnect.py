@@ -1,4 +1,4 @@
-"""A client that leaves: the engine has nothing running for it within a second, in whichever phase it leaves."""
+"""Client disconnects: within a second the engine runs nothing for the client, in any phase."""
 
 import contextlib
 import socket
@@ -16,13 +16,13 @@ WORDS = 200
 CLIENTS = 8
 PROMISED_S = 1.0
 PHASES = ["before the first byte", "mid-stream", "not streamed"]
-# Leaving is one mechanism behind both lanes; tests/gateway/test_live_clients.py has each phase on each of them.
+# Both lanes share the mechanism; tests/gateway/test_live_clients.py covers each phase on each lane.
 LANES = [pytest.param("", id="fast-lane"), pytest.param("/healthz", id="plain-asgi", marks=pytest.mark.soak)]
 
 
 @pytest.fixture
 def slow_fleet(sim_fleet: Fleet):  # type: ignore[no-untyped-def]
-    """Engines so slow that a request is surely under way when its client leaves."""
+    """Return a fleet whose engines are so slow that a request surely runs when its client leaves."""
     sim_fleet.pace(20.0)
     yield sim_fleet
     sim_fleet.pace(1.0)
@@ -43,14 +43,14 @@ def open_request(fleet: Fleet, stream: bool, first_path: str = "") -> ssl.SSLSoc
 
 
 def busy(ports: list[int]) -> float:
-    """Asked of the engines alone, so that a look takes no longer than it must: what is measured ends with one."""
+    """Count running requests at the engines only, so that a sample is fast: the measurement ends with one."""
     return sum(running_at(port) for port in ports)
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("first_path", LANES)
 def test_leaving_frees_the_engine_within_a_second(slow_fleet: Fleet, phase: str, first_path: str) -> None:
-    """Each agent may have one probe of its own under way, so several clients leave, and that many probes may stay."""
+    """Each agent may have one probe running, so several clients leave, and that many probes may stay."""
     ports = [int(replica["port"]) for replica in slow_fleet.replicas()]
     probes = len(ports)
     wait_until("the engines are idle", lambda: busy(ports) <= probes, 120)

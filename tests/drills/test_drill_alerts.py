@@ -15,10 +15,10 @@ pytestmark = [pytest.mark.servers, pytest.mark.drill]
 
 @pytest.fixture(scope="module")
 def watched_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Two simulated replicas in two zones, with accelerators that can fail, and Prometheus; `maxWait` as it ships.
+    """Run two simulated replicas in two zones, with accelerators that can fail, and Prometheus; `maxWait` as shipped.
 
-    Where requests may wait longer than a drill's client does, an overload ends in clients that give up: the newest go
-    first, and nobody is refused before the admission queue is full.
+    If requests may wait longer than a drill's client does, an overload ends in clients that give up: the newest go
+    first, and no request is refused before the admission queue is full.
     """
     if shutil.which("prometheus") is None:
         pytest.skip("Prometheus is not installed: apt-get install prometheus")

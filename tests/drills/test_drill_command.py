@@ -1,4 +1,4 @@
-"""`shoal drill` on a fleet of real processes: it reports what held, and whatever ends it, nothing is left behind."""
+"""`shoal drill` on a fleet of real processes: it reports what held, and leaves nothing behind, however it ends."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ def journal(fleet: Fleet) -> Path:
 
 
 def drill_keys(fleet: Fleet) -> list[bool]:
-    """Whether each key that a drill made is revoked."""
+    """Return for each key made by a drill whether it is revoked."""
     with fleet.registry() as registry:
         keys = registry.get("/v1/tenants/acme/keys").raise_for_status().json()["data"]
     return [key["revoked"] for key in keys if key["id"].startswith("drill-")]
@@ -67,7 +67,7 @@ def test_killed_in_the_middle_the_next_one_takes_it_back(sim_fleet: Fleet) -> No
     finally:
         played.kill()
         played.wait()
-    time.sleep(1.0)  # nobody takes it back
+    time.sleep(1.0)  # no drill undoes the fault meanwhile
     assert bus.status() == psutil.STATUS_STOPPED and journal(sim_fleet).exists()
     refused = sim_fleet.shoal("drill", "bus-away", "--tenant", "nobody", timeout_s=200.0)
     assert refused.returncode == 1, "there is no such tenant, and what was left is taken back before that"

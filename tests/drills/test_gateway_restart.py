@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(600)]
 
 STREAMS = 200
 MOST = 0.95 * STREAMS
-# Times slower than the engines are: none has ended before the last is open, however long that takes.
+# Slow-down of the engines: no stream ends before the last one is open.
 WHILE_OPENING, AFTERWARDS = 10.0, 2.0
 
 
@@ -29,7 +29,7 @@ def test_streams_finish_and_no_connection_is_refused(sim_fleet: Fleet) -> None:
         stop = asyncio.Event()
 
         async def knock() -> None:
-            """A new connection each time, as fast as one client can."""
+            """Open new connections one after the other, as fast as one client can."""
             nonlocal asked
             while not stop.is_set():
                 try:

@@ -1,9 +1,9 @@
-"""Twenty thousand hostile inputs over every listener of a running fleet: no failure, no hang, no restart, no trace of
-an exception in a log, and memory that stays.
+"""Twenty thousand hostile inputs over every listener of a running fleet: no failure, no hang, no restart, no traceback
+in a log, and no growth of memory.
 
-Gateway with and without TLS, its metrics, registry (console and internal routes too), two engines, two agents and their
-peers' ports, the webhook, an adapter cache, a node fetcher, the trace store. What each input was follows from the seed;
-a finding names its input.
+Listeners: gateway with and without TLS, its metrics, registry (console and internal routes too), two engines, two
+agents and their peer ports, webhook, adapter cache, node fetcher and trace store. The seed determines each input; a
+finding shows its input.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.m
 
 INPUTS = int(os.environ.get("SHOAL_HOSTILE_INPUTS", "21000"))
 SEED = 14
-_WARM_SHARE = 0.15  # of the inputs: caches, tables and arenas have their size after them
-_GROWTH_MB = 96  # of any one process, from there on
+_WARM_SHARE = 0.15  # share of the inputs after which caches, tables and arenas have their final size
+_GROWTH_MB = 96  # growth of one process from there on
 _AT_ONCE = 4  # connections to each listener
-# Refusals that are ours and say why: load that this makes, or what this fleet does not have.
+# Refusals by the product with a reason: caused by this load, or by what this fleet lacks.
 _GATEWAY_503 = frozenset({"overloaded", "no_capacity", "model_not_ready", "deadline_exceeded", "too_many_waiters"})
 _REGISTRY_503 = frozenset({"too_many_waiters", "too_many_uploads", "no_prometheus", "no_trace_store"})
-_BESIDE_503 = frozenset({"reason", "ready", "message"})  # of stores that are away
+_BESIDE_503 = frozenset({"reason", "ready", "message"})  # if stores are unavailable
 _AGENT_503 = frozenset({"reason", "the engine's metrics are unavailable"})
 
 
@@ -62,8 +62,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield running
 
 
-beside: dict[Path, tuple[Port, ...]] = {}  # of a fleet: what runs beside it, as processes of their own
-running_ports: dict[Path, tuple[int, int, int]] = {}  # of a fleet: its plain port, the webhook's, the webhook's process
+beside: dict[Path, tuple[Port, ...]] = {}  # processes beside each fleet
+# per fleet: its plain port, the webhook's port and the webhook's process
+running_ports: dict[Path, tuple[int, int, int]] = {}
 _WEBHOOK = """
 import asyncio, sys
 from functions.controller.kubernetes.run.webhook import Webhook
@@ -76,7 +77,7 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def webhook() -> Iterator[tuple[int, int]]:
-    """The controller's, which a whole controller would need an API server for; its port and process."""
+    """Run the controller's webhook alone, since a whole controller needs an API server; yield its port and process."""
     port = free_port()
     process = subprocess.Popen([sys.executable, "-c", _WEBHOOK, str(port)])
     try:
@@ -117,10 +118,10 @@ def test_nothing_of_it_is_felt(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("role", ["gateway", "registry"])
 def test_answers_are_as_the_document_says(fleet: Fleet, role: str, tmp_path: Path) -> None:
-    """Requests made from the document, in all phases; what waits for news by design is left out.
+    """Send requests made from the document in all phases; routes that wait for news by design are excluded.
 
-    The gateway is not asked for a deadline: of a millisecond, 504 is the answer. This fleet has no Prometheus, and its
-    registry no trace store: 503, which names the setting.
+    No deadline is sent to the gateway: one of a millisecond is answered with 504. This fleet has no Prometheus, and its
+    registry no trace store: it answers 503 and names the setting.
     """
     if importlib.util.find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed: make an environment of the dev extra's lock")
@@ -221,7 +222,7 @@ def _gets(*paths: str) -> list[Operation]:
 
 
 METRICS = _gets("/metrics", "/", "/metrics/x")
-# What drains or loads for good is left out: it is answered to callers on loopback, and does what it is asked.
+# Routes that drain or load permanently are excluded: callers on loopback may use them, and they take effect.
 AGENT = _gets("/healthz", "/readyz", "/engine/livez", "/metrics", "/engine/metrics", "/openapi.json")
 PEER = [
     *_gets("/chunks/{chunk}", "/swarm/{digest}", "/adapters/load"),
@@ -313,7 +314,7 @@ def problems(listeners: list[Listener], every: list[Outcomes]) -> list[str]:
 
 
 def traces(logs: Path) -> list[str]:
-    """Exceptions that nobody foresaw, each with its last line."""
+    """Return unexpected exceptions, each with its last line."""
     found = []
     for log in sorted(logs.glob("*.log")):
         lines = log.read_text(errors="replace").splitlines()

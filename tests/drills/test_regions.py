@@ -1,6 +1,6 @@
-"""Two whole regions: a push, a key and a revocation reach both, one limit holds over both, and one of them is killed.
+"""Two whole regions: a push, a key and a revocation reach both, a limit holds over both, and one of them is killed.
 
-The front is haproxy; where it is not installed, what needs it is skipped.
+The front is haproxy; tests that need it are skipped if it is not installed.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tests.fleets import PROJECT, git, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(1800)]
 BOT = PROJECT / "registry" / "adapters" / "acme" / "support-bot" / "v1"
-PUSH_S = 60.0  # from the command's end until the other region serves it
+PUSH_S = 60.0  # from the end of the command until the other region serves the adapter
 REVOKED_S = 15.0
 PER_S = 20.0
 
@@ -47,7 +47,7 @@ def wait_until_known(regions: Regions, key: str) -> None:
 
 
 def homed(regions: Regions, *, each: int) -> list[str]:
-    """Keys whose home the front has in either region, as many of the one as of the other."""
+    """Return keys with their home in either region, alternating, as many of each."""
     keys = [regions.new_key("b")["key"] for _ in range(6 * each)]
     wait_until_known(regions, keys[-1])
     homes: dict[str, list[str]] = {"a": [], "b": []}
@@ -60,7 +60,7 @@ def homed(regions: Regions, *, each: int) -> list[str]:
 
 
 def test_one_push_of_policies_reaches_both(regions: Regions) -> None:
-    """One repository: what was pushed by the fixture is what both apply."""
+    """Both regions apply the one repository that the fixture pushed to."""
     tip = git("rev-parse", "main", at=regions.state_dir / "gitops.git").stdout.strip()
 
     def applied(region: str) -> bool:
@@ -77,7 +77,7 @@ def test_an_adapter_that_is_pushed_in_one_is_served_in_the_other(
 ) -> None:
     model = f"acme/from-{here}"
     folder = shutil.copytree(BOT, tmp_path / "adapter")
-    (folder / "notes.txt").write_text(f"{here}\n")  # content of its own, which the other region has to fetch
+    (folder / "notes.txt").write_text(f"{here}\n")  # unique content, which the other region must fetch
     done = regions.shoal("adapter", "push", f"{model}@v1", str(folder), "--promote", "--base", MODEL, "--region", here)
     assert done.returncode == 0, done.stdout + done.stderr
     took_s = wait_until("it is served there", lambda: asked(regions, there, model).status_code == 200, PUSH_S, 0.2)
@@ -88,7 +88,8 @@ def test_an_adapter_that_is_pushed_in_one_is_served_in_the_other(
 
 
 def test_a_key_of_one_works_in_the_other_until_it_is_revoked_in_either(regions: Regions) -> None:
-    assert [asked(regions, region, MODEL).status_code for region in ("a", "b")] == [200, 200]  # git's, by one pepper
+    # keys from git, hashed with one pepper
+    assert [asked(regions, region, MODEL).status_code for region in ("a", "b")] == [200, 200]
     made = regions.new_key("a")
 
     def status(region: str) -> int:
@@ -103,7 +104,7 @@ def test_a_key_of_one_works_in_the_other_until_it_is_revoked_in_either(regions: 
 
 @pytest.mark.parametrize("clients", [(4, 4), (1, 7)])
 async def test_a_limit_holds_over_both(regions: Regions, clients: tuple[int, int]) -> None:
-    """Of tokens as they come, in any minute: limit + 2 bursts + what 1.5 s of the exchange let pass."""
+    """Bound on tokens in any minute: limit + 2 bursts + what 1.5 s of the exchange let pass."""
     limit, burst_s, seconds = 3000, 2, 100.0
     key = regions.new_key("a", limits={"output_tokens_per_minute": limit, "token_burst_seconds": burst_s})["key"]
     wait_until_known(regions, key)
@@ -141,7 +142,7 @@ async def test_a_limit_holds_over_both(regions: Regions, clients: tuple[int, int
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
 def test_a_region_that_is_full_sends_its_clients_to_the_other(regions: Regions) -> None:
-    """No engine takes anything in one region: its 503s never reach a client."""
+    """The engine of one region refuses all requests; its 503s never reach a client."""
     keys = [regions.new_key("a")["key"] for _ in range(6)]
     with front_of(regions):
         load = Load(regions.front_url, regions.tls, keys, 5.0, max_tokens=4)
@@ -161,7 +162,7 @@ def test_a_region_that_is_full_sends_its_clients_to_the_other(regions: Regions) 
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
 def test_a_large_request_passes_the_front(regions: Regions) -> None:
-    """Sixty megabytes, which no front holds: the gateway says that it is too long, and nobody else does."""
+    """No front buffers sixty megabytes; the upload passes it and reaches the gateway whole."""
     with front_of(regions), httpx.Client(verify=regions.tls, timeout=120) as client:
         headers = {"authorization": f"Bearer {regions.key()}"}
         data = b"\n".join(b'{"custom_id": "%d", "text": "%s"}' % (number, b"x" * 1000) for number in range(60_000))
@@ -173,7 +174,9 @@ def test_a_large_request_passes_the_front(regions: Regions) -> None:
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
 def test_a_region_is_killed_under_load(regions: Regions) -> None:
-    """Lost is only what was in flight there; new ones are answered by the other; it comes back and catches up."""
+    """Only requests in flight in that region are lost; the other answers new ones, and the first catches up after its
+    return.
+    """
     killed_s = 0.0
 
     async def play(load: Load) -> None:
@@ -184,7 +187,7 @@ def test_a_region_is_killed_under_load(regions: Regions) -> None:
             killed_s = time.monotonic()
             await asyncio.to_thread(regions.kill, "a")
 
-    regions.pace(2.0)  # long streams, so that there are some in flight; the one that is left can take all of them
+    regions.pace(2.0)  # long streams, so that some are in flight; the remaining region can serve all of them
     with front_of(regions):
         load = Load(regions.front_url, regions.tls, homed(regions, each=4), PER_S)
         asyncio.run(play(load))

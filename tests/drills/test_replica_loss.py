@@ -1,4 +1,4 @@
-"""Replicas that die, hang and come back, on a whole fleet of real processes."""
+"""Replicas that die, hang and return, on a whole fleet of real processes."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,8 @@ from tests.fleets import Fleet, wait_until
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.timeout(600)]
 
 BASE = "smollm2-135m"
-# So much slower is an engine then: 2.5 s for a prompt of 60 words. A step with as many as go into one must stay under
-# the 12 s without a token after which an agent calls its engine hung, the survivor's too.
+# Slow-down of an engine: 2.5 s for a prompt of 60 words. A full step must stay under the 12 s without a token after
+# which an agent reports its engine as hung, also on the surviving replica.
 PREFILL_TAKES_SECONDS = 100.0
 
 
@@ -42,13 +42,13 @@ def kill_engine(fleet: Fleet, replica: str) -> None:
 
 
 def go_on(group: int) -> None:
-    """After SIGSTOP; nothing, where the controller has replaced it meanwhile."""
+    """Resume the process group after SIGSTOP, if the controller has not replaced it meanwhile."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGCONT)
 
 
 def one_with_requests(fleet: Fleet) -> str:
-    """A replica whose engine holds two requests or more, which its agent's probe alone never makes."""
+    """Return a replica whose engine holds two or more requests, which its agent's probe alone never causes."""
     found: list[str] = []
 
     def look() -> bool:
@@ -60,7 +60,7 @@ def one_with_requests(fleet: Fleet) -> str:
 
 
 def had_begun(stream: Stream, victim: str) -> bool:
-    """The victim had sent its first token before the signal, read or not by then: it sends nothing afterwards."""
+    """Return whether the victim sent its first token before the signal, read or not: it sends nothing afterwards."""
     return bool(stream.text) and stream.replica == victim
 
 
@@ -136,7 +136,9 @@ def test_a_stopped_engine_is_out_of_rotation_within_seconds_and_returns(fleet: F
 
 @pytest.mark.soak
 def test_requests_waiting_on_an_engine_that_stops_go_elsewhere(fleet: Fleet) -> None:
-    """They were routed before anyone could know; nothing was sent yet, so they are moved when the agent reports it."""
+    """The requests were routed before the stop could be known. Nothing was sent to the client, so they move when the
+    agent reports it.
+    """
     fleet.pace(PREFILL_TAKES_SECONDS)
     stopped: list[int] = []
 

@@ -1,8 +1,8 @@
-"""Versions that are worse than the one before, on a whole fleet of real processes: how soon each is taken back, and how
-many requests saw it. Each test prints its figures (`pytest -s`).
+"""Bad versions on a whole fleet of real processes: how soon each is rolled back, and how many requests used it. Each
+test prints its figures (`pytest -s`).
 
-`acme/support-bot` goes from v1 to v2 by short stages. v2 is made slow, or failing, by the simulated engine; v3 is
-pinned to content that nobody has.
+`acme/support-bot` goes from v1 to v2 in short stages. The simulated engine makes v2 slow or failing; v3 is pinned to
+content that does not exist.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def nothing_under_way(fleet: Fleet) -> Iterator[None]:
-    """Around each test: v1 serves, and no engine is at fault."""
+    """Restore after each test: v1 serves and no engine has a fault."""
     yield
     well = {"model": None, "ratio": 1.0, "delay_s": None, "reset_after_tokens": None, "slow_factor": 1.0}
     for replica in fleet.replicas():
@@ -71,8 +71,9 @@ def nothing_under_way(fleet: Fleet) -> Iterator[None]:
 
 
 def settled(fleet: Fleet) -> bool:
-    """What brings v1 back by stages is promoted: without traffic no stage of it would ever pass. What declares v1 is in
-    force, too: only then is a rollout over that was taken back, and v2 may be declared anew."""
+    """Return whether v1 is restored. A rollout back to v1 is promoted, because without traffic no stage would pass. The
+    declaration of v1 must be published too: only then has the rolled back rollout ended and v2 can be declared again.
+    """
     active = [row for row in rollouts(fleet) if is_active(row)]
     with fleet.registry() as registry:
         for row in active:
@@ -93,7 +94,7 @@ def is_published(fleet: Fleet) -> bool:
 
 
 def point(fleet: Fleet, version: str) -> None:
-    """`stable` is to be that version; a revert is done at once by promoting it."""
+    """Point `stable` at that version; a revert is completed by promoting it."""
     text = fleet.read(MODELS)
     head, bot, tail = text.partition(f"id: {BOT}\n")
     line = next(line for line in tail.splitlines() if line.lstrip().startswith("channels:"))
@@ -119,7 +120,7 @@ def newest(fleet: Fleet) -> dict[str, Any]:
 
 
 def channel(fleet: Fleet) -> str:
-    """The version that callers of the channel get now, or `split`."""
+    """Return the version that callers of the channel get now, or `split`."""
     with fleet.client() as client:
         answers = [client.post("/completions", json=request()) for _ in range(8)]
     served = {answer.headers.get("x-shoal-model", "").partition("@")[2] for answer in answers}
@@ -131,7 +132,7 @@ def request() -> dict[str, Any]:
 
 
 def worse(fleet: Fleet, **faults: Any) -> None:
-    """v2's requests go wrong on every replica."""
+    """Inject faults into v2's requests on every replica."""
     name = next(name for row in fleet.replicas() for name in row["adapters"] if name in names_of(fleet, "v2"))
     for replica in fleet.replicas():
         fleet.set_faults(replica["replica_id"], model=name, **faults)
@@ -144,7 +145,7 @@ def names_of(fleet: Fleet, version: str) -> set[str]:
 
 
 class Watched:
-    """Traffic, and what each version did with it."""
+    """Traffic, and its results by version."""
 
     def __init__(self) -> None:
         self.served: collections.Counter[str] = collections.Counter()
@@ -154,7 +155,7 @@ class Watched:
         self.took_s: dict[str, list[float]] = collections.defaultdict(list)
 
     async def run(self, client: httpx.AsyncClient) -> None:
-        """Streams, one after the other: what fails in mid-stream cannot be hidden by a retry."""
+        """Send streams one after the other; a retry cannot hide a failure in mid-stream."""
         while True:
             began_s = time.monotonic()
             async with client.stream("POST", "/completions", json={**request(), "stream": True}) as answer:
@@ -200,14 +201,14 @@ def tell(what: str, watched: Watched, row: dict[str, Any], began_s: float) -> No
 
 
 async def test_a_version_that_fails_is_taken_back_in_its_first_stage(fleet: Fleet) -> None:
-    """5 % where 2 % are allowed: a hundred requests or more until that is beyond doubt."""
+    """5 % fail where 2 % are allowed: proof takes a hundred requests or more."""
     await asyncio.to_thread(worse, fleet, reset_after_tokens=2, ratio=0.05)
     await past_the_bad_luck(fleet, 200)
     await taken_back(fleet, "5 % errors in mid-stream", "error_rate > 2%")
 
 
 async def test_a_version_twice_as_slow_is_taken_back_in_its_first_stage(fleet: Fleet) -> None:
-    """Of time that engines take: beside steps of 40 ms, how busy the machine is changes little."""
+    """The delay is engine time: beside steps of 40 ms, load on the machine matters little."""
     await asyncio.to_thread(fleet.pace, 5.0)
     async with traffic(fleet) as watched:
         await until("it is known how long v1 takes", lambda: watched.served["v1"] >= 100)
@@ -216,7 +217,7 @@ async def test_a_version_twice_as_slow_is_taken_back_in_its_first_stage(fleet: F
 
 
 async def past_the_bad_luck(fleet: Fleet, times: int) -> None:
-    """All engines have the same seed, and it begins with a run of bad luck."""
+    """Skip the run of failures with which the shared seed of all engines begins."""
     async with fleet.async_client(connections=CLIENTS) as client:
         for _ in range(times // CLIENTS):
             asked = {**request(), "model": f"{BOT}@v2", "max_tokens": 1}
@@ -250,13 +251,13 @@ async def test_a_version_that_nobody_can_load_is_taken_back_unseen(fleet: Fleet)
 
 
 async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> None:
-    """The bus takes heartbeats, and no statistics of rollouts."""
+    """The bus carries heartbeats but no rollout statistics."""
     with statistics_blocked(fleet):
         async with traffic(fleet) as watched:
             began_s = time.monotonic()
             await asyncio.to_thread(point, fleet, "v2")
             await until("its first stage runs", lambda: newest(fleet)["state"] == "running")
-            await asyncio.sleep(20)  # five times as long as the stage: what must not happen has had its time
+            await asyncio.sleep(20)  # five times the stage, so that a wrong advance would have happened
             row = await asyncio.to_thread(newest, fleet)
             listed = (await asyncio.to_thread(fleet.status))["rollouts"]["listed"]
         tell("no statistics", watched, row, began_s)
@@ -266,7 +267,7 @@ async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> 
 
 
 async def test_a_bad_version_is_taken_back_although_somebody_said_suspend(fleet: Fleet) -> None:
-    """Nothing is published that was declared; the channel is, where its rollout is."""
+    """While suspended, no declaration is published, but the rollout still controls its channel."""
     await asyncio.to_thread(point, fleet, "v2")
     await until("its first stage runs", lambda: newest(fleet)["state"] == "running")
     assert (await asyncio.to_thread(fleet.shoal, "suspend")).returncode == 0
@@ -284,7 +285,7 @@ async def test_a_bad_version_is_taken_back_although_somebody_said_suspend(fleet:
 
 
 async def test_a_good_version_goes_through_although_the_controller_is_killed(fleet: Fleet) -> None:
-    """kill -9 in each stage; a new controller goes on. No request fails."""
+    """The controller is killed in each stage and a new one continues; no request fails."""
     async with traffic(fleet) as watched:
         began_s = time.monotonic()
         await asyncio.to_thread(point, fleet, "v2")

@@ -1,4 +1,4 @@
-"""A replica of two that is slow by itself is drained and restarted by the controller, with every stream whole."""
+"""A slow replica in a pool of two is drained and restarted by the controller, and every stream stays whole."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _PATIENCE_S = 300.0
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """With shorter times than a minute, so that the test is over within one."""
+    """Run a fleet with times shorter than a minute, so that the test ends within one."""
     variables = {
         "SHOAL_REPLICA_PACE_INTERVAL_S": "2",
         "SHOAL_CONTROLLER_SLOW_AFTER_S": "8",
@@ -32,7 +32,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 async def streams_until(fleet: Fleet, over: asyncio.Event) -> list[Stream]:
-    """So many at once, one after the other, until it is over."""
+    """Run this many streams at once, each after the last, until `over` is set."""
 
     async def one_by_one() -> list[Stream]:
         done = []
@@ -58,7 +58,7 @@ async def test_it_is_drained_and_restarted_and_no_stream_breaks(fleet: Fleet) ->
 
     def is_back() -> bool:
         phases = {each["replica_id"]: each["phase"] for each in fleet.replicas()}
-        engine = fleet.processes().get(f"engine-{SLOW}", {"pid": before[SLOW]})  # one that is stopped is not listed
+        engine = fleet.processes().get(f"engine-{SLOW}", {"pid": before[SLOW]})  # a stopped engine is not listed
         return engine["pid"] != before[SLOW] and phases.get(SLOW) == "ready"
 
     try:

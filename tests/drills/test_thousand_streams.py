@@ -14,17 +14,18 @@ from tests.fleets import Fleet, running_fleet, wait_until
 pytestmark = [pytest.mark.servers, pytest.mark.drill, pytest.mark.soak, pytest.mark.timeout(900)]
 
 STREAMS = 1000
-# So much slower is an engine until nearly all have come. A stream is open for over a minute then, and the last one of
-# 500 prompts at an engine has its first token within that minute that a gateway waits for it (`first_byte_s`).
+# Slow-down of an engine until nearly all streams are open. A stream is then open for over a minute, and the last of 500
+# prompts at an engine has its first token within the minute that a gateway waits for it (`first_byte_s`).
 HELD = 12.0
 MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex": ("smollm2-135m", "globex/haiku")}
 
 
 @pytest.fixture
 def wide_fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """Engines that run all of it at once, and tiers that allow it.
+    """Run a fleet whose engines run all streams at once and whose tiers allow it.
 
-    The demo's own take 32 requests a step, so that the rest would only wait, and let no tenant have 500 under way.
+    The demo's engines take 32 requests a step, so the rest would only wait, and its tiers allow no tenant 500 at a
+    time.
     """
     at_once = ("inferenceservices/smollm2-135m.yaml", "--max-num-seqs=32", "--max-num-seqs=1024")
     long_queue = ("policies/admission.yaml", "maxQueuedTokens: 2000000", "maxQueuedTokens: 20000000")

@@ -1,7 +1,7 @@
-"""`python -m tests.drills.chaos --minutes 60 --seed 14 --folder DIR`, in namespaces of its own (`namespace`).
+"""`python -m tests.drills.chaos --minutes 60 --seed 14 --folder DIR`, in its own namespaces (`namespace`).
 
-1. An installation comes up. 2. Load, promises and pushes begin. 3. Rounds of faults, each followed by a wait until all
-is well. 4. Load ends, promises are asked for, accounts are read. 5. It goes down, and nothing is left.
+1. Start an installation. 2. Start load, promises and pushes. 3. Run rounds of faults and wait for recovery after each.
+4. End the load, check every promise and read the accounts. 5. Stop, and check that no process is left.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from tests.drills.chaos.pushes import Pushes
 from tests.drills.chaos.rig import Rig, running_rig
 from tests.drills.chaos.schedule import Fault, rounds
 
-RECOVERED_S = 180.0  # who is not well by then needs a person
+RECOVERED_S = 180.0  # a component that has not recovered by then needs an operator
 _PER_S = float(os.environ.get("SHOAL_CHAOS_REQUESTS_PER_S", "4"))
-_AFTER_FAULT_S = 20.0  # a gateway's connections feel a fault for a while after it
+_AFTER_FAULT_S = 20.0  # a gateway's connections are affected for a while after a fault
 _OWN_GROUP = 4300
 
 
@@ -42,11 +42,11 @@ class Chaos:
         self.pushes = Pushes(rig.fleet, 30.0, seed)
         self.faults: list[dict[str, Any]] = []
         self.amiss: list[str] = []
-        self._struck: list[tuple[Fault, float, float]] = []  # fault, begun, over (or far in the future)
+        self._struck: list[tuple[Fault, float, float]] = []  # fault, start, end (or far in the future)
         self._over = threading.Event()
 
     def faulted(self, gateway: str, since_s: float) -> bool:
-        """Whether its own process or its own port was struck since then, or all of its engines' streams were."""
+        """Return whether the gateway's process or port, or all engine streams, had a fault since then."""
         return any(
             fault.target.startswith(gateway) and until_s + _AFTER_FAULT_S >= since_s
             for fault, _, until_s in self._struck
@@ -56,7 +56,7 @@ class Chaos:
         return [(fault.target, began_s) for fault, began_s, _ in self._struck if fault.kind == "kill"]
 
     def rounds(self) -> None:
-        """Until the minutes are over, or something does not come back."""
+        """Run rounds until the minutes are over or a component does not recover."""
         striker, until_s = Striker(self.rig), time.monotonic() + self.minutes * 60
         for faults in rounds(self.seed):
             if time.monotonic() > until_s:
@@ -115,14 +115,14 @@ class Chaos:
         if took_s >= RECOVERED_S:
             self.amiss.append(f"not well at the end: {last}")
         await kept.settle()
-        await asyncio.sleep(12.0)  # a gateway tells its sums every ten seconds
+        await asyncio.sleep(12.0)  # a gateway reports its sums every ten seconds
         after = await asyncio.to_thread(self.ledger, token)
         self._over.set()
         self.balancer.close()
         return self.report(load, kept, {name: after[name] - before.get(name, 0) for name in after}, ran_s)
 
     def ledger(self, token: str) -> dict[str, int]:
-        """Tokens by tenant."""
+        """Return the tokens by tenant."""
         client = httpx.Client(verify=self.rig.fleet.tls, timeout=60.0, trust_env=False)
         answer = client.get(
             self.rig.url("registry-1") + "/v1/usage?by=tenant", headers={"authorization": f"Bearer {token}"}
@@ -131,7 +131,7 @@ class Chaos:
 
     def report(self, load: Load, kept: Keepsakes, used: dict[str, int], ran_s: float) -> dict[str, Any]:
         line_tokens = LINES * 200 * len(kept.batches)
-        checks = 40 * 60 * int(ran_s)  # what the health's own questions cost, at most
+        checks = 40 * 60 * int(ran_s)  # upper bound on the cost of the health checks
         besides = {"acme": (0, line_tokens + checks), "globex": (0, 3000 * (kept.told["turn 200"] + 1))}
         bills = [bill(name, used.get(name, 0), load.asked, self.kills(), besides[name]) for name in ("acme", "globex")]
         wrong = Counter(one.how for one in load.asked if one.end == "wrong")
@@ -168,7 +168,7 @@ def say(text: str) -> None:
 
 
 def left_over() -> list[str]:
-    """In this process namespace, besides this one and the first."""
+    """Describe the processes of this process namespace other than this one and the first."""
     ours = {1, os.getpid()}
     found = [
         process for process in psutil.process_iter(["pid", "cmdline", "status"])
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     given = parser.parse_args()
-    os.setegid(_OWN_GROUP)  # what is dropped of others' packets is not dropped of ours
+    os.setegid(_OWN_GROUP)  # rules that drop other processes' packets do not match this group
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with running_rig(given.folder) as rig:
         say(f"up in {rig.fleet.up_seconds:.0f} s")

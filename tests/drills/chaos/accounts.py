@@ -1,8 +1,7 @@
-"""The usage ledger beside what clients were answered: of each tenant, tokens of prompts and of completions.
+"""Comparison of the usage ledger with what clients received: prompt and completion tokens of each tenant.
 
-At least what whole answers said (each ends with the engine's own count), less those of a gateway that was killed within
-the second before its sums are on its disk; at most that and all that requests that ended otherwise may have cost: their
-whole prompt and answer.
+Lower bound: the usage reported in whole answers, less those of a gateway killed within the second before its sums were
+on disk. Upper bound: that usage, plus the whole prompt and answer of each request that ended otherwise.
 """
 
 from collections.abc import Iterable
@@ -11,17 +10,17 @@ from dataclasses import dataclass
 from tests.drills.chaos.load import SentRequest
 
 SPOOLED_S = 2.0  # the gateway writes its sums every second; the machine is busy
-_PER_WORD = 16  # tokens that a word of a prompt may be, with its marker of twelve characters
+_PER_WORD = 16  # tokens that a word of a prompt may have, with its marker of twelve characters
 _TEMPLATE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
     tenant: str
-    told: int  # by the ledger
+    told: int  # from the ledger
     at_least: int
     at_most: int
-    whole: int  # of whole answers
+    whole: int  # tokens of whole answers
     lost_with_gateways: int
 
     @property
@@ -32,7 +31,9 @@ class Bill:
 def bill(
     tenant: str, told: int, asked: Iterable[SentRequest], kills: Iterable[tuple[str, float]], besides: tuple[int, int]
 ) -> Bill:
-    """`kills` are gateways and when they were killed; `besides` the least and the most of what was not `asked`."""
+    """Compute the bill. `kills` lists gateways with their times of death; `besides` bounds the usage outside
+    `asked`.
+    """
     deaths = list(kills)
     whole = lost = doubtful = 0
     for one in asked:

@@ -1,7 +1,7 @@
-"""The faults themselves: begun, held for as long as they last, and taken back.
+"""Faults: each is started, held for its duration and undone.
 
-Packets are dropped by rules on loopback: those to and from a server's port, or those that one group's processes send to
-a port. A disk is a small file system of its own, and full when a file has taken what was left of it.
+Packets are dropped by rules on loopback: those to and from a server's port, or those that processes of one group send
+to a port. A disk is a small file system of its own, filled by one file.
 """
 
 import os
@@ -22,7 +22,7 @@ _OF_ENGINES, _OF_AGENTS = 20, 40  # offsets of their first ports
 
 
 def strike(rig: Rig, fault: Fault) -> bool:
-    """Blocks until it is over; whether there was anybody to strike."""
+    """Apply the fault, block until it is over, and return whether there was a process to apply it to."""
     match fault.kind:
         case "kill":
             return _signal(rig, fault, signal.SIGKILL)
@@ -69,7 +69,7 @@ def _slowed(rig: Rig, fault: Fault) -> bool:
 
 
 def _filled(disk: Path, seconds: float) -> bool:
-    """Full for all that time: what its owner frees is taken again."""
+    """Keep the disk full for that time: space that its owner frees is filled again."""
     filler, until_s = disk / "filler", time.monotonic() + seconds
     try:
         with filler.open("ab", buffering=0) as file:
@@ -131,7 +131,7 @@ def _iptables(action: str, rule: list[str]) -> None:
 
 
 class Striker:
-    """Strikes the faults of one round at once."""
+    """Applies the faults of one round together."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig

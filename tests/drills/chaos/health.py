@@ -1,6 +1,6 @@
-"""Whether all is well again: what an operator would look at, asked from outside.
+"""Health of the whole installation, checked from outside like an operator would.
 
-The first thing that is amiss is named, so that a recovery that does not come says why.
+The first check that fails is named, so that a missing recovery has a reason.
 """
 
 import threading
@@ -25,7 +25,7 @@ class Health:
         self._token = (rig.fleet.state_dir / "secrets" / "internal-token").read_text().split()[0]
 
     def until_well(self, timeout_s: float) -> tuple[float, str]:
-        """Seconds until nothing was amiss, and what was so last; the whole of `timeout_s` where it did not end."""
+        """Return the seconds until every check passed and the last failure; `timeout_s` if they never all passed."""
         began_s, amiss = time.monotonic(), ""
         while time.monotonic() - began_s < timeout_s:
             found = self.amiss()
@@ -82,7 +82,7 @@ class Health:
         return ", ".join(f"not {name}" for name, held in wanted.items() if not held)
 
     def _gateway(self, name: str) -> str:
-        """It answers, and looks at every replica."""
+        """Check that the gateway answers, and so that it evaluates every replica."""
         body = {"model": POOL, "max_tokens": 8, "messages": [{"role": "user", "content": "well"}]}
         headers = {"authorization": f"Bearer {self._key}"}
         answer = self._client.post(self._rig.url(name) + "/v1/chat/completions", json=body, headers=headers)
@@ -90,7 +90,7 @@ class Health:
 
 
 class Balancer:
-    """Which gateways are sent to: those whose /readyz said yes lately, as a load balancer has it."""
+    """Gateways that receive requests: those whose /readyz succeeded lately, as for a load balancer."""
 
     def __init__(self, rig: Rig) -> None:
         self._urls = {name: rig.url(name) for name in ("gateway-1", "gateway-2")}

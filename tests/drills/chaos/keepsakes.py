@@ -1,7 +1,7 @@
-"""What was promised and has to be there at the end: files, batches, conversations, keys, pushes.
+"""Promises that must hold at the end: files, batches, conversations, keys and pushes.
 
-A promise is an answer that said so (200 to an upload, 201 to a key). What was refused was promised to nobody. At the
-end each promise is asked for, with its content.
+A promise is a success response: 200 to an upload, 201 to a key. A refused request is no promise. At the end each
+promise is checked with its content.
 """
 
 import asyncio
@@ -27,16 +27,17 @@ LINES = 6
 
 @dataclass(slots=True)
 class Keepsakes:
-    urls: dict[str, str]  # of gateways and registries by name
+    urls: dict[str, str]  # gateways and registries by name
     keys: dict[str, str]
     token: str
     tls: ssl.SSLContext
     balancer: Balancer
     seed: int
     files: dict[str, bytes] = field(default_factory=dict)
-    batches: dict[str, str] = field(default_factory=dict)  # what marks its lines
+    batches: dict[str, str] = field(default_factory=dict)  # marker of the batch's lines
     talks: list[str] = field(default_factory=list)
-    forgotten: list[tuple[float, float]] = field(default_factory=list)  # a conversation's life that began anew
+    # lifetimes of conversations that lost their history
+    forgotten: list[tuple[float, float]] = field(default_factory=list)
     made_keys: dict[str, str] = field(default_factory=dict)
     revoked_keys: dict[str, str] = field(default_factory=dict)
     told: Counter[str] = field(default_factory=Counter)
@@ -74,7 +75,7 @@ class Keepsakes:
             self.wrong.append(f"{what}: {code} {answer.text[:200]}")
         return code in good
 
-    # Batches, and the files that they are read from and written to.
+    # Batches and their input and output files.
 
     async def _batch(self, client: httpx.AsyncClient) -> None:
         marker = f"b{self._rng.randrange(10**9)}"
@@ -97,7 +98,7 @@ class Keepsakes:
             self.batches[str(answer.json()["id"])] = marker
 
     async def settle(self) -> None:
-        """Asks for all of it; what is not as promised goes to `wrong`."""
+        """Check every promise and add each broken one to `wrong`."""
         async with self._client() as client:
             for file_id, data in self.files.items():
                 await self._same_file(client, file_id, data)
@@ -134,7 +135,7 @@ class Keepsakes:
         if said != wanted:
             self.wrong.append(f"batch {batch_id}: {said}")
 
-    # Conversations: three turns, each of which has those before it in front.
+    # Conversations: three turns, each with the earlier ones as history.
 
     async def _talk(self, client: httpx.AsyncClient) -> None:
         session, began_s = f"talk-{self._rng.randrange(10**9)}", time.time()
@@ -159,7 +160,7 @@ class Keepsakes:
             await asyncio.sleep(self._rng.uniform(1.0, 4.0))
         self.talks.append(session)
 
-    # Keys, made and revoked at either registry, and good or not at both gateways.
+    # Keys, created and revoked at either registry, and valid or not at both gateways.
 
     async def _key(self, client: httpx.AsyncClient) -> None:
         registry = self.urls[self._rng.choice(("registry-1", "registry-2"))]
@@ -173,7 +174,7 @@ class Keepsakes:
             answer = await client.delete(f"{registry}/v1/tenants/acme/keys/{made['id']}", headers=headers)
             if self._seen("revocation", answer, 204):
                 self.revoked_keys[made["id"]] = self.made_keys.pop(made["id"])
-            else:  # nobody knows
+            else:  # it may be revoked or not
                 del self.made_keys[made["id"]]
 
     async def _keys_hold(self, client: httpx.AsyncClient) -> None:
@@ -185,7 +186,7 @@ class Keepsakes:
                         self.wrong.append(f"key {key_id} at {gateway}: {status}, not {wanted}")
 
     async def _status(self, client: httpx.AsyncClient, gateway: str, key: str, wanted: int) -> int:
-        """Of the last made one the snapshot may still be under way."""
+        """Return the key's status; the snapshot with the latest key may still be on its way."""
         until_s = time.monotonic() + _KEY_KNOWN_S
         while True:
             answer = await client.get(self.urls[gateway] + "/v1/models", headers={"authorization": f"Bearer {key}"})

@@ -1,8 +1,8 @@
-"""Checked load: every answer's text is compared with what the model and the tenant that asked must get.
+"""Checked load: the text of every answer is compared with the expected one for its model and tenant.
 
-An answer is `whole`, `honest` (a refusal in the API's shape, an error event, a connection that was cut while its
-gateway was under a fault), `ours` (cut by this client, or while it stood still) or `wrong`; nothing else exists. Each
-engine echoes the prompt, after its adapter's mark.
+An answer is `whole`, `honest` (a refusal in the API's shape, an error event, or a connection cut while its gateway had
+a fault), `ours` (cut by this client, or while this process was stalled) or `wrong`. Each engine echoes the prompt,
+after its adapter's mark.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from tests.origin_pools import PoolPerOrigin, chain, closed_here
 
 MODELS = {"acme": ("smollm2-135m", "acme/support-bot", "acme/pirate"), "globex": ("smollm2-135m", "globex/haiku")}
 _HONEST = frozenset({408, 429, 502, 503, 504})
-_ANSWER_S = 150.0  # an answer that takes longer has not come
-_LATE_S = 3.0  # a client that had no processor for so long has let connections time out itself
-_LEAVES = 0.04  # of the clients, in the middle of their answer
+_ANSWER_S = 150.0  # answers that take longer count as missing
+_LATE_S = 3.0  # after a stall this long, the client's own connections may have timed out
+_LEAVES = 0.04  # share of clients that leave in the middle of their answer
 _PLAIN = 0.3
 _KEPT_ALIVE_S = 30.0  # a connection that was not seen to close in time
 
@@ -42,7 +42,7 @@ class SentRequest:
     end: str = ""  # whole, honest or wrong
     how: str = ""
     text: str = ""
-    tokens: tuple[int, int] | None = None  # prompt's and completion's, as the answer says
+    tokens: tuple[int, int] | None = None  # prompt and completion tokens, as reported in the answer
     pieces: int = 0
 
     @property
@@ -50,14 +50,16 @@ class SentRequest:
         return " ".join(f"{self.marker}-{number}" for number in range(self.words))
 
     def is_right(self) -> bool:
-        """Its own text, whole, and by the model that was asked for: an adapter's mark names it."""
+        """Return whether the text is the request's own, whole, and from the requested model (an adapter's mark names
+        it).
+        """
         mark, _, rest = self.text.partition("] ") if self.text.startswith("[") else ("", "", self.text)
         named = mark.removeprefix("[").split("#")[0] if mark else ""
         return rest == self.prompt and (named.startswith(self.model) if "/" in self.model else not mark)
 
 
 class Load:
-    """`ready` says which gateways are sent to; `faulted` whether one was under a fault at any time since a moment."""
+    """Load on gateways that `ready` marks; `faulted` returns whether a gateway had a fault since a time."""
 
     def __init__(
         self, urls: dict[str, str], keys: dict[str, str], tls: ssl.SSLContext, ready: dict[str, bool], per_s: float,
@@ -67,12 +69,12 @@ class Load:
         self._urls, self._keys, self._ready = urls, keys, ready
         self._per_s, self._faulted = per_s, faulted
         self._rng = random.Random(seed)
-        self._late_s: list[float] = []  # when this process had not had the processor
+        self._late_s: list[float] = []  # when this process had been stalled
         pools = PoolPerOrigin(tls, httpx.Limits(max_connections=400, max_keepalive_connections=50))
         self._client = httpx.AsyncClient(transport=pools, timeout=_ANSWER_S, trust_env=False)
 
     async def run(self, over: asyncio.Event) -> None:
-        """Until `over`; then until the last has ended."""
+        """Send requests until `over`, then wait until the last one has ended."""
         next_s = time.monotonic()
         ticking = asyncio.get_running_loop().create_task(self._tick())
         async with asyncio.TaskGroup() as group:
@@ -109,11 +111,12 @@ class Load:
             self._cut(asked, " from ".join(dict.fromkeys(names)), is_ours=closed_here(error))
         asked.ended_s = time.monotonic()
         if asked.end == "whole":
-            asked.text = ""  # an hour of them
+            asked.text = ""  # there is an hour of them
 
     def _cut(self, asked: SentRequest, how: str, *, is_ours: bool = False) -> None:
-        """A connection that ended without a word: honest where the gateway itself was under a fault; nobody's fault
-        but ours where this process closed it or stood still meanwhile, which is told and not judged."""
+        """Classify a connection that was cut: honest if the gateway had a fault; `ours` if this process closed it or
+        was stalled meanwhile, which is reported and not judged.
+        """
         asked.how = f"{how} of {'a stream' if asked.text else 'a request'}"
         if is_ours:
             asked.end = "ours"

@@ -1,7 +1,7 @@
 """Resident memory of every process over time, and its slope.
 
 The slope is Theil's: the median of the slopes between all pairs, which one full collection or one burst does not move.
-Processes that lived for less than half of the run, or whose first minutes are all there is, are told and not judged.
+Processes that lived less than half of the run, or only their first minutes, are reported and not judged.
 """
 
 import statistics
@@ -24,7 +24,7 @@ class Series:
         return self.points[-1][0] - self.points[0][0]
 
     def slope_mib_per_h(self, after_s: float) -> float:
-        """From so many seconds of its life on: imports, caches and arenas come before."""
+        """Return the slope from this age of the process on; imports, caches and arenas grow before."""
         began_s = self.points[0][0]
         late = [point for point in self.points if point[0] - began_s >= after_s]
         late = late[:: max(1, len(late) // _PAIRS)]

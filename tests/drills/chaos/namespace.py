@@ -1,6 +1,7 @@
-"""A machine of its own for the chaos: network, mounts and processes in namespaces that end with it.
+"""Namespaces for the chaos drill: network, mounts and processes that end with it.
 
-What is partitioned, filled or killed there is nobody else's, and no process outlives it: the kernel kills what is left.
+Partitions, full disks and kills affect nothing outside, and no process outlives the namespace: the kernel kills the
+rest.
 """
 
 import json
@@ -21,7 +22,7 @@ _GRACE_S = 900.0  # until the fleet is up, after the last fault, and until it is
 
 
 def missing() -> str | None:
-    """Why it cannot be had here."""
+    """Return why namespaces are not available here, or None."""
     for tool in ("unshare", "ip", "iptables", "bash", "fallocate"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed: apt-get install util-linux iproute2 iptables"
@@ -30,10 +31,10 @@ def missing() -> str | None:
 
 
 def run(folder: Path, minutes: float, seed: int) -> dict[str, Any]:
-    """The report. Everything that was said while it ran is in `chaos.log` in the folder."""
+    """Run the drill and return its report. Its output is in `chaos.log` in the folder."""
     report = folder / "report.json"
     command = [sys.executable, "-m", "tests.drills.chaos", "--minutes", str(minutes), "--seed", str(seed)]
-    # bash is the first process there: it reaps what others have left behind.
+    # bash is the first process of the namespace: it reaps orphans.
     script = f"{' '.join(command)} --folder '{folder}' > '{folder}/chaos.log' 2>&1; exit $?"
     done = subprocess.run([*_UNSHARE, "bash", "-c", script], cwd=PROJECT, timeout=minutes * 60 + _GRACE_S, check=False)
     assert report.exists(), f"it ended with {done.returncode}:\n{(folder / 'chaos.log').read_text()[-6000:]}"

@@ -1,4 +1,4 @@
-"""The registries' Postgres, which can be killed: on a port and a disk of its own, started again on the same data."""
+"""The registries' Postgres, which can be killed: on its own port and disk, restarted on the same data."""
 
 import os
 import pwd
@@ -15,7 +15,7 @@ _USER, _DATABASE = "shoal", "shoal"
 
 
 class Postgres:
-    """It refuses to run as root: there it is `nobody`."""
+    """A Postgres server. It refuses to run as root, so it runs under the system's unprivileged account."""
 
     def __init__(self, folder: Path, port: int, log: Path) -> None:
         self.port = port
@@ -66,4 +66,4 @@ class Postgres:
         )  # fmt: skip
 
 
-QUICK = signal.SIGINT  # a stop that waits for nobody and loses nothing
+QUICK = signal.SIGINT  # a shutdown that waits for no client and loses nothing

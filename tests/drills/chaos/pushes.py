@@ -1,4 +1,4 @@
-"""Pushes to the branch while things break: a commit that changes a tier's weight, every half a minute."""
+"""Pushes to the branch during faults: a commit changes a tier's weight every half minute."""
 
 import random
 import re

@@ -1,9 +1,9 @@
-"""The installation under test: a `shoal up` of six replicas with the registry on Postgres, a second gateway and a
-second registry beside it, and whoever starts again what ends.
+"""The installation under test: a `shoal up` of six replicas with the registry on Postgres, a second gateway, a second
+registry, and a supervisor for them.
 
-The controller keeps what `shoal up` started. What has nobody above it (Postgres, the controller, the second gateway and
-the second registry) is started again a second after it ended, as systemd or a kubelet would; nothing else is ever done
-for the installation.
+The controller supervises what `shoal up` started. Postgres, the controller, the second gateway and the second registry
+are restarted a second after they end, as systemd or a kubelet would do. The drill does nothing else for the
+installation.
 """
 
 import json
@@ -26,11 +26,12 @@ from tests.fleets import Fleet, running_fleet, wait_until
 
 REPLICAS = 6
 POOL = "smollm2-135m"
-GROUPS = {"gateway-2": 4202, "registry-2": 4302}  # whose packets a rule can tell from all others
-_PORT_BASE = 23_000  # the network is ours alone
+GROUPS = {"gateway-2": 4202, "registry-2": 4302}  # processes whose packets a firewall rule can match
+_PORT_BASE = 23_000  # no other process uses this network
 _AGAIN_AFTER_S = 1.0
 _READY_S = 120.0
-_PORTS = {"postgres": 130, "gateway-2": 131, "gateway-2 metrics": 132, "registry-2": 133}  # above the fleet's base
+# offsets from the fleet's base
+_PORTS = {"postgres": 130, "gateway-2": 131, "gateway-2 metrics": 132, "registry-2": 133}
 _MIB = {
     "gateway": 48, "gateway-2": 48, "cache": 96, "data/registry": 48, "registry-2": 48,
     "data/s3": 1024, "data/traces": 512, "data/controller": 16, "postgres": 512,
@@ -50,7 +51,7 @@ CONVERSATIONS = (
 
 @dataclass(slots=True)
 class Kept:
-    """A process that is started again when it ends."""
+    """A process that is restarted when it ends."""
 
     argv: list[str]
     env: dict[str, str]
@@ -90,7 +91,7 @@ class Rig:
         return _disk(self.folder, DISK_OF[target])
 
     def leader(self, target: str, draw: float) -> int | None:
-        """The first process of its session; None where it does not run at the moment."""
+        """Return the first process of its session, or None if it does not run now."""
         if target in self.kept:
             process = self.kept[target].process
         elif target == "postgres":
@@ -106,7 +107,7 @@ class Rig:
         return [] if leader is None else session_members(leader)
 
     def replica(self, draw: float) -> int:
-        """Which of the replicas a draw means: its slot."""
+        """Return the slot of the replica that a draw selects."""
         return int(draw * REPLICAS)
 
     def controller_pid(self) -> int | None:
@@ -128,7 +129,7 @@ class Rig:
         return None
 
     def keep(self) -> None:
-        """Until `close`; a thread's whole life."""
+        """Restart ended processes until `close`; runs in a thread."""
         ended_s: dict[str, float] = {}
         while not self._over.wait(0.3):
             for name in ("postgres", "controller", *self.kept):
@@ -151,7 +152,7 @@ class Rig:
         return process is not None and process.poll() is None
 
     def _start_or_say(self, name: str) -> None:
-        """A supervisor outlives a start that fails, and tries again."""
+        """Start the process; a failed start is printed and retried."""
         try:
             self._start(name)
         except (OSError, subprocess.SubprocessError, psutil.Error) as error:
@@ -211,7 +212,9 @@ def _stop(process: "subprocess.Popen[bytes] | None", number: signal.Signals) -> 
 
 
 def _disk(folder: Path, name: str) -> Path:
-    """Of the fleet's own processes below its state; what is named so is the fleet's to end."""
+    """Return the disk's folder: below the fleet's state for its own processes, because the fleet ends processes
+    there.
+    """
     return folder / ("beside" if name in _BESIDE else "state") / name
 
 
@@ -220,11 +223,11 @@ def _mount(folder: Path) -> None:
         place = _disk(folder, name)
         place.mkdir(parents=True, exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=0755", "none", str(place)], check=True)
-    (folder / "beside").chmod(0o755)  # Postgres is nobody
+    (folder / "beside").chmod(0o755)  # Postgres runs under an unprivileged account
 
 
 def _beside(rig: Rig, role: str, name: str, changes: dict[str, str]) -> Kept:
-    """As the fleet's own of this role, without its marks: a controller that starts again would adopt the copy."""
+    """Build a process like the fleet's own of this role, without its marks: a restarted controller would adopt it."""
     prefix = f"SHOAL_{role.upper()}_"
     environment = psutil.Process(rig.fleet.pid(role)).environ() | {
         prefix + setting: value for setting, value in changes.items()

@@ -1,8 +1,8 @@
-"""Which faults strike, in which order, for how long: drawn from a seed, so that a run can be repeated.
+"""Which faults occur, in which order and for how long: drawn from a seed, so that a run can be repeated.
 
-Law: pure. Every pair of kind and target is in a deck that is shuffled, dealt to its end and shuffled again: an hour has
-each about as often as any other, and none is left to luck. A quarter of the rounds has two faults at once, never two of
-the same target.
+Law: pure. A deck holds every pair of kind and target. It is shuffled, dealt to its end and shuffled again, so that all
+pairs are about equally frequent within an hour. A quarter of the rounds has two faults at once, never two of the same
+target.
 """
 
 import random
@@ -17,14 +17,14 @@ DISKS = ("gateway-1", "gateway-2", "agents", "registry-1", "registry-2", "postgr
 LINKS = ("gateway-2-bus", "gateway-2-registry", "gateway-2-engines", "registry-2-postgres", "registry-2-bus")
 SERVERS = ("registry-1", "registry-2", "postgres", "bus", "s3", "traces", "engine", "agent", "gateway-2")
 
-# Of each kind: whom it strikes, and for how many seconds.
+# Targets of each kind, and seconds (least and most).
 KINDS: dict[str, tuple[tuple[str, ...], float, float]] = {
     "kill": (PROCESSES, 0.0, 0.0),
     "stop": (PROCESSES, 3.0, 20.0),
-    "slow": (PROCESSES, 8.0, 20.0),  # stopped for 80 ms of each 100
+    "slow": (PROCESSES, 8.0, 20.0),  # stopped for 80 ms of each 100 ms
     "lossy": (SERVERS, 8.0, 20.0),  # a fifth of the packets to and from its port is lost
     "full": (DISKS, 10.0, 25.0),
-    "part": (SERVERS + LINKS, 5.0, 25.0),  # packets are dropped, nobody is told
+    "part": (SERVERS + LINKS, 5.0, 25.0),  # packets are dropped silently
 }
 _TWO_AT_ONCE = 0.25
 
@@ -34,14 +34,14 @@ class Fault:
     kind: str
     target: str
     seconds: float
-    draw: float  # in [0, 1): which of several, where the target is a kind of process
+    draw: float  # in [0, 1): which process, if the target is a kind of process
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target}" + (f" {self.seconds:.0f} s" if self.seconds else "")
 
 
 def rounds(seed: int) -> Iterator[tuple[Fault, ...]]:
-    """One or two faults a round, without end."""
+    """Yield one or two faults a round, without end."""
     rng = random.Random(seed)
     deck = _dealt(rng)
     while True:

@@ -1,4 +1,4 @@
-"""The report as a table of Markdown: by kind of fault, how often, how fast all was well again, and what was slow."""
+"""The report as a Markdown table: by kind of fault, how often, how fast everything recovered, and what was slow."""
 
 import statistics
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
-"""Hostile inputs of a seed: for connections (bytes) and for routes (requests made from an OpenAPI document's fields).
+"""Hostile inputs from a seed: raw bytes for connections, and requests made from the fields of an OpenAPI document.
 
     rubbish(rng)                    bytes that are no request, or half of one, or two in one
-    requests(document, …)(rng)      a request to one of its operations, with one thing wrong or odd in it
+    requests(document, …)(rng)      a request to one of its operations, with one wrong or odd thing in it
 
-Neighbours: `sender` sends them, `tests/drills/test_hostile_inputs.py` judges what comes back.
+`sender` sends them, and `tests/drills/test_hostile_inputs.py` judges the results.
 """
 
 import json
@@ -157,7 +157,7 @@ _RUBBISH: tuple[tuple[str, Callable[[random.Random], bytes]], ...] = (
 class Operation:
     method: str
     path: str
-    schema: Mapping[str, Any]  # of the JSON body; empty: none
+    schema: Mapping[str, Any]  # JSON body's schema; empty: no body
 
 
 def operations(document: Mapping[str, Any]) -> list[Operation]:
@@ -182,7 +182,9 @@ def _resolved(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping
 
 
 def requests(known: Sequence[Operation], bearers: Sequence[str], fitting: Mapping[str, Sequence[Any]]) -> Making:
-    """Requests to these operations. `fitting`: by the name of a field or a path's part, what mostly comes through."""
+    """Return a maker of requests to these operations. `fitting`: mostly valid values by name of a field or path
+    part.
+    """
     maker = _Maker(known, bearers, fitting)
     return maker.request
 
@@ -270,7 +272,7 @@ class _Maker:
         return self._odd(rng)
 
     def _spoil(self, rng: random.Random, value: Any) -> None:
-        """Another value somewhere inside."""
+        """Replace or rename one value somewhere inside."""
         while True:
             if isinstance(value, dict) and value:
                 key: Any = rng.choice(list(value))

@@ -1,8 +1,8 @@
-"""Sends hostile inputs to one listener and says of each what became of it: answered, closed, or neither in time.
+"""Sender of hostile inputs to one listener; it records for each whether it was answered, closed, or neither in time.
 
-A whole request must be answered within `ANSWER_S`, or the connection closed. Of anything else the server may wait for
-more, but not for ever: such a connection stays open beside the others until the server closes it, `CLOSE_S` at most.
-The server's own idle timers end what is left: those of the gateway are the longest.
+A whole request must be answered within `ANSWER_S`, or the connection closed. For any other input the server may wait
+for more, but not for ever: the connection stays open until the server closes it, `CLOSE_S` at most. The server's idle
+timers end these; those of the gateway are the longest.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ import orjson
 
 from tests.drills.hostile.inputs import HostileInput, Making, rubbish
 
-ANSWER_S = 60.0  # on a machine that others use, too
+ANSWER_S = 60.0  # on a machine with other load
 CLOSE_S = 120.0
-_ANSWER_MAX_BYTES = 256 * 1024  # of a stream no more is read: the client leaves
-_LEFT_OPEN = 60  # at a time, of each listener; of others the client leaves at once
+_ANSWER_MAX_BYTES = 256 * 1024  # a stream is read no further: the client leaves
+_LEFT_OPEN = 60  # connections at a time per listener; beyond that the client leaves at once
 _REQUESTS_PER_CONNECTION = 40
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """Of one listener."""
+    """Results at one listener."""
 
     sent: Counter[str] = field(default_factory=Counter)  # by sort
     statuses: Counter[int] = field(default_factory=Counter)
-    overloaded: int = 0  # 502, 503 or 504 with a reason of ours
+    overloaded: int = 0  # 502, 503 or 504 with one of the product's reasons
     failures: list[str] = field(default_factory=list)  # 5xx, with the input
     hangs: list[str] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Listener:
     port: int
     tls: bool
     making: Making | None  # requests to its routes
-    may_refuse: frozenset[str]  # codes of 503s (and of the like) that say why, and of which the caller may make use
+    may_refuse: frozenset[str]  # codes of 503s and the like that name a reason useful to the caller
 
 
 class Sender:
@@ -59,7 +59,7 @@ class Sender:
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
 
     async def send(self, count: int, at_once: int) -> None:
-        """So many inputs, from several connections at once; then waits for those that the server must close."""
+        """Send `count` inputs over several connections at once, then wait for those that the server must close."""
         left = [count]
         await asyncio.gather(*(self._client(left) for _ in range(at_once)))
         await asyncio.gather(*self._left_open)
@@ -74,7 +74,7 @@ class Sender:
                     left[0] -= 1
                     await self._raw(rubbish(self._rng))
             except (ConnectionError, ssl.SSLError, EOFError):
-                pass  # the server's good right
+                pass  # the server may do that
             except OSError as error:
                 self.outcomes.unreachable.append(repr(error))
 
@@ -84,7 +84,7 @@ class Sender:
                 "127.0.0.1", self._listener.port, ssl=self._context if tls else None, limit=_ANSWER_MAX_BYTES
             )
 
-    # requests, one after the other on one connection
+    # requests in sequence on one connection
 
     async def _requests(self, left: list[int]) -> None:
         assert self._listener.making is not None
@@ -103,7 +103,7 @@ class Sender:
             writer.transport.abort()
 
     async def _answered(self, reader: asyncio.StreamReader, given: HostileInput) -> bool:
-        """Whether the connection may be used again."""
+        """Read the answer and return whether the connection may be reused."""
         answer = _Answer(is_head=given.data.startswith(b"HEAD "))
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -125,13 +125,13 @@ class Sender:
         if answer.status < 500:
             return
         says_why = answer.code in self._listener.may_refuse
-        is_readiness = answer.status == 503 and given.data.startswith(b"HEAD /readyz")  # which has no body to say it in
+        is_readiness = answer.status == 503 and given.data.startswith(b"HEAD /readyz")  # which has no body for a reason
         if is_readiness or (answer.status in (502, 503, 504) and says_why):
             self.outcomes.overloaded += 1
         else:
             self.outcomes.failures.append(f"{answer.status} {bytes(answer.body[:300])!r} to {given.data[:1500]!r}")
 
-    # anything else
+    # any other input
 
     async def _raw(self, given: HostileInput) -> None:
         self.outcomes.sent[given.sort] += 1
@@ -162,7 +162,7 @@ class Sender:
         except TimeoutError:
             self.outcomes.hangs.append(f"open after {CLOSE_S:.0f} s: {given.sort}: {given.data[:200]!r}")
         except OSError:
-            pass  # closed, and not gently
+            pass  # closed abruptly
         finally:
             writer.transport.abort()
 
@@ -175,7 +175,7 @@ def _pieces(given: HostileInput) -> list[bytes]:
 
 
 class _Answer:
-    """The first answer of a connection's bytes; what is no HTTP has no status."""
+    """First answer on a connection; bytes that are not HTTP have no status."""
 
     def __init__(self, *, is_head: bool) -> None:
         self._is_head = is_head

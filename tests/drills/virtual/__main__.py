@@ -1,7 +1,7 @@
-"""Many seeds, or one to look at.
+"""Run many seeds, or a single one in detail.
 
-python -m tests.drills.virtual --seeds 1000          all of 0..999; exit 1 where one breaks an invariant
-python -m tests.drills.virtual --seed 417 -v         one, with its log
+python -m tests.drills.virtual --seeds 1000          all of 0..999; exit 1 if one breaks an invariant
+python -m tests.drills.virtual --seed 417 -v         a single one, with its log
 python -m tests.drills.virtual --seeds 1000 -o json  the same for machines, one line a seed
 """
 
@@ -24,7 +24,7 @@ _SAID_EVERY_S = 10.0
 
 @dataclass
 class Tally:
-    """What many seeds came to."""
+    """Totals of many seeds."""
 
     seeds: int = 0
     broken: list[int] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Tally:
 
 
 def main() -> int:
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names are walked in the order of their hashes
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names are iterated in hash order
         again = [sys.executable, "-m", "tests.drills.virtual", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
     parser = argparse.ArgumentParser(prog="python -m tests.drills.virtual", description="Seeds of faults.")

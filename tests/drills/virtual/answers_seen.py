@@ -1,4 +1,4 @@
-"""What clients were answered, read as they would read it: form, end, text and figures of each outcome.
+"""Answers of a run as clients read them: shape, end, text and usage of each outcome.
 
 I3  one outcome    each client gets one well-formed end, or left
 I3  text           a text is one engine's, of one version, without a gap or a repetition
@@ -42,7 +42,9 @@ def outcomes(fleet: Fleet) -> Breaches:
 
 
 def _may_be_cut(fleet: Fleet, outcome: Outcome) -> bool:
-    """By a fault of its own connection or its gateway, by itself, or before the gateway took its request."""
+    """Return whether a cut has an excuse: a fault of its connection or gateway, its own delay, or the gateway never
+    took the request.
+    """
     if outcome.broken_by or outcome.gateway in fleet.crashed:
         return True
     if outcome.plan.reads_late_s > LIMITS.write_stall_s or outcome.plan.request_id not in fleet.witness.handled:
@@ -94,7 +96,7 @@ def texts(fleet: Fleet) -> Breaches:
 
 
 def _said(outcome: Outcome) -> tuple[str, str | None, set[str], set[str]]:
-    """The text, how it ended, whose it is, and which model it says it is."""
+    """Return the text, how it ended, the engine fingerprints, and the models it names."""
     if outcome.ending == "answered":
         document = orjson.loads(outcome.body)
         choice = document["choices"][0]
@@ -111,7 +113,7 @@ def _said(outcome: Outcome) -> tuple[str, str | None, set[str], set[str]]:
 
 
 def _marks(fleet: Fleet) -> dict[str, dict[str, str]]:
-    """What an adapter puts before its answers, by digest and tenant."""
+    """Return the mark before an adapter's answers, by digest and tenant."""
     mark = {name: adapter_mark(name, fleet.adapters[name]) for name in (BOT_V1, BOT_V2, RIVAL)}
     return {DIGEST_V1: {"acme": mark[BOT_V1], "globex": mark[RIVAL]}, DIGEST_V2: {"acme": mark[BOT_V2]}}
 
@@ -135,7 +137,7 @@ def _events(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def _document(part: bytes) -> dict[str, Any]:
-    """An event's data; what is none has no choices, and says so."""
+    """Parse the data of an event; invalid data becomes an event without choices, marked `no_json`."""
     try:
         document = orjson.loads(part)
     except orjson.JSONDecodeError:

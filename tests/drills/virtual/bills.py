@@ -1,7 +1,7 @@
-"""Bills of a run: each gateway's usage goes to disk each second and to a registry's database, which is troubled, too.
+"""Bills of a run: each gateway writes its usage to disk each second and reports it to the registry's database.
 
-The spool is the product's, on a disk that survives its gateway, like the one database that all tell. A part of the
-reports gets no answer: of these some never came, and some were counted before their answer was lost.
+The spool is the product's, on a disk that survives its gateway, like the one database of all reports. A part of the
+reports gets no answer: some never arrive, and some are counted before their answer is lost.
 
     what the registry has  =  what was charged at every end  -  what a killed gateway had not written down
 """
@@ -30,7 +30,7 @@ Charged = Counter[tuple[str, str, str]]  # tenant, pool, and `requests` or `toke
 
 
 class Bills:
-    """The registry's side, and what is to be found there."""
+    """The registry's side of the bills, and what it contains."""
 
     def __init__(self, folder: Path, schema: Path, rng: Random) -> None:
         self._folder, self._rng = folder, rng
@@ -52,13 +52,13 @@ class Bills:
         return Account(self, UsageDelivery(sums, spool, self._post, place, clock))
 
     def close(self) -> None:
-        """No spool's files stay open, however its gateway ended."""
+        """Close the files of every spool, however its gateway ended."""
         for spool in self._spools:
             killed(spool)
         self.database.close()
 
     def ended(self, sums: UsageSums, ended: Ended, now_s: float) -> None:
-        """What its listeners will be told."""
+        """Record what the gateway will report for this end."""
         tokens = ended.usage.completion_tokens if ended.usage is not None else ended.delivered_tokens
         tenant, pool = ended.admitted.caller.tenant, ended.admitted.model.pool
         self.charged[tenant, pool, "tokens"] += tokens
@@ -66,7 +66,7 @@ class Bills:
         self._ends_s.setdefault(sums, []).append(now_s)
 
     def killed(self, account: "Account", now_s: float) -> None:
-        """What it had not written is lost: of ends in the last second, and no others."""
+        """Record what the killed gateway had not written: only ends of the last second may be lost."""
         self.gateways_killed += 1
         sums = account.delivery.sums
         rows = sums.pop_rows()
@@ -84,7 +84,9 @@ class Bills:
         return Counter({(row["tenant"], row["pool"], name): row[column] for row in rows for name, column in names})
 
     def differences(self) -> list[str]:
-        """Between what was counted and what was charged, less what killed gateways had not written: there are none."""
+        """Describe differences between what was billed and what was charged, less what killed gateways had not
+        written.
+        """
         found = self.found()
         return self.breaches + [
             f"{name} of {tenant} at {pool}: {found[tenant, pool, name]} on the bill, {charged} charged, {lost} lost"
@@ -94,7 +96,7 @@ class Bills:
         ]
 
     def table(self) -> Counter[str]:
-        """Requests and tokens, all tenants and pools together."""
+        """Count requests and tokens of all tenants and pools together."""
         found: Counter[str] = Counter({"gateways killed": self.gateways_killed})
         for name, counted in (("charged", self.charged), ("not written", self.lost), ("billed", self.found())):
             for (_, _, what), count in counted.items():
@@ -113,14 +115,14 @@ class Bills:
 
 
 class Account:
-    """One gateway process's."""
+    """Account of one gateway process."""
 
     def __init__(self, bills: Bills, delivery: UsageDelivery) -> None:
         self.bills = bills
         self.delivery = delivery
 
     def keep(self) -> None:
-        """As `UsageDelivery.keep_once`, in no thread: threads have no virtual time."""
+        """Write usage like `UsageDelivery.keep_once`, but in no thread: threads have no virtual time."""
         rows: list[UsageRow] = self.delivery.sums.pop_rows()
         if rows:
             self.delivery.spool.write(rows)
@@ -133,7 +135,7 @@ class Account:
         return True
 
     def close(self) -> None:
-        """What a process does that ends well; what cannot be told now stays on its disk."""
+        """Shut down in order; what cannot be reported now stays on disk."""
         self.keep()
         self.deliver()
         self.delivery.spool.close()

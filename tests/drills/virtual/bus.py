@@ -1,8 +1,8 @@
-"""The fleet's bus and the quotas' broker, in memory: Valkey itself is not under test, what becomes of its clients is.
+"""The fleet's bus and the quota broker in memory: the clients of Valkey are under test, not Valkey itself.
 
-Each client belongs to a node. Messages take time, may come twice or late, and none comes over a blocked way. A client
-learns of a lost bus as over TCP: at once where it refuses, by its health check (5 s, and 2 s for the answer) where it
-has fallen silent.
+Each client belongs to a node. Messages take time, may be duplicated or late, and do not pass a blocked path. A client
+learns of a lost bus as over TCP: at once if the connection is refused. If the bus is silent, its health check finds out
+(5 s, and 2 s for the answer).
 
 The broker is `functions.fleet.quota_model`, on the bus's own time.
 """
@@ -21,7 +21,7 @@ from tests.drills.virtual.loop import Node
 from tests.drills.virtual.pipes import Network
 
 BUS = "bus"
-_SILENT_S = 7.0  # health check and time-out of the client
+_SILENT_S = 7.0  # health check and timeout of the client
 _CALL_S = 2.0
 _QUOTA_CALL_S = 1.0
 _QUEUE_MAX = 10_000
@@ -61,7 +61,7 @@ class BusServer:
         return self.network.loop.time()
 
     def go_down(self) -> None:
-        """It restarts without what it knew: nothing is persisted."""
+        """Stop the bus; it restarts empty, since nothing is persisted."""
         self.is_down = True
         self.script, self.beats, self.pins = QuotaModel(), {}, []
         for subscriptions in self.channels.values():
@@ -102,7 +102,7 @@ class BusClient:
         await self._reach()
 
     async def stats(self) -> AsyncIterator[bytes]:
-        """Who reads evidence is the registry, which is not here."""
+        """Fail: evidence is read by the registry, which is not part of the run."""
         raise BusUnavailable("nobody tells")
         yield b""
 
@@ -116,13 +116,13 @@ class BusClient:
             yield messages
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Close nothing: there is no open connection."""
 
     async def _reach(self, call_s: float = _CALL_S) -> None:
         server, network = self._server, self._server.network
         await asyncio.sleep(network.latency_s())
         if not self._node.alive:
-            await asyncio.Event().wait()  # its process is gone
+            await asyncio.Event().wait()  # its process has ended
         if server.is_down:
             raise BusUnavailable("Connection refused")
         if network.is_blocked(self._node.name, BUS) or network.is_blocked(BUS, self._node.name):
@@ -151,7 +151,7 @@ class BusClient:
             server.channels[channel].remove(subscription)
 
     async def _wait(self, subscription: Subscription, silent_since_s: float) -> float:
-        """Until something came; when the way was last known to be open. BusUnavailable."""
+        """Wait for a message and return when the path was last known to be open. BusUnavailable."""
         server = self._server
         try:
             async with asyncio.timeout(1.0):

@@ -1,14 +1,15 @@
-"""The invariants, one function each, by the names of the reference on reliability. Each returns what breaks it.
+"""Invariants of a run, one function each, named as in the reference on reliability. Each yields its violations.
 
 I1  settlement     every admitted request ends once and is settled once; nothing stays reserved; usage is the
-                   engine's where the engine ended it; bills add up
-I2  first token    after a client has a byte there is no other attempt; before it so many, and no replica twice
+                   engine's if the engine ended it; bills add up
+I2  first token    after a client has a byte there is no other attempt; before it at most the allowed number, and no
+                   replica twice
 I3  one outcome    each client gets one well-formed end, or left; a text is one engine's, of one version
-I5  bounded        nothing is left of anybody: connections, places, tickets, tasks, KV blocks
-I6  fail static    nobody is told that the gateway knows nothing, whoever of bus and controller is away
-I7  recovery       after the last fault every gateway answers again; nobody waited for longer than his band may
+I5  bounded        nothing is left over: connections, places, tickets, tasks, KV blocks
+I6  fail static    no client is told that there is no snapshot, whether the bus or the controller is away
+I7  recovery       after the last fault every gateway answers again; no request waits longer than its band allows
 I9  one version    a session stays with its version while that exists
---  detection      nothing goes to a replica that said it is not there, or has been silent for too long
+--  detection      nothing goes to a replica that reported not ready or has been silent for too long
 --  no mistakes    nothing raised, nothing was logged as an error
 """
 
@@ -31,7 +32,7 @@ from tests.gateway.rig import DIGEST_V2
 _SWEEP_S = 0.25
 _SLACK_S = 0.01
 _FOREVER = {"bus", "publish_evidence", "publish_pins", "follow_pins", "quota leases", "sweep", "usage"}
-_PINS_TOLD_S = 4.0  # half a second until they are told, and a bus that may take three
+_PINS_TOLD_S = 4.0  # half a second until pins are published, and a bus that may take three
 
 Breaches = Iterator[str]
 Rows = dict[str, list[TraceRow]]
@@ -58,7 +59,7 @@ def all_breaches(fleet: Fleet) -> list[str]:
 
 
 def _rows(fleet: Fleet) -> Rows:
-    """The settlement record, by request."""
+    """Return the settlement records by request."""
     found: dict[str, list[TraceRow]] = defaultdict(list)
     for gateway in fleet.all_gateways():
         for traced in gateway.gateway.services.traces.recent:
@@ -72,7 +73,7 @@ def _mistakes(fleet: Fleet, rows: Rows) -> Breaches:
 
 
 def _lived(fleet: Fleet) -> list[GatewayNode]:
-    """Who was not killed: a killed process settles nothing, and its leases run out."""
+    """Return the gateways that were not killed: a killed process settles nothing, and its leases expire."""
     return [gateway for gateway in fleet.all_gateways() if gateway not in fleet.crashed]
 
 
@@ -100,7 +101,7 @@ def _settlement(fleet: Fleet, rows: Rows) -> Breaches:
 
 
 def _conservation(fleet: Fleet, lived: set[Any]) -> Breaches:
-    """What was taken from an account in all is what its requests were charged: nothing is reserved any more."""
+    """Check that the total spent of an account is what its requests were charged: nothing stays reserved."""
     charged: dict[Any, list[int]] = defaultdict(lambda: [0] * 5)
     for settled in fleet.witness.settled:
         if settled.first:
@@ -114,7 +115,7 @@ def _conservation(fleet: Fleet, lived: set[Any]) -> Breaches:
 
 
 def _usage(fleet: Fleet, rows: Rows) -> Breaches:
-    """What the engine counted of an answer that it ended is what the row says, and what the client was told."""
+    """Check that the engine's count of an answer it ended is in the trace row and in what the client received."""
     counted: dict[str, set[tuple[int, int, int]]] = defaultdict(set)
     for replica in fleet.replicas.values():
         for log in replica.usage_logs:
@@ -134,11 +135,11 @@ def _usage(fleet: Fleet, rows: Rows) -> Breaches:
 
 
 def _bills(fleet: Fleet, rows: Rows) -> Breaches:
-    """What the registry has counted is what was charged, to the token; but for a second of each gateway killed."""
+    """Check that the registry counted what was charged, to the token, except for a second of each killed gateway."""
     bills = fleet.bills
     bills.heals = True
     for gateway in fleet.gateways:
-        gateway.account.close()  # with what those have left who were killed at its place, or could not tell it
+        gateway.account.close()  # with usage that predecessors at its place left or could not report
     yield from bills.differences()
 
 
@@ -155,7 +156,7 @@ def _attempts(fleet: Fleet, rows: Rows) -> Breaches:
         if first_s is not None and at_s > first_s:
             yield f"{request_id} was sent to {replica} after its client had a byte"
     for (request_id, replica), times in Counter((each[2], each[3]) for each in witness.sent).items():
-        if times > 2 and not _was_cold(rows.get(request_id, [])):  # a stale connection is dialled anew, once
+        if times > 2 and not _was_cold(rows.get(request_id, [])):  # a stale connection is redialed once
             yield f"{request_id} was sent to {replica} {times} times"
     for request_id, places in tried.items():
         by_pool = defaultdict(list)
@@ -169,7 +170,7 @@ def _attempts(fleet: Fleet, rows: Rows) -> Breaches:
 
 
 def _was_cold(rows: list[TraceRow]) -> bool:
-    """A replica that had to load the adapter is asked again once it has it."""
+    """Return whether a replica had to load the adapter: it is then tried again once it has it."""
     return any("adapter_missing" in row.error for row in rows) or not rows
 
 
@@ -260,7 +261,7 @@ def _versions(fleet: Fleet, rows: Rows) -> Breaches:
 
 
 def _change(fleet: Fleet, rows: Rows, session: str, former: Outcome, later: Outcome) -> Breaches:
-    """Two answers of a session, one after the other: is another version's voice heard without a reason?"""
+    """Compare two consecutive answers of a session and report a change of version without a reason."""
     epochs = [row.snapshot_epoch for each in (former, later) for row in rows.get(each.plan.request_id, ())]
     if len(epochs) < 2 or former.first_s is None or "x-shoal-degraded" in {**former.headers, **later.headers}:
         return

@@ -1,7 +1,7 @@
-"""Clients of the fleet, as they are in the wild: they stream or wait, keep sessions, read slowly, and leave.
+"""Clients of the fleet with realistic behavior: they stream or wait, keep sessions, read slowly, and leave.
 
-All that a client will do is drawn before it begins, so that what happens to it does not change what it wants. What it
-got is read by a strict HTTP parser and kept as one `Outcome` for each request.
+All actions of a client are drawn before it starts, so that events do not change what it will do. A strict HTTP parser
+reads what it receives, and each request yields one `Outcome`.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ Ending = Literal["answered", "refused", "streamed", "broken", "left", "cut", "un
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """One request to come."""
+    """One planned request."""
 
     request_id: str
     tenant: str
     model: str
-    heard: str  # the last user message, which the engine says again
+    heard: str  # the last user message, which the engine echoes
     service_class: str
     stream: bool
     include_usage: bool
@@ -50,20 +50,20 @@ class RequestPlan:
 class Outcome:
     plan: RequestPlan
     session: str | None
-    gateway: Any  # the GatewayNode that was asked; None: none could be
+    gateway: Any  # the GatewayNode that received it; None: none was available
     ending: Ending = "unanswered"
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    began_s: float = 0.0  # asked
+    began_s: float = 0.0  # when it was sent
     first_s: float | None = None  # the first byte of the answer
     ended_s: float = 0.0
     broken_by: str = ""  # a fault of the connection, which excuses a cut
-    problem: str = ""  # of the answer's form
+    problem: str = ""  # with the form of the answer
 
 
 def draw_plans(seed: str, client: int, rng: Random) -> tuple[str | None, list[RequestPlan]]:
-    """A client's session, if it has one, and all that it will ask for."""
+    """Draw a client's session, if it has one, and all its requests."""
     tenant = rng.choice(list(KEYS))
     session = f"s{client}" if rng.random() < 0.6 else None
     count = rng.choice((1, 2, 3, 5)) if session is not None else rng.choice((1, 1, 2))
@@ -121,7 +121,7 @@ def request_of(plan: RequestPlan, session: str | None) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """A client's end of a connection."""
+    """Client side of a connection."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         self.first_s = None
         self._parser = httptools.HttpResponseParser(self)
 
-    # what the transport calls
+    # called by the transport
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -167,12 +167,12 @@ class Connection(asyncio.Protocol):
         self.changed.set()
 
     def pause_writing(self) -> None:
-        """A request is smaller than any buffer."""
+        """Ignore it: a request is smaller than any buffer."""
 
     def resume_writing(self) -> None:
-        """As above."""
+        """Ignore it, like `pause_writing`."""
 
-    # what the parser calls
+    # called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key = name.decode().lower()
@@ -192,19 +192,19 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """One client's whole life: `run`."""
+    """A client; `run` is its whole life."""
 
     def __init__(
         self, seed: str, number: int, network: Network, pick: Callable[[int], Any], done: Callable[[Outcome], None]
     ) -> None:
-        """`pick` says which gateway serves whoever has this number; `done` takes each outcome."""
+        """`pick` returns the gateway for a client number; `done` receives each outcome."""
         rng = Random(f"{seed}/client/{number}")
         self._rng, self._number = rng, number
         self._network, self._loop = network, network.loop
         self._pick, self._done = pick, done
         self.node = Node(f"c{number}")
         self.session, self.plans = draw_plans(seed, number, rng)
-        self._is_plain = rng.random() < 0.2  # its connection is none of the fast lane's
+        self._is_plain = rng.random() < 0.2  # its connection does not use the fast lane
         self._keeps_connection = rng.random() < 0.7
         self._stays = rng.random() < 0.7  # with one gateway
         self._connection: Connection | None = None

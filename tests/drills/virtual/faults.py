@@ -1,7 +1,7 @@
-"""What goes wrong in a seed, and when: drawn before the run begins, so that a seed is a list that can be read.
+"""Faults of a seed and their times, drawn before the run begins, so that a seed is a list that can be read.
 
-Each kind is one small function of the fleet; `KINDS` says how often it is drawn. All heal when the time of faults is
-over: what a run shows afterwards is whether anything was left behind.
+Each kind is one small function of the fleet; `KINDS` gives its weight. All faults heal at the end of their time, and
+the run then shows whether anything was left behind.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ async def lose_controller(fleet: "Fleet", rng: Random) -> None:
 
 
 async def withdraw_adapter(fleet: "Fleet", rng: Random) -> None:
-    """An engine loses an adapter that its agent has announced: it was evicted behind its back."""
+    """Make an engine lose an adapter that its agent has announced, as after an eviction unknown to the agent."""
     replica = fleet.any_replica(rng)
     loaded = list(replica.parts.adapters) if replica.parts is not None and replica.state == "ready" else []
     if loaded and replica.parts is not None:

@@ -1,9 +1,9 @@
-"""A whole fleet in one process and virtual time, and one seed's run of it.
+"""A whole fleet in one process and virtual time, and the run of one seed.
 
-seconds 0 .. TROUBLE_S     clients come and go, faults strike, a rollout runs
-then                       everything heals; whoever is under way comes to an end
-then                       each gateway is asked once more, and must answer: nothing was broken for good
-at last                    clients are gone for QUIET_S: nothing may be left of anybody
+seconds 0 .. TROUBLE_S     clients arrive and leave, faults occur, a rollout runs
+then                       everything heals; requests under way end
+then                       each gateway gets probes and must answer: nothing is broken for good
+at last                    no client for QUIET_S: nothing may be left over
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Fleet:
     loop: VirtualLoop
     outcomes: list[Outcome] = field(default_factory=list)
     probes: list[Outcome] = field(default_factory=list)
-    gateways: list[GatewayNode] = field(default_factory=list)  # that serve, or will soon again; by place
+    gateways: list[GatewayNode] = field(default_factory=list)  # serving or about to; by place
     retired: list[GatewayNode] = field(default_factory=list)
     crashed: list[GatewayNode] = field(default_factory=list)
     replicas: dict[str, Replica] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Fleet:
     def say(self, text: str) -> None:
         self.witness.say(text)
 
-    # one run
+    # the run
 
     async def run(self) -> None:
         self._begin()
@@ -120,7 +120,7 @@ class Fleet:
                 self._spawn(self._bring(place, epoch))
 
     async def _bring(self, place: int, epoch: int) -> None:
-        """A snapshot on its way to a gateway; a newer one may have overtaken it."""
+        """Deliver a snapshot to a gateway; a newer one may have overtaken it."""
         await asyncio.sleep(self.rng.uniform(0.01, 1.0))
         while self.loop.time() < self.snapshots_from_s:
             await asyncio.sleep(self.snapshots_from_s - self.loop.time() + self.rng.uniform(0.0, 0.5))
@@ -134,7 +134,7 @@ class Fleet:
         await client.run()
 
     async def _heal(self, under_way: list[asyncio.Task[Any]]) -> None:
-        """No fault strikes from here on; what is broken is mended, what is down is started."""
+        """End all faults, repair what is broken and start what is down."""
         self.say("all faults heal")
         for task in under_way:
             task.cancel()
@@ -156,7 +156,7 @@ class Fleet:
                 self.gateways[place].swap(catalogue(self.policy, self.epoch))
 
     async def _probe(self, place: int) -> None:
-        """Ask for the base model, whose caller has no limits, until it answers or all patience is over."""
+        """Request the base model, for a caller without limits, until it answers or the probes are used up."""
         for number in range(_PROBES):
             plan = RequestPlan(
                 f"probe{place}-{number}", "initech", POOL, f"probe {place}", "interactive", True, True, 8, None, 0.0,
@@ -170,7 +170,7 @@ class Fleet:
                 return
             await asyncio.sleep(_PROBE_PAUSE_S)
 
-    # what faults do
+    # actions of faults
 
     def any_replica(self, rng: Random) -> Replica:
         return rng.choice(list(self.replicas.values()))
@@ -197,13 +197,13 @@ class Fleet:
         self._spawn(gateway.drain(drain_s))
 
     async def _succeed(self, place: int) -> None:
-        """Another process at the same place, with the snapshot that the last one has cached."""
+        """Start another process at the same place, with the snapshot cached by the last one."""
         former = self.gateways[place]
         self.retired.append(former)
         self.gateways[place] = self._gateway(place, catalogue(self.policy, former.swapped[-1][1]))
         self.say(f"{former.name} is there again")
 
-    # inside
+    # internals
 
     def all_gateways(self) -> list[GatewayNode]:
         return [*self.retired, *self.gateways]
@@ -218,7 +218,7 @@ class Fleet:
         return Client(self.seed, number, self.network, self._pick, done)
 
     def _pick(self, number: int) -> GatewayNode | None:
-        """As a balancer does that knows who is there."""
+        """Pick a serving gateway, like a load balancer that knows which ones serve."""
         serving = [gateway for gateway in self.gateways if gateway.is_serving]
         return serving[number % len(serving)] if serving else None
 

@@ -1,11 +1,11 @@
-"""A gateway: all of the product's, put together as its `server` does, but for sockets, TLS and the registry's client.
+"""A gateway of product code, assembled like in its `server`, but without sockets, TLS and the registry client.
 
     start -> serving -> drain (a successor serves already) -> gone
                  '----- crash -------------------------------^
 
-The fast lane is each connection's protocol, the ASGI application behind it; feeds, sweep and quota leases are its own
-tasks. Snapshots come by `swap`, as its follower would bring them. Sets whose order is that of memory addresses are
-replaced by ones in order of arrival: else the same seed would not be the same run.
+The fast lane is each connection's protocol, with the ASGI application behind it; feeds, sweep and quota leases run as
+its own tasks. Snapshots arrive by `swap`, as its follower would deliver them. Sets ordered by memory address are
+replaced by ones in order of arrival: otherwise the same seed would not be the same run.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ LIMITS = Limits(
     write_stall_s=5.0,
     cold_wait_s=5.0,
 )
-_STOP_AFTER_S = 5.0  # as the server's own, for the last events to go out
+_STOP_AFTER_S = 5.0  # like the server's own, so that the last events are sent
 
 
 class InOrder(dict[Any, None]):
-    """A set that remembers who came first."""
+    """A set in order of insertion."""
 
     def add(self, item: Any) -> None:
         self[item] = None
@@ -65,7 +65,7 @@ class InOrder(dict[Any, None]):
 
 
 class _Loader:
-    """Asks agents over the network; the answer is the replica's."""
+    """Loader that reaches agents over the network; the replica answers."""
 
     def __init__(self, network: Network, node: Node, replicas: Mapping[str, Replica]) -> None:
         self._network, self._node, self._replicas = network, node, replicas
@@ -79,7 +79,7 @@ class _Loader:
             return LoadAnswer("unreachable", "timed out")
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Close nothing: there is no open connection."""
 
 
 class GatewayNode:
@@ -105,7 +105,7 @@ class GatewayNode:
         self.gateway: Gateway = None  # type: ignore[assignment]  # from `start` on
         self.leases: QuotaLeases = None  # type: ignore[assignment]
 
-    # its life
+    # life cycle
 
     def start(self, catalogue: Catalogue) -> None:
         self.network.context_of(self.node).run(self._put_together)
@@ -118,7 +118,7 @@ class GatewayNode:
             self._run(self.gateway.swap, catalogue)
 
     def crash(self) -> None:
-        """SIGKILL: nothing that it was about to do is done."""
+        """Crash like SIGKILL: nothing pending is done."""
         self.is_serving = False
         self.bills.killed(self.account, self.network.loop.time())
         self.network.kill(self.node)
@@ -126,7 +126,7 @@ class GatewayNode:
             task.cancel()
 
     async def drain(self, drain_s: float) -> None:
-        """SIGTERM, after a handover: what is open runs to its end, or for so long."""
+        """Drain like SIGTERM after a handover: open requests run to their end, or for this long."""
         self.is_serving = False
         loop, gateway = self.network.loop, self.gateway
         gateway.services.state.draining = True
@@ -147,7 +147,7 @@ class GatewayNode:
     def is_quiet(self) -> bool:
         return not self.gateway.services.connections and not self.gateway.services.open_requests
 
-    # inside
+    # internals
 
     def _put_together(self) -> None:
         loop, node = self.network.loop, self.node
@@ -182,7 +182,7 @@ class GatewayNode:
         self.network.listen(node, (self.name, PORT), lambda: LaneProtocol(gateway, config, state, {}, loop))
 
     def _start_feeds(self, bus: BusClient) -> None:
-        """As `server` does."""
+        """Start the feeds like `server`."""
         gateway, tasks = self.gateway, self.gateway.services.tasks
         tasks.forever("bus", functools.partial(feeds.follow_bus, gateway, bus))
         for feed in (feeds.publish_evidence, feeds.publish_pins, feeds.follow_pins):
@@ -192,7 +192,7 @@ class GatewayNode:
         tasks.forever("usage", self._tell_usage)
 
     async def _tell_usage(self) -> None:
-        """As `UsageDelivery` does."""
+        """Report usage like `UsageDelivery`."""
         for number in count(1):
             await asyncio.sleep(SPOOL_EVERY_S)
             self.account.keep()
@@ -212,5 +212,5 @@ class GatewayNode:
             self.account.close()
 
     def _run(self, act: Callable[..., object], *args: object) -> None:
-        """As one of its own callbacks."""
+        """Run as one of the gateway's own callbacks."""
         self.network.context_of(self.node).run(act, *args)

@@ -1,8 +1,8 @@
-"""An event loop whose time is virtual: when nothing is ready, the clock jumps to the next timer.
+"""An event loop in virtual time: when nothing is ready, the clock jumps to the next timer.
 
-Everything that production code does with asyncio (tasks, timers, timeouts, futures) runs unchanged; only sockets and
-threads are not there. `create_connection` goes to the `pipes` network, threads are refused, since they would bring real
-time back in. With the same seed the same callbacks run in the same order, which `steps` makes visible.
+Asyncio code of the product (tasks, timers, timeouts, futures) runs unchanged; sockets and threads are missing.
+`create_connection` uses the `pipes` network; threads are refused, since they would depend on real time. The same seed
+runs the same callbacks in the same order, which `steps` makes visible.
 """
 
 import asyncio
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-_SPIN_LIMIT = 50_000  # passes of the loop at one instant: no honest program needs a thousand
+_SPIN_LIMIT = 50_000  # passes of the loop at one instant: no correct program needs a thousand
 
 
 class Node:
-    """A process of the fleet, as the network and the log know it; a restarted one is another node of the same name."""
+    """A process of the fleet, for the network and the log; a restarted one is another node of the same name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.wall_step_s = 0.0  # how far its wall clock was set
+        self.wall_step_s = 0.0  # offset of its wall clock
 
     def __repr__(self) -> str:
         return self.name
@@ -35,11 +35,11 @@ class Dialler(Protocol):
 
 
 class Stuck(Exception):
-    """Nothing can ever happen again, or things happen for ever without time passing."""
+    """No event can ever happen again, or events happen for ever without time passing."""
 
 
 class _Jump:
-    """Stands where a selector would wait for sockets."""
+    """Replacement of the selector that would wait for sockets."""
 
     def __init__(self, loop: "VirtualLoop") -> None:
         self._loop = loop
@@ -61,7 +61,7 @@ class _Jump:
         return []
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Close nothing."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def jump(self) -> None:
-        """To the next timer; asyncio has taken cancelled ones off the top of its heap."""
+        """Jump to the next timer; asyncio has removed cancelled ones from the top of its heap."""
         self._now_s = max(self._now_s, self._scheduled[0].when())  # type: ignore[attr-defined]
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
@@ -88,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise RuntimeError("no threads in virtual time: they would bring real time back in")
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """Timers and callbacks are all there is."""
+        """Do nothing: there are only timers and callbacks."""
 
     def _write_to_self(self) -> None:
-        """Nobody waits in a selector who would have to be woken."""
+        """Do nothing: no selector waits."""

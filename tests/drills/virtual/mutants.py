@@ -1,6 +1,6 @@
-"""Rules of the product, broken on purpose: each mutant is a mistake that somebody could make, and who must see it.
+"""Product rules broken on purpose: each mutant is a plausible mistake, with the check that must find it.
 
-A harness that never fails proves nothing. Each of these runs a few seeds with one function of the product replaced.
+A harness that never fails proves nothing. Each mutant runs a few seeds with one function of the product replaced.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ class Mutant:
     owner: type | ModuleType
     function: str
     mutate: Callable[[Any], Any]  # from the real function to the mistaken one
-    seen_by: str  # the beginning of a breach
+    seen_by: str  # prefix of the expected violation
     shows_in: int = 0  # a seed that is tried first
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """In one of these it must show."""
+        """Return the seeds to try; one of them must reveal the mutant."""
         return (self.shows_in, *(seed for seed in range(12) if seed != self.shows_in))
 
 

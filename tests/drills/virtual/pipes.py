@@ -2,12 +2,12 @@
 
     write -> [in flight: ready at now + latency, in order] -> data_received        a FIN or RST travels the same way
                 |                        |
-                |                        '-- waits while the way is blocked, and while the receiver reads nothing
-                '-- over WINDOW_BYTES under way: the writer is paused, as by a full kernel buffer
+                |                        '-- waits while the path is blocked, and while the receiver reads nothing
+                '-- over WINDOW_BYTES in flight: the writer is paused, as by a full kernel buffer
 
-Order holds within a direction of a connection, as TCP has it, and nowhere else. A blocked way loses nothing: TCP sends
-again, and what was sent arrives when the way is open; until then a connection attempt gets no answer. All chance comes
-from one generator, so a seed says what happens.
+Order holds within one direction of a connection, like in TCP, and nowhere else. A blocked path loses nothing: like TCP
+it retransmits, and data arrives once the path is open; a connection attempt gets no answer until then. One generator
+makes all random choices, so a seed determines the run.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ Address = tuple[str, int]
 
 
 class _Socket:
-    """The socket under a transport, as far as anybody looks."""
+    """The socket under a transport, as far as it is used."""
 
     def __init__(self, own: Address, peer: Address) -> None:
         self._own, self._peer = own, peer
 
     def setsockopt(self, *_: Any) -> None:
-        """Buffers are WINDOW_BYTES here."""
+        """Ignore it: buffers are WINDOW_BYTES here."""
 
     def getsockname(self) -> Address:
         return self._own
@@ -50,7 +50,7 @@ class PipeTransport(asyncio.Transport):
         self.context = network.context_of(node)
         self.peer: PipeTransport = self  # until it is paired
         self.protocol: Any = None
-        self.broken_by = ""  # a fault, where one broke it
+        self.broken_by = ""  # the fault that broke it, if any
         self.answers = ""  # the request that its client waits for
         self.closing = self.lost = self.is_reading_paused = self._is_write_paused = False
         self._high_bytes, self._low_bytes = _HIGH_BYTES, _HIGH_BYTES // 4
@@ -60,7 +60,7 @@ class PipeTransport(asyncio.Transport):
         self._last_ready_s = 0.0
         self._is_pumping = False
 
-    # what protocols call
+    # called by protocols
 
     def write(self, data: Any) -> None:
         if self.closing or not data:
@@ -83,7 +83,7 @@ class PipeTransport(asyncio.Transport):
     def abort(self) -> None:
         if self.lost:
             return
-        if self.network.rng.random() < 0.5:  # a reset may overtake what was not read yet
+        if self.network.rng.random() < 0.5:  # a reset may overtake unread data
             self._drop_queue()
         self._put(_RST)
         self._lose(None)
@@ -114,26 +114,26 @@ class PipeTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._socket if name == "socket" else default
 
-    # what the network does
+    # called by the network
 
     def begin(self, protocol: Any) -> None:
         self.protocol = protocol
         protocol.connection_made(self)
 
     def accept(self, make: Callable[[], Any]) -> None:
-        """The server's end; its client may be gone already."""
+        """Accept on the server's side; the client may be gone already."""
         if self.node.alive and not self.lost:
             self.begin(make())
 
     def vanish(self) -> None:
-        """Its process is gone: nobody here is told, and the kernel resets the other end."""
+        """End without notice, as when the process dies: the kernel resets the other end."""
         if not self.lost:
             self._put(_RST)
         self.closing = self.lost = True
         self.network.forget(self)
 
     def reset(self, why: str) -> None:
-        """Something between the two has broken the connection: both ends find out, each in its time."""
+        """Break the connection between the two; both ends notice, each in its time."""
         for end in (self, self.peer):
             end.broken_by = end.broken_by or why
         self._drop_queue()
@@ -141,7 +141,7 @@ class PipeTransport(asyncio.Transport):
         self._put(_RST)
         self.peer._put(_RST)
 
-    # inside
+    # internals
 
     @property
     def _unsent_bytes(self) -> int:
@@ -204,7 +204,7 @@ class PipeTransport(asyncio.Transport):
             self.abort()
 
     def _lose_soon(self) -> None:
-        """It wrote to an end that is gone: a reset comes back."""
+        """Lose the connection after a write to an end that is gone: a reset returns."""
         if not self.lost:
             when_s = self.network.arrival_s(self.peer.node, self.node)
             lose = self._lose
@@ -237,7 +237,7 @@ class Network:
         self.loop = loop
         loop.network = self
         self.rng = Random(seed + "/network")
-        self.ragged_ratio = self.rng.choice((0.0, 0.02, 0.2))  # of writes, those that arrive in pieces
+        self.ragged_ratio = self.rng.choice((0.0, 0.02, 0.2))  # share of writes that arrive in pieces
         self.base_s = self.rng.choice((0.0002, 0.001, 0.005))
         self.jitter_s = self.rng.choice((0.0001, 0.001, 0.01))
         self.ends: dict[PipeTransport, None] = {}
@@ -251,7 +251,7 @@ class Network:
     # nodes
 
     def context_of(self, node: Node) -> Context:
-        """What runs in it is the node's doing, and whatever that starts."""
+        """Return the context of the node: whatever runs in it, and what that starts, belongs to the node."""
         found = self._contexts.get(node)
         if found is None:
             found = self._contexts[node] = copy_context()
@@ -265,7 +265,7 @@ class Network:
         self._listeners = {at: found for at, found in self._listeners.items() if found[0] is not node}
 
     def kill(self, node: Node) -> None:
-        """The process is gone from one moment to the next."""
+        """Kill the process instantly."""
         node.alive = False
         self.stop_listening(node)
         for end in [end for end in self.ends if end.node is node]:
@@ -291,7 +291,7 @@ class Network:
         try:
             await self.travel_back(server_node.name, node)
         except asyncio.CancelledError:
-            client.vanish()  # the socket is closed, whatever came of the handshake
+            client.vanish()  # the socket is closed, whatever the handshake did
             raise
         if client.lost or not server_node.alive:
             client.vanish()
@@ -303,10 +303,10 @@ class Network:
     def forget(self, end: PipeTransport) -> None:
         self.ends.pop(end, None)
 
-    # ways
+    # paths
 
     def block(self, source: str, target: str, until_s: float) -> None:
-        """Nothing passes this way until then; the other way is another matter."""
+        """Block this direction until then; the other direction stays open."""
         self._blocked_until_s[source, target] = max(until_s, self._blocked_until_s.get((source, target), 0.0))
 
     def blocked_until_s(self, source: Node, target: Node) -> float:
@@ -342,5 +342,5 @@ class Network:
             await asyncio.sleep(until_s - self.loop.time() + self.latency_s())
 
     def _name_at(self, address: Address) -> str:
-        """Hosts are named by their nodes."""
+        """Return the node at the address: hosts are named by their nodes."""
         return address[0]

@@ -1,6 +1,6 @@
-"""What the controller has compiled: three tenants, an adapter in rollout, two pools, and the snapshots of a seed.
+"""Compiled configuration of a run: three tenants, an adapter in rollout, two pools, and the snapshots of a seed.
 
-Epoch 1 has no rollout. Then `acme/bot` goes from v1 to v2 by two stages, and ends promoted or rolled back.
+Epoch 1 has no rollout. Then `acme/bot` goes from v1 to v2 in two stages, and ends promoted or rolled back.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What differs from seed to seed; hashable."""
+    """Settings that differ between seeds; hashable."""
 
     tight: bool
     hedge: bool

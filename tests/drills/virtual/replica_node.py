@@ -1,9 +1,9 @@
-"""A replica: the real simulated engine behind uvicorn's protocol, and an agent that says once a second how it is.
+"""A replica: the real simulated engine behind uvicorn's protocol, and an agent that sends a heartbeat each second.
 
     down -> starting -> ready -> (draining) -> down        a crash leads to `down` from anywhere
 
-The engine is the product's, put together as its own `server` does, on virtual time and without sockets. The agent is
-played: it beats what the real one would, and finds out about its engine with the real one's delays.
+The engine is the product's, assembled as in its own `server`, on virtual time and without sockets. The agent is
+simulated: it sends the heartbeats of the real one, and learns about its engine with the real delays.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from tests.drills.virtual.platform import ADAPTERS
 from tests.gateway.rig import NOW_UNIX_S
 
 PORT = 8000
-_HUNG_AFTER_S = 4.0  # as `functions.decisions.health.engine` has it
+_HUNG_AFTER_S = 4.0  # as in `functions.decisions.health.engine`
 _BEAT_S = 1.0
 State = Literal["down", "starting", "ready", "draining"]
 
@@ -62,7 +62,7 @@ class VirtualClock:
 
 
 def make_adapters(folder: Path) -> dict[str, Path]:
-    """A directory for each adapter, with weights of its own, so that each has a mark of its own."""
+    """Create a folder for each adapter with distinct weights, so that each has a distinct mark."""
     made: dict[str, Path] = {}
     for number, name in enumerate(ADAPTERS):
         made[name] = folder / f"adapter-{number}"
@@ -101,10 +101,10 @@ class Replica:
         self._tasks: list[asyncio.Task[Any]] = []
         self._server = ServerState()
 
-    # its life
+    # life cycle
 
     def begin(self, adapters: Sequence[str]) -> None:
-        """The agent beats from now on, and an engine is ready at once."""
+        """Start heartbeats, and an engine that is ready at once."""
         loop = self.network.loop
         loop.create_task(self._beat(), name=f"agent-{self.name}", context=self.network.context_of(self._agent))
         self._assemble(adapters)
@@ -123,7 +123,7 @@ class Replica:
         self._tasks = []
 
     async def start(self, after_s: float, *, new_agent: bool) -> None:
-        """Another engine process, empty; adapters are asked for anew."""
+        """Start another, empty engine process; its adapters must be loaded again."""
         await asyncio.sleep(after_s)
         if self.state != "down":
             return
@@ -136,12 +136,12 @@ class Replica:
             self.state = "ready"
 
     async def drain(self, at_most_s: float) -> None:
-        """Takes nothing new, and stops once nothing is under way."""
+        """Accept nothing new, and stop once no request is running."""
         if self.state != "ready" or self.parts is None:
             return
         self.state, parts = "draining", self.parts
         end_s = self.network.loop.time() + at_most_s
-        await asyncio.sleep(2.0)  # until all have heard
+        await asyncio.sleep(2.0)  # until all gateways have heard
         while parts.engine.core.has_work and self.network.loop.time() < end_s:
             await asyncio.sleep(0.1)
         if self.parts is parts:
@@ -157,7 +157,7 @@ class Replica:
         self.set_faults(**Faults().model_dump())
 
     async def load(self, view: ReplicaView, name: EngineName) -> LoadAnswer:
-        """What its agent answers who asks it to load an adapter."""
+        """Answer a request to the agent to load an adapter."""
         if self.state != "ready" or self.parts is None:
             return LoadAnswer("not_ready", "the engine is not ready")
         if self.parts.adapters.get(name) is None:
@@ -173,7 +173,7 @@ class Replica:
     def is_idle(self) -> bool:
         return self.parts is None or not self.parts.engine.core.has_work
 
-    # inside
+    # internals
 
     def _assemble(self, adapters: Sequence[str]) -> None:
         self.lives += 1
@@ -185,7 +185,7 @@ class Replica:
         log = self._folder / f"{self.name}-{self.lives}.log"
         self.usage_logs.append(log)
         limits = self._settings.limits
-        blocks = limits.num_kv_blocks + 101 * int(self.name[1:]) + self.lives  # each life has a fingerprint of its own
+        blocks = limits.num_kv_blocks + 101 * int(self.name[1:]) + self.lives  # each life has its own fingerprint
         chosen = replace(
             self._settings,
             usage_log=log,

@@ -1,4 +1,4 @@
-"""One seed: its run, its log and its verdict."""
+"""One seed: its run, log and verdict."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Verdict:
 
 @contextlib.contextmanager
 def workplace() -> Iterator[Path]:
-    """A folder for the adapters of all seeds and the engines' usage logs."""
+    """Provide a folder for the adapters of all seeds and the engines' usage logs."""
     folder = Path(tempfile.mkdtemp(prefix="seeds-"))
     try:
         yield folder
@@ -41,7 +41,7 @@ def workplace() -> Iterator[Path]:
 
 
 def run_seed(seed: int, place: Path) -> Verdict:
-    """The same seed gives the same verdict, hash and all, within one process and one PYTHONHASHSEED."""
+    """Run the seed; within one process and PYTHONHASHSEED the verdict, hash included, is reproducible."""
     began_s = time.perf_counter()
     adapters_at = place / "adapters"
     adapters = make_adapters(adapters_at) if not adapters_at.exists() else known_adapters(adapters_at)
@@ -52,7 +52,7 @@ def run_seed(seed: int, place: Path) -> Verdict:
     fleet = Fleet(str(seed), folder, adapters, loop)
     breaches: list[str] = []
     usage: Counter[str] = Counter()
-    gc.disable()  # a collection runs when memory says so, which no seed does
+    gc.disable()  # collections run depending on memory, which no seed determines
     try:
         with fleet.witness.watching():
             loop.run_until_complete(fleet.run())
@@ -88,13 +88,15 @@ def known_adapters(folder: Path) -> dict[str, Path]:
 
 
 def end(loop: VirtualLoop, fleet: Fleet) -> None:
-    """No task and no file of it stays. What ends with the loop may write its last bills: those are closed after it."""
+    """Leave no task or file behind. Callbacks that end with the loop may write last bills, so these are closed after
+    it.
+    """
     _close(loop)
     fleet.bills.close()
 
 
 def _close(loop: VirtualLoop) -> None:
-    """The feeds go on for ever; here they end."""
+    """Cancel all tasks (the feeds run for ever) and close the loop."""
     with contextlib.suppress(Stuck):
         tasks = asyncio.all_tasks(loop)
         for task in tasks:

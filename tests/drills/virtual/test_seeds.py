@@ -14,7 +14,7 @@ from tests.drills.virtual.seed import Verdict, run_seed, workplace
 from tests.soak import sampled
 
 _SEEDS, _AT_A_TIME = 40, 10
-_BROKEN_ONCE = (15, 34, 403, 950, 967)  # seeds that have found something: they are tried for ever
+_BROKEN_ONCE = (15, 34, 403, 950, 967)  # seeds that have found a bug: they always run
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def place() -> Iterator[Path]:
 
 @cache
 def _run(seed: int, place: Path) -> Verdict:
-    """Once for all who ask about it: a seed takes a second and more."""
+    """Run the seed once for all tests that use it: it takes a second and more."""
     return run_seed(seed, place)
 
 

@@ -1,6 +1,6 @@
-"""One of two engines is stopped (SIGSTOP) for 15 s under a steady load: who was sent there goes elsewhere, soon.
+"""One of two engines is stopped (SIGSTOP) for 15 s under a steady load: its requests move elsewhere soon.
 
-In virtual time, so that the figures are the gateway's and not the machine's.
+The run is in virtual time, so that the figures are the gateway's and not the machine's.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ RATE_PER_S, FOR_S, STOPPED_S = 25, 22.0, (4.0, 19.0)
 
 class TwoEngines(Fleet):
     def run_steadily(self) -> list[Outcome]:
-        """The outcomes of those that came while the engine was stopped, or in the second before."""
+        """Return the outcomes of requests sent while the engine was stopped, or in the second before."""
         self.loop.run_until_complete(self._steady())
         first_s, last_s = STOPPED_S
         return [each for each in self.outcomes if first_s - 1.0 <= each.began_s - self._began_s < last_s]

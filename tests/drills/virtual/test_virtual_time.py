@@ -1,4 +1,4 @@
-"""The ground that the seeds stand on: time that jumps, and connections in memory that behave as TCP's do."""
+"""Foundations of the seeds: time that jumps, and connections in memory that behave like TCP."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ ADDRESS = ("server", 1)
 
 
 class End(asyncio.Protocol):
-    """Remembers what happened to it."""
+    """Records what happens to its connection."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -56,7 +56,7 @@ class Rig:
         return self.served[-1]
 
     def run(self, scenario: Callable[["Rig"], Awaitable[None]]) -> float:
-        """How many virtual seconds it took."""
+        """Run the scenario and return the virtual seconds it took."""
         began_s = self.loop.time()
         self.loop.run_until_complete(scenario(self))
         return self.loop.time() - began_s

@@ -1,7 +1,7 @@
-"""Whoever watches: the log of a run, and what was seen of requests from outside and at a few doors inside.
+"""Witness of a run: its log, and what was observed of requests from outside and at a few functions inside.
 
-Spies stand in front of five functions of the product and change nothing: they write down who called. What goes over the
-wire is seen on the wire. `checks` compares the two.
+Spies in front of functions of the product record calls and change nothing. Traffic on the wire is observed on the
+wire. `checks` compares the two.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _REQUEST_ID = re.compile(rb"\r\nx-request-id: ([^\r]+)\r\n")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An attempt, as its gateway began it, and what the gateway knew of the replica."""
+    """An attempt as its gateway started it, and what the gateway knew of the replica."""
 
     at_s: float
     node: Node
@@ -52,7 +52,7 @@ class Settled:
     reservation: Reservation
     accounts: tuple[QuotaAccount, ...]
     figures: tuple[int, int, float, float]  # input, output, KV, accelerator
-    first: bool  # whether it was charged
+    first: bool  # true if this call charged it
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Witness:
     loop: VirtualLoop
     bills: Bills
     lines: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)  # logged, raised into the loop, or by a protocol
+    errors: list[str] = field(default_factory=list)  # logged, raised into the loop, or raised by a protocol
     handled: dict[str, Node] = field(default_factory=dict)
     opened: Counter[tuple[Node, str]] = field(default_factory=Counter)
     closed: Counter[tuple[Node, str]] = field(default_factory=Counter)
@@ -69,8 +69,8 @@ class Witness:
     taken: dict[QuotaAccount, list[int]] = field(default_factory=dict)
     account_nodes: dict[QuotaAccount, Node] = field(default_factory=dict)
     begun: list[Begun] = field(default_factory=list)
-    sent: list[tuple[float, Node, str, str]] = field(default_factory=list)  # when, who, request, to which replica
-    first_bytes_s: dict[str, float] = field(default_factory=dict)  # of answers, as a gateway wrote them
+    sent: list[tuple[float, Node, str, str]] = field(default_factory=list)  # time, gateway, request, replica
+    first_bytes_s: dict[str, float] = field(default_factory=dict)  # first byte of each answer, as a gateway wrote it
     usage: UsageSeen = field(default_factory=UsageSeen)
     beats: dict[tuple[Node, str], tuple[tuple[int, int], str, float]] = field(default_factory=dict)
     hears_since_s: dict[Node, float] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Witness:
     def unhandled(self, loop: Any, context: dict[str, Any]) -> None:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
-    # at doors inside
+    # spies inside
 
     def _handle(self, real: Any) -> Callable[..., Any]:
         def handle(gateway: Gateway, route: Any, headers: Any, *rest: Any, **more: Any) -> Any:
@@ -126,7 +126,7 @@ class Witness:
     def _ended(self, real: Any) -> Callable[..., Any]:
         def ended(services: Any, *exchange_and_how: Any) -> Ended:
             made: Ended = real(services, *exchange_and_how)
-            if NODE.get().alive:  # what the tasks of a killed process end as they are taken down, nobody charges
+            if NODE.get().alive:  # a killed process charges nothing for the ends of its cancelled tasks
                 self.bills.ended(services.usage, made, self.loop.time())
                 self.usage.ended(made)
             request_id = made.admitted.request_id
@@ -169,7 +169,8 @@ class Witness:
             heard_s = max(beat_s, self.hears_since_s.get(node, 0.0))
             request_id = attempt._admitted.request_id
             services = attempt._services
-            doubted = services.fleet.expiry.doubted | services.fleet.expiry.serving  # most are silent, or it answers
+            # most replicas are silent, or this one answers
+            doubted = services.fleet.expiry.doubted | services.fleet.expiry.serving
             is_silent = services.state.bus_down or replica.id in doubted
             self.begun.append(
                 Begun(self.loop.time(), node, request_id, replica.id, replica.pool, phase, heard_s, is_silent)
@@ -232,8 +233,9 @@ class _Ear(logging.Handler):
 
 
 def _is_expected(record: logging.LogRecord) -> bool:
-    """What a killed process says as its tasks are taken down; what an engine says that was told to break its answers;
-    and uvicorn's word for an answer that a client did not read in time, which the gateway's plain lane leaves to it.
+    """Return whether the record is expected: from a killed process, an engine with faults, or uvicorn for a late reader.
+
+    The gateway's plain lane leaves it to uvicorn to report an answer that a client did not read in time.
     """
     node = NODE.get(None)
     if node is None or record.name != "uvicorn.error":
@@ -243,7 +245,7 @@ def _is_expected(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _listening(witness: Witness) -> Iterator[None]:
-    """What the product logs is part of the story; an error in it is a fault of ours."""
+    """Add the product's log records to the run's log; an error among them counts as a fault."""
     ear, loggers = _Ear(witness), [logging.getLogger(name) for name in ("functions", "uvicorn.error")]
     kept = [(each.propagate, each.level) for each in loggers]
     for each in loggers:
