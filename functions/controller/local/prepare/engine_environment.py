@@ -85,7 +85,7 @@ class EngineEnvironment:
 
     @property
     def lock_file(self) -> Path:
-        """Path of the lock. It is outside the environment, which may be recreated, and outside its state directories."""
+        """Path of the lock, outside the environment, which may be recreated and shared by state directories."""
         mark = hashlib.sha256(str(self.venv.absolute()).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
 
