@@ -24,7 +24,7 @@ class Floor:
                 await asyncio.sleep(0)
 
 
-async def test_a_copy_is_known_once_it_is_loaded() -> None:
+async def test_copy_is_in_the_fleet_view_once_loaded() -> None:
     floor = Floor()
     floor.copies.request_copy(HOT, R0)
     floor.copies.request_copy(HOT, R0)
@@ -35,7 +35,7 @@ async def test_a_copy_is_known_once_it_is_loaded() -> None:
     assert floor.loader.asked == [R0], "wanted twice, asked once"
 
 
-async def test_one_that_could_not_be_loaded_is_asked_for_again_only_later() -> None:
+async def test_failed_copy_is_retried_only_after_a_pause() -> None:
     floor = Floor()
     for _ in range(2):
         floor.copies.request_copy(HOT, R0)
@@ -48,7 +48,7 @@ async def test_one_that_could_not_be_loaded_is_asked_for_again_only_later() -> N
     assert len(floor.loader.asked) == 2 and replica is not None and HOT not in replica.adapters
 
 
-async def test_few_are_under_way_at_once() -> None:
+async def test_concurrent_copies_are_bounded() -> None:
     floor = Floor()
     for number in range(MAX_AT_ONCE + 5):
         floor.copies.request_copy(EngineName(f"acme/hot-{number}@sha256:0123456789abcdef"), R0)
@@ -59,7 +59,7 @@ async def test_few_are_under_way_at_once() -> None:
     assert len(floor.loader.asked) == MAX_AT_ONCE
 
 
-async def test_a_replica_that_is_gone_is_not_asked() -> None:
+async def test_unknown_replica_gets_no_copy() -> None:
     floor = Floor()
     floor.copies.request_copy(HOT, ReplicaId("gone"))
     await floor.until_idle()

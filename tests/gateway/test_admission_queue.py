@@ -30,7 +30,7 @@ def beats(p: Play, sequence: int = 1, kv_blocks: int = 1, prefill_ms: float = 0.
     p.gateway.receive_heartbeat(beat)
 
 
-async def test_a_stream_that_waits_gets_nothing_until_its_turn_and_says_how_long_it_was(p: Play) -> None:
+async def test_queued_stream_starts_at_its_turn_and_reports_queue_time(p: Play) -> None:
     p.ask()
     first = await p.connects()
     p.ask()
@@ -46,7 +46,7 @@ async def test_a_stream_that_waits_gets_nothing_until_its_turn_and_says_how_long
     assert p.quiet() and p.gateway.services.admission.waiting == 0
 
 
-async def test_who_has_waited_for_as_long_as_may_be_is_refused(p: Play) -> None:
+async def test_request_is_rejected_after_maximum_queue_time(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask()
@@ -58,7 +58,7 @@ async def test_who_has_waited_for_as_long_as_may_be_is_refused(p: Play) -> None:
     assert p.gateway.services.admission.waiting == 0
 
 
-async def test_the_callers_own_deadline_counts_where_it_is_shorter(p: Play) -> None:
+async def test_shorter_caller_deadline_limits_queue_time(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask(header_x_shoal_deadline_ms="300")
@@ -81,7 +81,7 @@ async def test_a_client_that_leaves_while_it_waits_frees_its_place_at_once(p: Pl
     assert p.quiet()
 
 
-async def test_what_waits_when_the_process_stops_is_told_so(p: Play) -> None:
+async def test_queued_request_is_rejected_when_the_process_stops(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask()
@@ -112,7 +112,7 @@ async def test_requests_that_compute_nothing_do_not_wait(p: Play) -> None:
     assert p.gateway.services.admission.waiting == 0
 
 
-async def test_another_policy_holds_for_whoever_comes_next(p: Play) -> None:
+async def test_new_policy_applies_to_later_requests(p: Play) -> None:
     p.ask()
     await p.connects()
     patient = AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=2000, max_wait_ms=60_000),))
@@ -124,7 +124,7 @@ async def test_another_policy_holds_for_whoever_comes_next(p: Play) -> None:
     assert p.client.status is None and p.gateway.services.admission.waiting == 1
 
 
-async def test_when_all_replicas_are_gone_nobody_waits_for_them(p: Play) -> None:
+async def test_queue_is_rejected_when_all_replicas_are_gone(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask()
@@ -133,7 +133,7 @@ async def test_when_all_replicas_are_gone_nobody_waits_for_them(p: Play) -> None
     assert p.client.status == 503
 
 
-async def test_what_waits_is_shown(p: Play) -> None:
+async def test_queue_depth_is_in_the_metrics(p: Play) -> None:
     p.ask()
     await p.connects()
     p.ask(max_tokens=5)
@@ -146,7 +146,7 @@ async def test_what_waits_is_shown(p: Play) -> None:
     assert f'shoal_queue_seconds_count{{class="interactive",pool="{POOL}"}} 1.0' in page
 
 
-async def test_a_thousand_that_wait_are_refused_one_after_the_other_when_the_pool_is_gone(p: Play) -> None:
+async def test_long_queue_is_rejected_when_the_pool_is_gone(p: Play) -> None:
     p.ask()
     await p.connects()
     clients = []

@@ -46,24 +46,24 @@ def test_every_turn_of_a_chat_has_the_key_of_its_first() -> None:
         chat(SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Where is the rum?"}]}),
     ],
 )
-def test_what_begins_otherwise_is_another_conversation(other: dict[str, Any]) -> None:
+def test_other_beginning_is_another_conversation(other: dict[str, Any]) -> None:
     assert key(other) != key(chat(SYSTEM, HELLO))
 
 
-def test_content_in_parts_is_told_apart() -> None:
+def test_content_in_parts_is_distinguished() -> None:
     def parts(text: str) -> dict[str, Any]:
         return chat({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image_url"}]})
 
     assert key(parts("one")) == key(parts("one")) != key(parts("two"))
 
 
-def test_tenants_are_apart_and_known_by_the_first_bytes() -> None:
+def test_key_differs_between_tenants_and_starts_with_the_tenant_mark() -> None:
     ours, theirs = key(chat(HELLO)), key(chat(HELLO), GLOBEX)
     assert ours is not None and theirs is not None and ours != theirs
     assert len(ours) == HASH_BYTES and ours[:MARK_BYTES] == session_hash(ACME, "any")[:MARK_BYTES]
 
 
-def test_a_session_that_is_named_is_the_conversation_whatever_is_said_in_it() -> None:
+def test_named_session_is_the_conversation_whatever_its_messages() -> None:
     assert key(chat(HELLO), session="s1") == key(chat(SYSTEM), session="s1") == session_hash(ACME, "s1")
     assert conversation_of(ACME, "s1", chat(HELLO), CHAT_OUTPUT)[:2] == (session_hash(ACME, "s1"), True)
     assert conversation_of(ACME, "s1", chat(HELLO, ANSWER, HELLO), CHAT_OUTPUT)[:2] == (session_hash(ACME, "s1"), False)
@@ -80,7 +80,7 @@ def test_a_session_that_is_named_is_the_conversation_whatever_is_said_in_it() ->
         ((HELLO, {"role": "assistant", "content": None}, {"role": "user", "content": "\ud800"}), "\ud800"),
     ],
 )  # fmt: skip
-def test_what_came_since_the_last_turn_is_new_the_answer_with_it(
+def test_new_bytes_are_those_since_the_last_request_answer_included(
     messages: tuple[dict[str, Any], ...], new: str
 ) -> None:
     """The replica that answered has the rest cached. With at most half of a prompt counted as cached, long chats were
@@ -89,7 +89,7 @@ def test_what_came_since_the_last_turn_is_new_the_answer_with_it(
     assert conversation_of(ACME, None, chat(*messages), CHAT_OUTPUT)[1:] == (False, new_bytes)
 
 
-def test_without_messages_only_a_session_names_one() -> None:
+def test_conversation_without_messages_needs_a_session() -> None:
     """The field `messages` means nothing on a route that does not know it."""
     assert conversation_of(ACME, None, {"model": "base", "prompt": "Once", "messages": [7]}, COMPLETIONS_OUTPUT) == (
         None,
@@ -103,13 +103,13 @@ def test_without_messages_only_a_session_names_one() -> None:
     )
 
 
-def test_long_beginnings_are_told_apart_by_their_length_and_ends() -> None:
+def test_long_beginnings_are_distinguished_by_length_and_ends() -> None:
     long = "x" * 1_000_000
     keys = {key(chat({"role": "user", "content": text})) for text in (long, long + "x", long[:-1] + "y", "y" + long)}
     assert len(keys) == 4
 
 
-def test_texts_do_not_run_into_each_other() -> None:
+def test_message_boundaries_change_the_key() -> None:
     one = chat({"role": "system", "content": "ab"}, {"role": "user", "content": "c"})
     other = chat({"role": "system", "content": "a"}, {"role": "user", "content": "bc"})
     assert key(one) != key(other)

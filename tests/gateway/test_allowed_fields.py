@@ -70,7 +70,7 @@ def refusal(
 
 
 @pytest.mark.parametrize("unknown", [None, "strip"])
-def test_a_field_that_nobody_knows_goes_to_no_engine_and_its_sender_is_told(unknown: str | None) -> None:
+def test_unknown_field_is_dropped_and_reported_to_the_sender(unknown: str | None) -> None:
     admitted = admit(CHAT, unknown=unknown, a_new_field_of_engines={"any": ["thing"]}, top_k=5, **{"bad\r\nname": 1})
     assert sent(admitted).keys() & {"a_new_field_of_engines", "bad\r\nname"} == set() and sent(admitted)["top_k"] == 5
     assert (b"x-shoal-ignored", b"a_new_field_of_engines") in more_headers(admitted, ())
@@ -80,7 +80,7 @@ def named(headers: MoreHeaders) -> list[bytes]:
     return [value for name, value in headers if name == b"x-shoal-ignored"]
 
 
-def test_an_operator_may_have_them_refused_or_passed_on() -> None:
+def test_unknown_fields_are_rejected_or_passed_by_setting() -> None:
     status, param, message = refusal(CHAT, unknown="refuse", a_new_field=1)
     assert (status, param) == (400, "a_new_field") and "unknownFields" in message and "a_new_field" in message
     admitted = admit(CHAT, unknown="pass", a_new_field=1)
@@ -115,12 +115,12 @@ def test_refused(route: Route, field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["include_reasoning", "mm_payload", "session_id", "prompt_cache_key", "cache_salt"])
-def test_taken_and_never_sent_on(field: str) -> None:
+def test_accepted_field_is_never_sent_to_engines(field: str) -> None:
     value: Any = False if field == "include_reasoning" else "none"
     assert sent(admit(CHAT, GLOBEX_KEY, **{field: value})).get(field) is None
 
 
-def test_a_stream_is_counted_with_every_event() -> None:
+def test_stream_always_requests_usage_in_every_event() -> None:
     for options in (None, {}, {"include_usage": False}, {"include_usage": True, "continuous_usage_stats": False}):
         admitted = admit(CHAT, stream=True, stream_options=options)
         assert sent(admitted)["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
@@ -146,11 +146,11 @@ def test_a_stream_is_counted_with_every_event() -> None:
         (MESSAGES, {"chat_template_kwargs": {"context": LONG}}),
     ],
 )
-def test_the_estimate_has_all_that_becomes_prompt(route: Route, fields: dict[str, Any]) -> None:
+def test_prompt_estimate_includes_every_prompt_field(route: Route, fields: dict[str, Any]) -> None:
     assert admit(route, **fields).features.prompt_tokens >= len(LONG) // 5
 
 
-def test_a_picture_in_a_part_of_text_is_one_too() -> None:
+def test_picture_in_a_text_part_counts_as_picture() -> None:
     part = {"type": "text", "text": "look", "uuid": "a", "image_url": {"url": PICTURE}}
     assert admit(CHAT, messages=[{"role": "user", "content": [part]}]).features.prompt_tokens > 500
 
@@ -168,7 +168,7 @@ def id_sent(key: str, uuid: str = "logo") -> str:
     return found
 
 
-def test_ids_of_pictures_are_their_tenants_own() -> None:
+def test_picture_ids_are_hashed_per_tenant() -> None:
     acme, globex = id_sent(ACME_KEY), id_sent(GLOBEX_KEY)
     assert acme == id_sent(ACME_KEY) and len({acme, globex, id_sent(ACME_KEY, "other"), "logo"}) == 4
     assert len(acme) == 32, "a hash, as the engine's own: globex has no salt of its own, and an id all the same"
@@ -188,12 +188,12 @@ def test_ids_of_pictures_are_their_tenants_own() -> None:
         {"uuid": "x" * 257},
     ],
 )
-def test_an_id_without_its_picture_is_refused(part: dict[str, Any]) -> None:
+def test_picture_id_without_picture_is_refused(part: dict[str, Any]) -> None:
     status, param, _ = refusal(CHAT, **with_id(**part))
     assert (status, param) == (400, "messages")
 
 
-def test_ids_are_found_wherever_parts_are() -> None:
+def test_picture_ids_are_replaced_wherever_parts_occur() -> None:
     picture = {"type": "image_url", "image_url": {"url": PICTURE}, "uuid": "logo"}
     pair = {"content": [picture]}
     bodies: list[tuple[Route, dict[str, Any]]] = [
@@ -218,7 +218,7 @@ def test_ids_are_found_wherever_parts_are() -> None:
         assert b'"uuid": "logo"' not in json.dumps(body).encode(), route.path
 
 
-def test_an_argument_of_a_tool_that_is_called_uuid_stays() -> None:
+def test_tool_argument_named_uuid_is_unchanged() -> None:
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {"uuid": "theirs", "content": "x"}}
     admitted = admit(MESSAGES, messages=[USER, {"role": "assistant", "content": [call]}])
     assert sent(admitted)["messages"][1]["content"][0]["input"]["uuid"] == "theirs"
@@ -252,5 +252,5 @@ _NOT_HERE = {"access_programs", "background_options", "image", "diagnostics", "u
         (MESSAGES, "anthropic", "anthropic/types/message_create_params.py", "MessageCreateParamsBase"),
     ],
 )
-def test_what_sdks_document_is_known(route: Route, package: str, path: str, name: str) -> None:
+def test_fields_documented_by_sdks_are_known(route: Route, package: str, path: str, name: str) -> None:
     assert _parameters(package, path, name) - _NOT_HERE - route.table(Limits()).rules.keys() == set()

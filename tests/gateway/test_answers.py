@@ -25,7 +25,7 @@ REPLICA = to_view(heartbeat("r0", 1234))
 RENAMING = Renaming(BOT_V1, "acme/bot")
 
 
-def test_an_engine_gets_headers_of_our_making_only() -> None:
+def test_engine_gets_only_headers_made_by_the_gateway() -> None:
     head, _, body = replies.upstream_request(ADMITTED, REPLICA, 1_800_000_000.0).partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"POST /v1/chat/completions HTTP/1.1"
@@ -45,14 +45,14 @@ def test_an_engine_gets_headers_of_our_making_only() -> None:
     ("host", "named"),
     [("10.0.0.7", b"10.0.0.7:1234"), ("fd00::7", b"[fd00::7]:1234"), ("localhost", b"localhost:1234")],
 )
-def test_an_engine_is_named_in_brackets_where_its_address_has_colons(host: str, named: bytes) -> None:
+def test_host_header_brackets_an_ipv6_address(host: str, named: bytes) -> None:
     """RFC 9110 (7.2): a strict server answers 400 to `host: fd00::7:1234`."""
     replica = dataclasses.replace(REPLICA, host=host)
     head = replies.upstream_request(ADMITTED, replica, 1_800_000_000.0).partition(b"\r\n\r\n")[0]
     assert dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])[b"host"] == named
 
 
-def test_an_answers_headers() -> None:
+def test_answer_headers() -> None:
     timeline = Timeline(1.0, admitted_s=1.001, routed_s=1.002, connected_s=1.003, first_token_s=1.1)
     found = dict(replies.headers(ADMITTED, REPLICA, timeline, b"text/event-stream"))
     assert found[b"x-request-id"] == b"req-1"
@@ -71,20 +71,20 @@ def of_base(replica_weights: str) -> tuple[bytes, bytes]:
     return found[b"x-shoal-model"], found[b"x-shoal-digest"]
 
 
-def test_a_bases_answer_tells_what_its_replica_has_loaded() -> None:
+def test_base_answer_names_the_weights_its_replica_loaded() -> None:
     """While a pool restarts replica by replica, the snapshot names weights that only some replicas have."""
     assert of_base(DIGEST_V1) == (f"{POOL}@v1".encode(), DIGEST_V1.encode())
     assert of_base(DIGEST_V2) == (f"{POOL}@{DIGEST_V2}".encode(), DIGEST_V2.encode()), "no version has that name"
     assert of_base("") == (f"{POOL}@v1".encode(), DIGEST_V1.encode()), "an older agent: what is declared"
 
 
-def test_an_adapters_answer_tells_of_the_adapter() -> None:
+def test_adapter_answer_names_the_adapter() -> None:
     replica = to_view(heartbeat("r0", 1234, weights_digest=DIGEST_V2))
     found = dict(replies.headers(ADMITTED, replica, Timeline(1.0), b"application/json"))
     assert (found[b"x-shoal-model"], found[b"x-shoal-digest"]) == (b"acme/bot@v1", DIGEST_V1.encode())
 
 
-def test_steps_that_never_came_take_no_time() -> None:
+def test_unreached_steps_take_no_time_in_server_timing() -> None:
     assert b"ttft;dur=0.00" in Timeline(5.0).server_timing()
 
 
@@ -103,7 +103,7 @@ def test_steps_that_never_came_take_no_time() -> None:
         ((AttemptFailure.REPLICA_LOST,), 502, "upstream_failed"),
     ],
 )
-def test_which_answer_each_failure_earns(failures: tuple[AttemptFailure, ...], status: int, code: str) -> None:
+def test_failures_map_to_status_and_code(failures: tuple[AttemptFailure, ...], status: int, code: str) -> None:
     answer = replies.all_failed(failures, False, ADMITTED)
     assert (answer.status, answer.code) == (status, code)
     assert (answer.retry_after_s is not None) == (status == 503)
@@ -115,7 +115,7 @@ def test_every_failure_has_an_answer(failure: AttemptFailure) -> None:
     assert replies.all_failed((failure,), False, ADMITTED).status in (502, 503, 504)
 
 
-def test_nobody_to_send_to() -> None:
+def test_no_replica_answers_503_or_502_after_failures() -> None:
     empty = replies.no_replica(NoReplica("pool_empty"), (), ADMITTED)
     assert (empty.status, empty.code) == (503, "no_capacity")
     after = replies.no_replica(NoReplica("all_tried"), (AttemptFailure.CONNECT,), ADMITTED)
@@ -133,7 +133,7 @@ def test_nobody_to_send_to() -> None:
         ("too_many", "overloaded"),
     ],
 )
-def test_an_adapter_that_did_not_come(outcome: ColdOutcome, code: str) -> None:
+def test_cold_load_failures_map_to_codes(outcome: ColdOutcome, code: str) -> None:
     answer = replies.not_loaded(ColdFailed(outcome, "the rank is 64"), ADMITTED)
     assert (answer.status, answer.code) == (503, code)
     assert ADMITTED.model.served_as in answer.message
@@ -185,7 +185,7 @@ def test_a_full_context_has_its_own_code() -> None:
         ("Logprobs: Set max_logprobs (--max-logprobs) to at least 25.", "not_offered", "max_tokens"),
     ],
 )
-def test_no_caller_is_told_the_engines_options(message: str, code: str, param: str) -> None:
+def test_engine_options_are_hidden_from_callers(message: str, code: str, param: str) -> None:
     answer = replies.engine_refusal(400, engine_body(message), RENAMING)
     assert isinstance(answer, ErrorAnswer)
     assert (answer.status, answer.code, answer.param) == (400, code, param)
@@ -198,7 +198,7 @@ def test_dashes_that_are_no_option_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]"])
-def test_an_error_that_says_nothing_still_gets_words(body: bytes) -> None:
+def test_error_without_message_gets_one(body: bytes) -> None:
     answer = replies.engine_refusal(400, body, RENAMING)
     assert isinstance(answer, ErrorAnswer)
     assert answer.message
@@ -269,7 +269,7 @@ def test_every_error_has_openais_shape(answer: ErrorAnswer) -> None:
     assert shape["error"]["type"] == types.get(answer.status, default)
 
 
-def test_a_wrong_key_is_known_by_type_and_phrase() -> None:
+def test_wrong_key_error_has_its_type_and_phrase() -> None:
     """Clients distinguish it from a bad request by its type or its phrase."""
     answer = errors.unauthorized().answer
     assert answer.type == "authentication_error" and answer.message.startswith("Incorrect API key provided")
@@ -290,7 +290,7 @@ def test_quote_is_short_printable_and_one_line(text: str) -> None:
 
 
 @given(st.text(max_size=50))
-def test_an_error_event_is_one_event_whatever_it_says(text: str) -> None:
+def test_error_event_is_one_event_for_any_message(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:

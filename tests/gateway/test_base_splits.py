@@ -39,7 +39,7 @@ def both(door: Door, model: str) -> dict[str, Admitted]:
     return {split_of(one).group: one for one in (door.admit(model, request_id=f"r{n}") for n in range(50))}
 
 
-def test_each_request_of_the_base_is_for_replicas_of_its_version() -> None:
+def test_base_request_requires_weights_of_its_version() -> None:
     groups = both(BaseDoor(), POOL)
     assert {name: (one.model.version, one.model.weights) for name, one in groups.items()} == {
         "control": ("v1", DIGEST_V1),
@@ -48,7 +48,7 @@ def test_each_request_of_the_base_is_for_replicas_of_its_version() -> None:
     assert {sent(one)["model"] for one in groups.values()} == {POOL}, "engines know the base by its pool's name"
 
 
-def test_an_adapter_that_stands_still_goes_with_its_base() -> None:
+def test_adapter_without_rollout_follows_its_base() -> None:
     """Otherwise all adapters would stay on the shrinking old replicas, or move at the end without evidence."""
     groups = both(BaseDoor(), "acme/bot")
     assert {name: one.model.weights for name, one in groups.items()} == {"control": DIGEST_V1, "candidate": DIGEST_V2}
@@ -56,7 +56,7 @@ def test_an_adapter_that_stands_still_goes_with_its_base() -> None:
     assert {split_of(one).model for one in groups.values()} == {ModelId(POOL)}, "evidence of the base's rollout"
 
 
-def test_a_session_of_the_base_that_was_there_before_stays_on_its_version() -> None:
+def test_base_session_from_before_the_rollout_stays_on_control() -> None:
     door = BaseDoor()
     door.catalogue = rig.catalogue(1, **versions())
     sessions = [f"s{number}" for number in range(20)]
@@ -65,14 +65,14 @@ def test_a_session_of_the_base_that_was_there_before_stays_on_its_version() -> N
     assert {split_of(door.admit(POOL, header=each)).group for each in sessions} == {"control"}
 
 
-def test_what_an_answer_says_is_what_the_request_was_for() -> None:
+def test_answer_names_the_version_its_replica_loaded() -> None:
     candidate = both(BaseDoor(), POOL)["candidate"].model
     assert candidate.as_loaded(DIGEST_V2) == ("v2", DIGEST_V2)
     assert candidate.as_loaded(DIGEST_V1) == ("v1", DIGEST_V1), "a replica that was taken for another"
 
 
 @pytest.mark.parametrize("model", [POOL, "acme/bot"])
-def test_without_a_replica_of_the_new_version_the_old_one_answers(model: str) -> None:
+def test_candidate_without_replica_falls_back_to_control(model: str) -> None:
     door = BaseDoor()
     candidate = both(door, model)["candidate"]
     assert door.splits.may_fall_back(candidate.split)
@@ -84,7 +84,7 @@ def test_without_a_replica_of_the_new_version_the_old_one_answers(model: str) ->
     )
 
 
-def test_an_adapter_in_a_rollout_of_its_own_stays_on_the_old_base_meanwhile() -> None:
+def test_adapter_in_its_own_rollout_stays_on_the_old_base() -> None:
     """One change at a time: otherwise the cause of worse answers could not be determined."""
     door = BaseDoor()
     split = SplitEntry("stable", ROLLOUT, 0, 50, "v2")
@@ -99,12 +99,12 @@ def test_an_adapter_in_a_rollout_of_its_own_stays_on_the_old_base_meanwhile() ->
     assert {split_of(one).model for one in groups.values()} == {ModelId("acme/bot")}
 
 
-def test_a_version_that_was_asked_for_by_name_is_that_version() -> None:
+def test_version_requested_by_name_is_not_split() -> None:
     door = BaseDoor()
     asked = door.admit(f"{POOL}@v2")
     assert (asked.split, asked.model.weights) == (None, DIGEST_V2)
 
 
-def test_a_base_of_one_version_asks_no_replica_what_it_has_loaded() -> None:
+def test_base_of_one_version_requires_no_weights() -> None:
     assert Door().admit(POOL).model.weights is None
     assert Door().admit("acme/bot").model.weights is None

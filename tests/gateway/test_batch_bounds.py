@@ -42,7 +42,7 @@ def turns_of(rig: Rig, answers: TenantShares, batches: int = 1) -> LinePacer:
     )
 
 
-async def test_large_answers_come_few_at_a_time() -> None:
+async def test_large_answers_limit_concurrent_lines() -> None:
     rig, answers = Rig(), TenantShares(100, 60)
     turns = turns_of(rig, answers)
     for size_bytes, most in ((10, 6), (40, 1), (200, 1)):
@@ -71,7 +71,7 @@ async def test_large_answers_come_few_at_a_time() -> None:
         (1, 2, 2, 1),
     ],
 )
-async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together(
+async def test_batch_lines_leave_half_of_concurrency_to_calls_across_gateways(
     limit: int, gateways: int, batches: int, lines: int
 ) -> None:
     rig = Rig(policies={"quotas": (quota(concurrent_requests=limit),)})
@@ -86,7 +86,7 @@ async def test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all
         assert turns.in_flight == lines
 
 
-async def test_one_large_answer_is_forgotten_in_time() -> None:
+async def test_one_large_answer_stops_limiting_after_35_small_ones() -> None:
     turns = turns_of(Rig(), TenantShares(30_000, 30_000))
     for shorter, may_begin in ((34, False), (35, True)):
         turns.record_answer_size(30_000)
@@ -96,7 +96,7 @@ async def test_one_large_answer_is_forgotten_in_time() -> None:
             assert turns._may_send() is may_begin
 
 
-async def test_one_batchs_large_answers_leave_another_its_line() -> None:
+async def test_large_answers_of_one_batch_leave_another_batch_a_line() -> None:
     rig, answers = Rig(), TenantShares(100, 100)
     greedy, other = turns_of(rig, answers), turns_of(rig, answers)
     for turns in (greedy, other):
@@ -105,14 +105,14 @@ async def test_one_batchs_large_answers_leave_another_its_line() -> None:
         assert other._may_send() and not greedy._may_send()
 
 
-def test_a_line_waits_as_bytes() -> None:
+def test_queued_line_is_held_as_bytes() -> None:
     body = {"model": "m", "prompt": [300] * 1000}
     text = json.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": body}).encode()
     request = _request(RawLine(1, 0, text), CHAT)
     assert request is not None and json.loads(request.body) == body and len(request.body) < len(text)
 
 
-async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
+async def test_queued_lines_of_all_batches_share_one_budget() -> None:
     batches = batches_of(Rig(), RangedStore(), BatchLimits(held_bytes=1000, held_bytes_per_tenant=1000))
     shared = shared_of(batches)
     run = BatchRun(shared, batch_moves.claimed(record(expires_s=2**40), "us", 2), ENDPOINTS[CHAT])._round("")
@@ -129,7 +129,7 @@ async def test_lines_that_wait_share_one_budget_over_all_batches() -> None:
     batches.close_store()
 
 
-async def test_ids_are_remembered_as_digests_and_told_when_they_come_again() -> None:
+async def test_duplicate_custom_ids_are_found_by_digest() -> None:
     objects, rig = RangedStore(), Rig()
     batches, claim = batches_of(rig, objects), batch_moves.claimed(record(), "us", 2)
     long_id = "\U0001f600" * 256
@@ -141,7 +141,7 @@ async def test_ids_are_remembered_as_digests_and_told_when_they_come_again() -> 
     batches.close_store()
 
 
-async def test_a_file_of_line_ends_lets_others_have_the_loop_and_is_not_read_to_its_end() -> None:
+async def test_file_of_empty_lines_yields_the_loop_and_is_not_read_to_its_end() -> None:
     objects, claim = RangedStore(), record()
     batches = batches_of(Rig(), objects)
     put_file(objects, claim.input_file_id, b"\n" * (20 * MAX_FILE_LINES))

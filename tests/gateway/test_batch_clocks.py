@@ -64,7 +64,7 @@ async def collected(batches: Batches, rig: Rig, ours_s: float) -> int:
 
 
 @pytest.mark.parametrize(("store_days", "our_days"), [(0, 31), (31, 0), (31, 62)])
-async def test_where_clocks_disagree_nothing_goes(
+async def test_disagreeing_clocks_collect_nothing(
     batches: Batches, rig: Rig, objects: DatedStore, store_days: int, our_days: int
 ) -> None:
     objects.now_s += store_days * DAY_S
@@ -72,7 +72,7 @@ async def test_where_clocks_disagree_nothing_goes(
     assert [await batches.shelf.count(tenant) for tenant in ("acme", "globex")] == [1, 1]
 
 
-async def test_where_clocks_agree_what_is_old_by_the_stores_goes(
+async def test_agreeing_clocks_collect_what_is_old_by_the_stores_clock(
     batches: Batches, rig: Rig, objects: DatedStore
 ) -> None:
     assert await collected(batches, rig, BEGAN_S + 3000) == 0, "50 minutes apart, and nothing is old"

@@ -26,7 +26,7 @@ async def kept(batches: Batches, tenant: str, file_id: str) -> None:
     await batches.shelf.save_record(tenant, file_id, size_bytes=2, filename="f", purpose="batch", now_unix_s=NOW_UNIX_S)
 
 
-async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S3Store) -> None:
+async def test_old_files_and_batches_are_collected_except_those_of_an_open_batch(store: S3Store) -> None:
     gateway = Rig().gateway
     batches = Batches(gateway.services, gateway.handle, store, BatchLimits())
     shared: BatchServices = batches.conductor._shared
@@ -59,7 +59,7 @@ async def test_old_files_and_batches_go_and_those_of_an_open_batch_stay(store: S
     await batches.store.delete([one.key for one in await batches.store.list_first("", 1000) if one.key != "ready"])
 
 
-def test_a_large_object_is_there_once_it_is_whole_and_is_read_by_ranges(store: S3Store) -> None:
+def test_large_object_appears_when_complete_and_is_read_by_ranges(store: S3Store) -> None:
     content = bytes(range(256)) * (70 * 1024)  # 17.5 MiB: three parts
     writer = LargeWriter(store, "large")
     for begin in range(0, len(content), 1024 * 1024):

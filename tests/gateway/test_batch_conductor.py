@@ -49,7 +49,7 @@ async def look(batches: Batches, rig: Rig, after_s: float = 0.0) -> None:
     await batches.conductor._scan()
 
 
-async def test_a_batch_that_was_made_here_and_is_anothers_by_now_stays_that(batches: Batches, rig: Rig) -> None:
+async def test_batch_created_here_but_claimed_elsewhere_is_left_alone(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.open(first)
     batches.conductor.notify_record(first)
@@ -61,7 +61,7 @@ async def test_a_batch_that_was_made_here_and_is_anothers_by_now_stays_that(batc
     assert (await log.latest("acme", first.id)) != theirs, "its owner is silent by now"
 
 
-async def test_each_look_counts_a_tenants_open_batches(batches: Batches, rig: Rig) -> None:
+async def test_each_scan_counts_open_batches_per_tenant(batches: Batches, rig: Rig) -> None:
     shared = shared_of(batches)
     for number in range(3):
         await batches.log.open(replace(record(), id=batch_id(number)))
@@ -72,7 +72,7 @@ async def test_each_look_counts_a_tenants_open_batches(batches: Batches, rig: Ri
     assert shared.open_batches == {"acme": 2}
 
 
-async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, rig: Rig) -> None:
+async def test_batch_with_a_late_first_record_is_taken_up(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(5):
@@ -85,7 +85,7 @@ async def test_a_batch_whose_first_record_is_slow_is_not_lost(batches: Batches, 
     assert latest is not None and latest.claims == 1
 
 
-async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batches, rig: Rig) -> None:
+async def test_marker_without_record_is_dropped_after_an_hour(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(150):
@@ -93,7 +93,7 @@ async def test_a_marker_without_a_record_is_given_up_after_an_hour(batches: Batc
     assert not await log.all_open()
 
 
-async def test_a_marker_without_a_record_is_told_of_twice(
+async def test_marker_without_record_is_logged_twice(
     batches: Batches, rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The marker is logged when it is found and when it is dropped, not each minute of the hour between."""
@@ -106,16 +106,14 @@ async def test_a_marker_without_a_record_is_told_of_twice(
     assert "no record yet" in caplog.messages[0] and "was dropped" in caplog.messages[1]
 
 
-async def test_who_makes_a_batch_slowly_marks_it_anew(batches: Batches, objects: RangedStore) -> None:
+async def test_slow_creation_renews_the_batch_marker(batches: Batches, objects: RangedStore) -> None:
     first = record()
     objects.before_new = lambda _: objects.delete([names.marker_key("acme", first.id)])
     await batches.log.open(first)
     assert [one.id for one in await batches.log.all_open()] == [first.id]
 
 
-async def test_what_is_said_of_a_batch_while_it_is_taken_is_heeded(
-    batches: Batches, rig: Rig, objects: RangedStore
-) -> None:
+async def test_cancellation_during_a_claim_is_respected(batches: Batches, rig: Rig, objects: RangedStore) -> None:
     first = record()
     await batches.log.open(first)
     batches.conductor.notify_record(first)
@@ -133,7 +131,7 @@ async def test_what_is_said_of_a_batch_while_it_is_taken_is_heeded(
     assert batches.conductor.running == 1
 
 
-async def test_a_batch_made_here_is_taken_as_soon_as_the_store_is_back(
+async def test_batch_created_here_is_claimed_once_the_store_is_back(
     batches: Batches, rig: Rig, objects: RangedStore
 ) -> None:
     await batches.log.open(record())
@@ -150,7 +148,7 @@ async def test_a_batch_made_here_is_taken_as_soon_as_the_store_is_back(
     assert batches.conductor.running == 1
 
 
-async def test_without_a_snapshot_nothing_is_taken(batches: Batches, rig: Rig) -> None:
+async def test_no_batch_is_claimed_without_a_snapshot(batches: Batches, rig: Rig) -> None:
     log, first = batches.log, record()
     await log.open(first)
     batches.conductor.notify_record(first)
@@ -163,7 +161,7 @@ async def test_without_a_snapshot_nothing_is_taken(batches: Batches, rig: Rig) -
     assert batches.conductor.running == 1
 
 
-async def test_a_run_that_finds_no_snapshot_waits_for_it(batches: Batches, rig: Rig) -> None:
+async def test_batch_run_waits_for_a_snapshot(batches: Batches, rig: Rig) -> None:
     claim = batch_moves.claimed(record(), "us", 2)
     for one in (record(), claim):
         await batches.log.append(one)
@@ -178,7 +176,7 @@ async def test_a_run_that_finds_no_snapshot_waits_for_it(batches: Batches, rig: 
     assert latest is not None and [one.code for one in latest.errors] == ["file_not_found"]
 
 
-async def test_records_that_are_none_hold_up_no_other_batch(batches: Batches, rig: Rig, objects: RangedStore) -> None:
+async def test_unreadable_records_do_not_block_other_batches(batches: Batches, rig: Rig, objects: RangedStore) -> None:
     log = batches.log
     for number, document in enumerate((b"{", b'{"id": 7}', b'{"id": "\xff"}')):
         broken = record(id=batch_id(number))
@@ -197,7 +195,7 @@ async def test_records_that_are_none_hold_up_no_other_batch(batches: Batches, ri
     assert await log.latest("acme", foreign.id) == foreign, "no claim is spent on it"
 
 
-async def test_records_that_are_none_do_not_stop_the_collecting(batches: Batches, objects: RangedStore) -> None:
+async def test_unreadable_records_do_not_stop_collecting(batches: Batches, objects: RangedStore) -> None:
     broken, good = record(), record(id=batch_id(1), input_file_id="file-" + "3" * 32)
     await batches.log.touch(broken, BatchProgress(broken.input_file_id))
     objects.put(names.log_key("acme", broken.id, 1), b"{")
@@ -207,7 +205,7 @@ async def test_records_that_are_none_do_not_stop_the_collecting(batches: Batches
     assert await batches.reader_of("acme", broken.input_file_id) == broken.id
 
 
-async def test_who_leaves_begins_nothing(batches: Batches, rig: Rig, objects: RangedStore) -> None:
+async def test_leaving_gateway_claims_no_further_batch(batches: Batches, rig: Rig, objects: RangedStore) -> None:
     made = [record(id=batch_id(number)) for number in range(3)]
     for one in made:
         await batches.log.open(one)
@@ -223,7 +221,7 @@ async def test_who_leaves_begins_nothing(batches: Batches, rig: Rig, objects: Ra
     assert [one.claims for one in found if one is not None] == [1, 0, 0]
 
 
-async def test_the_stores_threads_end_with_the_gateway(batches: Batches, objects: RangedStore) -> None:
+async def test_store_threads_end_with_the_gateway(batches: Batches, objects: RangedStore) -> None:
     assert await batches.store.size_of("x") is None
     batches.close_store()
     assert objects.is_closed
@@ -231,7 +229,7 @@ async def test_the_stores_threads_end_with_the_gateway(batches: Batches, objects
         await batches.store.size_of("x")
 
 
-async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Batches, rig: Rig) -> None:
+async def test_batch_claimed_too_often_fails(batches: Batches, rig: Rig) -> None:
     worn = replace(record(), claims=batch_moves.MAX_CLAIMS)
     await batches.log.open(worn)
     batches.conductor.notify_record(worn)
@@ -240,7 +238,7 @@ async def test_a_claim_of_a_batch_that_was_claimed_too_often_ends_it(batches: Ba
     assert latest is not None and latest.status == "failed"
 
 
-async def test_a_store_that_takes_no_marker_costs_a_batch_none_of_its_claims(
+async def test_failed_marker_write_uses_up_no_claim(
     batches: Batches, rig: Rig, objects: RangedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two gateways on a full store, which accepted only some small records, claimed a batch from each other once a
@@ -268,7 +266,7 @@ async def test_a_store_that_takes_no_marker_costs_a_batch_none_of_its_claims(
     assert latest is not None and latest.claims == 2, "and it is taken up when the store is well"
 
 
-async def test_who_takes_a_batch_up_leaves_what_its_marker_says(batches: Batches, rig: Rig) -> None:
+async def test_claim_keeps_the_progress_in_the_marker(batches: Batches, rig: Rig) -> None:
     log, theirs = batches.log, batch_moves.claimed(record(), "another", 2)
     await log.open(record())
     await log.append(theirs)

@@ -40,7 +40,7 @@ class DoubtfulStore(RangedStore):
         return super().put_new(key, body)
 
 
-async def test_a_record_that_was_written_without_an_answer_is_the_batch() -> None:
+async def test_record_written_without_answer_is_the_batch() -> None:
     objects = DoubtfulStore()
     objects.is_written = True
     batches = batches_of(Rig(), objects)
@@ -49,7 +49,7 @@ async def test_a_record_that_was_written_without_an_answer_is_the_batch() -> Non
     batches.close_store()
 
 
-async def test_a_record_that_comes_after_the_client_was_refused_makes_no_second_batch() -> None:
+async def test_record_written_after_rejection_creates_no_batch() -> None:
     objects = DoubtfulStore()
     batches = batches_of(Rig(), objects)
     with pytest.raises(StoreUnavailable):
@@ -61,7 +61,7 @@ async def test_a_record_that_comes_after_the_client_was_refused_makes_no_second_
     batches.close_store()
 
 
-async def test_a_store_that_is_gone_is_asked_once() -> None:
+async def test_unavailable_store_gets_one_request() -> None:
     objects, asked = RangedStore(), list[str]()
 
     def gone(key: str, body: bytes, *, sha256: str | None = None) -> None:
@@ -99,7 +99,7 @@ async def answered(
     return said[0]["status"], b"".join(one.get("body", b"") for one in said[1:])
 
 
-async def test_who_leaves_before_the_body_is_whole_is_no_fault_of_ours() -> None:
+async def test_client_that_leaves_during_its_body_is_499() -> None:
     rig = Rig()
     batches = batches_of(rig, RangedStore())
     part = {"type": "http.request", "body": b"{", "more_body": True}
@@ -108,7 +108,7 @@ async def test_who_leaves_before_the_body_is_whole_is_no_fault_of_ours() -> None
     batches.close_store()
 
 
-async def test_a_log_that_cannot_be_read_is_told_to_come_again_and_hides_no_other_batch() -> None:
+async def test_unreadable_log_answers_503_and_hides_no_other_batch() -> None:
     rig, objects = Rig(), RangedStore()
     batches = batches_of(rig, objects)
     objects.put(names.log_key("acme", record().id, 1), b"{")
@@ -120,7 +120,7 @@ async def test_a_log_that_cannot_be_read_is_told_to_come_again_and_hides_no_othe
     batches.close_store()
 
 
-async def test_listings_are_two_at_a_time_and_of_purposes_that_files_have() -> None:
+async def test_concurrent_listings_are_bounded_and_unknown_purposes_are_empty() -> None:
     rig = Rig()
     batches = batches_of(rig, RangedStore())
     with batches.listings.reserved("acme"), batches.listings.reserved("globex"):
@@ -151,7 +151,7 @@ class UnfitStore(RangedStore):
         return True
 
 
-async def test_no_batch_is_run_by_a_store_that_would_let_two_gateways_claim_it() -> None:
+async def test_batches_are_off_with_a_store_without_conditional_writes() -> None:
     rig, objects = Rig(), UnfitStore()
     batches = batches_of(rig, objects)
     await shared_of(batches).log.open(record())
@@ -164,7 +164,7 @@ async def test_no_batch_is_run_by_a_store_that_would_let_two_gateways_claim_it()
     batches.close_store()
 
 
-async def test_clients_that_fill_their_threads_keep_no_owner_from_its_marker() -> None:
+async def test_client_writes_do_not_block_marker_writes() -> None:
     objects, free = RangedStore(), threading.Event()
     batches = batches_of(Rig(), objects)
     objects.before_new = lambda _: free.wait(60) and None
@@ -180,7 +180,7 @@ async def test_clients_that_fill_their_threads_keep_no_owner_from_its_marker() -
         batches.close_store()
 
 
-async def test_files_are_gone_when_their_owner_said_so_and_a_batchs_as_it_was_asked() -> None:
+async def test_files_expire_at_their_own_or_the_default_age() -> None:
     now_s = [1_000_000.0]
     batches = batches_of(Rig(), RangedStore())
     shelf = Shelf(batches.store, 30 * 24 * 3600.0, lambda: now_s[0])
@@ -201,7 +201,7 @@ async def test_files_are_gone_when_their_owner_said_so_and_a_batchs_as_it_was_as
 
 
 @pytest.mark.parametrize("expiry", [{"anchor": "now", "seconds": 3600}, {"anchor": "created_at", "seconds": 1}, 5, {}])
-def test_an_expiry_of_output_that_is_none_is_refused(expiry: Any) -> None:
+def test_invalid_output_expiry_is_refused(expiry: Any) -> None:
     with pytest.raises((RequestRejected, msgspec.ValidationError)):
         _check_form(msgspec.convert({**NEW_BATCH, "output_expires_after": expiry}, BatchForm))
     asked = {**NEW_BATCH, "output_expires_after": {"anchor": "created_at", "seconds": 7200}}

@@ -108,7 +108,7 @@ async def files_of(batches: Batches, of: BatchRecord) -> list[str]:
     return sorted(one.key.split("/")[2] for one in found if one.key.split("/")[2].startswith(stems))
 
 
-async def test_whoever_composes_when_the_batch_is_long_over_writes_nothing(batches: Batches) -> None:
+async def test_late_composer_of_a_finished_batch_writes_nothing(batches: Batches) -> None:
     first = await opened(batches, "finalizing", ["a", "b"])
     await part(batches, first, "a", "b")
     late = ResultParts(batches.store, first, LIMITS, lambda: 0.0)
@@ -150,7 +150,7 @@ class StuckWriter(LargeWriter):
             assert self.stuck.may_go_on.wait(WAIT_S)
 
 
-async def test_the_log_is_looked_at_before_a_file_is_written(batches: Batches, store: S3Store) -> None:
+async def test_log_is_checked_before_a_file_is_written(batches: Batches, store: S3Store) -> None:
     first = await opened(batches, "finalizing", ["a"])
     await part(batches, first, "a")
     await claimed(batches, first, "g2")
@@ -162,7 +162,7 @@ async def test_the_log_is_looked_at_before_a_file_is_written(batches: Batches, s
     assert latest is not None and (latest.status, latest.owner) == ("finalizing", "g2")
 
 
-async def test_what_a_holder_wrote_too_late_is_taken_back(batches: Batches, store: S3Store) -> None:
+async def test_late_holders_files_are_deleted(batches: Batches, store: S3Store) -> None:
     first = await opened(batches, "finalizing", ["a", "b"])
     await part(batches, first, "a", "b")
     stuck = StuckStore(store)
@@ -177,7 +177,7 @@ async def test_what_a_holder_wrote_too_late_is_taken_back(batches: Batches, stor
     assert await files_of(batches, first) == [over[0].output_file_id] * 2
 
 
-async def test_files_of_a_holder_who_was_killed_before_it_said_so_go(batches: Batches) -> None:
+async def test_files_of_a_killed_holder_are_deleted(batches: Batches) -> None:
     first = await opened(batches, "finalizing", ["a"])
     await part(batches, first, "a")
     parts = ResultParts(batches.store, first, LIMITS, lambda: 0.0)
@@ -234,7 +234,7 @@ async def test_lines_that_were_not_read_are_read_again(batches: Batches, store: 
     assert {one["response"]["status_code"] for one in failures} == {401}
 
 
-async def test_a_line_that_can_be_read_no_longer_is_told(batches: Batches) -> None:
+async def test_unreadable_line_is_in_the_error_file(batches: Batches) -> None:
     first = await opened(batches, "in_progress", ["a"], b"{no json")
     await run(shared_of(batches), first)
     over, _, failures = await ended(batches, first.id)

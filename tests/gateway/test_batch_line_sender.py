@@ -19,12 +19,12 @@ from tests.gateway.rig import Rig
 
 
 @pytest.mark.parametrize("microseconds", [0, 1_000, 10_000, 999_000, 1_000_000, 6_500_000, 62_000_000, 3_723_000_000])
-def test_a_duration_is_read_as_it_was_written(microseconds: int) -> None:
+def test_duration_round_trips(microseconds: int) -> None:
     assert seconds_of(duration(microseconds)) == pytest.approx(microseconds / 1e6, abs=1.0)
     assert seconds_of(duration(10_000)) == pytest.approx(0.01)
 
 
-async def test_a_line_that_is_asked_again_after_a_takeover_is_another_request() -> None:
+async def test_line_resent_after_a_takeover_has_another_request_id() -> None:
     asked: list[bytes] = []
 
     def handle(

@@ -30,7 +30,7 @@ async def batches_with_file(rig: Rig, objects: RangedStore) -> Batches:
     return made
 
 
-async def test_a_batch_behind_many_others_is_taken_up() -> None:
+async def test_batch_behind_20000_others_is_claimed() -> None:
     rig, objects = Rig(), RangedStore()
     batches = await batches_with_file(rig, objects)
     for number in range(20_500):
@@ -46,7 +46,7 @@ async def test_a_batch_behind_many_others_is_taken_up() -> None:
     batches.close_store()
 
 
-async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> None:
+async def test_concurrent_creations_respect_the_open_batch_limit() -> None:
     rig, objects = Rig(), RangedStore()
     batches = await batches_with_file(rig, objects)
     most = batches.limits.open_per_tenant
@@ -67,7 +67,7 @@ async def test_many_asked_for_at_once_are_no_more_than_a_tenant_may_have() -> No
     batches.close_store()
 
 
-async def test_a_batch_too_many_made_at_another_gateway_meanwhile_is_none() -> None:
+async def test_batch_over_the_limit_set_elsewhere_is_not_created() -> None:
     objects = RangedStore()
     batches, first, second = batches_of(Rig(), objects), record(), record(id=batch_id(2))
     await batches.log.open(first, most=1)

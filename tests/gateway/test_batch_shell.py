@@ -45,7 +45,7 @@ def result(ordinal: int, text: bytes = b"{}") -> LineResult:
     return LineResult(ordinal, True, text, 1, 0, 2)
 
 
-async def test_of_two_who_claim_a_batch_at_once_one_is_told(store: FileStore) -> None:
+async def test_second_of_two_concurrent_claims_fails(store: FileStore) -> None:
     log, first = BatchLog(store), record()
     await log.open(first)
     claims = [batch_moves.claimed(first, owner, 2) for owner in ("g1", "g2")]
@@ -56,14 +56,14 @@ async def test_of_two_who_claim_a_batch_at_once_one_is_told(store: FileStore) ->
     assert await log.record_after(first) == claims[0] and await log.record_after(claims[0]) is None
 
 
-async def test_a_record_whose_answer_was_lost_is_no_defeat(store: FileStore, objects: GoneStore) -> None:
+async def test_record_with_a_lost_answer_counts_as_written(store: FileStore, objects: GoneStore) -> None:
     objects.loses_answers = True  # as if the store was slow and the client library had retried
     log = BatchLog(store)
     await log.open(record())
     assert await log.latest("acme", record().id) == record()
 
 
-async def test_a_batch_is_only_there_for_its_tenant(store: FileStore) -> None:
+async def test_batch_is_visible_to_its_tenant_only(store: FileStore) -> None:
     log = BatchLog(store)
     await log.open(record())
     for tenant, batch_id in (("globex", record().id), ("acme", "../" + record().id), ("acme", "")):
@@ -72,7 +72,7 @@ async def test_a_batch_is_only_there_for_its_tenant(store: FileStore) -> None:
     assert [one.id for one in await log.all_open()] == [record().id] and not await log.all_open("globex")
 
 
-async def test_what_is_not_durable_does_not_count_and_is_not_lost(store: FileStore, objects: GoneStore) -> None:
+async def test_undurable_results_are_not_counted_and_not_lost(store: FileStore, objects: GoneStore) -> None:
     parts = ResultParts(store, record(), BatchLimits(part_lines=2), Clock())
     objects.is_gone = True
     for ordinal in range(5):
@@ -89,7 +89,7 @@ async def test_what_is_not_durable_does_not_count_and_is_not_lost(store: FileSto
     assert parts.undurable == 0 and parts.done.tally.completed == 5 and len(parts.keys) == 3
 
 
-async def test_who_goes_on_knows_what_is_done_and_counts_no_line_twice(store: FileStore) -> None:
+async def test_next_holder_recalls_done_lines_and_counts_none_twice(store: FileStore) -> None:
     first = ResultParts(store, record(number=2), BatchLimits(), Clock())
     first.add(result(0, b"first"))
     first.add(result(1))
@@ -106,14 +106,14 @@ async def test_who_goes_on_knows_what_is_done_and_counts_no_line_twice(store: Fi
     assert third.keys == second.keys and third.done.tally == second.done.tally
 
 
-async def test_what_lies_among_the_parts_and_is_none_is_passed_over(store: FileStore, objects: GoneStore) -> None:
+async def test_object_that_is_no_part_is_skipped(store: FileStore, objects: GoneStore) -> None:
     objects.objects[names.part_key("acme", record().id, 1, 0)] = b"no part"
     parts = ResultParts(store, record(), BatchLimits(), Clock())
     await parts.recall()
     assert parts.done.tally.done == 0
 
 
-async def test_a_part_has_no_more_than_fits_and_one_answer_at_least(store: FileStore, objects: GoneStore) -> None:
+async def test_part_size_is_bounded_but_has_at_least_one_answer(store: FileStore, objects: GoneStore) -> None:
     parts = ResultParts(store, record(), BatchLimits(part_bytes=100), Clock())
     for ordinal, size_bytes in enumerate((60, 60, 500, 10)):
         parts.add(result(ordinal, b"x" * size_bytes))
@@ -122,7 +122,7 @@ async def test_a_part_has_no_more_than_fits_and_one_answer_at_least(store: FileS
     assert [[one.ordinal for one in await parts.read(key)] for key in parts.keys] == [[0], [1], [2], [3]]
 
 
-async def test_heavy_answers_hold_back_further_lines(store: FileStore) -> None:
+async def test_undurable_bytes_hold_back_further_lines(store: FileStore) -> None:
     parts = ResultParts(store, record(), BatchLimits(undurable_bytes=100), Clock())
     parts.add(result(0, b"x" * 99))
     assert not parts.is_heavy

@@ -12,7 +12,7 @@ def asked(busiest: Busiest, **times: int) -> None:
             busiest.label(name)
 
 
-def test_a_busy_model_takes_the_place_of_a_quiet_one() -> None:
+def test_busy_model_replaces_a_quiet_one() -> None:
     forgotten: list[str] = []
     busiest = Busiest(2, forgotten.append)
     busiest.rank(0.0)
@@ -24,7 +24,7 @@ def test_a_busy_model_takes_the_place_of_a_quiet_one() -> None:
     assert [busiest.label(name) for name in ("a", "b", "c")] == [OTHER, "b", "c"]
 
 
-def test_one_as_busy_as_another_takes_no_place() -> None:
+def test_similarly_busy_model_replaces_none() -> None:
     forgotten: list[str] = []
     busiest = Busiest(1, forgotten.append)
     busiest.rank(0.0)
@@ -35,7 +35,7 @@ def test_one_as_busy_as_another_takes_no_place() -> None:
 
 
 @given(st.lists(st.integers(0, 300), max_size=2000), st.integers(1, 20))
-def test_names_are_bounded_whatever_is_asked_for(asked_for: list[int], most: int) -> None:
+def test_number_of_labels_is_bounded_for_any_requests(asked_for: list[int], most: int) -> None:
     """With a new adapter in each request, as tenants can make them, at most `most` series exist at a time."""
     series: set[str] = set()
     busiest = Busiest(most, series.discard)

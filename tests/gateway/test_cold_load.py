@@ -104,7 +104,7 @@ async def a_floor(*replicas: str, **bounds: Any) -> AsyncIterator[Floor]:
     await made.tasks.close()
 
 
-async def test_fifty_at_once_are_one_call(floor: Floor) -> None:
+async def test_fifty_concurrent_requests_make_one_load_call(floor: Floor) -> None:
     requests = [floor.wait() for _ in range(50)]
     assert floor.loads.waiting == 50
     floor.clock.forward(0.4)
@@ -116,7 +116,7 @@ async def test_fifty_at_once_are_one_call(floor: Floor) -> None:
     assert known is not None and COLD in known.adapters, "known before the heartbeat says so"
 
 
-async def test_two_adapters_are_two_calls(floor: Floor) -> None:
+async def test_two_adapters_make_two_load_calls(floor: Floor) -> None:
     first, second = floor.wait(), floor.wait(OTHER)
     await floor.settle()
     assert {call.engine_name for call in floor.loader.calls} == {COLD, OTHER}
@@ -159,7 +159,7 @@ async def test_four_gateways_load_a_quarter_each_into_an_overloaded_pool() -> No
         assert second.outcome.startswith("loaded")
 
 
-async def test_a_pool_that_is_calm_again_loads_at_once_whoever_had_a_turn() -> None:
+async def test_pool_no_longer_overloaded_loads_at_once() -> None:
     async with a_floor(cold_pause_s=0.001) as floor:
         floor.overloaded, floor.gateways = True, 4
         floor.wait()
@@ -171,7 +171,7 @@ async def test_a_pool_that_is_calm_again_loads_at_once_whoever_had_a_turn() -> N
         assert (await floor.loader.next()).engine_name == OTHER
 
 
-async def test_whose_turn_does_not_come_in_time_is_told_why() -> None:
+async def test_load_without_a_turn_in_time_ends_as_held_back() -> None:
     async with a_floor(cold_pause_s=0.001) as floor:
         floor.overloaded = True
         floor.wait()
@@ -183,7 +183,7 @@ async def test_whose_turn_does_not_come_in_time_is_told_why() -> None:
         assert late.outcome == "held_back" and floor.ended == [("held_back", 15.0)]
 
 
-async def test_what_is_asked_for_between_two_beats_goes_where_room_is_left(floor: Floor) -> None:
+async def test_loads_between_two_heartbeats_use_free_slots_on_different_replicas(floor: Floor) -> None:
     for number in range(3):
         floor.wait(EngineName(f"acme/bot@sha256:{number:016x}"))
         await floor.settle()
@@ -191,7 +191,7 @@ async def test_what_is_asked_for_between_two_beats_goes_where_room_is_left(floor
 
 
 @pytest.mark.parametrize("state", ["no_room", "unknown", "not_ready", "unreachable"])
-async def test_a_replica_that_cannot_is_followed_by_another(floor: Floor, state: LoadState) -> None:
+async def test_load_moves_on_from_a_replica_that_cannot(floor: Floor, state: LoadState) -> None:
     request = floor.wait()
     first = await floor.answer(state)
     assert request.told == []
@@ -199,7 +199,7 @@ async def test_a_replica_that_cannot_is_followed_by_another(floor: Floor, state:
     assert second != first and request.outcome == f"loaded on {second}"
 
 
-async def test_when_all_have_refused_they_are_asked_again_until_the_time_is_over(floor: Floor) -> None:
+async def test_replicas_are_retried_until_the_time_is_over(floor: Floor) -> None:
     request = floor.wait()
     asked = [await floor.answer("no_room") for _ in range(3)]
     assert sorted(asked) == ["r0", "r1", "r2"]
@@ -226,7 +226,7 @@ async def test_some_answers_are_final(floor: Floor, state: LoadState, outcome: s
     assert len(floor.loader.asked) == 1
 
 
-async def test_a_refused_artifact_is_not_asked_for_again_at_once(floor: Floor) -> None:
+async def test_refused_artifact_is_retried_only_after_a_pause(floor: Floor) -> None:
     floor.wait()
     await floor.answer("refused", "no such file")
     assert floor.ask(Request()) == ColdFailed("refused", "no such file")
@@ -236,7 +236,7 @@ async def test_a_refused_artifact_is_not_asked_for_again_at_once(floor: Floor) -
     assert len(floor.loader.asked) == 2
 
 
-async def test_each_call_is_given_the_time_that_is_left(floor: Floor) -> None:
+async def test_each_load_call_gets_the_remaining_time(floor: Floor) -> None:
     floor.wait()
     first = await floor.loader.next()
     floor.clock.forward(6.0)
@@ -245,7 +245,7 @@ async def test_each_call_is_given_the_time_that_is_left(floor: Floor) -> None:
     assert (first.wait_s, second.wait_s) == (pytest.approx(15.0), pytest.approx(9.0))
 
 
-async def test_a_replica_that_is_lost_during_its_load_is_given_up(floor: Floor) -> None:
+async def test_load_moves_on_from_a_lost_replica(floor: Floor) -> None:
     request = floor.wait()
     first = await floor.loader.next()
     floor.heartbeats(first.replica, sequence=2, phase="dead")
@@ -257,7 +257,7 @@ async def test_a_replica_that_is_lost_during_its_load_is_given_up(floor: Floor) 
     assert request.outcome == f"loaded on {second.replica}"
 
 
-async def test_another_replicas_loss_changes_nothing(floor: Floor) -> None:
+async def test_loss_of_another_replica_does_not_affect_a_load(floor: Floor) -> None:
     request = floor.wait()
     call = await floor.loader.next()
     other = next(name for name in ("r0", "r1", "r2") if name != call.replica)
@@ -268,12 +268,12 @@ async def test_another_replicas_loss_changes_nothing(floor: Floor) -> None:
     assert request.outcome == f"loaded on {call.replica}"
 
 
-async def test_replicas_that_the_request_has_tried_are_not_asked(floor: Floor) -> None:
+async def test_replicas_already_tried_get_no_load_call(floor: Floor) -> None:
     floor.wait(tried=("r0", "r2"))
     assert (await floor.loader.next()).replica == "r1"
 
 
-async def test_whoever_has_it_meanwhile_is_taken(floor: Floor) -> None:
+async def test_replica_that_got_the_adapter_meanwhile_is_used(floor: Floor) -> None:
     request = floor.wait()
     call = await floor.loader.next()
     other = next(name for name in ("r0", "r1", "r2") if name != call.replica)
@@ -283,7 +283,7 @@ async def test_whoever_has_it_meanwhile_is_taken(floor: Floor) -> None:
     assert request.outcome == f"loaded on {other}" and len(floor.loader.asked) == 1
 
 
-async def test_those_who_left_are_not_told_and_the_load_goes_on(floor: Floor) -> None:
+async def test_load_continues_without_notifying_requests_that_left(floor: Floor) -> None:
     left, stays = floor.wait(), floor.wait()
     floor.loads.leave(left, POOL, COLD)
     floor.loads.leave(left, POOL, COLD)
@@ -292,7 +292,7 @@ async def test_those_who_left_are_not_told_and_the_load_goes_on(floor: Floor) ->
     assert left.told == [] and stays.outcome.startswith("loaded")
 
 
-async def test_nobody_asks_on_for_those_who_all_left(floor: Floor) -> None:
+async def test_load_is_not_retried_after_all_requests_left(floor: Floor) -> None:
     request = floor.wait()
     call = await floor.loader.next()
     floor.loads.leave(request, POOL, COLD)
@@ -301,7 +301,7 @@ async def test_nobody_asks_on_for_those_who_all_left(floor: Floor) -> None:
     assert len(floor.loader.asked) == 1 and floor.ended == [("no_room", 0.0)]
 
 
-async def test_waiting_is_bounded_for_one_adapter_and_in_all() -> None:
+async def test_waiting_requests_are_bounded_per_adapter_tenant_and_in_total() -> None:
     async with a_floor(cold_waiting_per_adapter=2, cold_waiting=5) as floor:
         rival = EngineName("globex/cold@sha256:0123456789abcdef")
         for name in (COLD, rival, rival):
@@ -315,7 +315,7 @@ async def test_waiting_is_bounded_for_one_adapter_and_in_all() -> None:
         await floor.settle()
 
 
-async def test_loads_that_nobody_waits_for_are_bounded_too() -> None:
+async def test_abandoned_loads_are_bounded() -> None:
     """If a client requests one adapter after another and leaves, its loads fill its tenant's half; the other half stays
     free."""
     async with a_floor(cold_loads=4) as floor:
@@ -333,7 +333,7 @@ async def test_loads_that_nobody_waits_for_are_bounded_too() -> None:
         await floor.settle()
 
 
-async def test_without_any_agent_to_ask_it_ends_at_once(floor: Floor) -> None:
+async def test_load_without_reachable_agent_fails_at_once(floor: Floor) -> None:
     for name in ("r0", "r1", "r2"):
         floor.heartbeats(name, sequence=2, peer_port=0)
     request = floor.wait()
@@ -341,7 +341,7 @@ async def test_without_any_agent_to_ask_it_ends_at_once(floor: Floor) -> None:
     assert request.outcome == "no_replica" and floor.loader.asked == []
 
 
-async def test_a_loader_that_breaks_is_a_failed_load(caplog: pytest.LogCaptureFixture, floor: Floor) -> None:
+async def test_loader_exception_is_a_failed_load(caplog: pytest.LogCaptureFixture, floor: Floor) -> None:
     request = floor.wait()
     (await floor.loader.next()).answer.set_exception(RuntimeError("a bug"))
     await floor.settle()

@@ -18,7 +18,7 @@ from tests.gateway.rig import BOT_V1, PEPPER
     [{}, {"conversations": ConversationsPart()}, {"tools": (WEATHER,)}, {"context_overflow": "summarise"}],
     ids=["nothing", "conversations", "tools", "summaries"],
 )
-async def test_a_chat_that_needs_nothing_of_it_is_one_exchange(play: MakePlay, tenant: dict[str, Any]) -> None:
+async def test_chat_without_composition_is_one_exchange(play: MakePlay, tenant: dict[str, Any]) -> None:
     stage = Stage(play, **tenant)
     client = stage.ask()
     assert len(stage.play.gateway.services.open_requests) == 1
@@ -26,7 +26,7 @@ async def test_a_chat_that_needs_nothing_of_it_is_one_exchange(play: MakePlay, t
     assert client.status == 200 and content_of(client) == "hello" and b"x-shoal-tools" not in client.headers
 
 
-async def test_a_tenants_features_are_its_own(play: MakePlay) -> None:
+async def test_composition_is_enabled_per_tenant(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     composer = stage.composer
     catalogue = stage.play.gateway.services.state.catalogue
@@ -38,7 +38,7 @@ async def test_a_tenants_features_are_its_own(play: MakePlay) -> None:
 # conversations
 
 
-async def test_a_session_goes_on_where_it_was(play: MakePlay) -> None:
+async def test_session_recalls_its_conversation(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     first = stage.ask("I am Ada.", header_x_session_id="s1")
     assert (await stage.says("Hello Ada."))["messages"] == [{"role": "user", "content": "I am Ada."}]
@@ -51,7 +51,7 @@ async def test_a_session_goes_on_where_it_was(play: MakePlay) -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_stream_is_remembered_before_it_ends(play: MakePlay, at_once: bool) -> None:
+async def test_stream_is_saved_before_it_ends(play: MakePlay, at_once: bool) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     client = stage.ask("I am Ada.", stream=True, header_x_session_id="s1")
     await stage.streams("Hello ", "Ada.", at_once=at_once)
@@ -61,7 +61,7 @@ async def test_a_stream_is_remembered_before_it_ends(play: MakePlay, at_once: bo
     assert [message["content"] for message in asked["messages"]] == ["I am Ada.", "Hello Ada.", "Who am I?"]
 
 
-async def test_sessions_and_tenants_are_apart_and_sealed(play: MakePlay) -> None:
+async def test_conversations_are_separate_and_encrypted(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     stage.ask("a secret", header_x_session_id="s1")
     await stage.says("kept")
@@ -76,7 +76,7 @@ async def test_sessions_and_tenants_are_apart_and_sealed(play: MakePlay) -> None
     assert len((await stage.says("new"))["messages"]) == 1
 
 
-async def test_without_the_bus_a_session_is_refused_and_the_rest_served(play: MakePlay) -> None:
+async def test_without_the_bus_sessions_are_rejected_and_other_requests_served(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     stage.shelf.away = True
     client = stage.ask("hi", header_x_session_id="s1")
@@ -88,7 +88,7 @@ async def test_without_the_bus_a_session_is_refused_and_the_rest_served(play: Ma
     assert client.status == 200
 
 
-async def test_of_two_at_once_the_later_says_that_it_is_not_kept(play: MakePlay) -> None:
+async def test_second_of_two_concurrent_turns_reports_not_kept(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     client = stage.ask("hi", header_x_session_id="s1")
     await stage.engine()
@@ -108,7 +108,7 @@ async def test_a_new_system_message_replaces_the_old_one(play: MakePlay) -> None
     assert [message["content"] for message in asked["messages"]] == ["new", "a", "b", "c"]
 
 
-async def test_a_conversation_is_bounded(play: MakePlay) -> None:
+async def test_conversation_length_is_bounded(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart(max_tokens=100))
     for turn in range(6):
         stage.ask(f"{turn} " + "x" * 100, session_id="s")
@@ -117,7 +117,7 @@ async def test_a_conversation_is_bounded(play: MakePlay) -> None:
     assert asked["messages"][0]["role"] == "user"
 
 
-async def test_a_conversation_that_outgrew_the_window_goes_on_with_its_latest_turns(play: MakePlay) -> None:
+async def test_conversation_larger_than_the_window_keeps_its_latest_turns(play: MakePlay) -> None:
     """Otherwise every later turn would be rejected. What the caller sends must still fit by itself."""
     stage = Stage(play, conversations=ConversationsPart())
     for turn in range(8):
@@ -130,7 +130,7 @@ async def test_a_conversation_that_outgrew_the_window_goes_on_with_its_latest_tu
     assert client.headers[b"x-shoal-conversation"] == b"recalled=0"
 
 
-async def test_what_was_recalled_is_shortened_behind_a_new_system_message(play: MakePlay) -> None:
+async def test_recalled_turns_are_shortened_after_a_new_system_message(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     for turn in range(6):
         new = [{"role": "system", "content": f"s{turn}"}, {"role": "user", "content": f"{turn} " + "word " * 250}]
@@ -140,7 +140,7 @@ async def test_what_was_recalled_is_shortened_behind_a_new_system_message(play: 
     assert asked[0]["content"] == "s5" and asked[1]["role"] == "user" and 4 <= len(asked) < 12
 
 
-async def test_who_does_not_want_a_turn_stored_is_heeded(play: MakePlay) -> None:
+async def test_turn_with_store_false_is_not_stored(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     stage.ask("I am Ada.", session_id="s")
     await stage.says("Hello Ada.")
@@ -153,7 +153,7 @@ async def test_who_does_not_want_a_turn_stored_is_heeded(play: MakePlay) -> None
     assert counted(stage, 'shoal_conversations_total{outcome="not_wished"}') == 2
 
 
-async def test_each_tenant_has_a_shelf_of_its_own_that_does_not_name_it(play: MakePlay) -> None:
+async def test_each_tenant_has_its_own_shelf_that_does_not_name_it(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     for session in ("s1", "s2"):
         stage.ask("hi", session_id=session)
@@ -166,7 +166,7 @@ async def test_each_tenant_has_a_shelf_of_its_own_that_does_not_name_it(play: Ma
     assert await kept.forget(acme, "s1") and len(stage.shelf.values) == 1
 
 
-async def test_a_turn_under_way_does_not_bring_back_what_was_deleted(play: MakePlay) -> None:
+async def test_turn_under_way_does_not_restore_a_deleted_conversation(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     stage.ask("I am Ada.", session_id="s")
     await stage.says("Hello Ada.")
@@ -177,7 +177,7 @@ async def test_a_turn_under_way_does_not_bring_back_what_was_deleted(play: MakeP
     assert client.headers[b"x-shoal-conversation"] == b"not-kept" and not stage.shelf.values
 
 
-async def test_that_nothing_is_kept_is_said_once_a_minute(play: MakePlay, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_saves_are_logged_once_a_minute(play: MakePlay, caplog: pytest.LogCaptureFixture) -> None:
     shelf = Stage(play).shelf
     clock, (acme, _) = rig.Clock(), (tenant.name for tenant in rig.snapshot().tenants)
     kept = KeptConversations(shelf, PEPPER, clock)
@@ -192,7 +192,7 @@ async def test_that_nothing_is_kept_is_said_once_a_minute(play: MakePlay, caplog
     assert said == [1, 1, 2, 2, 3]
 
 
-async def test_what_became_of_conversations_is_counted(play: MakePlay) -> None:
+async def test_conversation_outcomes_are_counted(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart(max_tokens=100))
     for content in ("hi", "again", "x" * 1000):
         stage.ask(content, session_id="s")
@@ -211,7 +211,7 @@ async def test_what_became_of_conversations_is_counted(play: MakePlay) -> None:
     assert found == [1, 2, 1, 1, 2, 1, 1]
 
 
-async def test_a_turn_over_the_bound_is_not_kept_and_what_was_before_goes_with_it(play: MakePlay) -> None:
+async def test_turn_over_the_bound_drops_the_conversation(play: MakePlay) -> None:
     """A conversation has no gaps: if a turn cannot be kept whole, the conversation starts anew."""
     stage = Stage(play, conversations=ConversationsPart(max_tokens=100))
     for _ in range(3):
@@ -220,7 +220,7 @@ async def test_a_turn_over_the_bound_is_not_kept_and_what_was_before_goes_with_i
         assert len(asked["messages"]) == 1
 
 
-async def test_a_stream_that_is_no_json_within_is_passed_on_and_not_remembered(play: MakePlay) -> None:
+async def test_stream_with_invalid_json_is_passed_on_and_not_saved(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     client = stage.ask("hi", stream=True, session_id="s")
     engine = await stage.engine()
@@ -246,7 +246,7 @@ async def test_slide_drops_the_oldest_turns(play: MakePlay) -> None:
     assert client.headers[b"x-shoal-context"] == b"slid=%d" % lost
 
 
-async def test_refuse_leaves_it_to_the_engine(play: MakePlay) -> None:
+async def test_refuse_leaves_overflow_to_the_engine(play: MakePlay) -> None:
     stage = Stage(play)
     stage.ask(messages=LONG, max_tokens=100)
     assert (await stage.says("ok"))["messages"] == LONG
@@ -278,7 +278,7 @@ async def test_a_summary_fits_too(play: MakePlay, words: int, said: str) -> None
     assert "They counted" in asked["messages"][1]["content"]
 
 
-async def test_without_a_summary_it_slides(play: MakePlay) -> None:
+async def test_failed_summary_falls_back_to_slide(play: MakePlay) -> None:
     stage = Stage(play, context_overflow="summarise")
     client = stage.ask(messages=LONG, max_tokens=100)
     (await stage.engine()).refuses(400, "no")

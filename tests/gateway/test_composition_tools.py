@@ -32,7 +32,7 @@ async def test_a_tool_is_called_and_the_model_asked_again(play: MakePlay) -> Non
     assert stage.play.quiet()
 
 
-async def test_a_stream_is_made_of_the_last_answer(play: MakePlay) -> None:
+async def test_stream_is_made_from_the_last_round(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     client = stage.ask("weather?", stream=True, tools=[SERVER_TOOL], stream_options={"include_usage": True})
     assert (await stage.says(tool_calls=[call()])).get("stream") is None
@@ -41,7 +41,7 @@ async def test_a_stream_is_made_of_the_last_answer(play: MakePlay) -> None:
     assert b"It rains." in client.body and client.body.endswith(sse.DONE) and b'"total_tokens":24' in client.body
 
 
-async def test_calls_of_the_callers_own_tools_are_the_callers(play: MakePlay) -> None:
+async def test_calls_of_the_callers_tools_are_returned_to_the_caller(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     own = {"type": "function", "function": {"name": "own", "parameters": {}}}
     client = stage.ask("?", tools=[SERVER_TOOL, own])
@@ -50,7 +50,7 @@ async def test_calls_of_the_callers_own_tools_are_the_callers(play: MakePlay) ->
     assert orjson.loads(client.body)["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "own"
 
 
-async def test_budgets_are_told_to_the_model_and_rounds_end(play: MakePlay) -> None:
+async def test_exhausted_tool_budget_is_reported_to_the_model_and_rounds_are_bounded(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     client = stage.ask("?", tools=[SERVER_TOOL], tool_choice="required")
     results, choices = [], []
@@ -66,7 +66,7 @@ async def test_budgets_are_told_to_the_model_and_rounds_end(play: MakePlay) -> N
 
 
 @pytest.mark.parametrize("arguments", ["[]", "nope", '{"a":', ""])
-async def test_arguments_that_are_none_are_told_to_the_model(play: MakePlay, arguments: str) -> None:
+async def test_invalid_tool_arguments_are_reported_to_the_model(play: MakePlay, arguments: str) -> None:
     stage = Stage(play, tools=(WEATHER,))
     stage.ask("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call(arguments=arguments)])
@@ -82,7 +82,7 @@ async def test_arguments_that_are_none_are_told_to_the_model(play: MakePlay, arg
         ({"tools": [SERVER_TOOL], "n": 2}, "'n'"),
     ],
 )
-async def test_what_cannot_be_offered_is_refused_before_anyone_is_asked(
+async def test_unsupported_tool_request_is_rejected_before_any_engine(
     play: MakePlay, fields: dict[str, Any], word: str
 ) -> None:
     stage = Stage(play, tools=(WEATHER,), context_overflow="summarise")
@@ -91,7 +91,7 @@ async def test_what_cannot_be_offered_is_refused_before_anyone_is_asked(
     assert client.status == 400 and word in client.error["message"] and not stage.play.dials
 
 
-async def test_an_error_of_a_round_is_the_answer(play: MakePlay) -> None:
+async def test_error_in_a_round_is_the_answer(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     client = stage.ask("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call()])
@@ -101,7 +101,7 @@ async def test_an_error_of_a_round_is_the_answer(play: MakePlay) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_ends_every_round(play: MakePlay, stream: bool) -> None:
+async def test_client_disconnect_ends_every_round(play: MakePlay, stream: bool) -> None:
     stage = Stage(play, tools=(WEATHER,), conversations=ConversationsPart())
     stage.ask("?", stream=stream, session_id="s")
     engine = await stage.engine()
@@ -126,7 +126,7 @@ async def test_a_client_that_stopped_reading_is_cut_off(play: MakePlay) -> None:
     assert client.was_cut and engine.dropped and stage.play.quiet() and not stage.shelf.values
 
 
-async def test_a_lost_stream_is_not_remembered(play: MakePlay) -> None:
+async def test_lost_stream_is_not_saved(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     client = stage.ask("?", stream=True, session_id="s")
     engine = await stage.engine()
@@ -139,7 +139,7 @@ async def test_a_lost_stream_is_not_remembered(play: MakePlay) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"session_id": "s"}, {"tools": [{"type": "server", "name": "nothing"}]}])
-async def test_what_a_composition_refuses_is_counted(play: MakePlay, fields: dict[str, Any]) -> None:
+async def test_rejections_by_composition_are_counted(play: MakePlay, fields: dict[str, Any]) -> None:
     stage = Stage(play, tools=(WEATHER,), conversations=ConversationsPart())
     stage.shelf.away = True
     client = stage.ask("hi", **fields)
@@ -149,7 +149,7 @@ async def test_what_a_composition_refuses_is_counted(play: MakePlay, fields: dic
     assert f'code="{client.status}"' in generate_latest(metrics.registry).decode()
 
 
-async def test_the_deadline_holds_while_a_tool_is_called(play: MakePlay) -> None:
+async def test_deadline_applies_during_a_tool_call(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     stage.tools.hangs = True
     client = stage.ask("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="50")
@@ -161,7 +161,7 @@ async def test_the_deadline_holds_while_a_tool_is_called(play: MakePlay) -> None
     assert stage.answering is not None and stage.answering.ended and stage.play.quiet()
 
 
-async def test_while_a_tool_is_called_none_of_the_tenants_places_is_taken(play: MakePlay) -> None:
+async def test_tool_call_does_not_use_a_concurrency_slot(play: MakePlay) -> None:
     stage = Stage(play, {"quotas": (rig.quota(concurrent_requests=1),)}, tools=(WEATHER,))
     stage.tools.hangs = True
     waiting = stage.ask("?", tools=[SERVER_TOOL])
@@ -172,7 +172,7 @@ async def test_while_a_tool_is_called_none_of_the_tenants_places_is_taken(play: 
     assert (other.status, waiting.status) == (200, None)
 
 
-async def test_a_client_that_leaves_while_a_tool_is_called_ends_it(play: MakePlay) -> None:
+async def test_client_disconnect_ends_a_tool_call(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     stage.tools.hangs = True
     client = stage.ask("?", tools=[SERVER_TOOL])
@@ -185,7 +185,7 @@ async def test_a_client_that_leaves_while_a_tool_is_called_ends_it(play: MakePla
 
 
 @pytest.mark.parametrize("request_id", [f"req-{number}" for number in range(8)])
-async def test_a_rollout_answers_all_rounds_with_one_version(play: MakePlay, request_id: str) -> None:
+async def test_all_rounds_use_one_version_of_a_rollout(play: MakePlay, request_id: str) -> None:
     stage = Stage(play, rig.in_rollout(), tools=(WEATHER,))
     stage.ask("?", tools=[SERVER_TOOL], header_x_request_id=request_id)
     first = await stage.says(tool_calls=[call()])
@@ -213,7 +213,7 @@ async def test_each_round_is_timed_by_itself_within_one_deadline(play: MakePlay)
     assert client.status == 504 and client.error["code"] == "deadline_exceeded" and stage.play.quiet()
 
 
-async def test_a_stream_made_of_an_answer_has_all_of_it(play: MakePlay) -> None:
+async def test_stream_made_from_an_answer_has_all_its_fields(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     client = stage.ask("?", stream=True, tools=[SERVER_TOOL])
     await stage.says("It rains.", reasoning="Clouds.")

@@ -19,7 +19,7 @@ def parts(number: int) -> list[dict[str, str]]:
     return [{"type": "text", "text": "a"}] * number
 
 
-async def test_a_conversation_named_in_a_body_is_deleted_by_that_name_in_a_header(play: MakePlay) -> None:
+async def test_conversation_named_in_a_body_is_deleted_by_header(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
     stage.ask("a secret", session_id="東京")
     await stage.says("kept")
@@ -33,7 +33,7 @@ async def test_a_conversation_named_in_a_body_is_deleted_by_that_name_in_a_heade
 
 
 @pytest.mark.parametrize("overflow", ["refuse", "slide"])
-async def test_turns_of_many_parts_are_no_reason_to_refuse_the_next(play: MakePlay, overflow: str) -> None:
+async def test_turns_of_many_parts_do_not_block_the_next_turn(play: MakePlay, overflow: str) -> None:
     stage = Stage(play, conversations=KEPT, context_overflow=overflow)
     for turn in range(3):
         client = stage.ask(messages=[{"role": "user", "content": parts(20_000)}], session_id="s", max_tokens=5)
@@ -49,7 +49,7 @@ def messages(*values: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{}] * (number - 4)} for number in values]
 
 
-def test_turns_go_that_hold_too_many_values() -> None:
+def test_turns_with_too_many_values_are_dropped() -> None:
     body: dict[str, Any] = {
         "model": "m",
         "a": {},
@@ -63,13 +63,13 @@ def test_turns_go_that_hold_too_many_values() -> None:
     assert not too_much(body | {"messages": body["messages"][1:]}, limits())
 
 
-def test_turns_go_that_are_too_many_messages() -> None:
+def test_oldest_of_too_many_messages_are_dropped() -> None:
     long = [{"role": role, "content": "a"} for _ in range(600) for role in ("user", "assistant")]
     assert not too_much({"messages": long[:1024] * 2}, limits())
     gone = too_much({"messages": long * 2}, limits())
     assert gone == range(352) and 2400 - len(gone) == 2048
 
 
-def test_strings_that_look_like_values_are_none() -> None:
+def test_json_characters_in_strings_are_not_counted_as_values() -> None:
     body = {"messages": [{"role": "user", "content": "{[:z" * 100_000}]}
     assert not too_much(body, limits())

@@ -48,7 +48,7 @@ async def test_a_preflight_of_a_named_origin_is_answered_without_a_key(path: str
         (PAGE, "http://app.example.com"), (PAGE, "null"),
     ],
 )  # fmt: skip
-async def test_nobody_else_is_let_in(origins: str, origin: str) -> None:
+async def test_other_origins_get_no_cors_headers(origins: str, origin: str) -> None:
     async with browser(origins) as client:
         preflight = await client.options("/v1/models", headers={"origin": origin, **ASKS})
         answer = await client.get("/v1/models", headers={"origin": origin})
@@ -56,7 +56,7 @@ async def test_nobody_else_is_let_in(origins: str, origin: str) -> None:
     assert not [name for name in (*preflight.headers, *answer.headers) if name.startswith("access-control")]
 
 
-async def test_refusals_can_be_read_too() -> None:
+async def test_rejections_have_cors_headers() -> None:
     """A page that cannot read a 401 can only show `network error`."""
     async with browser(PAGE) as client:
         for method, path in (
@@ -71,14 +71,14 @@ async def test_refusals_can_be_read_too() -> None:
             assert answer.headers["vary"] == "origin"
 
 
-async def test_a_cache_learns_that_answers_depend_on_the_origin() -> None:
+async def test_answer_without_origin_has_vary() -> None:
     """A cache without `vary` would serve a page an answer without CORS headers, which it could not read."""
     async with browser(PAGE) as client:
         assert (await client.get("/v1/models")).headers["vary"] == "origin"
 
 
 @pytest.mark.parametrize(("origins", "on_the_lane"), [("", True), (PAGE, False)])
-async def test_a_page_is_answered_off_the_fast_lane(play: Playing, origins: str, on_the_lane: bool) -> None:
+async def test_request_with_origin_leaves_the_fast_lane(play: Playing, origins: str, on_the_lane: bool) -> None:
     """The ASGI app adds the headers that let a page read the answer; without allowed origins the lane need not look."""
     p = play("r0")
     p.gateway.services = replace(p.gateway.services, origins=Origins.parse(origins))
@@ -86,7 +86,7 @@ async def test_a_page_is_answered_off_the_fast_lane(play: Playing, origins: str,
     assert connection.on_the_lane == on_the_lane
 
 
-async def test_tls_says_that_there_is_no_h2(tmp_path: Path) -> None:
+async def test_alpn_selects_http_1_1(tmp_path: Path) -> None:
     """Clients that offer both and get no selection assume that the server supports neither."""
     certificate, key = self_signed(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -105,7 +105,7 @@ async def test_tls_says_that_there_is_no_h2(tmp_path: Path) -> None:
     await server.wait_closed()
 
 
-def test_what_answers_say_can_be_read_by_pages() -> None:
+def test_response_headers_are_exposed_to_pages() -> None:
     exposed = {name.strip() for name in _EXPOSED.decode().split(",")}
     own = {"content-type", "cache-control", "www-authenticate", "x-content-type-options"}  # readable anyway, or no use
     assert {header.name for header in headers.RESPONSE} - own <= exposed
@@ -114,6 +114,6 @@ def test_what_answers_say_can_be_read_by_pages() -> None:
 @pytest.mark.parametrize(
     "text", ["app.example.com", "https://", "https://a b", "https://a/path", "ftp://a", "https://a\r\nx"]
 )
-def test_what_is_no_origin_is_refused_at_start(text: str) -> None:
+def test_invalid_origin_is_refused_at_start(text: str) -> None:
     with pytest.raises(ValueError, match="not an origin"):
         Origins.parse(text)

@@ -41,20 +41,20 @@ async def test_events_of_a_thousand_tokens_are_charged_as_their_engine_counts(pl
     assert p.client.body == sse.role("acme/bot") + sse.chunk("acme/bot", {"content": "a"}) + CHUNK * 4
 
 
-async def test_events_of_one_read_are_counted_alike(play: Playing) -> None:
+async def test_events_in_one_read_are_counted_alike(play: Playing) -> None:
     events = [of_choice(1 + 1000 * n) for n in range(5)]
     ended = await broken_off(p := play("r0"), events[0], b"".join(events[1:3]), events[3] + events[4])
     assert ended.usage is not None and ended.usage.completion_tokens == 4001
     assert p.client.body == CHUNK * 5
 
 
-async def test_choices_are_counted_together(play: Playing) -> None:
+async def test_counts_of_all_choices_are_added(play: Playing) -> None:
     events = [of_choice(10, 0), of_choice(20, 1), of_choice(30, 0), of_choice(25, 1), of_choice(7, 2)]
     ended = await broken_off(play("r0"), *events, n=3)
     assert ended.usage is not None and ended.usage.completion_tokens == 30 + 25 + 7
 
 
-async def test_a_caller_who_wants_the_counts_gets_them(play: Playing) -> None:
+async def test_caller_that_requests_counts_gets_them(play: Playing) -> None:
     p = play("r0")
     options = {"include_usage": True, "continuous_usage_stats": True}
     events = [of_choice(5), of_choice(10), of_choice(15)]
@@ -63,7 +63,7 @@ async def test_a_caller_who_wants_the_counts_gets_them(play: Playing) -> None:
     assert p.client.body == b"".join(events).replace(BOT_V1.encode(), b"acme/bot")
 
 
-async def test_what_stands_behind_the_counts_stays(play: Playing) -> None:
+async def test_fields_after_the_usage_are_kept(play: Playing) -> None:
     p = play("r0")
     last = of_choice(9)[:-3] + b',"system_fingerprint":"x"}\n\n'
     ended = await broken_off(p, of_choice(5), of_choice(7), last, last + of_choice(12))
@@ -71,7 +71,7 @@ async def test_what_stands_behind_the_counts_stays(play: Playing) -> None:
     assert b'"usage"' not in p.client.body and p.client.body.count(b'"system_fingerprint":"x"') == 2
 
 
-async def test_an_answer_about_usage_is_no_count(play: Playing) -> None:
+async def test_usage_in_answer_text_is_not_counted(play: Playing) -> None:
     p = play("r0")
     said = ',"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
     ended = await broken_off(p, sse.counted(BOT_V1, said, 7), sse.counted(BOT_V1, said, 14))
@@ -92,7 +92,7 @@ async def test_without_counts_short_events_are_a_token_each(play: Playing) -> No
     assert ended.delivered_tokens == 300
 
 
-async def test_log_probabilities_are_no_text(play: Playing) -> None:
+async def test_log_probabilities_are_not_counted_as_text(play: Playing) -> None:
     figures = {"content": [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}] * 20}
     event = sse.event(
         {"id": "1", "object": "x", "created": 1, "model": BOT_V1}
@@ -118,7 +118,7 @@ async def test_deltas_of_responses_are_counted_by_their_text(play: Playing) -> N
     assert given[0].delivered_tokens == 1 + 500 + 1
 
 
-async def test_the_reservation_follows_what_is_counted(play: Playing) -> None:
+async def test_reservation_grows_with_counted_tokens(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     engine = await p.connects()
@@ -129,7 +129,7 @@ async def test_the_reservation_follows_what_is_counted(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("prompts", [1, 3])
-async def test_prompts_of_a_stream_that_is_broken_off_are_all_charged(play: Playing, prompts: int) -> None:
+async def test_interrupted_stream_is_charged_for_all_its_prompts(play: Playing, prompts: int) -> None:
     choice = {"index": 0, "text": "x", "logprobs": None, "finish_reason": None}
     usage = {"prompt_tokens": 50, "total_tokens": 55, "completion_tokens": 5}
     event = sse.event({"id": "1", "object": "x", "created": 1, "model": BOT_V1, "choices": [choice], "usage": usage})
@@ -138,7 +138,7 @@ async def test_prompts_of_a_stream_that_is_broken_off_are_all_charged(play: Play
     assert ended.usage is not None and ended.usage.prompt_tokens == 50 * prompts
 
 
-def test_a_count_that_is_none_counts_nothing() -> None:
+def test_invalid_count_is_ignored() -> None:
     relay = StreamRelay(Renaming("a", "a"), False, 1024)
     relay.feed(sse.counted("a", "x", 3) + sse.counted("a", "x", 3).replace(b":3,", b':"3",'))
     assert relay.usage is not None and relay.usage.completion_tokens == 0 and relay.tokens >= 2

@@ -37,7 +37,7 @@ from tests.gateway.rig import BOT_V1, POOL, heartbeat, routing
 # fallback
 
 
-async def test_another_pool_answers_when_the_own_one_is_gone(play: Playing) -> None:
+async def test_fallback_pool_answers_when_the_first_is_gone(play: Playing) -> None:
     p = with_large(play("r0", **falls_back()))
     goes(p)
     p.ask(stream=False)
@@ -53,7 +53,7 @@ async def test_another_pool_answers_when_the_own_one_is_gone(play: Playing) -> N
     assert p.quiet()
 
 
-async def test_engines_that_are_all_full_are_a_saturated_pool(play: Playing) -> None:
+async def test_all_full_engines_make_a_pool_saturated(play: Playing) -> None:
     p = with_large(play("r0", **falls_back()))
     p.ask()
     (await p.connects()).refuses(503)
@@ -64,7 +64,7 @@ async def test_engines_that_are_all_full_are_a_saturated_pool(play: Playing) -> 
     assert b'"model":"acme/bot"' in p.client.body
 
 
-async def test_a_chain_ends_with_what_the_first_pool_said(play: Playing) -> None:
+async def test_exhausted_fallback_chain_returns_the_first_pools_error(play: Playing) -> None:
     steps = (FallbackEntry("unavailable", POOL, LARGE), FallbackEntry("unavailable", LARGE, THIRD))
     p = play("r0", **falls_back(*steps, FallbackEntry("unavailable", THIRD, POOL)))
     goes(p)
@@ -86,21 +86,21 @@ async def test_a_chain_ends_with_what_the_first_pool_said(play: Playing) -> None
     ],
     ids=["not the tenant's", "a prompt that does not fit", "more output than fits"],
 )
-async def test_a_pool_that_will_not_do_is_not_used(play: Playing, sections: Any, fields: Any) -> None:
+async def test_unsuitable_fallback_pool_is_not_used(play: Playing, sections: Any, fields: Any) -> None:
     p = with_large(play("r0", **falls_back(**sections)))
     goes(p)
     p.ask(**fields)
     assert p.client.status == 503 and not p.dials
 
 
-async def test_a_tier_that_is_not_named_stays(play: Playing) -> None:
+async def test_tier_not_named_by_the_fallback_stays(play: Playing) -> None:
     p = with_large(play("r0", **falls_back(FallbackEntry("unavailable", POOL, LARGE, ("free",)))))
     goes(p)
     p.ask()
     assert p.client.status == 503 and not p.dials
 
 
-async def test_a_prompt_that_breaks_engines_does_not_walk_on(play: Playing) -> None:
+async def test_prompt_that_breaks_engines_does_not_fall_back(play: Playing) -> None:
     p = with_large(play("r0", "r1", **falls_back()))
     p.ask()
     (await p.connects()).refuses(500)
@@ -109,7 +109,7 @@ async def test_a_prompt_that_breaks_engines_does_not_walk_on(play: Playing) -> N
     assert p.client.status == 502 and not p.dials
 
 
-async def test_the_other_models_refusal_is_not_the_callers_mistake(play: Playing) -> None:
+async def test_fallback_models_refusal_is_not_the_callers_mistake(play: Playing) -> None:
     p = with_large(play("r0", **falls_back()))
     goes(p)
     p.ask()
@@ -130,7 +130,7 @@ def under_pressure(p: Play, waiting: int, **changes: Any) -> None:
 SLO = AdmissionEntry("default", ("*",), (BandEntry("interactive", 1.0, 1000),))
 
 
-async def test_a_pool_near_its_limit_sends_on_what_is_not_cached(play: Playing) -> None:
+async def test_pool_near_its_limit_shifts_uncached_prompts(play: Playing) -> None:
     p = with_large(play("r0", **falls_back(admission=(SLO,))))
     under_pressure(p, 0)
     p.ask(stream=False)
@@ -143,7 +143,7 @@ async def test_a_pool_near_its_limit_sends_on_what_is_not_cached(play: Playing) 
     assert p.client.headers[b"x-shoal-degraded"] == b"from=acme/bot@v1;reason=saturated"
 
 
-async def test_what_was_shifted_comes_home_rather_than_fail(play: Playing) -> None:
+async def test_shifted_request_returns_home_rather_than_fail(play: Playing) -> None:
     p = with_large(play("r0", **falls_back(admission=(SLO,))))
     under_pressure(p, 30)
     p.ask(stream=False)
@@ -157,7 +157,7 @@ async def test_what_was_shifted_comes_home_rather_than_fail(play: Playing) -> No
 # cascades
 
 
-async def test_a_sure_small_answer_is_passed_on_without_its_figures(play: Playing) -> None:
+async def test_sure_small_answer_is_passed_without_logprobs(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     exchange = p.ask()
     engine = await p.connects()
@@ -175,7 +175,7 @@ async def test_a_sure_small_answer_is_passed_on_without_its_figures(play: Playin
     assert p.gateway.services.traces.recent[-1].row().route_score["cascade"]["verdict"] == "kept"
 
 
-async def test_an_unsure_small_answer_is_dropped_and_the_larger_model_asked(play: Playing) -> None:
+async def test_unsure_small_answer_is_replaced_by_the_larger_model(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     p.ask()
     small = await p.connects()
@@ -208,7 +208,7 @@ async def test_a_whole_small_answer_is_judged_too(play: Playing, logprobs: tuple
     assert p.client.status == 200 and p.quiet()
 
 
-async def test_without_a_larger_model_to_ask_the_small_answer_stands(play: Playing) -> None:
+async def test_small_answer_stands_without_a_larger_model(play: Playing) -> None:
     p = play("r0", **cascades(0.5))
     p.ask()
     engine = await p.connects()
@@ -233,7 +233,7 @@ async def test_when_the_larger_model_fails_the_small_one_answers_after_all(play:
     assert p.client.ended and b"hello" in p.client.body and p.quiet()
 
 
-async def test_who_asks_for_figures_gets_the_model_that_was_asked(play: Playing) -> None:
+async def test_request_for_logprobs_is_answered_by_the_requested_model(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.0)))
     p.ask(stream=False, logprobs=True, top_logprobs=2)
     engine = await p.connects()
@@ -245,7 +245,7 @@ async def test_who_asks_for_figures_gets_the_model_that_was_asked(play: Playing)
     )
 
 
-async def test_a_small_answer_that_breaks_off_while_it_is_judged_is_tried_again(play: Playing) -> None:
+async def test_small_answer_lost_while_judged_is_retried(play: Playing) -> None:
     p = with_large(play("r0", "r1", **cascades(0.5)))
     p.ask()
     first = await p.connects()
@@ -259,7 +259,7 @@ async def test_a_small_answer_that_breaks_off_while_it_is_judged_is_tried_again(
     assert p.client.body.count(b"hello") == 1 and b'"he"' not in p.client.body and p.client.ended and p.quiet()
 
 
-def test_events_without_figures_stay_byte_for_byte() -> None:
+def test_events_without_logprobs_are_unchanged() -> None:
     assert without_figures(HELLO + END) == HELLO + END
 
 
@@ -270,7 +270,7 @@ def auto(*rules: RuleEntry) -> dict[str, Any]:
     return pools(routing=(routing(classifier=ClassifierEntry("auto", POOL, rules)),))
 
 
-async def test_a_request_for_the_virtual_id_goes_where_it_fits(play: Playing) -> None:
+async def test_virtual_model_routes_by_rule(play: Playing) -> None:
     p = with_large(play("r0", **auto(RuleEntry(LARGE, tools=True))))
     p.ask("auto", stream=False)
     engine = await p.connects()
@@ -281,7 +281,7 @@ async def test_a_request_for_the_virtual_id_goes_where_it_fits(play: Playing) ->
     assert (await p.connects()).replica_id == "big0"
 
 
-async def test_a_rule_opens_nothing_that_the_tenant_may_not_call(play: Playing) -> None:
+async def test_rule_grants_no_access_to_a_forbidden_model(play: Playing) -> None:
     p = with_large(play("r0", **{**auto(RuleEntry(LARGE)), "tenants": pools(acme_may=())["tenants"]}))
     p.ask("auto", stream=False)
     assert (await p.connects()).replica_id == "r0"
@@ -309,7 +309,7 @@ async def test_a_prompt_that_failed_two_replicas_is_refused(play: Playing) -> No
     assert p.client.status is None, "after ten minutes it may try again"
 
 
-async def test_a_prompt_that_is_answered_is_not_suspected(play: Playing) -> None:
+async def test_answered_prompt_is_not_quarantined(play: Playing) -> None:
     p = play("r0", "r1", "r2", limits=Limits())
     for _ in range(3):
         p.ask(stream=False)
@@ -321,7 +321,7 @@ async def test_a_prompt_that_is_answered_is_not_suspected(play: Playing) -> None
             p.gateway.receive_heartbeat(heartbeat(name, sequence=int(p.rig.clock())))
 
 
-async def test_a_request_that_two_replicas_died_with_is_not_taken_to_another_pool(play: Playing) -> None:
+async def test_request_that_failed_two_replicas_does_not_fall_back(play: Playing) -> None:
     p = with_large(play("r0", "r1", limits=Limits(), **falls_back()))
     p.ask()
     (await p.connects()).dies()
@@ -330,7 +330,7 @@ async def test_a_request_that_two_replicas_died_with_is_not_taken_to_another_poo
     assert p.client.status == 502 and not p.dials
 
 
-async def test_no_policy_risks_a_request_on_a_third_replica(play: Playing) -> None:
+async def test_retry_policy_never_tries_a_third_replica_after_two_failures(play: Playing) -> None:
     """This holds even if the prompt is not quarantined: it was answered before, or quarantine is off."""
     p = play("r0", "r1", "r2", "r3", routing=(routing(retry_max_attempts=4),))
     p.ask()
@@ -360,7 +360,7 @@ async def test_a_health_check_is_not_refused_after_both_engines_failed_and_came_
 # hedges
 
 
-async def test_a_late_first_token_is_asked_for_a_second_time(play: Playing) -> None:
+async def test_late_first_token_starts_a_hedge(play: Playing) -> None:
     p = play("r0", "r1", **hedged())
     exchange = p.ask()
     slow = await p.connects()
@@ -380,7 +380,7 @@ async def test_a_late_first_token_is_asked_for_a_second_time(play: Playing) -> N
     assert figure(p, "shoal_hedges_total", outcome="won") == 1
 
 
-async def test_the_first_one_may_still_win(play: Playing) -> None:
+async def test_first_attempt_may_win_over_its_hedge(play: Playing) -> None:
     p = play("r0", "r1", **hedged())
     p.ask()
     first = await p.connects()
@@ -395,7 +395,7 @@ async def test_the_first_one_may_still_win(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_one_of_two_that_fails_leaves_it_to_the_other(play: Playing, number: int) -> None:
+async def test_failed_attempt_leaves_the_other_running(play: Playing, number: int) -> None:
     p = play("r0", "r1", **hedged())
     p.ask()
     pair = [await p.connects()]
@@ -416,7 +416,7 @@ async def test_one_of_two_that_fails_leaves_it_to_the_other(play: Playing, numbe
     [(hedged(), {"header_x_shoal_class": "batch"}), (hedged(retry_budget_ratio=0.0), {})],
     ids=["not urgent", "no budget"],
 )
-async def test_who_is_not_asked_for_twice(play: Playing, policy: Any, headers: Any) -> None:
+async def test_requests_that_are_not_hedged(play: Playing, policy: Any, headers: Any) -> None:
     p = play("r0", "r1", **policy)
     p.ask(**headers)
     await p.connects()
@@ -426,7 +426,7 @@ async def test_who_is_not_asked_for_twice(play: Playing, policy: Any, headers: A
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-async def test_a_request_at_a_replica_that_says_nothing_goes_to_another_as_well(play: Playing, *, stream: bool) -> None:
+async def test_request_at_a_silent_replica_is_hedged(play: Playing, *, stream: bool) -> None:
     """This holds under any policy. A whole answer is silent until its end, so other streams that stop reveal the
     fault."""
     p, speaking = await streaming_at_one(play)
@@ -448,7 +448,7 @@ async def test_a_request_at_a_replica_that_says_nothing_goes_to_another_as_well(
     assert attempt is not None and attempt.replica.id == other.replica_id, "until it speaks again others come first"
 
 
-async def test_a_request_at_a_replica_that_speaks_to_others_waits(play: Playing) -> None:
+async def test_request_at_a_replica_that_streams_to_others_waits(play: Playing) -> None:
     p, speaking = await streaming_at_one(play)
     p.ask(header_x_session_id="s")
     assert (await p.connects()).replica_id == speaking.replica_id
@@ -469,7 +469,7 @@ async def streaming_at_one(play: Playing) -> tuple[Play, Engine]:
     return p, speaking
 
 
-async def test_a_client_that_leaves_ends_both(play: Playing) -> None:
+async def test_client_disconnect_ends_both_attempts(play: Playing) -> None:
     p = play("r0", "r1", **hedged())
     exchange = p.ask()
     first = await p.connects()

@@ -35,7 +35,7 @@ from tests.gateway.rig import BOT_V1, POOL, heartbeat, in_rollout, routing
 # judgements that fail
 
 
-async def test_an_engine_that_reports_an_error_with_its_last_unsure_token_is_left_all_the_same(play: Playing) -> None:
+async def test_engine_error_with_the_last_unsure_token_still_escalates(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     p.ask()
     small = await p.connects()
@@ -49,7 +49,7 @@ async def test_an_engine_that_reports_an_error_with_its_last_unsure_token_is_lef
     assert again.replica_id == "r0"
 
 
-async def test_a_small_answer_that_is_no_json_is_tried_again_rather_than_passed_on(play: Playing) -> None:
+async def test_small_answer_with_invalid_json_is_retried(play: Playing) -> None:
     p = with_large(play("r0", "r1", **cascades(0.5)))
     p.ask()
     first = await p.connects()
@@ -71,14 +71,14 @@ async def test_a_small_answer_that_is_no_json_is_tried_again_rather_than_passed_
     ],
     ids=["several answers", "figures of its own", "the prompt's figures", "several prompts", "counts of its own"],
 )
-async def test_what_cannot_be_judged_is_not_tried(play: Playing, fields: dict[str, Any]) -> None:
+async def test_unjudgeable_request_has_no_cascade(play: Playing, fields: dict[str, Any]) -> None:
     p = with_large(play("r0", **cascades(0.0)))
     p.ask(**fields)
     request = (await p.connects()).requests[0]
     assert request.get("logprobs") == fields.get("logprobs") and "top_logprobs" not in request
 
 
-async def test_a_rollouts_old_version_is_judged_as_the_new_one_would_have_been(play: Playing) -> None:
+async def test_fallback_to_control_is_judged_like_the_candidate(play: Playing) -> None:
     sections = cascades(0.5) | {"models": merged_models(in_rollout(99))}
     p = with_large(play("r0", **sections))
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,)))
@@ -111,7 +111,7 @@ async def test_a_tenant_pays_for_both_answers_of_its_cascade(play: Playing) -> N
     assert p.gateway.services.traces.recent[-1].row().route_score["cascade"]["completion_tokens"] == 2
 
 
-async def test_a_small_answer_that_is_asked_for_again_is_paid_for_once(play: Playing) -> None:
+async def test_repeated_small_answer_is_charged_once(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     large = await escalated(p)
     large.answers(503, b"{}")
@@ -122,7 +122,7 @@ async def test_a_small_answer_that_is_asked_for_again_is_paid_for_once(play: Pla
     assert p.client.ended and settled(p) == (7, 2)
 
 
-async def test_who_leaves_before_the_larger_model_answers_has_had_the_small_one_asked(play: Playing) -> None:
+async def test_disconnect_during_escalation_pays_for_the_small_answer(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     await escalated(p)
     assert p.exchange is not None
@@ -132,7 +132,7 @@ async def test_who_leaves_before_the_larger_model_answers_has_had_the_small_one_
     assert settled(p) == (7 + large_prompt, 2) and p.quiet()
 
 
-async def test_who_leaves_a_small_answer_while_it_is_judged_pays_for_it(play: Playing) -> None:
+async def test_disconnect_during_judgement_pays_for_the_small_answer(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5, tokens=9)))
     exchange = p.ask()
     engine = await p.connects()
@@ -143,7 +143,7 @@ async def test_who_leaves_a_small_answer_while_it_is_judged_pays_for_it(play: Pl
     assert settled(p) == (7, 1) and p.quiet()
 
 
-async def test_counts_that_only_we_asked_for_are_taken_out_again(play: Playing) -> None:
+async def test_counts_requested_by_the_gateway_are_removed(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     p.ask(stream_options={"include_usage": True})
     engine = await p.connects()
@@ -153,7 +153,7 @@ async def test_counts_that_only_we_asked_for_are_taken_out_again(play: Playing) 
     assert p.client.body.count(b'"usage"') == 1 and p.client.ended, "the last one is the caller's"
 
 
-async def test_the_loser_of_two_attempts_is_nobodys_charge_but_is_counted(play: Playing) -> None:
+async def test_losing_hedge_is_not_charged_but_counted(play: Playing) -> None:
     p = play("r0", "r1", **hedged())
     exchange = p.ask()
     await p.connects()
@@ -170,7 +170,7 @@ async def test_the_loser_of_two_attempts_is_nobodys_charge_but_is_counted(play: 
 # full engines that send Retry-After
 
 
-async def test_an_engine_that_asks_to_be_left_alone_is(play: Playing) -> None:
+async def test_retry_after_of_an_engine_is_respected(play: Playing) -> None:
     p = play("r0", limits=Limits())
     p.ask()
     (await p.connects()).answers(503, b"{}", extra="retry-after: 7\r\n")
@@ -184,7 +184,7 @@ async def test_an_engine_that_asks_to_be_left_alone_is(play: Playing) -> None:
     assert p.client.status is None, "then it is asked again"
 
 
-async def test_another_replica_is_asked_at_once(play: Playing) -> None:
+async def test_retry_after_of_one_replica_moves_requests_to_another_at_once(play: Playing) -> None:
     p = play("r0", "r1")
     p.ask()
     full = await p.connects()
@@ -194,7 +194,7 @@ async def test_another_replica_is_asked_at_once(play: Playing) -> None:
         p.ask()
 
 
-async def test_what_it_says_is_bounded(play: Playing) -> None:
+async def test_retry_after_of_an_engine_is_bounded(play: Playing) -> None:
     p = play("r0", limits=Limits())
     p.ask()
     (await p.connects()).answers(503, b"{}", extra="retry-after: 86400\r\n")
@@ -204,7 +204,7 @@ async def test_what_it_says_is_bounded(play: Playing) -> None:
 # memory kept for a request
 
 
-async def test_a_stream_that_runs_keeps_no_body_and_is_known_all_the_same(play: Playing) -> None:
+async def test_running_stream_keeps_no_body_but_can_be_quarantined(play: Playing) -> None:
     p = with_large(play("r0", limits=Limits(), **cascades(0.5)))
     exchange = p.ask()
     engine = await p.connects()
@@ -218,7 +218,7 @@ async def test_a_stream_that_runs_keeps_no_body_and_is_known_all_the_same(play: 
     assert len(p.gateway.services.quarantine) == 1, "the prompt that it died of"
 
 
-async def test_a_prompt_is_the_same_prompt_under_judgement(play: Playing) -> None:
+async def test_quarantine_recognises_a_judged_prompt(play: Playing) -> None:
     p = with_large(play("r0", "r1", "r2", limits=Limits(), **cascades(0.5)))
     p.ask()
     (await p.connects()).dies()
@@ -241,7 +241,7 @@ async def test_a_replica_that_dies_of_a_prompt_on_an_idle_connection_counts(play
     assert len(p.gateway.services.quarantine) == 1 and p.client.status == 502
 
 
-async def test_a_connection_that_breaks_after_a_while_was_not_idle(play: Playing) -> None:
+async def test_connection_lost_after_a_while_is_not_redialled(play: Playing) -> None:
     p = play("r0", limits=Limits())
     p.ask(stream=False)
     engine = await p.connects()
@@ -254,7 +254,7 @@ async def test_a_connection_that_breaks_after_a_while_was_not_idle(play: Playing
     assert p.client.status == 502 and not p.dials, "nobody dials the same replica again, unseen"
 
 
-async def test_what_an_engine_had_counted_is_charged_though_the_client_left(play: Playing) -> None:
+async def test_engine_count_is_charged_after_client_disconnect(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     engine = await p.connects()
@@ -264,7 +264,7 @@ async def test_what_an_engine_had_counted_is_charged_though_the_client_left(play
     assert settled(p) == (11, 9), "not the single event that we counted"
 
 
-async def test_failures_of_the_pool_that_was_left_stay_in_the_trace(play: Playing) -> None:
+async def test_trace_keeps_failures_of_the_first_pool(play: Playing) -> None:
     p = with_large(play("r0", **falls_back()))
     p.ask(stream=False)
     await p.refuses_connection()
@@ -272,7 +272,7 @@ async def test_failures_of_the_pool_that_was_left_stay_in_the_trace(play: Playin
     assert p.client.status == 200 and p.gateway.services.traces.recent[-1].row().error == "connect"
 
 
-async def test_of_two_attempts_neither_follows_to_another_pool(play: Playing) -> None:
+async def test_moving_to_another_pool_ends_both_attempts(play: Playing) -> None:
     steps = (FallbackEntry("unavailable", POOL, LARGE), FallbackEntry("unavailable", LARGE, THIRD))
     p = play("r0", **pools(routing=(routing(fallback=steps, hedge_after_s=0.5),)))
     with_large(with_large(p, "big0", "big1"), "huge0", pool=THIRD)

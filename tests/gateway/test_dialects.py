@@ -68,7 +68,7 @@ def relay(dialect: Dialect) -> Any:
 
 
 @pytest.mark.parametrize(("dialect", "events", "usage"), STREAMS)
-def test_a_stream_passes_whole_but_for_the_models_name(dialect: Dialect, events: list[bytes], usage: Usage) -> None:
+def test_stream_passes_with_only_the_model_renamed(dialect: Dialect, events: list[bytes], usage: Usage) -> None:
     stream = relay(dialect)
     out = b"".join(stream.feed(event) for event in events)
     assert out == b"".join(events).replace(ENGINE.encode(), PUBLIC.encode())
@@ -77,7 +77,7 @@ def test_a_stream_passes_whole_but_for_the_models_name(dialect: Dialect, events:
 
 @pytest.mark.parametrize(("dialect", "events", "usage"), STREAMS)
 @given(cuts=st.lists(st.integers(0, 5000), max_size=12))
-def test_however_it_is_cut_the_same_comes_out(
+def test_any_segmentation_gives_the_same_output(
     dialect: Dialect, events: list[bytes], usage: Usage, cuts: list[int]
 ) -> None:
     data, stream, out = b"".join(events), relay(dialect), b""
@@ -102,7 +102,7 @@ def test_however_it_is_cut_the_same_comes_out(
         b"<html>\n\n",
     ],
 )
-def test_what_is_no_event_is_a_bad_answer(dialect: Dialect, event: bytes) -> None:
+def test_malformed_event_is_a_bad_answer(dialect: Dialect, event: bytes) -> None:
     with pytest.raises(BadAnswer):
         relay(dialect).feed(event)
 
@@ -124,7 +124,7 @@ def test_an_engines_error_is_held_back(dialect: Dialect, event: bytes) -> None:
 
 
 @pytest.mark.parametrize(("dialect", "events", "usage"), STREAMS)
-def test_until_text_comes_nothing_is_promised(dialect: Dialect, events: list[bytes], usage: Usage) -> None:
+def test_events_before_text_do_not_commit_the_answer(dialect: Dialect, events: list[bytes], usage: Usage) -> None:
     first_text = next(index for index, event in enumerate(events) if b"delta" in event.split(b"\n")[0])
     assert dialect.first_sign(b"".join(events[:first_text])) == "nothing_yet"
     assert dialect.first_sign(b"".join(events[: first_text + 1])) == "answering"
@@ -154,16 +154,14 @@ ABORTED_MESSAGE = [
         pytest.param(ANTHROPIC, MESSAGE_STREAM[:1] + ABORTED_MESSAGE[-1:], id="anthropic, shortly"),
     ],
 )
-def test_a_stream_that_ends_without_a_token_was_dropped_by_a_draining_engine(
-    dialect: Dialect, events: list[bytes]
-) -> None:
+def test_stream_without_a_token_counts_as_dropped(dialect: Dialect, events: list[bytes]) -> None:
     """vLLM reports nothing else: `stop_reason` is null in one dialect, `completed` in the other."""
     assert dialect.first_sign(b"".join(events[:-1])) == "nothing_yet"
     assert dialect.first_sign(b"".join(events)) == "dropped"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_whole_answer_without_a_token_was_dropped_too(dialect: Dialect) -> None:
+def test_whole_answer_without_a_token_counts_as_aborted(dialect: Dialect) -> None:
     def aborted(**fields: Any) -> bool:
         return dialect.whole(orjson.dumps({"model": ENGINE, **fields}), Renaming(ENGINE, PUBLIC)).aborted
 
@@ -174,13 +172,13 @@ def test_a_whole_answer_without_a_token_was_dropped_too(dialect: Dialect) -> Non
 
 
 @pytest.mark.parametrize(("dialect", "events", "usage"), STREAMS)
-def test_events_that_passed_are_counted(dialect: Dialect, events: list[bytes], usage: Usage) -> None:
+def test_passed_events_are_counted(dialect: Dialect, events: list[bytes], usage: Usage) -> None:
     stream = relay(dialect)
     stream.feed(b": a comment\n\n" + b"".join(events[:5]))
     assert stream.passed == 5
 
 
-def test_nothing_follows_the_end() -> None:
+def test_nothing_passes_after_the_end_event() -> None:
     stream = relay(ANTHROPIC)
     assert stream.feed(named("message_stop") + named("message_stop")) == named("message_stop")
 
@@ -195,7 +193,7 @@ def test_a_later_count_of_output_alone_keeps_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 2**70, "9", None, True, 1.5, []])
-def test_absurd_counts_reach_no_account(value: Any) -> None:
+def test_absurd_usage_is_ignored(value: Any) -> None:
     usage = {"input_tokens": value, "output_tokens": value}
     for dialect in (RESPONSES, ANTHROPIC):
         found = dialect.whole(orjson.dumps({"usage": usage}) if value != 2**70 else b'{"usage":{}}', Renaming("a", "a"))
@@ -204,7 +202,7 @@ def test_absurd_counts_reach_no_account(value: Any) -> None:
 
 @pytest.mark.parametrize("dialect", [RESPONSES, ANTHROPIC, POOLING])
 @pytest.mark.parametrize("body", [b"", b"[]", b"nope", b'{"a":1', b"\xff", b"null"])
-def test_a_whole_answer_is_an_object(dialect: Dialect, body: bytes) -> None:
+def test_whole_answer_that_is_no_object_is_bad(dialect: Dialect, body: bytes) -> None:
     with pytest.raises(BadAnswer):
         dialect.whole(body, Renaming("a", "a"))
 
@@ -213,13 +211,13 @@ DEEP = b"[" * 50_000 + b"]" * 50_000  # tenants may not send it, a broken engine
 
 
 @pytest.mark.parametrize("dialect", [RESPONSES, ANTHROPIC, POOLING])
-def test_a_whole_answer_that_is_nested_without_end_is_a_bad_one(dialect: Dialect) -> None:
+def test_deeply_nested_whole_answer_is_bad(dialect: Dialect) -> None:
     with pytest.raises(BadAnswer):
         dialect.whole(b'{"x":%b}' % DEEP, Renaming("a", "a"))
 
 
 @pytest.mark.parametrize(("dialect", "name"), [(RESPONSES, b"response.completed"), (ANTHROPIC, b"message_delta")])
-def test_usage_of_an_event_that_is_nested_without_end_is_unknown(dialect: Dialect, name: bytes) -> None:
+def test_usage_of_a_deeply_nested_event_is_unknown(dialect: Dialect, name: bytes) -> None:
     event = b'event: %b\ndata: {"x":%b}\n\n' % (name, DEEP)
     relay = dialect.relay(Renaming("a", "a"), True, True, 1024 * 1024)
     assert relay.feed(event) == event and relay.usage is None

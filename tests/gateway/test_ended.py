@@ -24,7 +24,7 @@ def listening(p: Play) -> list[Ended]:
     return given
 
 
-async def test_a_stream_ends_once_with_what_it_used(play: Playing) -> None:
+async def test_stream_ends_once_with_its_usage(play: Playing) -> None:
     p = play("r0")
     given = listening(p)
     exchange = p.ask(stream=True)
@@ -40,7 +40,7 @@ async def test_a_stream_ends_once_with_what_it_used(play: Playing) -> None:
         ended.status = 500  # type: ignore[misc]
 
 
-async def test_who_leaves_a_queue_or_an_engine_ends_once(play: Playing) -> None:
+async def test_client_that_leaves_ends_once(play: Playing) -> None:
     p = play("r0")
     given = listening(p)
     exchange = p.ask()
@@ -52,7 +52,7 @@ async def test_who_leaves_a_queue_or_an_engine_ends_once(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("place", range(8))
-async def test_a_listener_that_fails_keeps_no_other_from_its_part(
+async def test_failing_listener_does_not_stop_the_others(
     play: Playing, place: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     p = play("r0")
@@ -75,7 +75,7 @@ async def test_a_listener_that_fails_keeps_no_other_from_its_part(
     assert sum(pool_queue.admission.gate.running for pool_queue in services.admission._pool_queues.values()) == 0
 
 
-async def test_what_failed_before_any_attempt_is_told_with_its_code(
+async def test_failure_before_any_attempt_is_logged_with_its_code(
     play: Playing, caplog: pytest.LogCaptureFixture
 ) -> None:
     p = play("r0")

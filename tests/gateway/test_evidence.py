@@ -53,7 +53,7 @@ def counts(stats: GroupStats) -> tuple[int, int]:
     return stats.requests, stats.errors
 
 
-def test_an_answer_is_a_request_with_three_times() -> None:
+def test_answer_counts_as_request_with_three_latencies() -> None:
     evidence = gathering()
     evidence.ended(USE, ACME, (200, ""), ANSWERED, token_gaps=gaps_of(0.1))
     candidate, control = groups(evidence)
@@ -62,7 +62,7 @@ def test_an_answer_is_a_request_with_three_times() -> None:
     assert times == [pytest.approx(100, rel=0.01), pytest.approx(500, rel=0.01), pytest.approx(100, rel=0.13)]
 
 
-def test_an_answer_at_once_has_no_time_between_tokens() -> None:
+def test_answer_in_one_piece_has_no_inter_token_time() -> None:
     evidence = gathering()
     evidence.ended(USE, ACME, (200, ""), ANSWERED)
     assert groups(evidence)[0].inter_token_ms.count == 0
@@ -91,7 +91,7 @@ def test_evidence_by_status() -> None:
         (504, "deadline_exceeded", 1, 1),
     ],
 )
-def test_what_counts_as_an_error(status: int, code: str, candidate: int | None, control: int | None) -> None:
+def test_errors_by_status_and_code(status: int, code: str, candidate: int | None, control: int | None) -> None:
     for use, errors, which in ((USE, candidate, 0), (CONTROL, control, 1)):
         evidence = gathering()
         evidence.ended(use, ACME, (status, code), NEVER_BEGAN)
@@ -101,7 +101,7 @@ def test_what_counts_as_an_error(status: int, code: str, candidate: int | None, 
             assert counts(groups(evidence)[which]) == (1, errors)
 
 
-def test_a_stream_that_broke_had_a_first_token_and_no_end() -> None:
+def test_broken_stream_has_ttft_but_no_total_time() -> None:
     evidence = gathering()
     evidence.ended(USE, ACME, (502, "upstream_lost"), ANSWERED, token_gaps=gaps_of(0.1))
     candidate, _ = groups(evidence)
@@ -112,7 +112,7 @@ def broke_at(replica_id: str, sent_s: float) -> Attempted:
     return Attempted(ReplicaId(replica_id), sent_s, AttemptFailure.RESET)
 
 
-def test_a_replica_of_the_old_version_that_is_lost_is_one_failure_too() -> None:
+def test_lost_replica_is_one_failure_in_each_group() -> None:
     """Otherwise a burst would raise the control's error bound and hide the candidate's failures."""
     clock = Clock()
     evidence = gathering(clock)
@@ -125,7 +125,7 @@ def test_a_replica_of_the_old_version_that_is_lost_is_one_failure_too() -> None:
     assert control.ttft_ms.count == 1
 
 
-def test_an_engine_that_says_that_it_failed_is_not_lost() -> None:
+def test_engine_errors_each_count_as_failure() -> None:
     evidence = gathering()
     for _ in range(5):
         said_so = Attempted(ReplicaId("r0"), 0.0, AttemptFailure.ENGINE_ERROR)
@@ -133,7 +133,7 @@ def test_an_engine_that_says_that_it_failed_is_not_lost() -> None:
     assert counts(groups(evidence)[0]) == (5, 5)
 
 
-def test_streams_that_go_on_show_that_each_failure_was_its_own() -> None:
+def test_failures_count_each_if_the_replica_still_streams() -> None:
     clock = Clock()
     evidence = RolloutEvidence("gw-1", 7, clock, lambda: NOW_UNIX_S, lambda replica_id: clock.now_s - 0.1)
     for _ in range(5):
@@ -145,7 +145,7 @@ def test_streams_that_go_on_show_that_each_failure_was_its_own() -> None:
     assert (heartbeat.rollouts[0].candidate.requests, heartbeat.rollouts[0].candidate.errors) == (5, 5)
 
 
-def test_a_version_that_has_only_failed_is_blamed_for_being_nowhere() -> None:
+def test_candidate_that_only_failed_is_blamed_for_missing_replicas() -> None:
     """Otherwise a base whose engine dies of its first requests would show only one loss a minute."""
     clock = Clock()
     evidence = gathering(clock)
@@ -166,13 +166,13 @@ def test_a_version_that_has_only_failed_is_blamed_for_being_nowhere() -> None:
     assert counts(groups(evidence)[0]) == (5, 4), "it answers: whoever had it was lost"
 
 
-def test_a_candidate_that_nobody_has_is_an_error_without_times() -> None:
+def test_unavailable_candidate_is_an_error_without_latencies() -> None:
     evidence = gathering()
     evidence.candidate_unavailable(USE, ACME)
     assert counts(groups(evidence)[0]) == (1, 1) and counts(groups(evidence)[1]) == (0, 0)
 
 
-def test_beats_say_what_changed_and_now_and_then_all() -> None:
+def test_heartbeats_report_changes_and_periodically_everything() -> None:
     clock = Clock()
     evidence = gathering(clock)
     assert evidence.heartbeats() == [], "without a rollout there is nothing to say"
@@ -190,7 +190,7 @@ def test_beats_say_what_changed_and_now_and_then_all() -> None:
     assert stages(evidence) == [[1, 0]]
 
 
-def test_beats_are_numbered_and_cumulative() -> None:
+def test_heartbeats_are_numbered_and_cumulative() -> None:
     evidence = gathering()
     said: list[RolloutHeartbeat] = []
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_beats_are_numbered_and_cumulative() -> None:
     assert [decode(encode(beat)) for beat in said] == said
 
 
-def test_many_stages_are_several_beats_each_within_its_bound() -> None:
+def test_many_stages_are_split_into_bounded_heartbeats() -> None:
     evidence = gathering()
     for number in range(MAX_STAGES_PER_HEARTBEAT + 3):
         evidence.ended(msgspec.structs.replace(USE, stage=number), ACME, (200, ""), ANSWERED)
@@ -227,7 +227,7 @@ def gathered_everywhere(evidence: RolloutEvidence, stage: int) -> GroupStats:
     return groups(evidence, stage)[0]
 
 
-def test_a_stage_that_has_passed_is_forgotten_after_a_while_and_a_quiet_one_is_not() -> None:
+def test_passed_stage_is_forgotten_after_a_while_but_a_quiet_one_is_kept() -> None:
     clock = Clock()
     evidence = gathering(clock)
     for stage in (0, 1):
@@ -240,7 +240,7 @@ def test_a_stage_that_has_passed_is_forgotten_after_a_while_and_a_quiet_one_is_n
     assert evidence.stats(ROLLOUT, 1) is None and evidence.stats(ROLLOUT, 0) is not None
 
 
-def test_a_stage_that_was_quiet_when_it_passed_waits_for_its_last_requests() -> None:
+def test_quiet_stage_that_passed_waits_for_its_last_requests() -> None:
     """A stream may take 600 s: its end must add to the old counts, not start new ones."""
     clock = Clock()
     evidence = gathering(clock)
@@ -286,7 +286,7 @@ def test_one_tenants_share_is_capped() -> None:
     assert counted(gathering(), ("globex", 500, 200), ("acme", 400, 502)) == (900, 400), "no more than the others"
 
 
-def test_a_tenant_that_has_the_model_to_itself_is_all_the_evidence_there_is() -> None:
+def test_sole_tenant_of_a_model_is_not_capped() -> None:
     evidence = gathering()
     assert counted(evidence, ("acme", 400, 200)) == (400, 0)
     evidence.ended(CONTROL, TenantId("globex"), (200, ""), ANSWERED)  # another tenant, in the other group
@@ -295,7 +295,7 @@ def test_a_tenant_that_has_the_model_to_itself_is_all_the_evidence_there_is() ->
     assert counts(groups(evidence)[0]) == (400, 0)
 
 
-def test_time_in_which_the_client_did_not_read_is_nobodys_latency() -> None:
+def test_time_of_a_paused_client_is_not_latency() -> None:
     evidence = gathering()
     slow = Timeline(received_s=10.0, first_token_s=10.1, ended_s=30.5, paused_s=20.0)
     evidence.ended(USE, ACME, (200, ""), slow)

@@ -85,7 +85,7 @@ def tokens(found: CachedPrompt | None) -> dict[str, int]:
     return dict(found.tokens)  # type: ignore[arg-type]
 
 
-def test_what_lies_in_host_memory_alone_is_told_apart(exact: ExactPrefixes) -> None:
+def test_blocks_in_host_memory_are_reported_separately(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
     tell(exact, "r0", names[:5], names[5:9])
     tell(exact, "r1", names[:2])
@@ -94,7 +94,7 @@ def test_what_lies_in_host_memory_alone_is_told_apart(exact: ExactPrefixes) -> N
     assert (found.tokens, found.in_host) == ({"r0": 9 * BLOCK, "r1": 2 * BLOCK}, {"r0": 4 * BLOCK})
 
 
-def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
+def test_match_returns_cached_tokens_per_replica(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
     tell(exact, "r0", names)
     tell(exact, "r1", names[:5])
@@ -104,20 +104,20 @@ def test_who_holds_how_much_of_a_prompt(exact: ExactPrefixes) -> None:
     assert tokens(longer)["r0"] > len(names) * BLOCK * 0.9, "the next turn finds the former one"
 
 
-def test_blooms_where_the_policy_says_so(exact: ExactPrefixes) -> None:
+def test_policy_selects_bloom_filters(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
     exact.receive(encode(PrefixBloom("r0", POOL, BLOCK, 5, build(names[:5]))))
     assert tokens(exact.matched(admit(source="bloom"))) == {"r0": 5 * BLOCK}
     assert exact.matched(admit(source="events")) is None, "nobody has told events"
 
 
-def test_another_tenants_equal_prompt_is_another_prompt(exact: ExactPrefixes) -> None:
+def test_equal_prompts_of_two_tenants_are_different(exact: ExactPrefixes) -> None:
     tell(exact, "r0", list(taught(exact, admit()).names))
     taught(exact, admit(key=GLOBEX_KEY))
     assert tokens(exact.matched(admit(key=GLOBEX_KEY))) == {}
 
 
-def test_what_is_not_known_is_none(exact: ExactPrefixes) -> None:
+def test_unknown_prompt_matches_none(exact: ExactPrefixes) -> None:
     assert exact.matched(admit()) is None, "no replica has told anything"
     tell(exact, "r0", [1])
     assert exact.matched(admit()) is None, "the prompt is new"
@@ -126,13 +126,13 @@ def test_what_is_not_known_is_none(exact: ExactPrefixes) -> None:
     assert len(exact.learner._queue) == 1, "the new one is to be learnt, and no other"
 
 
-def test_what_is_no_news_is_counted(exact: ExactPrefixes) -> None:
+def test_malformed_update_is_counted(exact: ExactPrefixes) -> None:
     exact.receive(b"rubbish")
     exact.receive(encode(PrefixBloom("r0", POOL, BLOCK, 1, b"12345678")))
     assert exact.refused_total == 2
 
 
-def test_what_is_asked_of_whom(exact: ExactPrefixes) -> None:
+def test_requests_for_prefixes_name_pool_source_and_replicas(exact: ExactPrefixes) -> None:
     assert exact.due_requests(catalogue_by("sent")) == []
     assert exact.due_requests(catalogue_by("events")) == [PrefixRequest(POOL, "events", everyone=True)]
     exact.receive(encode(Delta("r0", POOL, 7, 9, BLOCK)))
@@ -182,7 +182,7 @@ class FakeNews:
         return
 
 
-async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) -> None:
+async def test_updates_lost_with_the_bus_are_requested(exact: ExactPrefixes) -> None:
     exact.due_requests(catalogue_by("events"))
     for sequence in (0, 3):
         with pytest.raises(BusUnavailable):
@@ -190,7 +190,7 @@ async def test_what_a_lost_bus_has_swallowed_is_asked_for(exact: ExactPrefixes) 
     assert exact.due_requests(catalogue_by("events")) == [PrefixRequest(POOL, "events", ("r0",))]
 
 
-async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefixes) -> None:
+async def test_prefix_requests_start_with_the_first_snapshot(exact: ExactPrefixes) -> None:
     gateway, bus = rig.Rig().gateway, FakeNews()
     gateway.swap(catalogue_by("events"))
     task = asyncio.create_task(feeds.request_prefixes(gateway.services, exact, bus))
@@ -199,7 +199,7 @@ async def test_questions_go_out_as_soon_as_there_is_a_snapshot(exact: ExactPrefi
     assert ask == PrefixRequest(POOL, "events", everyone=True)
 
 
-async def test_what_the_thread_learns_comes_back_on_the_loop(exact: ExactPrefixes) -> None:
+async def test_learner_thread_delivers_results_on_the_loop(exact: ExactPrefixes) -> None:
     exact.start(asyncio.get_running_loop().call_soon_threadsafe)
     tell(exact, "r0", [1])
     admitted = admit()
@@ -211,7 +211,7 @@ async def test_what_the_thread_learns_comes_back_on_the_loop(exact: ExactPrefixe
     exact.close()
 
 
-def test_the_cost_of_asking_is_a_few_lookups(exact: ExactPrefixes) -> None:
+def test_match_of_a_known_prompt_needs_no_tokenizer(exact: ExactPrefixes) -> None:
     """No tokenizer and no template runs for a known prompt: it is matched even if both are removed."""
     names = list(taught(exact, admit()).names)
     tell(exact, "r0", names)

@@ -41,7 +41,7 @@ async def test_a_whole_answer(play: Playing) -> None:
     assert p.quiet() and p.requests(200) == 1
 
 
-async def test_one_connection_serves_one_request_after_the_other(play: Playing) -> None:
+async def test_idle_connection_is_reused(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=False)
     engine = await p.connects()
@@ -53,7 +53,7 @@ async def test_one_connection_serves_one_request_after_the_other(play: Playing) 
     assert len(engine.requests) == 2
 
 
-async def test_a_connection_that_says_close_is_not_kept(play: Playing) -> None:
+async def test_connection_close_from_an_engine_ends_the_connection(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=False)
     engine = await p.connects()
@@ -174,7 +174,7 @@ FAILURES: dict[str, tuple[Callable[[Play], Awaitable[None]], int, str, bool]] = 
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_a_failure_before_the_first_byte_is_retried_and_nobody_notices(play: Playing, name: str) -> None:
+async def test_failure_before_the_first_byte_is_retried_transparently(play: Playing, name: str) -> None:
     fails, _, _, evidence = FAILURES[name]
     p = play("r0", "r1")
     p.ask(stream=True)
@@ -199,7 +199,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_a_failure_on_every_replica_is_told_once_and_as_what_it_is(play: Playing, name: str) -> None:
+async def test_failure_on_every_replica_is_answered_once_with_its_code(play: Playing, name: str) -> None:
     fails, status, code, _ = FAILURES[name]
     p = play("r0", "r1", "r2", "r3")
     p.ask(stream=True)
@@ -213,7 +213,7 @@ async def test_a_failure_on_every_replica_is_told_once_and_as_what_it_is(play: P
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"", b"<html>", sse.whole(BOT_V1, "", "abort", 0)])
-async def test_a_whole_answer_that_is_none_is_retried(play: Playing, body: bytes) -> None:
+async def test_invalid_whole_answer_is_retried(play: Playing, body: bytes) -> None:
     p = play("r0", "r1")
     p.ask(stream=False)
     (await p.connects()).answers(200, body)
@@ -221,7 +221,7 @@ async def test_a_whole_answer_that_is_none_is_retried(play: Playing, body: bytes
     assert p.client.body == sse.whole("acme/bot")
 
 
-async def test_an_answer_without_an_end_is_not_taken_for_whole(play: Playing) -> None:
+async def test_answer_without_length_or_end_is_not_accepted(play: Playing) -> None:
     p = play("r0", "r1")
     p.ask(stream=False)
     engine = await p.connects()
@@ -260,7 +260,7 @@ async def test_no_retry_without_budget(play: Playing) -> None:
 
 
 @pytest.mark.parametrize(("max_attempts", "tried"), [(1, 1), (2, 2), (5, 4)])
-async def test_as_many_attempts_as_the_pools_policy_says(play: Playing, max_attempts: int, tried: int) -> None:
+async def test_attempts_are_limited_by_the_pools_policy(play: Playing, max_attempts: int, tried: int) -> None:
     p = play("r0", "r1", "r2", "r3", routing=(routing(retry_max_attempts=max_attempts),))
     exchange = p.ask()
     for _ in range(tried):
@@ -269,7 +269,7 @@ async def test_as_many_attempts_as_the_pools_policy_says(play: Playing, max_atte
     assert len(exchange.tries.failures) == tried
 
 
-async def test_a_fallback_that_is_not_obeyed_yet_is_not_claimed_either(play: Playing) -> None:
+async def test_unserved_fallback_is_not_reported_as_degraded(play: Playing) -> None:
     fallback = FallbackEntry("unavailable", PoolName("smollm2-135m"), PoolName("other"))
     p = play("r0", routing=(routing(fallback=(fallback,)),))
     p.gateway.receive_heartbeat(heartbeat("elsewhere", pool="other"))
@@ -279,7 +279,7 @@ async def test_a_fallback_that_is_not_obeyed_yet_is_not_claimed_either(play: Pla
     assert b"x-shoal-degraded" not in p.client.headers
 
 
-async def test_a_request_keeps_the_policy_it_began_with(play: Playing) -> None:
+async def test_request_keeps_the_policy_of_its_arrival(play: Playing) -> None:
     p = play("r0", "r1")
     p.ask()
     p.gateway.swap(catalogue(epoch=2, routing=(routing(retry_max_attempts=1),)))
@@ -304,7 +304,7 @@ async def test_a_stale_connection_is_not_an_attempt(play: Playing) -> None:
     assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())  # type: ignore[arg-type]
 
 
-async def test_after_a_stale_connection_no_other_idle_one_is_tried(play: Playing) -> None:
+async def test_stale_connection_is_followed_by_a_dial(play: Playing) -> None:
     """A restarted replica has closed them all: the request would be sent once on each."""
     p = play("r0")
     engines = []
@@ -321,7 +321,7 @@ async def test_after_a_stale_connection_no_other_idle_one_is_tried(play: Playing
     assert exchange.tries.failures == ()
 
 
-async def test_a_kept_connection_that_dies_in_its_answer_is_an_attempt(play: Playing) -> None:
+async def test_reused_connection_lost_in_its_answer_counts_as_attempt(play: Playing) -> None:
     p = play("r0")
     p.ask()
     engine = await p.connects()
@@ -333,7 +333,7 @@ async def test_a_kept_connection_that_dies_in_its_answer_is_an_attempt(play: Pla
     assert p.client.status == 502 and not p.dials
 
 
-async def test_a_dial_that_comes_too_late_is_kept_for_others(play: Playing) -> None:
+async def test_late_dial_is_kept_for_other_requests(play: Playing) -> None:
     p = play("r0")
     p.ask().client_left()
     engine = await p.connects()
@@ -354,7 +354,7 @@ async def test_a_dial_of_an_earlier_attempt_does_not_send_the_request_a_second_t
     assert p.client.body == PUBLIC_HELLO + PUBLIC_END and early.requests == []
 
 
-async def test_nobody_there(play: Playing) -> None:
+async def test_no_ready_replica_answers_503(play: Playing) -> None:
     p = play("r0")
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="draining"))
     p.ask()
@@ -370,7 +370,7 @@ def just_started(play: Playing) -> Play:
     return p
 
 
-async def test_who_comes_before_the_first_heartbeat_waits_for_it(play: Playing) -> None:
+async def test_request_before_the_first_heartbeat_waits_for_it(play: Playing) -> None:
     p = just_started(play)
     p.ask()
     p.rig.clock.forward(0.9)
@@ -384,7 +384,7 @@ async def test_who_comes_before_the_first_heartbeat_waits_for_it(play: Playing) 
     assert p.client.body == PUBLIC_HELLO + PUBLIC_END and p.quiet()
 
 
-async def test_an_empty_fleet_is_told_of_once_it_had_its_time_to_speak(play: Playing) -> None:
+async def test_empty_fleet_answers_503_after_the_start_up_wait(play: Playing) -> None:
     p = just_started(play)
     p.ask()
     p.rig.clock.forward(2.25)
@@ -405,7 +405,7 @@ async def test_a_deadline_passes_before_the_first_heartbeat(play: Playing) -> No
     assert (p.client.status, p.client.error["code"]) == (504, "deadline_exceeded") and p.quiet()
 
 
-async def test_who_leaves_or_is_cut_short_before_the_first_heartbeat_leaves_nothing_behind(play: Playing) -> None:
+async def test_request_ended_before_the_first_heartbeat_leaves_nothing_behind(play: Playing) -> None:
     p = just_started(play)
     p.ask().client_left()
     p.ask()
@@ -463,7 +463,7 @@ async def test_a_failure_after_the_first_byte_ends_the_stream_with_an_error(play
 
 
 @pytest.mark.parametrize("name", [name for name in AFTER if name not in ("the gateway's own end",)])
-async def test_after_done_nothing_can_spoil_the_answer(play: Playing, name: str) -> None:
+async def test_failure_after_done_does_not_affect_the_answer(play: Playing, name: str) -> None:
     fails, *_ = AFTER[name]
     p = play("r0", "r1")
     exchange = p.ask(**({"header_x_shoal_deadline_ms": "20000"} if name == "the deadline" else {}))
@@ -479,7 +479,7 @@ async def test_after_done_nothing_can_spoil_the_answer(play: Playing, name: str)
     assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())  # type: ignore[arg-type]
 
 
-async def test_a_replica_that_the_fleet_calls_dead_may_finish_what_it_streams(play: Playing) -> None:
+async def test_replica_reported_dead_may_finish_its_streams(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     engine = await p.connects()

@@ -38,7 +38,7 @@ async def breaks_a_stream(p: Play, session: str) -> None:
     assert p.client.error["code"] == "upstream_lost"
 
 
-async def test_while_its_only_replica_is_out_the_old_version_answers(play: Playing) -> None:
+async def test_control_answers_while_the_candidates_only_replica_is_ejected(play: Playing) -> None:
     p = in_base_rollout(play)
     await breaks_a_stream(p, subject_in("candidate"))
     ask(p)
@@ -50,7 +50,7 @@ async def test_while_its_only_replica_is_out_the_old_version_answers(play: Playi
     assert p.quiet()
 
 
-async def test_a_request_that_its_only_replica_refuses_goes_on_to_the_old_version(play: Playing) -> None:
+async def test_request_refused_by_the_candidates_only_replica_goes_to_control(play: Playing) -> None:
     p = in_base_rollout(play)
     ask(p)
     assert await p.refuses_connection() == NEW
@@ -61,7 +61,7 @@ async def test_a_request_that_its_only_replica_refuses_goes_on_to_the_old_versio
     assert groups(p) == ((1, 1), (1, 0)) and p.quiet()
 
 
-async def test_what_the_engine_makes_of_the_request_is_no_reason_to_ask_the_old_version(play: Playing) -> None:
+async def test_engine_error_does_not_fall_back_to_control(play: Playing) -> None:
     p = in_base_rollout(play)
     ask(p)
     (await engine_of(p)).refuses(500)
@@ -70,7 +70,7 @@ async def test_what_the_engine_makes_of_the_request_is_no_reason_to_ask_the_old_
     assert groups(p) == ((1, 1), (0, 0)) and p.quiet()
 
 
-async def test_a_session_that_has_heard_the_new_version_is_told_to_come_back(play: Playing) -> None:
+async def test_session_of_the_candidate_gets_503_while_its_replica_is_ejected(play: Playing) -> None:
     """The version of a conversation changes only by a rollback."""
     p = in_base_rollout(play)
     session = subject_in("candidate")
@@ -80,7 +80,7 @@ async def test_a_session_that_has_heard_the_new_version_is_told_to_come_back(pla
     assert p.client.status == 503 and p.quiet()
 
 
-async def test_who_finds_its_only_replica_probed_goes_there_as_well(play: Playing) -> None:
+async def test_request_joins_the_probe_of_its_only_replica(play: Playing) -> None:
     """While one request probed the replica, 75 others were rejected: no other replica had the version."""
     p = in_base_rollout(play)
     session = subject_in("candidate")
@@ -126,7 +126,7 @@ async def answered_whole(p: Play) -> None:
     assert p.client.status == 200
 
 
-async def test_the_streams_of_one_replica_that_was_lost_are_one_failure(play: Playing) -> None:
+async def test_streams_of_one_lost_replica_are_one_failure(play: Playing) -> None:
     p = in_base_rollout(play)
     await answered_whole(p)
     for engine in await streaming(p, 12):
@@ -136,7 +136,7 @@ async def test_the_streams_of_one_replica_that_was_lost_are_one_failure(play: Pl
     assert groups(p) == ((2, 1), (0, 0)) and p.quiet()
 
 
-async def test_a_replica_that_breaks_some_streams_and_goes_on_has_failed_each_time(play: Playing) -> None:
+async def test_replica_that_breaks_some_streams_and_continues_fails_each_time(play: Playing) -> None:
     p = in_base_rollout(play)
     breaking, breaking_too, *others = await streaming(p, 10)
     breaking.dies()
@@ -149,7 +149,7 @@ async def test_a_replica_that_breaks_some_streams_and_goes_on_has_failed_each_ti
     assert groups(p) == ((10, 2), (0, 0)) and p.quiet()
 
 
-async def test_requests_that_a_lost_replica_had_not_begun_are_of_the_same_loss(play: Playing) -> None:
+async def test_unstarted_requests_of_a_lost_replica_belong_to_the_same_failure(play: Playing) -> None:
     p = in_base_rollout(play)
     await answered_whole(p)
     (stream,) = await streaming(p, 1)
@@ -167,7 +167,7 @@ async def test_requests_that_a_lost_replica_had_not_begun_are_of_the_same_loss(p
     assert groups(p) == ((2, 1), (3, 0)) and p.quiet()
 
 
-async def test_while_a_lost_replica_is_started_again_its_share_is_no_evidence(play: Playing) -> None:
+async def test_share_of_a_restarting_replica_is_no_evidence(play: Playing) -> None:
     """The old version answers, so no client is harmed; the controller limits how long this may last."""
     p = in_base_rollout(play)
     await answered_whole(p)
@@ -180,7 +180,7 @@ async def test_while_a_lost_replica_is_started_again_its_share_is_no_evidence(pl
     assert groups(p) == ((1, 0), (40, 0)) and p.quiet()
 
 
-async def test_what_a_draining_replica_has_not_begun_is_no_evidence(play: Playing) -> None:
+async def test_unstarted_requests_of_a_draining_replica_are_no_evidence(play: Playing) -> None:
     """A spot machine is withdrawn: its engine rejects all requests that wait there."""
     p = in_base_rollout(play)
     await answered_whole(p)
@@ -200,7 +200,7 @@ async def test_what_a_draining_replica_has_not_begun_is_no_evidence(play: Playin
     assert groups(p) == ((1, 0), (5, 0)) and p.quiet()
 
 
-async def test_a_session_that_is_told_to_come_back_meanwhile_is_no_evidence_either(play: Playing) -> None:
+async def test_rejected_session_is_no_evidence(play: Playing) -> None:
     p = in_base_rollout(play)
     session = subject_in("candidate")
     ask(p, session)

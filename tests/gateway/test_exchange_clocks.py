@@ -22,7 +22,7 @@ from tests.gateway.test_quotas import new_connection
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_deadline_before_the_first_byte(play: Playing, stream: bool) -> None:
+async def test_deadline_before_the_first_byte_answers_504(play: Playing, stream: bool) -> None:
     p = play("r0", "r1")
     p.ask(stream=stream, header_x_shoal_deadline_ms="1000")
     engine = await p.connects()
@@ -33,7 +33,7 @@ async def test_the_deadline_before_the_first_byte(play: Playing, stream: bool) -
     assert engine.dropped and p.quiet()
 
 
-async def test_the_deadline_while_dialling(play: Playing) -> None:
+async def test_deadline_while_dialling_answers_504(play: Playing) -> None:
     p = play("r0", "r1")
     p.ask(header_x_shoal_deadline_ms="500")
     await p.settle()
@@ -44,7 +44,7 @@ async def test_the_deadline_while_dialling(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("lane", ["fast", "plain"])
-async def test_a_deadline_that_passes_while_the_body_arrives_reaches_no_engine(play: Playing, lane: str) -> None:
+async def test_deadline_passed_during_the_body_reaches_no_engine(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
     connection = await new_connection(p, lane)
     request = post(CHAT_BODY, x_shoal_deadline_ms="500")
@@ -62,7 +62,7 @@ async def test_a_deadline_that_passes_while_the_body_arrives_reaches_no_engine(p
     assert len(p.dials) == 1, "the connection goes on"
 
 
-async def test_a_deadline_that_passes_while_limits_are_asked_for_reaches_no_engine(
+async def test_deadline_passed_during_a_quota_lease_reaches_no_engine(
     play: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = play("r0")
@@ -119,7 +119,7 @@ async def test_a_stream_that_moves_is_not_idle(play: Playing) -> None:
 # the client
 
 
-async def test_a_client_that_leaves_while_we_wait(play: Playing) -> None:
+async def test_client_disconnect_while_waiting_drops_the_engine(play: Playing) -> None:
     p = play("r0", "r1")
     exchange = p.ask()
     engine = await p.connects()
@@ -128,7 +128,7 @@ async def test_a_client_that_leaves_while_we_wait(play: Playing) -> None:
     assert p.client.status is None and not p.dials
 
 
-async def test_a_client_that_leaves_mid_stream(play: Playing) -> None:
+async def test_client_disconnect_mid_stream_drops_the_engine(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     engine = await p.connects()
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_mid_stream(play: Playing) -> None:
     assert not p.gateway.services.fleet.ejected(heartbeat().pool, p.rig.clock())  # type: ignore[arg-type]
 
 
-async def test_a_client_that_reads_slowly_pauses_the_engine(play: Playing) -> None:
+async def test_slow_client_pauses_the_engine(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     engine = await p.connects()
@@ -170,7 +170,7 @@ async def test_a_client_that_stops_reading_is_cut_off(play: Playing) -> None:
     assert p.requests(499) == 1
 
 
-async def test_a_connection_given_back_while_paused_reads_again(play: Playing) -> None:
+async def test_connection_returned_while_paused_reads_again(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     engine = await p.connects()
@@ -189,7 +189,7 @@ class Unwritable(Client):
         raise RuntimeError("a mistake of ours")
 
 
-async def test_a_request_that_fails_by_our_own_mistake_takes_nobody_along(play: Playing) -> None:
+async def test_internal_failure_of_one_request_does_not_affect_others(play: Playing) -> None:
     p = play("r0")
     broken, whole = Unwritable(), Client()
     for sink in (broken, whole):
@@ -201,7 +201,7 @@ async def test_a_request_that_fails_by_our_own_mistake_takes_nobody_along(play: 
     assert len(p.gateway.services.open_requests) == 0 and p.gateway.services.quotas.in_flight(TenantId("acme")) == 0
 
 
-async def test_a_request_that_cannot_begin_ends_at_once(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_cannot_start_ends_with_500(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
     p = play("r0")
 
     def broken(*_: object) -> None:
@@ -212,7 +212,7 @@ async def test_a_request_that_cannot_begin_ends_at_once(play: Playing, monkeypat
     assert (p.client.status, p.client.error["code"]) == (500, "internal_error") and p.quiet()
 
 
-async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_queued_behind_an_internal_failure_is_dispatched(monkeypatch: pytest.MonkeyPatch) -> None:
     p = Play(admission=(AdmissionEntry("p", ("*",), (BandEntry("interactive", 0.9, ttft_slo_ms=60_000),)),))
     p.gateway.receive_heartbeat(heartbeat("r0", kv_blocks_total=1, prefill_ms_per_token=0.001))  # room for one
     p.ask()
@@ -237,7 +237,7 @@ async def test_who_waits_behind_such_a_request_has_its_turn(monkeypatch: pytest.
     await p.close()
 
 
-async def test_an_engine_has_its_time_from_when_it_has_the_request(play: Playing) -> None:
+async def test_first_byte_timeout_starts_when_the_engine_has_the_request(play: Playing) -> None:
     """The gateway stalled between the dial and its end, so the replica has not received the request until then."""
     p = play("r0")
     p.ask(stream=True)

@@ -56,7 +56,7 @@ async def test_a_cold_adapter_is_loaded_and_then_answers(play: Playing, stream: 
     assert cold.p.quiet() and cold.cold_loads("loaded") == 1
 
 
-async def test_many_at_once_wait_for_one_load(play: Playing) -> None:
+async def test_concurrent_requests_wait_for_one_load(play: Playing) -> None:
     cold = Cold(play)
     exchanges = [cold.p.ask(stream=False) for _ in range(50)]
     replica = await cold.agent("loaded")
@@ -65,7 +65,7 @@ async def test_many_at_once_wait_for_one_load(play: Playing) -> None:
     assert cold.loader.asked == [replica] and cold.p.quiet() and cold.p.requests(200) == 50
 
 
-async def test_the_next_request_finds_it_loaded_before_any_beat_says_so(play: Playing) -> None:
+async def test_loaded_adapter_is_used_before_the_next_heartbeat(play: Playing) -> None:
     cold = Cold(play)
     cold.p.ask(stream=False)
     await cold.agent("loaded")
@@ -82,7 +82,7 @@ async def test_the_next_request_finds_it_loaded_before_any_beat_says_so(play: Pl
         ("slow", "model_not_ready", "is being loaded"),
     ],
 )
-async def test_a_load_that_fails_is_said_in_words(play: Playing, state: LoadState, code: str, words: str) -> None:
+async def test_failed_load_is_explained(play: Playing, state: LoadState, code: str, words: str) -> None:
     cold = Cold(play)
     cold.p.ask()
     await cold.agent(state, "rank 64 is over 16")
@@ -97,7 +97,7 @@ async def test_a_load_that_fails_is_said_in_words(play: Playing, state: LoadStat
     assert shed == 1
 
 
-async def test_no_room_anywhere(play: Playing) -> None:
+async def test_no_free_adapter_slot_answers_overloaded(play: Playing) -> None:
     cold = Cold(play, "r0")
     cold.p.ask()
     call = await cold.loader.next()
@@ -108,7 +108,7 @@ async def test_no_room_anywhere(play: Playing) -> None:
     assert cold.p.quiet()
 
 
-async def test_too_many_that_wait(play: Playing) -> None:
+async def test_too_many_waiting_for_loads_answers_overloaded(play: Playing) -> None:
     cold = Cold(play, limits=limits(cold_waiting=1))
     cold.p.ask()
     cold.p.ask()
@@ -145,7 +145,7 @@ async def test_the_deadline_ends_the_wait(play: Playing) -> None:
     assert cold.p.requests(504) == 1
 
 
-async def test_the_clock_for_a_first_byte_does_not_run_while_it_waits(play: Playing) -> None:
+async def test_first_byte_timeout_does_not_run_during_a_load(play: Playing) -> None:
     cold = Cold(play, limits=limits(first_byte_s=1.0))
     cold.p.ask(stream=True)
     cold.p.after(5.0)
@@ -158,14 +158,14 @@ async def test_the_clock_for_a_first_byte_does_not_run_while_it_waits(play: Play
     assert cold.p.engine.dropped
 
 
-async def test_a_gateway_that_stops_cuts_the_wait_short(play: Playing) -> None:
+async def test_gateway_stop_ends_the_wait_for_a_load(play: Playing) -> None:
     cold = Cold(play)
     cold.p.ask()
     cold.p.gateway.cut_short()
     assert cold.p.client.error["code"] == "restarting" and cold.p.quiet()
 
 
-async def test_the_agents_word_was_wrong_once(play: Playing) -> None:
+async def test_loaded_adapter_missing_at_the_engine_is_loaded_once_more(play: Playing) -> None:
     """The agent reports loaded, the engine answers 404: the only replica gets one more load request and then no
     more."""
     cold = Cold(play, "r0")
@@ -181,7 +181,7 @@ async def test_the_agents_word_was_wrong_once(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("state", ["loaded", "no_room"])
-async def test_whoever_said_404_is_asked_after_all_others(play: Playing, state: LoadState) -> None:
+async def test_replica_that_answered_404_is_tried_last(play: Playing, state: LoadState) -> None:
     """Both replicas announce an adapter that their engines lack; the first one's heartbeat is not believed again."""
     cold = Cold(play, "r0", "r1", "r2")
     for name in ("r0", "r1"):
@@ -201,7 +201,7 @@ async def test_whoever_said_404_is_asked_after_all_others(play: Playing, state: 
     assert cold.p.client.status == 200 and cold.p.quiet()
 
 
-async def test_the_only_one_who_is_left_said_404_and_is_asked_to_load(play: Playing) -> None:
+async def test_only_remaining_replica_gets_a_load_request_after_its_404(play: Playing) -> None:
     """The other replica is gone and this one's heartbeat is stale: its agent gets a load request, its engine no second
     try."""
     cold = Cold(play)
@@ -216,7 +216,7 @@ async def test_the_only_one_who_is_left_said_404_and_is_asked_to_load(play: Play
     assert cold.p.client.status == 200 and cold.p.quiet()
 
 
-async def test_a_holder_that_dies_is_replaced_by_a_load_elsewhere(play: Playing) -> None:
+async def test_lost_replica_is_replaced_by_a_load_elsewhere(play: Playing) -> None:
     cold = Cold(play)
     cold.p.gateway.receive_heartbeat(heartbeat("r0", sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     cold.p.ask(stream=False)
@@ -226,7 +226,7 @@ async def test_a_holder_that_dies_is_replaced_by_a_load_elsewhere(play: Playing)
     assert cold.p.client.status == 200 and cold.p.quiet()
 
 
-async def test_a_prompt_that_breaks_the_engine_does_not_walk_through_the_pool(play: Playing) -> None:
+async def test_prompt_that_breaks_an_engine_causes_no_load_elsewhere(play: Playing) -> None:
     cold = Cold(play)
     cold.p.gateway.receive_heartbeat(heartbeat("r0", sequence=3, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
     cold.p.ask(stream=False)
@@ -235,14 +235,14 @@ async def test_a_prompt_that_breaks_the_engine_does_not_walk_through_the_pool(pl
     assert cold.p.client.status == 502 and cold.loader.asked == []
 
 
-async def test_a_pool_that_is_gone_is_no_reason_to_load(play: Playing) -> None:
+async def test_dead_pool_causes_no_load(play: Playing) -> None:
     cold = Cold(play)
     cold.beat(sequence=3, phase="dead")
     cold.p.ask()
     assert cold.p.client.error["code"] == "no_capacity" and cold.loader.asked == []
 
 
-async def test_a_replica_lost_during_its_load_sends_everyone_elsewhere(play: Playing) -> None:
+async def test_replica_lost_during_a_load_moves_it_elsewhere(play: Playing) -> None:
     cold = Cold(play)
     cold.p.ask(stream=False)
     first = (await cold.loader.next()).replica

@@ -29,7 +29,7 @@ async def troubles_no_replica(p: Play) -> None:
     assert p.engine.dropped and p.quiet()
 
 
-async def test_a_first_event_over_the_bound_is_the_requests_doing(play: Playing) -> None:
+async def test_first_event_over_the_bound_is_refused_without_blaming_the_replica(play: Playing) -> None:
     p = play(*REPLICAS, limits=LIMITS)
     p.ask(route=COMPLETIONS, echo=True, logprobs=20, max_tokens=1)
     engine = await p.connects()
@@ -39,7 +39,7 @@ async def test_a_first_event_over_the_bound_is_the_requests_doing(play: Playing)
     await troubles_no_replica(p)
 
 
-async def test_a_whole_answer_over_the_bound_is_the_requests_doing(play: Playing) -> None:
+async def test_whole_answer_over_the_bound_is_refused_without_blaming_the_replica(play: Playing) -> None:
     p = play(*REPLICAS, limits=LIMITS)
     p.ask(stream=False, n=8, logprobs=True, top_logprobs=20)
     (await p.connects()).answers(200, sse.whole(BOT_V1, "x" * 16_384))
@@ -47,7 +47,7 @@ async def test_a_whole_answer_over_the_bound_is_the_requests_doing(play: Playing
     await troubles_no_replica(p)
 
 
-async def test_a_later_event_over_the_bound_ends_the_stream_in_words(play: Playing) -> None:
+async def test_later_event_over_the_bound_ends_the_stream_with_an_error(play: Playing) -> None:
     p = play(*REPLICAS, limits=LIMITS)
     p.ask()
     engine = await p.connects()
@@ -58,7 +58,7 @@ async def test_a_later_event_over_the_bound_ends_the_stream_in_words(play: Playi
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_who_asks_for_such_an_answer_pays_for_what_was_made(play: Playing, stream: bool) -> None:
+async def test_answer_over_the_bound_is_charged(play: Playing, stream: bool) -> None:
     p = play("r0", limits=LIMITS)
     p.ask(stream=stream, messages=[{"role": "user", "content": "word " * 1000}])
     engine = await p.connects()
@@ -77,7 +77,7 @@ async def test_who_asks_for_such_an_answer_pays_for_what_was_made(play: Playing,
 
 
 @pytest.mark.parametrize("route", [RESPONSES_ROUTE, MESSAGES], ids=["responses", "messages"])
-async def test_a_named_event_over_the_bound_is_the_requests_doing(play: Playing, route: Route) -> None:
+async def test_named_event_over_the_bound_is_refused_without_blaming_the_replica(play: Playing, route: Route) -> None:
     p = play(*REPLICAS, limits=LIMITS)
     content = {"input": "hi"} if route is RESPONSES_ROUTE else {"max_tokens": 10}
     p.ask(route=route, **content)
@@ -88,7 +88,7 @@ async def test_a_named_event_over_the_bound_is_the_requests_doing(play: Playing,
     await troubles_no_replica(p)
 
 
-async def test_an_error_without_end_is_still_the_replicas_fault(play: Playing) -> None:
+async def test_endless_error_body_ejects_the_replica(play: Playing) -> None:
     p = play(*REPLICAS, limits=LIMITS)
     p.ask(stream=False)
     engine = await p.connects()
@@ -100,7 +100,7 @@ def embeddings(model: str, size_bytes: int) -> bytes:
     return sse.compact({"object": "list", "model": model, "data": [{"index": 0, "embedding": "A" * size_bytes}]})
 
 
-async def test_answers_of_numbers_have_the_same_bound_and_the_refusal_says_how_to_make_them_smaller(
+async def test_embeddings_over_the_bound_are_refused_with_advice(
     play: Playing,
 ) -> None:
     p = play(*REPLICAS, limits=LIMITS, pools=EMBEDDING_POOL)
@@ -111,6 +111,6 @@ async def test_answers_of_numbers_have_the_same_bound_and_the_refusal_says_how_t
     await troubles_no_replica(p)
 
 
-def test_the_most_inputs_of_1024_numbers_each_fit_as_base64() -> None:
+def test_maximum_inputs_of_1024_dimensions_fit_as_base64() -> None:
     number_bytes = 4 * 4 / 3
     assert Limits().pooling_inputs * 1024 * number_bytes < Limits().answer_bytes / 2

@@ -12,7 +12,7 @@ from tests.gateway.hello import END, HELLO, PUBLIC_END, PUBLIC_HELLO, Playing, f
 from tests.gateway.rig import BOT_V1
 
 
-async def test_answers_before_the_answer_are_skipped(play: Playing) -> None:
+async def test_informational_responses_are_skipped(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=False)
     engine = await p.connects()
@@ -29,7 +29,7 @@ async def test_answers_before_the_answer_are_skipped(play: Playing) -> None:
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
     ],
 )
-async def test_what_follows_an_answer_is_nobodys(play: Playing, surplus: bytes) -> None:
+async def test_bytes_after_an_answer_are_dropped(play: Playing, surplus: bytes) -> None:
     p = play("r0")
     p.ask(stream=False)
     engine = await p.connects()
@@ -52,7 +52,7 @@ async def test_bytes_on_an_idle_connection_close_it(play: Playing) -> None:
     assert engine.requests[1:] == []
 
 
-async def test_an_idle_connection_is_closed_before_the_engine_would(play: Playing) -> None:
+async def test_idle_connection_is_closed_before_the_engines_timeout(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=False)
     engine = await p.connects()
@@ -74,7 +74,7 @@ async def test_idle_connections_are_bounded(play: Playing) -> None:
     assert [engine.dropped for engine in p.engines] == [False, False, True, True]
 
 
-async def test_completions_have_no_role_and_begin_at_once(play: Playing) -> None:
+async def test_completion_stream_starts_with_its_first_token(play: Playing) -> None:
     p = play("r0")
     p.ask(route=COMPLETIONS)
     engine = await p.connects()
@@ -83,7 +83,7 @@ async def test_completions_have_no_role_and_begin_at_once(play: Playing) -> None
     assert p.client.body == sse.text_chunk("acme/bot", "h")
 
 
-async def test_an_endless_opening_is_passed_on(play: Playing) -> None:
+async def test_endless_events_without_text_are_passed_on(play: Playing) -> None:
     p = play("r0")
     p.ask()
     engine = await p.connects()

@@ -46,7 +46,7 @@ async def test_a_conversation_stays_where_its_prefix_is(play: Playing) -> None:
     assert again == homes
 
 
-async def test_predictions_are_compared_with_what_the_engine_counted(play: Playing) -> None:
+async def test_prefix_predictions_are_compared_with_the_engines_count(play: Playing) -> None:
     p = play(*REPLICAS)
     await answered(p, conversation(1, 1), whole(600, 0))
     assert counted(p, "shoal_prefix_predicted_tokens_total") == 0
@@ -60,7 +60,7 @@ async def test_predictions_are_compared_with_what_the_engine_counted(play: Playi
     assert 0.4 < counted(p, "shoal_prefix_hit_ratio") < 0.42  # 512 of 1,260
 
 
-async def test_only_whole_answers_teach(play: Playing) -> None:
+async def test_only_complete_answers_teach_lengths(play: Playing) -> None:
     p = play("r0")
     lengths = p.gateway.services.intake.features.lengths
     p.ask(stream=True)
@@ -74,7 +74,7 @@ async def test_only_whole_answers_teach(play: Playing) -> None:
     assert len(lengths) == 2, "of prompts and of answers, one each"
 
 
-async def test_a_replica_whose_engine_ended_has_nothing(play: Playing) -> None:
+async def test_prefixes_of_an_ended_engine_are_forgotten(play: Playing) -> None:
     p = play("r0")
     await answered(p, conversation(1, 1), whole(600, 0))
     assert len(p.gateway.services.prefixes) > 0

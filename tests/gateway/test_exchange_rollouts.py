@@ -49,7 +49,7 @@ def groups(p: Play, stage: int = 0) -> tuple[tuple[int, int], tuple[int, int]]:
     return (candidate.requests, candidate.errors), (control.requests, control.errors)
 
 
-async def test_each_group_is_answered_by_its_version_and_says_so(play: Playing) -> None:
+async def test_each_group_is_answered_by_its_version_with_its_header(play: Playing) -> None:
     p = play("r0", **in_rollout())
     for group, name, version, header in (
         ("candidate", BOT_V2, b"acme/bot@v2", CANDIDATE),
@@ -71,7 +71,7 @@ async def test_without_a_rollout_there_is_no_header_and_no_evidence(play: Playin
     assert b"x-shoal-rollout" not in p.client.headers and p.gateway.services.rollouts.evidence.heartbeats() == []
 
 
-async def test_a_retry_stays_with_the_version(play: Playing) -> None:
+async def test_retry_stays_on_its_version(play: Playing) -> None:
     p = play("r0", "r1", **in_rollout())
     ask(p, "candidate", stream=False)
     (await engine_of(p)).dies()
@@ -81,7 +81,7 @@ async def test_a_retry_stays_with_the_version(play: Playing) -> None:
     assert p.client.status == 200 and groups(p) == ((1, 0), (0, 0)), "one request, however many attempts"
 
 
-async def test_a_version_that_fails_is_its_error_and_the_answer_says_which(play: Playing) -> None:
+async def test_failed_candidate_is_its_error_and_the_header_names_it(play: Playing) -> None:
     p = play("r0", "r1", **in_rollout())
     ask(p, "candidate", stream=False)
     for _ in range(2):
@@ -101,7 +101,7 @@ async def test_an_error_inside_a_stream_counts(play: Playing) -> None:
     assert p.client.error["code"] == "upstream_lost" and groups(p) == ((1, 1), (0, 0))
 
 
-async def test_a_client_that_leaves_and_a_callers_mistake_count_for_nobody(play: Playing) -> None:
+async def test_client_disconnect_and_caller_error_are_no_evidence(play: Playing) -> None:
     p = play("r0", **in_rollout())
     ask(p, "control", stream=False)
     (await engine_of(p)).refuses(400)
@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_and_a_callers_mistake_count_for_nobody(play:
     assert groups(p) == ((0, 0), (0, 0))
 
 
-async def test_counting_tokens_is_no_evidence(play: Playing) -> None:
+async def test_tokenize_requests_are_no_evidence(play: Playing) -> None:
     p = play("r0", **in_rollout())
     for number in range(20):
         p.ask(route=TOKENIZE, stream=False, header_x_request_id=f"r{number}")
@@ -119,7 +119,7 @@ async def test_counting_tokens_is_no_evidence(play: Playing) -> None:
     assert p.gateway.services.rollouts.evidence.heartbeats() == []
 
 
-async def test_times_are_those_that_the_client_saw(play: Playing) -> None:
+async def test_latencies_are_those_the_client_saw(play: Playing) -> None:
     p = play("r0", **in_rollout())
     ask(p, "candidate", stream=True)
     engine = await engine_of(p)
@@ -146,7 +146,7 @@ def without_candidate(play: Playing, loader: PlayedLoader | None = None) -> Play
     return p
 
 
-async def test_a_new_session_is_answered_by_control_and_stays_there(play: Playing) -> None:
+async def test_new_session_without_candidate_stays_on_control(play: Playing) -> None:
     p = without_candidate(play, PlayedLoader())
     session = subject_in("candidate")
     ask(p, "control", stream=False, session=session)
@@ -160,7 +160,7 @@ async def test_a_new_session_is_answered_by_control_and_stays_there(play: Playin
     ask(p, "control", session=session).client_left()
 
 
-async def test_a_session_that_heard_the_candidate_waits_for_it(play: Playing) -> None:
+async def test_session_of_the_candidate_waits_for_its_load(play: Playing) -> None:
     loader = PlayedLoader()
     p = play("r0", loader=loader, **in_rollout())
     session = subject_in("candidate")
@@ -176,7 +176,7 @@ async def test_a_session_that_heard_the_candidate_waits_for_it(play: Playing) ->
     assert groups(p) == ((2, 1), (0, 0))
 
 
-async def test_an_engine_that_lacks_it_against_its_agents_word(play: Playing) -> None:
+async def test_engine_404_for_an_announced_candidate_falls_back_to_control(play: Playing) -> None:
     p = play("r0", **in_rollout())
     ask(p, "candidate", stream=False)
     (await engine_of(p)).refuses(404)
@@ -186,7 +186,7 @@ async def test_an_engine_that_lacks_it_against_its_agents_word(play: Playing) ->
     assert p.client.headers[b"x-shoal-rollout"] == FELL_BACK and groups(p) == ((1, 1), (1, 0)) and p.quiet()
 
 
-async def test_control_goes_on_counting_where_the_candidate_failed(play: Playing) -> None:
+async def test_control_keeps_the_attempt_count_of_the_candidate(play: Playing) -> None:
     """r0 refuses the candidate's connection; r1 lacks both versions, though its agent reports one as loaded."""
     loader = PlayedLoader()
     p = play("r0", "r1", loader=loader, **in_rollout())
@@ -220,7 +220,7 @@ async def test_control_does_not_return_to_a_replica_that_failed_the_candidate(pl
     assert (p.client.status, p.client.error["code"]) == (503, "model_not_ready") and p.quiet()
 
 
-async def test_control_may_have_the_replica_that_lacked_the_candidate(play: Playing) -> None:
+async def test_control_may_use_the_replica_that_lacked_the_candidate(play: Playing) -> None:
     p = play("r0", "r1", **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=()))
     ask(p, "candidate", stream=False)
@@ -230,14 +230,14 @@ async def test_control_may_have_the_replica_that_lacked_the_candidate(play: Play
     assert engine.replica_id == lacking.replica_id == "r0" and engine.requests[-1]["model"] == BOT_V1
 
 
-async def test_a_pool_that_is_gone_is_no_ones_error(play: Playing) -> None:
+async def test_dead_pool_is_no_evidence(play: Playing) -> None:
     p = play("r0", **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
     ask(p, "candidate")
     assert p.client.error["code"] == "no_capacity" and groups(p) == ((0, 0), (0, 0))
 
 
-async def test_alerts_read_what_the_rollout_is_judged_by(play: Playing) -> None:
+async def test_rollout_metrics_match_the_evidence(play: Playing) -> None:
     """503 for lack of capacity counted as a failure: `BadVersion` fired for the new version whenever the pool was
     full."""
     p = play("r0", **in_rollout())
@@ -255,7 +255,7 @@ async def test_alerts_read_what_the_rollout_is_judged_by(play: Playing) -> None:
 # the rollout advances, and ends
 
 
-async def test_streams_end_on_the_version_they_began_on(play: Playing) -> None:
+async def test_streams_finish_on_the_version_they_started_on(play: Playing) -> None:
     p = play("r0", **in_rollout())
     exchange = ask(p, "candidate", stream=True)
     engine = await engine_of(p)
@@ -269,7 +269,7 @@ async def test_streams_end_on_the_version_they_began_on(play: Playing) -> None:
     assert groups(p) == ((1, 0), (0, 0)), "it is still the candidate's"
 
 
-async def test_a_rolled_back_session_gets_the_old_version_and_its_pin_goes(play: Playing) -> None:
+async def test_rolled_back_session_gets_the_old_version_and_loses_its_pin(play: Playing) -> None:
     p = play("r0", **in_rollout())
     session = subject_in("candidate")
     ask(p, "candidate", stream=False, session=session)
@@ -281,7 +281,7 @@ async def test_a_rolled_back_session_gets_the_old_version_and_its_pin_goes(play:
     assert p.engine.requests[-1]["model"] == BOT_V1
 
 
-async def test_stages_are_counted_apart_and_what_began_in_one_ends_in_it(play: Playing) -> None:
+async def test_requests_count_for_the_stage_in_which_they_started(play: Playing) -> None:
     p = play("r0", **in_rollout(stage=0))
     ask(p, "candidate", stream=False)
     engine, client = await engine_of(p), p.client
@@ -293,7 +293,7 @@ async def test_stages_are_counted_apart_and_what_began_in_one_ends_in_it(play: P
     assert groups(p, 0) == groups(p, 1) == ((1, 0), (0, 0))
 
 
-async def test_whoever_has_heard_the_beginning_belongs_to_it(play: Playing) -> None:
+async def test_session_with_a_partial_answer_is_pinned(play: Playing) -> None:
     """The client that stops a stream has read some of it; so has one whose stream ended in an error."""
     p = play("r0", loader=PlayedLoader(), **in_rollout())
     session = subject_in("candidate")
@@ -320,7 +320,7 @@ async def waiting_for_the_candidate(play: Playing, loader: PlayedLoader) -> Play
     return p
 
 
-async def test_a_rollback_answers_those_who_wait_for_the_candidate(play: Playing) -> None:
+async def test_rollback_answers_requests_that_wait_for_the_candidate(play: Playing) -> None:
     p = await waiting_for_the_candidate(play, PlayedLoader())
     p.gateway.swap(catalogue(2))
     await p.settle()
@@ -330,7 +330,7 @@ async def test_a_rollback_answers_those_who_wait_for_the_candidate(play: Playing
     assert p.gateway.services.adapter_loads is not None and p.gateway.services.adapter_loads.waiting == 0
 
 
-async def test_a_completed_rollout_or_a_new_stage_leaves_them_waiting(play: Playing) -> None:
+async def test_completed_rollout_or_new_stage_keeps_requests_waiting(play: Playing) -> None:
     p = await waiting_for_the_candidate(play, PlayedLoader())
     p.gateway.swap(catalogue(2, **in_rollout(90, stage=1)))
     completed = tuple(
@@ -345,7 +345,7 @@ async def test_a_completed_rollout_or_a_new_stage_leaves_them_waiting(play: Play
     )
 
 
-async def test_after_a_rollback_a_retry_takes_the_old_version(play: Playing) -> None:
+async def test_retry_after_a_rollback_uses_the_old_version(play: Playing) -> None:
     """The candidate was unloaded while a request had not started its answer."""
     p = play("r0", loader=PlayedLoader(), **in_rollout())
     session = subject_in("candidate")
@@ -360,7 +360,7 @@ async def test_after_a_rollback_a_retry_takes_the_old_version(play: Playing) -> 
     assert p.client.status == 200 and p.quiet()
 
 
-async def test_a_callers_own_deadline_says_nothing_about_a_version(play: Playing) -> None:
+async def test_callers_deadline_is_no_evidence(play: Playing) -> None:
     p = play("r0", **in_rollout())
     for group in ("candidate", "control"):
         ask(p, group, header_x_shoal_deadline_ms="100")
@@ -375,7 +375,7 @@ async def test_a_callers_own_deadline_says_nothing_about_a_version(play: Playing
     assert groups(p) == ((0, 0), (0, 0)) and p.quiet()
 
 
-async def test_the_platforms_own_clocks_do_whatever_deadline_the_caller_names(play: Playing) -> None:
+async def test_platform_timeouts_are_evidence_whatever_the_callers_deadline(play: Playing) -> None:
     p = play("r0", **in_rollout(routing=(routing(retry_max_attempts=1),)))
     for more in ({}, {"header_x_shoal_deadline_ms": "300000"}, {"header_x_shoal_deadline_ms": "3600000"}):
         ask(p, "candidate", **more)
@@ -385,7 +385,7 @@ async def test_the_platforms_own_clocks_do_whatever_deadline_the_caller_names(pl
     assert groups(p)[0] == (3, 3)
 
 
-async def test_a_client_that_reads_slowly_makes_no_version_slow(play: Playing) -> None:
+async def test_slow_client_does_not_make_a_version_slow(play: Playing) -> None:
     p = play("r0", **in_rollout())
     exchange = ask(p, "candidate")
     engine = await engine_of(p)

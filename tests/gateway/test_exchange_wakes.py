@@ -66,7 +66,7 @@ async def test_a_request_waits_for_the_first_replica_and_is_answered(asleep: Asl
     assert asleep.p.quiet() and asleep.waking() == []
 
 
-async def test_a_stream_hears_that_it_waits_and_goes_on_with_the_answer(asleep: Asleep) -> None:
+async def test_stream_gets_comments_while_waiting_and_then_the_answer(asleep: Asleep) -> None:
     asleep.p.ask()
     await asleep.swept(5.0)
     assert asleep.p.client.status == 200 and asleep.p.client.headers[b"x-shoal-wake"] == b"expected=unknown"
@@ -81,13 +81,13 @@ async def test_a_stream_hears_that_it_waits_and_goes_on_with_the_answer(asleep: 
     assert asleep.p.quiet() and asleep.p.requests(200) == 1
 
 
-async def test_one_that_is_not_streamed_hears_nothing_before_its_answer(asleep: Asleep) -> None:
+async def test_whole_answer_sends_nothing_while_waiting(asleep: Asleep) -> None:
     asleep.p.ask(stream=False)
     await asleep.swept(60.0)
     assert asleep.p.client.status is None
 
 
-async def test_five_at_once_are_one_wish_and_are_all_answered(asleep: Asleep) -> None:
+async def test_five_concurrent_requests_are_one_wake_and_all_answered(asleep: Asleep) -> None:
     asked = asleep.p.gateway.services.pool_wakes.asked
     asleep.p.ask()
     assert asked.is_set()
@@ -101,7 +101,7 @@ async def test_five_at_once_are_one_wish_and_are_all_answered(asleep: Asleep) ->
     assert asleep.p.quiet() and asleep.p.requests(200) == 5
 
 
-async def test_arrivals_count_once_though_a_request_is_submitted_twice(asleep: Asleep) -> None:
+async def test_request_submitted_twice_counts_as_one_arrival(asleep: Asleep) -> None:
     asleep.p.ask()
     await asleep.serves()
     finishes(await asleep.p.connects())
@@ -109,7 +109,7 @@ async def test_arrivals_count_once_though_a_request_is_submitted_twice(asleep: A
     assert told[0].pools[0].arrivals == 1
 
 
-async def test_who_cannot_be_in_time_is_told_when_to_come_back_and_starts_it_all_the_same(asleep: Asleep) -> None:
+async def test_request_too_late_for_a_wake_gets_503_and_starts_it(asleep: Asleep) -> None:
     asleep.p.gateway.services.pool_wakes.replica_started(POOL, 90.0)
     asleep.p.ask(header_x_shoal_deadline_ms="20000")
     error, headers = asleep.p.client.error, asleep.p.client.headers
@@ -124,7 +124,7 @@ async def test_who_cannot_be_in_time_is_told_when_to_come_back_and_starts_it_all
     assert asleep.p.requests(200) == 1
 
 
-async def test_what_the_last_waits_took_is_believed_before_what_a_replica_says_of_its_start(asleep: Asleep) -> None:
+async def test_expected_wake_time_prefers_measured_waits_to_replica_reports(asleep: Asleep) -> None:
     asleep.p.gateway.services.pool_wakes.replica_started(POOL, 10.0)
     asleep.p.ask()
     await asleep.swept(42.0)
@@ -132,7 +132,7 @@ async def test_what_the_last_waits_took_is_believed_before_what_a_replica_says_o
     assert asleep.p.gateway.services.pool_wakes.expected_s(POOL) == 42.0
 
 
-async def test_a_wait_ends_before_the_request_s_deadline_with_words(asleep: Asleep) -> None:
+async def test_wait_ends_with_an_error_before_the_deadline(asleep: Asleep) -> None:
     asleep.p.ask(stream=False, header_x_shoal_deadline_ms="20000")
     await asleep.swept(19.4)
     assert asleep.p.client.status is None
@@ -141,7 +141,7 @@ async def test_a_wait_ends_before_the_request_s_deadline_with_words(asleep: Asle
     assert b"retry-after" in asleep.p.client.headers and asleep.p.quiet() and asleep.shed() == 1
 
 
-async def test_a_stream_that_was_told_ends_with_an_event(asleep: Asleep) -> None:
+async def test_stream_with_comments_ends_with_an_error_event(asleep: Asleep) -> None:
     asleep.p.ask(header_x_shoal_deadline_ms="20000")
     await asleep.swept(10.0)
     await asleep.swept(9.6)
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_waits_no_more(asleep: Asleep) -> None:
 
 
 @pytest.mark.parametrize("bound", [{"wake_waiting": 2}, {"wake_waiting_bytes": 300}])
-async def test_the_room_is_bounded_in_requests_and_bytes(bound: dict[str, int]) -> None:
+async def test_waiting_for_a_wake_is_bounded_in_requests_and_bytes(bound: dict[str, int]) -> None:
     pool = Asleep(limits=limits(quarantine_after_replicas=0, **bound))
     for _ in range(4):
         pool.p.ask()
@@ -169,7 +169,7 @@ async def test_the_room_is_bounded_in_requests_and_bytes(bound: dict[str, int]) 
     await pool.p.close()
 
 
-async def test_one_tenant_leaves_half_of_the_room_to_others() -> None:
+async def test_one_tenant_fills_at_most_half_of_the_wake_queue() -> None:
     pool = Asleep(limits=limits(quarantine_after_replicas=0, wake_waiting=4))
     for _ in range(3):
         pool.p.ask()
@@ -179,7 +179,7 @@ async def test_one_tenant_leaves_half_of_the_room_to_others() -> None:
     await pool.p.close()
 
 
-async def test_a_pool_with_a_least_of_one_is_not_waited_for() -> None:
+async def test_pool_with_a_minimum_of_one_is_not_waited_for() -> None:
     play = Play(autoscaling=(AutoscalingEntry("one", POOL, 1, 4),))
     play.ask()
     assert (play.client.status, play.client.error["code"]) == (503, "no_capacity")
@@ -188,13 +188,13 @@ async def test_a_pool_with_a_least_of_one_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("who", [IMPOSTOR_KEY, GLOBEX_KEY])
-async def test_nobody_without_access_has_anything_started(asleep: Asleep, who: str) -> None:
+async def test_request_without_access_starts_no_pool(asleep: Asleep, who: str) -> None:
     with pytest.raises(AssertionError, match=r"model_not_found|invalid_api_key"):
         asleep.p.ask(POOL, header_key=who)
     assert asleep.waking() == [] and not asleep.p.gateway.services.pool_wakes.asked.is_set()
 
 
-async def test_another_pool_answers_where_the_policy_says_so_and_this_one_is_woken() -> None:
+async def test_fallback_pool_answers_and_the_sleeping_pool_is_woken() -> None:
     other = PoolName("other")
     steps = (FallbackEntry("unavailable", POOL, other),)
     base = next(model for model in catalogue().snapshot.models if model.id == POOL)
@@ -209,7 +209,7 @@ async def test_another_pool_answers_where_the_policy_says_so_and_this_one_is_wok
     await pool.p.close()
 
 
-async def test_a_gateway_of_pools_that_may_be_at_zero_is_ready_without_a_replica(asleep: Asleep) -> None:
+async def test_gateway_with_pools_at_zero_is_ready_without_replicas(asleep: Asleep) -> None:
     assert asleep.p.gateway.not_ready_reason() is None
     asleep.p.gateway.swap(catalogue(2))
     assert asleep.p.gateway.not_ready_reason() == "no replica is ready yet"

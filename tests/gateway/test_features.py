@@ -37,7 +37,7 @@ def admit(
     return intake.admit(catalogue, route, raw, intake.recognise(catalogue, raw, NOW_UNIX_S))
 
 
-def test_a_prompts_size_is_its_texts_not_its_bodys(intake: Intake) -> None:
+def test_prompt_size_counts_text_not_body(intake: Intake) -> None:
     plain = admit(intake).features
     escaped = admit(intake, messages=[{"role": "user", "content": LONG, "name": None}], metadata={"a": "b" * 500})
     assert plain.prompt_bytes == len("user") + 1 + len(LONG)
@@ -68,14 +68,14 @@ def test_token_ids_are_exact(intake: Intake) -> None:
         (TOKENIZE, {"prompt": "x"}, 0),
     ],
 )
-def test_the_most_that_may_be_generated(intake: Intake, route: Route, fields: dict[str, Any], most: int) -> None:
+def test_maximum_output_tokens_per_request(intake: Intake, route: Route, fields: dict[str, Any], most: int) -> None:
     features = admit(intake, route=route, **fields).features
     assert features.max_output_tokens == most
     assert features.expected_output_tokens <= most
 
 
 @pytest.mark.parametrize(("task", "reads"), [("score", 300), ("embed", 100)])
-def test_a_model_that_scores_reads_the_query_with_each_document(intake: Intake, task: Task, reads: int) -> None:
+def test_scoring_model_counts_the_query_for_each_document(intake: Intake, task: Task, reads: int) -> None:
     catalogue = rig.catalogue(pools=(PoolEntry(POOL, 2048, task=task),))
     body = {"model": POOL, "query": "q" * 100, "documents": ["a", "b", "c"]}
     raw = RawRequest("r", rig.headers(), json.dumps(body).encode())
@@ -85,7 +85,7 @@ def test_a_model_that_scores_reads_the_query_with_each_document(intake: Intake, 
 
 @pytest.mark.parametrize("strange", [[], "x", {}, [[]], -1, 10**30, True, [None]])
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS, RESPONSES_ROUTE, MESSAGES])
-def test_fields_that_a_route_does_not_know_are_not_believed(intake: Intake, route: Route, strange: Any) -> None:
+def test_fields_unknown_to_a_route_are_not_counted(intake: Intake, route: Route, strange: Any) -> None:
     """Such fields pass to the engine unchecked."""
     unknown = {
         CHAT: ("prompt", "best_of", "input", "system"),
@@ -104,11 +104,11 @@ def test_fields_that_a_route_does_not_know_are_not_believed(intake: Intake, rout
     assert features.max_output_tokens == (2048 if route is CHAT else 9)
 
 
-def test_the_tiers_cap_counts(intake: Intake) -> None:
+def test_tier_cap_limits_output_tokens(intake: Intake) -> None:
     assert admit(intake, quota={"max_output_tokens": 30}, n=2).features.max_output_tokens == 60
 
 
-def test_answers_teach_how_long_answers_are(intake: Intake) -> None:
+def test_answer_length_is_learnt_per_tenant(intake: Intake) -> None:
     assert admit(intake).features.expected_output_tokens == UNKNOWN_OUTPUT_TOKENS
     for _ in range(20):
         intake.features.learn(admit(intake), Usage(prompt_tokens=700, completion_tokens=90))
@@ -119,20 +119,20 @@ def test_answers_teach_how_long_answers_are(intake: Intake) -> None:
     assert admit(intake, GLOBEX_KEY).features.expected_output_tokens == UNKNOWN_OUTPUT_TOKENS, "another tenant's"
 
 
-def test_choices_share_what_was_generated(intake: Intake) -> None:
+def test_answer_length_is_learnt_per_choice(intake: Intake) -> None:
     for _ in range(20):
         intake.features.learn(admit(intake, n=4), Usage(prompt_tokens=700, completion_tokens=400))
     assert 100 <= admit(intake).features.expected_output_tokens <= 105
 
 
-def test_prompts_teach_how_long_a_token_is(intake: Intake) -> None:
+def test_token_length_is_learnt_from_prompts(intake: Intake) -> None:
     for _ in range(100):
         intake.features.learn(admit(intake), Usage(prompt_tokens=2205 // 3, completion_tokens=9))
     assert admit(intake).features.prompt_tokens == pytest.approx(1.1 * 2205 / 3, rel=0.01)
     assert admit(intake, GLOBEX_KEY).features.prompt_tokens == 607
 
 
-def test_pictures_and_ids_do_not_teach_how_long_a_token_is(intake: Intake) -> None:
+def test_token_length_ignores_pictures_and_token_ids(intake: Intake) -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     seen = admit(intake, messages=[{"role": "user", "content": [{"type": "text", "text": LONG}, picture]}])
     assert seen.features.prompt_tokens > 1024
@@ -151,7 +151,7 @@ def test_equal_prompts_share_blocks_only_within_a_tenant_and_a_version(intake: I
     assert set(mine).isdisjoint(admit(intake, model=POOL).features.text_blocks)
 
 
-def test_a_request_that_goes_to_another_model_has_that_models_blocks(intake: Intake) -> None:
+def test_request_for_another_model_gets_its_blocks(intake: Intake) -> None:
     for_v1, for_v2 = admit(intake), admit(intake, model="acme/bot@v2")
     upstream = json.loads(for_v1.upstream_body)
     assert for_other_model(for_v1.features, upstream, CHAT.output, BOT_V2) == for_v2.features
@@ -168,6 +168,6 @@ def test_a_very_long_prompt_is_covered_to_its_end_by_few_blocks(intake: Intake) 
     assert 0 < same < len(one.text_blocks)
 
 
-def test_features_cost_no_cycle_collection(intake: Intake) -> None:
+def test_features_are_not_tracked_by_the_collector(intake: Intake) -> None:
     assert admit(intake).features.__struct_config__.gc is False
     assert msgspec.structs.replace(admit(intake).features, prompt_tokens=1).kv_tokens == 1 + UNKNOWN_OUTPUT_TOKENS

@@ -84,7 +84,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> None:
+async def test_evidence_is_published_in_full_after_an_outage(play: Playing) -> None:
     p, bus = play("r0", **in_rollout()), Bus()
     async with running(feeds.publish_evidence, p.gateway.services, bus):
         ask(p, "candidate", stream=False)
@@ -104,7 +104,7 @@ async def test_evidence_is_told_and_after_an_outage_all_of_it(play: Playing) -> 
     assert len(rollout_heartbeat.decode(bus.stats_told[0]).rollouts) == 1, "said again, though nothing changed"
 
 
-async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() -> None:
+async def test_pins_are_published_with_ttl_and_kept_during_an_outage() -> None:
     gateway, bus = Rig(policies=in_rollout()).gateway, Bus()
     pins = gateway.services.rollouts.splits.pins
     pins.pin(ROLLOUT, b"12345678", "control", 300.0)
@@ -122,14 +122,14 @@ async def test_pins_are_told_with_their_time_and_kept_while_the_bus_is_away() ->
     assert session_pins.hashes_in(batch.pins[0]) == [b"12345678"]
 
 
-async def test_what_is_told_at_the_end_is_all_that_was_not_told_yet() -> None:
+async def test_final_publish_sends_all_unpublished_pins() -> None:
     gateway, bus = Rig(policies=in_rollout()).gateway, Bus()
     gateway.services.rollouts.splits.pins.pin(ROLLOUT, b"12345678", "control", 300.0)
     await feeds.publish_pins_once(gateway.services, bus)
     assert len(bus.pins_told) == 1 and gateway.services.rollouts.splits.pins.unpublished == 0
 
 
-async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+async def test_pins_of_others_are_received_and_malformed_ones_dropped(caplog: pytest.LogCaptureFixture) -> None:
     mine, theirs, bus = Rig().gateway.services, Rig().gateway.services, Bus()
     mine.rollouts.splits.pins.pin(ROLLOUT, b"12345678", "control", 300.0)
     async with running(feeds.publish_pins, mine, bus), running(feeds.follow_pins, theirs, bus):
@@ -141,7 +141,7 @@ async def test_pins_of_others_are_heard_and_what_is_none_is_dropped(caplog: pyte
     assert "dropped a batch of pins" in caplog.text
 
 
-async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_told() -> None:
+async def test_successor_of_the_same_name_learns_published_homes() -> None:
     """After a restart or a handover in place, it took its own messages for known, and its conversations went
     elsewhere."""
     former, later, bus = Rig().gateway.services, Rig().gateway.services, Bus()
@@ -156,7 +156,7 @@ async def test_a_gateway_that_follows_one_of_its_name_learns_the_homes_that_it_t
     assert found is not None and found.replica_id == replica
 
 
-async def test_a_gateway_is_ready_once_it_has_read_what_the_bus_keeps() -> None:
+async def test_gateway_is_ready_after_reading_retained_messages() -> None:
     """A gateway that joins early knows neither homes nor the fleet, so first turns would go to any replica."""
     rig = Rig().with_replicas("r0")
     gateway, state, buses = rig.gateway, rig.gateway.services.state, [Bus(), Bus(), Bus()]
@@ -196,7 +196,7 @@ class Beats:
 
 
 @pytest.mark.parametrize(("phase", "level"), [("ready", "WARNING"), ("draining", "INFO")])
-async def test_that_a_drained_replica_is_gone_is_no_warning(
+async def test_drained_replica_that_disappears_is_no_warning(
     play: Playing, caplog: pytest.LogCaptureFixture, phase: str, level: str
 ) -> None:
     p = play("r0", "r1")
@@ -209,7 +209,7 @@ async def test_that_a_drained_replica_is_gone_is_no_warning(
     assert [record.levelname for record in caplog.records if "r0" in record.message] == [level]
 
 
-async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -> None:
+async def test_no_replica_is_silent_while_the_bus_is_away(play: Playing) -> None:
     p = play("r0")
     link = p.gateway.services.bus_link
     link.set(True)
@@ -232,7 +232,7 @@ async def test_while_the_bus_is_away_nobody_is_taken_for_silent(play: Playing) -
     assert not p.gateway.services.fleet.pool(POOL).replicas, "now its silence is its own"
 
 
-async def test_what_replicas_cache_is_not_forgotten_by_the_gateways_own_stop() -> None:
+async def test_prefixes_survive_a_stall_of_the_gateway() -> None:
     """The first sweep after a stall ran before the updates were read, so that all prefixes had to be learnt again."""
     times_s, swept_s = iter([0.0, 0.01, 20.0, 20.01]), []
     now_s = [0.0]

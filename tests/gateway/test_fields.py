@@ -76,7 +76,7 @@ def test_common_fields_refuse(table: fields.FieldTable, name: str, value: Any) -
 
 @pytest.mark.parametrize("table", [CHAT, COMPLETION], ids=["chat", "completions"])
 @pytest.mark.parametrize(("name", "value"), COMMON_RIGHT)
-def test_common_fields_take(table: fields.FieldTable, name: str, value: Any) -> None:
+def test_common_fields_accept(table: fields.FieldTable, name: str, value: Any) -> None:
     fields.check_fields({name: value}, table)
 
 
@@ -118,7 +118,7 @@ def test_chat_fields_refuse(name: str, value: Any) -> None:
         ("logprobs", True),
     ],
 )
-def test_chat_fields_take(name: str, value: Any) -> None:
+def test_chat_fields_accept(name: str, value: Any) -> None:
     fields.check_fields({name: value}, CHAT)
 
 
@@ -138,7 +138,7 @@ def test_completion_fields_refuse(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["hi", ["a", ""], [1, 2, 3], [[1], [2, 3]], ["a"] * 128, list(range(10_000))])
-def test_completion_prompts_take(prompt: Any) -> None:
+def test_completion_prompts_accept(prompt: Any) -> None:
     fields.check_fields({"prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 5}, COMPLETION)
 
 
@@ -166,19 +166,19 @@ def test_an_absurd_value_is_not_repeated_to_the_caller() -> None:
     assert len(refused.value.answer.message) < 200
 
 
-def test_of_several_wrong_fields_the_tables_first_is_named_whatever_the_order() -> None:
+def test_first_wrong_field_of_the_table_is_named() -> None:
     wrong = {"top_p": "1", "stream": 1, "messages": [USER]}
     assert refused_param(CHAT, wrong) == refused_param(CHAT, dict(reversed(wrong.items()))) == "stream"
     assert refused_param(CHAT, {"stream": 1, "priority": 1}) == "priority", "what is the platform's comes first"
 
 
-def test_a_body_of_more_fields_than_there_are_is_checked_too() -> None:
+def test_body_with_more_fields_than_the_table_is_checked() -> None:
     many = {f"own_{number}": 1 for number in range(len(CHAT.checks))}
     fields.check_fields(many | {"messages": [USER]}, CHAT)
     assert refused_param(CHAT, many | {"messages": []}) == "messages"
 
 
-def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+def test_whole_number_written_as_float_is_an_integer() -> None:
     """Languages with one number type write 5.0; pydantic, and so every engine, accepts it."""
     body: dict[str, Any] = {
         "max_tokens": 5.0,

@@ -124,5 +124,5 @@ def test_refused_with_param(table: FieldTable, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("table", "name", "value"), RIGHT)
-def test_taken(table: FieldTable, name: str, value: Any) -> None:
+def test_accepted_values(table: FieldTable, name: str, value: Any) -> None:
     check_fields({name: value}, table)

@@ -32,7 +32,7 @@ def fed(*blocks: bytes) -> tuple[UploadForm, bytes]:
 
 
 @given(st.text())
-def test_no_text_but_an_id_is_an_id(text: str) -> None:
+def test_only_well_formed_ids_are_ids(text: str) -> None:
     assert not names.is_id("file", text) and not names.is_id("batch", "batch_" + text)
     assert not names.is_id("file", f"file-{'0' * 31}/") and not names.is_id("file", f"file-{'0' * 32}\n")
 
@@ -45,7 +45,7 @@ def test_ids_sort_by_age_and_do_not_repeat() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))
-def test_a_files_bytes_pass_unchanged_however_they_come(content: bytes, step: int) -> None:
+def test_file_bytes_pass_unchanged_for_any_segmentation(content: bytes, step: int) -> None:
     if f"--{BOUNDARY}".encode() in content:
         return
     body = part("file", content, "in.jsonl") + part("purpose", b"batch") + END
@@ -68,36 +68,36 @@ def test_a_files_bytes_pass_unchanged_however_they_come(content: bytes, step: in
         b"not a form at all",
     ],
 )
-def test_a_form_that_is_not_in_order_is_refused(body: bytes) -> None:
+def test_malformed_form_is_refused(body: bytes) -> None:
     with pytest.raises(MultipartInvalid):
         fed(body)
 
 
 @pytest.mark.parametrize("content_type", ["", "application/json", "multipart/form-data", f"{TYPE}{'b' * 80}"])
-def test_what_is_no_form_is_refused(content_type: str) -> None:
+def test_wrong_content_type_is_refused(content_type: str) -> None:
     with pytest.raises(MultipartInvalid):
         UploadForm(content_type)
 
 
-def test_a_field_that_would_not_be_heeded_is_refused() -> None:
+def test_unsupported_form_field_is_refused() -> None:
     form, _ = fed(part("purpose", b"batch") + part("colour", b"red") + part("file", b"x", "a") + END)
     with pytest.raises(RequestRejected, match="not supported"):
         check_fields(form)
 
 
-def test_a_purpose_that_nothing_here_reads_is_named_as_such() -> None:
+def test_unsupported_purpose_is_named() -> None:
     """`'purpose' is required` would mislead a client that had sent one."""
     form, _ = fed(part("purpose", b"user_data") + part("file", b"x", "a") + END)
     with pytest.raises(RequestRejected, match="'purpose' must be \"batch\""):
         check_fields(form)
 
 
-def test_a_files_name_is_only_ever_shown() -> None:
+def test_filename_is_shortened_and_sanitised() -> None:
     form, _ = fed(part("purpose", b"batch") + part("file", b"x", "../../etc/\tpasswd" + "y" * 300) + END)
     assert len(filename_of(form)) == 255 and "\t" not in filename_of(form)
 
 
-def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
+def test_uploads_are_bounded_per_tenant_and_in_total() -> None:
     places = UploadSlots(most=2, most_per_tenant=1)
     with places.reserved("acme"):
         with pytest.raises(RequestRejected) as own, places.reserved("acme"):
@@ -109,7 +109,7 @@ def test_uploads_are_bounded_for_each_tenant_and_for_all() -> None:
         assert (places.held, places.held_by("acme")) == (1, 1)
 
 
-def test_no_tenant_has_two_places_where_others_would_have_none() -> None:
+def test_second_upload_slot_leaves_slots_for_other_tenants() -> None:
     places = UploadSlots(most=8, most_per_tenant=2)
     with ExitStack() as held:
         for tenant in ("a", "a", "b", "b", "c", "c", "d"):
@@ -126,7 +126,7 @@ def form_with(**fields: str) -> UploadForm:
     return fed(part("file", b"{}", "a"), part("purpose", b"batch"), *parts, END)[0]
 
 
-def test_a_file_expires_when_its_owner_says_so() -> None:
+def test_file_expiry_is_set_by_its_owner() -> None:
     form = form_with(expires_after__anchor="created_at", expires_after__seconds="3600")
     check_fields(form)
     assert own_expiry_s(form) == 3600 and own_expiry_s(form_with()) is None
@@ -136,7 +136,7 @@ def test_a_file_expires_when_its_owner_says_so() -> None:
     ("anchor", "seconds"),
     [("created_at", "3599"), ("created_at", "2592001"), ("now", "3600"), ("created_at", "x"), ("created_at", "9" * 30)],
 )
-def test_an_expiry_that_is_none_is_refused_in_words(anchor: str, seconds: str) -> None:
+def test_invalid_expiry_is_refused(anchor: str, seconds: str) -> None:
     with pytest.raises(RequestRejected) as refused:
         check_fields(form_with(expires_after__anchor=anchor, expires_after__seconds=seconds))
     assert refused.value.answer.param == "expires_after"

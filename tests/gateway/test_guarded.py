@@ -45,7 +45,7 @@ async def test_a_hot_request_on_the_plain_side(play: Playing) -> None:
     connection.leaves()
 
 
-async def test_a_head_that_does_not_end(play: Playing) -> None:
+async def test_unfinished_head_times_out(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p) >> b"POST /v1/chat"
     connection.after(9.9)
@@ -56,7 +56,7 @@ async def test_a_head_that_does_not_end(play: Playing) -> None:
     connection.leaves()
 
 
-async def test_a_body_that_does_not_end(play: Playing) -> None:
+async def test_unfinished_body_times_out(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p) >> post(b"{", length=100)
     await p.settle()
@@ -68,7 +68,7 @@ async def test_a_body_that_does_not_end(play: Playing) -> None:
     assert connection.statuses == [408]
 
 
-async def test_the_late_body_of_an_answered_request_earns_no_second_answer(play: Playing) -> None:
+async def test_late_body_of_an_answered_request_gets_no_second_answer(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p) >> post(b"{", length=100, key=None)
     await p.settle()
@@ -78,7 +78,7 @@ async def test_the_late_body_of_an_answered_request_earns_no_second_answer(play:
     connection.leaves()
 
 
-async def test_a_slow_pipelined_request_does_not_get_into_the_answer_under_way(play: Playing) -> None:
+async def test_slow_pipelined_request_does_not_disturb_the_answer_under_way(play: Playing) -> None:
     p = play("r0", limits=None)
     connection = await moved(p)
     engine = await asked(p, connection, post(STREAM_BODY))
@@ -139,7 +139,7 @@ async def test_a_head_over_its_bound(play: Playing, size: int | None) -> None:
     connection.leaves()
 
 
-async def test_a_connection_that_closes_but_is_not_read_is_cut(play: Playing) -> None:
+async def test_closing_connection_that_is_not_read_is_cut(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p) >> b"garbage\r\n\r\n"
     assert connection.closed and not connection.cut
@@ -163,7 +163,7 @@ async def test_a_client_that_does_not_read_is_cut_on_any_route(play: Playing) ->
     await p.settle()
 
 
-async def test_a_client_that_reads_again_is_not(play: Playing) -> None:
+async def test_client_that_resumes_reading_is_not_cut(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
     connection.stops_reading()
@@ -197,7 +197,7 @@ async def test_a_slow_reader_pauses_the_engine_and_a_stalled_one_ends_it(play: P
     assert engine.dropped and p.quiet()
 
 
-async def test_a_client_that_leaves_takes_its_request_along(play: Playing) -> None:
+async def test_client_disconnect_ends_its_request(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
     engine = await asked(p, connection, post(STREAM_BODY))
@@ -220,7 +220,7 @@ async def test_a_handlers_failure_has_openais_shape(play: Playing) -> None:
 # connections that ASGI servers leave open
 
 
-async def test_an_empty_line_after_an_answer_does_not_hold_a_connection(play: Playing) -> None:
+async def test_empty_line_after_an_answer_does_not_keep_a_connection_open(play: Playing) -> None:
     """It stopped uvicorn's own timer without starting a request: such a connection stayed for ever."""
     p = play("r0")
     connection = await moved(p) >> b"\r\n"
@@ -232,7 +232,7 @@ async def test_an_empty_line_after_an_answer_does_not_hold_a_connection(play: Pl
     assert connection.closed and not connection.answers
 
 
-async def test_requests_that_wait_behind_one_are_bounded(play: Playing) -> None:
+async def test_pipelined_requests_are_bounded(play: Playing) -> None:
     """Each costs 3 KB for 18 bytes on the wire: 40 such connections held gigabytes."""
     p = play("r0")
     connection = await moved(p)
@@ -243,7 +243,7 @@ async def test_requests_that_wait_behind_one_are_bounded(play: Playing) -> None:
     await p.settle()
 
 
-async def test_a_client_on_a_slow_line_is_not_cut(play: Playing) -> None:
+async def test_client_that_reads_steadily_is_not_cut(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
     connection.transport.unread_bytes = 3_000_000
@@ -257,7 +257,7 @@ async def test_a_client_on_a_slow_line_is_not_cut(play: Playing) -> None:
     connection.leaves()
 
 
-async def test_http_1_0_is_answered_without_chunks_and_to_the_end(play: Playing) -> None:
+async def test_http_1_0_answer_is_not_chunked_and_ends_with_close(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post(STREAM_BODY, version="1.0")
     await p.settle()
@@ -286,7 +286,7 @@ async def test_probes_as_tools_and_load_balancers_send_them(
 # draining
 
 
-async def test_a_request_on_its_way_to_a_connection_that_drains_is_answered(play: Playing) -> None:
+async def test_draining_connection_answers_a_request_on_its_way(play: Playing) -> None:
     """Closed at once, the connection hit clients that were just sending: they got an error instead of an answer."""
     p = play("r0")
     connection = await moved(p)
@@ -298,7 +298,7 @@ async def test_a_request_on_its_way_to_a_connection_that_drains_is_answered(play
     connection.leaves()
 
 
-async def test_a_connection_that_drains_and_says_nothing_closes(play: Playing) -> None:
+async def test_silent_draining_connection_closes(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
     connection.transport.protocol.shutdown()
@@ -307,7 +307,7 @@ async def test_a_connection_that_drains_and_says_nothing_closes(play: Playing) -
 
 
 @pytest.mark.parametrize("lane", ["fast", "plain"])
-async def test_after_a_handover_idle_clients_have_time_to_learn_of_it(play: Playing, lane: str) -> None:
+async def test_idle_connections_stay_open_longer_after_a_handover(play: Playing, lane: str) -> None:
     """After a handover there is no hurry: a connection closes once its client was told, or after a long silence."""
     p = play("r0")
     p.gateway.services.http.lame_duck_s = p.gateway.services.limits.lame_duck_handover_s
@@ -324,7 +324,7 @@ async def test_after_a_handover_idle_clients_have_time_to_learn_of_it(play: Play
     connection.leaves()
 
 
-async def test_the_messages_routes_name_their_request_as_that_sdk_reads_it(play: Playing) -> None:
+async def test_messages_routes_return_the_request_id_header(play: Playing) -> None:
     p = play("r0")
     connection = (
         Connection(p) >> post(b"{}", path="/v1/messages", x_request_id="mine") >> post(b"{}", path="/v1/tokenize")
@@ -337,7 +337,7 @@ async def test_the_messages_routes_name_their_request_as_that_sdk_reads_it(play:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/"])
-async def test_models_with_a_slash_too_many(play: Playing, path: str) -> None:
+async def test_models_path_with_extra_slash_is_served(play: Playing, path: str) -> None:
     p = play("r0")
     connection = Connection(p) >> get(path, Authorization=f"Bearer {ACME_KEY}")
     await p.settle()

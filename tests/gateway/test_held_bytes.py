@@ -67,7 +67,7 @@ def uploads(limit_bytes: int = 256 * MIB) -> tuple[Room, list[str]]:
     return room, room.refused
 
 
-def test_a_tenant_has_at_most_as_much_as_it_leaves_free() -> None:
+def test_tenant_holds_at_most_what_it_leaves_free() -> None:
     room, refused = uploads()
     most = []
     for tenant in (A, B, C):
@@ -82,7 +82,7 @@ def test_a_tenant_has_at_most_as_much_as_it_leaves_free() -> None:
     assert room.held_bytes == 224 * MIB
 
 
-def test_what_is_announced_takes_no_room_before_it_comes() -> None:
+def test_announced_body_takes_no_room_before_it_arrives() -> None:
     room, refused = uploads()
     bodies = [room.body(A, MIB, "r") for _ in range(256)]
     assert room.held_bytes == 0
@@ -92,7 +92,7 @@ def test_what_is_announced_takes_no_room_before_it_comes() -> None:
     assert not refused
 
 
-def test_the_refusal_says_when_to_come_again_and_what_is_taken_now() -> None:
+def test_rejection_names_retry_after_and_the_accepted_size() -> None:
     room, _ = uploads(8 * MIB)
     room.body(A, 4 * MIB, "r").reserve_up_to(4 * MIB)
     with pytest.raises(RequestRejected) as refused:
@@ -110,7 +110,7 @@ def test_the_refusal_says_when_to_come_again_and_what_is_taken_now() -> None:
     ),
     st.data(),
 )
-def test_whatever_comes_and_ends_what_is_held_is_counted_and_bounded(
+def test_held_bytes_are_counted_and_bounded_for_any_sequence(
     bodies: list[tuple[TenantId, int | None, int]], data: st.DataObject
 ) -> None:
     room, _ = uploads(16 * MIB)
@@ -150,7 +150,7 @@ def test_bodies_and_answers_share_the_room() -> None:
     room.answer(B, "r").reserve_up_to(4 * MIB)
 
 
-def test_what_is_not_read_counts_whatever_it_is_until_it_is_read() -> None:
+def test_unread_bytes_count_until_they_are_read() -> None:
     room, _ = uploads(16 * MIB)
     reader = Reading(12 * MIB)
     room.add_waiting(reader, A)
@@ -161,13 +161,13 @@ def test_what_is_not_read_counts_whatever_it_is_until_it_is_read() -> None:
     assert (room.held_bytes, room.unread_bytes, room.occupied) == (0, 0, 0)
 
 
-def test_what_is_small_is_not_looked_at() -> None:
+def test_small_unread_answers_are_not_counted() -> None:
     room, _ = uploads()
     room.add_waiting(Reading(FREE_BYTES), A)
     assert room.held_bytes == 0 and room.occupied == 0
 
 
-def test_a_slow_reader_is_closed_where_others_need_the_memory_and_not_before() -> None:
+def test_slow_reader_is_closed_only_when_others_need_its_memory() -> None:
     """64 KiB a second of 8 MiB; at 128 KiB/s it would stay."""
     room, refused = uploads(16 * MIB)
     slow, fast = Reading(8 * MIB), Reading(6 * MIB)
@@ -180,7 +180,7 @@ def test_a_slow_reader_is_closed_where_others_need_the_memory_and_not_before() -
     assert slow.closed and not fast.closed and (room.cut, refused, room.occupied) == (1, [], 1)
 
 
-def test_the_largest_goes_first_and_no_more_than_have_to() -> None:
+def test_largest_slow_reader_is_closed_first_and_no_more_than_needed() -> None:
     room, refused = uploads(16 * MIB)
     small, large, third = Reading(2 * MIB), Reading(9 * MIB), Reading(3 * MIB)
     for reader, tenant in ((small, A), (large, B), (third, C)):
@@ -190,7 +190,7 @@ def test_the_largest_goes_first_and_no_more_than_have_to() -> None:
     assert [reader.closed for reader in (small, large, third)] == [False, True, False] and refused == []
 
 
-def test_a_reader_that_has_just_begun_is_not_judged() -> None:
+def test_new_reader_is_not_closed() -> None:
     room, refused = uploads(16 * MIB)
     reader = Reading(15 * MIB)
     room.add_waiting(reader, A)
@@ -217,7 +217,7 @@ async def begun(p: Play, lane: str, size_bytes: int, key: str = ACME_KEY) -> Con
 
 
 @both_lanes
-async def test_what_comes_has_room_or_is_refused_and_holds_none(play: Playing, lane: str) -> None:
+async def test_body_without_room_is_rejected_and_holds_nothing(play: Playing, lane: str) -> None:
     p = play("r0", limits=ROOM)
     first = await begun(p, lane, 3 * MIB)
     assert held(p) == 3 * MIB
@@ -241,9 +241,7 @@ async def test_what_comes_has_room_or_is_refused_and_holds_none(play: Playing, l
 
 
 @both_lanes
-async def test_what_is_announced_is_refused_before_it_comes_where_nothing_of_it_has_room(
-    play: Playing, lane: str
-) -> None:
+async def test_announced_body_without_any_room_is_rejected_before_it_arrives(play: Playing, lane: str) -> None:
     p = play("r0", limits=ROOM)
     for _ in range(4):  # an announced length alone takes no room
         silent = await new_connection(p, lane)
@@ -269,7 +267,7 @@ async def test_small_bodies_pass_while_there_is_no_room(play: Playing, lane: str
 
 
 @both_lanes
-async def test_a_body_without_a_length_takes_room_as_it_comes(play: Playing, lane: str) -> None:
+async def test_chunked_body_takes_room_as_it_arrives(play: Playing, lane: str) -> None:
     p = play("r0", limits=ROOM)
     connection = await new_connection(p, lane)
     connection >> post(b"", transfer_encoding="chunked")
@@ -292,7 +290,7 @@ async def test_a_body_without_a_length_takes_room_as_it_comes(play: Playing, lan
     assert connection.statuses == [400] and held(p) == 0
 
 
-async def test_a_body_that_is_given_up_holds_nothing(play: Playing) -> None:
+async def test_abandoned_body_holds_nothing(play: Playing) -> None:
     p = play("r0", limits=ROOM)
     connection = await begun(p, "fast", 4 * MIB)
     assert held(p) == 4 * MIB
@@ -302,7 +300,7 @@ async def test_a_body_that_is_given_up_holds_nothing(play: Playing) -> None:
     assert len(connection.lane._body) == 0, "it is let go at once, not with its connection"
 
 
-async def test_an_expected_body_is_not_asked_for_where_it_has_no_room(play: Playing) -> None:
+async def test_expect_continue_without_room_gets_503(play: Playing) -> None:
     p = play("r0", limits=ROOM)
     await begun(p, "fast", 4 * MIB)
     connection = Connection(p) >> post(b"", length=4 * MIB, expect="100-continue")
@@ -339,7 +337,7 @@ def value(p: Play, name: str, **labels: str) -> float:
 
 
 @both_lanes
-async def test_answers_that_nobody_reads_are_bounded_together(play: Playing, lane: str) -> None:
+async def test_unread_answers_are_bounded_together(play: Playing, lane: str) -> None:
     """70 clients that read 30 MB at 17 KB/s made the gateway hold 2 GB."""
     p = play("r0", limits=ROOM)
     first = await unread(p, lane, 3 * MIB)
@@ -360,7 +358,7 @@ async def test_answers_that_nobody_reads_are_bounded_together(play: Playing, lan
 
 
 @both_lanes
-async def test_an_answer_that_is_not_read_keeps_its_requests_place(play: Playing, lane: str) -> None:
+async def test_unread_answer_keeps_its_concurrency_slot(play: Playing, lane: str) -> None:
     p = play("r0", limits=ROOM)
     connection = await unread(p, lane, MIB)
     quotas = p.gateway.services.quotas

@@ -34,7 +34,7 @@ def told(homes: SessionHomes) -> list[tuple[str, bytes]]:
     return [(entry.replica, hashed) for entry in homes.to_publish() for hashed in hashes_in(entry)]
 
 
-def test_a_home_holds_for_its_time_after_the_last_turn() -> None:
+def test_home_expires_after_its_ttl_since_the_last_turn() -> None:
     clock = Clock()
     homes = SessionHomes(clock)
     homes.record_sent(POOL, ONE, A, A, TTL_S)
@@ -55,7 +55,7 @@ def test_a_policy_without_session_time_remembers_nothing() -> None:
     assert len(homes) == 0 and told(homes) == []
 
 
-def test_a_tenant_with_many_conversations_drives_out_its_own() -> None:
+def test_tenant_with_many_conversations_evicts_its_own() -> None:
     homes = SessionHomes(Clock(), max_homes=64)
     homes.record_sent(POOL, conversation(0, "globex"), B, B, TTL_S)
     for number in range(1000):
@@ -63,7 +63,7 @@ def test_a_tenant_with_many_conversations_drives_out_its_own() -> None:
     assert len(homes) <= 64 and home(homes, conversation(0, "globex")) == (B, True)
 
 
-def test_only_exceptions_are_told() -> None:
+def test_only_homes_that_differ_from_the_hash_are_published() -> None:
     ours, theirs = SessionHomes(Clock()), SessionHomes(Clock())
     ours.record_sent(POOL, ONE, A, A, TTL_S)
     assert told(ours) == [], "where all assume it"
@@ -73,7 +73,7 @@ def test_only_exceptions_are_told() -> None:
     assert told(theirs) == [], "what was heard is not told again"
 
 
-def test_a_conversation_that_goes_back_home_is_told_too_since_the_others_believe_what_they_heard() -> None:
+def test_conversation_that_returns_to_its_hash_home_is_published() -> None:
     clock = Clock()
     ours, theirs = SessionHomes(clock), SessionHomes(clock)
     ours.record_sent(POOL, ONE, B, A, TTL_S)
@@ -84,7 +84,7 @@ def test_a_conversation_that_goes_back_home_is_told_too_since_the_others_believe
     assert home(ours) == (A, False)
 
 
-def test_an_exception_is_told_again_halfway_through_its_time() -> None:
+def test_exception_is_republished_halfway_through_its_ttl() -> None:
     clock = Clock(0.0)
     homes = SessionHomes(clock)
     at_s = []
@@ -95,14 +95,14 @@ def test_an_exception_is_told_again_halfway_through_its_time() -> None:
     assert at_s == [0, 160, 320]
 
 
-def test_a_replica_that_came_makes_an_exception_of_who_stays() -> None:
+def test_conversation_that_stays_is_published_after_a_replica_joins() -> None:
     homes = SessionHomes(Clock())
     homes.record_sent(POOL, ONE, A, A, TTL_S)
     homes.record_sent(POOL, ONE, A, C, TTL_S)
     assert told(homes) == [("a", ONE)]
 
 
-def test_the_latest_word_counts_however_late_it_comes() -> None:
+def test_latest_message_wins_whatever_the_order() -> None:
     clock = Clock()
     homes = SessionHomes(clock)
     early, late = SessionHomes(clock), SessionHomes(clock)
@@ -120,7 +120,7 @@ def test_the_latest_word_counts_however_late_it_comes() -> None:
     assert home(homes) == (A, True), "our own is later"
 
 
-def test_what_the_bus_did_not_take_is_told_later_unless_there_is_news() -> None:
+def test_failed_publish_is_repeated_unless_outdated() -> None:
     homes, theirs = SessionHomes(Clock()), SessionHomes(Clock())
     homes.record_sent(POOL, ONE, B, A, TTL_S)
     homes.record_sent(POOL, conversation(2), B, A, TTL_S)
@@ -131,7 +131,7 @@ def test_what_the_bus_did_not_take_is_told_later_unless_there_is_news() -> None:
     assert (home(theirs), home(theirs, conversation(2))) == ((C, False), (B, False))
 
 
-def test_what_cannot_be_told_for_long_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpublished_homes_over_the_bound_are_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNPUBLISHED", 8)
     homes = SessionHomes(Clock())
     for number in range(10):
@@ -139,7 +139,7 @@ def test_what_cannot_be_told_for_long_is_counted(monkeypatch: pytest.MonkeyPatch
     assert (homes.unpublished, homes.lost_total) == (8, 2)
 
 
-def test_a_batch_is_bounded_and_the_rest_follows() -> None:
+def test_batch_size_is_bounded_and_the_rest_follows() -> None:
     homes, theirs = SessionHomes(Clock()), SessionHomes(Clock())
     count = MAX_PLACES_PER_BATCH + 5
     for number in range(count):
@@ -151,7 +151,7 @@ def test_a_batch_is_bounded_and_the_rest_follows() -> None:
     assert len(theirs) == count and homes.to_publish() == []
 
 
-def test_an_old_batch_counts_for_the_time_that_is_left() -> None:
+def test_old_batch_counts_for_its_remaining_ttl() -> None:
     clock = Clock()
     ours, theirs = SessionHomes(clock), SessionHomes(clock)
     ours.record_sent(POOL, ONE, B, A, TTL_S)
@@ -164,7 +164,7 @@ def test_an_old_batch_counts_for_the_time_that_is_left() -> None:
     assert home(theirs) is None
 
 
-def test_hashes_that_are_none_are_refused() -> None:
+def test_malformed_hashes_are_refused() -> None:
     homes = SessionHomes(Clock())
     homes.record_sent(POOL, ONE, B, A, TTL_S)
     (entry,) = homes.to_publish()

@@ -39,7 +39,7 @@ def grown(size: int = 2) -> PoolIndex:
 
 
 @pytest.mark.parametrize("size", [2, SCAN_MAX, 100])
-def test_a_replica_is_nobodys_home_when_it_has_just_become_ready(size: int) -> None:
+def test_fresh_replica_is_no_conversations_home(size: int) -> None:
     index, keys = grown(size), [conversation(number) for number in range(400)]
     assert index.changed == {EVERY}
     assert "new" not in {at(key, index) for key in keys} and "new" in {at(key, index, settled=False) for key in keys}
@@ -50,7 +50,7 @@ def test_a_replica_is_nobodys_home_when_it_has_just_become_ready(size: int) -> N
     assert "new" in {at(key, index) for key in keys}
 
 
-def test_a_pool_of_newcomers_has_homes_and_a_gateway_that_starts_knows_no_newcomers() -> None:
+def test_pool_of_fresh_replicas_has_homes_and_a_new_gateway_has_none_fresh() -> None:
     starting = replica("a", phase="starting")
     index = PoolIndex([starting])
     index.put(starting, replica("a"))
@@ -61,7 +61,7 @@ def test_a_pool_of_newcomers_has_homes_and_a_gateway_that_starts_knows_no_newcom
     assert gone.fresh == {}
 
 
-def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
+def test_joining_replica_gets_no_running_conversation() -> None:
     """A gateway that had not seen the conversation looked for it at the new replica and counted nearly all of it as
     cached."""
     clock, index = Clock(), grown()
@@ -87,7 +87,7 @@ def test_a_replica_that_joins_takes_no_conversation_that_another_has() -> None:
     assert told(ours) == [], "once"
 
 
-def test_only_conversations_of_the_adapter_are_looked_at_again_and_only_those_seen_here() -> None:
+def test_recheck_covers_only_own_conversations_of_the_adapter() -> None:
     homes = SessionHomes(Clock())
     for number, name in enumerate((ADAPTER, EVERY, ADAPTER)):
         homes.record_sent(POOL, conversation(number), A, A, TTL_S, name)
@@ -107,7 +107,7 @@ def test_only_conversations_of_the_adapter_are_looked_at_again_and_only_those_se
     assert told(homes) == [("a", conversation(0))]
 
 
-async def test_a_gateway_tells_of_its_conversations_when_a_replica_joins(play: Playing) -> None:
+async def test_gateway_publishes_its_conversations_when_a_replica_joins(play: Playing) -> None:
     p = play("r0", "r1")
     router, fleet = p.gateway.services.router, p.gateway.services.fleet
     p.gateway.sweep()

@@ -27,7 +27,7 @@ def objects() -> int:
     return len(gc.get_objects())
 
 
-async def test_a_second_round_of_all_that_is_broken_leaves_no_object_behind(play: Playing) -> None:
+async def test_second_round_of_hostile_requests_adds_no_objects(play: Playing) -> None:
     p = play("r0")
     server = Server(p)
     await all_of_them(p, server)

@@ -81,7 +81,7 @@ def test_every_wrong_key_gets_the_same_answer(authorization: str) -> None:
     assert ACME_KEY[10:] not in refused.value.answer.message
 
 
-def test_a_key_is_known_by_its_whole_secret() -> None:
+def test_key_identifies_its_tenant() -> None:
     assert admit().caller.tenant == "acme"
     assert admit({"model": "globex/bot", "messages": MESSAGES}, GLOBEX_KEY).caller.tenant == "globex"
 
@@ -96,7 +96,7 @@ def test_a_key_without_the_scope_is_forbidden() -> None:
     assert refusal(key=rig.READER_KEY) == (403, "insufficient_permissions")
 
 
-def test_a_key_is_asked_for_before_a_body_is_read() -> None:
+def test_key_is_checked_before_the_body() -> None:
     assert refusal(b"not json", key=None) == (401, "invalid_api_key")
 
 
@@ -116,7 +116,9 @@ def test_a_key_is_asked_for_before_a_body_is_read() -> None:
         (BATCH_KEY, {}, {"service_tier": "flex"}, "batch"),
     ],
 )
-def test_class(key: str, headers: dict[str, str], fields: dict[str, Any], expected: str) -> None:
+def test_service_class_of_request_and_key(
+    key: str, headers: dict[str, str], fields: dict[str, Any], expected: str
+) -> None:
     assert admit(chat(**fields), key, **headers).service_class == expected
 
 
@@ -169,7 +171,7 @@ def test_a_reference_names_one_version(requested: str, served_as: str, engine: s
         "\u0430cme/bot",  # a Cyrillic a
     ],
 )
-def test_what_a_caller_may_not_use_does_not_exist(requested: str) -> None:
+def test_forbidden_and_unknown_models_answer_404(requested: str) -> None:
     with pytest.raises(RequestRejected) as refused:
         admit(chat(model=requested))
     answer = refused.value.answer
@@ -177,7 +179,7 @@ def test_what_a_caller_may_not_use_does_not_exist(requested: str) -> None:
     assert len(answer.message) < 300 and "\n" not in answer.message
 
 
-def test_another_tenants_model_and_one_that_nobody_has_are_refused_alike() -> None:
+def test_forbidden_and_unknown_models_get_the_same_message() -> None:
     messages = []
     for requested in ("globex/bot", "globex/no9"):
         with pytest.raises(RequestRejected) as refused:
@@ -212,7 +214,7 @@ def test_each_route_has_its_required_field(route: Route, body: dict[str, Any]) -
 # the engine's request
 
 
-def test_the_salt_is_the_tenants_and_nobody_elses() -> None:
+def test_cache_salt_is_secret_per_tenant() -> None:
     mine = sent(admit(chat(cache_salt="stolen")))["cache_salt"]
     again = sent(admit(chat()))["cache_salt"]
     assert mine == again != "stolen"
@@ -230,13 +232,13 @@ def test_every_route_carries_the_tenants_salt(route: Route) -> None:
     assert upstream["cache_salt"] == "the tenant's"
 
 
-def test_a_tenant_that_shares_its_cache_has_no_salt_not_even_its_own() -> None:
+def test_tenant_with_shared_cache_has_no_salt() -> None:
     body = {"model": "globex/bot", "messages": MESSAGES, "cache_salt": "mine"}
     assert "cache_salt" not in sent(admit(body, GLOBEX_KEY))
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": True}])
-def test_a_streams_usage_is_always_asked_for(options: dict[str, bool] | None) -> None:
+def test_stream_always_requests_usage(options: dict[str, bool] | None) -> None:
     admitted = admit(chat(stream=True, stream_options=options))
     assert sent(admitted)["stream_options"]["include_usage"] is True
     assert admitted.include_usage is bool((options or {}).get("include_usage"))
@@ -249,7 +251,7 @@ def test_other_stream_options_pass_on() -> None:
     }
 
 
-def test_a_whole_answer_is_not_given_stream_options() -> None:
+def test_whole_answer_has_no_stream_options() -> None:
     admitted = admit(chat(stream=False))
     assert "stream_options" not in sent(admitted)
     assert not admitted.stream
@@ -281,14 +283,14 @@ def precheck_refusal(headers: list[tuple[bytes, bytes]]) -> tuple[int, str]:
     return refused.value.answer.status, refused.value.answer.code
 
 
-def test_a_body_is_refused_by_its_head() -> None:
+def test_body_is_refused_by_its_headers() -> None:
     assert precheck_refusal(rig.headers(content_length=str(4 * 1024 * 1024 + 1))) == (413, "body_too_large")
     assert precheck_refusal(rig.headers(None)) == (401, "invalid_api_key")
     assert precheck_refusal([*rig.headers(None)[:1]]) == (415, "unsupported_media_type")
     INTAKE.precheck(CATALOGUE, rig.headers(content_length=str(4 * 1024 * 1024)), NOW_UNIX_S)
 
 
-def test_head_and_whole_request_are_refused_alike() -> None:
+def test_headers_alone_and_whole_request_are_refused_alike() -> None:
     for headers in (
         [],
         rig.headers(None)[:1],

@@ -28,7 +28,7 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("authorization", HEADERS)
-def test_says_what_the_proof_says_the_first_time_and_ever_after(authorization: str | None) -> None:
+def test_known_keys_agree_with_authenticate(authorization: str | None) -> None:
     keys = KnownKeys(PEPPER)
     expected = authenticate(CATALOGUE, authorization, PEPPER, NOW_UNIX_S)
     keys.caller(CATALOGUE, "Bearer " + ACME_KEY, NOW_UNIX_S)
@@ -36,21 +36,21 @@ def test_says_what_the_proof_says_the_first_time_and_ever_after(authorization: s
         assert keys.caller(CATALOGUE, authorization, NOW_UNIX_S) == expected
 
 
-def test_a_known_key_is_not_put_to_the_proof_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_key_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = KnownKeys(PEPPER)
     caller = keys.caller(CATALOGUE, "Bearer " + ACME_KEY, NOW_UNIX_S)
     monkeypatch.setattr(known_keys, "authenticate", None)
     assert caller is not None and keys.caller(CATALOGUE, "Bearer " + ACME_KEY, NOW_UNIX_S) is caller
 
 
-def test_a_key_that_was_revoked_ends_with_the_snapshot_that_knew_it() -> None:
+def test_revoked_key_is_refused_with_the_next_snapshot() -> None:
     keys = KnownKeys(PEPPER)
     assert keys.caller(CATALOGUE, "Bearer " + ACME_KEY, NOW_UNIX_S) is not None
     without = rig.catalogue(epoch=2, keys=(rig.key_entry(GLOBEX_KEY, "globex"),))
     assert keys.caller(without, "Bearer " + ACME_KEY, NOW_UNIX_S) is None
 
 
-def test_a_key_that_changed_hands_is_its_new_tenants() -> None:
+def test_moved_key_belongs_to_its_new_tenant() -> None:
     keys = KnownKeys(PEPPER)
     keys.caller(CATALOGUE, "Bearer " + ACME_KEY, NOW_UNIX_S)
     moved = rig.catalogue(epoch=2, keys=(rig.key_entry(ACME_KEY, "globex"),))
@@ -65,7 +65,7 @@ def test_a_known_key_expires_on_the_second() -> None:
         assert (keys.caller(until, "Bearer " + ACME_KEY, now_unix_s) is not None) is is_known
 
 
-def test_only_right_keys_are_remembered_never_as_they_are_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_keys_store_only_hashes_of_valid_keys_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_keys, "_MAX_KNOWN", 3)
     keys = KnownKeys(PEPPER)
     for number in range(50):

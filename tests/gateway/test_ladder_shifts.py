@@ -33,7 +33,7 @@ def waits(p: Play, replica: str, waiting: int, pool: PoolName = POOL) -> None:
     p.gateway.receive_heartbeat(beat)
 
 
-async def test_who_is_not_of_the_ladders_share_goes_only_where_it_is_faster(
+async def test_request_outside_the_shift_share_moves_only_if_faster(
     play: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = with_large(play("r0", **falls_back(admission=(SLO,))))
@@ -47,7 +47,7 @@ async def test_who_is_not_of_the_ladders_share_goes_only_where_it_is_faster(
     assert (await p.connects()).replica_id == "big0"
 
 
-async def test_a_fallback_that_nobody_serves_is_passed_over(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fallback_pool_without_replicas_is_skipped(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
     p = with_large(play("r0", **falls_back(*TWO)), "huge0", pool=THIRD)
     sends_on(monkeypatch, p, 1.0)
     p.ask()
@@ -55,9 +55,7 @@ async def test_a_fallback_that_nobody_serves_is_passed_over(play: Playing, monke
     assert list(shift_targets(TWO, POOL, lambda pool: bool(p.gateway.services.fleet.index(pool).ready))) == [THIRD]
 
 
-async def test_nobody_is_sent_to_a_full_pool_because_another_one_has_room(
-    play: Playing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_shift_never_targets_a_full_pool(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
     p = with_large(play("r0", **falls_back(*TWO)), "huge0", pool=THIRD)
     p.gateway.receive_heartbeat(
         heartbeat("big0", pool=LARGE, adapters=(), kv_blocks_total=1, prefill_ms_per_token=0.001)
@@ -78,7 +76,7 @@ async def test_nobody_is_sent_to_a_full_pool_because_another_one_has_room(
 
 
 @pytest.mark.parametrize("service_class", ["interactive", "batch"])
-async def test_what_was_sent_on_and_comes_home_has_come_once(
+async def test_shifted_request_that_returns_counts_as_one_arrival(
     play: Playing, monkeypatch: pytest.MonkeyPatch, service_class: str
 ) -> None:
     p = with_large(play("r0", **falls_back()))
@@ -104,7 +102,7 @@ async def test_what_was_sent_on_and_comes_home_has_come_once(
     assert p.client.status == 200
 
 
-async def test_a_refusal_counts_in_the_pool_that_was_asked_too(play: Playing) -> None:
+async def test_rejection_counts_in_the_requested_pool_too(play: Playing) -> None:
     p = play("r0", **falls_back())
     goes(p)
     p.ask()

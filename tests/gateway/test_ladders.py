@@ -57,7 +57,7 @@ async def goes_on(p: Play, seconds: float, *, interactive: float, batch: float, 
     return found
 
 
-async def test_batch_gives_way_while_there_is_too_much_and_is_let_in_again() -> None:
+async def test_batch_is_shed_during_overload_and_admitted_again() -> None:
     p, rng = small(), Random(4)
     await goes_on(p, 5.0, interactive=0.3, batch=0.2, rng=rng)
     assert rung(p, "shed") == 0.0 and shed(p, "low_band") == 0.0
@@ -72,7 +72,7 @@ async def test_batch_gives_way_while_there_is_too_much_and_is_let_in_again() -> 
     await p.close()
 
 
-async def test_what_the_ladder_sends_on_is_answered_by_another_pool_and_says_so(
+async def test_shifted_request_is_answered_by_another_pool_with_its_header(
     play: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = with_large(play("r0", **falls_back()))

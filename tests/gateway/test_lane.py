@@ -67,7 +67,7 @@ async def test_a_refusal_keeps_the_connection(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-async def test_any_segmentation_is_the_same_request(play: Playing, size: int) -> None:
+async def test_request_is_the_same_for_any_segmentation(play: Playing, size: int) -> None:
     p = play("r0")
     connection = Connection(p)
     data = post(STREAM_BODY)
@@ -88,7 +88,7 @@ async def test_a_chunked_body(play: Playing, size: int) -> None:
 
 @pytest.mark.parametrize("moved", [False, True], ids=["lane", "plain"])
 @pytest.mark.parametrize("trailer", [b"X-Shoal-Class: batch", b"X-Request-Id: forged", b"X-Shoal-Class: no such"])
-async def test_a_trailer_is_no_header(play: Playing, trailer: bytes, moved: bool) -> None:
+async def test_trailers_are_not_headers(play: Playing, trailer: bytes, moved: bool) -> None:
     """A proxy that checks headers before the gateway has not seen what follows the body."""
     p = play("r0")
     connection = Connection(p)
@@ -123,13 +123,13 @@ async def test_expect_100_continue(play: Playing) -> None:
     assert connection.statuses == [100, 200]
 
 
-async def test_expect_100_continue_from_a_stranger(play: Playing) -> None:
+async def test_expect_100_continue_without_a_key_gets_401(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post(b"", key=None, length=100, expect="100-continue")
     assert connection.statuses == [401] and connection.answer.headers["connection"] == "close"
 
 
-async def test_an_empty_line_between_requests_is_nothing(play: Playing) -> None:
+async def test_empty_line_between_requests_is_ignored(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post() + b"\r\n"
     (await p.connects()).answers(200, sse.whole(BOT_V1))
@@ -169,7 +169,7 @@ class Recorder(GuardedHttp):
 
 @pytest.mark.parametrize("size", [None, 1, 10])
 @pytest.mark.parametrize("name", NOT_HOT)
-async def test_what_is_not_hot_moves_to_uvicorn_with_the_same_bytes(
+async def test_other_routes_move_to_uvicorn_with_the_same_bytes(
     play: Playing, monkeypatch: pytest.MonkeyPatch, name: str, size: int | None
 ) -> None:
     monkeypatch.setattr("functions.gateway.http.lane.GuardedHttp", Recorder)
@@ -187,7 +187,7 @@ async def test_what_is_not_hot_moves_to_uvicorn_with_the_same_bytes(
     assert not p.gateway.services.connections and not connection.server.state.connections
 
 
-async def test_a_connection_may_be_hot_first_and_move_later(play: Playing) -> None:
+async def test_connection_may_move_to_uvicorn_after_a_hot_request(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p)
     await answered(connection)
@@ -200,7 +200,7 @@ async def test_a_connection_may_be_hot_first_and_move_later(play: Playing) -> No
 # pipelining
 
 
-async def test_a_request_before_its_turn_is_not_answered(play: Playing) -> None:
+async def test_pipelined_request_is_not_answered(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post(STREAM_BODY) + post() + get()
     engine = await p.connects()
@@ -213,12 +213,12 @@ async def test_a_request_before_its_turn_is_not_answered(play: Playing) -> None:
     assert len(engine.requests) == 1
 
 
-async def test_pipelined_after_a_refusal(play: Playing) -> None:
+async def test_request_pipelined_after_a_rejection_is_not_answered(play: Playing) -> None:
     connection = Connection(play("r0")) >> post(b"{}") + post()
     assert connection.statuses == [400] and connection.closed
 
 
-async def test_garbage_while_an_answer_runs_does_not_get_into_it(play: Playing) -> None:
+async def test_garbage_during_an_answer_does_not_corrupt_it(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post(STREAM_BODY)
     engine = await p.connects()
@@ -246,7 +246,7 @@ async def test_a_request_while_a_stream_runs_must_be_sent_again(play: Playing) -
     assert connection.closed and not connection.cut and len(engine.requests) == 1
 
 
-async def test_an_empty_line_while_a_stream_runs_means_nothing(play: Playing) -> None:
+async def test_empty_line_during_a_stream_is_ignored(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post(STREAM_BODY)
     engine = await p.connects()
@@ -259,7 +259,7 @@ async def test_an_empty_line_while_a_stream_runs_means_nothing(play: Playing) ->
     assert connection.statuses == [200, 200] and not connection.closed
 
 
-async def test_after_a_stream_the_connection_may_move(play: Playing) -> None:
+async def test_connection_may_move_to_uvicorn_after_a_stream(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p)
     await answered(connection, stream=True)
@@ -306,7 +306,7 @@ async def test_a_chunked_body_over_its_bound(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("chunked_body", [True, False])
-async def test_a_strangers_large_body_is_not_read(play: Playing, chunked_body: bool) -> None:
+async def test_large_body_without_a_key_is_not_read(play: Playing, chunked_body: bool) -> None:
     request = post(b"", key=None, transfer_encoding="chunked") if chunked_body else post(b"", key=None, length=100_000)
     connection = Connection(play("r0")) >> request
     assert (connection.answer.status, connection.answer.code) == (401, "invalid_api_key")
@@ -325,7 +325,7 @@ async def test_tiny_chunks_cost_no_more_than_their_bytes(play: Playing) -> None:
     assert isinstance(connection.lane._body, bytearray) and len(connection.lane._body) == 10_000
 
 
-async def test_the_last_connection(play: Playing) -> None:
+async def test_connection_over_the_limit_replaces_one_without_a_key(play: Playing) -> None:
     p = play("r0", limits=limits(connections=1))
     server = Server(p)
     first, second = Connection(p, server), Connection(p, server)
@@ -356,7 +356,7 @@ async def test_the_last_connection(play: Playing) -> None:
         post(b"zz\r\n", transfer_encoding="chunked"),
     ],
 )
-async def test_what_is_not_http_is_refused_and_the_connection_ends(play: Playing, data: bytes) -> None:
+async def test_invalid_http_is_refused_and_ends_the_connection(play: Playing, data: bytes) -> None:
     connection = Connection(play("r0")) >> data
     assert (connection.answer.status, connection.answer.code) == (400, "invalid_http")
     assert connection.answer.headers["connection"] == "close"
@@ -366,7 +366,7 @@ async def test_what_is_not_http_is_refused_and_the_connection_ends(play: Playing
 
 @pytest.mark.parametrize("size", [None, 1, 150])
 @pytest.mark.parametrize("moved", [False, True])
-async def test_an_upgrade_is_ignored_and_its_body_is_no_request(play: Playing, size: int | None, moved: bool) -> None:
+async def test_upgrade_is_ignored_and_its_body_is_not_a_request(play: Playing, size: int | None, moved: bool) -> None:
     """RFC 9110, 7.8; the parser ends such a request before its body and would read the body as the next request."""
     p = play("r0")
     connection = Connection(p) >> (get("/healthz") if moved else b"")
@@ -388,7 +388,7 @@ async def test_an_upgrade_is_ignored_and_its_body_is_no_request(play: Playing, s
 # before there is anything to serve
 
 
-async def test_without_a_snapshot(play: Playing) -> None:
+async def test_request_without_a_snapshot_gets_503(play: Playing) -> None:
     p = play("r0")
     p.gateway.services.state.catalogue = None
     connection = Connection(p) >> post()
@@ -396,7 +396,7 @@ async def test_without_a_snapshot(play: Playing) -> None:
     assert connection.answer.headers["retry-after"]
 
 
-async def test_a_failure_of_ours_is_a_500_in_shape_and_says_nothing_of_it(play: Playing) -> None:
+async def test_internal_failure_is_a_500_without_details(play: Playing) -> None:
     p = play("r0")
     p.gateway.services = replace(p.gateway.services, wall_clock=lambda: 1 / 0)  # type: ignore[arg-type]
     connection = Connection(p) >> post()
@@ -404,7 +404,7 @@ async def test_a_failure_of_ours_is_a_500_in_shape_and_says_nothing_of_it(play: 
     assert "ZeroDivision" not in connection.answer.body.decode()
 
 
-async def test_an_idle_connection_holds_nothing_of_its_last_request(play: Playing) -> None:
+async def test_idle_connection_holds_no_request_data(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p)
     await answered(connection)

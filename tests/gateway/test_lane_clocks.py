@@ -16,7 +16,7 @@ from tests.gateway.rig import BOT_V1, limits
 # timeouts
 
 
-async def test_a_connection_that_says_nothing(play: Playing) -> None:
+async def test_silent_connection_closes(play: Playing) -> None:
     connection = Connection(play("r0"))
     connection.after(9.9)
     assert not connection.closed
@@ -24,7 +24,7 @@ async def test_a_connection_that_says_nothing(play: Playing) -> None:
     assert connection.closed and connection.answers == []
 
 
-async def test_a_head_that_does_not_end(play: Playing) -> None:
+async def test_unfinished_head_times_out(play: Playing) -> None:
     connection = Connection(play("r0"))
     connection.after(9.0)
     connection >> b"POST "
@@ -47,7 +47,7 @@ async def test_a_slow_handshake_leaves_the_head_its_time(play: Playing) -> None:
     assert connection.statuses == [200]
 
 
-async def test_a_body_that_does_not_end(play: Playing) -> None:
+async def test_unfinished_body_times_out(play: Playing) -> None:
     connection = Connection(play("r0")) >> post(b"{", length=1000)
     for _ in range(29):
         connection.after(1.0)
@@ -57,7 +57,7 @@ async def test_a_body_that_does_not_end(play: Playing) -> None:
     assert (connection.answer.status, connection.answer.code) == (408, "request_timeout")
 
 
-async def test_an_idle_connection(play: Playing) -> None:
+async def test_idle_connection_closes_after_keep_alive(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p)
     await answered(connection)
@@ -67,7 +67,7 @@ async def test_an_idle_connection(play: Playing) -> None:
     assert connection.closed and connection.statuses == [200]
 
 
-async def test_an_answer_under_way_has_its_own_clocks(play: Playing) -> None:
+async def test_keep_alive_timeout_does_not_end_an_answer_under_way(play: Playing) -> None:
     p = play("r0", limits=limits(first_byte_s=200.0))
     connection = Connection(p) >> post(STREAM_BODY)
     await p.connects()
@@ -75,7 +75,7 @@ async def test_an_answer_under_way_has_its_own_clocks(play: Playing) -> None:
     assert not connection.closed and not connection.answers
 
 
-async def test_a_close_that_nobody_reads_is_forced(play: Playing) -> None:
+async def test_close_that_is_not_read_is_forced(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post(connection="close")
     (await p.connects()).answers(200, sse.whole(BOT_V1))
@@ -88,7 +88,7 @@ async def test_a_close_that_nobody_reads_is_forced(play: Playing) -> None:
 # clients that leave, clients that do not read
 
 
-async def test_a_client_that_leaves_takes_its_request_along(play: Playing) -> None:
+async def test_client_disconnect_ends_its_request(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p) >> post(STREAM_BODY)
     engine = await p.connects()
@@ -100,7 +100,7 @@ async def test_a_half_close_is_a_disconnect(play: Playing) -> None:
     assert not Connection(play("r0")).lane.eof_received()
 
 
-async def test_a_client_that_leaves_in_its_head_or_body(play: Playing) -> None:
+async def test_client_disconnect_in_head_or_body_leaves_nothing_behind(play: Playing) -> None:
     p = play("r0")
     for data in (b"", b"POST /v1", post(b"{", length=50)):
         connection = Connection(p) >> data
@@ -124,7 +124,7 @@ async def test_a_slow_reader_pauses_the_engine(play: Playing) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_no_new_request_before_the_last_answer_is_read(play: Playing, stream: bool) -> None:
+async def test_reading_pauses_until_the_last_answer_is_read(play: Playing, stream: bool) -> None:
     """Otherwise a client that sends requests and never reads could have any number of answers wait in memory."""
     p = play("r0")
     connection = Connection(p) >> post(STREAM_BODY if stream else CHAT_BODY)
@@ -143,7 +143,7 @@ async def test_no_new_request_before_the_last_answer_is_read(play: Playing, stre
     assert connection.statuses == [200, 200]
 
 
-async def test_an_answer_that_fills_the_pipe_after_its_end_counts_too(play: Playing) -> None:
+async def test_answer_that_fills_the_buffer_after_its_end_is_timed(play: Playing) -> None:
     p = play("r0")
     connection = Connection(p)
     await answered(connection)
@@ -166,7 +166,7 @@ async def test_a_client_that_never_reads_its_whole_answer_is_cut_off(play: Playi
 
 
 @pytest.mark.parametrize("header", [{}, {"connection": "close"}])
-async def test_a_client_on_a_slow_line_is_not_one_that_never_reads(play: Playing, header: dict[str, str]) -> None:
+async def test_client_that_reads_slowly_is_not_cut_off(play: Playing, header: dict[str, str]) -> None:
     p = play("r0")
     connection = Connection(p) >> post(**header)
     engine = await p.connects()

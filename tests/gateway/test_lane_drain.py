@@ -87,7 +87,7 @@ async def test_a_connection_made_while_draining_serves_one_request(play: Playing
     assert connection.answer.headers["connection"] == "close" and connection.closed
 
 
-async def test_a_drained_connection_that_is_handed_over_closes_after_its_answer(play: Playing) -> None:
+async def test_draining_connection_moved_to_uvicorn_closes_after_its_answer(play: Playing) -> None:
     p = play("r0")
     p.gateway.services.state.draining = True
     connection = Connection(p) >> get("/healthz")
@@ -96,7 +96,7 @@ async def test_a_drained_connection_that_is_handed_over_closes_after_its_answer(
     connection.leaves()
 
 
-async def test_the_drains_end_ends_what_is_open(play: Playing) -> None:
+async def test_end_of_drain_ends_open_requests(play: Playing) -> None:
     p = play("r0", "r1")
     server = Server(p)
     begun = Connection(p, server) >> post(STREAM_BODY)
@@ -113,7 +113,7 @@ async def test_the_drains_end_ends_what_is_open(play: Playing) -> None:
     assert p.quiet()
 
 
-async def test_a_request_that_was_still_arriving_at_the_drains_end_is_refused(play: Playing) -> None:
+async def test_request_arriving_at_the_end_of_drain_is_rejected(play: Playing) -> None:
     """A request started after that would be cut off unsettled when the process ends."""
     p, data = play("r0"), post(STREAM_BODY)
     connection = Connection(p) >> data[:200]

@@ -31,7 +31,9 @@ async def _until_paused(gateway: LiveGateway) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_client_that_has_read_all_is_not_cut_off(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_client_that_read_during_a_stall_is_not_cut_off(
+    hasty: LiveGateway, trust: ssl.SSLContext, way: Way
+) -> None:
     """The client stopped reading for a moment and read on while the gateway stalled, which did not know that yet."""
 
     async def flooding(served: Served) -> None:
@@ -69,7 +71,7 @@ async def _drained(caller: LiveClient) -> bytes:
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["in its stream", "before its first byte"])
-async def test_an_engine_that_spoke_meanwhile_was_not_silent(
+async def test_engine_that_sent_during_a_stall_is_not_silent(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way, *, begins: bool
 ) -> None:
     async def slow(served: Served) -> None:
@@ -98,7 +100,7 @@ async def test_an_engine_that_spoke_meanwhile_was_not_silent(
 
 
 @pytest.mark.parametrize("before", [0, 20, -5], ids=["all of it", "its head", "its body"])
-async def test_a_request_that_came_meanwhile_was_in_time(
+async def test_request_that_arrived_during_a_stall_is_in_time(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way, before: int
 ) -> None:
     """The whole request or its rest arrives then: closing a connection with an unread request resets it."""
@@ -110,7 +112,9 @@ async def test_a_request_that_came_meanwhile_was_in_time(
         assert (await caller.answer()).status == 200
 
 
-async def test_who_does_not_read_is_cut_off_all_the_same(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_client_that_does_not_read_is_cut_off_after_a_stall(
+    hasty: LiveGateway, trust: ssl.SSLContext, way: Way
+) -> None:
     async def flooding(served: Served) -> None:
         await served.begin_stream()
         while True:

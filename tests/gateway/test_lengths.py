@@ -39,7 +39,7 @@ def refusal(route: Route, body: dict[str, Any], caps: dict[str, int]) -> OverQuo
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 4])
-def test_a_chat_without_a_wish_is_held_to_the_cap(stream: bool, n: int) -> None:
+def test_chat_without_max_tokens_gets_the_cap(stream: bool, n: int) -> None:
     forwarded = given(CHAT, {"stream": stream, "n": n}, {"max_output_tokens": 512})
     assert forwarded["max_tokens"] == 512
     assert forwarded["n"] == n and "max_completion_tokens" not in forwarded
@@ -47,7 +47,7 @@ def test_a_chat_without_a_wish_is_held_to_the_cap(stream: bool, n: int) -> None:
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize(("asked", "passed_on"), [(512, 512), (1, 1), (None, 512)])
-def test_a_wish_within_the_cap_is_passed_on_as_it_is(field: str, asked: int | None, passed_on: int) -> None:
+def test_max_tokens_within_the_cap_is_passed_on(field: str, asked: int | None, passed_on: int) -> None:
     forwarded = given(CHAT, {field: asked}, {"max_output_tokens": 512})
     assert (forwarded.get("max_completion_tokens") or forwarded.get("max_tokens")) == passed_on
 
@@ -63,7 +63,7 @@ def test_a_wish_within_the_cap_is_passed_on_as_it_is(field: str, asked: int | No
         (COMPLETIONS, "min_tokens"),
     ],
 )
-def test_a_wish_over_the_cap_is_refused_in_words(route: Route, field: str, n: int) -> None:
+def test_max_tokens_over_the_cap_is_refused(route: Route, field: str, n: int) -> None:
     refused = refusal(route, {field: 513, "n": n}, {"max_output_tokens": 512})
     answer = refused.answer
     assert (answer.param, answer.code, refused.dimension) == (field, "output_length_exceeded", "max_output_tokens")
@@ -71,14 +71,14 @@ def test_a_wish_over_the_cap_is_refused_in_words(route: Route, field: str, n: in
     assert "enterprise" in answer.message, "the tier is named"
 
 
-def test_of_two_wishes_the_one_that_the_engine_heeds_counts() -> None:
+def test_max_completion_tokens_takes_precedence_over_max_tokens() -> None:
     forwarded = given(CHAT, {"max_completion_tokens": 100, "max_tokens": 9999}, {"max_output_tokens": 512})
     assert forwarded["max_completion_tokens"] == 100
     refused = refusal(CHAT, {"max_completion_tokens": 9999, "max_tokens": 100}, {"max_output_tokens": 512})
     assert refused.answer.param == "max_completion_tokens"
 
 
-def test_a_completion_without_a_wish_keeps_the_engines_own_sixteen() -> None:
+def test_completion_without_max_tokens_keeps_the_engines_default_of_16() -> None:
     assert "max_tokens" not in given(COMPLETIONS, {}, {"max_output_tokens": 512})
     assert given(COMPLETIONS, {}, {"max_output_tokens": 5})["max_tokens"] == 5
     assert given(COMPLETIONS, {"max_tokens": 0, "echo": True}, {"max_output_tokens": 5})["max_tokens"] == 0
@@ -115,25 +115,25 @@ def test_a_prompt_over_the_context_cap_is_refused(route: Route, body: dict[str, 
     assert given(route, body, {"max_context_tokens": 200})
 
 
-def test_prompt_and_wish_together_are_cut_to_the_room_that_is_left() -> None:
+def test_max_tokens_is_cut_to_the_remaining_context() -> None:
     messages = [{"role": "user", "content": WORD * 90}]
     assert given(CHAT, {"messages": messages, "max_tokens": 50}, {"max_context_tokens": 100})["max_tokens"] == 10
     assert given(CHAT, {"messages": messages}, {"max_context_tokens": 100})["max_tokens"] == 10
     assert given(CHAT, {"messages": messages, "max_tokens": 5}, {"max_context_tokens": 100})["max_tokens"] == 5
 
 
-def test_images_are_the_engines_to_count() -> None:
+def test_images_are_not_counted_as_prompt_text() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
     short = {"type": "image_url", "image_url": "data:image/png;base64," + "A" * 10_000}
     messages = [{"role": "user", "content": [image, short, {"type": "text", "text": WORD}]}]
     assert given(CHAT, {"messages": messages}, {"max_context_tokens": 100})["max_tokens"] == 99
 
 
-def test_a_field_of_the_other_route_is_nobodys_prompt() -> None:
+def test_prompt_field_on_the_chat_route_is_dropped() -> None:
     assert "prompt" not in given(CHAT, {"prompt": 5}, {"max_context_tokens": 20})
 
 
-def test_a_count_of_tokens_has_no_length_to_cap() -> None:
+def test_tokenize_has_no_output_cap() -> None:
     forwarded = given(TOKENIZE, {"prompt": "a long one"}, {"max_output_tokens": 1, "max_context_tokens": 1})
     assert "max_tokens" not in forwarded
 

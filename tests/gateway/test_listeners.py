@@ -39,12 +39,12 @@ def test_two_processes_may_share_the_ports_of_clients() -> None:
 
 
 @pytest.mark.parametrize("given", [{"reuse_port": False}, {}])
-def test_unless_they_say_so_they_do_not(given: dict[str, bool]) -> None:
+def test_ports_are_not_shared_without_reuse_port(given: dict[str, bool]) -> None:
     with taken(shared=True) as port, pytest.raises(StartFailed, match=f"{port}.*SHOAL_GATEWAY_PORT"):
         bind_all(settings(port=port, metrics_port=0, **given))
 
 
-def test_the_metrics_port_is_each_processes_own() -> None:
+def test_metrics_port_is_never_shared() -> None:
     with (
         taken(shared=True) as port,
         taken(shared=True) as metrics_port,
@@ -53,13 +53,13 @@ def test_the_metrics_port_is_each_processes_own() -> None:
         bind_all(settings(port=port, metrics_port=metrics_port, reuse_port=True))
 
 
-def test_gateways_that_share_a_port_have_names_of_their_own() -> None:
+def test_gateways_that_share_a_port_have_different_names() -> None:
     alone, shared = own_name(settings(port=8443)), own_name(settings(port=8443, reuse_port=True))
     assert alone.endswith("-8443")
     assert shared.startswith(f"{alone}-") and shared.removeprefix(f"{alone}-").isdigit()
 
 
-def test_what_the_kernel_keeps_for_a_slow_reader_is_bounded() -> None:
+def test_kernel_send_buffer_is_bounded() -> None:
     """Linux buffers 4 MiB by default for each client that does not read."""
     with taken(shared=True) as port:
         (listener,) = bind_all(settings(port=port, metrics_port=0, reuse_port=True))

@@ -29,7 +29,7 @@ def list_models(catalogue: Catalogue, view: FleetView, tenant: TenantId, listing
     return json.loads((listing or Listing()).models(catalogue, view, tenant).content)
 
 
-def test_lists_what_the_tenant_may_call_and_nothing_else() -> None:
+def test_listing_has_only_models_the_tenant_may_call() -> None:
     listed = list_models(CATALOGUE, fleet(), ACME)
     assert listed["object"] == "list"
     assert [model["id"] for model in listed["data"]] == ["acme/bot", rig.POOL]
@@ -38,7 +38,7 @@ def test_lists_what_the_tenant_may_call_and_nothing_else() -> None:
     assert list_models(CATALOGUE, fleet(), TenantId("nobody"))["data"] == []
 
 
-def test_describes_a_model() -> None:
+def test_description_of_a_model() -> None:
     model = describe_model(CATALOGUE, fleet(rig.heartbeat("r0")), ACME, "acme/bot")
     assert model is not None
     assert (model["object"], model["owned_by"], model["parent"]) == ("model", "acme", rig.POOL)
@@ -47,13 +47,13 @@ def test_describes_a_model() -> None:
     assert model["capacity"] == {"ready": True, "replicas_ready": 1}
 
 
-def test_a_reference_with_a_selector_is_repeated_as_asked() -> None:
+def test_reference_with_a_selector_is_returned_as_id() -> None:
     model = describe_model(CATALOGUE, fleet(), ACME, "acme/bot:canary")
     assert model is not None
     assert model["id"] == "acme/bot:canary"
 
 
-def test_another_tenants_model_is_nothing() -> None:
+def test_another_tenants_model_is_not_described() -> None:
     assert describe_model(CATALOGUE, fleet(), ACME, "globex/bot") is None
     assert describe_model(CATALOGUE, fleet(), GLOBEX, rig.POOL) is None
 
@@ -71,7 +71,7 @@ def test_capacity_counts_replicas_that_could_answer() -> None:
     assert base["capacity"] == {"ready": True, "replicas_ready": 2}
 
 
-def test_says_what_the_tenants_tier_allows_and_leaves_out_what_it_does_not_limit() -> None:
+def test_model_shows_only_the_limits_set_by_its_tier() -> None:
     catalogue = rig.catalogue(quotas=(rig.quota(requests_per_minute=60, max_output_tokens=512),))
     model = describe_model(catalogue, fleet(), ACME, "acme/bot")
     assert model is not None
@@ -81,7 +81,7 @@ def test_says_what_the_tenants_tier_allows_and_leaves_out_what_it_does_not_limit
     assert rival is not None and rival["tier"] is None, "its tier has no policy"
 
 
-def test_the_list_says_of_each_model_what_is_said_of_it_alone() -> None:
+def test_listing_and_description_of_a_model_agree() -> None:
     catalogue = rig.catalogue(quotas=(rig.quota(requests_per_minute=60),), **rig.in_rollout(10))
     view = fleet(rig.heartbeat("r0"), rig.heartbeat("r1", adapters=()))
     listed = list_models(catalogue, view, ACME)["data"]
@@ -89,7 +89,7 @@ def test_the_list_says_of_each_model_what_is_said_of_it_alone() -> None:
     assert [model["capacity"]["replicas_ready"] for model in listed] == [1, 2]
 
 
-def test_what_is_kept_follows_the_snapshot_and_the_fleet() -> None:
+def test_cached_listing_follows_snapshot_and_fleet() -> None:
     listing, view = Listing(), fleet(rig.heartbeat("r0"))
     before = list_models(rig.catalogue(), view, ACME, listing)
     assert list_models(rig.catalogue(), view, ACME, listing) == before
@@ -104,13 +104,13 @@ def test_what_is_kept_follows_the_snapshot_and_the_fleet() -> None:
 
 
 @pytest.mark.parametrize(("cap", "window"), [(512, 512), (2048, 2048), (131_072, 2048)])
-def test_the_context_window_is_what_the_tenant_may_fill(cap: int, window: int) -> None:
+def test_context_window_is_capped_by_the_tier(cap: int, window: int) -> None:
     catalogue = rig.catalogue(quotas=(rig.quota(max_context_tokens=cap),))
     model = describe_model(catalogue, fleet(), ACME, "acme/bot")
     assert model is not None and model["context_window"] == window
 
 
-def test_a_channel_in_rollout_shows_its_control_and_the_version_that_is_on_its_way() -> None:
+def test_channel_in_rollout_shows_control_and_candidate() -> None:
     catalogue = rig.catalogue(**rig.in_rollout(10, stage=2))
     model = describe_model(catalogue, fleet(), ACME, "acme/bot")
     assert model is not None and model["channels"] == {
@@ -128,7 +128,7 @@ def test_a_channel_in_rollout_shows_its_control_and_the_version_that_is_on_its_w
     }
 
 
-def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
+def test_models_are_paged_as_the_anthropic_sdk_requests() -> None:
     lately = RecentListings(lambda: 0.0)
 
     def page(**query: str) -> tuple[list[str], bool]:
@@ -142,7 +142,7 @@ def test_a_page_of_models_as_anthropics_sdk_asks_for_it() -> None:
     assert page(limit="20", after_id="nobody's") == ([], False)
 
 
-def test_pages_within_a_second_are_cut_from_what_was_written_once() -> None:
+def test_pages_within_a_second_share_one_listing() -> None:
     """Otherwise a client that lists one model at a time makes the gateway walk over ten thousand each time."""
     now_s, view = [0.0], fleet()
     lately = RecentListings(lambda: now_s[0])
@@ -159,20 +159,20 @@ def test_pages_within_a_second_are_cut_from_what_was_written_once() -> None:
     assert lately.models(CATALOGUE, view, ACME) == lately.models(CATALOGUE, view, ACME, page_of({"limit": "20"}))
 
 
-def test_models_have_what_clients_of_vllm_read() -> None:
+def test_models_have_fields_that_vllm_clients_read() -> None:
     model = describe_model(CATALOGUE, fleet(), ACME, "acme/bot")
     assert model is not None and model["max_model_len"] == model["context_window"] == 2048
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "", "²", "1" * 50])
-def test_a_limit_that_is_none_is_refused_in_words(limit: str) -> None:
+def test_invalid_page_limit_is_refused(limit: str) -> None:
     with pytest.raises(RequestRejected) as refused:
         page_of({"limit": limit})
     assert refused.value.answer.message == "'limit' must be an integer from 1 to 1000."
     assert refused.value.answer.param == "limit"
 
 
-def test_models_have_what_anthropics_sdk_reads() -> None:
+def test_models_have_fields_that_the_anthropic_sdk_reads() -> None:
     model = describe_model(CATALOGUE, fleet(), ACME, "acme/bot")
     assert model is not None
     assert (model["type"], model["display_name"]) == ("model", "acme/bot")

@@ -51,7 +51,7 @@ async def test_a_stream(live: LiveGateway, trust: ssl.SSLContext, way: Way, rout
         assert answer.headers["content-type"].startswith("text/event-stream")
 
 
-async def test_many_requests_on_one_connection_and_one_engine_connection(
+async def test_many_requests_share_one_client_and_one_engine_connection(
     live: LiveGateway, trust: ssl.SSLContext, way: Way
 ) -> None:
     async with engine(live) as played, client(live, way, trust) as caller:
@@ -61,7 +61,7 @@ async def test_many_requests_on_one_connection_and_one_engine_connection(
         assert len({served.writer for served in played.served}) == 1, "engine connections are kept"
 
 
-async def test_an_event_goes_out_when_it_comes(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_events_are_sent_as_they_arrive(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     more = asyncio.Event()
 
     async def hesitant(served: Served) -> None:
@@ -87,7 +87,7 @@ async def test_text_in_any_language_and_large_bodies(live: LiveGateway, trust: s
         assert answer["choices"][0]["message"]["content"] == f"you said {said}"
 
 
-async def test_requests_at_once_do_not_mix(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_concurrent_requests_do_not_mix(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async def ask(number: int) -> None:
         async with client(live, way, trust) as caller:
             document = {"model": "acme/bot", "stream": True, "messages": [{"role": "user", "content": f"n{number}"}]}

@@ -49,7 +49,7 @@ async def one(
         yield process
 
 
-async def test_the_life_of_a_batch_with_the_stock_client(one: BatchGateway, engine: CountingEngine) -> None:
+async def test_batch_life_cycle_with_the_stock_client(one: BatchGateway, engine: CountingEngine) -> None:
     async with one.client() as client:
         engine.refuse_next = 3  # "come back" does not fail a line
         sent = [line(f"c-{i}") for i in range(40)]
@@ -90,7 +90,7 @@ async def test_the_life_of_a_batch_with_the_stock_client(one: BatchGateway, engi
             await client.batches.cancel(batch.id)
 
 
-async def test_a_file_that_is_not_in_order_is_told_line_by_line(one: BatchGateway) -> None:
+async def test_invalid_file_is_reported_line_by_line(one: BatchGateway) -> None:
     async with one.client() as client:
         batch = await begin(
             client,
@@ -124,7 +124,7 @@ async def test_a_file_that_is_not_in_order_is_told_line_by_line(one: BatchGatewa
                 await client.files.create(**({"file": ("x", b"{}")} | wrong))  # type: ignore[arg-type]
 
 
-async def test_another_tenants_files_and_batches_are_not_there(one: BatchGateway) -> None:
+async def test_other_tenants_files_and_batches_are_not_found(one: BatchGateway) -> None:
     async with one.client() as acme, one.client(GLOBEX_KEY) as globex:
         batch = await begin(acme, line("a"))
         file_id = batch.input_file_id
@@ -147,7 +147,7 @@ async def test_another_tenants_files_and_batches_are_not_there(one: BatchGateway
 
 
 @pytest.mark.soak
-async def test_a_killed_gateways_batch_goes_on_at_another_and_every_line_is_there_once(
+async def test_killed_gateways_batch_completes_elsewhere_with_every_line_once(
     one: BatchGateway,
     engine: CountingEngine,
     tmp_path: Path,
@@ -180,7 +180,7 @@ async def test_a_killed_gateways_batch_goes_on_at_another_and_every_line_is_ther
 
 
 @pytest.mark.soak
-async def test_cancelling_from_another_gateway_keeps_what_was_answered(
+async def test_cancellation_at_another_gateway_keeps_finished_lines(
     one: BatchGateway,
     engine: CountingEngine,
     tmp_path: Path,
@@ -208,7 +208,7 @@ async def test_cancelling_from_another_gateway_keeps_what_was_answered(
 
 
 @pytest.mark.soak
-async def test_a_store_that_is_gone_is_said_and_waited_for(
+async def test_store_outage_is_reported_and_waited_for(
     engine: CountingEngine,
     tmp_path: Path,
     valkey_url: str,

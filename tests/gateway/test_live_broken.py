@@ -49,7 +49,7 @@ async def test_a_refusal_leaves_the_connection_usable(live: LiveGateway, trust: 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("broken", HTTP, ids=lambda broken: broken.name)
-async def test_what_follows_broken_http_is_not_a_request(
+async def test_bytes_after_broken_http_are_not_a_request(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way, broken: Broken
 ) -> None:
     async with engine(hasty) as played, client(hasty, way, trust) as caller:
@@ -90,7 +90,7 @@ async def test_logs_hold_one_line_a_record_and_no_secret(
             assert "\n" not in message and "\r" not in message
 
 
-async def test_any_request_whatever_bounds_the_metrics(live: LiveGateway, trust: ssl.SSLContext) -> None:
+async def test_number_of_series_is_bounded_for_any_requests(live: LiveGateway, trust: ssl.SSLContext) -> None:
     """Names that callers invent do not become label values."""
     before = series(live)
     async with client(live, WAYS[0], trust) as caller:
@@ -109,7 +109,7 @@ def series(live: LiveGateway) -> int:
     return sum(len(family.samples) for family in live.gateway.services.metrics.registry.collect())
 
 
-async def test_a_hostile_body_does_not_hold_up_the_others(live: LiveGateway, trust: ssl.SSLContext) -> None:
+async def test_hostile_body_does_not_delay_other_requests(live: LiveGateway, trust: ssl.SSLContext) -> None:
     """The bodies are 4 MiB and slow to parse; meanwhile another caller requests /healthz.
 
     Measured is this process's CPU time during that request, so that other load on the machine does not count.

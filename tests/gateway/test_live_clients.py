@@ -33,7 +33,9 @@ async def talking(served: Served) -> None:
 
 
 @pytest.mark.parametrize("body", [STREAM_BODY, CHAT_BODY], ids=["stream", "whole"])
-async def test_leaving_before_the_first_byte(live: LiveGateway, trust: ssl.SSLContext, way: Way, body: bytes) -> None:
+async def test_disconnect_before_the_first_byte_frees_the_engine(
+    live: LiveGateway, trust: ssl.SSLContext, way: Way, body: bytes
+) -> None:
     async with engine(live, silent) as played, client(live, way, trust) as caller:
         await caller.send(post(body))
         while not played.served:
@@ -44,7 +46,9 @@ async def test_leaving_before_the_first_byte(live: LiveGateway, trust: ssl.SSLCo
 
 
 @pytest.mark.parametrize("how", ["abort", "close", "half-close"])
-async def test_leaving_mid_stream(live: LiveGateway, trust: ssl.SSLContext, way: Way, how: str) -> None:
+async def test_disconnect_mid_stream_frees_the_engine(
+    live: LiveGateway, trust: ssl.SSLContext, way: Way, how: str
+) -> None:
     if way.tls and how == "half-close":
         how = "close"  # TLS has no half-close
     async with engine(live, talking) as played, client(live, way, trust) as caller:
@@ -61,7 +65,7 @@ async def test_leaving_mid_stream(live: LiveGateway, trust: ssl.SSLContext, way:
         assert await quiet(live)
 
 
-async def test_leaving_inside_a_body(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_disconnect_inside_a_body_reaches_no_engine(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async with engine(live) as played, client(live, way, trust) as caller:
         await caller.send(post(b'{"model"', length=500))
         await asyncio.sleep(0.05)
@@ -71,7 +75,7 @@ async def test_leaving_inside_a_body(live: LiveGateway, trust: ssl.SSLContext, w
     assert await quiet(live)
 
 
-async def test_a_head_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_unfinished_head_times_out(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async with client(hasty, way, trust) as caller:
         started_s = time.monotonic()
         for byte in b"POST /v1/c":
@@ -83,7 +87,7 @@ async def test_a_head_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContex
         assert time.monotonic() - started_s < 9.0, "the clock of this gateway, not the usual one"
 
 
-async def test_a_body_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_unfinished_body_times_out(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async with engine(hasty) as played, client(hasty, way, trust) as caller:
         await caller.send(post(b"{", length=1000))
         answer = await caller.answer()
@@ -91,13 +95,15 @@ async def test_a_body_that_does_not_end(hasty: LiveGateway, trust: ssl.SSLContex
         assert await caller.rest() == b"" and played.served == []
 
 
-async def test_a_connection_that_says_nothing(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_silent_connection_closes(hasty: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     """A connection on the plain side has sent a request a moment before."""
     async with client(hasty, way, trust) as caller:
         assert await caller.rest() == b""
 
 
-async def test_a_body_too_large_while_it_comes(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_chunked_body_over_the_bound_is_refused_while_it_arrives(
+    live: LiveGateway, trust: ssl.SSLContext, way: Way
+) -> None:
     async with client(live, way, trust) as caller:
         await caller.send(post(b"", transfer_encoding="chunked"))
         part = b"10000\r\n" + b" " * 65536 + b"\r\n"
@@ -132,7 +138,7 @@ async def test_a_client_that_never_reads(hasty: LiveGateway, trust: ssl.SSLConte
     assert await quiet(hasty)
 
 
-async def test_a_client_that_asks_and_never_reads_its_whole_answers(
+async def test_client_that_never_reads_answers_is_not_served_more_requests(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way
 ) -> None:
     """Unread answers do not accumulate: the next request is read only after the last answer."""
@@ -167,7 +173,7 @@ async def test_a_slow_reader_gets_everything(live: LiveGateway, trust: ssl.SSLCo
         assert answer.body.endswith(sse.DONE)
 
 
-async def test_a_second_client_is_not_disturbed(
+async def test_stuck_clients_do_not_disturb_others(
     hasty: LiveGateway, trust: ssl.SSLContext, way: Way, tmp_path: Path
 ) -> None:
     """Others are served while one client does not read and one does not finish its head."""

@@ -101,7 +101,7 @@ def cold_calls(agents: Sequence[AgentProcess]) -> float:
     return sum(metric(agent, 'shoal_adapter_cold_loads_total{answer="loaded"}') for agent in agents)
 
 
-async def test_fifty_clients_at_once_on_one_cold_adapter(
+async def test_fifty_clients_of_one_cold_adapter_cause_one_load(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:
     with a_fleet(store, valkey_url, tmp_path, 100) as fleet, in_front(fleet, valkey_url, certificate) as live:
@@ -146,7 +146,7 @@ async def test_an_agent_that_dies_during_the_load_is_replaced_by_another(
         assert await quiet(live)
 
 
-async def test_an_artifact_that_cannot_be_loaded_is_said_in_words(
+async def test_unloadable_artifact_is_explained(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:
     with a_fleet(store, valkey_url, tmp_path, 300) as fleet, in_front(fleet, valkey_url, certificate) as live:
@@ -157,7 +157,7 @@ async def test_an_artifact_that_cannot_be_loaded_is_said_in_words(
         assert await quiet(live)
 
 
-async def test_every_adapter_answers_however_few_places_there_are(
+async def test_every_adapter_answers_with_fewer_slots_than_adapters(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:
     """There are more adapters than slots: each request reaches its adapter, whose name is in the answer."""

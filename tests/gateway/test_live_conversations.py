@@ -53,7 +53,7 @@ def said(content: str) -> dict[str, Any]:
     return {"model": POOL, "messages": [message], "max_tokens": 32, "extra_headers": {"X-Session-ID": "s1"}}
 
 
-async def test_a_session_goes_on_at_another_gateway(
+async def test_session_continues_at_another_gateway(
     two: tuple[LiveGateway, LiveGateway], trust: ssl.SSLContext
 ) -> None:
     one, other = two

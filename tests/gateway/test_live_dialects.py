@@ -48,7 +48,7 @@ async def test_a_client_that_leaves_stops_the_engine(live: LiveGateway, path: st
     assert await quiet(live)
 
 
-async def test_a_broken_response_says_so_in_its_numbering(live: LiveGateway, trust: ssl.SSLContext) -> None:
+async def test_broken_response_ends_with_an_error_in_sequence(live: LiveGateway, trust: ssl.SSLContext) -> None:
     """The stock client reads the error as an event of the stream with the next sequence number."""
     head = {"id": "resp_1", "object": "response", "model": POOL, "output": [], "tools": [], "created_at": 1.0}
     told = head | {"parallel_tool_calls": True, "tool_choice": "auto", "status": "in_progress"}

@@ -73,7 +73,7 @@ BEFORE_WHOLE = {
 
 
 @pytest.mark.parametrize("name", BEFORE_STREAM)
-async def test_before_the_first_byte_of_a_stream_another_replica_answers(
+async def test_failure_before_a_streams_first_byte_is_answered_elsewhere(
     live: LiveGateway, hasty: LiveGateway, trust: ssl.SSLContext, way: Way, name: str
 ) -> None:
     gateway = hasty if "hangs" in name else live
@@ -95,7 +95,7 @@ async def test_before_the_first_byte_of_a_stream_another_replica_answers(
 
 
 @pytest.mark.parametrize("name", BEFORE_WHOLE)
-async def test_before_a_whole_answer_another_replica_answers(
+async def test_failure_before_a_whole_answer_is_answered_elsewhere(
     live: LiveGateway, trust: ssl.SSLContext, way: Way, name: str
 ) -> None:
     async with (
@@ -166,7 +166,7 @@ AFTER = {
 
 
 @pytest.mark.parametrize("name", AFTER)
-async def test_after_the_first_byte_the_stream_ends_with_an_error_and_no_done(
+async def test_failure_after_the_first_byte_ends_the_stream_with_an_error(
     live: LiveGateway, hasty: LiveGateway, trust: ssl.SSLContext, way: Way, name: str
 ) -> None:
     gateway = hasty if "hangs" in name else live
@@ -189,7 +189,7 @@ async def test_after_the_first_byte_the_stream_ends_with_an_error_and_no_done(
     assert await quiet(gateway)
 
 
-async def test_every_replica_failing_is_told_once(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_failure_of_every_replica_is_answered_once(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async with (
         engine(live, raw(b"")) as first,
         engine(live, raw(b"")) as second,
@@ -202,7 +202,7 @@ async def test_every_replica_failing_is_told_once(live: LiveGateway, trust: ssl.
     assert await quiet(live)
 
 
-async def test_a_port_that_nobody_listens_on(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_closed_port_is_answered_by_another_replica(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async with engine(live, preferred=True) as gone, engine(live) as good, client(live, way, trust) as caller:
         with socket.socket() as silent:  # holds the port, so that no other process listens there
             silent.bind(("127.0.0.1", 0))
@@ -212,7 +212,9 @@ async def test_a_port_that_nobody_listens_on(live: LiveGateway, trust: ssl.SSLCo
 
 
 @pytest.mark.parametrize("body", [STREAM_BODY, CHAT_BODY], ids=["stream", "whole"])
-async def test_odd_but_right_answers_are_taken(live: LiveGateway, trust: ssl.SSLContext, way: Way, body: bytes) -> None:
+async def test_unusual_but_valid_answers_are_accepted(
+    live: LiveGateway, trust: ssl.SSLContext, way: Way, body: bytes
+) -> None:
     async def hints(served: Served) -> None:
         await served.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
         await well(served)
@@ -224,7 +226,9 @@ async def test_odd_but_right_answers_are_taken(live: LiveGateway, trust: ssl.SSL
         assert len({served.writer for served in played.served}) == 1
 
 
-async def test_an_engine_that_closes_after_each_answer(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_engine_that_closes_after_each_answer_is_redialled(
+    live: LiveGateway, trust: ssl.SSLContext, way: Way
+) -> None:
     async def closes(served: Served) -> None:
         await served.answer(WHOLE, extra="connection: close\r\n")
         served.writer.close()
@@ -236,7 +240,7 @@ async def test_an_engine_that_closes_after_each_answer(live: LiveGateway, trust:
         assert len({served.writer for served in played.served}) == 3
 
 
-async def test_garbage_after_an_answer_reaches_nobody(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_garbage_after_an_answer_reaches_no_client(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     async def surplus(served: Served) -> None:
         secret = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n"secret"'
         head = b"content-length: %d\r\n\r\n" % len(WHOLE)
@@ -251,7 +255,7 @@ async def test_garbage_after_an_answer_reaches_nobody(live: LiveGateway, trust: 
         assert len({served.writer for served in played.served}) == 3
 
 
-async def test_a_stream_byte_by_byte(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
+async def test_stream_in_single_bytes_is_relayed(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
     """Some chunk ends inside a character, a searched string or a chunk size."""
     events = sse.role(BOT_V1) + sse.token(BOT_V1, "\u00e9\U0001f41f") + sse.usage(BOT_V1) + sse.DONE
 
@@ -270,7 +274,7 @@ async def test_a_stream_byte_by_byte(live: LiveGateway, trust: ssl.SSLContext, w
         ) + sse.DONE
 
 
-async def test_the_fleet_reports_a_replica_dead_while_a_request_waits_on_it(
+async def test_request_moves_when_its_replica_is_reported_hung(
     live: LiveGateway, trust: ssl.SSLContext, way: Way
 ) -> None:
     """The replica accepts and stays silent, and the timeouts are long: only the heartbeat reveals it."""

@@ -113,7 +113,7 @@ CASES: dict[str, tuple[str, str, dict[str, str], int, PoolName]] = {
 
 
 @pytest.mark.parametrize(("key", "text", "headers", "waiting", "expected"), CASES.values(), ids=CASES)
-async def test_the_first_rule_that_holds_chooses_the_engine(
+async def test_first_matching_rule_chooses_the_engine(
     placing: LiveGateway,
     engines: dict[str, Engine],
     key: str,

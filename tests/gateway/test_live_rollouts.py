@@ -179,7 +179,7 @@ async def test_sessions_keep_their_version_across_stages_and_gateways(pair: Pair
         assert versions == {"acme/bot@v2"}, "forward, by completion"
 
 
-async def test_a_gateway_that_starts_later_knows_the_sessions(
+async def test_gateway_started_later_knows_the_sessions(
     pair: Pair, certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     pair.stage(10, stage=0)
@@ -197,7 +197,7 @@ async def test_a_gateway_that_starts_later_knows_the_sessions(
             assert await groups(late, sessions) == first
 
 
-async def test_rolled_back_everyone_is_on_the_old_version(pair: Pair) -> None:
+async def test_rollback_moves_every_session_to_the_old_version(pair: Pair) -> None:
     pair.stage(50, stage=0)
     async with shared_engine(pair):
         sessions = named("back", 60)
@@ -289,7 +289,7 @@ async def one_request(live: LiveGateway, mood: str, session: str, seen: Seen) ->
         seen.with_times[group] += 1
 
 
-async def test_the_evidence_is_what_the_clients_saw(pair: Pair) -> None:
+async def test_evidence_matches_what_clients_saw(pair: Pair) -> None:
     rng = random.Random(11)
     moods = [
         rng.choice(("answer", "answer", "stream", "stream", "fail", "break", "refuse", "leave")) for _ in range(240)
@@ -342,7 +342,7 @@ def told(book: EvidenceBook) -> Seen:
     return seen
 
 
-async def test_without_a_bus_each_gateway_keeps_its_own_and_tells_all_once_it_is_back(
+async def test_gateway_without_bus_publishes_pins_and_evidence_later(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     port = free_port()

@@ -128,7 +128,7 @@ async def test_messages_with_anthropics_client(generating: LiveGateway) -> None:
     assert await quiet(generating)
 
 
-async def test_messages_as_bytes(generating: LiveGateway, trust: ssl.SSLContext) -> None:
+async def test_messages_events_and_key_header_on_the_wire(generating: LiveGateway, trust: ssl.SSLContext) -> None:
     """Bytes that client libraries hide: the names of events, and the key in its own header."""
     base_url = f"https://localhost:{generating.tls_port}"
     async with httpx.AsyncClient(verify=trust, base_url=base_url, timeout=CALL_S) as http:

@@ -100,14 +100,16 @@ async def test_completions_and_tokens(fleet: list[Engine], ai: openai.AsyncOpenA
     assert tokens.json()["count"] > 0
 
 
-async def test_the_engines_own_refusals_have_the_callers_names(fleet: list[Engine], ai: openai.AsyncOpenAI) -> None:
+async def test_engine_errors_name_the_callers_model(fleet: list[Engine], ai: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await ai.chat.completions.create(model="acme/bot", messages=MESSAGES, max_tokens=100_000)
     assert BOT_V1 not in str(refused.value.body)
     assert refused.value.response.headers["x-request-id"]
 
 
-async def test_an_engine_that_resets_mid_stream(fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI) -> None:
+async def test_engine_reset_mid_stream_is_upstream_lost(
+    fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI
+) -> None:
     """The reset comes seconds after the first token: otherwise nothing might have been sent, and the other engine would
     answer."""
     set_faults(fleet[0], reset_after_tokens=6, slow_factor=50.0)
@@ -122,7 +124,7 @@ async def test_an_engine_that_resets_mid_stream(fleet: list[Engine], live: LiveG
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in Malformed])
-async def test_a_malformed_stream_ends_in_an_error_or_is_made_good(
+async def test_malformed_stream_is_retried_or_ends_with_an_error(
     fleet: list[Engine], live: LiveGateway, ai: openai.AsyncOpenAI, kind: str
 ) -> None:
     """The first engine sends invalid bytes and the second works: nothing invalid reaches the client."""
@@ -174,7 +176,7 @@ def tier(live: LiveGateway) -> Iterator[Callable[..., None]]:
     live.call(lambda: live.gateway.swap(catalogue(next(epochs))))
 
 
-async def test_a_tiers_output_cap_is_what_the_engine_is_held_to(
+async def test_output_cap_of_a_tier_limits_the_engine(
     fleet: list[Engine], ai: openai.AsyncOpenAI, tier: Callable[..., None]
 ) -> None:
     tier(max_output_tokens=5)
@@ -194,7 +196,7 @@ async def test_a_tiers_output_cap_is_what_the_engine_is_held_to(
     assert (refused.value.param, refused.value.code) == ("max_completion_tokens", "output_length_exceeded")
 
 
-async def test_a_tiers_request_limit_is_an_error_that_the_client_knows(
+async def test_request_limit_of_a_tier_raises_rate_limit_error(
     fleet: list[Engine], ai: openai.AsyncOpenAI, tier: Callable[..., None]
 ) -> None:
     tier(requests_per_minute=1000)

@@ -119,7 +119,7 @@ def check(live: LiveGateway, reads: Engine, decodes: Engine) -> None:
 
 
 @pytest.mark.servers
-def test_the_simulated_engines_hand_over(
+def test_simulated_engines_transfer_blocks(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with apart("sim", tmp_path, certificate, monkeypatch) as (live, reads, decodes):
@@ -127,7 +127,7 @@ def test_the_simulated_engines_hand_over(
 
 
 @pytest.mark.servers
-def test_blocks_that_are_gone_do_not_lose_a_request(
+def test_lost_blocks_do_not_lose_a_request(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With vLLM's own policy, an engine answers 500 if it cannot read the other engine's blocks."""
@@ -145,7 +145,7 @@ def test_blocks_that_are_gone_do_not_lose_a_request(
     reason="needs the real engine and NIXL, which `make soak` prepares; or SHOAL_NIXL_DIR=DIR after "
     "`.venv-engine/bin/pip install --no-deps --target DIR -r functions/controller/local/prepare/nixl.lock.txt`",
 )
-def test_vllm_takes_the_other_engines_blocks(
+def test_vllm_engines_transfer_blocks(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with apart("vllm", tmp_path, certificate, monkeypatch) as (live, reads, decodes):

@@ -74,12 +74,12 @@ def says(status: int, body: bytes, seen: list[bytes] | None = None) -> Talk:
         (422, b'{"reason":"' + b"x" * 100_000 + b'"}', LoadAnswer("refused")),
     ],
 )
-async def test_what_an_answer_means(status: int, body: bytes, expected: LoadAnswer) -> None:
+async def test_agent_answers_map_to_load_states(status: int, body: bytes, expected: LoadAnswer) -> None:
     async with agent(says(status, body)) as port, asking() as client:
         assert await client.load(replica(port), NAME, 30.0) == expected
 
 
-async def test_what_is_asked() -> None:
+async def test_load_request_has_credential_and_body() -> None:
     seen: list[bytes] = []
     async with agent(says(200, b"{}", seen)) as port, asking() as client:
         await client.load(replica(port), NAME, 7.5)
@@ -89,7 +89,7 @@ async def test_what_is_asked() -> None:
     assert orjson.loads(body) == {"engine_name": NAME, "wait_s": 7.5}
 
 
-async def test_whoever_names_his_own_address_is_not_told_the_token() -> None:
+async def test_agents_never_receive_the_internal_token() -> None:
     """The address comes from a heartbeat and the connection is plain; the internal token also opened the registry."""
     seen: list[bytes] = []
     async with agent(says(200, b"{}", seen)) as liar, agent(says(200, b"{}", seen)) as other, asking() as client:
@@ -101,7 +101,7 @@ async def test_whoever_names_his_own_address_is_not_told_the_token() -> None:
     assert len(shown) == 2, "what one is shown opens nothing at another"
 
 
-async def test_no_connection_is_kept() -> None:
+async def test_connections_to_agents_are_not_kept() -> None:
     """A connection pool might close one on expiry just as a call got it: the agent would seem unreachable."""
     over = asyncio.Event()
 
@@ -126,12 +126,12 @@ async def talks_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 @pytest.mark.parametrize("talk", [hangs_up, talks_nonsense])
-async def test_an_agent_that_breaks_off(talk: Talk) -> None:
+async def test_interrupted_agent_answer_is_unreachable(talk: Talk) -> None:
     async with agent(talk) as port, asking() as client:
         assert (await client.load(replica(port), NAME, 30.0)).state == "unreachable"
 
 
-async def test_an_agent_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_agent_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -141,7 +141,7 @@ async def test_an_agent_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "no.such.host.invalid", "x" * 300, "a b"])
-async def test_nobody_there(host: str) -> None:
+async def test_closed_port_is_unreachable(host: str) -> None:
     async with asking() as client:
         found: LoadState = (await client.load(replica(free_ports(1)[0], host), NAME, 30.0)).state
     assert found == "unreachable"

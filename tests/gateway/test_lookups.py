@@ -52,7 +52,7 @@ def test_only_tenants_that_ask_are_remembered() -> None:
     assert len(lookups) == 1
 
 
-async def test_models_are_lookups_and_so_are_deletions_of_conversations() -> None:
+async def test_models_and_conversation_deletions_count_as_lookups() -> None:
     rig = Rig(limits=limits(lookups_per_minute=12))
     services = rig.gateway.services
     chat = ChatServices(services, rig.gateway.handle, ToolCaller(ToolPolicy()), KeptConversations(Shelf(), PEPPER))
@@ -71,7 +71,7 @@ async def test_models_are_lookups_and_so_are_deletions_of_conversations() -> Non
         assert await status("GET", "/v1/models") == 429, "it was counted"
 
 
-def test_a_listing_is_written_once_a_second_and_anew_for_each_snapshot() -> None:
+def test_listing_is_built_once_a_second_and_for_each_snapshot() -> None:
     rig = Rig().with_replicas("r0")
     first, second, fleet = catalogue(), catalogue(epoch=2), rig.gateway.services.fleet
     lately = RecentListings(rig.clock)
@@ -85,7 +85,7 @@ def test_a_listing_is_written_once_a_second_and_anew_for_each_snapshot() -> None
     assert lately.models(second, fleet, ACME) is not anew
 
 
-def test_listings_are_forgotten_by_age_and_by_size() -> None:
+def test_listings_are_evicted_by_age_and_by_size() -> None:
     rig, listed = Rig(), catalogue()
     fleet = rig.gateway.services.fleet
     tenants = [TenantId(f"t{number}") for number in range(10)]

@@ -10,7 +10,7 @@ from tests.gateway.rig import NOW_UNIX_S, Rig, catalogue, key_entry, mint
 OLD = mint("acme-soon", b"x")
 
 
-def test_a_mandate_is_the_key_until_the_work_ends() -> None:
+def test_mandate_acts_as_the_key_until_the_work_ends() -> None:
     gateway = Rig().gateway
     assert gateway.services.state.catalogue is not None
     with gateway.services.intake.delegated.issued(TenantId("acme"), KeyId("acme-ci")) as token:
@@ -24,7 +24,7 @@ def test_a_mandate_is_the_key_until_the_work_ends() -> None:
         )
 
 
-def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> None:
+def test_mandates_end_with_a_revoked_expired_or_moved_key() -> None:
     gateway = Rig().gateway
     keys = (key_entry(OLD, "acme", expires_unix_s=NOW_UNIX_S + 10),)
     known = catalogue(2, keys=keys)
@@ -37,7 +37,7 @@ def test_a_key_that_is_revoked_expired_or_moved_takes_its_mandates_along() -> No
         assert delegated.caller(known, token, NOW_UNIX_S) is None
 
 
-def test_nobody_else_has_one() -> None:
+def test_guessed_mandates_are_refused() -> None:
     gateway = Rig().gateway
     assert gateway.services.state.catalogue is not None
     for guess in (None, "", "Delegated ", "Bearer x"):

@@ -54,12 +54,12 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("url", OUTSIDE)
-def test_what_lies_outside_passes(url: str) -> None:
+def test_public_urls_pass(url: str) -> None:
     assert url_problem(url) is None
 
 
 @pytest.mark.parametrize("url", INSIDE, ids=[str(url)[:40] for url in INSIDE])
-def test_what_lies_inside_is_refused(url: Any) -> None:
+def test_internal_urls_are_refused(url: Any) -> None:
     assert url_problem(url) is not None
 
 
@@ -79,7 +79,7 @@ def test_what_lies_inside_is_refused(url: Any) -> None:
         {"type": "image_url", "url": "http://10.0.0.1/x"},
     ],
 )
-def test_every_shape_of_part_is_looked_into(part: dict[str, Any]) -> None:
+def test_every_shape_of_media_part_is_checked(part: dict[str, Any]) -> None:
     assert media_problem(part) is not None
 
 
@@ -113,14 +113,14 @@ IN_PLACES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", IN_PLACES, ids=[str(index) for index in range(len(IN_PLACES))])
-def test_engines_fetch_from_no_host_that_the_operator_has_not_named(body: dict[str, Any]) -> None:
+def test_media_host_not_allowed_by_the_operator_is_refused(body: dict[str, Any]) -> None:
     """A tenant's public name can point anywhere by the time that the engine resolves it."""
     with pytest.raises(RequestRejected) as refused:
         admit_media(body, b"pepper", TenantId("acme"), frozenset({"cdn.example.com"}))
     assert (refused.value.answer.status, refused.value.answer.code) == (400, "media_host_not_allowed")
 
 
-def test_hosts_that_are_named_pass_and_data_always_does() -> None:
+def test_allowed_media_hosts_and_data_urls_pass() -> None:
     named = frozenset({"images.example.com"})
     for url in ("https://images.example.com/x", "https://IMAGES.example.com:443/x", "data:image/png;base64,AA=="):
         part = {"type": "image_url", "image_url": {"url": url}}

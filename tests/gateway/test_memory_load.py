@@ -6,7 +6,7 @@ from loadtests.memory.traffic import Traffic
 from loadtests.memory.virtual_gateway import VirtualGateway
 
 
-def test_its_requests_are_answered_or_ask_for_what_nobody_has() -> None:
+def test_memory_load_requests_get_200_or_404() -> None:
     virtual, traffic, client = VirtualGateway(), Traffic(seed=1), Client()
     for _ in range(300):
         headers, body = traffic.request()

@@ -21,7 +21,7 @@ def scraped(rig: Rig, name: str) -> float | None:
     return rig.gateway.services.metrics.registry.get_sample_value(name)
 
 
-def test_the_epoch_is_that_of_the_snapshot_in_use() -> None:
+def test_epoch_metric_is_that_of_the_snapshot_in_use() -> None:
     rig = Rig()
     assert scraped(rig, "shoal_snapshot_epoch") == 1
     rig.gateway.swap(catalogue(epoch=7))
@@ -33,9 +33,7 @@ def test_the_epoch_is_that_of_the_snapshot_in_use() -> None:
     [(None, 40.0), (Source(), 40.0), (Source(NOW_UNIX_S - 3), 3.0), (Source(NOW_UNIX_S + 3), 0.0)],
     ids=["none", "never heard", "heard", "a clock that was set back"],
 )
-def test_the_age_is_since_the_registry_vouched_for_it_or_since_it_was_compiled(
-    source: Source | None, age_s: float
-) -> None:
+def test_snapshot_age_counts_from_confirmation_or_compilation(source: Source | None, age_s: float) -> None:
     rig = Rig()
     rig.gateway.swap(catalogue(compiled_unix_s=NOW_UNIX_S - 40))
     rig.gateway.services.state.snapshot_source = source
@@ -51,7 +49,7 @@ def test_refused_snapshots_are_counted_once_each() -> None:
     assert scraped(rig, "shoal_snapshot_refused_total") == 3
 
 
-def test_what_is_known_of_sessions_and_not_told_yet() -> None:
+def test_session_pins_are_in_the_metrics() -> None:
     rig = Rig()
     pins = rig.gateway.services.rollouts.splits.pins
     for number in range(3):
@@ -64,7 +62,7 @@ def test_what_is_known_of_sessions_and_not_told_yet() -> None:
     assert scraped(rig, "shoal_session_pins_lost_total") == 5
 
 
-def test_a_snapshot_that_nobody_has_vouched_for_for_too_long_lets_nobody_in() -> None:
+def test_snapshot_unconfirmed_for_too_long_rejects_requests() -> None:
     """A key that was revoked while the registry was away stayed valid until it came back."""
     rig = Rig(limits=limits(snapshot_max_age_s=3600.0)).with_replicas("r0")
     gateway, source = rig.gateway, Source(NOW_UNIX_S - 3600.0)
@@ -82,14 +80,14 @@ def test_a_snapshot_that_nobody_has_vouched_for_for_too_long_lets_nobody_in() ->
     assert gateway.not_ready_reason() is None
 
 
-def test_for_ever_is_a_bound_too() -> None:
+def test_snapshot_age_limit_of_zero_never_expires() -> None:
     rig = Rig(limits=limits(snapshot_max_age_s=0.0)).with_replicas("r0")
     rig.gateway.services.state.snapshot_source = Source(1.0)
     rig.gateway.sweep()
     assert rig.gateway.not_ready_reason() is None
 
 
-async def test_a_model_beyond_the_busiest_ends_its_series(play: Playing) -> None:
+async def test_series_of_models_beyond_the_busiest_are_removed(play: Playing) -> None:
     """Otherwise counters and histograms of models that tenants register would grow for as long as a gateway runs."""
     p = play("r0")
     metrics = p.gateway.services.metrics

@@ -35,7 +35,7 @@ NOT_SET = "neither SHOAL_GATEWAY_TOKENIZERS_DIR nor SHOAL_GATEWAY_TOKENIZERS_CAC
 SENT = (rig.routing(prefix_source="sent"),)
 
 
-def test_a_pools_tokenizer(tmp_path: Path) -> None:
+def test_missing_pool_tokenizer_is_a_need(tmp_path: Path) -> None:
     catalogue = rig.catalogue()
     assert unmet_needs(catalogue, None, None) == (UnmetNeed("tokenizer", POOL, NOT_SET),)
     assert told(catalogue, tmp_path) == [("tokenizer", POOL)]
@@ -49,7 +49,7 @@ def test_a_pools_tokenizer(tmp_path: Path) -> None:
     assert not told(catalogue, tmp_path)
 
 
-async def test_a_tokenizer_that_the_store_does_not_have_or_has_by_now(tmp_path: Path) -> None:
+async def test_tokenizer_missing_in_the_store_is_a_need_until_it_arrives(tmp_path: Path) -> None:
     there = False
 
     def fetch(digest: Digest, _in_use: Collection[Digest]) -> Path:
@@ -70,12 +70,12 @@ async def test_a_tokenizer_that_the_store_does_not_have_or_has_by_now(tmp_path: 
     assert unmet_needs(catalogue, source, None) == ()
 
 
-def test_a_pool_that_needs_none() -> None:
+def test_pool_without_exact_prefixes_needs_no_tokenizer() -> None:
     assert not told(rig.catalogue(routing=SENT))
     assert not told(rig.catalogue(pools=(PoolEntry(POOL, context_window_tokens=2048, task="embed"),)))
 
 
-def test_a_tools_secret(tmp_path: Path) -> None:
+def test_missing_tool_secret_is_a_need(tmp_path: Path) -> None:
     tenants = (TenantEntry(TenantId("acme"), "enterprise", (POOL,), tools=tools("weather", "", "weather", "maps")),)
     catalogue = rig.catalogue(routing=SENT, tenants=tenants, keys=(), models=())
     both = [("tool_secret", "acme/maps"), ("tool_secret", "acme/weather")]
@@ -90,7 +90,7 @@ def test_a_tools_secret(tmp_path: Path) -> None:
     assert told(catalogue, secrets=tmp_path) == []
 
 
-def test_too_many_to_tell() -> None:
+def test_number_of_needs_is_bounded() -> None:
     names = [f"t{number:04}" for number in range(MAX_NEEDS + 10)]
     tenants = tuple(TenantEntry(TenantId(name), "enterprise", (), tools=tools("s")) for name in names)
     found = told(rig.catalogue(routing=SENT, tenants=tenants, keys=(), models=()))
@@ -110,7 +110,7 @@ class Board:
         self.heard.set()
 
 
-async def test_it_is_told_over_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_needs_are_published_over_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "_NEEDS_INTERVAL_S", 0.001)
     services, board = Rig().gateway.services, Board()
     feed = asyncio.ensure_future(feeds.publish_needs(services, board, None, tmp_path))  # type: ignore[arg-type]

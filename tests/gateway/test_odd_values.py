@@ -111,7 +111,7 @@ def replaced(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_no_value_is_our_mistake(route: Route) -> None:
+def test_odd_values_never_cause_an_internal_error(route: Route) -> None:
     task = TASKS.get(route.path, "generate")
     entry = PoolEntry(POOL, context_window_tokens=2048, task=task)  # type: ignore[arg-type]
     tenant = TenantEntry(TenantId("acme"), "enterprise", ("acme/*", POOL), context_overflow="slide")

@@ -77,7 +77,7 @@ def parts(of: Any) -> Iterator[Schema]:
             yield from parts(value)
 
 
-async def test_every_route_is_there_the_hot_ones_too(paths: dict[str, dict[str, Schema]]) -> None:
+async def test_document_has_every_route(paths: dict[str, dict[str, Schema]]) -> None:
     rig = Rig()
     app = make_app(rig.gateway)._app
     assert isinstance(app, FastAPI)
@@ -87,7 +87,7 @@ async def test_every_route_is_there_the_hot_ones_too(paths: dict[str, dict[str, 
         assert {"application/json", "text/event-stream"} == set(paths[route]["post"]["responses"]["200"]["content"])
 
 
-async def test_what_is_described_is_answered_and_asks_for_a_key_where_it_says_so(
+async def test_described_operations_answer_and_require_a_key_as_stated(
     paths: dict[str, dict[str, Schema]],
 ) -> None:
     async with served(Rig()) as client:
@@ -99,28 +99,28 @@ async def test_what_is_described_is_answered_and_asks_for_a_key_where_it_says_so
                 assert str(answer.status_code) in operation["responses"], (method, path)
 
 
-async def test_nothing_of_the_fleet_and_nothing_internal_is_in_it() -> None:
+async def test_document_has_nothing_internal() -> None:
     rig = Rig()
     async with served(rig) as client:
         text = (await client.get("/openapi.json")).text
     assert not [word for word in ("acme", "globex", "/internal", "/metrics", ACME_KEY) if word in text]
 
 
-def test_files_and_batches_are_described_where_they_are_offered() -> None:
+def test_document_has_files_and_batches_if_offered() -> None:
     described = {(method, path) for path, methods in whole()["paths"].items() for method in methods}
     assert {("post", "/v1/files"), ("get", "/v1/files/{file_id}/content"), ("post", "/v1/batches")} <= described
     listing = whole()["paths"]["/v1/files"]["get"]["parameters"]
     assert {"after", "purpose", "limit", "order"} <= {one.get("name") for one in listing}
 
 
-def test_every_part_of_a_path_is_a_parameter() -> None:
+def test_path_parameters_are_described() -> None:
     for path, methods in whole()["paths"].items():
         for method, operation in methods.items():
             named = {part["name"] for part in operation["parameters"] if part.get("in") == "path"}
             assert named == set(re.findall(r"\{(\w+)\}", path)), f"{method} {path}"
 
 
-def test_references_lead_somewhere_and_schemas_are_schemas() -> None:
+def test_references_resolve_and_schemas_are_valid() -> None:
     made = whole()
     for part in parts(made):
         found = made
@@ -135,7 +135,7 @@ def test_references_lead_somewhere_and_schemas_are_schemas() -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_fields_take_what_their_schema_says(route: Route) -> None:
+def test_field_checks_agree_with_their_schema(route: Route) -> None:
     for name, check in route.table(LIMITS).checks.items():
         schema = field_schema(check)
         validator = Draft202012Validator(schema)

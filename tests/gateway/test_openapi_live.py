@@ -65,7 +65,7 @@ def check(document: dict[str, Any], schema: dict[str, Any], value: object) -> No
         ("GET", "/readyz", None),
     ],
 )
-def test_answers_are_as_described(
+def test_answers_match_their_schema(
     document: dict[str, Any], client: httpx.Client, method: str, path: str, body: dict[str, Any] | None
 ) -> None:
     answer = client.request(method, path.format(model=POOL), json=body)
@@ -74,7 +74,7 @@ def test_answers_are_as_described(
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_events_of_a_stream_are_as_described(document: dict[str, Any], client: httpx.Client, path: str) -> None:
+def test_stream_events_match_their_schema(document: dict[str, Any], client: httpx.Client, path: str) -> None:
     body = CHAT if path.endswith("chat/completions") else {"model": POOL, "prompt": "a b c", "max_tokens": 4}
     answer = client.post(path, json=body | {"stream": True, "stream_options": {"include_usage": True}})
     schema = described(document, answer, path)["text/event-stream"]["schema"]
@@ -94,7 +94,7 @@ def test_events_of_a_stream_are_as_described(document: dict[str, Any], client: h
         ("/v1/messages", {"model": "nobody/none", "messages": CHAT["messages"], "max_tokens": 1}, ACME_KEY, 404),
     ],
 )
-def test_refusals_are_as_described(
+def test_rejections_match_their_schema(
     document: dict[str, Any], client: httpx.Client, path: str, body: dict[str, Any], key: str, status: int
 ) -> None:
     answer = client.post(path, json=body, headers={"authorization": f"Bearer {key}"})

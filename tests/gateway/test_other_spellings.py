@@ -16,7 +16,7 @@ def client() -> httpx.AsyncClient:
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v2/rerank", "/score", "/classify", "/tokenize", "/detokenize"])
-async def test_another_spelling_is_the_same_route(path: str) -> None:
+async def test_alias_path_serves_the_same_route(path: str) -> None:
     async with client() as gateway:
         body = {"model": "acme/bot"}
         answer = await gateway.post(path, json=body)
@@ -32,7 +32,7 @@ async def test_a_load_balancers_ping_needs_no_key() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v3/rerank", "/v2/score", "/%72erank", "/rerank/", "/chat/completions"])
-async def test_nothing_else_is_taken_for_a_route(path: str) -> None:
+async def test_unknown_path_is_404(path: str) -> None:
     async with client() as gateway:
         assert (await gateway.post(path, json={"model": "acme/bot"})).status_code == 404
 
@@ -56,7 +56,7 @@ async def test_nothing_else_is_taken_for_a_route(path: str) -> None:
         ("GET", "/v1/chat/completions/chatcmpl_1", "not stored"),
     ],
 )
-async def test_what_is_not_offered_says_what_is(method: str, path: str, instead: str) -> None:
+async def test_unsupported_path_names_the_supported_one(method: str, path: str, instead: str) -> None:
     async with client() as gateway:
         answer = await gateway.request(method, path, json={"model": "acme/bot"} if method == "POST" else None)
     error = answer.json()["error"]

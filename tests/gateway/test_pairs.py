@@ -24,5 +24,5 @@ def test_worked_example_of_the_prologue() -> None:
         ({"input": "no query"}, 0),
     ],
 )
-def test_only_one_query_of_many_documents_is_read_again(body: dict[str, Any], again_bytes: int) -> None:
+def test_only_the_query_of_many_documents_is_counted_again(body: dict[str, Any], again_bytes: int) -> None:
     assert read_again_bytes(body) == again_bytes

@@ -33,7 +33,7 @@ def batch_of(pins: SessionPins, sent_unix_s: float = NOW_UNIX_S) -> PinBatch:
     return PinBatch("other", sent_unix_s, tuple(pins.to_publish()))
 
 
-def test_a_pin_holds_for_its_time_after_the_last_request() -> None:
+def test_pin_expires_after_its_ttl_since_the_last_request() -> None:
     clock = Clock()
     pins = SessionPins(clock)
     pins.pin(ROLLOUT, ONE, "control", TTL_S)
@@ -54,7 +54,7 @@ def test_a_pool_without_session_time_pins_nothing() -> None:
     assert len(pins) == 0 and told(pins) == []
 
 
-def test_a_pin_is_told_again_halfway_through_its_time() -> None:
+def test_pin_is_republished_halfway_through_its_ttl() -> None:
     clock = Clock(0.0)
     pins = SessionPins(clock)
     heard_at_s = []
@@ -65,7 +65,7 @@ def test_a_pin_is_told_again_halfway_through_its_time() -> None:
     assert heard_at_s == [0, 160, 320]
 
 
-def test_each_group_is_told_as_what_it_is() -> None:
+def test_published_pins_keep_their_group() -> None:
     pins, theirs = SessionPins(Clock()), SessionPins(Clock())
     pins.pin(ROLLOUT, ONE, "candidate", TTL_S)
     pins.pin(ROLLOUT, session(2), "control", TTL_S)
@@ -74,7 +74,7 @@ def test_each_group_is_told_as_what_it_is() -> None:
     assert told(theirs) == [], "what was heard is not told again"
 
 
-def test_what_the_bus_did_not_take_keeps_its_group() -> None:
+def test_unpublished_pin_keeps_its_group() -> None:
     pins, theirs = SessionPins(Clock()), SessionPins(Clock())
     pins.pin(ROLLOUT, ONE, "candidate", TTL_S)
     pins.publish_failed(pins.to_publish())
@@ -82,7 +82,7 @@ def test_what_the_bus_did_not_take_keeps_its_group() -> None:
     assert theirs.group_of(ROLLOUT, ONE) == "candidate"
 
 
-def test_another_gateways_pins_hold_for_what_is_left_of_their_time() -> None:
+def test_received_pins_hold_for_their_remaining_ttl() -> None:
     clock, mine = Clock(), SessionPins(Clock())
     mine.pin(ROLLOUT, ONE, "control", TTL_S)
     theirs = SessionPins(clock)
@@ -94,7 +94,7 @@ def test_another_gateways_pins_hold_for_what_is_left_of_their_time() -> None:
     assert told(theirs) == [], "what was heard is not told again"
 
 
-def test_a_batch_whose_time_is_over_or_that_comes_from_the_future() -> None:
+def test_expired_batch_is_ignored_and_future_batch_accepted() -> None:
     mine, theirs = SessionPins(Clock()), SessionPins(Clock())
     mine.pin(ROLLOUT, ONE, "control", TTL_S)
     batch = batch_of(mine)
@@ -104,7 +104,7 @@ def test_a_batch_whose_time_is_over_or_that_comes_from_the_future() -> None:
     assert theirs.group_of(ROLLOUT, ONE) == "control"
 
 
-def test_what_a_gateway_knows_itself_stays() -> None:
+def test_own_pin_is_not_replaced_by_a_received_one() -> None:
     mine, theirs = SessionPins(Clock()), SessionPins(Clock())
     mine.pin(ROLLOUT, ONE, "candidate", TTL_S)
     theirs.pin(ROLLOUT, ONE, "control", TTL_S)
@@ -112,7 +112,7 @@ def test_what_a_gateway_knows_itself_stays() -> None:
     assert mine.group_of(ROLLOUT, ONE) == "candidate"
 
 
-def test_a_session_that_moves_to_another_gateway_is_told_of_by_that_one() -> None:
+def test_moved_session_is_republished_by_its_new_gateway() -> None:
     """Each gateway keeps the pin alive for its own requests and republishes it halfway through the time received."""
     clock, mine = Clock(), SessionPins(Clock())
     mine.pin(ROLLOUT, ONE, "control", TTL_S)
@@ -126,7 +126,7 @@ def test_a_session_that_moves_to_another_gateway_is_told_of_by_that_one() -> Non
     assert told(theirs) == [ONE]
 
 
-def test_an_ended_rollout_holds_nobody() -> None:
+def test_ended_rollout_drops_its_pins() -> None:
     pins = SessionPins(Clock())
     pins.pin(ROLLOUT, ONE, "control", TTL_S)
     pins.pin(OTHER, ONE, "control", TTL_S)
@@ -135,7 +135,7 @@ def test_an_ended_rollout_holds_nobody() -> None:
     assert [entry.rollout for entry in pins.to_publish()] == [OTHER]
 
 
-def test_pins_are_bounded_and_the_longest_silent_goes() -> None:
+def test_pins_are_bounded_and_the_least_recent_is_evicted() -> None:
     pins = SessionPins(Clock(), max_pins=3)
     for number in range(3):
         pins.pin(ROLLOUT, session(number), "control", TTL_S)
@@ -150,7 +150,7 @@ def test_pins_are_bounded_and_the_longest_silent_goes() -> None:
     assert len(pins) == 3
 
 
-def test_a_tenant_that_invents_sessions_drives_out_its_own_only() -> None:
+def test_tenant_with_many_sessions_evicts_only_its_own() -> None:
     pins = SessionPins(Clock(), max_pins=200)
     theirs = [session_hash(TenantId("globex"), f"s{number}") for number in range(50)]
     for hash_ in theirs:
@@ -174,7 +174,7 @@ def test_batches_are_bounded_and_lose_nothing() -> None:
     assert [len(pins.to_publish()), len(pins.to_publish())] == [MAX_ROLLOUTS_PER_BATCH, 5]
 
 
-def test_what_the_bus_did_not_take_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_pin_publish_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = SessionPins(Clock())
     for number in range(5):
         pins.pin(ROLLOUT, session(number), "control", TTL_S)

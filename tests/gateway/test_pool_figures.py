@@ -32,7 +32,7 @@ def told(figures: PoolActivity, *pools: PoolName) -> dict[str, PoolStats]:
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
 
-def test_what_came_in_the_window_is_told_and_no_more() -> None:
+def test_activity_covers_only_the_window() -> None:
     clock = Clock()
     figures = PoolActivity(clock)
     clock.now_s += 100.0
@@ -58,7 +58,7 @@ def test_what_came_in_the_window_is_told_and_no_more() -> None:
         ("no_replica_ready", "interactive", 0),
     ],
 )
-async def test_only_some_refusals_say_that_the_pool_is_too_small(
+async def test_only_capacity_rejections_count_as_overflow(
     play: Playing, reason: str, service_class: str, overflow: int
 ) -> None:
     admitted = play("r0").ask(header_x_shoal_class=service_class).admitted
@@ -68,7 +68,7 @@ async def test_only_some_refusals_say_that_the_pool_is_too_small(
     assert (stats.shed, stats.overflow) == (1, overflow)
 
 
-async def test_a_refusal_after_a_detour_says_of_each_pool_what_was_wrong_with_it(play: Playing) -> None:
+async def test_rejection_after_a_detour_counts_each_pools_reason(play: Playing) -> None:
     admitted = play("r0").ask().admitted
     elsewhere = msgspec.structs.replace(admitted, model=dataclasses.replace(admitted.model, pool=NAME))
     figures = PoolActivity(Clock())
@@ -79,7 +79,7 @@ async def test_a_refusal_after_a_detour_says_of_each_pool_what_was_wrong_with_it
     assert (now[NAME].shed, now[NAME].overflow) == (2, 1)
 
 
-def test_a_gateway_that_has_just_begun_tells_of_the_time_that_it_has_seen() -> None:
+def test_new_gateway_reports_a_shorter_window() -> None:
     clock = Clock()
     figures = PoolActivity(clock)
     clock.now_s += 4.0
@@ -87,7 +87,7 @@ def test_a_gateway_that_has_just_begun_tells_of_the_time_that_it_has_seen() -> N
     assert told(figures)[NAME].window_s == 4.0
 
 
-def test_a_steady_stream_is_told_as_what_it_is() -> None:
+def test_steady_arrivals_are_reported_at_their_rate() -> None:
     clock = Clock()
     figures = PoolActivity(clock)
     for _ in range(500):
@@ -97,7 +97,7 @@ def test_a_steady_stream_is_told_as_what_it_is() -> None:
     assert abs(now.arrivals / now.window_s - 5.0) < 0.3
 
 
-def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_forgotten() -> None:
+def test_idle_pools_of_the_snapshot_are_reported_and_removed_ones_forgotten() -> None:
     clock = Clock()
     figures = PoolActivity(clock)
     figures.arrived(PoolName("removed"), 1)
@@ -106,7 +106,7 @@ def test_pools_of_the_snapshot_are_told_of_though_nobody_asks_and_others_are_for
     assert set(told(figures, NAME)) == {"a"}
 
 
-def test_many_pools_are_many_messages_of_one_second() -> None:
+def test_many_pools_are_split_into_messages_of_one_sequence() -> None:
     figures = PoolActivity(Clock())
     pools = [PoolName(f"p{number}") for number in range(MAX_POOLS_PER_HEARTBEAT + 1)]
     beats = figures.heartbeats(SENDER, 1.0, pools, {})
@@ -114,7 +114,7 @@ def test_many_pools_are_many_messages_of_one_second() -> None:
     assert len({beat.sequence for beat in beats}) == 1
 
 
-def test_the_expected_wait() -> None:
+def test_expected_wait_uses_drain_rate_or_oldest_wait() -> None:
     pool = Pool()
     pool.come(kv=900)
     tickets = [pool.come(kv=2_000) for _ in range(2)]
@@ -127,7 +127,7 @@ def test_the_expected_wait() -> None:
     assert expected_wait_s(admission, pool.now_s + 4.0) == 4.0
 
 
-def test_a_wait_without_an_end_is_told_in_bounds() -> None:
+def test_endless_wait_is_reported_as_one_hour() -> None:
     pool = Pool()
     pool.come(kv=900)
     pool.come(kv=2_000)
@@ -139,7 +139,7 @@ def test_a_wait_without_an_end_is_told_in_bounds() -> None:
     assert (told_of.pools[0].queue_s, left_out) == (3600.0, 0)
 
 
-def test_what_waits_and_is_not_batch_is_told_apart() -> None:
+def test_queued_foreground_tokens_are_reported_separately() -> None:
     pool = Pool()
     pool.come(kv=900)
     for band in (0, 1, 2):
@@ -151,7 +151,7 @@ def test_what_waits_and_is_not_batch_is_told_apart() -> None:
     assert (stats.queued_tokens, stats.foreground_queued_tokens) == (6_000, 4_000)
 
 
-async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing) -> None:
+async def test_request_counts_as_arrival_with_its_ttft(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=True)
     finishes(await p.connects())
@@ -166,7 +166,7 @@ async def test_a_request_is_counted_where_it_came_and_as_it_ended(play: Playing)
     assert QuantileSketch.from_buckets(stats.ttft_ms).count == 1
 
 
-async def test_a_stall_in_a_long_stream_is_seen_by_all_who_judge_a_pool(play: Playing) -> None:
+async def test_stall_in_a_long_stream_shows_in_inter_token_times(play: Playing) -> None:
     """The mean over the stream's 100 tokens would have been 70 ms instead of 20."""
     p = play("r0")
     p.ask(stream=True)
@@ -201,7 +201,7 @@ class Bus:
         self.messages.append(message)
 
 
-async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
+async def test_gateway_publishes_the_pools_of_its_snapshot() -> None:
     rig, bus = Rig(), Bus()
     try:
         async with asyncio.timeout(30.0):
@@ -211,7 +211,7 @@ async def test_a_gateway_tells_of_its_snapshots_pools_each_second() -> None:
     assert [stats.pool for stats in beat.pools] == [POOL]
 
 
-async def test_whoever_begins_to_wait_for_a_pool_at_zero_is_told_of_at_once() -> None:
+async def test_new_wait_for_a_pool_at_zero_is_published_at_once() -> None:
     rig, bus = Rig(policies={"autoscaling": (AutoscalingEntry("zero", POOL, 0, 4),)}), Bus()
     catalogue, wakes = rig.gateway.services.state.catalogue, rig.gateway.services.pool_wakes
     assert catalogue is not None and wakes.request_pool(catalogue, POOL)

@@ -72,7 +72,7 @@ async def answers(p: Play) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("tenant", "replica"), [(ACME, "own0"), (GLOBEX, "main0"), (INITECH, "ini0")])
-async def test_each_tenant_begins_in_its_own_pool(play: Playing, tenant: str, replica: str) -> None:
+async def test_each_tenant_starts_in_its_own_pool(play: Playing, tenant: str, replica: str) -> None:
     p = serves(play("r0", **sections()))
     ask(p, tenant)
     assert await answers(p) == (replica, REPLICAS[replica])
@@ -90,7 +90,7 @@ async def test_batch_goes_to_the_cheap_pool(play: Playing) -> None:
     assert await answers(p) == ("main0", LLAMA)
 
 
-async def test_a_long_prompt_goes_by_its_rule(play: Playing) -> None:
+async def test_long_prompt_is_placed_by_its_rule(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(SPOT, min_prompt_tokens=500))))
     ask(p, messages=[{"role": "user", "content": "word " * 1000}])
     assert (await answers(p))[0] == "spot0"
@@ -106,7 +106,7 @@ async def test_predicted_time_moves_a_request_before_it_waits(play: Playing) -> 
     assert (await answers(p))[0] == "spot0"
 
 
-async def test_an_adapter_loads_in_whichever_pool_serves(play: Playing) -> None:
+async def test_adapter_is_served_by_the_chosen_pool(play: Playing) -> None:
     p = serves(play("r0", **sections()))
     ask(p, ACME, "acme/bot")
     assert await answers(p) == ("own0", BOT)
@@ -119,7 +119,7 @@ async def test_an_adapter_loads_in_whichever_pool_serves(play: Playing) -> None:
 # takeover
 
 
-async def test_another_pool_of_the_model_takes_over_and_nothing_is_degraded(play: Playing) -> None:
+async def test_takeover_by_a_pool_of_the_model_is_not_degraded(play: Playing) -> None:
     p = serves(play("r0", **sections()))
     gone(p, "main0", "fp0")
     ask(p)
@@ -131,7 +131,7 @@ async def test_another_pool_of_the_model_takes_over_and_nothing_is_degraded(play
     assert p.quiet()
 
 
-async def test_weights_of_another_precision_are_told(play: Playing) -> None:
+async def test_takeover_with_other_precision_is_reported_as_degraded(play: Playing) -> None:
     p = serves(play("r0", **sections()))
     gone(p, "main0")
     ask(p)
@@ -141,7 +141,7 @@ async def test_weights_of_another_precision_are_told(play: Playing) -> None:
     assert figure(p, "shoal_degraded_total", **{"from": LLAMA, "to": FP8}) == 1
 
 
-async def test_a_rule_that_chooses_other_weights_is_no_degradation(play: Playing) -> None:
+async def test_placement_on_other_weights_is_not_degraded(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(FP8, tiers=("free",)))))
     ask(p)
     assert (await answers(p))[0] == "fp0"
@@ -149,7 +149,7 @@ async def test_a_rule_that_chooses_other_weights_is_no_degradation(play: Playing
     assert p.client.headers[b"x-shoal-digest"] == FP8_DIGEST.encode()
 
 
-async def test_a_full_pool_is_left_for_the_next(play: Playing) -> None:
+async def test_full_pool_is_followed_by_the_next(play: Playing) -> None:
     p = serves(play("r0", **sections()))
     ask(p, ACME)
     engine = await p.connects()
@@ -158,7 +158,7 @@ async def test_a_full_pool_is_left_for_the_next(play: Playing) -> None:
     assert (await answers(p))[0] == "main0"
 
 
-async def test_batch_waits_for_a_full_pool(play: Playing) -> None:
+async def test_batch_does_not_leave_a_full_pool(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(SPOT, classes=("batch",)))))
     ask(p, service_class="batch")
     engine = await p.connects()
@@ -168,7 +168,7 @@ async def test_batch_waits_for_a_full_pool(play: Playing) -> None:
     assert p.client.status == 503 and not p.dials, "and fills no dearer one"
 
 
-async def test_what_the_engine_refuses_is_the_callers_mistake_in_any_pool_of_the_model(play: Playing) -> None:
+async def test_engine_refusal_after_a_takeover_is_the_callers_error(play: Playing) -> None:
     p = serves(play("r0", **sections()))
     gone(p, "main0", "fp0")
     ask(p)
@@ -181,7 +181,7 @@ async def test_what_the_engine_refuses_is_the_callers_mistake_in_any_pool_of_the
 # dedicated pools
 
 
-async def test_a_dedicated_tenant_waits_for_its_own_pool_and_takes_no_other(play: Playing) -> None:
+async def test_dedicated_tenant_uses_no_other_pool(play: Playing) -> None:
     p = serves(play("r0", **sections()))
     gone(p, "ini0")
     for model in (LLAMA, "initech/bot"):
@@ -190,7 +190,7 @@ async def test_a_dedicated_tenant_waits_for_its_own_pool_and_takes_no_other(play
         assert (p.client.status, p.client.error["code"]) == (503, "no_capacity") and not p.dials
 
 
-async def test_a_stranger_never_comes_to_a_dedicated_pool(play: Playing) -> None:
+async def test_other_tenants_never_reach_a_dedicated_pool(play: Playing) -> None:
     """All shared pools are gone. Tried: both routes, the tenant's models, its own adapter and names used only by
     mistake."""
     p = serves(play("r0", **sections()))
@@ -207,7 +207,7 @@ async def test_a_stranger_never_comes_to_a_dedicated_pool(play: Playing) -> None
         assert (client.status, client.error["code"]) == (404, "model_not_found")
 
 
-async def test_a_pool_that_becomes_dedicated_refuses_those_that_were_on_their_way(play: Playing) -> None:
+async def test_pool_that_becomes_dedicated_gets_no_retries_of_others(play: Playing) -> None:
     """The request was routed under the old snapshot and is retried under the new one."""
     shared_still = sections(pools=(pool(LLAMA),), models=(base(LLAMA), adapter("globex")))
     p = serves(play("r0", **shared_still), "main0")
@@ -236,7 +236,7 @@ class Agents:
         """Do nothing: nothing is kept open."""
 
 
-async def test_adapters_are_loaded_cold_in_the_tenants_pools_alone(play: Playing) -> None:
+async def test_cold_adapters_are_loaded_only_in_the_tenants_pools(play: Playing) -> None:
     agents = Agents()
     p = play("r0", loader=agents, limits=Limits(quarantine_after_replicas=0), **sections())
     serves(p, adapters=(), peer_port=1, adapter_room=4)
@@ -254,7 +254,7 @@ async def test_adapters_are_loaded_cold_in_the_tenants_pools_alone(play: Playing
 # listings for tenants
 
 
-async def test_models_are_told_as_the_tenant_may_use_them(play: Playing) -> None:
+async def test_listed_capacity_counts_the_tenants_pools(play: Playing) -> None:
     p = serves(play("r0", **sections()))
     gone(p, "own0", "fp0")
     services = p.gateway.services
@@ -272,7 +272,7 @@ async def test_models_are_told_as_the_tenant_may_use_them(play: Playing) -> None
     assert one is not None and one["capacity"] == {"ready": True, "replicas_ready": 1}
 
 
-async def test_a_tenant_without_a_pool_is_told_of_no_model(play: Playing) -> None:
+async def test_tenant_without_a_pool_has_no_callable_model(play: Playing) -> None:
     lonely = TenantEntry(INITECH, "gold", (LLAMA,), pools="dedicated")
     changed = sections(
         tenants=(lonely, TenantEntry(GLOBEX, "free", (LLAMA,)), TenantEntry(ACME, "gold", ())),

@@ -46,7 +46,7 @@ def playing(*, decoding: int = 30, reading: dict[str, Any] | None = None, **more
     return play
 
 
-async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> None:
+async def test_prefill_for_another_pool_counts_as_arrival() -> None:
     """The autoscaler of the prefill pool saw no demand, however busy the pool was."""
     play = playing(reading={})
     ask(play)
@@ -61,7 +61,7 @@ async def test_a_prompt_that_is_read_for_another_pool_is_work_that_came() -> Non
     assert told(play, POOL).arrivals == 1 and told(play, POOL).degraded == 0, "and its own pool's as before"
 
 
-async def test_a_prompt_that_a_full_pool_cannot_read_is_its_work_all_the_same() -> None:
+async def test_prompt_a_full_prefill_pool_cannot_read_counts_as_arrival() -> None:
     """The comparison sends prompts past a pool with a queue; without counting them the pool seems to have enough
     capacity."""
     play = playing(reading={"running": 4, "waiting": 8, "service_ms": 800.0})
@@ -73,7 +73,7 @@ async def test_a_prompt_that_a_full_pool_cannot_read_is_its_work_all_the_same() 
     assert now.queue_s == pytest.approx(6.88), "eight that wait, and twelve that share the steps"
 
 
-async def test_a_prompt_for_which_another_pool_does_not_pay_is_none_of_its_work() -> None:
+async def test_prompt_not_worth_a_split_does_not_count() -> None:
     play = playing(decoding=0, reading={})
     ask(play)
     decodes(await play.connects())
@@ -81,7 +81,7 @@ async def test_a_prompt_for_which_another_pool_does_not_pay_is_none_of_its_work(
     assert (told(play).arrivals, told(play).degraded) == (0, 0)
 
 
-async def test_a_prompt_that_the_pool_has_failed_to_read_was_answered_by_another() -> None:
+async def test_failed_prefill_counts_as_degraded() -> None:
     play = playing(reading={})
     ask(play)
     (await play.connects()).refuses(500)
@@ -91,7 +91,7 @@ async def test_a_prompt_that_the_pool_has_failed_to_read_was_answered_by_another
     assert QuantileSketch.from_buckets(told(play).ttft_ms).count == 0
 
 
-async def test_batch_may_wait_and_is_told_apart() -> None:
+async def test_batch_prompts_count_as_deferrable() -> None:
     play = playing(reading={"running": 4, "waiting": 8, "service_ms": 800.0})
     ask(play, header_x_shoal_class="batch")
     decodes(await play.connects())
@@ -103,7 +103,7 @@ async def test_batch_may_wait_and_is_told_apart() -> None:
 # a pool that may be at zero
 
 
-async def test_a_prompt_wakes_the_pool_that_should_read_it_and_does_not_wait() -> None:
+async def test_prompt_wakes_its_prefill_pool_without_waiting() -> None:
     """No request names the pool: without this it would sleep for ever."""
     play = playing(autoscaling=(SLEEPY,))
     ask(play)
@@ -114,14 +114,14 @@ async def test_a_prompt_wakes_the_pool_that_should_read_it_and_does_not_wait() -
 
 
 @pytest.mark.parametrize(("decoding", "text"), [(0, "word " * 4000), (30, "short")])
-async def test_nobody_wakes_a_pool_for_a_prompt_that_is_read_as_soon_where_it_is(decoding: int, text: str) -> None:
+async def test_prompt_not_worth_a_split_wakes_no_pool(decoding: int, text: str) -> None:
     play = playing(decoding=decoding, autoscaling=(SLEEPY,))
     ask(play, text=text)
     decodes(await play.connects())
     assert demand(play) == ()
 
 
-async def test_a_pool_that_reads_is_not_idle() -> None:
+async def test_prefill_under_way_counts_as_demand() -> None:
     """Prefill of a prompt may take longer than the window of recent arrivals."""
     play = playing(reading={}, autoscaling=(SLEEPY,))
     ask(play)
@@ -131,7 +131,7 @@ async def test_a_pool_that_reads_is_not_idle() -> None:
     assert demand(play) == ()
 
 
-async def test_the_wait_of_a_prefill_pool_is_its_prompts() -> None:
+async def test_prefill_pool_wait_is_the_mean_of_its_prompts() -> None:
     """It covers the last half minute: at the moment of a heartbeat a busy pool may have no queue."""
     clock, asking = Clock(), Play("r0").ask().admitted
     activity = PoolActivity(clock)
@@ -143,7 +143,7 @@ async def test_the_wait_of_a_prefill_pool_is_its_prompts() -> None:
     assert told_by(activity, POOL).queue_s == 0.0
 
 
-async def test_a_larger_model_at_zero_is_started_for_those_who_come_next() -> None:
+async def test_unsure_answer_wakes_the_larger_model_at_zero() -> None:
     """If only a cascade leads to a pool, nothing else would start it."""
     play = Play("r0", **cascades(0.5), autoscaling=(AutoscalingEntry("sleepy", LARGE, 0, 2),))
     play.ask()

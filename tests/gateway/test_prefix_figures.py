@@ -27,7 +27,7 @@ def test_worked_example_of_the_prologue(registry: CollectorRegistry) -> None:
     assert registry.get_sample_value("shoal_prefix_hit_ratio", {"pool": POOL}) == pytest.approx(356 / 800)
 
 
-def test_the_ratio_is_of_the_last_minute_or_so(registry: CollectorRegistry) -> None:
+def test_hit_ratio_covers_about_the_last_minute(registry: CollectorRegistry) -> None:
     figures = PrefixStats(registry)
     for second in range(600):
         figures.answered(POOL, 0, Usage(100, 1, 0), float(second))
@@ -37,7 +37,7 @@ def test_the_ratio_is_of_the_last_minute_or_so(registry: CollectorRegistry) -> N
     assert registry.get_sample_value("shoal_prefix_hit_ratio", {"pool": POOL}) == pytest.approx(0.8, abs=0.01)
 
 
-def test_a_pool_without_prompts_has_no_hits(registry: CollectorRegistry) -> None:
+def test_hit_ratio_without_prompts_is_zero(registry: CollectorRegistry) -> None:
     figures = PrefixStats(registry)
     figures.answered(POOL, 0, Usage(0, 0, 0), 5.0)
     figures.scrape()

@@ -56,7 +56,7 @@ def test_worked_example_of_the_prologue() -> None:
     assert known.cached(msgspec.structs.replace(four, features=three), 0.0).tokens == {R0: 384}
 
 
-def test_the_next_turn_is_known_where_the_last_one_went() -> None:
+def test_next_turn_is_predicted_at_the_last_replica() -> None:
     known = prefixes()
     first, second = chat("hello"), chat("hello", "and then?")
     assert known.cached(first, 0.0).tokens == {}
@@ -66,7 +66,7 @@ def test_the_next_turn_is_known_where_the_last_one_went() -> None:
     assert 0.6 * second.features.prompt_tokens < found[R0] < second.features.prompt_tokens
 
 
-def test_a_whole_prompt_is_never_all_cached() -> None:
+def test_predicted_tokens_are_less_than_the_prompt() -> None:
     known = prefixes()
     exact = chat("x")
     features = msgspec.structs.replace(
@@ -77,14 +77,14 @@ def test_a_whole_prompt_is_never_all_cached() -> None:
     assert known.cached(request, 0.0).tokens == {R0: 63}
 
 
-def test_nothing_is_known_across_tenants() -> None:
+def test_predictions_do_not_cross_tenants() -> None:
     known = prefixes()
     known.record_sent(chat("hello"), R0, 0.0)
     assert known.cached(chat("hello", key=GLOBEX_KEY), 0.0).tokens == {}
 
 
 @pytest.mark.parametrize("phase", ["starting", "dead"])
-def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
+def test_ended_engine_has_no_predicted_prefixes(phase: str) -> None:
     known = prefixes()
     known.receive_heartbeat(rig.heartbeat("r0"))
     known.receive_heartbeat(rig.heartbeat("r1"))
@@ -96,7 +96,7 @@ def test_an_engine_that_ends_takes_its_cache_along(phase: str) -> None:
     assert known.cached(chat("hello"), 0.0).tokens == {}
 
 
-def test_a_replica_that_can_hold_little_is_soon_taken_for_having_forgotten() -> None:
+def test_small_cache_is_predicted_to_forget_early() -> None:
     known = prefixes()
     for name, blocks in (("r0", 100), ("r1", 100_000)):
         known.receive_heartbeat(rig.heartbeat(name, kv_blocks_total=blocks, kv_block_tokens=16))
@@ -117,7 +117,7 @@ def _features_of(messages: list[dict[str, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("source", ["events", "bloom"])
-def test_what_replicas_tell_goes_before_the_own_record(source: str) -> None:
+def test_replica_reports_take_precedence_over_own_records(source: str) -> None:
     telling = Telling({R1: 77})
     known = prefixes(exact=telling)
     known.record_sent(chat("hello"), R0, 0.0)
@@ -130,7 +130,7 @@ def test_what_replicas_tell_goes_before_the_own_record(source: str) -> None:
     assert set(known.cached(chat("hello", source="sent"), 0.0).tokens) == {R0}
 
 
-def test_pools_share_the_memory_and_go_with_the_snapshot() -> None:
+def test_records_share_memory_between_pools_and_follow_the_snapshot() -> None:
     known = prefixes(max_blocks=1000)
     for number in range(200):
         known.record_sent(

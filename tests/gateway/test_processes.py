@@ -102,7 +102,7 @@ def read(url: str) -> str:
         return text
 
 
-async def test_a_successor_takes_over_under_open_streams(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
+async def test_successor_takes_over_while_streams_are_open(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
     """Streams finish at the old process. No new connection is refused, reset or answered with anything but 200."""
     failures: list[str] = []
     answered = 0
@@ -154,7 +154,7 @@ async def test_a_successor_takes_over_under_open_streams(gateway: GatewayProcess
     assert "Traceback" not in gateway.log()
 
 
-async def test_sigterm_refuses_newcomers_and_lets_streams_finish(gateway: GatewayProcess) -> None:
+async def test_sigterm_refuses_new_connections_and_finishes_streams(gateway: GatewayProcess) -> None:
     enough = asyncio.Event()
     async with fleet(gateway.bus_url, lasting(enough)):
         with gateway.start() as process:
@@ -180,7 +180,7 @@ def refused(gateway: GatewayProcess) -> bool:
     return True
 
 
-async def test_a_handshake_under_way_is_finished_and_answered(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
+async def test_handshake_under_way_at_sigterm_is_answered(gateway: GatewayProcess, trust: ssl.SSLContext) -> None:
     """A client on a slow line that was accepted before the drain is not new."""
     async with fleet(gateway.bus_url, well):
         with gateway.start() as process:
@@ -198,7 +198,7 @@ async def test_a_handshake_under_way_is_finished_and_answered(gateway: GatewayPr
             assert await exited(process) == 0
 
 
-async def test_a_drain_has_an_end_and_says_so(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+async def test_drain_timeout_ends_streams_with_restarting(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     with valkey(tmp_path) as bus_url:
         gateway = GatewayProcess(tmp_path, bus_url, certificate, drain_timeout_s=1.0)
         async with fleet(bus_url, endless) as played:
@@ -214,7 +214,7 @@ async def test_a_drain_has_an_end_and_says_so(tmp_path: Path, certificate: tuple
                 await played.dropped_within_s(time.monotonic())
 
 
-async def test_a_predecessor_that_was_killed_leaves_nothing_in_the_way(gateway: GatewayProcess) -> None:
+async def test_gateway_starts_after_a_killed_predecessor(gateway: GatewayProcess) -> None:
     async with fleet(gateway.bus_url, well):
         with gateway.start() as old:
             await gateway.ready()
@@ -224,7 +224,7 @@ async def test_a_predecessor_that_was_killed_leaves_nothing_in_the_way(gateway: 
                 await gateway.ready()
 
 
-async def test_a_port_that_is_taken_is_said_in_words(gateway: GatewayProcess) -> None:
+async def test_occupied_port_is_reported(gateway: GatewayProcess) -> None:
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port is kept in TIME_WAIT (tests/ports.py)
         taken.bind(("127.0.0.1", gateway.plain_port))
@@ -235,7 +235,7 @@ async def test_a_port_that_is_taken_is_said_in_words(gateway: GatewayProcess) ->
     assert "SHOAL_GATEWAY_PLAIN_PORT" in gateway.log() and "Traceback" not in gateway.log()
 
 
-async def test_what_ends_in_the_drain_is_told_before_the_end(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+async def test_evidence_of_the_drain_is_published_before_exit(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     """Rollout evidence of streams that outlive the order to stop is published before the process ends."""
     finish, book = asyncio.Event(), EvidenceBook()
     with valkey(tmp_path) as bus_url:

@@ -41,20 +41,20 @@ def test_worked_example_of_the_prologue() -> None:
     assert reached - 12 <= tokens.ends[first - 1] <= reached - 7
 
 
-def test_what_was_settled_grows_with_the_text() -> None:
+def test_settled_tokens_grow_with_the_text() -> None:
     messages = [{"role": "user", "content": "one two three four five six " * 50}]
     _, by_boundary, _ = settled(messages, list(range(64, 1200, 64)))
     assert by_boundary == sorted(by_boundary)
     assert by_boundary[-1] > 200
 
 
-def test_of_a_message_that_the_template_changed_nothing_is_settled() -> None:
+def test_message_changed_by_the_template_settles_nothing() -> None:
     assert spans(["  padded  ", "next"], b"user\x1e  padded  \x1euser\x1enext", "user: padded\nuser: next") == []
 
 
 @settings(max_examples=200)
 @given(CONVERSATIONS, CONVERSATIONS, TEXTS, st.floats(0, 1))
-def test_two_prompts_with_a_common_text_share_what_it_settles(
+def test_prompts_with_common_text_share_its_settled_tokens(
     messages: Messages, other: Messages, tail: str, share: float
 ) -> None:
     """The text is cut somewhere inside and continued with other text and other messages."""

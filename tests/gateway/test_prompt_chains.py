@@ -9,7 +9,7 @@ def learnt(text_blocks: tuple[int, ...], names: int = 8) -> Learnt:
     return Learnt(text_blocks, 16, array("Q", range(names)), tuple(range(len(text_blocks))))
 
 
-def test_the_next_turn_finds_the_former_one() -> None:
+def test_next_turn_matches_the_previous_one() -> None:
     chains = PromptChains()
     first = learnt((1, 2, 3))
     chains.put(first)
@@ -19,7 +19,7 @@ def test_the_next_turn_finds_the_former_one() -> None:
     assert chains.deepest(()) is None
 
 
-def test_a_common_beginning_belongs_to_whoever_came_last() -> None:
+def test_common_beginning_matches_the_latest_prompt() -> None:
     chains = PromptChains()
     one, other = learnt((1, 2, 3)), learnt((1, 2, 7, 8))
     chains.put(one)
@@ -28,7 +28,7 @@ def test_a_common_beginning_belongs_to_whoever_came_last() -> None:
     assert chains.deepest((1, 2, 5)) == (other, 2)
 
 
-def test_the_least_recently_asked_for_go_first() -> None:
+def test_least_recently_used_chains_are_evicted() -> None:
     chains = PromptChains(max_cells=24)
     first, second, third = learnt((1, 2)), learnt((3, 4)), learnt((5, 6))
     chains.put(first)
@@ -40,13 +40,13 @@ def test_the_least_recently_asked_for_go_first() -> None:
     assert len(chains) == 2
 
 
-def test_a_prompt_above_the_bound_is_not_remembered() -> None:
+def test_prompt_above_the_bound_is_not_stored() -> None:
     chains = PromptChains(max_cells=5)
     chains.put(learnt((1, 2)))
     assert len(chains) == 0
 
 
-def test_forgetting_one_leaves_what_it_shared_with_others() -> None:
+def test_evicting_a_chain_keeps_blocks_shared_with_others() -> None:
     chains = PromptChains(max_cells=22)
     one, other = learnt((1, 2)), learnt((1, 2, 3))
     chains.put(one)

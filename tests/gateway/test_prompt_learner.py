@@ -44,7 +44,7 @@ def engines_chain(messages: list[dict[str, str]], adapter: str = "", salt: str =
 
 
 @pytest.mark.parametrize("adapter", ["", "acme/bot@sha256:0123456789abcdef"])
-def test_what_is_learnt_is_what_an_engine_stores(learner: PromptLearner, models: Path, adapter: str) -> None:
+def test_learnt_names_match_the_engines_blocks(learner: PromptLearner, models: Path, adapter: str) -> None:
     learnt = learner.learn(lesson_of(BODY, models, adapter=adapter))
     assert learnt is not None
     whole = engines_chain(BODY["messages"], adapter, "s3cret")
@@ -81,19 +81,17 @@ def test_a_completion_is_learnt_too(learner: PromptLearner, models: Path) -> Non
         },
     ],
 )
-def test_what_cannot_be_known_exactly_is_learnt_as_such(
-    learner: PromptLearner, models: Path, body: dict[str, Any]
-) -> None:
+def test_inexact_prompt_is_learnt_without_names(learner: PromptLearner, models: Path, body: dict[str, Any]) -> None:
     learnt = learner.learn(lesson_of(body, models))
     assert learnt is not None and len(learnt.names) == 0 and set(learnt.settled) == {0}
 
 
-def test_another_body_than_was_admitted_is_not_learnt(learner: PromptLearner, models: Path) -> None:
+def test_changed_body_is_not_learnt(learner: PromptLearner, models: Path) -> None:
     job = lesson_of(BODY, models)
     assert learner.learn(msgspec.structs.replace(job, body=json.dumps(BODY | {"cache_salt": "x"}).encode())) is None
 
 
-def test_a_pool_without_a_tokenizer_is_looked_at_again_later(tmp_path: Path) -> None:
+def test_missing_tokenizer_is_retried_later(tmp_path: Path) -> None:
     now_s = [5.0]
     models = PromptModels(clock=lambda: now_s[0])
     assert models.model_for(POOL, tmp_path / POOL) is None
@@ -104,7 +102,7 @@ def test_a_pool_without_a_tokenizer_is_looked_at_again_later(tmp_path: Path) -> 
     assert models.model_for(PoolName("another"), tmp_path / "another") is None
 
 
-def test_another_directory_is_another_tokenizer_at_once(tmp_path: Path) -> None:
+def test_changed_directory_changes_the_tokenizer_at_once(tmp_path: Path) -> None:
     models = PromptModels(clock=lambda: 0.0)
     first, second = (model_dir(tmp_path / name) / POOL for name in ("a", "b"))
     found = models.model_for(POOL, first)
@@ -113,7 +111,7 @@ def test_another_directory_is_another_tokenizer_at_once(tmp_path: Path) -> None:
     assert models.model_for(POOL, tmp_path) is None, "a former one is none"
 
 
-def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
+def test_builtin_tokenizer_matches_the_simulated_engine(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"shoal_tokenizer": "builtin"}))
     model, engine = load_model(tmp_path), SimulatedModel.load(str(tmp_path), ())
     messages = [{"role": "user", "content": "Größe, “quotes”\nand 1234567 words"}]
@@ -126,7 +124,7 @@ def test_the_simulated_engines_own_tokenizer(tmp_path: Path) -> None:
     assert tokens.ends[-1] == len(prompt)
 
 
-def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLearner, models: Path) -> None:
+def test_learner_thread_survives_an_unreadable_job(learner: PromptLearner, models: Path) -> None:
     told: queue.Queue[Learnt] = queue.Queue()
     job = lesson_of(BODY, models)
     broken = msgspec.structs.replace(job, body=b"{", text_blocks=(1,))
@@ -137,7 +135,7 @@ def test_the_thread_teaches_and_survives_what_it_cannot_read(learner: PromptLear
     learner.close()
 
 
-def test_what_found_no_room_is_counted(models: Path) -> None:
+def test_jobs_over_the_bound_are_counted(models: Path) -> None:
     idle, job = PromptLearner(), lesson_of(BODY, models)
     wanted = [idle.request(msgspec.structs.replace(job, text_blocks=(number,))) for number in range(1000)]
     assert 0 < sum(wanted) < 1000
@@ -145,7 +143,7 @@ def test_what_found_no_room_is_counted(models: Path) -> None:
 
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS])
-def test_of_a_very_long_prompt_the_beginning_is_learnt(
+def test_very_long_prompt_is_learnt_up_to_the_bound(
     learner: PromptLearner, models: Path, monkeypatch: pytest.MonkeyPatch, route: Route
 ) -> None:
     body = BODY if route is CHAT else {"model": POOL, "prompt": CONTENT, "cache_salt": "s3cret"}
@@ -158,7 +156,7 @@ def test_of_a_very_long_prompt_the_beginning_is_learnt(
     assert cut.settled[2:] == (cut.settled[2],) * len(cut.settled[2:]), "what lies after it settles no more"
 
 
-def test_the_interpreters_lock_is_free_while_it_tokenises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenising_releases_the_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the event loop would stall for as long: 2 s for these 800 KB."""
     monkeypatch.setattr(prompt_learner, "MAX_LEARNT_CHARS", 1_000_000)
     learner, models = PromptLearner(), model_dir(tmp_path)

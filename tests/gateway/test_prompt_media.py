@@ -30,7 +30,7 @@ def test_a_picture_of_a_megabyte_is_a_hash(route: Route, part: dict[str, Any], m
     assert (found.media, found.ids) == (1, None) and len(found.text) < 250
 
 
-def test_another_picture_is_another_text() -> None:
+def test_different_pictures_give_different_texts() -> None:
     one, other = (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {"data": data}}]}], "system": "s"}
         for data in ("QUJD", "QUJE")
@@ -38,7 +38,7 @@ def test_another_picture_is_another_text() -> None:
     assert prompt_text(one, MESSAGES.output).text != prompt_text(other, MESSAGES.output).text
 
 
-def test_what_a_tool_brought_is_text_and_counts_by_its_length() -> None:
+def test_tool_result_counts_as_text() -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": "word " * 20_000}
     found = prompt_text({"messages": [{"role": "user", "content": [result]}]}, MESSAGES.output)
     assert found.media == 0 and len(found.text) > 100_000
@@ -53,11 +53,11 @@ def test_what_a_tool_brought_is_text_and_counts_by_its_length() -> None:
         ["image_url", {"properties": {"file_url": {"type": "string"}}}],
     ],
 )
-def test_a_name_alone_makes_no_picture(value: Any) -> None:
+def test_field_names_alone_are_not_media(value: Any) -> None:
     assert lean(value) == (value, 0)
 
 
-def test_pictures_inside_of_results_are_found() -> None:
+def test_pictures_in_tool_results_are_found() -> None:
     picture = {"type": "image", "source": {"type": "base64", "data": BASE64}}
     kept, media = lean([{"type": "tool_result", "content": [picture, picture, {"type": "text", "text": "x"}]}])
     assert media == 2 and kept[0]["content"][2] == {"type": "text", "text": "x"}

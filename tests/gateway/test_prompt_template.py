@@ -13,7 +13,7 @@ from tests.gateway.prompt_rig import TEMPLATE
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def test_a_conversation_ends_where_the_answer_begins() -> None:
+def test_rendered_conversation_ends_with_the_generation_prompt() -> None:
     assert (
         PromptTemplate(TEMPLATE, {})
         .render(HELLO)
@@ -37,7 +37,7 @@ def test_a_conversation_ends_where_the_answer_begins() -> None:
         "{{ 'x' * 'y' }}",
     ],
 )
-def test_what_a_template_may_not_or_cannot(source: str) -> None:
+def test_forbidden_or_invalid_template_fails(source: str) -> None:
     with pytest.raises(TemplateFailed):
         PromptTemplate(source, {}).render(HELLO)
 
@@ -65,23 +65,23 @@ def test_length_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         "{% for i in range(90000) %}{% set x = turn() %}{% endfor %}x",
     ],
 )
-def test_loops_that_write_nothing_are_stopped_too(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_without_output_are_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_template, "MAX_RENDER_S", 0.05)
     with pytest.raises(TemplateFailed, match="no end"):
         PromptTemplate(source, {}).render(HELLO)
 
 
-def test_arithmetic_of_ordinary_templates_goes_through() -> None:
+def test_ordinary_arithmetic_is_rendered() -> None:
     source = "{{ 2 * 3 }} {{ 2 ** 3 }} {{ 'ab' * 2 }} {{ 2 * 'ab' }} {{ [0] * 2 }} {{ 1.5 * 2 }}"
     assert PromptTemplate(source, {}).render(HELLO) == "6 8 abab abab [0, 0] 3.0"
 
 
-def test_what_a_model_said_may_be_marked_for_training() -> None:
+def test_generation_tags_are_ignored() -> None:
     source = "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}!"
     assert PromptTemplate(source, {}).render(HELLO) == "hello!"
 
 
-def test_a_directory_says_where_its_template_is(tmp_path: Path) -> None:
+def test_template_is_loaded_from_file_or_config(tmp_path: Path) -> None:
     assert load_template(tmp_path) is None
     config = {"chat_template": "{{ bos_token }}config", "bos_token": {"content": "<s>"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -95,7 +95,7 @@ def test_a_directory_says_where_its_template_is(tmp_path: Path) -> None:
         load_template(tmp_path)
 
 
-def test_a_text_as_the_only_part_is_a_text() -> None:
+def test_single_text_part_is_rendered_as_text() -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
     assert conversation({"messages": parts}) == conversation({"messages": HELLO}) == HELLO
 
@@ -112,5 +112,5 @@ def test_a_text_as_the_only_part_is_a_text() -> None:
         {"messages": []},
     ],
 )
-def test_what_is_not_rendered_here(body: dict[str, Any]) -> None:
+def test_unsupported_conversations_are_not_rendered(body: dict[str, Any]) -> None:
     assert conversation(body) is None

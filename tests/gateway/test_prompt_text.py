@@ -26,7 +26,7 @@ def text_of(route: Route = CHAT, **parsed: Any) -> bytes:
     return prompt_text(parsed, route.output).text
 
 
-def test_a_chat_that_goes_on_begins_with_what_it_was() -> None:
+def test_text_of_a_longer_chat_starts_with_the_shorter_one() -> None:
     first = text_of(messages=[SYSTEM, {"role": "user", "content": "héllo"}])
     second = text_of(
         messages=[
@@ -40,7 +40,7 @@ def test_a_chat_that_goes_on_begins_with_what_it_was() -> None:
     assert "héllo".encode() in first
 
 
-def test_tools_come_first_as_templates_have_them() -> None:
+def test_tools_precede_messages() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     with_tools = text_of(messages=[SYSTEM], tools=tools)
     assert with_tools.startswith(orjson.dumps(tools))
@@ -72,7 +72,7 @@ def test_token_ids_are_counted() -> None:
     assert text_of(COMPLETIONS, prompt=[1, 2, 3]).startswith(text_of(COMPLETIONS, prompt=[1, 2]))
 
 
-def test_other_routes_say_their_prompt_in_other_fields() -> None:
+def test_prompt_fields_of_other_routes_are_read() -> None:
     assert text_of(RESPONSES_ROUTE, input="tell me") == b"tell me"
     assert b"brief" in text_of(MESSAGES, messages=[{"role": "user", "content": "x"}], system="be brief")
     assert b"one" in text_of(EMBEDDINGS, input=["one", "two"])
@@ -87,7 +87,7 @@ _JSON = st.recursive(
 
 
 @given(st.sampled_from(ROUTES), _JSON, _JSON, _JSON)
-def test_what_a_route_did_not_check_is_no_trouble(route: Route, one: Any, two: Any, three: Any) -> None:
+def test_unchecked_fields_do_not_fail(route: Route, one: Any, two: Any, three: Any) -> None:
     """Unknown fields pass unchecked and may have the name of another route's prompt field."""
     by_field: dict[str, dict[str, Any]] = {
         "messages": {"messages": [{"role": "user", "content": "x"}]},

@@ -30,7 +30,7 @@ CHATML = PromptTemplate(TEMPLATE, {})
 
 @settings(max_examples=200)
 @given(CONVERSATIONS)
-def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelPromptTokenizer, messages: list[dict[str, str]]) -> None:
+def test_token_ids_match_the_whole_text(tokenizer: ModelPromptTokenizer, messages: list[dict[str, str]]) -> None:
     assert tokenizer.in_pieces
     prompt = CHATML.render(messages)
     tokens = tokenizer.tokens(prompt, add_special_tokens=False)
@@ -40,7 +40,7 @@ def test_token_ids_are_those_of_the_whole_text(tokenizer: ModelPromptTokenizer, 
 
 
 @pytest.mark.parametrize("examples", sampled([300, 3000], keep=[300]))
-def test_token_ids_are_those_of_the_real_model(examples: int) -> None:
+def test_token_ids_match_the_real_model(examples: int) -> None:
     """Many conversations are tokenized with the base model's own tokenizer and template."""
     directory = real_model_dir()
     tokenizer, template = ModelPromptTokenizer.load(directory), load_template(directory)
@@ -60,12 +60,12 @@ def test_token_ids_are_those_of_the_real_model(examples: int) -> None:
 
 
 @given(TEXTS)
-def test_a_piece_that_is_remembered_is_the_same(tokenizer: ModelPromptTokenizer, text: str) -> None:
+def test_cached_piece_gives_the_same_ids(tokenizer: ModelPromptTokenizer, text: str) -> None:
     first = tokenizer.tokens(text, add_special_tokens=False)
     assert tokenizer.tokens(text, add_special_tokens=False).ids == first.ids
 
 
-def test_a_special_token_that_takes_its_neighbours_spaces_is_never_cut_at(tmp_path: Path) -> None:
+def test_special_token_that_strips_spaces_disables_pieces(tmp_path: Path) -> None:
     content = json.loads(trained())
     content["added_tokens"] = [token | {"lstrip": True} for token in content["added_tokens"]]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
@@ -76,7 +76,7 @@ def test_a_special_token_that_takes_its_neighbours_spaces_is_never_cut_at(tmp_pa
     assert list(tokenizer.tokens(text, add_special_tokens=False).ids) == whole.ids
 
 
-def test_a_tokenizer_that_adds_a_space_at_the_beginning_is_found_out(tmp_path: Path) -> None:
+def test_tokenizer_with_prefix_space_gives_exact_ids(tmp_path: Path) -> None:
     content = json.loads(trained())
     content["pre_tokenizer"]["add_prefix_space"] = True
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
@@ -86,7 +86,7 @@ def test_a_tokenizer_that_adds_a_space_at_the_beginning_is_found_out(tmp_path: P
     assert list(tokenizer.tokens(text, add_special_tokens=False).ids) == whole.ids
 
 
-def test_what_is_remembered_is_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piece_cache_is_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_tokenizer, "MAX_REMEMBERED_BYTES", 2000)
     tokenizer = ModelPromptTokenizer.load(directory)
     for number in range(50):
@@ -96,7 +96,7 @@ def test_what_is_remembered_is_bounded(directory: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"model": 7}'])
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
+def test_invalid_tokenizer_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError):
         ModelPromptTokenizer.load(tmp_path)

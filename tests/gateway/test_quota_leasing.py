@@ -54,7 +54,7 @@ def largest_minute(delivered: list[tuple[float, int]]) -> int:
 
 
 @pytest.mark.parametrize("gateways", [1, 4])
-async def test_three_times_the_limit_delivers_the_limit_within_two_percent_of_any_minute(gateways: int) -> None:
+async def test_offered_three_times_the_limit_delivers_the_limit_within_two_percent(gateways: int) -> None:
     shared = Shared(gateways, output_tokens_per_minute=LIMIT)
     await shared.meet()
     delivered = await saturate(shared, 150.0, Random(gateways))
@@ -65,7 +65,7 @@ async def test_three_times_the_limit_delivers_the_limit_within_two_percent_of_an
         assert minute == pytest.approx(LIMIT, rel=0.02)
 
 
-async def test_the_bus_goes_and_comes_and_the_limit_holds() -> None:
+async def test_limit_holds_through_a_bus_outage() -> None:
     shared = Shared(4, output_tokens_per_minute=LIMIT)
     await shared.meet()
     rng = Random(3)
@@ -81,7 +81,7 @@ async def test_the_bus_goes_and_comes_and_the_limit_holds() -> None:
     assert largest_minute([*before, *without, *after]) <= LIMIT + 2 * burst_of(LIMIT) + 150
 
 
-async def test_one_gateway_that_has_all_of_a_tenants_requests_gets_all_of_its_limit() -> None:
+async def test_gateway_with_all_requests_of_a_tenant_gets_its_whole_limit() -> None:
     shared = Shared(4, output_tokens_per_minute=LIMIT)
     await shared.meet()
     only = shared.quotas[2:3]
@@ -90,7 +90,7 @@ async def test_one_gateway_that_has_all_of_a_tenants_requests_gets_all_of_its_li
     assert sum(tokens for _, tokens in delivered) == pytest.approx(LIMIT, rel=0.02)
 
 
-async def test_what_a_dead_gateway_held_is_all_that_is_lost() -> None:
+async def test_dead_gateway_loses_at_most_its_lease() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT)
     await shared.meet()
     await saturate(shared, 10.0, Random(1))
@@ -104,7 +104,7 @@ async def test_what_a_dead_gateway_held_is_all_that_is_lost() -> None:
     assert sum(tokens for _, tokens in delivered) >= LIMIT - burst_of(LIMIT) - 150
 
 
-async def test_leases_held_as_a_minute_begins_are_all_that_comes_on_top() -> None:
+async def test_excess_of_a_minute_is_bounded_by_leases_held_before() -> None:
     shared = Shared(4, output_tokens_per_minute=LIMIT)
     await shared.meet()
     rng = Random(11)
@@ -118,7 +118,7 @@ async def test_leases_held_as_a_minute_begins_are_all_that_comes_on_top() -> Non
     assert largest_minute([*before, *after]) <= LIMIT + 3 * burst_of(LIMIT)
 
 
-async def test_a_gateway_alone_remembers_no_accounts_but_its_own() -> None:
+async def test_single_gateway_forgets_idle_accounts() -> None:
     shared = Shared(1, output_tokens_per_minute=LIMIT)
     await shared.meet()
     entry = await shared.enters(0, 10)
@@ -129,7 +129,7 @@ async def test_a_gateway_alone_remembers_no_accounts_but_its_own() -> None:
     assert len(shared.quotas[0]) == 0 and not shared.leases[0]._active
 
 
-async def test_a_tenant_that_is_gone_is_forgotten_with_its_leases() -> None:
+async def test_idle_tenant_is_forgotten_with_its_leases() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT, kv_token_seconds_per_minute=LIMIT, concurrent_requests=4)
     await shared.meet()
     for _ in range(3):
@@ -144,7 +144,7 @@ async def test_a_tenant_that_is_gone_is_forgotten_with_its_leases() -> None:
     assert len(shared.quotas[0]) == 0 and not shared.leases[0]._active
 
 
-async def test_idle_gateways_give_back_what_they_hold() -> None:
+async def test_idle_gateways_return_their_leases() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT, concurrent_requests=8)
     await shared.meet()
     entry = await shared.enters(0, 100)
@@ -163,7 +163,7 @@ async def test_idle_gateways_give_back_what_they_hold() -> None:
     assert await shared.enters(0, 100) is not None, "and is asked for again"
 
 
-async def test_places_are_shared_to_the_last() -> None:
+async def test_concurrency_slots_are_shared_to_the_last() -> None:
     shared = Shared(3, concurrent_requests=5)
     await shared.meet()
     open_entries = [await shared.enters(number % 3, 1) for number in range(9)]
@@ -177,7 +177,7 @@ async def test_places_are_shared_to_the_last() -> None:
     assert await shared.enters(2, 1) is not None
 
 
-async def test_what_was_refused_costs_nothing_of_any_limit() -> None:
+async def test_rejected_requests_are_not_charged() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT, requests_per_minute=1000)
     await shared.meet()
     assert await shared.enters(0, burst_of(LIMIT)) is not None
@@ -188,7 +188,7 @@ async def test_what_was_refused_costs_nothing_of_any_limit() -> None:
     assert shared.quotas[1].in_flight(ACME) == 0
 
 
-async def test_a_bus_that_does_not_answer_costs_no_more_than_its_part_of_the_burst() -> None:
+async def test_slow_bus_admits_at_most_the_credit() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT)
     await shared.meet()
     shared.broker.slow = True
@@ -198,7 +198,7 @@ async def test_a_bus_that_does_not_answer_costs_no_more_than_its_part_of_the_bur
     assert shared.leases[0].asks["slow"] == 20
 
 
-async def test_before_the_bus_was_ever_reached_gateways_take_the_share_that_they_are_told() -> None:
+async def test_share_without_the_bus_follows_the_setting() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT)
     shared.broker.away = True
     await shared.rounds()
@@ -206,7 +206,7 @@ async def test_before_the_bus_was_ever_reached_gateways_take_the_share_that_they
     assert sum(100 for entry in entered if entry is not None) == burst_of(LIMIT) // 2
 
 
-async def test_a_gateway_that_starts_without_the_bus_shares_by_what_the_registry_counts() -> None:
+async def test_share_without_the_bus_follows_the_registrys_count() -> None:
     """With their settings alone, each of the six gateways would use the whole limit or half of it."""
     shared = Shared(6, output_tokens_per_minute=LIMIT)
     shared.broker.away = True
@@ -224,7 +224,7 @@ async def test_a_gateway_that_starts_without_the_bus_shares_by_what_the_registry
     )
 
 
-async def test_how_many_there_were_outlives_a_restart(tmp_path: Path) -> None:
+async def test_gateway_count_is_saved_across_restarts(tmp_path: Path) -> None:
     file = tmp_path / "gateways"
     assert gateway_count.last_known(file, 1) == 1
     shared = Shared(3, output_tokens_per_minute=LIMIT)
@@ -239,7 +239,7 @@ async def test_how_many_there_were_outlives_a_restart(tmp_path: Path) -> None:
         assert gateway_count.last_known(file, 2) == 2
 
 
-async def test_after_ten_minutes_without_the_bus_batch_waits_and_the_rest_goes_on() -> None:
+async def test_batch_is_rejected_after_ten_minutes_without_the_bus() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT)
     await shared.meet()
     shared.broker.away = True
@@ -253,7 +253,7 @@ async def test_after_ten_minutes_without_the_bus_batch_waits_and_the_rest_goes_o
     assert await shared.enters(0, 10) is not None
 
 
-async def test_a_client_that_leaves_while_its_limits_are_asked_for_leaves_nothing_behind() -> None:
+async def test_disconnect_during_a_lease_request_leaves_nothing_behind() -> None:
     shared = Shared(2, output_tokens_per_minute=LIMIT)
     await shared.meet()
     quotas = shared.quotas[0]
@@ -275,7 +275,7 @@ async def at_once(shared: Shared, gateway: int, requests: int) -> list[RequestQu
 
 
 @pytest.mark.parametrize("requests", [8, 9, 20, 200])
-async def test_of_a_burst_as_many_come_as_there_are_places_for(requests: int) -> None:
+async def test_burst_is_admitted_up_to_the_free_concurrency_slots(requests: int) -> None:
     shared = Shared(2, concurrent_requests=8)
     await shared.meet()
     elsewhere = await at_once(shared, 1, 3)
@@ -287,14 +287,14 @@ async def test_of_a_burst_as_many_come_as_there_are_places_for(requests: int) ->
     assert len(await at_once(shared, 0, 5)) == 5, "what was refused holds no place"
 
 
-async def test_a_burst_at_all_gateways_never_takes_more_places_than_there_are() -> None:
+async def test_burst_at_all_gateways_never_exceeds_concurrency() -> None:
     shared = Shared(3, concurrent_requests=10)
     await shared.meet()
     came = [entry for group in await asyncio.gather(*(at_once(shared, at, 9) for at in range(3))) for entry in group]
     assert len(came) == 10
 
 
-async def test_a_place_that_comes_free_here_while_the_bus_says_no_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slot_freed_during_a_refused_lease_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Shared(2, concurrent_requests=2)
     await shared.meet()
     first, second = await at_once(shared, 0, 2)
@@ -317,7 +317,7 @@ async def owes_gpu_seconds(shared: Shared, owed_s: float) -> None:
     entry.leave(shared.clock())
 
 
-async def test_what_a_burst_owes_is_asked_for_once() -> None:
+async def test_burst_requests_its_debt_once() -> None:
     """1,200 s may be used at once; a debt of 32 s, requested by each of sixty requests, would be 1,920 s."""
     shared = Shared(2, gpu_seconds_per_hour=7200)
     await shared.meet()
@@ -327,7 +327,7 @@ async def test_what_a_burst_owes_is_asked_for_once() -> None:
     assert bucket is not None and bucket.level == 0, "nothing is left over, nothing is owed"
 
 
-async def test_nobody_comes_while_what_is_owed_cannot_be_paid() -> None:
+async def test_unpayable_debt_rejects_all_requests() -> None:
     shared = Shared(2, gpu_seconds_per_hour=7200)
     await shared.meet()
     for _ in range(2):  # enough is left to pay the first 800 s
@@ -353,7 +353,7 @@ def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callabl
 
 @pytest.mark.parametrize("first_turns", [5, 50], ids=["in order", "the first one last"])
 @pytest.mark.parametrize("owed_s", [32.0, 500.0])
-async def test_a_burst_of_several_calls_asks_for_its_debt_once(
+async def test_burst_of_several_calls_requests_its_debt_once(
     monkeypatch: pytest.MonkeyPatch, owed_s: float, first_turns: int
 ) -> None:
     """The bus has 900 s: 500 s requested by two calls each would be more, and the second would be rejected."""
@@ -366,7 +366,7 @@ async def test_a_burst_of_several_calls_asks_for_its_debt_once(
     assert bucket is not None and bucket.level == 0
 
 
-async def test_a_debt_that_another_call_cannot_pay_keeps_everybody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_debt_unpayable_by_another_call_rejects_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Shared(2, gpu_seconds_per_hour=7200)
     await shared.meet()
     for _ in range(2):
@@ -376,7 +376,7 @@ async def test_a_debt_that_another_call_cannot_pay_keeps_everybody_waiting(monke
     assert not shared.leases[0]._debts
 
 
-async def test_answers_that_cross_take_no_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crossing_answers_revoke_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Shared(2, concurrent_requests=100)
     await shared.meet()
     answers_late(shared, monkeypatch, lambda call: 5 if call else 50)
@@ -384,7 +384,7 @@ async def test_answers_that_cross_take_no_place_back(monkeypatch: pytest.MonkeyP
     assert shared.quotas[0].accounts[ACME].slots == 90
 
 
-async def test_nothing_is_owed_for_what_nobody_spent_however_often_the_bus_is_lost() -> None:
+async def test_repeated_bus_outages_create_no_debt_for_unspent_credit() -> None:
     """A part of each burst is kept for credit. Counted as spent, it used a limit up after some losses of the bus."""
     shared = Shared(2, gpu_seconds_per_hour=3600)
     await shared.meet()
@@ -399,7 +399,7 @@ async def test_nothing_is_owed_for_what_nobody_spent_however_often_the_bus_is_lo
     assert shared.broker.outstanding(ACME, GPU, 3600, 450) == 0
 
 
-async def test_who_finds_the_bus_again_first_is_not_alone() -> None:
+async def test_first_gateway_to_reconnect_still_counts_the_others() -> None:
     """The bus forgets gateways in ten seconds. Taken for the only one, the first gateway owed its earlier share once
     more."""
     shared = Shared(2, output_tokens_per_minute=LIMIT)

@@ -26,14 +26,12 @@ def loop() -> Iterator[VirtualLoop]:
 
 @pytest.mark.parametrize("per_minute", [60, 300])
 @pytest.mark.parametrize("lag_s", [0.04, 0.3, 0.9])
-def test_a_drained_limit_passes_what_flows_in_however_late_the_bus_answers(
-    loop: VirtualLoop, per_minute: int, lag_s: float
-) -> None:
+def test_drained_limit_admits_its_inflow_with_a_slow_bus(loop: VirtualLoop, per_minute: int, lag_s: float) -> None:
     passed = loop.run_until_complete(_window(loop, per_minute, lag_s, drained=True))
     assert 0.95 * per_minute - 1 <= passed <= per_minute + max(2.0, 0.02 * per_minute)
 
 
-def test_a_late_bus_refuses_nobody_while_it_had_enough_left(loop: VirtualLoop) -> None:
+def test_slow_bus_rejects_nothing_while_enough_is_left(loop: VirtualLoop) -> None:
     """The tenant is new to gateways whose bus is late: its first requests are admitted on credit."""
     asked = WINDOW_S * RATE_PER_S
     passed = loop.run_until_complete(_window(loop, 6 * int(asked), 0.04, drained=False))

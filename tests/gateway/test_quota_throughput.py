@@ -132,7 +132,7 @@ _KEPT = [(60, 1, 3.0), (60, 3, 1.5), (60, 3, 10.0), (60, 8, 20.0), (60, 40, 10.0
 
 
 @pytest.mark.parametrize("case", sampled(_EACH, keep=_KEPT), ids=str)
-async def test_all_of_a_limit_passes(case: tuple[int, int, float]) -> None:
+async def test_whole_request_limit_is_usable(case: tuple[int, int, float]) -> None:
     limit, gateways, per_s = case
     run = Run(await met(gateways, requests_per_minute=limit))
     run.offer(per_s)
@@ -147,7 +147,7 @@ _TOKENS = [(limit, gateways, per_s) for limit in (6_000, 60_000) for gateways in
 
 
 @pytest.mark.parametrize("case", sampled(_TOKENS, keep=[(6_000, 8, 3.0), (60_000, 3, 20.0)]), ids=str)
-async def test_all_of_a_limit_of_tokens_passes(case: tuple[int, int, float]) -> None:
+async def test_whole_token_limit_is_usable(case: tuple[int, int, float]) -> None:
     """Requests have very different sizes; a fourth of a burst is kept for credit."""
     (limit, gateways, per_s), rng = case, Random(3)
     run = Run(
@@ -162,7 +162,7 @@ async def test_all_of_a_limit_of_tokens_passes(case: tuple[int, int, float]) -> 
 
 
 @pytest.mark.parametrize("gateways", sampled(GATEWAYS, keep=[3]))
-async def test_a_request_as_large_as_a_burst_finds_the_limit_whole(gateways: int) -> None:
+async def test_request_as_large_as_a_burst_is_admitted(gateways: int) -> None:
     """The bus distributes 90 tokens at once: tokens that a gateway leases ahead of need would be missing for requests
     of 100."""
     run = Run(await met(gateways, output_tokens_per_minute=6_000), tokens=lambda: 100)
@@ -172,7 +172,7 @@ async def test_a_request_as_large_as_a_burst_finds_the_limit_whole(gateways: int
 
 
 @pytest.mark.parametrize("gateways", sampled(GATEWAYS, keep=[3]))
-async def test_all_of_a_limit_of_accelerator_seconds_passes(gateways: int) -> None:
+async def test_whole_accelerator_seconds_limit_is_usable(gateways: int) -> None:
     """Charged at the end: three fourths of a burst of 600, then one a second, and the requests that were under way at
     once."""
     run = Run(await met(gateways, gpu_seconds_per_hour=3600), gpu_s=4.0)
@@ -184,7 +184,7 @@ async def test_all_of_a_limit_of_accelerator_seconds_passes(gateways: int) -> No
 
 @pytest.mark.parametrize("gateways", sampled(GATEWAYS, keep=[3]))
 @pytest.mark.parametrize("clients", [1, 5])
-async def test_clients_that_wait_as_they_are_told_get_all_of_it(gateways: int, clients: int) -> None:
+async def test_clients_that_obey_retry_after_use_the_whole_limit(gateways: int, clients: int) -> None:
     run = Run(await met(gateways, requests_per_minute=60))
     for _ in range(clients):
         run.add_polite_client()
@@ -193,7 +193,7 @@ async def test_clients_that_wait_as_they_are_told_get_all_of_it(gateways: int, c
     assert run.above(1.0) <= 61
 
 
-async def test_all_of_it_passes_while_gateways_join_and_leave() -> None:
+async def test_whole_limit_is_usable_while_gateways_join_and_leave() -> None:
     shared = await met(3, requests_per_minute=60)
     run = Run(shared)
     run.offer(10.0)
@@ -213,7 +213,7 @@ async def test_all_of_it_passes_while_gateways_join_and_leave() -> None:
     assert run.above(1.0) <= 61 + 3, "each that joins has let one or so come before it heard of the others"
 
 
-async def test_who_was_alone_tells_the_others_what_was_spent() -> None:
+async def test_single_gateway_reports_its_spending_when_others_join() -> None:
     shared = await met(1, requests_per_minute=60)
     run = Run(shared)
     run.offer(10.0)
@@ -227,7 +227,7 @@ async def test_who_was_alone_tells_the_others_what_was_spent() -> None:
 
 
 @pytest.mark.parametrize("away_s", [0.0, 0.1, 1.0, 5.0])
-async def test_nobody_far_below_a_limit_is_refused_because_the_bus_restarts(away_s: float) -> None:
+async def test_bus_restart_rejects_nothing_far_below_a_limit(away_s: float) -> None:
     """Five requests a second of a hundred allowed, and a fourth of the accelerator seconds."""
     shared = await met(3, requests_per_minute=6000, gpu_seconds_per_hour=7200)
     run = Run(shared, gpu_s=0.1)
@@ -239,7 +239,7 @@ async def test_nobody_far_below_a_limit_is_refused_because_the_bus_restarts(away
 
 @pytest.mark.parametrize("away_s", [0.0, 1.0, 5.0])
 @pytest.mark.parametrize("gateways", sampled((3, 8), keep=[3]))
-async def test_a_bus_that_restarts_costs_at_most_one_more_burst(gateways: int, away_s: float) -> None:
+async def test_bus_restart_admits_at_most_one_more_burst(gateways: int, away_s: float) -> None:
     limit, rng = 60_000, Random(5)
     run = Run(await met(gateways, output_tokens_per_minute=limit), tokens=lambda: rng.randint(50, 150))
     run.offer(30.0)
@@ -249,7 +249,7 @@ async def test_a_bus_that_restarts_costs_at_most_one_more_burst(gateways: int, a
     assert run.tokens() == pytest.approx(limit / 60.0 * 50.0, rel=0.05)
 
 
-async def test_a_minutes_requests_do_not_come_twice_because_the_bus_restarts() -> None:
+async def test_bus_restarts_do_not_double_a_minutes_requests() -> None:
     run = Run(await met(3, requests_per_minute=60))
     run.offer(10.0)
     for at_s in (15.0, 35.0):

@@ -33,7 +33,7 @@ def wait_told(refused: OverQuota) -> float:
 
 @settings(deadline=None)
 @given(limits, limits, requests, st.tuples(st.integers(0, 400), st.integers(0, 400)))
-def test_a_wait_is_as_long_as_it_says(
+def test_retry_after_is_exactly_the_wait(
     of_tenant: QuotaLimitsPart,
     of_key: QuotaLimitsPart,
     before: list[tuple[int, int, float, float]],

@@ -50,7 +50,7 @@ both_lanes = pytest.mark.parametrize("lane", ["fast", "plain"])
 
 
 @both_lanes
-async def test_as_many_at_a_time_as_the_tier_allows(play: Playing, lane: str) -> None:
+async def test_concurrent_requests_are_limited_by_the_tier(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(concurrent_requests=1),))
     first, second = await new_connection(p, lane), await new_connection(p, lane)
     first >> post(STREAM_BODY)
@@ -76,7 +76,7 @@ async def test_as_many_at_a_time_as_the_tier_allows(play: Playing, lane: str) ->
 
 
 @both_lanes
-async def test_as_many_a_minute_as_the_tier_allows(play: Playing, lane: str) -> None:
+async def test_requests_per_minute_are_limited_by_the_tier(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=2),))
     connection = await new_connection(p, lane)
     for _ in range(2):
@@ -97,7 +97,7 @@ async def test_as_many_a_minute_as_the_tier_allows(play: Playing, lane: str) -> 
     assert connection.statuses[-1] == 200, "when it was told"
 
 
-async def test_a_streams_head_and_an_error_say_what_is_left_too(play: Playing) -> None:
+async def test_streams_and_errors_report_the_remaining_quota(play: Playing) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=60, max_output_tokens=5),))
     connection = Connection(p)
     await answered(connection, stream=True)
@@ -113,7 +113,7 @@ async def test_a_streams_head_and_an_error_say_what_is_left_too(play: Playing) -
 
 
 @pytest.mark.parametrize("quotas", [(), (quota(),), (quota("other", requests_per_minute=1),)])
-async def test_a_tier_without_a_limit_says_and_refuses_nothing(play: Playing, quotas: tuple[Any, ...]) -> None:
+async def test_tier_without_limits_reports_and_rejects_nothing(play: Playing, quotas: tuple[Any, ...]) -> None:
     p = play("r0", quotas=quotas)
     connection = Connection(p)
     for _ in range(20):
@@ -122,7 +122,7 @@ async def test_a_tier_without_a_limit_says_and_refuses_nothing(play: Playing, qu
     assert not any(any(rates(answer)) for answer in connection.answers)
 
 
-async def test_each_tenant_has_its_own(play: Playing) -> None:
+async def test_quota_is_separate_per_tenant(play: Playing) -> None:
     p = play("r0", quotas=(quota("enterprise", requests_per_minute=1), quota("free", requests_per_minute=1)))
     connection = Connection(p)
     await answered(connection)
@@ -131,7 +131,7 @@ async def test_each_tenant_has_its_own(play: Playing) -> None:
     assert connection.statuses == [200, 429], "the other tenant's is under way"
 
 
-async def test_a_stranger_counts_against_nobody(play: Playing) -> None:
+async def test_request_with_a_wrong_key_is_charged_to_no_tenant(play: Playing) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=1),))
     connection = Connection(p)
     for _ in range(5):
@@ -174,7 +174,7 @@ def is_cut_short(p: Play) -> None:
 
 
 @pytest.mark.parametrize("end", [finishes, fails, breaks_after_its_first_event, leaves, is_too_late, is_cut_short])
-async def test_every_end_gives_the_place_back_once(play: Playing, end: Callable[[Play], None]) -> None:
+async def test_every_end_frees_its_concurrency_slot_once(play: Playing, end: Callable[[Play], None]) -> None:
     p = play("r0", quotas=(quota(concurrent_requests=1),))
     p.ask(stream=True)
     await p.connects()
@@ -185,7 +185,7 @@ async def test_every_end_gives_the_place_back_once(play: Playing, end: Callable[
     p.ask(stream=True)  # there is room again
 
 
-async def test_a_request_that_was_refused_by_its_body_holds_no_place(play: Playing) -> None:
+async def test_request_refused_by_its_body_holds_no_slot(play: Playing) -> None:
     p = play("r0", quotas=(quota(concurrent_requests=1),))
     connection = Connection(p)
     for body in (b"", b"[]", b"{}", b'{"model":"acme/none","messages":[{"role":"user","content":"x"}]}'):
@@ -195,7 +195,7 @@ async def test_a_request_that_was_refused_by_its_body_holds_no_place(play: Playi
     assert connection.statuses[-1] == 200
 
 
-async def test_a_request_that_broke_the_intake_holds_no_place(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_internal_error_in_the_intake_holds_no_slot(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
     p = play("r0", quotas=(quota(concurrent_requests=1),))
     connection = Connection(p)
     with monkeypatch.context() as broken:
@@ -209,7 +209,7 @@ async def test_a_request_that_broke_the_intake_holds_no_place(play: Playing, mon
 # changes of the snapshot
 
 
-async def test_a_pushed_limit_holds_for_the_next_request_and_counts_what_is_under_way(play: Playing) -> None:
+async def test_new_limit_applies_at_once_and_counts_requests_under_way(play: Playing) -> None:
     p = play("r0")
     p.ask()
     p.ask()
@@ -223,7 +223,7 @@ async def test_a_pushed_limit_holds_for_the_next_request_and_counts_what_is_unde
     assert p.gateway.services.quotas.in_flight(ACME) == 3
 
 
-async def test_a_swap_does_not_refill_what_was_used(play: Playing) -> None:
+async def test_new_snapshot_does_not_refill_a_quota(play: Playing) -> None:
     quotas = (quota(requests_per_minute=1),)
     p = play("r0", quotas=quotas)
     connection = Connection(p)
@@ -233,7 +233,7 @@ async def test_a_swap_does_not_refill_what_was_used(play: Playing) -> None:
     assert connection.statuses == [200, 429]
 
 
-async def test_a_tenant_that_vanished_is_forgotten_once_its_requests_have_ended(play: Playing) -> None:
+async def test_removed_tenant_is_forgotten_after_its_last_request(play: Playing) -> None:
     p = play("r0", quotas=(quota(requests_per_minute=60),), limits=limits(answer_s=3600.0, first_byte_s=3600.0))
     exchange = p.ask()
     p.gateway.swap(catalogue(epoch=2, tenants=(), keys=()))
@@ -245,7 +245,7 @@ async def test_a_tenant_that_vanished_is_forgotten_once_its_requests_have_ended(
     assert len(p.gateway.services.quotas) == 0 and p.quiet()
 
 
-def test_a_sweep_looks_at_a_few_accounts_and_in_time_at_all() -> None:
+def test_sweep_covers_all_accounts_in_several_rounds() -> None:
     clock, quotas = Clock(), TenantQuotas()
     busy = quotas.enter(TenantId("busy"), None, clock())
     for number in range(1000):
@@ -282,7 +282,7 @@ def settled(play: Play, kind: str, by: str) -> float | None:
 
 
 @both_lanes
-async def test_as_many_output_tokens_as_the_tier_allows(play: Playing, lane: str) -> None:
+async def test_output_tokens_are_limited_by_the_tier(play: Playing, lane: str) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
     connection = await new_connection(p, lane)
     connection >> post(asking(100))
@@ -306,7 +306,7 @@ async def test_as_many_output_tokens_as_the_tier_allows(play: Playing, lane: str
     assert connection.statuses == [200, 429], "it is under way"
 
 
-async def test_what_can_never_come_is_not_worth_waiting_for(play: Playing) -> None:
+async def test_request_larger_than_a_limit_is_refused_without_retry_after(play: Playing) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=100, requests_per_minute=60),))
     connection = Connection(p) >> post(asking(5, words=500))
     answer = connection.answer
@@ -316,7 +316,7 @@ async def test_what_can_never_come_is_not_worth_waiting_for(play: Playing) -> No
     assert rates(connection.answers[-1])[1] == "59", "it cost nothing"
 
 
-async def test_what_a_tokenizer_counts_uses_no_tokens(play: Playing) -> None:
+async def test_tokenize_uses_no_tokens_of_a_limit(play: Playing) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=100),))
     body = {"model": "acme/bot", "prompt": "word " * 500}
     connection = Connection(p) >> post(sse.compact(body), path=TOKENIZE.path)
@@ -328,7 +328,7 @@ async def test_what_a_tokenizer_counts_uses_no_tokens(play: Playing) -> None:
     assert settled(p, "input", "count") == 0
 
 
-async def test_an_answer_longer_than_all_that_there_is_cannot_be_asked_for_and_a_guess_can_be_wrong(
+async def test_max_tokens_over_a_limit_is_refused_but_an_estimate_is_not(
     play: Playing,
 ) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=60),))
@@ -339,7 +339,7 @@ async def test_an_answer_longer_than_all_that_there_is_cannot_be_asked_for_and_a
     assert connection.statuses == [400, 200], "it said nothing of its length, and is short"
 
 
-async def test_a_tenants_first_streams_may_begin_side_by_side(play: Playing) -> None:
+async def test_first_streams_of_a_tenant_start_concurrently(play: Playing) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=500_000, token_burst_seconds=10),))
     opened = [Connection(p) >> post(asking(2000, stream=True)) for _ in range(200)]
     await p.settle()
@@ -348,9 +348,7 @@ async def test_a_tenants_first_streams_may_begin_side_by_side(play: Playing) -> 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_who_leaves_before_an_engine_failed_pays_for_the_prompt_and_who_was_failed_does_not(
-    play: Playing, stream: bool
-) -> None:
+async def test_disconnect_pays_for_the_prompt_and_engine_failure_does_not(play: Playing, stream: bool) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
     exchange = p.ask(stream=stream)
     engine = await p.connects()
@@ -367,9 +365,7 @@ async def test_who_leaves_before_an_engine_failed_pays_for_the_prompt_and_who_wa
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_whose_own_deadline_passes_pays_for_the_prompt_and_who_meets_the_platforms_does_not(
-    play: Playing, stream: bool
-) -> None:
+async def test_callers_deadline_pays_for_the_prompt_and_platform_timeout_does_not(play: Playing, stream: bool) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),), limits=limits(answer_s=5.0, first_byte_s=60.0))
     exchange = p.ask(stream=stream, header_x_shoal_deadline_ms="300")
     await p.connects()
@@ -383,7 +379,7 @@ async def test_whose_own_deadline_passes_pays_for_the_prompt_and_who_meets_the_p
     assert settled(p, "input", "count") == prompt_tokens
 
 
-async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(play: Playing) -> None:
+async def test_stream_over_its_reservation_continues_and_becomes_debt(play: Playing) -> None:
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),))
     connection = Connection(p) >> post(asking(100, stream=True))
     engine = await p.connects()
@@ -413,7 +409,7 @@ async def test_a_stream_that_outgrows_what_was_expected_is_not_cut_and_is_owed(p
         (is_cut_short, 0, 0, "count"),
     ],
 )
-async def test_every_end_is_charged_once_and_as_delivered(
+async def test_every_end_is_charged_once_for_what_was_delivered(
     play: Playing, end: Callable[[Play], None], input_tokens: int | None, output_tokens: int, by: str
 ) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=60_000, output_tokens_per_minute=60_000),))
@@ -429,7 +425,7 @@ async def test_every_end_is_charged_once_and_as_delivered(
     )
 
 
-async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> None:
+async def test_cached_prompt_tokens_are_weighted_by_the_tier(play: Playing) -> None:
     for weight_ratio, charged in ((0.0, 40), (0.25, 55), (1.0, 100)):
         tier = QuotaEntry(
             "enterprise", limits=QuotaLimitsPart(input_tokens_per_minute=60_000), cached_token_weight_ratio=weight_ratio
@@ -441,7 +437,7 @@ async def test_cached_prompt_tokens_weigh_what_the_tier_says(play: Playing) -> N
         assert settled(p, "input", "engine") == charged
 
 
-async def test_seconds_of_accelerators_and_of_cache_are_told_as_they_are_charged(play: Playing) -> None:
+async def test_accelerator_and_cache_seconds_are_in_the_metrics(play: Playing) -> None:
     p = play("r0", quotas=(quota(gpu_seconds_per_hour=3600),))
     entry = p.gateway.services.quotas.enter(ACME, quota(gpu_seconds_per_hour=3600), 0.0)
     entry.settle(Usage(100, 1), 1, 50.5, 0.25, 0.0)
@@ -456,7 +452,7 @@ async def test_seconds_of_accelerators_and_of_cache_are_told_as_they_are_charged
 # keys
 
 
-async def test_a_keys_own_limits_hold_within_its_tenants(play: Playing) -> None:
+async def test_key_limits_apply_within_tenant_limits(play: Playing) -> None:
     limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimitsPart(requests_per_minute=2))
     keys = (limited, key_entry(BATCH_KEY, "acme", max_class="batch"))
     p = play("r0", quotas=(quota(requests_per_minute=3),), keys=keys)
@@ -476,7 +472,7 @@ async def test_a_keys_own_limits_hold_within_its_tenants(play: Playing) -> None:
     assert connection.statuses == [200, 200, 429, 200, 429], "what the key was refused cost its tenant nothing"
 
 
-async def test_a_refusal_names_the_longest_wait_and_whose_limit_it_is(play: Playing) -> None:
+async def test_rejection_names_the_longest_wait_and_its_limit(play: Playing) -> None:
     limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimitsPart(output_tokens_per_minute=600))
     p = play("r0", quotas=(quota(output_tokens_per_minute=6000),), keys=(limited,))
     connection = Connection(p) >> post(asking(120))
@@ -489,7 +485,7 @@ async def test_a_refusal_names_the_longest_wait_and_whose_limit_it_is(play: Play
     assert "This key allows 600 output tokens a minute" in refused.error["message"]
 
 
-async def test_a_keys_own_caps_hold(play: Playing) -> None:
+async def test_key_caps_apply(play: Playing) -> None:
     limited = structs.replace(key_entry(ACME_KEY, "acme"), limits=QuotaLimitsPart(max_output_tokens=5))
     p = play("r0", quotas=(quota(max_output_tokens=50),), keys=(limited, key_entry(BATCH_KEY, "acme")))
     connection = Connection(p) >> post(asking(6))

@@ -49,7 +49,7 @@ def asked(stage: Stage, chats: int) -> list[Client]:
     return [stage.ask(header_x_session_id="s1") for _ in range(chats)]
 
 
-async def test_whose_quota_is_used_up_has_nothing_read(play: MakePlay) -> None:
+async def test_exhausted_quota_recalls_no_conversation(play: MakePlay) -> None:
     stage, shelf = stage_with(play, requests_per_minute=2)
     shelf.answers.set()
     for _ in range(2):
@@ -62,7 +62,7 @@ async def test_whose_quota_is_used_up_has_nothing_read(play: MakePlay) -> None:
     assert counted(stage, 'shoal_quota_rejections_total{dimension="requests_per_minute"}') == 20
 
 
-async def test_whose_quota_is_used_up_has_its_body_not_parsed(play: MakePlay, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exhausted_quota_parses_no_body(play: MakePlay, monkeypatch: pytest.MonkeyPatch) -> None:
     stage, _ = stage_with(play, requests_per_minute=1)
     stage.ask()
     parsed: list[bytes] = []
@@ -70,7 +70,7 @@ async def test_whose_quota_is_used_up_has_its_body_not_parsed(play: MakePlay, mo
     assert stage.ask(header_x_session_id="s1").status == 429 and not parsed
 
 
-async def test_of_a_burst_no_more_are_read_than_may_be_asked_for(play: MakePlay) -> None:
+async def test_burst_recalls_a_bounded_number_of_conversations(play: MakePlay) -> None:
     stage, shelf = stage_with(play, concurrent_requests=3)
     burst = asked(stage, 50)
     await stage.settle()
@@ -84,7 +84,7 @@ async def test_of_a_burst_no_more_are_read_than_may_be_asked_for(play: MakePlay)
     assert counted(stage, 'shoal_quota_rejections_total{dimension="concurrent_requests"}') == 47
 
 
-async def test_one_tenants_do_not_keep_anothers_waiting() -> None:
+async def test_recalls_of_one_tenant_do_not_delay_anothers() -> None:
     places, held = recall_slots(), asyncio.Event()
 
     async def holds() -> None:
@@ -100,7 +100,7 @@ async def test_one_tenants_do_not_keep_anothers_waiting() -> None:
     assert len(places) == 0, "nothing is remembered of who is gone"
 
 
-async def test_who_finds_no_place_in_time_is_told_so() -> None:
+async def test_recall_without_a_slot_in_time_is_503() -> None:
     places, held = recall_slots(wait_s=0.0), asyncio.Event()
 
     async def holds() -> None:

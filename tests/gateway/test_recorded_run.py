@@ -36,7 +36,7 @@ def run(
 
 
 @pytest.mark.soak
-def test_request_traces_ask_again_for_what_was_asked(run: tuple[TracedGateway, list[int]]) -> None:
+def test_traces_replay_the_recorded_requests(run: tuple[TracedGateway, list[int]]) -> None:
     gateway, statuses = run
     found, recorded = list(read_trace(gateway.traces)), list(rows(gateway.traces))
     assert len(found) == len(recorded) == len(statuses)
@@ -52,7 +52,7 @@ def test_request_traces_ask_again_for_what_was_asked(run: tuple[TracedGateway, l
 
 
 @pytest.mark.soak
-def test_simulated_again_as_many_are_served_and_as_much_is_cached(run: tuple[TracedGateway, list[int]]) -> None:
+def test_simulation_of_traces_matches_served_and_cached(run: tuple[TracedGateway, list[int]]) -> None:
     gateway, statuses = run
     block_tokens = block_tokens_of(gateway.traces)
     pool = PoolSetting(name=POOL, profile=ENGINE, replicas=REPLICAS)

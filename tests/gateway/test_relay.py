@@ -55,7 +55,7 @@ def test_any_split_into_reads_gives_the_same_bytes(at: list[int], keep_usage: bo
     assert relayed.events == 4
 
 
-def test_byte_by_byte_is_the_same_too() -> None:
+def test_stream_in_single_bytes_gives_the_same_output() -> None:
     data = b"".join(STREAM)
     assert fed(relay(True), *[data[i : i + 1] for i in range(len(data))]) == renamed(data)
 
@@ -69,7 +69,7 @@ def test_nothing_passes_after_the_end(at: list[int]) -> None:
 
 
 @given(cuts)
-def test_an_error_event_is_kept_back_whole_and_ends_the_stream(at: list[int]) -> None:
+def test_error_event_is_held_back_and_ends_the_stream(at: list[int]) -> None:
     data = sse.token(BOT_V1, "a") + sse.error(503, "full") + sse.token(BOT_V1, "b") + sse.DONE
     relayed = relay()
     assert fed(relayed, *cut(data, at)) == renamed(sse.token(BOT_V1, "a"))
@@ -85,7 +85,7 @@ def test_an_error_event_is_kept_back_whole_and_ends_the_stream(at: list[int]) ->
 @example([], 'data: {"error"')
 @example([], "\n\n")
 @example([], f'\\\\","model":"{BOT_V1}')
-def test_text_is_never_touched(at: list[int], text: str) -> None:
+def test_generated_text_is_unchanged(at: list[int], text: str) -> None:
     """Whatever a model generates arrives unchanged, even bytes with a meaning for the relay."""
     data = sse.role("M") + sse.token("M", text) + sse.usage("M") + sse.DONE
     relayed = relay()
@@ -96,7 +96,7 @@ def test_text_is_never_touched(at: list[int], text: str) -> None:
 
 
 @given(cuts, st.lists(st.binary(max_size=30).filter(lambda b: b"\n" not in b), max_size=8), st.booleans())
-def test_objects_and_comments_pass_as_they_are(at: list[int], contents: list[bytes], comments: bool) -> None:
+def test_objects_and_comments_pass_unchanged(at: list[int], contents: list[bytes], comments: bool) -> None:
     starts = [b": " if comments and number % 2 else b"data: {x" for number in range(len(contents))]
     data = b"".join(start + content + b"}\n\n" for start, content in zip(starts, contents, strict=True))
     relayed = relay()
@@ -108,7 +108,7 @@ def test_objects_and_comments_pass_as_they_are(at: list[int], contents: list[byt
     cuts,
     st.sampled_from([b"data: x", b"data: [1]", b"data:{}", b'data: {"choices": [oops', b"event: x", b"<html>", b"\0"]),
 )
-def test_what_is_no_event_of_an_engine_is_refused(at: list[int], event: bytes) -> None:
+def test_invalid_event_is_refused(at: list[int], event: bytes) -> None:
     relayed = relay()
     with pytest.raises(BadAnswer, match="no JSON object"):
         fed(relayed, *cut(sse.token("m", "x") + event + b"\n\n" + sse.DONE, at))
@@ -134,7 +134,7 @@ KINDS = {
 @given(st.lists(st.sampled_from(sorted(KINDS)), max_size=12), cuts)
 @example(["usual", "usual", "usage", "usual", "model twice", "usual"], [])
 @example(["usual", "two lines", "usual", "comment", "usual", "another length"], [])
-def test_events_that_begin_alike_and_others_pass_alike(kinds: list[str], at: list[int]) -> None:
+def test_events_of_all_kinds_pass_in_any_order(kinds: list[str], at: list[int]) -> None:
     relayed = relay()
     out = fed(relayed, *cut(b"".join([KINDS[kind] for kind in kinds]), at))
     assert out == renamed(b"".join([KINDS[kind] for kind in kinds if kind != "usage"]))
@@ -144,7 +144,7 @@ def test_events_that_begin_alike_and_others_pass_alike(kinds: list[str], at: lis
 @given(st.lists(st.sampled_from(sorted(KINDS)), max_size=12), st.integers(1, 4))
 @example(["model twice", "model twice"], 1)
 @example(["usual", "two lines", "two lines", "usual"], 1)
-def test_however_many_events_a_read_brings(kinds: list[str], events_per_read: int) -> None:
+def test_any_number_of_events_per_read_passes(kinds: list[str], events_per_read: int) -> None:
     events = [KINDS[kind] for kind in kinds]
     reads = [b"".join(events[start : start + events_per_read]) for start in range(0, len(events), events_per_read)]
     relayed = relay()
@@ -152,14 +152,14 @@ def test_however_many_events_a_read_brings(kinds: list[str], events_per_read: in
     assert relayed.events == sum(kind not in ("usage", "comment") for kind in kinds)
 
 
-def test_an_event_that_begins_well_and_is_no_object_is_refused() -> None:
+def test_event_that_only_starts_as_an_object_is_refused() -> None:
     usual, relayed = KINDS["usual"], relay()
     relayed.feed(usual)
     with pytest.raises(BadAnswer, match="no JSON object"):
         relayed.feed(usual + usual[:-3] + b"]\n\n" + usual)
 
 
-def test_what_a_model_says_in_the_words_of_an_event_is_no_event() -> None:
+def test_generated_text_that_looks_like_an_event_is_text() -> None:
     beginning = sse.token(BOT_V1, "").partition(b'"delta"')[0].decode()
     relayed = relay()
     said = sse.token(BOT_V1, f"}}\n\n{beginning}")
@@ -169,7 +169,7 @@ def test_what_a_model_says_in_the_words_of_an_event_is_no_event() -> None:
     assert relayed.events == 4
 
 
-def test_a_long_event_in_small_pieces_is_gathered_in_one_place() -> None:
+def test_long_event_in_small_pieces_is_collected_without_copying() -> None:
     relayed = relay()
     relayed.feed(b"data: {")
     relayed.feed(b"x")
@@ -187,7 +187,7 @@ def test_half_an_event_never_passes() -> None:
     assert relayed.feed(b"\n") == renamed(sse.token(BOT_V1, "b"))
 
 
-def test_an_engine_that_ends_lines_with_crlf_is_not_one_of_ours() -> None:
+def test_stream_with_crlf_line_ends_is_not_relayed() -> None:
     """To the relay its events never end, so its stream counts as lost instead of passing half understood."""
     relayed = relay()
     assert fed(relayed, *(part.replace(b"\n", b"\r\n") for part in STREAM)) == b""
@@ -200,7 +200,7 @@ def test_an_event_up_to_the_bound_passes(size: int) -> None:
     assert fed(relay(), event[: size // 2], event[size // 2 :]) == event
 
 
-def test_an_event_over_the_bound_is_refused_and_not_kept() -> None:
+def test_event_over_the_bound_is_refused() -> None:
     relayed = relay(limit=1000)
     with pytest.raises(BadAnswer, match="1000 bytes") as refused:
         fed(relayed, *([b"x" * 100] * 11))
@@ -208,7 +208,7 @@ def test_an_event_over_the_bound_is_refused_and_not_kept() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[b'data: {"choices"' + b"x" * 1001], [b'data: {"a":', *[b"x" * 100] * 11]])
-def test_an_event_that_is_too_large_is_told_from_what_is_no_event(pieces: list[bytes]) -> None:
+def test_oversized_event_is_distinguished_from_an_invalid_one(pieces: list[bytes]) -> None:
     with pytest.raises(AnswerTooLarge, match="1000 bytes"):
         fed(relay(limit=1000), *pieces)
 
@@ -226,7 +226,7 @@ def test_an_event_that_is_too_large_is_told_from_what_is_no_event(pieces: list[b
         (True, [], Usage(0, 0)),
     ],
 )
-def test_absurd_usage_is_clamped_and_still_taken_out(prompt: Any, completion: Any, expected: Usage) -> None:
+def test_absurd_usage_is_clamped_and_removed(prompt: Any, completion: Any, expected: Usage) -> None:
     relayed = relay()
     assert relayed.feed(sse.usage(BOT_V1, prompt, completion) + sse.DONE) == sse.DONE
     assert relayed.usage == expected
@@ -238,16 +238,16 @@ def test_cached_tokens_are_read() -> None:
 
 
 @pytest.mark.parametrize("document", [b"", b"x", b"[]", b"{}", b'{"usage":null}', b'{"usage":[]}', b'{"usage":{}x'])
-def test_no_usage_is_none(document: bytes) -> None:
+def test_missing_usage_is_none(document: bytes) -> None:
     assert read_usage(document) is None
 
 
-def test_an_event_without_choices_that_is_no_usage_passes() -> None:
+def test_event_without_choices_or_usage_passes() -> None:
     event = sse.event({"id": "x", "choices": [], "prompt_filter_results": []})
     assert relay().feed(event) == event
 
 
-def test_a_base_model_asked_for_by_its_name_is_not_renamed() -> None:
+def test_base_model_requested_by_its_name_is_not_renamed() -> None:
     same = Renaming("base", "base")
     data = sse.token("base", "x")
     assert same.rename_fields(data) is data
@@ -301,7 +301,7 @@ def test_text_of_a_whole_answer_is_not_renamed() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"1", b"null", b'{"a":', b'{"a":NaN}', b"\xff", b"{}{}"])
-def test_what_is_no_json_object_is_no_answer(body: bytes) -> None:
+def test_whole_answer_that_is_no_json_object_is_bad(body: bytes) -> None:
     with pytest.raises(BadAnswer):
         read_whole(body, RENAMING)
 
@@ -339,7 +339,7 @@ def test_engine_errors_of_any_shape(body: bytes, expected: tuple[str, str | None
 @pytest.mark.parametrize("reason", ["stop", "abort", "error", None])
 @pytest.mark.parametrize("tokens", [0, 3])
 @pytest.mark.parametrize("choices", [1, 2])
-def test_a_large_answer_is_read_as_a_small_one(reason: str | None, tokens: int, choices: int) -> None:
+def test_large_answer_is_read_like_a_small_one(reason: str | None, tokens: int, choices: int) -> None:
     """A large answer is not parsed into objects, which would need eight times its size."""
     choice: dict[str, Any] = {"index": 0, "message": {"content": "x"}, "finish_reason": reason}
     usage = {"prompt_tokens": 7, "completion_tokens": tokens}
@@ -352,7 +352,7 @@ def test_a_large_answer_is_read_as_a_small_one(reason: str | None, tokens: int, 
 
 
 @pytest.mark.parametrize("body", [b"[%b]", b'{"a":%b', b'{"a":[1,]%b}', b'{"a":NaN}%b'])
-def test_a_large_answer_that_is_no_object_is_none(body: bytes) -> None:
+def test_large_answer_that_is_no_object_is_bad(body: bytes) -> None:
     with pytest.raises(BadAnswer):
         read_whole(body % (b" " * 70_000), Renaming("engine", "acme/bot"))
 
@@ -363,7 +363,7 @@ def test_choices_of_any_shape_in_a_large_answer(choices: bytes) -> None:
     assert read_whole(body, Renaming("a", "a")).aborted is False
 
 
-def test_what_is_nested_without_end_is_a_bad_answer_and_counts_nothing() -> None:
+def test_deeply_nested_answer_is_bad_and_has_no_usage() -> None:
     deep = b"[" * 50_000 + b"]" * 50_000  # Python 3.13 reads 5,000
     assert read_usage(b'{"x":%b}' % deep) is None
     with pytest.raises(BadAnswer):

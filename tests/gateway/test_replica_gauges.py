@@ -14,7 +14,7 @@ def of(gauges: ReplicaGauges, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
 
 
-def test_a_replica_that_falls_silent_is_counted_for_a_while() -> None:
+def test_silent_replica_is_counted_for_a_while() -> None:
     """Otherwise its series would end with it, and no alert could report the loss of a node or zone."""
     gauges = ReplicaGauges()
     there = [heartbeat(name, zone="a") for name in ("r0", "r1", "r2")]
@@ -31,14 +31,14 @@ def test_a_replica_that_falls_silent_is_counted_for_a_while() -> None:
     assert of(gauges, "shoal_pool_replicas", pool=POOL, state="silent") == 0
 
 
-def test_one_that_drained_is_not_lost() -> None:
+def test_drained_replica_is_not_counted_as_silent() -> None:
     gauges = ReplicaGauges()
     gauges.update([heartbeat("r0"), heartbeat("r1", phase="draining")], 0.0)
     gauges.update([heartbeat("r0")], 20.0)
     assert of(gauges, "shoal_pool_replicas", pool=POOL, state="silent") == 0
 
 
-def test_a_pool_that_a_push_removed_has_lost_nobody() -> None:
+def test_replicas_of_a_removed_pool_are_not_silent() -> None:
     """The controller ended its replicas, which are not lost: `NodeLoss` paged for ten minutes after such a push."""
     gauges = ReplicaGauges()
     other = heartbeat("r1", pool="other")
@@ -51,7 +51,7 @@ def test_a_pool_that_a_push_removed_has_lost_nobody() -> None:
     assert of(gauges, "shoal_pool_replicas", pool="other", state="silent") is None, "one of the same name begins anew"
 
 
-async def test_which_pools_there_are_is_the_snapshots_word() -> None:
+async def test_pools_in_the_gauges_follow_the_snapshot() -> None:
     other = PoolName("other")
     both = (PoolEntry(POOL, context_window_tokens=2048), PoolEntry(other, context_window_tokens=2048))
     rig = Rig(policies={"pools": both})
@@ -74,7 +74,7 @@ def _silent_at(rig: Rig, pool: PoolName) -> float | None:
     return registry.get_sample_value("shoal_pool_replicas", {"pool": pool, "state": "silent"})
 
 
-def test_a_pools_cache_is_as_full_as_its_fullest_replica() -> None:
+def test_pool_kv_usage_is_that_of_its_fullest_replica() -> None:
     gauges = ReplicaGauges()
     full = heartbeat("r1", kv_usage_ratio=0.9)
     gauges.update([heartbeat("r0", kv_usage_ratio=0.2), full, heartbeat("r2", kv_usage_ratio=1.0, phase="hung")], 0.0)

@@ -51,7 +51,7 @@ def test_refuses(expected: tuple[int, str], headers: RawHeaders) -> None:
     assert refusal(headers) == expected
 
 
-def test_reads_what_means_something_here() -> None:
+def test_known_headers_are_read() -> None:
     headers = [
         HOST,
         (b"Authorization", b"Bearer x"),
@@ -74,7 +74,7 @@ def test_reads_what_means_something_here() -> None:
         (b"", None),
     ],
 )
-def test_a_session_is_named_in_utf_8_as_in_bodies_or_in_latin_1(value: bytes, session: str | None) -> None:
+def test_session_header_is_utf_8_or_latin_1(value: bytes, session: str | None) -> None:
     assert read_headers([HOST, (b"x-session-id", value)], "id", limits()).session == session
 
 
@@ -82,7 +82,7 @@ def test_a_session_is_at_most_512_characters() -> None:
     assert refusal([HOST, (b"x-session-id", ("東" * 513).encode())]) == (400, "invalid_request")
 
 
-def test_takes_as_many_headers_as_the_limit() -> None:
+def test_number_of_headers_up_to_the_limit_is_accepted() -> None:
     assert len(list(check_headers([HOST] + [(b"x-%d" % i, b"") for i in range(63)], limits()))) == 64
 
 
@@ -98,14 +98,14 @@ def test_replaces_a_malformed_request_id(value: bytes) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"x-request-id", b"X-Request-Id", b"x"]), st.binary(max_size=40))))
-def test_a_request_id_is_always_fit_for_a_header_and_a_log(headers: RawHeaders) -> None:
+def test_request_id_is_always_safe_for_headers_and_logs(headers: RawHeaders) -> None:
     request_id = request_id_of(headers)
     assert 1 <= len(request_id) <= 128
     assert request_id.isascii() and request_id.isprintable() and " " not in request_id
 
 
 @pytest.mark.parametrize("value", [b"application/json", b"Application/JSON; charset=utf-8", b" application/json ;a=b"])
-def test_json_is_json(value: bytes) -> None:
+def test_json_content_types_are_accepted(value: bytes) -> None:
     check_json_body([HOST, (b"Content-Type", value), (b"content-encoding", b"identity")])
 
 
@@ -139,7 +139,7 @@ def test_announced_length(headers: RawHeaders, expected: int | None) -> None:
     assert announced_bytes(headers) == expected
 
 
-def test_names_with_an_underscore_mean_nothing() -> None:
+def test_header_names_with_an_underscore_are_ignored() -> None:
     """Tracing libraries send such names. Some proxies treat `_` as `-`, so the gateway reads nothing from them."""
     sent = [
         HOST,

@@ -36,7 +36,7 @@ async def leaves_mid_stream(p: Play, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, ANSWER_TOKENS])
-async def test_who_leaves_its_stream_has_had_the_prompt_and_what_was_streamed(play: Playing, tokens: int) -> None:
+async def test_disconnect_mid_stream_is_charged_for_prompt_and_streamed_tokens(play: Playing, tokens: int) -> None:
     p = play("r0")
     p.ask(max_tokens=20, messages=[{"role": "user", "content": "word " * 1000}])
     await p.connects()
@@ -47,7 +47,7 @@ async def test_who_leaves_its_stream_has_had_the_prompt_and_what_was_streamed(pl
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_who_leaves_before_the_first_byte_has_had_what_was_expected(play: Playing, stream: bool) -> None:
+async def test_disconnect_before_the_first_byte_is_charged_as_expected(play: Playing, stream: bool) -> None:
     p = play("r0")
     exchange = p.ask(stream=stream)
     await p.connects()
@@ -56,9 +56,7 @@ async def test_who_leaves_before_the_first_byte_has_had_what_was_expected(play: 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_who_leaves_in_the_instant_in_which_it_was_sent_has_its_prompt_counted(
-    play: Playing, stream: bool
-) -> None:
+async def test_disconnect_right_after_sending_is_charged_for_the_prompt(play: Playing, stream: bool) -> None:
     p = play("r0", quotas=(quota(input_tokens_per_minute=60_000),))
     exchange = p.ask(stream=stream)
     await p.connects()
@@ -68,7 +66,7 @@ async def test_who_leaves_in_the_instant_in_which_it_was_sent_has_its_prompt_cou
     assert counted == expected(p)[0] > 0
 
 
-async def test_whose_own_deadline_passes_has_had_what_was_expected(play: Playing) -> None:
+async def test_callers_deadline_is_charged_as_expected(play: Playing) -> None:
     p = play("r0")
     p.ask(header_x_shoal_deadline_ms="300")
     await p.connects()
@@ -77,7 +75,7 @@ async def test_whose_own_deadline_passes_has_had_what_was_expected(play: Playing
     assert charged(p) == cost_tokens(*expected(p))
 
 
-async def test_who_leaves_before_an_engine_has_it_has_had_nothing(play: Playing) -> None:
+async def test_disconnect_before_an_engine_has_the_request_is_free(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     await p.settle()
@@ -86,7 +84,7 @@ async def test_who_leaves_before_an_engine_has_it_has_had_nothing(play: Playing)
     assert charged(p) == 0, "while it was dialled"
 
 
-async def test_who_leaves_while_it_waits_has_had_nothing() -> None:
+async def test_disconnect_while_queued_is_free() -> None:
     p = small()
     p.ask()
     await p.connects()
@@ -110,7 +108,7 @@ def says_nothing(p: Play) -> None:
 
 
 @pytest.mark.parametrize("end", [dies, is_full, says_nothing])
-async def test_whom_every_engine_failed_has_had_nothing(play: Playing, end: Callable[[Play], None]) -> None:
+async def test_request_failed_by_every_engine_is_free(play: Playing, end: Callable[[Play], None]) -> None:
     p = play("r0")
     p.ask()
     await p.connects()
@@ -120,7 +118,7 @@ async def test_whom_every_engine_failed_has_had_nothing(play: Playing, end: Call
     assert charged(p) == 0
 
 
-async def test_who_leaves_the_second_engine_after_a_first_that_failed_pays_once(play: Playing) -> None:
+async def test_disconnect_during_a_retry_is_charged_once(play: Playing) -> None:
     p = play("r0", "r1")
     exchange = p.ask()
     await p.connects()

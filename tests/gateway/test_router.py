@@ -29,7 +29,7 @@ async def test_a_streams_prompt_is_ahead_until_its_first_token(play: Playing) ->
     assert p.quiet() and ahead(p) == {}
 
 
-async def test_a_whole_answers_prompt_is_taken_for_computed_at_the_predicted_time(play: Playing) -> None:
+async def test_whole_answers_prompt_counts_as_computed_at_the_predicted_time(play: Playing) -> None:
     p = play("r0")
     first = p.ask(stream=False)
     assert ahead(p) == {"r0": first.admitted.features.prompt_tokens}
@@ -66,7 +66,7 @@ async def test_a_chat_without_a_session_goes_back_too(play: Playing) -> None:
     assert len(homes) == 1
 
 
-async def test_prompts_that_are_all_alike_have_no_home(play: Playing) -> None:
+async def test_identical_prompts_have_no_home(play: Playing) -> None:
     """A load test with one prompt, or a greeting, would otherwise queue at one replica for a cache that does not
     exist."""
     p = play("r0", "r1")
@@ -87,7 +87,7 @@ async def test_long_prompts_spread_by_their_tokens(play: Playing) -> None:
     assert not long.ended
 
 
-async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Playing) -> None:
+async def test_engine_failures_and_rejections_reach_the_fleet_view(play: Playing) -> None:
     p = play("r0", "r1")
     p.ask(stream=True)
     (refusing,) = p.gateway.services.router.load.in_flight
@@ -97,7 +97,7 @@ async def test_faults_and_refusals_of_an_engine_are_told_to_the_fleet(play: Play
     assert set(status.penalties_ms) == {refusing} and not status.out
 
 
-async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Playing) -> None:
+async def test_suspected_replica_is_used_only_if_no_other_can_answer(play: Playing) -> None:
     """A replica on a node reported not ready is avoided, but no request is rejected because of it."""
     p = play("r0", "r1")
     fleet = p.gateway.services.fleet
@@ -115,7 +115,7 @@ async def test_a_suspected_replica_is_asked_only_where_nobody_else_can(play: Pla
     assert set(p.gateway.services.router.load.in_flight) == {"r0"}
 
 
-async def test_what_a_conversations_last_turn_had_is_taken_for_cached_at_its_home(play: Playing) -> None:
+async def test_last_turn_of_a_conversation_counts_as_cached_at_its_home(play: Playing) -> None:
     """Turns of the conversation also go to other gateways, which report nothing for those routed to the hash home.
 
     Counting only what this gateway sent, a home seemed to have a tenth of a long chat, and new replicas looked as good.

@@ -67,7 +67,7 @@ async def answered(play: Play, route: Route, content: dict[str, Any], **fields: 
 
 
 @pytest.mark.parametrize(("route", "task"), POOLED, ids=[route.path for route, _ in POOLED])
-async def test_a_pooled_answer_passes_and_is_counted(play: MakePlay, route: Route, task: Task) -> None:
+async def test_pooling_answer_passes_and_is_counted(play: MakePlay, route: Route, task: Task) -> None:
     it = play("r0", **of_task(task))
     content = {"model": BOT_V1, "data": [{"index": 0, "embedding": [0.25, 0.5]}], "usage": {"prompt_tokens": 7}}
     engine = await answered(it, route, content)
@@ -79,7 +79,7 @@ async def test_a_pooled_answer_passes_and_is_counted(play: MakePlay, route: Rout
 
 
 @pytest.mark.parametrize(("route", "task"), POOLED, ids=[route.path for route, _ in POOLED])
-async def test_a_model_of_another_kind_says_what_it_answers(play: MakePlay, route: Route, task: Task) -> None:
+async def test_model_of_another_task_names_its_routes(play: MakePlay, route: Route, task: Task) -> None:
     it = play("r0")
     asked(it, route)
     assert it.client.status == 400 and it.client.error["code"] == "wrong_model_type"
@@ -117,7 +117,7 @@ async def test_a_stream_of_named_events(play: MakePlay, route: Route, events: li
 
 
 @pytest.mark.parametrize(("route", "events"), [(RESPONSES_ROUTE, RESPONSE_STREAM), (MESSAGES, MESSAGE_STREAM)])
-async def test_an_engine_that_only_began_is_left_for_another(play: MakePlay, route: Route, events: list[bytes]) -> None:
+async def test_stream_lost_before_text_is_retried(play: MakePlay, route: Route, events: list[bytes]) -> None:
     it = play("r0", "r1")
     asked(it, route, stream=True)
     first = await it.connects()
@@ -153,14 +153,14 @@ async def test_responses_are_never_stored(play: MakePlay) -> None:
 
 
 @pytest.mark.parametrize("name", ["Not Found", "The model does not support Responses API"])
-async def test_an_engine_without_the_route_is_no_engine_without_the_model(play: MakePlay, name: str) -> None:
+async def test_engine_without_the_route_answers_route_not_offered(play: MakePlay, name: str) -> None:
     it = play("r0", "r1")
     asked(it, RESPONSES_ROUTE)
     (await it.connects()).refuses(404 if name == "Not Found" else 501, name)
     assert it.client.status == 400 and it.client.error["code"] == "route_not_offered"
 
 
-async def test_messages_are_refused_as_anthropic_refuses(play: MakePlay) -> None:
+async def test_messages_errors_have_anthropics_shape(play: MakePlay) -> None:
     it = play("r0")
     asked(it, MESSAGES, max_tokens=None)
     body = orjson.loads(it.client.body)
@@ -169,7 +169,7 @@ async def test_messages_are_refused_as_anthropic_refuses(play: MakePlay) -> None
     assert body["request_id"] == it.client.headers[b"x-request-id"].decode()
 
 
-def test_a_key_may_come_as_anthropics_sdk_sends_it(play: MakePlay) -> None:
+def test_x_api_key_header_is_accepted(play: MakePlay) -> None:
     it = play("r0")
     sent = [(b"host", b"x"), (b"content-type", b"application/json"), (b"anthropic-version", b"2023-06-01")]
     body = compact({"model": "acme/nothing", **BODIES[MESSAGES]})
@@ -181,7 +181,7 @@ def test_a_key_may_come_as_anthropics_sdk_sends_it(play: MakePlay) -> None:
         assert orjson.loads(client.body)["error"]["type"] == kind
 
 
-def test_every_route_has_a_task_and_a_path_of_its_own() -> None:
+def test_every_route_has_a_task_and_a_unique_path() -> None:
     assert len({route.path for route in ROUTES}) == len(ROUTES)
     assert all(route.tasks for route in ROUTES)
     assert routes.dialect_of("/v1/messages") is MESSAGES.dialect
@@ -214,7 +214,7 @@ READ_ANYWHERE = (
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
-async def test_no_odd_field_is_an_error_of_ours(play: MakePlay, route: Route) -> None:
+async def test_odd_fields_never_cause_an_internal_error(play: MakePlay, route: Route) -> None:
     """Fields that a route's table leaves to the engine are not read by later steps as if they had been checked."""
     bodies = BODIES | {CHAT: {"messages": CHAT_LIKE}, COMPLETIONS: {"prompt": "hi"}}
     bodies |= {TOKENIZE: {"prompt": "hi"}, DETOKENIZE: {"tokens": [1]}}

@@ -22,7 +22,7 @@ def test_worked_example_of_the_prologue() -> None:
     assert silence.mute_replicas([R0], 12.5) == []
 
 
-def test_a_stream_that_nobody_reads_is_none_that_ought_to_speak() -> None:
+def test_paused_stream_is_not_expected_to_send() -> None:
     silence, stream = Silence(), slot()
     silence.expect_bytes(stream, 0.0)
     silence.stop_expecting(stream)
@@ -32,7 +32,7 @@ def test_a_stream_that_nobody_reads_is_none_that_ought_to_speak() -> None:
     assert silence.mute_replicas([R0], 100.5) == [] and silence.mute_replicas([R0], 101.0) == [R0]
 
 
-def test_what_is_found_in_vain_is_mute_until_it_is_heard_or_has_nothing_left() -> None:
+def test_replica_marked_mute_stays_mute_until_it_sends_or_is_idle() -> None:
     silence = Silence()
     silence.mark_mute(R0)
     silence.mark_mute(R1)

@@ -49,19 +49,19 @@ async def uploaded(
 
 
 @pytest.mark.parametrize(("block_bytes", "blocks"), [(1, 40), (31 * KIB, 40)])
-async def test_who_sends_a_byte_now_and_then_is_refused(block_bytes: int, blocks: int) -> None:
+async def test_slow_upload_is_refused(block_bytes: int, blocks: int) -> None:
     answer = await uploaded(Rig(), bytes(block_bytes), blocks, block_s=1.0)
     assert answer.status_code == 408
     assert answer.json()["error"]["message"].startswith("The upload is slower than 32 KiB a second")
 
 
 @pytest.mark.parametrize(("block_bytes", "blocks"), [(1, 29), (33 * KIB, 100)])
-async def test_who_is_slow_for_half_a_minute_or_fast_enough_is_not(block_bytes: int, blocks: int) -> None:
+async def test_briefly_slow_or_fast_upload_is_accepted(block_bytes: int, blocks: int) -> None:
     answer = await uploaded(Rig(), bytes(block_bytes), blocks, block_s=1.0)
     assert (answer.status_code, answer.json()["bytes"]) == (200, block_bytes * blocks)
 
 
-async def test_who_is_slow_while_places_are_free_is_not_refused() -> None:
+async def test_slow_upload_with_free_slots_is_accepted() -> None:
     answer = await uploaded(Rig(), b"x", 40, block_s=1.0, others=5)
     assert (answer.status_code, answer.json()["bytes"]) == (200, 40)
 

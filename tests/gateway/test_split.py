@@ -83,7 +83,7 @@ def charged(play: Play) -> tuple[int, int]:
     return sum(each.input_tokens for each in both), sum(each.output_tokens for each in both)
 
 
-async def test_the_prefill_replica_reads_and_the_other_one_answers() -> None:
+async def test_prefill_replica_computes_the_prompt_and_decode_replica_answers() -> None:
     play = playing()
     ask(play, max_completion_tokens=50, temperature=0, stream_options={"include_usage": True})
     first = await play.connects()
@@ -101,7 +101,7 @@ async def test_the_prefill_replica_reads_and_the_other_one_answers() -> None:
     assert charged(play) == (4000, 7) and play.quiet()
 
 
-async def test_a_whole_answer_comes_that_way_too() -> None:
+async def test_whole_answer_uses_the_split_too() -> None:
     play = playing()
     play.ask("smollm2-135m", stream=False, route=COMPLETIONS, prompt=LONG)
     first = await play.connects()
@@ -122,7 +122,7 @@ async def test_a_whole_answer_comes_that_way_too() -> None:
         ({"prompt_logprobs": 1}, "unsuited"),
     ],
 )
-async def test_requests_that_one_engine_answers(fields: dict[str, Any], why: str) -> None:
+async def test_requests_that_are_not_split(fields: dict[str, Any], why: str) -> None:
     play = playing()
     ask(play, **fields)
     engine = await play.connects()
@@ -131,7 +131,7 @@ async def test_requests_that_one_engine_answers(fields: dict[str, Any], why: str
     assert path(play) == f"path=one;why={why}"
 
 
-async def test_without_a_prefill_replica_and_where_it_does_not_pay() -> None:
+async def test_no_split_without_prefill_replica_or_if_slower() -> None:
     play = playing(prefill=())
     ask(play)
     decodes(await play.connects())
@@ -144,7 +144,7 @@ async def test_without_a_prefill_replica_and_where_it_does_not_pay() -> None:
     assert path(idle) == "path=one;why=slower"
 
 
-async def test_an_adapter_that_the_prefill_pool_has_not_loaded() -> None:
+async def test_no_split_if_the_prefill_pool_lacks_the_adapter() -> None:
     """The prefill replica would compute the prompt with other weights than the decoding replica."""
     play = playing(prefill=())
     play.gateway.receive_heartbeat(heartbeat("p0", pool=PREFILL, adapters=()))
@@ -152,20 +152,20 @@ async def test_an_adapter_that_the_prefill_pool_has_not_loaded() -> None:
     assert (await play.connects()).replica_id == "r0"
 
 
-async def test_a_client_may_not_hand_over_blocks_itself() -> None:
+async def test_kv_transfer_params_of_clients_are_refused() -> None:
     play = playing()
     with pytest.raises(AssertionError, match="kv_transfer_params"):
         ask(play, kv_transfer_params=PARAMS)
 
 
-async def test_a_pool_without_a_prefill_pool_says_nothing_of_it() -> None:
+async def test_pool_without_a_prefill_pool_sends_no_header() -> None:
     play = Play("r0")
     play.ask()
     decodes(await play.connects())
     assert b"x-shoal-prefill" not in play.client.headers
 
 
-async def test_nobody_calls_a_prefill_pool_by_its_name() -> None:
+async def test_prefill_pool_is_not_callable() -> None:
     play = playing()
     catalogue = play.gateway.services.state.catalogue
     assert catalogue is not None
@@ -289,7 +289,7 @@ async def test_no_request_is_lost_whatever_step_fails() -> None:
 
 
 @pytest.mark.soak
-async def test_a_thousand_requests_and_a_failure_at_each_step() -> None:
+async def test_thousand_requests_survive_a_failure_at_each_step() -> None:
     seen = await _thousand(1000)
     assert sum(count for why, count in seen.items() if why != "split") == 1000
     assert all(seen[why] >= 20 for why in set(WHY.values())), seen
@@ -299,7 +299,7 @@ async def test_a_thousand_requests_and_a_failure_at_each_step() -> None:
 # charges of a client that leaves
 
 
-async def test_a_client_that_leaves_while_its_prompt_is_read_pays_for_that() -> None:
+async def test_disconnect_during_prefill_is_charged() -> None:
     """Otherwise a client could leave early and use prefill replicas for free."""
     play = playing()
     ask(play)
@@ -313,7 +313,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_pays_for_that() -> 
     assert charged(play)[0] > 1000
 
 
-async def test_a_deadline_holds_while_the_prompt_is_read() -> None:
+async def test_deadline_applies_during_prefill() -> None:
     play = playing(prefill_give_up_after_s=60.0)
     ask(play, header_x_shoal_deadline_ms="2000")
     first = await play.connects()
@@ -321,7 +321,7 @@ async def test_a_deadline_holds_while_the_prompt_is_read() -> None:
     assert first.dropped and play.client.status == 504 and play.quiet()
 
 
-async def test_the_trace_tells_the_path_and_its_figures() -> None:
+async def test_trace_has_the_path_and_its_figures() -> None:
     play = playing()
     rows: list[Any] = []
     services = play.gateway.services
@@ -335,7 +335,7 @@ async def test_the_trace_tells_the_path_and_its_figures() -> None:
     assert msgspec.json.encode(noted)
 
 
-async def test_the_other_replica_must_still_have_the_same_weights() -> None:
+async def test_no_split_across_different_weights() -> None:
     """During the prefill of a prompt, a rolling base may leave only replicas of another version."""
     old, new = "sha256:" + "a" * 64, "sha256:" + "b" * 64
     play = Play(limits=Limits(quarantine_after_replicas=0), **sections())
@@ -353,7 +353,7 @@ async def test_the_other_replica_must_still_have_the_same_weights() -> None:
     assert snapshot().pools  # the rig's own has no prefill pool
 
 
-async def test_blocks_of_a_rollouts_new_version_are_not_decoded_by_the_old_one() -> None:
+async def test_blocks_of_the_candidate_are_not_decoded_by_control() -> None:
     """Both have the same base, so nothing would fail and the wrong answer would go unnoticed."""
     play = Play(limits=Limits(quarantine_after_replicas=0), **in_rollout(**sections()))
     play.gateway.receive_heartbeat(heartbeat("r0", running=30))
@@ -374,7 +374,7 @@ async def test_blocks_of_a_rollouts_new_version_are_not_decoded_by_the_old_one()
 HUGE = "word " * 16_000  # 80 KB
 
 
-async def test_copies_of_a_body_count_and_are_let_go_of_with_their_last_use() -> None:
+async def test_body_copies_are_counted_and_released_after_their_last_use() -> None:
     play = playing()
     held, before = play.gateway.services.held, bodies_in_memory()
     ask(play, text=HUGE)
@@ -390,7 +390,7 @@ async def test_copies_of_a_body_count_and_are_let_go_of_with_their_last_use() ->
     assert bodies_in_memory() - before == 0, "a stream that has begun holds no copy"
 
 
-async def test_without_room_for_a_copy_one_engine_does_all() -> None:
+async def test_no_split_without_room_for_a_body_copy() -> None:
     play = Play(limits=Limits(quarantine_after_replicas=0, uploads_bytes=100_000), **sections())
     play.gateway.receive_heartbeat(heartbeat("r0", running=30))
     play.gateway.receive_heartbeat(heartbeat("p0", pool=PREFILL))

@@ -54,7 +54,7 @@ def sent(admitted: Admitted) -> dict[str, Any]:
     return parsed
 
 
-def test_the_whole_request_is_the_chosen_versions() -> None:
+def test_whole_request_uses_the_chosen_version() -> None:
     door = Door()
     by_group = {split_of(one).group: one for one in (door.admit(request_id=f"r{number}") for number in range(50))}
     candidate, control = by_group["candidate"], by_group["control"]
@@ -76,7 +76,7 @@ def test_the_channels_long_name_is_split_too() -> None:
 
 
 @pytest.mark.parametrize("percent", [1, 10, 50, 90])
-def test_the_share_is_that_of_the_stage(percent: int) -> None:
+def test_candidate_share_matches_the_stage(percent: int) -> None:
     """The share of 10,000 sessions is within four standard deviations; the hash misses it for one in 16,000 choices of
     names."""
     door, count = Door(percent), 10_000
@@ -93,7 +93,7 @@ def test_a_session_keeps_its_version_from_stage_to_stage() -> None:
         assert door.groups() == first, "who began on control stays there; who began on the candidate too"
 
 
-def test_new_sessions_go_by_the_new_share() -> None:
+def test_new_sessions_follow_the_new_share() -> None:
     door = Door(percent=1)
     door.groups(500)
     door.stage(1, 99)
@@ -101,7 +101,7 @@ def test_new_sessions_go_by_the_new_share() -> None:
     assert fresh.count("candidate") > 450
 
 
-def test_a_session_that_was_silent_for_longer_than_its_time_is_new() -> None:
+def test_session_silent_longer_than_its_ttl_is_new() -> None:
     door = Door(percent=1)
     door.groups(200)
     door.stage(1, 99)
@@ -111,20 +111,20 @@ def test_a_session_that_was_silent_for_longer_than_its_time_is_new() -> None:
     assert door.groups(200).count("candidate") > 180
 
 
-def test_requests_without_a_session_are_placed_one_by_one() -> None:
+def test_requests_without_a_session_are_split_one_by_one() -> None:
     door = Door()
     groups = [split_of(door.admit(request_id=f"r{number}")).group for number in range(2000)]
     assert 850 < groups.count("candidate") < 1150
     assert len(door.splits.pins) == 0
 
 
-def test_a_tenant_as_a_whole() -> None:
+def test_sticky_tenant_is_in_one_group() -> None:
     door = Door(sticky="tenant")
     groups = {split_of(door.admit(header=f"s{number}", request_id=f"r{number}")).group for number in range(50)}
     assert len(groups) == 1
 
 
-def test_a_tenants_sessions_stay_when_the_tenant_moves() -> None:
+def test_sessions_stay_when_their_sticky_tenant_moves() -> None:
     door = Door(percent=1, sticky="tenant")
     assert set(door.groups(50)) == {"control"}
     door.stage(1, 99, sticky="tenant")
@@ -145,13 +145,13 @@ def test_a_tenants_sessions_stay_when_the_tenant_moves() -> None:
         {"header": "", "session_id": None, "prompt_cache_key": "one"},
     ],
 )
-def test_a_session_is_named_by_header_or_body(named: dict[str, Any]) -> None:
+def test_session_is_read_from_header_or_body(named: dict[str, Any]) -> None:
     """The header takes precedence over `session_id`, and that over `prompt_cache_key`; an empty one is ignored."""
     one = {split_of(Door().admit(header="one")).session}
     assert {split_of(Door().admit(request_id=f"r{number}", **named)).session for number in range(3)} == one
 
 
-def test_what_reaches_the_engine_of_a_session() -> None:
+def test_session_fields_do_not_reach_the_engine() -> None:
     body = sent(Door().admit(session_id="one", prompt_cache_key="two"))
     assert body.keys() & {"session_id", "prompt_cache_key"} == set()
     assert "session_id" not in sent(Door().admit("acme/bot@v1", session_id="one"))
@@ -167,13 +167,13 @@ def test_what_reaches_the_engine_of_a_session() -> None:
         ({"prompt_cache_key": ["x"]}, "prompt_cache_key"),
     ],
 )
-def test_what_names_no_session(named: dict[str, Any], param: str) -> None:
+def test_invalid_session_names_are_refused(named: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestRejected) as refused:
         Door().admit(**named)
     assert (refused.value.answer.status, refused.value.answer.param) == (400, param)
 
 
-def test_falling_back_makes_the_request_and_its_session_controls() -> None:
+def test_fallback_moves_request_and_session_to_control() -> None:
     door = Door(percent=99)
     admitted = door.admit(header="one", temperature=0.5)
     assert split_of(admitted).group == "candidate" and door.splits.may_fall_back(admitted.split)
@@ -185,7 +185,7 @@ def test_falling_back_makes_the_request_and_its_session_controls() -> None:
     assert [entry.rollout for entry in door.splits.pins.to_publish()] == [ROLLOUT], "the other gateways must know"
 
 
-def test_a_session_that_has_heard_the_candidate_does_not_fall_back() -> None:
+def test_session_answered_by_the_candidate_does_not_fall_back() -> None:
     door = Door(percent=99)
     door.splits.answering(split_of(door.admit(header="one")))
     assert not door.splits.may_fall_back(door.admit(header="one").split)
@@ -194,7 +194,7 @@ def test_a_session_that_has_heard_the_candidate_does_not_fall_back() -> None:
     assert not door.splits.may_fall_back(None)
 
 
-def test_of_two_requests_at_once_the_first_answer_decides() -> None:
+def test_first_answer_of_concurrent_requests_pins_the_session() -> None:
     door = Door(percent=99)
     one, other = split_of(door.admit(header="s")), split_of(door.admit(header="s"))
     door.splits.answering(one)
@@ -205,7 +205,7 @@ def test_of_two_requests_at_once_the_first_answer_decides() -> None:
     assert split_of(door.admit(header="t")).group == "control"
 
 
-def test_a_session_is_no_newer_for_an_answer_that_took_long() -> None:
+def test_long_answer_does_not_make_its_session_new() -> None:
     """A session's TTL runs from the end of its last answer."""
     door = Door(percent=1)
     use = split_of(door.admit(header="one"))
@@ -217,7 +217,7 @@ def test_a_session_is_no_newer_for_an_answer_that_took_long() -> None:
 
 
 @pytest.mark.parametrize("sticky", ["session", "tenant"])
-def test_a_rollout_that_begins_takes_no_session_away(sticky: Any) -> None:
+def test_starting_rollout_keeps_running_sessions_on_control(sticky: Any) -> None:
     door = Door()
     door.catalogue = rig.catalogue(1)
     for number in range(100):
@@ -230,7 +230,7 @@ def test_a_rollout_that_begins_takes_no_session_away(sticky: Any) -> None:
     assert sticky == "tenant" or fresh.count("candidate") > 90
 
 
-def test_a_session_from_before_the_rollout_that_was_silent_for_its_time_is_new() -> None:
+def test_session_from_before_the_rollout_silent_for_its_ttl_is_new() -> None:
     door = Door()
     door.catalogue = rig.catalogue(1)
     door.admit(header="one")
@@ -241,7 +241,7 @@ def test_a_session_from_before_the_rollout_that_was_silent_for_its_time_is_new()
     assert [split_of(door.admit(header=name)).group for name in ("one", "two")] == ["candidate", "candidate"]
 
 
-def test_what_serves_no_session_is_not_remembered() -> None:
+def test_requests_without_a_session_are_not_remembered() -> None:
     door = Door()
     door.catalogue = rig.catalogue(1)
     door.admit()
@@ -250,7 +250,7 @@ def test_what_serves_no_session_is_not_remembered() -> None:
     assert len(door.splits._served) == 1, "a base has rollouts, too"
 
 
-def test_an_answer_after_its_rollouts_end_pins_nothing() -> None:
+def test_answer_after_the_rollouts_end_pins_nothing() -> None:
     door = Door(percent=99)
     use = split_of(door.admit(header="one"))
     door.splits.forget_ended(lambda rollout, model: False)
@@ -259,7 +259,7 @@ def test_an_answer_after_its_rollouts_end_pins_nothing() -> None:
     assert len(door.splits.pins) == 0
 
 
-def test_an_ended_rollouts_pins_go_and_another_ones_stay() -> None:
+def test_only_pins_of_ended_rollouts_are_dropped() -> None:
     door = Door()
     door.groups(50)
     held = len(door.splits.pins)

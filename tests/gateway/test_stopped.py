@@ -59,7 +59,7 @@ _BEGUN = (_fresh, _idle_on_the_lane, _idle_elsewhere, _inside_a_head, _inside_a_
 
 
 @pytest.mark.parametrize("stopped_s", [2.0, pytest.param(_HEAD_S + 1.5, marks=pytest.mark.soak)])
-async def test_what_was_sent_to_a_gateway_that_is_stopped_is_answered(
+async def test_requests_sent_to_a_stopped_gateway_are_answered(
     gateway: GatewayProcess, trust: ssl.SSLContext, stopped_s: float
 ) -> None:
     """This holds for anything that clients had begun, with and without TLS, even past the gateway's own timeouts."""

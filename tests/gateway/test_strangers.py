@@ -21,7 +21,7 @@ def closed_for(connection: Connection, reason: str) -> float:
     return registry.get_sample_value("shoal_connections_closed_total", {"reason": reason}) or 0.0
 
 
-async def test_idle_connections_that_were_answered_without_a_key_give_way(play: Playing) -> None:
+async def test_idle_connections_without_a_key_give_way(play: Playing) -> None:
     """One /healthz each every 74 s held all connections of a gateway: other clients got 503."""
     p = play("r0", limits=limits(connections=3))
     strangers = []
@@ -36,7 +36,7 @@ async def test_idle_connections_that_were_answered_without_a_key_give_way(play: 
     assert closed_for(connection, "crowded") == 1
 
 
-async def test_silent_connections_give_way_and_refused_ones_too(play: Playing) -> None:
+async def test_silent_and_refused_connections_give_way(play: Playing) -> None:
     p = play("r0", limits=limits(connections=2))
     refused = Connection(p) >> post(key="sk-wrong")
     silent = Connection(p)
@@ -46,7 +46,7 @@ async def test_silent_connections_give_way_and_refused_ones_too(play: Playing) -
     assert silent.cut
 
 
-async def test_half_a_head_gives_way_as_silence_does(play: Playing) -> None:
+async def test_connection_with_half_a_head_gives_way(play: Playing) -> None:
     p = play("r0", limits=limits(connections=1))
     half = Connection(p) >> b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
     connection = Connection(p)
@@ -54,7 +54,7 @@ async def test_half_a_head_gives_way_as_silence_does(play: Playing) -> None:
     await answered(connection)
 
 
-async def test_who_has_shown_a_key_gives_way_to_nobody_while_it_is_served(play: Playing) -> None:
+async def test_connection_with_a_key_keeps_its_place_while_served(play: Playing) -> None:
     p = play("r0", limits=limits(connections=2))
     server = Server(p)
     streaming = Connection(p, server) >> post(STREAM_BODY)
@@ -67,7 +67,7 @@ async def test_who_has_shown_a_key_gives_way_to_nobody_while_it_is_served(play: 
     assert closed_for(newcomer, "no_room") == 1
 
 
-async def test_a_key_counts_on_any_route(play: Playing) -> None:
+async def test_key_protects_a_connection_on_any_route(play: Playing) -> None:
     p = play("r0", limits=limits(connections=2))
     known = Connection(p) >> get("/v1/models", **BEARER)
     await p.settle()
@@ -78,7 +78,7 @@ async def test_a_key_counts_on_any_route(play: Playing) -> None:
     assert stranger.cut and not known.closed
 
 
-async def test_a_known_connection_that_is_idle_gives_way_where_no_stranger_is_left(play: Playing) -> None:
+async def test_idle_connection_with_a_key_gives_way_if_no_other_can(play: Playing) -> None:
     p = play("r0", limits=limits(connections=1))
     idle = Connection(p)
     await answered(idle)
@@ -87,7 +87,7 @@ async def test_a_known_connection_that_is_idle_gives_way_where_no_stranger_is_le
     assert idle.cut
 
 
-async def test_an_address_may_have_a_bound(play: Playing) -> None:
+async def test_connections_per_address_are_bounded(play: Playing) -> None:
     p = play("r0", limits=limits(connections=100, connections_per_address=2))
     first, second = Connection(p), Connection(p)
     third = Connection(p)
@@ -97,7 +97,7 @@ async def test_an_address_may_have_a_bound(play: Playing) -> None:
 
 
 @pytest.mark.servers
-async def test_handshakes_that_say_nothing_are_counted_and_give_way(
+async def test_silent_handshakes_are_counted_and_give_way(
     certificate: tuple[Path, Path], trust: ssl.SSLContext
 ) -> None:
     """Each lasted a minute and counted for no bound: descriptors ran out before connections did."""

@@ -103,7 +103,7 @@ def test_refuses(name: str, body: bytes) -> None:
         ("long", b'{"long":1, "text": "' + b"x{[:" * 5000 + b'\\u003a", "long":1}'),
     ],
 )
-def test_refuses_a_key_given_twice_and_names_it(key: str, body: bytes) -> None:
+def test_duplicate_key_is_refused_and_named(key: str, body: bytes) -> None:
     code, param, _ = refusal(body)
     assert (code, param) == ("duplicate_key", key)
 
@@ -113,7 +113,7 @@ def test_same_key_in_different_objects_is_no_duplicate() -> None:
     assert parse(body)["c"] == [{"x": 3}, {"x": 4}]
 
 
-def test_a_long_duplicate_key_is_cut_in_the_answer() -> None:
+def test_long_duplicate_key_is_shortened_in_the_error() -> None:
     key = "k" * 5000
     _, param, message = refusal(json.dumps({key: 1})[:-1].encode() + b',"' + key.encode() + b'":2}')
     assert param == key[:64]
@@ -129,7 +129,7 @@ def test_brackets_in_strings_are_not_depth() -> None:
     assert parse(orjson.dumps({"a": "[{" * 5000}))
 
 
-def test_work_is_bounded_before_it_is_done() -> None:
+def test_number_of_values_is_checked_before_parsing() -> None:
     assert "over 50" in refusal(b'{"a":[' + b"{}," * 60 + b"{}]}", values=50)[2]
     assert "over 50" in refusal(b"{" + b",".join(b'"%d":1' % i for i in range(60)) + b"}", values=50)[2]
     assert parse(b'{"a":"' + b"[{:" * 60 + b'"}', values=50), "what is in a string is no structure"
@@ -149,7 +149,7 @@ def test_work_is_bounded_before_it_is_done() -> None:
         json.dumps({"a": [1, {"b": "\u00e9"}]}, indent=2).encode(),
     ],
 )
-def test_takes_what_is_legal_however_it_is_spaced(body: bytes) -> None:
+def test_legal_json_is_accepted_with_any_spacing(body: bytes) -> None:
     assert parse(body) == json.loads(body)
 
 
@@ -158,7 +158,7 @@ def test_counts_colons_only_outside_strings() -> None:
 
 
 @pytest.mark.parametrize("repeat", [1, 700, 30_000])
-def test_colons_and_brackets_in_strings_are_no_structure_however_long_the_body(repeat: int) -> None:
+def test_colons_and_brackets_in_strings_are_not_counted(repeat: int) -> None:
     text = "{[: \\u003a " * repeat
     body = json.dumps({"a": text, "b": [1, {"c": 2}]}, indent=1).encode()
     assert parse(body)["a"] == text
@@ -166,7 +166,7 @@ def test_colons_and_brackets_in_strings_are_no_structure_however_long_the_body(r
     assert parse(orjson.dumps({"a": text}))["a"] == text
 
 
-def test_a_long_body_of_structure_is_refused_before_it_is_parsed() -> None:
+def test_long_body_with_too_many_values_is_refused_before_parsing() -> None:
     assert "over 100000" in refusal(b'{"a":[' + b"[]," * 60_000 + b"[{}" + b",{}" * 50_000 + b"]]}")[2]
 
 
@@ -206,7 +206,7 @@ def test_any_repeated_key_is_found(document: dict[str, Any], key: str, value: An
 
 
 @given(st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
-def test_any_bytes_are_refused_or_read_as_the_standard_parser_reads_them(noise: bytes) -> None:
+def test_any_bytes_are_refused_or_parsed_like_the_standard_parser(noise: bytes) -> None:
     body = b'{"a":' + noise + b"}"
     try:
         parsed = parse(body)
@@ -228,6 +228,6 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 
 @given(st.binary(min_size=1, max_size=300), st.sampled_from([b"", b"[", b"{", b":", b"z;Z"]))
-def test_the_quick_bound_is_never_below_what_is_there(noise: bytes, more: bytes) -> None:
+def test_quick_estimate_is_never_below_the_number_of_values(noise: bytes, more: bytes) -> None:
     body = noise + more * 3
     assert strict_json._values_at_most(body) >= strict_json._openings(body) + strict_json._colons(body)

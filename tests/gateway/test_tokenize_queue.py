@@ -31,7 +31,7 @@ def drain(queue: TokenizeQueue[Lesson]) -> list[Lesson]:
     return taken
 
 
-def test_long_prompts_of_one_do_not_keep_others_waiting() -> None:
+def test_long_prompts_of_one_tenant_do_not_delay_others() -> None:
     queue: TokenizeQueue[Lesson] = TokenizeQueue()
     for number in range(3):
         assert queue.put(lesson("a", number, 100_000))
@@ -40,7 +40,7 @@ def test_long_prompts_of_one_do_not_keep_others_waiting() -> None:
     assert [found.tenant for found in drain(queue)] == ["a", "b", "b", "b", "a", "a"]
 
 
-def test_who_was_away_saves_nothing_up() -> None:
+def test_idle_tenant_accumulates_no_credit() -> None:
     queue: TokenizeQueue[Lesson] = TokenizeQueue()
     for number in range(20):
         queue.put(lesson("a", number, 1000))
@@ -51,14 +51,14 @@ def test_who_was_away_saves_nothing_up() -> None:
     assert [found.tenant for found in drain(queue)][:4] == ["a", "b", "a", "b"]
 
 
-def test_a_prompt_waits_once() -> None:
+def test_prompt_is_queued_once() -> None:
     queue: TokenizeQueue[Lesson] = TokenizeQueue()
     assert queue.put(lesson("a", 7)) and queue.put(lesson("a", 7)) and len(queue) == 1
     assert queue.next_job() is not None and len(queue) == 0
     assert queue.put(lesson("a", 7)) and len(queue) == 1, "it may come again once it was taken"
 
 
-def test_one_tenant_has_a_share_of_the_places_and_of_the_bytes() -> None:
+def test_tenant_share_of_jobs_and_bytes_is_bounded() -> None:
     queue: TokenizeQueue[Lesson] = TokenizeQueue()
     assert sum(queue.put(lesson("a", number)) for number in range(1000)) == MAX_JOBS * SHARE_RATIO
     big = MAX_BYTES // 8
@@ -82,7 +82,7 @@ def test_bounds_hold_and_nothing_is_lost(puts: list[tuple[str, int, int]]) -> No
     assert {item.text_blocks for item in drain(queue)} == {(number,) for number in put}
 
 
-def test_whoever_waits_is_woken_by_a_lesson_and_by_the_end() -> None:
+def test_waiting_thread_is_woken_by_a_job_and_by_close() -> None:
     queue: TokenizeQueue[Lesson] = TokenizeQueue()
     taken: list[Lesson | None] = []
 
@@ -101,7 +101,7 @@ def test_whoever_waits_is_woken_by_a_lesson_and_by_the_end() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_the_share_is_a_figure(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenant_share_follows_its_constant(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenize_queue, "SHARE_RATIO", ratio)
     queue: TokenizeQueue[Lesson] = TokenizeQueue()
     taken = sum(queue.put(lesson("a", number)) for number in range(1000))

@@ -79,7 +79,7 @@ async def test_each_base_is_fetched_once() -> None:
     assert (store.asked, source.directory_of(POOL), source.ready()) == ([OLD], store.there[OLD], {POOL: True})
 
 
-async def test_another_digest_is_another_tokenizer() -> None:
+async def test_changed_digest_changes_the_tokenizer() -> None:
     store = Store(OLD)
     source = source_of(store)
     await source.refresh(catalogue_of(OLD))
@@ -94,21 +94,21 @@ async def test_another_digest_is_another_tokenizer() -> None:
 @pytest.mark.parametrize(
     "catalogue", [catalogue_of(OLD, source="sent"), catalogue_of(OLD, task="embed")], ids=["sent", "embed"]
 )
-async def test_pools_that_need_none_ask_for_none(catalogue: Catalogue) -> None:
+async def test_pools_without_exact_prefixes_fetch_no_tokenizer(catalogue: Catalogue) -> None:
     store = Store(OLD)
     source = source_of(store)
     await source.refresh(catalogue)
     assert (store.asked, source.ready()) == ([], {})
 
 
-async def test_a_pool_without_a_base_in_force_is_told_as_not_ready() -> None:
+async def test_pool_without_a_base_in_force_is_not_ready() -> None:
     source = source_of(Store())
     await source.refresh(catalogue_of(None))
     assert source.ready() == {POOL: False}
     assert source.why_missing(POOL) == f"no version of the base model {POOL} is in force"
 
 
-async def test_a_store_that_is_away_is_asked_less_and_less(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unavailable_store_is_retried_with_backoff(caplog: pytest.LogCaptureFixture) -> None:
     store, clock = Store(), Clock()
     store.error = StoreUnavailable("connection refused")
     source = source_of(store, clock)
@@ -131,7 +131,7 @@ async def test_a_store_that_is_away_is_asked_less_and_less(caplog: pytest.LogCap
     assert source.ready() == {POOL: True} and source.outcomes["fetched"] == 1
 
 
-async def test_the_loop_turns_while_a_store_hangs() -> None:
+async def test_loop_runs_while_the_store_hangs() -> None:
     hung, ended = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -155,7 +155,7 @@ async def test_a_folder_needs_no_store(tmp_path: Path) -> None:
     assert source.directory_of(POOL) == tmp_path / POOL
 
 
-async def test_from_the_store_to_the_replicas_that_hold_a_prompt(tmp_path: Path) -> None:
+async def test_tokenizer_from_the_store_matches_replica_blocks(tmp_path: Path) -> None:
     """A model's files, published and fetched, give the same block names as the model's own directory."""
     objects = cast(S3Store, MemoryStore())
     folder = model_dir(tmp_path / "models") / POOL
@@ -177,7 +177,7 @@ async def test_from_the_store_to_the_replicas_that_hold_a_prompt(tmp_path: Path)
     assert exact.matched(admit()) is None, "what the former tokenizer settled is forgotten"
 
 
-async def test_a_lesson_by_a_former_tokenizer_is_dropped() -> None:
+async def test_lesson_of_a_replaced_tokenizer_is_dropped() -> None:
     store = Store(OLD, NEW)
     exact = ExactPrefixes(source_of(store), lambda: 0.0)
     await exact.refresh_tokenizers(catalogue_of(OLD))

@@ -87,7 +87,7 @@ async def test_a_call_carries_the_arguments_and_nothing_else(identity: tuple[Pat
     assert b"authorization" not in head.lower() and b"cookie" not in head.lower()
 
 
-async def test_a_secret_is_the_tenants_own(identity: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_secret_is_read_only_for_its_tenant(identity: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "weather").write_text("s3cret\n")
     it = caller(identity, secrets_dir=tmp_path)
@@ -98,7 +98,7 @@ async def test_a_secret_is_the_tenants_own(identity: tuple[Path, Path], tmp_path
     assert refused == ("The tool could not be reached.", "unreachable") and len(tool.requests) == 1
 
 
-async def test_a_mounted_secret_has_no_folders(identity: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_mounted_secret_names_cannot_cross_tenants(identity: tuple[Path, Path], tmp_path: Path) -> None:
     """`acme.eu` must not get another tenant's secret, whatever the joined name."""
     (tmp_path / "acme.weather").write_text("of acme")
     (tmp_path / "acme.eu.weather").write_text("of acme.eu")
@@ -137,7 +137,7 @@ async def test_a_name_is_resolved_once_and_pinned(identity: tuple[Path, Path]) -
     assert asked == [HOST]
 
 
-async def test_the_certificate_is_of_the_name_and_not_of_the_address(identity: tuple[Path, Path]) -> None:
+async def test_certificate_is_checked_against_the_host_name(identity: tuple[Path, Path]) -> None:
     async with serving(identity) as tool:
         answer = await caller(identity).call("acme", entry(tool.port, host="other.example.com"), CALL)
     assert answer == ("The tool could not be reached.", "unreachable") and not tool.requests
@@ -155,13 +155,13 @@ async def test_the_certificate_is_of_the_name_and_not_of_the_address(identity: t
         (b"", "could not be reached"),
     ],
 )
-async def test_failures_are_told_in_words(identity: tuple[Path, Path], answer: bytes, word: str) -> None:
+async def test_tool_failures_are_explained(identity: tuple[Path, Path], answer: bytes, word: str) -> None:
     async with serving(identity, answer=answer) as tool:
         said = await caller(identity).call("acme", entry(tool.port, max_bytes=100), CALL)
     assert word in said.content and "secret" not in said.content and said.outcome != "answered"
 
 
-async def test_a_tool_that_hangs_is_given_up(identity: tuple[Path, Path]) -> None:
+async def test_hanging_tool_times_out(identity: tuple[Path, Path]) -> None:
     async with serving(identity) as tool:
         tool.may_answer.clear()
         said = await caller(identity).call("acme", entry(tool.port, timeout_s=0.5), CALL)
@@ -183,7 +183,7 @@ async def test_one_tenants_slow_tools_leave_room_for_others(identity: tuple[Path
     assert len(slow.requests) <= 16
 
 
-async def test_nobody_there_is_told_too(identity: tuple[Path, Path]) -> None:
+async def test_closed_port_is_reported_as_unreachable(identity: tuple[Path, Path]) -> None:
     async with serving(identity) as tool:
         pass
     unreachable = ("The tool could not be reached.", "unreachable")

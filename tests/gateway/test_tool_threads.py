@@ -8,7 +8,7 @@ import pytest
 from functions.gateway.chat.tools.calls import MAX_OF_TENANT, TenantThreads
 
 
-async def test_whoever_gives_up_does_not_free_the_thread() -> None:
+async def test_timeout_does_not_free_the_thread() -> None:
     threads, may_end = TenantThreads(), threading.Event()
     begun: list[int] = []
 
@@ -27,7 +27,7 @@ async def test_whoever_gives_up_does_not_free_the_thread() -> None:
         assert await threads.run("slow", lambda: "again") == "again"
 
 
-async def test_what_is_raised_is_raised_to_the_caller() -> None:
+async def test_exception_in_a_thread_reaches_the_caller() -> None:
     def fail() -> None:
         raise OSError("no such host")
 

@@ -67,7 +67,7 @@ async def test_a_retried_request_has_one_row_with_all_its_attempts(play: Playing
     assert row.replica_id in {"r0", "r1"} - {failed}
 
 
-async def test_a_request_that_no_replica_took(play: Playing) -> None:
+async def test_row_of_a_request_that_no_replica_accepted(play: Playing) -> None:
     p = play("r0")
     p.ask()
     await p.refuses_connection()
@@ -77,7 +77,7 @@ async def test_a_request_that_no_replica_took(play: Playing) -> None:
     assert row.kv_token_seconds == row.gpu_seconds == 0.0
 
 
-async def test_a_client_that_left(play: Playing) -> None:
+async def test_row_of_a_client_that_left(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     (await p.connects()).begins_stream()
@@ -85,7 +85,7 @@ async def test_a_client_that_left(play: Playing) -> None:
     assert row_of(p).status == 499
 
 
-async def test_a_stream_that_broke_off_says_so(play: Playing) -> None:
+async def test_row_of_a_lost_stream_has_its_error(play: Playing) -> None:
     p = play("r0")
     p.ask()
     engine = await p.connects()
@@ -97,7 +97,7 @@ async def test_a_stream_that_broke_off_says_so(play: Playing) -> None:
     assert row.decode_tokens == 2
 
 
-async def test_what_was_refused_before_it_had_a_model_leaves_no_row(play: Playing) -> None:
+async def test_request_rejected_before_it_has_a_model_leaves_no_row(play: Playing) -> None:
     limited: Any = quota(requests_per_minute=1)
     assert limited.limits == QuotaLimitsPart(requests_per_minute=1)
     p = play("r0", quotas=(limited,))
@@ -118,7 +118,7 @@ def told(engine: Engine) -> str:
 
 
 @pytest.mark.parametrize("parent", ["", "00-zz-b7ad6b7169203331-01", PARENT[:-3], "x" * 500, ZEROS, "ff" + PARENT[2:]])
-async def test_a_malformed_traceparent_is_none_and_a_trace_begins_here(play: Playing, parent: str) -> None:
+async def test_malformed_traceparent_starts_a_new_trace(play: Playing, parent: str) -> None:
     p = play("r0")
     p.ask(stream=False, header_traceparent=parent)
     engine = await p.connects()
@@ -129,7 +129,7 @@ async def test_a_malformed_traceparent_is_none_and_a_trace_begins_here(play: Pla
     assert told(engine).split("-")[1] == row.trace_id
 
 
-async def test_a_callers_trace_passes_through_where_no_spans_are_made(play: Playing) -> None:
+async def test_callers_trace_passes_through_without_spans(play: Playing) -> None:
     """A span id that the gateway does not export would leave the engine's spans without a parent."""
     p = play("r0")
     p.ask(stream=False, header_traceparent=PARENT)
@@ -140,7 +140,7 @@ async def test_a_callers_trace_passes_through_where_no_spans_are_made(play: Play
 
 
 @pytest.mark.parametrize(("parent", "sampled"), [(PARENT, True), (PARENT[:-2] + "00", False), ("", True)])
-async def test_spans_are_made_unless_the_caller_decided_against_them(play: Playing, parent: str, sampled: bool) -> None:
+async def test_spans_are_made_unless_the_caller_opted_out(play: Playing, parent: str, sampled: bool) -> None:
     p = play("r0", limits=Limits(sampled_traces=2**32))
     p.ask(stream=False, header_traceparent=parent)
     engine = await p.connects()

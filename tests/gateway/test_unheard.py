@@ -23,7 +23,7 @@ def falls_mute(play: Play, seconds: float = SILENCE_LIMIT_S + 0.1) -> None:
     play.gateway.sweep()
 
 
-async def test_a_bus_that_answers_and_brings_nothing_empties_no_fleet(play: Playing) -> None:
+async def test_bus_without_heartbeats_does_not_empty_the_fleet(play: Playing) -> None:
     p = play("r0", "r1", "r2")
     p.gateway.services.bus_link.set(True)
     falls_mute(p)
@@ -44,14 +44,14 @@ async def test_a_bus_that_answers_and_brings_nothing_empties_no_fleet(play: Play
     assert (gauge(p, "shoal_bus_up"), gauge(p, "shoal_unheard_replicas")) == (1, 0)
 
 
-async def test_who_takes_no_connection_is_out_and_its_requests_go_elsewhere(play: Playing) -> None:
+async def test_unheard_replica_that_refuses_connections_is_removed(play: Playing) -> None:
     p = play("r0", "r1")
     falls_mute(p)
     assert {await p.refuses_connection(), (await p.connects()).replica_id} == {"r0", "r1"}
     assert replicas(p) == [p.engine.replica_id]
 
 
-async def test_who_is_heard_while_it_is_asked_is_not_out(play: Playing) -> None:
+async def test_replica_heard_during_its_probe_stays(play: Playing) -> None:
     p = play("r0")
     falls_mute(p)
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2))
@@ -60,7 +60,7 @@ async def test_who_is_heard_while_it_is_asked_is_not_out(play: Playing) -> None:
     assert replicas(p) == ["r0"]
 
 
-async def test_one_that_was_asked_is_asked_again_later_and_not_all_the_time(play: Playing) -> None:
+async def test_probed_replica_is_probed_again_only_after_a_pause(play: Playing) -> None:
     p = play("r0")
     falls_mute(p)
     await p.connects()
@@ -72,7 +72,7 @@ async def test_one_that_was_asked_is_asked_again_later_and_not_all_the_time(play
     assert replicas(p) == []
 
 
-async def test_who_streams_to_us_is_in_use_though_its_agent_alone_is_not_heard(play: Playing) -> None:
+async def test_streaming_replica_stays_without_heartbeats(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=True)
     engine = await p.connects()

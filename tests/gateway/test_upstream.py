@@ -101,7 +101,7 @@ def test_an_answer_cut_anywhere_is_one_answer(at: list[int], before: str, framin
 
 
 @given(cuts, st.integers(0, 60))
-def test_half_an_answer_is_none(at: list[int], missing: int) -> None:
+def test_half_an_answer_fails_with_reset(at: list[int], missing: int) -> None:
     answer_bytes = HEAD + FRAMINGS["chunks"]
     pool, connection, transport = connected()
     answer = received(connection, transport, cut(answer_bytes[: -1 - missing], at))
@@ -121,7 +121,7 @@ def test_half_an_answer_is_none(at: list[int], missing: int) -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
     ],
 )
-def test_what_is_no_answer_fails_once_and_ends_the_connection(answer_bytes: bytes) -> None:
+def test_invalid_answer_fails_once_and_ends_the_connection(answer_bytes: bytes) -> None:
     for size in (1, len(answer_bytes)):
         _, connection, transport = connected()
         answer = received(
@@ -130,7 +130,7 @@ def test_what_is_no_answer_fails_once_and_ends_the_connection(answer_bytes: byte
         assert answer.ends == [AttemptFailure.BAD_ANSWER] and transport.aborted
 
 
-def test_a_head_that_is_sent_away_takes_its_body_with_it() -> None:
+def test_abort_at_the_head_drops_the_body() -> None:
     """The owner drops the connection at the head; the rest of the same read has no owner."""
     _, connection, transport = connected()
 
@@ -145,7 +145,7 @@ def test_a_head_that_is_sent_away_takes_its_body_with_it() -> None:
 
 
 @pytest.mark.servers
-async def test_an_engine_that_floods_is_read_in_small_pieces() -> None:
+async def test_flooding_engine_is_read_in_small_pieces() -> None:
     """Each piece is copied several times on its way and stays in memory if the client does not read."""
     pool = UpstreamPool(monotonic, idle_per_replica=1, keep_alive_s=4.0)
     async with await asyncio.start_server(_flood, "127.0.0.1", 0) as server:
@@ -169,7 +169,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_what_is_no_body_has_a_bound(what: str) -> None:
+def test_size_of_head_and_framing_is_bounded(what: str) -> None:
     """The parser keeps a header until it ends; an engine that sent an endless one used up all memory."""
     _, connection, transport = connected()
     begins, goes_on = ENDLESS[what]

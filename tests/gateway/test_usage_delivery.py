@@ -53,7 +53,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     killed(made.delivery.spool)
 
 
-async def test_a_registry_that_is_away_is_told_later(rig: Rig) -> None:
+async def test_usage_is_delivered_after_a_registry_outage(rig: Rig) -> None:
     rig.answers = [None, 503, 404]
     rig.uses(3)
     await rig.delivery.write_once()
@@ -68,7 +68,7 @@ async def test_a_registry_that_is_away_is_told_later(rig: Rig) -> None:
     assert rig.metric("shoal_usage_reports_total", outcome="failed") == 3.0
 
 
-async def test_a_process_that_ends_tells_all_also_what_came_after_a_report_that_failed(rig: Rig) -> None:
+async def test_close_delivers_all_usage_after_a_failed_report(rig: Rig) -> None:
     rig.answers = [None]
     rig.uses(3)
     await rig.delivery.write_once()
@@ -80,7 +80,7 @@ async def test_a_process_that_ends_tells_all_also_what_came_after_a_report_that_
     assert list(rig.delivery.spool.directory.iterdir()) == []
 
 
-async def test_what_the_registry_will_never_take_is_kept_for_people_and_holds_up_nothing(rig: Rig) -> None:
+async def test_refused_report_is_kept_on_disk_and_does_not_block_others(rig: Rig) -> None:
     rig.answers = [413]
     rig.uses(3)
     await rig.delivery.write_once()
@@ -92,7 +92,7 @@ async def test_what_the_registry_will_never_take_is_kept_for_people_and_holds_up
     assert len(list(rig.delivery.spool.directory.glob("*/*.refused"))) == 1
 
 
-async def test_a_disk_that_takes_nothing_leaves_it_in_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_disk_write_keeps_usage_in_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(rows: object) -> None:
         raise OSError("read-only file system")
 

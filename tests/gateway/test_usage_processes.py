@@ -55,7 +55,7 @@ def generated(engine: PlayedEngine) -> tuple[int, int, int]:
     return len(engine.served), 3 * len(engine.served), 2 * len(engine.served)
 
 
-async def test_bills_are_whole_though_the_registry_was_away_and_the_gateway_killed(
+async def test_bills_are_complete_after_a_registry_outage_and_a_killed_gateway(
     tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:
     port = free_port()

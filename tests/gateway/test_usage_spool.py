@@ -45,7 +45,7 @@ def left(directory: Path) -> list[UsageReport]:
     return [report for files in UsageSpool(directory).abandoned() for report in told(files)]
 
 
-def test_rows_of_one_key_are_one_row_of_the_report(spools: Spools) -> None:
+def test_rows_of_one_key_are_added_in_the_report(spools: Spools) -> None:
     spool = spools()
     spool.write([row(tokens=3), row("globex", 5)])
     spool.write([row(tokens=4)])
@@ -57,7 +57,7 @@ def test_rows_of_one_key_are_one_row_of_the_report(spools: Spools) -> None:
     }
 
 
-def test_a_report_that_is_not_answered_stays_the_same(spools: Spools) -> None:
+def test_unanswered_report_is_repeated_unchanged(spools: Spools) -> None:
     """Rows that come meanwhile belong to another report: otherwise one number would have two contents."""
     spool = spools()
     spool.write([row(tokens=3)])
@@ -69,7 +69,7 @@ def test_a_report_that_is_not_answered_stays_the_same(spools: Spools) -> None:
     assert (second.sequence, tokens([second])) == (2, 4)
 
 
-def test_nothing_is_pending_where_nothing_was_written(spools: Spools) -> None:
+def test_nothing_is_pending_without_rows(spools: Spools) -> None:
     spool = spools()
     assert spool.pending() == []
     spool.write([row()])
@@ -77,7 +77,7 @@ def test_nothing_is_pending_where_nothing_was_written(spools: Spools) -> None:
     assert spool.pending() == []
 
 
-def test_what_a_killed_process_has_left_is_another_ones_to_tell(spools: Spools, tmp_path: Path) -> None:
+def test_reports_of_a_killed_process_are_delivered_by_another(spools: Spools, tmp_path: Path) -> None:
     spool = spools()
     spool.write([row(tokens=3)])
     spool.pending()  # sent, and the process is killed before the answer
@@ -89,7 +89,7 @@ def test_what_a_killed_process_has_left_is_another_ones_to_tell(spools: Spools, 
     assert tokens(reports) == 7
 
 
-def test_a_line_that_was_cut_off_never_was(spools: Spools, tmp_path: Path) -> None:
+def test_truncated_line_is_ignored(spools: Spools, tmp_path: Path) -> None:
     spool = spools()
     spool.write([row(tokens=3)])
     path = next(tmp_path.glob("*/*.ndjson"))
@@ -117,7 +117,7 @@ def test_rows_of_a_write_that_failed_count_once(spools: Spools, monkeypatch: pyt
     assert tokens(told(spool.pending())) == 7
 
 
-def test_a_registry_that_is_away_costs_room_for_keys_and_not_for_seconds(spools: Spools) -> None:
+def test_spool_size_during_an_outage_grows_with_keys_not_time(spools: Spools) -> None:
     spool = spools(compact_bytes=2000)
     for _ in range(200):
         spool.write([row(tokens=1), row("globex", 2)])
@@ -125,7 +125,7 @@ def test_a_registry_that_is_away_costs_room_for_keys_and_not_for_seconds(spools:
     assert tokens(told(spool.pending())) == 600
 
 
-def test_a_full_spool_takes_nothing_more_and_keeps_what_it_has(spools: Spools) -> None:
+def test_full_spool_refuses_writes_and_keeps_its_rows(spools: Spools) -> None:
     spool = spools(spool_bytes=1000)
     spool.write([row(tokens=3)])
     with pytest.raises(SpoolFull):
@@ -133,7 +133,7 @@ def test_a_full_spool_takes_nothing_more_and_keeps_what_it_has(spools: Spools) -
     assert tokens(told(spool.pending())) == 3
 
 
-def test_more_keys_than_a_report_bears_are_several_reports(spools: Spools) -> None:
+def test_too_many_keys_are_split_into_several_reports(spools: Spools) -> None:
     spool = spools()
     for part in range(3):
         spool.write([row(f"tenant-{part}-{number}") for number in range(6_000)])
@@ -144,7 +144,7 @@ def test_more_keys_than_a_report_bears_are_several_reports(spools: Spools) -> No
     assert [len(report.rows) for report in told(spool.pending())] == [6_000]
 
 
-def test_what_was_told_leaves_no_folder_behind(spools: Spools, tmp_path: Path) -> None:
+def test_delivered_usage_leaves_no_directory_behind(spools: Spools, tmp_path: Path) -> None:
     first, second = spools(), spools()
     first.write([row()])
     second.write([row()])

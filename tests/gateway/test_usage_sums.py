@@ -34,7 +34,7 @@ def tokens(row: UsageRow) -> tuple[int, int, int]:
     return row.prompt_tokens, row.cached_tokens, row.completion_tokens
 
 
-async def test_a_row_has_who_asked_for_what_when(play: Playing) -> None:
+async def test_row_has_tenant_model_and_hour(play: Playing) -> None:
     p = play("r0")
     for _ in range(3):
         p.ask()
@@ -71,7 +71,7 @@ async def test_all_accelerators_of_a_replica_are_charged_at_their_price(play: Pl
     assert four.kv_token_seconds == one.kv_token_seconds > 0, "a token is held once, on however many"
 
 
-async def test_who_leaves_is_charged_for_what_came(play: Playing) -> None:
+async def test_disconnect_is_charged_for_prompt_and_delivered_tokens(play: Playing) -> None:
     p = play("r0")
     exchange = p.ask()
     engine = await p.connects()
@@ -84,7 +84,7 @@ async def test_who_leaves_is_charged_for_what_came(play: Playing) -> None:
     assert tokens(row) == (exchange.admitted.features.prompt_tokens, 0, 1) and row.lost_attempts == 0
 
 
-async def test_a_request_that_fails_everywhere_is_the_platforms(play: Playing) -> None:
+async def test_request_that_fails_everywhere_is_charged_to_the_platform(play: Playing) -> None:
     p = play("r0", "r1")
     exchange = p.ask()
     for _ in range(2):
@@ -99,7 +99,7 @@ async def test_a_request_that_fails_everywhere_is_the_platforms(play: Playing) -
     assert row.lost_accelerator_seconds > 0.0
 
 
-async def test_a_request_that_is_tried_again_is_charged_once(play: Playing) -> None:
+async def test_retried_request_is_charged_once(play: Playing) -> None:
     p = play("r0", "r1", pools=FOUR)
     p.ask()
     first = await p.connects()
@@ -112,7 +112,7 @@ async def test_a_request_that_is_tried_again_is_charged_once(play: Playing) -> N
 
 
 @pytest.mark.parametrize("refusal", [429, 503])
-async def test_an_engine_that_is_full_has_not_worked(play: Playing, refusal: int) -> None:
+async def test_attempt_at_a_full_engine_is_not_a_lost_attempt(play: Playing, refusal: int) -> None:
     p = play("r0", "r1")
     p.ask()
     (await p.connects()).refuses(refusal)
@@ -122,7 +122,7 @@ async def test_an_engine_that_is_full_has_not_worked(play: Playing, refusal: int
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-async def test_the_loser_of_two_attempts_costs_the_platform_and_not_the_tenant(play: Playing, winner: int) -> None:
+async def test_losing_hedge_is_charged_to_the_platform(play: Playing, winner: int) -> None:
     p = play("r0", "r1", **hedged())
     exchange = p.ask()
     pair = [await p.connects()]
@@ -134,7 +134,7 @@ async def test_the_loser_of_two_attempts_costs_the_platform_and_not_the_tenant(p
     assert (row.lost_attempts, row.lost_prompt_tokens) == (1, exchange.admitted.features.prompt_tokens)
 
 
-async def test_who_leaves_two_attempts_is_charged_for_one(play: Playing) -> None:
+async def test_disconnect_during_a_hedge_is_charged_for_one_attempt(play: Playing) -> None:
     p = play("r0", "r1", **hedged())
     exchange = p.ask()
     await p.connects()
@@ -146,7 +146,7 @@ async def test_who_leaves_two_attempts_is_charged_for_one(play: Playing) -> None
     assert (row.lost_attempts, row.lost_prompt_tokens) == (1, prompt_tokens)
 
 
-async def test_an_attempt_that_the_platform_gave_up_is_lost(play: Playing) -> None:
+async def test_attempt_ended_by_a_platform_timeout_is_lost(play: Playing) -> None:
     p = play("r0")
     p.ask(stream=False)
     await p.connects()
@@ -170,7 +170,7 @@ async def test_both_answers_of_a_cascade_are_charged_each_to_its_model(play: Pla
     assert sum(row.kv_token_seconds for row in found.values()) == pytest.approx(charged.kv_token_s)
 
 
-async def test_a_small_answer_that_is_asked_for_again_is_charged_once_and_lost_once(play: Playing) -> None:
+async def test_repeated_small_answer_is_charged_once_and_lost_once(play: Playing) -> None:
     p = with_large(play("r0", **cascades(0.5)))
     large = await escalated(p)
     large.answers(503, b"{}")
@@ -183,7 +183,7 @@ async def test_a_small_answer_that_is_asked_for_again_is_charged_once_and_lost_o
     assert (row.lost_attempts, row.lost_prompt_tokens, row.lost_completion_tokens) == (1, 7, 2)
 
 
-async def test_a_tokenizers_answer_is_a_request_without_tokens(play: Playing) -> None:
+async def test_tokenize_counts_as_request_without_tokens(play: Playing) -> None:
     p = play("r0")
     Connection(p) >> post(sse.compact({"model": "acme/bot", "prompt": "word " * 500}), path=TOKENIZE.path)
     await p.settle()
@@ -193,7 +193,7 @@ async def test_a_tokenizers_answer_is_a_request_without_tokens(play: Playing) ->
     assert (row.requests, tokens(row), row.lost_attempts) == (1, (0, 0, 0), 0)
 
 
-async def test_who_is_refused_before_any_model_is_in_no_bill(play: Playing) -> None:
+async def test_request_rejected_before_a_model_is_not_billed(play: Playing) -> None:
     p = play("r0")
     Connection(p) >> post(sse.compact({"model": "acme/nobody", "messages": []}))
     await p.settle()
@@ -214,7 +214,7 @@ async def ended_once(play: Playing, **fields: Any) -> Any:
     return given[0]
 
 
-async def test_more_models_than_rows_go_to_their_tenant_and_then_are_told_as_lost(play: Playing) -> None:
+async def test_rows_over_the_bound_are_merged_per_tenant_then_counted_as_lost(play: Playing) -> None:
     ended = await ended_once(play)
     hours = iter(range(100))
     sums = UsageSums(lambda: next(hours) * 3600.0, rows=3)
@@ -228,7 +228,7 @@ async def test_more_models_than_rows_go_to_their_tenant_and_then_are_told_as_los
     assert sum(row.requests for row in found) == 6 and sums.lost_requests_total == 2
 
 
-async def test_what_could_not_be_kept_is_there_again(play: Playing) -> None:
+async def test_restored_rows_are_added_to_new_ones(play: Playing) -> None:
     ended = await ended_once(play)
     sums = UsageSums(lambda: NOW_UNIX_S)
     sums.count(ended, (3, 1, 2))
