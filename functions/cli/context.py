@@ -19,7 +19,7 @@ from functions.controller.gitops.source import GitSource
 from functions.controller.gitops.words import problem_lines
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool, PoolUnusable, pools_of
-from functions.controller.local.ports import PORTS_PREFIX, PortPlan, as_environment, plan_ports, with_kept_ports
+from functions.controller.local.ports import PORTS_PREFIX, PortPlan, as_environment, plan_ports, with_saved_ports
 from functions.controller.local.regions import regions_of, settings_of
 from functions.controller.local.settings import LocalSettings
 from functions.fleet.regions import RegionAddress, RegionsUnreadable
@@ -70,12 +70,12 @@ def read_branch(layout: StateLayout) -> BranchPools:
     """Return the pools of the branch's tip, or of the last good revision. Fail if neither can be used."""
     source = GitSource(layout.gitops_dir)
     try:
-        tip = source.look()
+        tip = source.read_tip()
         if tip.loaded is not None:
             return BranchPools(pools_of(tip.loaded), [])
         good = records.read(layout.revisions_file).last_good
         commit = good.rpartition("@")[2] or source.git.commit_of(LAST_GOOD)
-        former = source.at(commit) if commit else None
+        former = source.read_commit(commit) if commit else None
         if former is not None and former.loaded is not None:
             good = f"{source.branch}@{former.commit[:SHORT_COMMIT]}"
             note = f"{source.branch} has mistakes, so {good} stays in use: `shoal status` shows them"
@@ -140,7 +140,7 @@ def current_context(*, clones: bool = False) -> CliContext:
         layout = StateLayout.at(state_dir_of_clone(Path.cwd()) or layout.home, settings.region)
     if settings.region is not None:
         return _in_region(settings, layout, settings.region)
-    settings = with_kept_ports(settings, layout, os.environ)
+    settings = with_saved_ports(settings, layout, os.environ)
     return CliContext(settings, layout, plan_ports(settings))
 
 

@@ -123,7 +123,7 @@ def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]
     if not context.layout.gitops_dir.is_dir():
         return ()
     try:
-        present = GitSource(context.layout.gitops_dir).look().loaded
+        present = GitSource(context.layout.gitops_dir).read_tip().loaded
         return tuple(changed_processes(present, candidate)) if present is not None else ()
     except (GitFailed, PoolUnusable):  # `shoal validate` reports what cannot run here
         return ()

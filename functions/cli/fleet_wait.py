@@ -153,7 +153,7 @@ def _report_failures(status: dict[str, Any], told: set[tuple[str, int]], reporte
             )
         if (name, failures) not in told:
             told.add((name, failures))
-            reporter.say(f"  {name} died while starting ({process['last_exit']}); trying again")
+            reporter.print_line(f"  {name} died while starting ({process['last_exit']}); trying again")
 
 
 def _incomplete(status: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def restart(name: str) -> None:
 
 def clear_accelerator(replica: str) -> None:
     said = send_order(current_context(), {"do": "clear", "name": replica})
-    TerminalReporter(make_console()).say(str(said))
+    TerminalReporter(make_console()).print_line(str(said))
 
 
 # `shoal env`: variables for a shell, so that any OpenAI client uses the local fleet.
@@ -117,7 +117,7 @@ TIMEOUT_S = 60.0
 def suspend(reason: str) -> None:
     send_order(current_context(clones=True), {"do": "suspend", "reason": reason})
     reporter = TerminalReporter(make_console())
-    reporter.say(
+    reporter.print_line(
         "Suspended: the fleet keeps running, and nothing changes until `shoal resume`. Pushes are still checked."
     )
 

@@ -17,7 +17,7 @@ from functions.cli.registry_client import Registry
 from functions.cli.status_tables import show
 from functions.cli.terminal import make_console
 from functions.cli.top import poll_fleet
-from functions.controller.local.adoption import left_over
+from functions.controller.local.adoption import fleet_processes
 from functions.controller.local.instances import read_ledger
 
 NO_MODELS: dict[str, Any] = {"adapters": (), "rollouts": [], "pools": {}, "base_versions": {}}
@@ -70,5 +70,5 @@ def _models(context: CliContext) -> dict[str, Any]:
 
 def _left_over(context: CliContext) -> list[dict[str, Any]]:
     """Return the processes that still serve without a controller."""
-    found = left_over(context.layout, read_ledger(context.layout.ledger_file))
+    found = fleet_processes(context.layout, read_ledger(context.layout.ledger_file))
     return [{"name": process.name, "pid": process.pid} for process in found if process.leads]

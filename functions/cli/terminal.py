@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from functions.controller.local.prepare.steps import Step
+from functions.controller.local.prepare.steps import ReportedStep
 
 PLAIN_LINE_EVERY_S = 10.0  # interval at which a long step writes a sign of life to a log
 
@@ -35,7 +35,7 @@ class TerminalReporter:
         self._console = console
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Step]:
+    def step(self, title: str) -> Iterator[ReportedStep]:
         started_s = time.monotonic()
         shown: _Spinner | _Lines = (
             _Spinner(self._console, title) if self._console.is_terminal else _Lines(self._console, title)
@@ -49,7 +49,7 @@ class TerminalReporter:
         result = f"  [dim]{escape(shown.result)}[/]" if shown.result else ""
         self._console.print(f"[green]✓[/] {escape(title)}  [dim]{time.monotonic() - started_s:.1f} s[/]{result}")
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)  # lines to copy must not be wrapped
 
 

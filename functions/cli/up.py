@@ -21,7 +21,7 @@ from functions.cli.fleet_wait import controller_status, ensure_controller, wait_
 from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console
 from functions.controller.local import ports
-from functions.controller.local.adoption import drain_all, end_now, left_over
+from functions.controller.local.adoption import drain_all, end_now, fleet_processes
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller
 from functions.controller.local.found import Found
 from functions.controller.local.instances import read_ledger
@@ -34,7 +34,7 @@ from functions.controller.local.prepare.certificates import ensure_certificates
 from functions.controller.local.prepare.configuration import ensure_configuration
 from functions.controller.local.prepare.engine_environment import EngineEnvironment
 from functions.controller.local.prepare.secret_files import ensure_secrets, read_demo_keys
-from functions.controller.local.prepare.steps import CannotPrepare, Reporter, Step, exclusive
+from functions.controller.local.prepare.steps import CannotPrepare, ReportedStep, Reporter, exclusive
 from functions.controller.local.regions import TooManyRegions, ensure_region
 from functions.fleet.regions import RegionsUnreadable
 
@@ -70,14 +70,14 @@ def prepare_basics(context: CliContext, reporter: Reporter) -> None:
             held.enter_context(exclusive(layout.regions_lock, lambda _: None))
         notes = _prepare_basics(context, reporter)
     for note in notes:
-        reporter.say(f"note: {note}")
+        reporter.print_line(f"note: {note}")
 
 
 def _prepare_basics(context: CliContext, reporter: Reporter) -> list[str]:
     layout = context.layout
     try:
         with reporter.step("State, secrets and certificates") as step:
-            layout.make()
+            layout.make_directories()
             ensure_secrets(layout)
             step.note(f"{layout.root}, certificates {ensure_certificates(layout)}")
             ensure_monitoring(layout, context.ports)
@@ -165,7 +165,9 @@ def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
     with reporter.step("Controller") as step:
         step.note(ensure_controller(context, Target(engine, replicas)))
     if detach:
-        reporter.say("The fleet starts in the background: `shoal status` shows its progress, `shoal down` stops it.")
+        reporter.print_line(
+            "The fleet starts in the background: `shoal status` shows its progress, `shoal down` stops it."
+        )
         return
     wait_for_fleet(context, Target(engine, replicas), reporter)
     with GatewayClient(context) as asker:
@@ -180,12 +182,12 @@ def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) 
     with reporter.step("Ports") as step:
         pools = read_branch(context.layout).pools
         count = sum(replicas if replicas is not None else pool.replicas for pool in pools)
-        ours = {found.pid for found in left_over(context.layout, read_ledger(context.layout.ledger_file))}
+        ours = {found.pid for found in fleet_processes(context.layout, read_ledger(context.layout.ledger_file))}
         try:
             check_ports(context.ports.uses(range(count)), ours=ours)
         except PortsTaken as error:
             raise CommandRefused(str(error)) from error
-        ports.keep_ports(context.layout, context.settings)
+        ports.save_ports(context.layout, context.settings)
         step.note(
             f"from {context.settings.port_base}, all free" + (f"; {len(ours)} processes to adopt" if ours else "")
         )
@@ -219,7 +221,7 @@ def _show_how_to_go_on(context: CliContext, reporter: Reporter) -> None:
         "",
         f"Look: {shoal} status · {shoal} chat acme/support-bot.  Stop: {shoal} down (or make down).",
     ):
-        reporter.say(line)
+        reporter.print_line(line)
 
 
 def _command(region: str | None) -> str:
@@ -246,7 +248,7 @@ def down() -> None:
     context = current_context()
     reporter = TerminalReporter(make_console())
     if not context.layout.run_dir.is_dir():
-        reporter.say(f"nothing runs: there is no fleet in {context.layout.root}")
+        reporter.print_line(f"nothing runs: there is no fleet in {context.layout.root}")
         return
     with reporter.step("Stopping the fleet") as step:
         stopped_by_controller = _ask_controller(context, step)
@@ -258,7 +260,7 @@ def down() -> None:
         step.note("nothing is left" if stopped_by_controller else "nothing is left; there was no controller")
 
 
-def _ask_controller(context: CliContext, step: Step) -> bool:
+def _ask_controller(context: CliContext, step: ReportedStep) -> bool:
     try:
         ask_controller(context.layout.control_socket, {"do": "stop"})
     except (ControllerGone, OrderRefused):
@@ -274,8 +276,8 @@ def _ask_controller(context: CliContext, step: Step) -> bool:
     return False
 
 
-def _stop_rest(context: CliContext, step: Step) -> list[Found]:
+def _stop_rest(context: CliContext, step: ReportedStep) -> list[Found]:
     """Stop the processes that no controller stopped, beginning with a hung controller, which would restart others."""
     ledger = read_ledger(context.layout.ledger_file)
-    end_now(found for found in left_over(context.layout, ledger) if found.name == "controller")
+    end_now(found for found in fleet_processes(context.layout, ledger) if found.name == "controller")
     return drain_all(context.layout, ledger, context.settings.drain_timeout_s, step.update)

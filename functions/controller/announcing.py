@@ -22,7 +22,7 @@ PUSH, ROLLOUT = "shoal.push", "shoal.rollout"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AnnouncedState:
     report: BranchReport
     book: Book
 
@@ -32,37 +32,37 @@ class Announcer:
     """Sender of events; `look` is called each time that a branch report is made."""
 
     sender: OtlpSender
-    _former: Look | None = field(default=None)
+    _former: AnnouncedState | None = field(default=None)
 
-    def look(self, report: BranchReport, book: Book, now_unix_s: float) -> None:
+    def send_events(self, report: BranchReport, book: Book, now_unix_s: float) -> None:
         """Send the events since the last observation; skip a book that the registry has not filled yet."""
         if not book.is_known:
             return
-        now = Look(report, book)
+        now = AnnouncedState(report, book)
         if self._former is not None:
             for event in events_between(self._former, now, now_unix_s):
                 self.sender.event(event)
         self._former = now
 
 
-def events_between(former: Look, now: Look, now_unix_s: float) -> list[SpanEvent]:
-    return [*_pushes(former.report, now.report, now_unix_s), *_moves(former.book, now.book, now_unix_s)]
+def events_between(former: AnnouncedState, now: AnnouncedState, now_unix_s: float) -> list[SpanEvent]:
+    return [*_push_events(former.report, now.report, now_unix_s), *_rollout_events(former.book, now.book, now_unix_s)]
 
 
-def _pushes(former: BranchReport, report: BranchReport, now_unix_s: float) -> Iterator[SpanEvent]:
+def _push_events(former: BranchReport, report: BranchReport, now_unix_s: float) -> Iterator[SpanEvent]:
     known = {(past.revision, past.result) for past in former.history}
     new = [past for past in reversed(report.history) if (past.revision, past.result) not in known]
-    yield from (_push(report.source, past) for past in new)
+    yield from (_push_event(report.source, past) for past in new)
     if report.history:
         return
     if report.applied and report.applied != former.applied:  # objects of the cluster itself have no history
-        yield _push(report.source, PastRevision(report.applied, "applied", at_unix_s=now_unix_s))
+        yield _push_event(report.source, PastRevision(report.applied, "applied", at_unix_s=now_unix_s))
     if report.problems and report.problems != former.problems:
         detail = f"{report.problem_count} problem(s); the first: {report.problems[0]}"
-        yield _push(report.source, PastRevision(report.tip, "refused", detail=detail, at_unix_s=now_unix_s))
+        yield _push_event(report.source, PastRevision(report.tip, "refused", detail=detail, at_unix_s=now_unix_s))
 
 
-def _push(source: str, past: PastRevision) -> SpanEvent:
+def _push_event(source: str, past: PastRevision) -> SpanEvent:
     return SpanEvent(
         PUSH,
         past.at_unix_s,
@@ -78,17 +78,17 @@ def _push(source: str, past: PastRevision) -> SpanEvent:
     )
 
 
-def _moves(former: Book, now: Book, now_unix_s: float) -> Iterator[SpanEvent]:
+def _rollout_events(former: Book, now: Book, now_unix_s: float) -> Iterator[SpanEvent]:
     if now.channels == former.channels:
         return
     known = {row.id: row for row in former.rollouts}
     for row in now.rollouts:
         before = known.get(row.id)
         if before is None or (before.state, before.trial) != (row.state, row.trial):
-            yield _move(row, "" if before is None else before.state, now_unix_s)
+            yield _rollout_event(row, "" if before is None else before.state, now_unix_s)
 
 
-def _move(row: Rollout, former_state: str, now_unix_s: float) -> SpanEvent:
+def _rollout_event(row: Rollout, former_state: str, now_unix_s: float) -> SpanEvent:
     return SpanEvent(
         ROLLOUT,
         now_unix_s,

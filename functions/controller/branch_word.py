@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from functions.controller.snapshot.registry_client import (
-    EpochTaken,
+    EpochConflict,
     RegistryClient,
     RegistryRefused,
     RegistryUnavailable,
@@ -37,7 +37,7 @@ LOOK_EVERY_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class BranchWord:
+class BranchReportSender:
     """Sender of branch reports. Owned by one event loop."""
 
     def __init__(
@@ -48,14 +48,14 @@ class BranchWord:
         self._told: BranchReport | None = None
         self._told_s = float("-inf")
 
-    async def tell(self, report: BranchReport) -> bool:
+    async def send_report(self, report: BranchReport) -> bool:
         """Send the report if due; return True if it was sent now."""
         now_s = self._clock()
         if report == self._told and now_s - self._told_s < TELL_EVERY_S:
             return False
         try:
             await (await self._registry()).send("PUT", BRANCH_PATH, content=msgspec.json.encode(report))
-        except (RegistryUnavailable, RegistryRefused, EpochTaken, RowMoved, OSError) as error:
+        except (RegistryUnavailable, RegistryRefused, EpochConflict, RowMoved, OSError) as error:
             _log.debug("the branch report is sent later: %s", error)
             return False
         self._told, self._told_s = report, now_s

@@ -117,7 +117,7 @@ def _model(
     at_zero: frozenset[str],
 ) -> ObjectCondition:
     id_ = model.spec.id
-    left_out = _about(id_, seen.problems)
+    left_out = _problem_naming(id_, seen.problems)
     rolling = [row for row in seen.rollouts if row.model == id_]
     if rolling:
         return _rolling(id_, rolling)
@@ -149,7 +149,7 @@ def _held(id_: str, flips: str, entry: ModelEntry | None, ready: Mapping[str, li
     if entry is None or INCOMING not in entry.channels:
         return ObjectCondition("Model", id_, "Reconciling", "Loading", flips)
     coming = next(version for version in entry.versions if version.name == entry.channels[INCOMING])
-    why_not = _why_not(coming, ready.get(entry.pool, []))
+    why_not = _failure_text(coming, ready.get(entry.pool, []))
     if FAILED in why_not:
         return ObjectCondition("Model", id_, "Stalled", "NotLoadable", flips + why_not)
     return ObjectCondition("Model", id_, "Reconciling", "Loading", flips + why_not)
@@ -184,17 +184,17 @@ def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
     have = sum(version.engine_name in heartbeat.adapters for heartbeat in replicas)
     where = f"{version.name} loaded on {have} of {len(replicas)} replicas"
     if have == 0:
-        return ObjectCondition("Model", entry.id, "Reconciling", "NotLoaded", where + _why_not(version, replicas))
+        return ObjectCondition("Model", entry.id, "Reconciling", "NotLoaded", where + _failure_text(version, replicas))
     state: State = "Ready" if have == len(replicas) else "Reconciling"
     return ObjectCondition("Model", entry.id, state, "Loaded" if state == "Ready" else "Loading", where)
 
 
-def _why_not(version: VersionEntry, replicas: list[Heartbeat]) -> str:
+def _failure_text(version: VersionEntry, replicas: list[Heartbeat]) -> str:
     words = next((heartbeat.reason for heartbeat in replicas if version.engine_name in heartbeat.reason), "")
     return f": {words}" if words else ""
 
 
-def _about(id_: str, problems: Iterable[str]) -> str:
+def _problem_naming(id_: str, problems: Iterable[str]) -> str:
     """Return the first problem that names this model."""
     return next((p for p in problems if f" {id_} " in p or f" {id_}@" in p or f" {id_}:" in p), "")
 

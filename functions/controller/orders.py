@@ -17,7 +17,7 @@ import msgspec
 from functions.controller.autoscaling.local import LocalScaling
 from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
-from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_to
+from functions.controller.gitops.review import PushMalformed, Reviewer, push_from, verdict_document
 from functions.controller.gitops.words import printable
 from functions.controller.health.local import LocalHealth, NoFault
 from functions.controller.local.control import OrderRefused
@@ -28,7 +28,7 @@ from functions.controller.local.probes import GatewayEpoch
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.rollouts.driver import RolloutDriver, rollouts_in_words
-from functions.controller.snapshot.publication import Publication, SnapshotSource
+from functions.controller.snapshot.publication import LocalClients, Publication
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import LastHeartbeat
 from functions.controller.status import describe
@@ -77,7 +77,7 @@ class Orders:
         supervisor: Supervisor,
         operations: Operations,
         publication: Publication,
-        source: SnapshotSource,
+        source: LocalClients,
         driver: RolloutDriver,
         scaling: LocalScaling,
         health: LocalHealth,
@@ -133,7 +133,7 @@ class Orders:
             publication=self._publication,
             rollouts=rollouts_in_words(self._source.rows, self._driver, self._publication.last.rollouts),
             replicas=await self._replicas(),
-            scaling=self._scaling.shown(),
+            scaling=self._scaling.pool_sizes(),
             gateway_epoch=await self._gateway.read(),
             operation=self._operation,
         )
@@ -152,7 +152,7 @@ class Orders:
         if self._busy:
             raise OrderRefused(f"busy: {self._operation}; try again when that is done")
         try:
-            names = self._operations.named(name)
+            names = self._operations.process_names(name)
         except NoSuchProcess as error:
             raise OrderRefused(str(error)) from error
         self._busy = True
@@ -170,7 +170,7 @@ class Orders:
 
     async def _clear(self, order: dict[str, Any]) -> str:
         try:
-            return self._health.clear(str(order.get("name")))
+            return self._health.clear_fault(str(order.get("name")))
         except NoFault as error:
             raise OrderRefused(str(error)) from error
 
@@ -224,7 +224,7 @@ class Orders:
             raise OrderRefused(f"refused: the push could not be judged: {error}") from error
         if verdict.empty_is_meant:
             self._following.allow_empty(verdict.empty_is_meant)
-        return verdict_to(verdict)
+        return verdict_document(verdict)
 
     async def _follow(self, order: dict[str, Any]) -> dict[str, Any]:
         """Read the moved branch now, and report to the pusher when gateways have it."""
@@ -252,9 +252,9 @@ class Orders:
 
         done = False
         while not done and asyncio.get_running_loop().time() < began_s + limit_s:
-            done = await following.until(published, FOLLOW_POLL_S)
+            done = await following.wait_until(published, FOLLOW_POLL_S)
         epoch = self._publication.last.epoch
         if done and not following.suspended:
-            done = await self._gateway.until(epoch, began_s + limit_s)
+            done = await self._gateway.wait_for_epoch(epoch, began_s + limit_s)
         took_s = asyncio.get_running_loop().time() - began_s
         return {"lines": follow_words(following, self._publication.last, live=done, epoch=epoch, took_s=took_s)}

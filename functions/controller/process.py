@@ -23,21 +23,21 @@ from functions.artifacts.errors import ArtifactError
 from functions.controller.announcing import Announcer
 from functions.controller.autoscaling.kept import read_sizes
 from functions.controller.autoscaling.local import LocalScaling
-from functions.controller.branch_word import LOOK_EVERY_S, BranchWord, report_of
+from functions.controller.branch_word import LOOK_EVERY_S, BranchReportSender, report_of
 from functions.controller.gitops.following import BranchFollower
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import Reviewer, changes_in_words
 from functions.controller.gitops.source import GitSource
 from functions.controller.health.local import LocalHealth
 from functions.controller.health.watch import FleetHealth
-from functions.controller.local.adoption import AdoptionPlan, end_now, left_over, plan_adoption, sessions_of
+from functions.controller.local.adoption import AdoptionPlan, end_now, fleet_processes, plan_adoption, sessions_of
 from functions.controller.local.base_versions import BaseVersions
 from functions.controller.local.control import serve_control
 from functions.controller.local.files import lock_held
-from functions.controller.local.instances import Instance, Ledger, read_ledger, slots_in
+from functions.controller.local.instances import Instance, ProcessLedger, read_ledger, slots_in
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import Operations
-from functions.controller.local.pools import Pool, PoolUnusable, pools_of, read_target, unusable
+from functions.controller.local.pools import Pool, PoolUnusable, pools_of, read_target, unusable_problems
 from functions.controller.local.port_check import check_ports
 from functions.controller.local.ports import MAX_SLOTS, plan_ports
 from functions.controller.local.reconciler import Reconciler
@@ -45,11 +45,11 @@ from functions.controller.local.settings import ControllerSettings, LocalSetting
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
-from functions.controller.local.surge_room import machine
+from functions.controller.local.surge_room import find_machine
 from functions.controller.orders import Orders
 from functions.controller.rollouts.book import Book
 from functions.controller.rollouts.driver import RolloutDriver
-from functions.controller.snapshot.publication import Publication, SnapshotSource
+from functions.controller.snapshot.publication import LocalClients, Publication
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.decisions.health.slow_replica import SlowPolicy
 from functions.fleet.tasks import Supervised
@@ -69,7 +69,7 @@ class Controller:
     def __init__(self, local: LocalSettings, settings: ControllerSettings) -> None:
         self._local = local
         self._settings = settings
-        self._machine = machine(os.environ, local.max_engines)
+        self._machine = find_machine(os.environ, local.max_engines)
         self._layout = StateLayout.at(local.state_dir, local.region)
         self._git = GitSource(self._layout.gitops_dir)
         allocations = read_sizes(self._layout.scaling_file)
@@ -87,7 +87,7 @@ class Controller:
         self._supervisor = Supervisor(self._layout, environ=os.environ, controller_pid=os.getpid())
         self._operations = Operations(self._supervisor)
         self._rows_changed = asyncio.Event()
-        self._source = SnapshotSource(self._reconciler.context, self._layout.registry_rows_file, self._rows_changed.set)
+        self._source = LocalClients(self._reconciler.context, self._layout.registry_rows_file, self._rows_changed.set)
         self._tasks = Supervised()
         self._health = LocalHealth(
             self._layout,
@@ -105,7 +105,7 @@ class Controller:
             source=self._source,
             is_suspended=lambda: self._following.suspended,
             allocations=allocations,
-            on_report=self._health.take,
+            on_report=self._health.set_report,
         )
         self._driver = RolloutDriver(
             self._source.rows,
@@ -149,20 +149,20 @@ class Controller:
     async def run(self) -> None:
         """Run until stopped or signalled. Before anything starts, LockTaken, PortsTaken, NothingToRun or
         BinaryMissing may be raised."""
-        self._layout.make()
+        self._layout.make_directories()
         async with AsyncExitStack() as stack:
             stack.enter_context(lock_held(self._layout.controller_lock))
             await self._following.start()
             ledger = read_ledger(self._layout.ledger_file)
             candidates = await self._candidates(slots_in(ledger))
-            adoption = await asyncio.to_thread(self._clear_the_way, candidates, ledger)
+            adoption = await asyncio.to_thread(self._end_unwanted, candidates, ledger)
             await asyncio.to_thread(self._source.rows.load)
             stack.push_async_callback(self._supervisor.close)
             stack.push_async_callback(self._source.close)
             stack.push_async_callback(self._orders.close)
             stack.push_async_callback(self._tasks.close)
             self._supervisor.adopt(adoption.keep)
-            self._scaling.begin()
+            self._scaling.restore_sizes()
             if self._otlp is not None:
                 self._otlp.start()
                 stack.push_async_callback(asyncio.to_thread, self._otlp.close)
@@ -181,21 +181,21 @@ class Controller:
             branch = self._following.branch
             why = branch.trouble or "; ".join(str(problem) for problem in branch.refused[:3])
             raise NothingToRun(f"{self._layout.gitops_dir} has nothing that can run: {why}")
-        self._reconciler.desire(desired.revision, pools_of(desired.loaded))
-        self._scaling.obey(desired.revision, desired.loaded)
+        self._reconciler.set_desired(desired.revision, pools_of(desired.loaded))
+        self._scaling.set_policies(desired.revision, desired.loaded)
         candidates = self._reconciler.candidates(slots)
         applied = self._following.record.last_applied
         if applied and applied != desired.revision:
             try:
-                former = await asyncio.to_thread(self._git.at, applied.rpartition("@")[2])
+                former = await asyncio.to_thread(self._git.read_commit, applied.rpartition("@")[2])
                 if former.loaded is not None:
                     candidates += self._reconciler.candidates(slots, pools_of(former.loaded))
             except (GitFailed, PoolUnusable) as error:
                 _log.warning("the last applied revision cannot be read, so its processes end now: %s", error)
         return candidates
 
-    def _clear_the_way(self, candidates: list[dict[str, ProcessSpec]], ledger: Ledger) -> AdoptionPlan:
-        found = left_over(self._layout, ledger)
+    def _end_unwanted(self, candidates: list[dict[str, ProcessSpec]], ledger: ProcessLedger) -> AdoptionPlan:
+        found = fleet_processes(self._layout, ledger)
         plan = plan_adoption(found, sessions_of(found), ledger, candidates)
         if plan.end:
             _log.info("ending %d left-over processes: %s", len(plan.end), ", ".join(sorted({p.name for p in plan.end})))
@@ -221,7 +221,7 @@ class Controller:
         tasks.forever("base versions", self._base_versions.run)
         tasks.forever("scaling", self._scaling.run)
         tasks.forever("health", self._health.run)
-        tasks.forever("branch's word", self._tell_branch)
+        tasks.forever("branch's word", self._report_branch)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
         """Pass each desired revision to the processes."""
@@ -230,18 +230,18 @@ class Controller:
             changed.clear()
             desired = self._following.desired
             if desired is not None and not self._following.suspended:
-                self._reconciler.desire(desired.revision, pools_of(desired.loaded))
-                self._scaling.obey(desired.revision, desired.loaded)
+                self._reconciler.set_desired(desired.revision, pools_of(desired.loaded))
+                self._scaling.set_policies(desired.revision, desired.loaded)
 
-    async def _tell_branch(self) -> None:
+    async def _report_branch(self) -> None:
         """Report to the console what is followed, running and refused."""
-        word = BranchWord(self._source.registry)
+        word = BranchReportSender(self._source.registry)
         announcer = Announcer(self._otlp) if self._otlp is not None else None
         while True:
             report = report_of(await self._orders.handle({"do": "status"}))
             if announcer is not None:
-                announcer.look(report, self._source.rows.book, time.time())
-            await word.tell(report)
+                announcer.send_events(report, self._source.rows.book, time.time())
+            await word.send_report(report)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:
@@ -270,16 +270,16 @@ class Controller:
         if outcome.kind in ("published", "unchanged"):
             self._published_book = book
         if outcome.kind in ("published", "unchanged") and not outcome.held:
-            following.published(desired.revision)
+            following.mark_published(desired.revision)
         elif outcome.kind in ("refused", "invalid"):
-            following.failed(desired.revision, outcome.message)
+            following.mark_failed(desired.revision, outcome.message)
         return outcome
 
     # -- callbacks of the parts
     # --------------------------------------------------------------------------------------------
 
     def _check(self, loaded: Loaded) -> tuple[Problem, ...]:
-        return unusable(loaded, self._reconciler.wanted.target)
+        return unusable_problems(loaded, self._reconciler.wanted.target)
 
     def _published_for_rows(self) -> Snapshot | None:
         """Return the registry's snapshot; None while its rows are newer, for example after a rollout has just ended."""
@@ -297,7 +297,7 @@ class Controller:
         return has_memory(i.state.pid for i in self._engines() if i.spec.pool == pool.name and i.state.pid)
 
     def _no_room(self, pool: Pool) -> str:
-        asleep = self._scaling.asleep()
+        asleep = self._scaling.sleeping_replicas()
         awake = Counter(
             i.spec.pool
             for i in self._engines()
@@ -314,17 +314,17 @@ class Controller:
             desired = self._following.desired
             return desired is None or desired.revision != revision or desired.published
 
-        await self._following.until(published, PUBLISHED_WAIT_S)
+        await self._following.wait_until(published, PUBLISHED_WAIT_S)
 
     def _on_converged(self, revision: str, stalled: str) -> None:
         if stalled:
-            self._following.failed(revision, stalled)
+            self._following.mark_failed(revision, stalled)
         else:
-            self._following.converged(revision)
+            self._following.mark_converged(revision)
 
     async def _s3_is_ready(self) -> bool:
         def ready() -> bool:
             instance = self._supervisor.current("s3")
             return instance is not None and instance.state.phase == "ready"
 
-        return await self._supervisor.until(ready, S3_WAIT_S)
+        return await self._supervisor.wait_until(ready, S3_WAIT_S)

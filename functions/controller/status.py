@@ -42,7 +42,7 @@ def describe(
         "controller": {"pid": pid, "operation": operation},
         "target": {"engine": wanted.target.engine, "replicas": wanted.target.replicas},
         "pools": [{"name": pool.name, "replicas": wanted.target.replicas or pool.replicas} for pool in wanted.pools],
-        "scaling": [shown.plain() for shown in scaling],
+        "scaling": [shown.to_dict() for shown in scaling],
         "settled": wanted.settled,
         "stalled": wanted.stalled,
         "ready": wanted.settled and _all_ready(instances),

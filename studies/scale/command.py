@@ -43,7 +43,7 @@ def scale(wanted: Scale, *, processes: int, plot: Path | None, as_json: bool) ->
         _show(make_console(), wanted, reports, wall_s)
     if plot is not None:
         _draw(plot, title, wanted, reports)
-        reporter.say(f"drawn to {plot}")
+        reporter.print_line(f"drawn to {plot}")
 
 
 def wanted(*, profile: str | None, **figures: Any) -> Scale:

@@ -39,7 +39,7 @@ def shoal(state_dir: Path) -> Shoal:
 @pytest.fixture
 def prepared(state_dir: Path) -> StateLayout:
     layout = StateLayout.at(state_dir)
-    layout.make()
+    layout.make_directories()
     ensure_secrets(layout)
     ensure_certificates(layout)
     ensure_configuration(layout, PROJECT)

@@ -56,7 +56,7 @@ def test_each_region_is_a_server_by_its_address_and_a_key_has_a_home() -> None:
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is not installed: apt-get install haproxy")
 def test_haproxy_takes_it(tmp_path: Path) -> None:
     layout = StateLayout.at(tmp_path)
-    layout.make()
+    layout.make_directories()
     ensure_certificates(layout)
     pem, file = tmp_path / "server.pem", tmp_path / "haproxy.cfg"
     pem.write_bytes(layout.server_cert_file.read_bytes() + layout.server_key_file.read_bytes())

@@ -209,5 +209,5 @@ def test_steps_are_plain_lines_without_a_terminal_and_say_how_they_ended() -> No
 
 def test_lines_to_paste_are_never_broken() -> None:
     output = io.StringIO()
-    TerminalReporter(Console(file=output, width=40)).say("curl " + "x" * 100 + " \\")
+    TerminalReporter(Console(file=output, width=40)).print_line("curl " + "x" * 100 + " \\")
     assert output.getvalue() == "curl " + "x" * 100 + " \\\n"

@@ -10,7 +10,7 @@ from functions.controller.autoscaling.scaler import DesiredSize, PoolSize
 
 
 def shown(wanted: DesiredSize | None, operators: int | None = None, held: str = "") -> dict[str, Any]:
-    return PoolSize.of("llama-8b", Allocation(4, frozenset({3})), wanted, operators, held).plain()
+    return PoolSize.from_allocation("llama-8b", Allocation(4, frozenset({3})), wanted, operators, held).to_dict()
 
 
 def text_of(*pools: dict[str, Any]) -> str:
@@ -36,4 +36,4 @@ def test_what_holds_it_back_stands_beside_the_reason() -> None:
 
 
 def test_pools_that_nobody_scales_are_not_there() -> None:
-    assert scaling_table([PoolSize.of("a", Allocation(2), None, None, "").plain()]) is None
+    assert scaling_table([PoolSize.from_allocation("a", Allocation(2), None, None, "").to_dict()]) is None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local.adoption import end_now, left_over
-from functions.controller.local.instances import Instance, Ledger, read_ledger
+from functions.controller.local.adoption import end_now, fleet_processes
+from functions.controller.local.instances import Instance, ProcessLedger, read_ledger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import Phase
 from functions.controller.local.operations import Operations
@@ -100,24 +100,24 @@ class Shop:
             instance = self.supervisor.current(name)
             return instance is not None and instance.state.phase == phase
 
-        assert await self.supervisor.until(there, timeout_s), f"{name} did not become {phase}"
+        assert await self.supervisor.wait_until(there, timeout_s), f"{name} did not become {phase}"
         instance = self.supervisor.current(name)
         assert instance is not None
         return instance
 
     async def settles(self, *names: str) -> None:
         """Waits until exactly these instances are left."""
-        found = await self.supervisor.until(lambda: sorted(self.supervisor.instances) == sorted(names), PATIENCE_S)
+        found = await self.supervisor.wait_until(lambda: sorted(self.supervisor.instances) == sorted(names), PATIENCE_S)
         assert found, f"there are {sorted(self.supervisor.instances)}, not {sorted(names)}"
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ProcessLedger:
         return read_ledger(self.layout.ledger_file)
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> StateLayout:
     layout = StateLayout.at(tmp_path / "state")
-    layout.make()
+    layout.make_directories()
     return layout
 
 
@@ -126,5 +126,5 @@ async def shop(layout: StateLayout) -> AsyncIterator[Shop]:
     shop = await Shop(layout).open()
     yield shop
     await shop.die()
-    end_now(left_over(layout, Ledger()))
+    end_now(fleet_processes(layout, ProcessLedger()))
     shop.reap()

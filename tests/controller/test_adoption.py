@@ -4,7 +4,7 @@ from pathlib import Path
 
 from functions.controller.local.adoption import AdoptionPlan, plan_adoption
 from functions.controller.local.found import Found
-from functions.controller.local.instances import Ledger, LedgerEntry
+from functions.controller.local.instances import LedgerEntry, ProcessLedger
 from functions.controller.local.spec import ProcessSpec, TcpProbe
 
 GATEWAY = ProcessSpec(name="gateway", role="gateway", argv=("g",), readiness=TcpProbe("127.0.0.1", 1))
@@ -19,14 +19,16 @@ def found(pid: int, name: str, spec_hash: str, *, leads: bool = True) -> Found:
     return Found(pid=pid, started_at=float(pid), name=name, spec_hash=spec_hash, leads=leads)
 
 
-def plan(*processes: Found, sessions: dict[int, int] | None = None, ledger: Ledger | None = None) -> AdoptionPlan:
+def plan(
+    *processes: Found, sessions: dict[int, int] | None = None, ledger: ProcessLedger | None = None
+) -> AdoptionPlan:
     leaders = {process.pid: process.pid for process in processes}
-    return plan_adoption(processes, {**leaders, **(sessions or {})}, ledger or Ledger(), [WANTED, FORMERLY])
+    return plan_adoption(processes, {**leaders, **(sessions or {})}, ledger or ProcessLedger(), [WANTED, FORMERLY])
 
 
 def test_keeps_what_was_started_with_the_wanted_spec_and_remembers_its_restarts() -> None:
     entry = LedgerEntry(name="engine-a-0", role="engine", spec_hash="x", phase="ready", restarts=4)
-    result = plan(found(7, "engine-a-0", ENGINE.spec_hash), ledger=Ledger(processes=(entry,)))
+    result = plan(found(7, "engine-a-0", ENGINE.spec_hash), ledger=ProcessLedger(processes=(entry,)))
     assert [(adoption.pid, adoption.restarts) for adoption in result.keep] == [(7, 4)]
     assert result.end == ()
 

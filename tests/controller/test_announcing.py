@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import msgspec
 
-from functions.controller.announcing import Announcer, Look, events_between
-from functions.controller.rollouts.book import Book, folded
+from functions.controller.announcing import AnnouncedState, Announcer, events_between
+from functions.controller.rollouts.book import Book, fold_page
 from functions.decisions.rollout.events import RolledBack, VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout, transition
 from functions.fleet.branch_report import BranchReport, PastRevision
@@ -19,7 +19,7 @@ from tests.telemetry.collectors import attributes, collector
 FORMER = PastRevision("main@a", "applied", "good", "", 5.0)
 REFUSED = PastRevision("main@b", "refused", "worse", "3 problem(s); the first: policies/x.yaml:3", 9.0)
 APPLIED = PastRevision("main@c", "applied", "better", "", 11.0)
-EMPTY = folded(Book(), page(1))
+EMPTY = fold_page(Book(), page(1))
 
 
 def report(*history: PastRevision) -> BranchReport:
@@ -27,12 +27,12 @@ def report(*history: PastRevision) -> BranchReport:
 
 
 def book(change: int, *rollouts: Rollout) -> Book:
-    return folded(EMPTY, page(change, *rollouts))
+    return fold_page(EMPTY, page(change, *rollouts))
 
 
 def test_every_push_since_the_last_look_is_told_in_its_order() -> None:
     """Two came between two looks: with the newest alone the one that was refused would be lost."""
-    former, now = Look(report(FORMER), EMPTY), Look(report(APPLIED, REFUSED, FORMER), EMPTY)
+    former, now = AnnouncedState(report(FORMER), EMPTY), AnnouncedState(report(APPLIED, REFUSED, FORMER), EMPTY)
     refused, applied = events_between(former, now, 12.0)
     assert (refused.severity, refused.at_unix_s) == ("error", 9.0)
     assert refused.words == "main@b refused: 3 problem(s); the first: policies/x.yaml:3"
@@ -42,7 +42,7 @@ def test_every_push_since_the_last_look_is_told_in_its_order() -> None:
 
 def test_the_same_result_again_is_no_other_push() -> None:
     again = msgspec.structs.replace(REFUSED, count=2, at_unix_s=20.0)
-    assert events_between(Look(report(REFUSED), EMPTY), Look(report(again), EMPTY), 21.0) == []
+    assert events_between(AnnouncedState(report(REFUSED), EMPTY), AnnouncedState(report(again), EMPTY), 21.0) == []
 
 
 def test_a_clusters_own_objects_have_no_history_and_are_told_by_what_is_in_force() -> None:
@@ -51,8 +51,8 @@ def test_a_clusters_own_objects_have_no_history_and_are_told_by_what_is_in_force
         "kubernetes", tip="objects@2", applied="objects@1", problems=("no such pool",), problem_count=1
     )
     mended = BranchReport("kubernetes", tip="objects@3", applied="objects@3")
-    (refused,) = events_between(Look(former, EMPTY), Look(wrong, EMPTY), 2.0)
-    (applied,) = events_between(Look(wrong, EMPTY), Look(mended, EMPTY), 3.0)
+    (refused,) = events_between(AnnouncedState(former, EMPTY), AnnouncedState(wrong, EMPTY), 2.0)
+    (applied,) = events_between(AnnouncedState(wrong, EMPTY), AnnouncedState(mended, EMPTY), 3.0)
     assert [each.attributes["shoal.result"] for each in (refused, applied)] == ["refused", "applied"]
 
 
@@ -60,7 +60,10 @@ def test_a_rollouts_way_is_told_step_by_step() -> None:
     begun = rollout()
     running = transition(begun, VersionLoaded(), 100.0)
     back = transition(running, RolledBack("an operator said so"), 200.0)
-    looks = [Look(report(), book(2 + number, *rows)) for number, rows in enumerate(((), (begun,), (running,), (back,)))]
+    looks = [
+        AnnouncedState(report(), book(2 + number, *rows))
+        for number, rows in enumerate(((), (begun,), (running,), (back,)))
+    ]
     told = [events_between(*pair, 300.0) for pair in pairwise(looks)]
     assert [len(each) for each in told] == [1, 1, 1]
     states = [(each.attributes["shoal.former_state"], each.attributes["shoal.state"]) for (each,) in told]
@@ -72,9 +75,9 @@ def test_a_controller_that_begins_tells_nothing_of_before() -> None:
     """After each restart the whole history would be told again."""
     with collector() as taken, closing(Collector(taken.url, {})) as client:
         announcer = Announcer(OtlpSender(client, "shoal-controller", "c0"))
-        announcer.look(report(FORMER), Book(), 1.0)
-        announcer.look(report(FORMER), book(2, rollout()), 2.0)
-        announcer.look(report(REFUSED, FORMER), book(3, transition(rollout(), VersionLoaded(), 3.0)), 3.0)
+        announcer.send_events(report(FORMER), Book(), 1.0)
+        announcer.send_events(report(FORMER), book(2, rollout()), 2.0)
+        announcer.send_events(report(REFUSED, FORMER), book(3, transition(rollout(), VersionLoaded(), 3.0)), 3.0)
         announcer.sender.send()
         push, move = taken.events()
         assert (push.event_name, attributes(push)["shoal.revision"]) == ("shoal.push", "main@b")

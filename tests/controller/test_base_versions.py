@@ -12,7 +12,7 @@ from functions.api.snapshot import ModelEntry, PoolEntry, Snapshot, SplitEntry, 
 from functions.controller.local.adoption import plan_adoption
 from functions.controller.local.base_versions import BaseVersions, PoolFolders, read_folders, write_folders
 from functions.controller.local.found import Found
-from functions.controller.local.instances import Ledger
+from functions.controller.local.instances import ProcessLedger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target
@@ -48,7 +48,7 @@ class Judge:
     aimed: tuple[ModelId, VersionShares] | None = None
     verdicts: dict[str, RolloutVerdict] = field(default_factory=dict)
 
-    def aim(self, base: ModelEntry, shares: VersionShares) -> None:
+    def set_aim(self, base: ModelEntry, shares: VersionShares) -> None:
         self.aimed = base.id, shares
 
 
@@ -72,7 +72,7 @@ class Rig:
             self.layout.base_versions_file, reconciler=self.reconciler, rows=self.rows, driver=self.judge,  # type: ignore[arg-type]
             published=self.published, is_suspended=lambda: False, may_surge=self.may_surge,
         )  # fmt: skip
-        self.reconciler.desire("main@1", (Pool(POOL, self.replicas, "v1"),))
+        self.reconciler.set_desired("main@1", (Pool(POOL, self.replicas, "v1"),))
 
     def may_surge(self, pool: Pool) -> bool:
         self.asked_for_room += 1
@@ -99,7 +99,7 @@ class Rig:
     async def now(self, widening: frozenset[str] = frozenset(), *, settled: bool = False) -> str:
         self.judge.widening = widening
         self.reconciler.wanted.settled = settled
-        await self.versions.look()
+        await self.versions.update_folders()
         (pool,) = self.reconciler.wanted.pools
         return " ".join(pool.folders)
 
@@ -177,7 +177,9 @@ async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(ri
     for known in (rig, None):
         if known is None:
             rig.begin()
-        plan = plan_adoption(runs, {each.pid: each.pid for each in runs}, Ledger(), rig.reconciler.candidates(slots))
+        plan = plan_adoption(
+            runs, {each.pid: each.pid for each in runs}, ProcessLedger(), rig.reconciler.candidates(slots)
+        )
         assert plan.end == ()
 
 

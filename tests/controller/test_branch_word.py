@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from functions.controller.branch_word import BranchWord, report_of
+from functions.controller.branch_word import BranchReportSender, report_of
 from functions.controller.snapshot.registry_client import RegistryClient
 from functions.fleet.branch_report import BRANCH_MAX_BYTES, TELL_EVERY_S, BranchReport
 
@@ -48,17 +48,21 @@ async def test_it_is_told_when_it_is_another_and_each_half_minute_and_after_an_o
             return RegistryClient(client, "http://registry", "token")
 
         word, first, second = (
-            BranchWord(registry, lambda: now_s),
+            BranchReportSender(registry, lambda: now_s),
             BranchReport("main"),
             BranchReport("main", tip="main@a"),
         )
-        assert [await word.tell(first), await word.tell(first), await word.tell(second)] == [True, False, True]
+        assert [await word.send_report(first), await word.send_report(first), await word.send_report(second)] == [
+            True,
+            False,
+            True,
+        ]
         now_s = TELL_EVERY_S
-        assert await word.tell(second), "a registry that was started anew knows nothing"
+        assert await word.send_report(second), "a registry that was started anew knows nothing"
         is_away = True
-        assert not await word.tell(first)
+        assert not await word.send_report(first)
         is_away = False
-        assert await word.tell(first), "what could not be told is told later"
+        assert await word.send_report(first), "what could not be told is told later"
     assert len(heard) == 5
 
 

@@ -14,9 +14,9 @@ import yaml
 from functions.api.loader import Loaded, load_texts
 from functions.controller.local.control import ControllerGone, OrderRefused, ask_controller, serve_control
 from functions.controller.local.files import LOG_MAX_BYTES, last_lines, open_log, replace_file
-from functions.controller.local.instances import Ledger, LedgerEntry, encode_ledger, read_ledger
+from functions.controller.local.instances import LedgerEntry, ProcessLedger, encode_ledger, read_ledger
 from functions.controller.local.layout import SOCKET_PATH_MAX_BYTES, StateLayout
-from functions.controller.local.pools import PoolUnusable, Target, pools_of, read_target, unusable
+from functions.controller.local.pools import PoolUnusable, Target, pools_of, read_target, unusable_problems
 from functions.controller.local.port_check import PortsTaken, check_ports
 from functions.controller.local.ports import PortUse
 
@@ -109,7 +109,7 @@ def test_a_long_state_directory_still_has_usable_sockets(tmp_path: Path) -> None
 def test_every_socket_has_its_directory_however_long_the_state_directory_is(tmp_path: Path, length: int) -> None:
     """Short names may fit below run/ where long ones do not."""
     layout = StateLayout.at(tmp_path / ("s" * (1 + length)))
-    layout.make()
+    layout.make_directories()
     long = f"kv-{'p' * 63}-12-replay.sock"
     paths = set()
     for name in ("controller.sock", "kv-smollm2-135m-0.sock", "kv-smollm2-135m-0-replay.sock", long):
@@ -144,11 +144,13 @@ def test_the_end_of_a_log_survives_bad_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("document", [b"", b"{", b'{"processes": 3}', b"\xff", b'{"processes": [{}]}'])
 def test_a_ledger_that_cannot_be_read_counts_as_empty(tmp_path: Path, document: bytes) -> None:
     (tmp_path / "ledger").write_bytes(document)
-    assert read_ledger(tmp_path / "ledger") == Ledger()
+    assert read_ledger(tmp_path / "ledger") == ProcessLedger()
 
 
 def test_the_ledger_reads_what_it_wrote(tmp_path: Path) -> None:
-    ledger = Ledger(7, (LedgerEntry(name="a", role="engine", spec_hash="x", phase="ready", pid=9, started_at=1.5),))
+    ledger = ProcessLedger(
+        7, (LedgerEntry(name="a", role="engine", spec_hash="x", phase="ready", pid=9, started_at=1.5),)
+    )
     replace_file(tmp_path / "ledger", encode_ledger(ledger))
     assert read_ledger(tmp_path / "ledger") == ledger
     assert [path.name for path in tmp_path.iterdir()] == ["ledger"]
@@ -188,7 +190,7 @@ def test_our_inference_service_becomes_a_pool() -> None:
 
 @pytest.mark.parametrize("uri", ["s3://elsewhere/x", "pvc://shoal-models/", "pvc://shoal-models/a/b", "pvc://other/x"])
 def test_a_model_that_lies_elsewhere_is_refused_with_place_and_what_would_do(uri: str) -> None:
-    (problem,) = unusable(loaded(storageUri=uri), Target())
+    (problem,) = unusable_problems(loaded(storageUri=uri), Target())
     assert problem.key_path == "spec.predictor.model.storageUri"
     assert (problem.place.file, problem.place.line) == ("x.yaml", 4)
     assert f"found {uri}; allowed on one machine: pvc://shoal-models/<name>" in problem.message
@@ -204,9 +206,9 @@ def test_a_service_of_somebody_else_is_none_of_ours() -> None:
 @pytest.mark.parametrize(("target", "count"), [(Target(), 24), (Target(replicas=11), 22)])
 def test_more_replicas_than_there_are_ports_for_are_refused(target: Target, count: int) -> None:
     texts = [yaml_of({"storageUri": "pvc://shoal-models/m"}, name, replicas=12) for name in ("a", "b")]
-    (problem,) = unusable(load_texts((f"{n}.yaml", text.encode()) for n, text in enumerate(texts)), target)
+    (problem,) = unusable_problems(load_texts((f"{n}.yaml", text.encode()) for n, text in enumerate(texts)), target)
     assert f"{count} replicas are declared in all" in problem.message
-    assert unusable(load_texts([("0.yaml", texts[0].encode())]), Target()) == ()
+    assert unusable_problems(load_texts([("0.yaml", texts[0].encode())]), Target()) == ()
 
 
 # -- KServe -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from functions.controller.local.prepare.engine_environment import (
     space_short,
 )
 from functions.controller.local.prepare.pip import PipOutput, remove_half_installed
-from functions.controller.local.prepare.steps import CannotPrepare, Step
+from functions.controller.local.prepare.steps import CannotPrepare, ReportedStep
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -41,12 +41,12 @@ class Reported:
         self.steps: list[tuple[str, str]] = []
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Step]:
+    def step(self, title: str) -> Iterator[ReportedStep]:
         step = Noted()
         yield step
         self.steps.append((title, step.result))
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         raise AssertionError(line)
 
 
@@ -264,15 +264,15 @@ def test_pips_cache_is_where_pip_looks_for_it(environ: dict[str, str], expected:
 
 def test_what_pip_says_is_counted() -> None:
     output = PipOutput()
-    assert output.told(0) == "querying the index"
-    output.read("Collecting torch==2.13.0 (from -r engine-torch.lock.txt (line 2))")
-    output.read("Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (526.4 MB)")
-    output.read("Using cached https://index.example/packages/nvidia_nccl_cu13-2.29-py3-none-any.whl (1.2 GB)")
-    output.read("Downloading six-1.17.0-py2.py3-none-any.whl.metadata (9.0 kB)")
+    assert output.progress_text(0) == "querying the index"
+    output.parse_line("Collecting torch==2.13.0 (from -r engine-torch.lock.txt (line 2))")
+    output.parse_line("Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (526.4 MB)")
+    output.parse_line("Using cached https://index.example/packages/nvidia_nccl_cu13-2.29-py3-none-any.whl (1.2 GB)")
+    output.parse_line("Downloading six-1.17.0-py2.py3-none-any.whl.metadata (9.0 kB)")
     assert (output.downloaded_bytes, output.cached_bytes) == (526_409_000, 1_200_000_000)
-    assert output.told(0) == "526 MB downloaded and 1.2 GB from pip's cache, now six"
-    output.read("Installing collected packages: six, torch")
-    assert output.told(2_340_000_000) == "installing, 2.3 GB so far"
+    assert output.progress_text(0) == "526 MB downloaded and 1.2 GB from pip's cache, now six"
+    output.parse_line("Installing collected packages: six, torch")
+    assert output.progress_text(2_340_000_000) == "installing, 2.3 GB so far"
 
 
 def test_what_a_killed_pip_left_is_removed_and_no_more(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from functions.api.ids import INCOMING, Digest, ModelId, PoolName, engine_name
 from functions.api.snapshot import SCHEMA_VERSION, ModelEntry, PoolEntry, Snapshot, VersionEntry
-from functions.controller.snapshot.holding import LoadedReplica, flips, hold, serving_of
+from functions.controller.snapshot.holding import LoadedReplica, has_flips, hold_flips, serving_of
 from functions.decisions.adapters.demand import build_demand
 from functions.decisions.adapters.plan import AdapterPolicy, AdapterState, EngineAdapters, plan, record_failed_load
 from functions.fleet.heartbeat import Heartbeat
@@ -40,7 +40,7 @@ def replica(*versions: str, without_room: tuple[str, ...] = ()) -> LoadedReplica
 
 
 def channels(previous: Snapshot | None, wanted: Snapshot, *replicas: LoadedReplica) -> dict[str, str]:
-    return dict(hold(previous, wanted, {POOL: replicas}).snapshot.models[0].channels)
+    return dict(hold_flips(previous, wanted, {POOL: replicas}).snapshot.models[0].channels)
 
 
 OLD, NEW = snapshot("v1", stable="v1"), snapshot("v1", "v2", stable="v2")
@@ -64,16 +64,18 @@ def test_a_flip_waits_for_half_of_the_replicas() -> None:
 
 
 def test_what_is_held_is_told_and_loaded_before_what_no_channel_names() -> None:
-    held = hold(OLD, NEW, {POOL: (replica("v1"),)})
+    held = hold_flips(OLD, NEW, {POOL: (replica("v1"),)})
     assert held.flips == ("acme/bot:stable stays v1 until v2 is loaded",)
     assert held.snapshot.models[0].channels == {INCOMING: "v2", "stable": "v1"}
 
 
 def test_a_version_that_is_gone_stays_for_as_long_as_its_channel_is_held() -> None:
     only_new = snapshot("v2", stable="v2")
-    held = hold(OLD, only_new, {POOL: (replica("v1"),)}).snapshot.models[0]
+    held = hold_flips(OLD, only_new, {POOL: (replica("v1"),)}).snapshot.models[0]
     assert [entry.name for entry in held.versions] == ["v1", "v2"]
-    done = hold(hold(OLD, only_new, {POOL: (replica("v1"),)}).snapshot, only_new, {POOL: (replica("v1", "v2"),)})
+    done = hold_flips(
+        hold_flips(OLD, only_new, {POOL: (replica("v1"),)}).snapshot, only_new, {POOL: (replica("v1", "v2"),)}
+    )
     assert done.snapshot == only_new
     assert done.flips == ()
 
@@ -98,20 +100,20 @@ def test_new_models_new_channels_and_moved_pools_are_not_held() -> None:
     assert channels(None, NEW, replica("v1")) == {"stable": "v2"}
     assert channels(OLD, snapshot("v1", "v2", stable="v1", next="v2"), replica("v1")) == {"stable": "v1", "next": "v2"}
     moved = snapshot("v1", "v2", pool="other", stable="v2")
-    assert hold(OLD, moved, {POOL: (replica("v1"),), PoolName("other"): ()}).flips == ()
+    assert hold_flips(OLD, moved, {POOL: (replica("v1"),), PoolName("other"): ()}).flips == ()
 
 
 def test_a_version_whose_artifact_is_another_now_is_followed_at_once() -> None:
     """Its name can mean one thing at a time: a version is one artifact for ever, save in a workshop."""
     again = snapshot(entries=(version("v1", DIGESTS["v3"]),), stable="v1")
-    assert hold(OLD, again, {POOL: (replica("v1"),)}).snapshot == again
+    assert hold_flips(OLD, again, {POOL: (replica("v1"),)}).snapshot == again
 
 
 def test_only_a_channel_that_moves_is_worth_a_question() -> None:
-    assert flips(OLD, NEW)
-    assert not flips(OLD, OLD)
-    assert not flips(None, NEW)
-    assert not flips(OLD, snapshot("v1", "v2", stable="v1"))
+    assert has_flips(OLD, NEW)
+    assert not has_flips(OLD, OLD)
+    assert not has_flips(None, NEW)
+    assert not has_flips(OLD, snapshot("v1", "v2", stable="v1"))
 
 
 def test_replicas_that_are_not_ready_do_not_count() -> None:
@@ -134,10 +136,10 @@ def test_agents_that_say_it_only_in_their_reason_hold_nothing_for_ever(newer: in
         adapters=(version("v1").engine_name,), reason="acme/bot@sha256:2: over this replica's limit of 1 adapters",
     )  # fmt: skip
     told = replace(heartbeat, reason="", adapters_without_room=(version("v2").engine_name,))
-    assert hold(OLD, NEW, serving_of([heartbeat, heartbeat, *[told] * newer])).flips == ()
-    assert hold(OLD, NEW, serving_of([replace(heartbeat, reason=""), heartbeat])).flips != ()
+    assert hold_flips(OLD, NEW, serving_of([heartbeat, heartbeat, *[told] * newer])).flips == ()
+    assert hold_flips(OLD, NEW, serving_of([replace(heartbeat, reason=""), heartbeat])).flips != ()
     assert (
-        hold(OLD, NEW, serving_of([replace(heartbeat, adapters_without_room=()), heartbeat])).flips != ()
+        hold_flips(OLD, NEW, serving_of([replace(heartbeat, adapters_without_room=()), heartbeat])).flips != ()
     )  # it says: none
 
 

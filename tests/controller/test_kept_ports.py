@@ -13,7 +13,7 @@ from functions.controller.local.settings import LocalSettings
 @pytest.fixture
 def layout(tmp_path: Path) -> StateLayout:
     layout = StateLayout.at(tmp_path)
-    layout.make()
+    layout.make_directories()
     return layout
 
 
@@ -24,22 +24,22 @@ def no_ports_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_shell_finds_the_fleet_where_it_was_started(layout: StateLayout) -> None:
-    ports.keep_ports(layout, LocalSettings(port_base=16_000, port_gateway=443))
-    found = ports.with_kept_ports(LocalSettings(), layout, {"HOME": "/"})
+    ports.save_ports(layout, LocalSettings(port_base=16_000, port_gateway=443))
+    found = ports.with_saved_ports(LocalSettings(), layout, {"HOME": "/"})
     assert plan_ports(found) == plan_ports(LocalSettings(port_base=16_000, port_gateway=443))
 
 
 def test_a_port_in_the_environment_wins_over_all_that_was_kept(layout: StateLayout) -> None:
-    ports.keep_ports(layout, LocalSettings(port_base=16_000, port_gateway=443))
+    ports.save_ports(layout, LocalSettings(port_base=16_000, port_gateway=443))
     named = LocalSettings(port_base=9_000)
-    assert ports.with_kept_ports(named, layout, {"SHOAL_PORT_BASE": "9000"}) is named
+    assert ports.with_saved_ports(named, layout, {"SHOAL_PORT_BASE": "9000"}) is named
 
 
 def test_a_stopped_fleet_leaves_no_ports_behind(layout: StateLayout) -> None:
-    ports.keep_ports(layout, LocalSettings(port_base=16_000))
+    ports.save_ports(layout, LocalSettings(port_base=16_000))
     ports.forget_ports(layout)
     ports.forget_ports(layout)
-    assert ports.with_kept_ports(LocalSettings(), layout, {}).port_base == 8440
+    assert ports.with_saved_ports(LocalSettings(), layout, {}).port_base == 8440
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_a_stopped_fleet_leaves_no_ports_behind(layout: StateLayout) -> None:
 )
 def test_a_file_that_makes_no_sense_is_as_none(layout: StateLayout, text: str) -> None:
     layout.ports_file.write_text(text)
-    assert ports.with_kept_ports(LocalSettings(), layout, {}) == LocalSettings()
+    assert ports.with_saved_ports(LocalSettings(), layout, {}) == LocalSettings()
 
 
 def test_a_process_started_with_them_has_the_same_ports(layout: StateLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    ports.keep_ports(layout, LocalSettings(port_base=16_000, port_bus=7_000))
-    found = ports.with_kept_ports(LocalSettings(), layout, {})
+    ports.save_ports(layout, LocalSettings(port_base=16_000, port_bus=7_000))
+    found = ports.with_saved_ports(LocalSettings(), layout, {})
     for name, value in ports.as_environment(found).items():
         monkeypatch.setenv(name, value)
     assert LocalSettings() == found

@@ -56,7 +56,7 @@ def test_the_shells_ports_are_the_plain_fleets(tmp_path: Path) -> None:
 def test_what_regions_share_and_what_they_do_not(tmp_path: Path) -> None:
     home, a, b = StateLayout.at(tmp_path), StateLayout.at(tmp_path, "a"), StateLayout.at(tmp_path, "b")
     for layout in (a, b):
-        layout.make()
+        layout.make_directories()
         ensure_secrets(layout)
     for name in ("pepper", "regions-token"):
         assert a.secret(name) == b.secret(name) == home.secret(name) and a.secret(name).is_file()
@@ -97,7 +97,7 @@ def test_a_push_is_judged_by_the_first_controller_that_answers(tmp_path: Path) -
     """The first region is gone, as after a kill: its socket is there and nobody listens."""
     for name in ("a", "b"):
         layout = StateLayout.at(tmp_path, name)
-        layout.make()
+        layout.make_directories()
         ensure_region(layout, name, 8440)
     sockets = control_sockets(StateLayout.at(tmp_path, "a"))
     assert sockets[0] == StateLayout.at(tmp_path, "a").control_socket and len(sockets) == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.monitoring import ensure_monitoring, tell_agents
+from functions.controller.local.monitoring import ensure_monitoring, write_agent_targets
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Target
 from functions.controller.local.spec import STOP_ORDER
@@ -29,7 +29,7 @@ def test_a_pool_that_grows_moves_no_process_of_prometheus(tmp_path: Path) -> Non
     small, large = (plan_fleet(context, [replace(POOL, replicas=n)], Target(engine="sim"), {}) for n in (1, 3))
     assert small["prometheus"].spec_hash == large["prometheus"].spec_hash
     ensure_monitoring(layout, context.ports)
-    tell_agents(layout, large.values())
+    write_agent_targets(layout, large.values())
     (group,) = json.loads((layout.monitoring_dir / "agents.json").read_text())
     assert group["targets"] == ["127.0.0.1:8480", "127.0.0.1:8481", "127.0.0.1:8482"]
 
@@ -39,7 +39,7 @@ def test_promtool_takes_the_configuration(tmp_path: Path) -> None:
     if tool is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
     layout = StateLayout.at(tmp_path)
-    layout.make()
+    layout.make_directories()
     for file in (layout.ca_file, layout.secret("internal-token")):
         file.write_text("x")
     ensure_monitoring(layout, CONTEXT.ports)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from functions.controller.local.adoption import left_over, plan_adoption, sessions_of
+from functions.controller.local.adoption import fleet_processes, plan_adoption, sessions_of
 from functions.controller.local.children import send_signal, session_members
-from functions.controller.local.instances import Instance, Ledger
+from functions.controller.local.instances import Instance, ProcessLedger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan_parked import with_parked
 from functions.controller.local.pools import Pool
@@ -71,7 +71,7 @@ async def test_an_engine_is_forked_and_serves_and_all_of_it_ends(shop: Shop, lay
         models = (await client.get(f"http://127.0.0.1:{engine.spec.port}/v1/models")).json()
     assert models["data"][0]["id"] == "m"
     await shop.operations.stop_all()
-    assert not left_over(layout, Ledger())
+    assert not fleet_processes(layout, ProcessLedger())
 
 
 async def test_a_killed_parent_is_replaced_and_its_engines_go_on(shop: Shop, layout: StateLayout) -> None:
@@ -81,7 +81,9 @@ async def test_a_killed_parent_is_replaced_and_its_engines_go_on(shop: Shop, lay
     former, pid = parked.state.pid, engine.state.pid
     assert former is not None
     send_signal(former, 9)  # type: ignore[arg-type]
-    assert await shop.supervisor.until(lambda: parked.state.restarts == 1 and parked.state.phase == "ready", PATIENCE_S)
+    assert await shop.supervisor.wait_until(
+        lambda: parked.state.restarts == 1 and parked.state.phase == "ready", PATIENCE_S
+    )
     assert (engine.state.phase, engine.state.pid) == ("ready", pid)
     await shop.operations.restart("engine-a-0")
     assert engine.child is not None and engine.child.process is None, "and is forked from the new one"
@@ -94,7 +96,7 @@ async def test_a_killed_engine_is_forked_again(shop: Shop, layout: StateLayout) 
     pid = engine.state.pid
     assert pid is not None
     send_signal(pid, 9)  # type: ignore[arg-type]
-    assert await shop.supervisor.until(
+    assert await shop.supervisor.wait_until(
         lambda: engine.state.pid not in (None, pid) and engine.state.phase == "ready", PATIENCE_S
     )
     assert engine.child is not None and engine.child.process is None
@@ -120,7 +122,7 @@ async def test_where_none_can_be_forked_the_engine_starts_by_itself(
         os.kill(parked.state.pid or 0, 18)
         await asyncio.sleep(1.0)  # real: it reads what was asked meanwhile, and nobody waits for that any more
         assert engine.state.phase == "ready"
-        assert not [p for p in left_over(layout, shop.ledger()) if p.leads and p.pid not in known_pids(shop)]
+        assert not [p for p in fleet_processes(layout, shop.ledger()) if p.leads and p.pid not in known_pids(shop)]
 
 
 def known_pids(shop: Shop) -> set[int | None]:
@@ -137,7 +139,7 @@ async def test_the_next_controller_keeps_what_was_forked_and_what_it_was_forked_
     engine = await shop.reaches("engine-a-0", "ready")
     await shop.die()
     ledger = shop.ledger()
-    found = left_over(layout, ledger)
+    found = fleet_processes(layout, ledger)
     plan = plan_adoption(found, sessions_of(found), ledger, [specs])
     assert {each.spec.name: each.pid for each in plan.keep} == {
         parked.spec.name: parked.state.pid,
@@ -152,8 +154,8 @@ async def test_of_two_that_the_ledger_does_not_tell_apart_the_parked_one_stays(s
     await shop.operations.converge(specs)
     engine = await shop.reaches("engine-a-0", "ready")
     await shop.die()
-    found = left_over(layout, Ledger())
-    plan = plan_adoption(found, sessions_of(found), Ledger(), [specs])
+    found = fleet_processes(layout, ProcessLedger())
+    plan = plan_adoption(found, sessions_of(found), ProcessLedger(), [specs])
     assert [each.pid for each in plan.keep] == [parked.state.pid]
     assert engine.state.pid in {each.pid for each in plan.end}
     assert {sessions_of(found)[each.pid] for each in plan.end} == {engine.state.pid}, "and what is of its session"

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from functions.controller.local.adoption import left_over
+from functions.controller.local.adoption import fleet_processes
 from functions.controller.local.children import session_members
-from functions.controller.local.instances import Instance, Ledger
+from functions.controller.local.instances import Instance, ProcessLedger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target
@@ -71,7 +71,7 @@ async def test_vllm_is_forked_answers_and_leaves_nothing(shop: Shop, layout: Sta
         await shop.operations.converge(planned(layout, 0))
         assert not session_members(session)
     await shop.operations.stop_all()
-    assert not left_over(layout, Ledger())
+    assert not fleet_processes(layout, ProcessLedger())
 
 
 async def _answers(engine: Instance) -> None:

@@ -13,7 +13,7 @@ from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
-from functions.controller.local.slots import TooManyReplicas, assign_slots, fitting
+from functions.controller.local.slots import TooManyReplicas, assign_slots, fit_replicas
 from functions.controller.local.spec import STOP_ORDER, HttpProbe, difference
 from functions.engines.sim.settings import read_settings
 
@@ -118,9 +118,9 @@ def test_a_slot_that_two_claim_goes_to_one() -> None:
 
 
 def test_worked_example_of_what_fits() -> None:
-    assert fitting({"a": 2, "b": 4}, {"a": 19}, 20) == {"a": 16, "b": 4}
-    assert fitting({"a": 2, "b": 4}, {"a": 16, "b": 3}, 20) == {"a": 16, "b": 3}, "less than declared is asked for"
-    assert fitting({"a": 21}, {}, 20) == {"a": 21}, "too many are declared: that is for the pusher to hear"
+    assert fit_replicas({"a": 2, "b": 4}, {"a": 19}, 20) == {"a": 16, "b": 4}
+    assert fit_replicas({"a": 2, "b": 4}, {"a": 16, "b": 3}, 20) == {"a": 16, "b": 3}, "less than declared is asked for"
+    assert fit_replicas({"a": 21}, {}, 20) == {"a": 21}, "too many are declared: that is for the pusher to hear"
 
 
 def test_more_replicas_than_ports_is_said() -> None:

@@ -218,7 +218,7 @@ def test_tenants_get_a_key_of_this_installation_and_comments_stay(layout: StateL
     assert ensure_configuration(layout, project) == []
     text = on(layout, "main")
     assert all(comment in text for comment in ("# who may call", "# the first"))
-    observed = GitSource(layout.gitops_dir).look()
+    observed = GitSource(layout.gitops_dir).read_tip()
     assert observed.problems or observed.loaded  # whatever the loader thinks of it, it is there to be judged
     demo = read_demo_keys(layout)["acme"]
     parsed = parse(demo.key)
@@ -287,7 +287,7 @@ def test_a_file_that_is_no_yaml_is_there_for_the_loader_to_judge(layout: StateLa
     ensure_secrets(layout)
     (project / "policies" / "bad.yaml").write_text("a: [1\n")
     ensure_configuration(layout, project)
-    observed = GitSource(layout.gitops_dir).look()
+    observed = GitSource(layout.gitops_dir).read_tip()
     assert observed.loaded is None
     assert "policies/bad.yaml" in {problem.place.file for problem in observed.problems}
 

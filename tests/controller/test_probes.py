@@ -9,7 +9,7 @@ from random import Random
 import psutil
 import pytest
 
-from functions.controller.local.probes import ProcessProber, said
+from functions.controller.local.probes import ProcessProber, answer_text
 from functions.controller.local.spec import HttpProbe
 
 
@@ -28,7 +28,7 @@ from functions.controller.local.spec import HttpProbe
     ],
 )
 def test_the_reason_alone(answer: str, line: str) -> None:
-    assert said(answer) == line
+    assert answer_text(answer) == line
 
 
 async def test_probes_that_are_cut_short_leave_nothing_behind() -> None:

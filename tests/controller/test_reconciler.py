@@ -6,7 +6,7 @@ import pytest
 
 from functions.controller.local.adoption import plan_adoption
 from functions.controller.local.found import Found
-from functions.controller.local.instances import Ledger
+from functions.controller.local.instances import ProcessLedger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import Pool, Target
 from functions.controller.local.reconciler import Reconciler
@@ -68,8 +68,8 @@ async def test_what_went_wrong_in_an_unforeseen_way_is_tried_again(shop: Shop, l
     told = Told(OSError("no space left on the device"))
     made, tasks = reconciler(layout, told, tiny()), Supervised(restart_after_s=0.05)
     tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
-    made.desire("main@1", ())
-    assert await shop.supervisor.until(lambda: bool(told.outcomes), PATIENCE_S)
+    made.set_desired("main@1", ())
+    assert await shop.supervisor.wait_until(lambda: bool(told.outcomes), PATIENCE_S)
     assert told.outcomes == [("main@1", "")]
     await tasks.close()
 
@@ -80,15 +80,15 @@ async def test_a_second_look_at_what_never_became_ready_does_not_call_it_done(sh
     made, tasks = reconciler(layout, told, never), Supervised(restart_after_s=0.05)
     tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
     for number in (1, 2):
-        made.desire("main@1", ())
-        assert await shop.supervisor.until(lambda: len(told.outcomes) >= number, PATIENCE_S)  # noqa: B023
+        made.set_desired("main@1", ())
+        assert await shop.supervisor.wait_until(lambda: len(told.outcomes) >= number, PATIENCE_S)  # noqa: B023
     assert all(stalled for _, stalled in told.outcomes)
     await tasks.close()
 
 
 def test_what_the_autoscaler_asked_for_goes_before_the_yaml_and_not_before_the_operator(layout: StateLayout) -> None:
     made = of_pools(layout, {"a": 3})
-    made.desire("main@1", (Pool("a", 2, "m"), Pool("b", 1, "m")))
+    made.set_desired("main@1", (Pool("a", 2, "m"), Pool("b", 1, "m")))
     assert replicas_in(made.specs({})) == {"a-0", "a-1", "a-2", "b-0"}
     assert "agent-a-2" in made.candidates({})[0], "what a controller that starts again recognises"
     made.rescale({"b": 2})
@@ -109,16 +109,16 @@ def test_what_the_ledger_names_is_kept_to_be_drained_however_many_are_wanted(
     """What the autoscaler asked for is lost, or it was scaled down or its policy removed a moment before."""
     pool, other = Pool("a", 2, "m", may_surge=may_surge), Pool("a", 2, "m", args=("--seed=1",), may_surge=may_surge)
     earlier = of_pools(layout, {"a": 10})
-    earlier.desire("main@1", (pool,))
+    earlier.set_desired("main@1", (pool,))
     ran = earlier.specs({})
     slots = {spec.replica_id: spec.slot for spec in ran.values() if spec.replica_id and spec.slot is not None}
     made = of_pools(layout, {})
-    made.desire("main@2", (pool if are_of == "what is wanted" else other,))
+    made.set_desired("main@2", (pool if are_of == "what is wanted" else other,))
     candidates = made.candidates(slots) + ([] if are_of == "what is wanted" else made.candidates(slots, (pool,)))
     found = [
         Found(pid, float(pid), spec.name, spec.spec_hash, leads=True) for pid, spec in enumerate(ran.values(), 100)
     ]
-    plan = plan_adoption(found, {each.pid: each.pid for each in found}, Ledger(), candidates)
+    plan = plan_adoption(found, {each.pid: each.pid for each in found}, ProcessLedger(), candidates)
     assert plan.end == ()
     assert {kept.spec.replica_id for kept in plan.keep} == {None, *(f"a-{number}" for number in range(10))}
     assert "a-2" not in replicas_in(made.specs(slots)), "it is drained then"
@@ -126,16 +126,16 @@ def test_what_the_ledger_names_is_kept_to_be_drained_however_many_are_wanted(
 
 def test_nothing_comes_of_a_ledger_that_names_no_replica_of_ours(layout: StateLayout) -> None:
     made = of_pools(layout, {})
-    made.desire("main@1", (Pool("a", 1, "m"),))
+    made.set_desired("main@1", (Pool("a", 1, "m"),))
     odd = {"a-3": 99, "a-4": -1, "a-20": 1, "a-01": 2, "a-x": 3, "a-": 4, "gone-0": 5, "": 6}
     assert set().union(*(replicas_in(specs) for specs in made.candidates(odd))) == {"a-0", "a-1"}
 
 
 def test_pools_that_were_scaled_up_give_way_to_what_others_declare(layout: StateLayout) -> None:
     made = of_pools(layout, {"a": 19})
-    made.desire("main@1", (Pool("a", 2, "m"),))
+    made.set_desired("main@1", (Pool("a", 2, "m"),))
     assert len(replicas_in(made.candidates({})[0])) == 19
-    made.desire("main@2", (Pool("a", 2, "m"), Pool("b", 4, "m")))
+    made.set_desired("main@2", (Pool("a", 2, "m"), Pool("b", 4, "m")))
     wanted = replicas_in(made.specs({}))
     assert {name for name in wanted if name.startswith("b")} == {f"b-{number}" for number in range(4)}
     assert len(wanted) == 20

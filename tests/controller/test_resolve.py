@@ -75,7 +75,7 @@ async def test_what_was_known_before_the_start_stands_in_but_never_overrules() -
     store = Store()
     await store.resolver.resolve([B])
     store.answers[A] = StoreUnavailable("away")
-    store.resolver.remember({A: D2, B: D1})
+    store.resolver.add_known({A: D2, B: D1})
     assert (await store.resolver.resolve([A, B])).digests == {A: D2, B: D2}
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from functions.controller.local.instances import Starvation, stood_in_line_s
+from functions.controller.local.instances import Starvation, processor_wait_s
 
-pytestmark = pytest.mark.skipif(stood_in_line_s(os.getpid()) is None, reason="this kernel keeps no schedstat")
+pytestmark = pytest.mark.skipif(processor_wait_s(os.getpid()) is None, reason="this kernel keeps no schedstat")
 _BUSY = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); print(flush=True)\nwhile True: pass"
 _IDLE = "import time; print(flush=True); time.sleep(60)"
 
@@ -45,10 +45,10 @@ def test_another_process_begins_anew_and_one_that_is_gone_has_not_waited(tmp_pat
     for pid, waited_ns in ((7, 5_000_000_000), (8, 9_000_000_000)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "schedstat").write_text(f"1 {waited_ns} 3\n")
-    assert stood_in_line_s(7, tmp_path) == 5.0
-    assert stood_in_line_s(9, tmp_path) is None
+    assert processor_wait_s(7, tmp_path) == 5.0
+    assert processor_wait_s(9, tmp_path) is None
     (tmp_path / "8" / "schedstat").write_text("nothing of the kind")
-    assert stood_in_line_s(8, tmp_path) is None
+    assert processor_wait_s(8, tmp_path) is None
     starvation = Starvation()
     with _running(_IDLE) as one, _running(_IDLE) as other:
         starvation.since_last_s(one)

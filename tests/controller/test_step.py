@@ -14,7 +14,7 @@ from functions.controller.local.lifecycle import (
     Event,
     Exited,
     GroupSwept,
-    IllegalMove,
+    IllegalPhaseChange,
     LivenessProbed,
     Permitted,
     Phase,
@@ -24,8 +24,8 @@ from functions.controller.local.lifecycle import (
     SpawnFailed,
     StartRequested,
     StopRequested,
-    TakeoverBegan,
     TakeoverFailed,
+    TakeoverStarted,
     Ticked,
 )
 from functions.controller.local.spec import Timing
@@ -197,12 +197,12 @@ def test_an_adopted_process_is_probed_before_it_counts_as_ready(life: Life) -> N
 
 
 def test_the_end_of_a_superseded_generation_is_no_crash(ready: Life) -> None:
-    ready << TakeoverBegan() << Exited("exit status 0") << GroupSwept()
+    ready << TakeoverStarted() << Exited("exit status 0") << GroupSwept()
     assert (ready.phase, ready.state.failures) == ("stopped", 0)
 
 
 def test_after_a_failed_takeover_an_end_is_a_crash_again(ready: Life) -> None:
-    ready << TakeoverBegan() << TakeoverFailed() << Exited("exit status 1")
+    ready << TakeoverStarted() << TakeoverFailed() << Exited("exit status 1")
     assert ready.phase == "crashed"
 
 
@@ -217,13 +217,13 @@ def test_late_news_of_a_dead_process_changes_nothing(ready: Life) -> None:
 @pytest.mark.parametrize("phase", list(TRANSITIONS))
 def test_a_move_that_the_table_lacks_raises(phase: Phase) -> None:
     for target in set(TRANSITIONS) - TRANSITIONS[phase]:
-        with pytest.raises(IllegalMove):
+        with pytest.raises(IllegalPhaseChange):
             ProcessState(phase=phase).moved(target, 0.0)
 
 
 def any_event() -> Iterator[st.SearchStrategy[Event]]:
     flags, words = st.booleans(), st.sampled_from(["", "why"])
-    yield st.sampled_from([Permitted(), GroupSwept(), StartRequested(), TakeoverBegan(), TakeoverFailed(), Ticked()])
+    yield st.sampled_from([Permitted(), GroupSwept(), StartRequested(), TakeoverStarted(), TakeoverFailed(), Ticked()])
     yield st.builds(Exited, how=words)
     yield st.builds(ReadinessProbed, ok=flags, detail=words)
     yield st.builds(LivenessProbed, ok=flags, detail=words)

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from functions.controller.local.adoption import drain_all, end_now, left_over, plan_adoption, sessions_of
+from functions.controller.local.adoption import drain_all, end_now, fleet_processes, plan_adoption, sessions_of
 from functions.controller.local.children import is_alive, start_time
-from functions.controller.local.instances import Ledger
-from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Superseded
+from functions.controller.local.instances import ProcessLedger
+from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, OperationSuperseded
 from functions.controller.local.spec import HttpProbe, ProcessSpec, Timing
 from tests.controller.conftest import PATIENCE_S, Shop, free_port, tiny
 
@@ -33,7 +33,7 @@ async def test_starts_in_order_of_dependence_and_writes_the_ledger(shop: Shop) -
     def written() -> bool:
         return {entry.name: entry.phase for entry in shop.ledger().processes} == {"early": "ready", "late": "ready"}
 
-    assert await shop.supervisor.until(written, PATIENCE_S)
+    assert await shop.supervisor.wait_until(written, PATIENCE_S)
     entries = {entry.name: entry for entry in shop.ledger().processes}
     assert all(is_alive(entry.pid or 0, entry.started_at or 0) for entry in entries.values())
 
@@ -60,7 +60,9 @@ async def test_what_a_file_holds_is_not_started_again_until_it_is_gone(shop: Sho
     await shop.reaches("one", "backoff")
     instance = shop.supervisor.current("one")
     assert instance is not None
-    assert not await shop.supervisor.until(lambda: instance.state.phase != "backoff", 2.0)  # its backoff is shorter
+    assert not await shop.supervisor.wait_until(
+        lambda: instance.state.phase != "backoff", 2.0
+    )  # its backoff is shorter
     held.unlink()
     assert (await shop.reaches("one", "ready")).state.pid != first
 
@@ -75,7 +77,7 @@ async def test_workers_of_a_dead_leader_are_killed(shop: Shop, tmp_path: Path) -
     assert leader is not None
     assert worker_start is not None
     os.kill(leader, signal.SIGKILL)
-    assert await shop.supervisor.until(lambda: not is_alive(worker, worker_start), PATIENCE_S)
+    assert await shop.supervisor.wait_until(lambda: not is_alive(worker, worker_start), PATIENCE_S)
 
 
 async def test_one_that_is_not_live_is_killed_and_started_again(shop: Shop, tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ async def test_one_that_ignores_sigterm_is_killed_when_its_time_is_over(shop: Sh
     await shop.operations.converge({"one": tiny("one", "--ignore-term", timing=Timing(drain_s=0.5))})
     await shop.reaches("one", "ready")
     await shop.operations.stop_all()
-    assert left_over(shop.layout, Ledger()) == []
+    assert fleet_processes(shop.layout, ProcessLedger()) == []
     await shop.settles()
 
 
@@ -219,7 +221,7 @@ async def test_a_change_is_given_up_when_something_else_is_wanted_and_what_was_b
     )
     await shop.reaches("engine-a-0", "starting")
     superseded = True
-    with pytest.raises(Superseded):
+    with pytest.raises(OperationSuperseded):
         await change
     assert phases_of(shop, "engine-a-1") == ["ready"], "the other one was not touched"
     await shop.operations.converge(before)
@@ -321,7 +323,7 @@ async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop:
     wanted = {"kept": kept, "stale": replace(stale, argv=(*stale.argv, "--spec", "2"))}
     successor = await Shop(shop.layout).open()
     try:
-        found = left_over(shop.layout, shop.ledger())
+        found = fleet_processes(shop.layout, shop.ledger())
         plan = plan_adoption(found, sessions_of(found), shop.ledger(), [wanted])
         assert end_now(plan.end) == []
         successor.supervisor.adopt(plan.keep)
@@ -335,7 +337,7 @@ async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop:
         await successor.operations.stop_all()
     finally:
         await successor.die()
-    assert left_over(shop.layout, Ledger()) == []
+    assert fleet_processes(shop.layout, ProcessLedger()) == []
 
 
 async def test_a_fleet_without_its_ledger_is_found_by_its_mark(shop: Shop) -> None:
@@ -344,7 +346,7 @@ async def test_a_fleet_without_its_ledger_is_found_by_its_mark(shop: Shop) -> No
     pid = (await shop.reaches("one", "ready")).state.pid
     await shop.die()
     shop.layout.ledger_file.unlink()
-    assert [(found.pid, found.name) for found in left_over(shop.layout, Ledger())] == [(pid, "one")]
+    assert [(found.pid, found.name) for found in fleet_processes(shop.layout, ProcessLedger())] == [(pid, "one")]
 
 
 async def test_a_fleet_without_a_controller_can_be_stopped(shop: Shop) -> None:
@@ -356,13 +358,13 @@ async def test_a_fleet_without_a_controller_can_be_stopped(shop: Shop) -> None:
     told: list[str] = []
     assert await asyncio.to_thread(drain_all, shop.layout, ledger, 3.0, told.append) == []
     assert told == ["stopping gateway", "stopping one"]
-    assert left_over(shop.layout, Ledger()) == []
+    assert fleet_processes(shop.layout, ProcessLedger()) == []
 
 
 async def test_what_did_not_become_ready_is_waited_for_by_the_next_try_too(shop: Shop) -> None:
     """Else a second look at what is there would call it done."""
     good = tiny("one")
-    await shop.operations.all_ready(await shop.operations.converge({"one": good}))
+    await shop.operations.wait_all_ready(await shop.operations.converge({"one": good}))
     never = replace(good, argv=("/bin/sleep", "600"), timing=Timing(start_s=0.5, drain_s=1))
     other = tiny("other")
     with pytest.raises(NotReadyAgain):
@@ -370,6 +372,6 @@ async def test_what_did_not_become_ready_is_waited_for_by_the_next_try_too(shop:
     waited_for = await shop.operations.converge({"one": never, "other": other})
     assert "one" in waited_for
     with pytest.raises(NotReadyAgain):
-        await shop.operations.all_ready(["one"])
-    await shop.operations.all_ready(await shop.operations.converge({"other": other}))
+        await shop.operations.wait_all_ready(["one"])
+    await shop.operations.wait_all_ready(await shop.operations.converge({"other": other}))
     assert await shop.operations.converge({"other": other}) == ()

@@ -19,5 +19,5 @@ def test_a_start_that_was_in_time_is_not_ended_by_the_supervisors_own_stop(tmp_p
     instance.probing = True  # its answer lies unread
     for after_s, phase in ((TICK_S, "starting"), (61.0, "starting"), (TICK_S, "crashed")):
         now_s[0] += after_s
-        supervisor.round()
+        supervisor.run_round()
         assert instance.state.phase == phase

@@ -10,7 +10,7 @@ import pytest
 
 from functions.controller.local.adoption import plan_adoption
 from functions.controller.local.found import Found
-from functions.controller.local.instances import Ledger
+from functions.controller.local.instances import ProcessLedger
 from functions.controller.local.operations import NotReadyAgain
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target, pools_of
@@ -69,7 +69,7 @@ async def test_what_does_not_work_as_changed_shows_before_anything_is_drained(sh
     }
     with pytest.raises(NotReadyAgain, match="engine-a-1"):
         await shop.operations.converge(changed(before), surge=lambda _: broken)
-    assert await shop.supervisor.until(lambda: shop.supervisor.instances.keys() == pids.keys(), PATIENCE_S)
+    assert await shop.supervisor.wait_until(lambda: shop.supervisor.instances.keys() == pids.keys(), PATIENCE_S)
     assert {name: instance.state.pid for name, instance in shop.supervisor.instances.items()} == pids
 
 
@@ -143,6 +143,6 @@ def test_the_next_controller_keeps_the_one_more_that_an_earlier_one_had_started(
         for pid, spec in enumerate([*wanted.values(), *more.values()], 100)
     ]
     candidates = [wanted, *one_more_of_each(CONTEXT, (A, B), Target("sim"), slots)]
-    plan = plan_adoption(found, {each.pid: each.pid for each in found}, Ledger(), candidates)
+    plan = plan_adoption(found, {each.pid: each.pid for each in found}, ProcessLedger(), candidates)
     assert {kept.spec.name for kept in plan.keep} == wanted.keys() | more.keys()
     assert plan.end == ()

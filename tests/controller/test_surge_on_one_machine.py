@@ -10,7 +10,7 @@ from functions.controller.local.pools import Pool, Target
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import ControllerSettings, LocalSettings
 from functions.controller.local.spec import ProcessSpec
-from functions.controller.local.surge_room import Machine, machine
+from functions.controller.local.surge_room import Machine, find_machine
 from functions.controller.process import Controller
 from functions.fleet.tasks import Supervised
 from tests.controller.conftest import PATIENCE_S, Shop
@@ -54,17 +54,17 @@ def test_simulated_engines_take_no_accelerator() -> None:
 def test_accelerators_are_those_of_the_machine_that_this_environment_sees(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert machine({}, 3, tmp_path) == Machine(("0", "1", "10"), 3)
-    assert machine({"CUDA_VISIBLE_DEVICES": " 1 , 10"}, None, tmp_path).accelerators == ("1", "10")
-    assert machine({"CUDA_VISIBLE_DEVICES": ""}, None, tmp_path).accelerators == ()
-    assert machine({"CUDA_VISIBLE_DEVICES": "0"}, None, tmp_path / "none").accelerators == ()
+    assert find_machine({}, 3, tmp_path) == Machine(("0", "1", "10"), 3)
+    assert find_machine({"CUDA_VISIBLE_DEVICES": " 1 , 10"}, None, tmp_path).accelerators == ("1", "10")
+    assert find_machine({"CUDA_VISIBLE_DEVICES": ""}, None, tmp_path).accelerators == ()
+    assert find_machine({"CUDA_VISIBLE_DEVICES": "0"}, None, tmp_path / "none").accelerators == ()
 
 
 def test_a_rollouts_replica_more_waits_for_a_slot(tmp_path: Path) -> None:
     """An engine that is being drained, or crashed and about to start again, has its slot still."""
     controller = Controller(LocalSettings(state_dir=tmp_path, max_engines=2), ControllerSettings())
     controller._reconciler.retarget(Target("sim"))
-    controller._reconciler.desire("main@1", (WHOLE,))
+    controller._reconciler.set_desired("main@1", (WHOLE,))
     first = controller._supervisor.add(replica_of("a", 0)["engine-a-0"])
     assert controller._may_surge(WHOLE)
     other = controller._supervisor.add(replica_of("a", 1)["engine-a-1"])
@@ -89,8 +89,8 @@ async def test_a_change_asks_for_room_before_it_starts_one_more(shop: Shop, layo
     tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
     for number in ("1", "2"):
         made.desired = replica_of("a", 0, number)
-        made.desire(f"main@{number}", (WHOLE,))
-        assert await shop.supervisor.until(lambda: made.wanted.settled, PATIENCE_S)
+        made.set_desired(f"main@{number}", (WHOLE,))
+        assert await shop.supervisor.wait_until(lambda: made.wanted.settled, PATIENCE_S)
         for name in made.desired:  # a replica is in service with its agent; what is not yet makes no room
             await shop.reaches(name, "ready")
     assert asked == ["a"]

@@ -14,7 +14,7 @@ from functions.controller.kubernetes.render import render as render_objects
 from functions.controller.local.context import PlanContext
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.plan import plan_fleet
-from functions.controller.local.pools import Target, pools_of, unusable
+from functions.controller.local.pools import Target, pools_of, unusable_problems
 from functions.controller.local.ports import plan_ports
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.spec import ProcessSpec
@@ -48,7 +48,7 @@ def processes(demo: Loaded) -> dict[str, ProcessSpec]:
         models_root=Path("/state/models"),
         has_trace_store=True,
     )
-    assert unusable(demo, Target()) == ()
+    assert unusable_problems(demo, Target()) == ()
     return plan_fleet(context, pools_of(demo), Target(), {})
 
 

@@ -37,7 +37,7 @@ class Controller:
             if replica.last_heartbeat is not None and replica.life in (Life.STARTING, Life.READY, Life.DRAINING)
         ]
         for slow in self.health.step(PoolReport(True, {}, tuple(replica_report(each, 0.1) for each in beats))).restart:
-            self.health.restarting(slow)
+            self.health.mark_restarting(slow)
             self.restarted.append((simulation.now_s, slow.replica_id))
             simulation.drain(slow.replica_id)
             simulation.start_replica(slow.pool, "disk")

@@ -20,7 +20,7 @@ from functions.cli.cluster.finding import labels_of, name_of
 from functions.cli.cluster.tunnel import Tunnel
 from functions.cli.refused import CommandRefused
 from functions.cli.terminal import TerminalReporter, make_console
-from functions.controller.local.prepare.steps import Step
+from functions.controller.local.prepare.steps import ReportedStep
 
 _AGENT = "shoal-agent"
 _PORT = 8480  # the agent's port in the ServingRuntime
@@ -70,7 +70,7 @@ def _called_off_unless_done(agent: httpx.Client) -> Iterator[None]:
         raise
 
 
-def _wait_empty(agent: httpx.Client, deadline_s: float, step: Step) -> None:
+def _wait_empty(agent: httpx.Client, deadline_s: float, step: ReportedStep) -> None:
     while True:
         left_s = max(0.0, deadline_s - time.monotonic())
         try:
@@ -89,7 +89,7 @@ def _wait_empty(agent: httpx.Client, deadline_s: float, step: Step) -> None:
         step.update(f"{told['outstanding']} requests are left")
 
 
-def _evict(cluster: KubeCluster, replica: str, deadline_s: float, step: Step) -> None:
+def _evict(cluster: KubeCluster, replica: str, deadline_s: float, step: ReportedStep) -> None:
     models = cluster.choice.models
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": replica, "namespace": models}}
     while True:

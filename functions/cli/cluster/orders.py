@@ -27,7 +27,7 @@ _REASON_MAX_CHARS = 500
 def suspend(choice: ClusterChoice, reason: str) -> None:
     _annotate(KubeCluster(choice), {SUSPEND: "true", REASON: reason[:_REASON_MAX_CHARS] or None})
     words = "Suspended: the fleet keeps running; no declared change is published or written until `shoal resume`."
-    TerminalReporter(make_console()).say(words)
+    TerminalReporter(make_console()).print_line(words)
 
 
 def resume(choice: ClusterChoice) -> None:

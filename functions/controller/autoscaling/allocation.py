@@ -51,31 +51,31 @@ class Sleepers:
 _NOBODY = Sleepers()
 
 
-def toward(
+def next_allocation(
     now: Allocation, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY
 ) -> Allocation:
     """Return the next allocation on the way to `serving` and `warm` replicas, or `now` if it is reached already.
     `ready` has the numbers of the loaded replicas."""
     asleep = sorted(now.standby & sleepers.numbers)
     wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
-    promoted = _promoted(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting - sleepers.unheard))
+    promoted = _promote(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting - sleepers.unheard))
     if promoted.serving > serving:
-        return _demoted(promoted, warm)
+        return _demote(promoted, warm)
     if promoted.serving < serving or len(promoted.standby) < warm:
-        return _grown(promoted, serving, warm)
+        return _grow(promoted, serving, warm)
     if len(promoted.standby) > warm:
-        return _shrunk(promoted, ready - resting)
+        return _shrink(promoted, ready - resting)
     return promoted
 
 
-def _promoted(now: Allocation, serving: int, quickest: Sequence[Set[int]]) -> Allocation:
+def _promote(now: Allocation, serving: int, quickest: Sequence[Set[int]]) -> Allocation:
     """Promote replicas of the first set before those of the next one; within a set, the lowest numbers first."""
     lacking = max(0, serving - now.serving)
     in_order = sorted(now.standby, key=lambda number: (*(number not in each for each in quickest), number))
     return Allocation(now.count, now.standby - frozenset(in_order[:lacking]))
 
 
-def _grown(now: Allocation, serving: int, warm: int) -> Allocation:
+def _grow(now: Allocation, serving: int, warm: int) -> Allocation:
     """Add replicas that serve until enough do; the rest are warm."""
     count = max(now.count, serving + max(warm, len(now.standby)))
     new = range(now.count, count)
@@ -83,7 +83,7 @@ def _grown(now: Allocation, serving: int, warm: int) -> Allocation:
     return Allocation(count, now.standby | frozenset(new[to_serve:]))
 
 
-def _demoted(now: Allocation, warm: int) -> Allocation:
+def _demote(now: Allocation, warm: int) -> Allocation:
     """Let one replica fewer serve: end the last replica, or make another one warm in its place."""
     last = now.count - 1
     highest = max(number for number in range(now.count) if number not in now.standby)
@@ -94,7 +94,7 @@ def _demoted(now: Allocation, warm: int) -> Allocation:
     return Allocation(last, (now.standby | {highest}) - {last})
 
 
-def _shrunk(now: Allocation, ready: Set[int]) -> Allocation:
+def _shrink(now: Allocation, ready: Set[int]) -> Allocation:
     """Remove one warm replica: end the last replica. If that one serves, promote a loaded one in its place, or end
     none."""
     last = now.count - 1
@@ -104,13 +104,13 @@ def _shrunk(now: Allocation, ready: Set[int]) -> Allocation:
     return Allocation(last, now.standby - {max(loaded)}) if loaded else now
 
 
-__all__ = ["SlotDemand", "granted"]
+__all__ = ["SlotDemand", "grant_slots"]
 
 
 _ONE_EACH: Mapping[str, int] = MappingProxyType({})
 
 
-def granted(
+def grant_slots(
     demands: Mapping[str, SlotDemand], present: Mapping[str, int], most: int, costs: Mapping[str, int] = _ONE_EACH
 ) -> dict[str, SlotDemand]:
     """Return the part of `most` accelerators that each pool may have; `present` counts the replicas that serve now.
@@ -128,13 +128,13 @@ def granted(
     """
     given = {name: min(demand.serving, max(demand.least, present.get(name, 0))) for name, demand in demands.items()}
     left = most - sum(count * costs.get(name, 1) for name, count in given.items())
-    left = _give(given, {name: demand.serving for name, demand in demands.items()}, left, costs)
+    left = _distribute_slots(given, {name: demand.serving for name, demand in demands.items()}, left, costs)
     warm = dict.fromkeys(demands, 0)
-    _give(warm, {name: demand.warm for name, demand in demands.items()}, left, costs)
+    _distribute_slots(warm, {name: demand.warm for name, demand in demands.items()}, left, costs)
     return {name: SlotDemand(given[name], warm[name], demand.least) for name, demand in demands.items()}
 
 
-def _give(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Mapping[str, int]) -> int:
+def _distribute_slots(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Mapping[str, int]) -> int:
     """Grant one replica at a time until all demands are met or the rest is too small; return what is left then."""
     while True:
         lacking = [name for name in sorted(given) if given[name] < wanted[name] and costs.get(name, 1) <= left]
@@ -156,7 +156,7 @@ class RoleOrder:
 _MAX_DIGITS = 6
 
 
-def orders_for(report: PoolReport, pool: str, allocation: Allocation) -> list[RoleOrder]:
+def role_orders(report: PoolReport, pool: str, allocation: Allocation) -> list[RoleOrder]:
     """Return orders for the replicas whose heartbeats differ from the allocation."""
     orders = []
     for replica in replicas_of(report, pool):
@@ -165,7 +165,7 @@ def orders_for(report: PoolReport, pool: str, allocation: Allocation) -> list[Ro
             continue
         standby = number in allocation.standby
         if replica.phase == ("ready" if standby else "warm"):
-            orders.append(_order(replica, standby=standby))
+            orders.append(_role_order(replica, standby=standby))
     return orders
 
 
@@ -175,7 +175,7 @@ def number_of(replica: ReplicaReport) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
-def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[RoleOrder]:
+def role_orders_by_count(replicas: Iterable[ReplicaReport], serving: int, warm: int) -> list[RoleOrder]:
     """Return orders for replicas without numbers, given how many should serve and how many should be warm.
 
     If too few serve, the first warm ones by name are promoted. If too many serve, the last ones by name become warm,
@@ -186,10 +186,10 @@ def orders_for_counts(replicas: Iterable[ReplicaReport], serving: int, warm: int
     ready = [each for each in known if each.phase == "ready"]
     loaded = [each for each in known if each.phase == "warm"]
     if len(ready) < serving:
-        return [_order(each, standby=False) for each in loaded[: serving - len(ready)]]
+        return [_role_order(each, standby=False) for each in loaded[: serving - len(ready)]]
     too_many = min(len(ready) - serving, max(0, warm - len(loaded)))
-    return [_order(each, standby=True) for each in ready[len(ready) - too_many :]]
+    return [_role_order(each, standby=True) for each in ready[len(ready) - too_many :]]
 
 
-def _order(replica: ReplicaReport, *, standby: bool) -> RoleOrder:
+def _role_order(replica: ReplicaReport, *, standby: bool) -> RoleOrder:
     return RoleOrder(replica.replica_id, replica.host, replica.peer_port, standby)

@@ -82,7 +82,7 @@ class KeptForecast(msgspec.Struct, frozen=True, kw_only=True):
     starts_s: dict[Source, Annotated[tuple[Rate, ...], msgspec.Meta(max_length=KEPT_STARTS)]] = {}
 
     @classmethod
-    def of(cls, memory: Memory) -> "KeptForecast":
+    def from_memory(cls, memory: Memory) -> "KeptForecast":
         demand = memory.demand
         return cls(
             replica_per_s=demand.replica_per_s,
@@ -158,7 +158,7 @@ class Forecasts:
         if now_s - self._kept_s < KEEP_EVERY_S or not memories:
             return
         self._kept_s = now_s
-        pools = {name: KeptForecast.of(memory) for name, memory in list(memories.items())[:MAX_POOLS]}
+        pools = {name: KeptForecast.from_memory(memory) for name, memory in list(memories.items())[:MAX_POOLS]}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, msgspec.json.encode(_KeptForecasts(VERSION, METHODS, pools)))
@@ -170,7 +170,7 @@ def _read_forecasts(path: Path) -> dict[str, Memory]:
     try:
         with path.open("rb") as file:
             content = file.read(FORECASTS_MAX_BYTES + 1)
-        return _decoded(content)
+        return _decode_forecasts(content)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:  # msgspec's errors and Unicode's are ValueErrors
@@ -178,7 +178,7 @@ def _read_forecasts(path: Path) -> dict[str, Memory]:
         return {}
 
 
-def _decoded(content: bytes) -> dict[str, Memory]:
+def _decode_forecasts(content: bytes) -> dict[str, Memory]:
     if len(content) > FORECASTS_MAX_BYTES:
         raise ValueError(f"over {FORECASTS_MAX_BYTES} bytes")
     head = msgspec.json.decode(content, type=_Version)
@@ -231,7 +231,7 @@ class KeptSpeeds:
         self._path = path
         self.known = dict(_read(path).alone_tokens_per_s)
 
-    def keep(self, speeds: Mapping[str, float]) -> None:
+    def save_speeds(self, speeds: Mapping[str, float]) -> None:
         """Write the speeds if one has changed by more than a twentieth; leave the allocations as they are. Blocks."""
         if all(abs(speed - self.known.get(name, 0.0)) <= _SAME * speed for name, speed in speeds.items()):
             return

@@ -21,17 +21,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from functions.api.loader import Loaded
-from functions.controller.autoscaling.allocation import Allocation, SlotDemand, granted, orders_for, toward
+from functions.controller.autoscaling.allocation import (
+    Allocation,
+    SlotDemand,
+    grant_slots,
+    next_allocation,
+    role_orders,
+)
 from functions.controller.autoscaling.kept import Forecasts, KeptSpeeds, write_sizes
 from functions.controller.autoscaling.scaler import DesiredSize, Policies, PoolSize, Scaler
 from functions.controller.autoscaling.slots_in_use import (
     Since,
     SlotsInUse,
-    ending,
-    heard_of,
-    in_words,
-    lasting,
-    since,
+    count_ending_engines,
+    lasting_states,
+    replicas_by_number,
+    shortage_text,
+    update_since,
     without_lost,
 )
 from functions.controller.local.layout import StateLayout
@@ -42,8 +48,8 @@ from functions.controller.local.settings import LocalSettings
 from functions.controller.local.slots import usable_cores
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import has_memory
-from functions.controller.snapshot.publication import SnapshotSource
-from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
+from functions.controller.snapshot.publication import LocalClients
+from functions.controller.snapshot.registry_client import EpochConflict, RegistryRefused, RegistryUnavailable
 from functions.decisions.autoscaling.accelerator_slots import (
     HeldSlots,
     SlotAllotment,
@@ -69,7 +75,7 @@ class LocalScaling:
         *,
         reconciler: Reconciler,
         supervisor: Supervisor,
-        source: SnapshotSource,
+        source: LocalClients,
         is_suspended: Callable[[], bool],
         allocations: Mapping[str, Allocation],
         on_report: Callable[[PoolReport | None], None] = lambda _: None,
@@ -95,31 +101,31 @@ class LocalScaling:
         self._told_s = float("-inf")
         self._changed = asyncio.Event()
 
-    def obey(self, revision: str, loaded: Loaded) -> None:
+    def set_policies(self, revision: str, loaded: Loaded) -> None:
         """Use the policies of this revision from now on."""
         if revision != self._policies.revision:
             self._policies = Policies.of(revision, loaded)
             self._changed.set()
 
-    def shown(self) -> list[PoolSize]:
+    def pool_sizes(self) -> list[PoolSize]:
         operators = self._reconciler.wanted.target.replicas
         return [
-            PoolSize.of(
+            PoolSize.from_allocation(
                 pool.name, self._allocation(pool.name, pool.replicas), self._wanted.get(pool.name), operators, why
             )
             for pool in self._reconciler.declared
             for why in (self._held.get(pool.name) or self._trouble,)
         ]
 
-    def asleep(self) -> frozenset[str]:
+    def sleeping_replicas(self) -> frozenset[str]:
         """Return the ids of the replicas that held no accelerator in the last pass."""
         return self._asleep
 
-    def begin(self) -> None:
+    def restore_sizes(self) -> None:
         """Restore the saved sizes; call after running processes are adopted and before any is started. Blocks. Sleeping
         replicas that no longer run are dropped: they would all load at the same time, without slots. They are added
         again like new replicas."""
-        running = frozenset(self._running())
+        running = frozenset(self._running_replicas())
         for pool in self._reconciler.declared:
             if pool.sleeps and pool.name in self._allocations:
                 self._allocations[pool.name] = without_lost(self._allocations[pool.name], pool.name, running)
@@ -140,35 +146,37 @@ class LocalScaling:
     # one pass
 
     async def _pass(self) -> None:
-        report = await self._report()
+        report = await self._fetch_report()
         self._on_report(report)
         in_use = self._slots_in_use(report)
         self._asleep = frozenset(f"{name}-{number}" for name, pool in in_use.items() for number in pool.asleep)
-        held, leaving = {name: pool.held() for name, pool in in_use.items()}, self._leaving(in_use)
-        self._ask(report, in_use, sleepers_without_slot(held, leaving, self._slots()))
+        held, leaving = {name: pool.held_slots() for name, pool in in_use.items()}, self._count_ending(in_use)
+        self._decide_sizes(report, in_use, sleepers_without_slot(held, leaving, self._slots()))
         is_suspended = self._is_suspended()
         if not is_suspended:  # no await before this line: a push could add pools that `in_use` lacks
-            await self._follow(self._next(in_use, held, leaving))
+            await self._save_allocations(self._next_allocations(in_use, held, leaving))
             self._reconciler.rescale(
                 {name: allocation.count for name, allocation in self._covered(self._allocations).items()}
             )
-        await asyncio.to_thread(self._speeds.keep, self._scaler.speeds())
+        await asyncio.to_thread(self._speeds.save_speeds, self._scaler.speeds())
         await asyncio.to_thread(self._forecasts.keep, self._scaler.memories(), time.monotonic())
         if report is not None and not is_suspended:
-            await self._agree(report)
-        await self._tell_registry()
+            await self._notify_agents(report)
+        await self._report_sizes()
 
-    def _ask(self, report: PoolReport | None, in_use: Mapping[str, SlotsInUse], resting: Mapping[str, int]) -> None:
+    def _decide_sizes(
+        self, report: PoolReport | None, in_use: Mapping[str, SlotsInUse], resting: Mapping[str, int]
+    ) -> None:
         sizes = {name: pool.allocation.serving for name, pool in in_use.items()}
         policies = self._policies
         self._wanted = self._scaler.step(
             report, policies.scaling, policies.admission, sizes, time.time(), resting=resting, reading=policies.reading
         )
 
-    async def _report(self) -> PoolReport | None:
+    async def _fetch_report(self) -> PoolReport | None:
         try:
             report = await (await self._source.pools_client()).report()
-        except (RegistryUnavailable, RegistryRefused, EpochTaken, OSError) as error:
+        except (RegistryUnavailable, RegistryRefused, EpochConflict, OSError) as error:
             self._trouble = f"the registry sends no report of the pools: {error}"
             return None
         self._trouble = "" if report.bus_connected else "the registry receives no heartbeats: the bus is unavailable"
@@ -176,35 +184,37 @@ class LocalScaling:
 
     def _slots_in_use(self, report: PoolReport | None) -> dict[str, SlotsInUse]:
         in_use = {
-            pool.name: SlotsInUse(self._allocation(pool.name, pool.replicas), pool.sleeps, heard_of(report, pool.name))
+            pool.name: SlotsInUse(
+                self._allocation(pool.name, pool.replicas), pool.sleeps, replicas_by_number(report, pool.name)
+            )
             for pool in self._reconciler.declared
         }
         if report is None or not report.bus_connected:
             return in_use
         states, now_s = {name: pool.states for name, pool in in_use.items() if pool.sleeps}, time.monotonic()
-        self._since = since(self._since, states, now_s)
-        return {name: replace(pool, lasting=lasting(self._since, name, now_s)) for name, pool in in_use.items()}
+        self._since = update_since(self._since, states, now_s)
+        return {name: replace(pool, lasting=lasting_states(self._since, name, now_s)) for name, pool in in_use.items()}
 
-    def _leaving(self, in_use: Mapping[str, SlotsInUse]) -> int:
-        return ending(self._running(), in_use)
+    def _count_ending(self, in_use: Mapping[str, SlotsInUse]) -> int:
+        return count_ending_engines(self._running_replicas(), in_use)
 
-    def _running(self) -> list[str]:
+    def _running_replicas(self) -> list[str]:
         """Return the ids of the replicas whose engines run."""
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
         return [i.spec.replica_id for i in engines if i.spec.replica_id and i.state.phase in RUNNING]
 
-    def _next(
+    def _next_allocations(
         self, in_use: Mapping[str, SlotsInUse], held: Mapping[str, HeldSlots], leaving: int
     ) -> dict[str, Allocation]:
         demands = {pool.name: self._demand(pool.name, pool.replicas) for pool in self._reconciler.declared}
-        allowed = self._fitting(demands, allot_slots(demands, held, leaving, self._slots()))
+        allowed = self._fit_to_ports(demands, allot_slots(demands, held, leaving, self._slots()))
         self._held = {}
         may_grow, following = self._may_grow(), {}
         for name, pool in in_use.items():
             allocation, may_have = pool.allocation, allowed[name]
             ready = pool.awake | pool.asleep
-            then = toward(allocation, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
-            if why := in_words(demands[name], may_have, pool, self._slots()):
+            then = next_allocation(allocation, may_have.serving, may_have.warm, ready, pool.sleepers(may_have))
+            if why := shortage_text(demands[name], may_have, pool, self._slots()):
                 self._held[name] = why
             if then.count < allocation.count and not self._reconciler.wanted.settled:
                 then, self._held[name] = allocation, "replicas are still starting or draining"
@@ -215,7 +225,7 @@ class LocalScaling:
             following[name] = then
         return following
 
-    def _fitting(
+    def _fit_to_ports(
         self, demands: Mapping[str, SlotDemand], allowed: Mapping[str, SlotAllotment]
     ) -> Mapping[str, SlotAllotment]:
         """Reduce the allotments to the machine's ports, which sleeping replicas need too. If a push declares more
@@ -223,7 +233,7 @@ class LocalScaling:
         if sum(each.serving + each.warm for each in allowed.values()) <= MAX_SLOTS:
             return allowed
         asked = {name: SlotDemand(each.serving, each.warm, demands[name].least) for name, each in allowed.items()}
-        fitting = granted(asked, {}, MAX_SLOTS)
+        fitting = grant_slots(asked, {}, MAX_SLOTS)
         return {name: SlotAllotment(each.serving, each.warm, allowed[name].wake) for name, each in fitting.items()}
 
     def _demand(self, name: str, declared: int) -> SlotDemand:
@@ -259,20 +269,20 @@ class LocalScaling:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
 
-    async def _follow(self, allocations: dict[str, Allocation]) -> None:
+    async def _save_allocations(self, allocations: dict[str, Allocation]) -> None:
         """Save the allocations before acting: a controller that dies in between finds what remains to be done."""
         if allocations == self._allocations:
             return
         for name, allocation in sorted(allocations.items()):
             if (before := self._allocations.get(name)) != allocation:
-                _log.info("%s: %s", name, _in_words(before, allocation, self._wanted.get(name)))
+                _log.info("%s: %s", name, _change_text(before, allocation, self._wanted.get(name)))
         await asyncio.to_thread(_write, self._layout, allocations, self._covered(allocations))
         self._allocations = allocations
 
-    async def _agree(self, report: PoolReport) -> None:
+    async def _notify_agents(self, report: PoolReport) -> None:
         """Notify agents whose heartbeats differ from their role."""
         orders = [
-            order for name, allocation in self._allocations.items() for order in orders_for(report, name, allocation)
+            order for name, allocation in self._allocations.items() for order in role_orders(report, name, allocation)
         ]
         if orders:
             for trouble in await (await self._source.role_notifier()).notify(orders):
@@ -280,17 +290,17 @@ class LocalScaling:
 
     def _covered(self, allocations: dict[str, Allocation]) -> dict[str, Allocation]:
         """Return the allocations of pools with a policy; the others have the size in their YAML, reported or not."""
-        return {name: allocation for name, allocation in allocations.items() if self._policies.cover(name)}
+        return {name: allocation for name, allocation in allocations.items() if self._policies.covers_pool(name)}
 
     def _allocation(self, name: str, declared: int) -> Allocation:
-        kept_so = self._allocations.get(name) if self._policies.cover(name) else None
+        kept_so = self._allocations.get(name) if self._policies.covers_pool(name) else None
         return kept_so or Allocation(self._reconciler.wanted.target.replicas or declared)
 
-    async def _tell_registry(self) -> None:
+    async def _report_sizes(self) -> None:
         now_s = time.monotonic()
         if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
             return
-        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochTaken, OSError):  # `_report` logs it
+        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochConflict, OSError):  # `_report` logs it
             await (await self._source.pools_client()).put_desired(self._wanted)
             self._told_s = now_s
 
@@ -301,10 +311,10 @@ def _write(layout: StateLayout, allocations: dict[str, Allocation], to_keep: dic
     write_sizes(layout.scaling_file, to_keep)
     for pool, allocation in allocations.items():
         for number in range(max(MAX_SLOTS, allocation.count)):
-            _mark(layout.standby_file(f"{pool}-{number}"), number in allocation.standby)
+            _set_standby_file(layout.standby_file(f"{pool}-{number}"), number in allocation.standby)
 
 
-def _mark(file: Path, standby: bool) -> None:
+def _set_standby_file(file: Path, standby: bool) -> None:
     if standby:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -312,7 +322,7 @@ def _mark(file: Path, standby: bool) -> None:
         file.unlink(missing_ok=True)
 
 
-def _in_words(before: Allocation | None, after: Allocation, wanted: DesiredSize | None) -> str:
+def _change_text(before: Allocation | None, after: Allocation, wanted: DesiredSize | None) -> str:
     why = f" ({wanted.reason})" if wanted is not None else ""
     if before is None:
         return f"{after.serving} serve, {len(after.standby)} warm{why}"

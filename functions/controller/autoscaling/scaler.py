@@ -20,8 +20,8 @@ from functions.api.kinds.inference_service import InferenceService
 from functions.api.loader import Loaded
 from functions.api.snapshot import AdmissionEntry, AutoscalingEntry
 from functions.controller.autoscaling.allocation import Allocation
-from functions.controller.autoscaling.signals import PoolUse, observe, pool_signals, replicas_of
-from functions.controller.snapshot.compile_policies import admission_entry, autoscaling_entry, mapped
+from functions.controller.autoscaling.signals import PoolUtilization, pool_signals, replicas_of, update_utilization
+from functions.controller.snapshot.compile_policies import admission_entry, autoscaling_entry, policy_entry
 from functions.decisions.admission.bands import BandRules, rules_of
 from functions.decisions.autoscaling.decide import ScalerState, Scaling, decide
 from functions.decisions.autoscaling.forecast import Demand, forecast_demand, update_demand
@@ -53,7 +53,7 @@ class DesiredSize:
 @dataclass(slots=True)
 class _Pool:
     state: ScalerState
-    use: PoolUse = field(default_factory=PoolUse)
+    use: PoolUtilization = field(default_factory=PoolUtilization)
     demand: Demand = field(default_factory=Demand)
     ladder: LadderState = field(default_factory=LadderState)
     scaling: Scaling | None = None
@@ -111,42 +111,42 @@ class Scaler:
         entries = {str(entry.pool): entry for entry in policies}
         admissions = tuple(admissions)
         is_heard = report is not None and report.bus_connected
-        self._remember(self._pools.keys() - entries.keys())
+        self._store_memories(self._pools.keys() - entries.keys())
         self._pools = {
-            name: self._pools.get(name) or self._begun(name, sizes.get(name), now_s)
+            name: self._pools.get(name) or self._new_pool(name, sizes.get(name), now_s)
             for name in entries
             if is_heard or name in self._pools
         }
         for name, pool in self._pools.items():
             if report is not None and is_heard:
-                self._look(pool, name, report, now_s, reads=name in reading)
+                self._observe_pool(pool, name, report, now_s, reads=name in reading)
             if pool.signals is not None:
                 admission = most_specific(admissions, entries[name].pool, DEFAULT_ADMISSION)
-                signals = _without(pool.signals, (resting or {}).get(name, 0))
+                signals = _without_resting(pool.signals, (resting or {}).get(name, 0))
                 pool.wanted = self._decide(pool, signals, entries[name], admission, now_s)
         return {name: pool.wanted for name, pool in self._pools.items() if pool.wanted is not None}
 
     # inside
 
-    def _remember(self, gone: Set[str]) -> None:
+    def _store_memories(self, gone: Set[str]) -> None:
         """Store what was learnt about pools that leave their policy, for example by a push and its revert. If there are
         too many, those observed last stay."""
         self._memories |= {name: Memory(self._pools[name].demand, self._pools[name].starts) for name in sorted(gone)}
         by_age = sorted(self._memories.items(), key=lambda each: each[1].demand.looked_s or 0.0)
         self._memories = dict(by_age[-MAX_REMEMBERED:])
 
-    def _begun(self, name: str, size: int | None, now_s: float) -> _Pool:
+    def _new_pool(self, name: str, size: int | None, now_s: float) -> _Pool:
         """Return the state of a pool that has just come under a policy, in this or an earlier controller. Reasons of an
         earlier controller are unknown, so the pool is not reduced during the quiet time."""
         memory = resume_memory(self._memories.pop(name, Memory()), now_s)
         quiet_until_s = now_s + max(QUIET_S, memory.starts.expected_s(self._source))
         state = ScalerState(desired=size, quiet_until_s=quiet_until_s)
-        use = PoolUse(self._speeds.get(name, 0.0))
+        use = PoolUtilization(self._speeds.get(name, 0.0))
         return _Pool(state, use=use, demand=memory.demand, starts=memory.starts)
 
-    def _look(self, pool: _Pool, name: str, report: PoolReport, now_s: float, *, reads: bool) -> None:
+    def _observe_pool(self, pool: _Pool, name: str, report: PoolReport, now_s: float, *, reads: bool) -> None:
         replicas = replicas_of(report, name)
-        pool.use = observe(pool.use, replicas, now_s, reads=reads)
+        pool.use = update_utilization(pool.use, replicas, now_s, reads=reads)
         pool.signals = pool_signals(replicas, report.pools.get(name), pool.use, now_s)
         told = [each.cold_start for each in replicas if each.cold_start]
         pool.cold_start = told[-1] if told else pool.cold_start
@@ -189,7 +189,7 @@ class Scaler:
                 pool.starting_since_s.setdefault(replica_id, now_s)
 
 
-def _without(signals: PoolSignals, resting: int) -> PoolSignals:
+def _without_resting(signals: PoolSignals, resting: int) -> PoolSignals:
     """Subtract sleeping replicas that cannot be woken: they cannot be borrowed."""
     return replace(signals, warm=max(0, signals.warm - resting)) if resting else signals
 
@@ -225,14 +225,14 @@ class Policies:
     def of(cls, revision: str, loaded: Loaded) -> "Policies":
         return cls(
             revision,
-            tuple(mapped(policy, autoscaling_entry) for policy in loaded.objects_of(AutoscalingPolicy)),
-            tuple(mapped(policy, admission_entry) for policy in loaded.objects_of(AdmissionPolicy)),
+            tuple(policy_entry(policy, autoscaling_entry) for policy in loaded.objects_of(AutoscalingPolicy)),
+            tuple(policy_entry(policy, admission_entry) for policy in loaded.objects_of(AdmissionPolicy)),
             frozenset(
                 each.value.pool for each in loaded.objects_of(InferenceService) if each.value.pool and each.value.role
             ),
         )
 
-    def cover(self, pool: str) -> bool:
+    def covers_pool(self, pool: str) -> bool:
         return any(entry.pool == pool for entry in self.scaling)
 
 
@@ -252,7 +252,7 @@ class PoolSize:
     cold_start: Mapping[str, float]  # seconds by stage of the last measured start
 
     @classmethod
-    def of(
+    def from_allocation(
         cls, pool: str, allocation: Allocation, wanted: DesiredSize | None, operators: int | None, held: str
     ) -> "PoolSize":
         if operators is not None:
@@ -270,5 +270,5 @@ class PoolSize:
             cold_start=wanted.cold_start if wanted is not None else {},
         )
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)

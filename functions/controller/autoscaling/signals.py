@@ -60,13 +60,13 @@ _FRESH_S = 5.0  # an older heartbeat shows where a replica is, not what it does
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class DecodeRate:
     tokens_per_s: float  # one stream's rate
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class PoolUse:
+class PoolUtilization:
     alone_tokens_per_s: float = 0.0  # rate of a single stream; 0: unknown
     utilization_ratio: float | None = None
     at_s: float | None = None  # time of the utilization
@@ -74,10 +74,12 @@ class PoolUse:
     unmeasured_ratio: float | None = None  # smoothed share of ready replicas that are busy at an unknown rate
     # start of the time with at most one request, by replica
     calm_since_s: Mapping[str, float] = field(default_factory=dict)
-    rates: Mapping[str, Rate] = field(default_factory=dict)  # last rate by replica
+    rates: Mapping[str, DecodeRate] = field(default_factory=dict)  # last rate by replica
 
 
-def observe(use: PoolUse, replicas: Sequence[ReplicaReport], at_s: float, *, reads: bool = False) -> PoolUse:
+def update_utilization(
+    use: PoolUtilization, replicas: Sequence[ReplicaReport], at_s: float, *, reads: bool = False
+) -> PoolUtilization:
     """Return the state after one more observation. `reads`: the pool is a prefill pool."""
     fresh = [each for each in replicas if each.phase == "ready" and each.age_s < _FRESH_S]
     calm_since_s = {each.replica_id: use.calm_since_s.get(each.replica_id, at_s) for each in fresh if _is_calm(each)}
@@ -85,15 +87,15 @@ def observe(use: PoolUse, replicas: Sequence[ReplicaReport], at_s: float, *, rea
     since_s = max(0.0, at_s - use.looked_s) if use.looked_s is not None else 0.0
     best = _alone_tokens_per_s(use.alone_tokens_per_s, alone, fresh, min(since_s, _FRESH_S))
     rates = {each.replica_id: rate for each in fresh if (rate := _rate(use, each, at_s)) is not None}
-    used = [_used_reading(each) if reads else _used(each, best, rates) for each in fresh]
-    unmeasured = _toward(use.unmeasured_ratio, used.count(None) / len(used) if used else None, since_s)
+    used = [_prefill_utilization(each) if reads else _decode_utilization(each, best, rates) for each in fresh]
+    unmeasured = _smooth(use.unmeasured_ratio, used.count(None) / len(used) if used else None, since_s)
     now = None
     if used and unmeasured is not None and unmeasured < MOST_UNMEASURED_RATIO:
         now = sum(1.0 if each is None else each for each in used) / len(used)
     before = use.utilization_ratio if use.at_s is not None and at_s - use.at_s <= STALE_S else None
-    ratio = _toward(before, now, since_s)
+    ratio = _smooth(before, now, since_s)
     ratio_s = at_s if now is not None else use.at_s
-    return PoolUse(best, ratio, ratio_s, at_s, unmeasured, calm_since_s, rates)
+    return PoolUtilization(best, ratio, ratio_s, at_s, unmeasured, calm_since_s, rates)
 
 
 def _is_calm(replica: ReplicaReport) -> bool:
@@ -104,10 +106,10 @@ def _is_idle(replica: ReplicaReport) -> bool:
     return not replica.running and not replica.waiting
 
 
-def _rate(use: PoolUse, replica: ReplicaReport, at_s: float) -> Rate | None:
+def _rate(use: PoolUtilization, replica: ReplicaReport, at_s: float) -> DecodeRate | None:
     """Return the replica's present rate, or its last one if that is recent."""
     if replica.decode_tokens_per_s > 0.0:
-        return Rate(replica.decode_tokens_per_s, at_s)
+        return DecodeRate(replica.decode_tokens_per_s, at_s)
     former = use.rates.get(replica.replica_id)
     return former if former is not None and at_s - former.at_s <= STALE_S else None
 
@@ -126,7 +128,9 @@ def _alone_tokens_per_s(
     return known + part * (toward - known)
 
 
-def _used(replica: ReplicaReport, alone_tokens_per_s: float, rates: Mapping[str, Rate]) -> float | None:
+def _decode_utilization(
+    replica: ReplicaReport, alone_tokens_per_s: float, rates: Mapping[str, DecodeRate]
+) -> float | None:
     """Return the utilization of one replica; None if it is busy at an unknown rate."""
     if _is_idle(replica):
         return 0.0
@@ -136,12 +140,12 @@ def _used(replica: ReplicaReport, alone_tokens_per_s: float, rates: Mapping[str,
     return step_utilization(1.0 / alone_tokens_per_s, 1.0 / rate.tokens_per_s, 1.0)
 
 
-def _used_reading(replica: ReplicaReport) -> float | None:
+def _prefill_utilization(replica: ReplicaReport) -> float | None:
     busy_ratio = replica.pace.busy_ratio if replica.pace is not None else None
     return 0.0 if busy_ratio is None and _is_idle(replica) else busy_ratio
 
 
-def _toward(before: float | None, now: float | None, since_s: float) -> float | None:
+def _smooth(before: float | None, now: float | None, since_s: float) -> float | None:
     """Return the smoothed value. `since_s` is the time since the last observation, so time without measurements is
     not counted."""
     if before is None or now is None:
@@ -156,7 +160,9 @@ def replicas_of(report: PoolReport, pool: str) -> list[ReplicaReport]:
     ]
 
 
-def pool_signals(replicas: Sequence[ReplicaReport], told: PoolSum | None, use: PoolUse, at_s: float) -> PoolSignals:
+def pool_signals(
+    replicas: Sequence[ReplicaReport], told: PoolSum | None, use: PoolUtilization, at_s: float
+) -> PoolSignals:
     phases = [each.phase for each in replicas]
     ready = [each for each in replicas if each.phase == "ready"]
     return PoolSignals(
@@ -171,11 +177,11 @@ def pool_signals(replicas: Sequence[ReplicaReport], told: PoolSum | None, use: P
         queue_seconds=told.queue_s if told else None,
         queued_tokens=told.queued_tokens if told else None,
         foreground_queued_tokens=told.foreground_queued_tokens if told else None,
-        ttft_p50_s=_waited(told, told.ttft_p50_s) if told else None,
-        ttft_p95_s=_waited(told, told.ttft_p95_s) if told else None,
-        ttft_p99_s=_waited(told, told.ttft_p99_s) if told else None,
-        itl_p95_s=_waited(told, told.gap_p95_s) if told else None,
-        itl_p99_s=_waited(told, told.gap_p99_s) if told else None,
+        ttft_p50_s=_wait_or_zero(told, told.ttft_p50_s) if told else None,
+        ttft_p95_s=_wait_or_zero(told, told.ttft_p95_s) if told else None,
+        ttft_p99_s=_wait_or_zero(told, told.ttft_p99_s) if told else None,
+        itl_p95_s=_wait_or_zero(told, told.gap_p95_s) if told else None,
+        itl_p99_s=_wait_or_zero(told, told.gap_p99_s) if told else None,
         kv_usage_ratio=max((each.kv_usage_ratio for each in ready), default=None),
         utilization_ratio=use.utilization_ratio,
         shed_per_s=told.shed_per_s if told else None,
@@ -186,5 +192,5 @@ def pool_signals(replicas: Sequence[ReplicaReport], told: PoolSum | None, use: P
     )
 
 
-def _waited(told: PoolSum, value_s: float | None) -> float | None:
+def _wait_or_zero(told: PoolSum, value_s: float | None) -> float | None:
     return 0.0 if value_s is None and told.arrivals_per_s == 0.0 and told.queued_tokens == 0 else value_s

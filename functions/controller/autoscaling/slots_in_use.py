@@ -47,7 +47,7 @@ class Lasting:
     stuck: frozenset[int] = frozenset()
 
 
-def since(before: Since, states: Mapping[str, Mapping[int, State]], now_s: float) -> Since:
+def update_since(before: Since, states: Mapping[str, Mapping[int, State]], now_s: float) -> Since:
     """Return since when each replica is in its state. `states` covers pools whose warm replicas sleep, without
     sleeping ones."""
     newest: dict[tuple[str, int], tuple[State, float]] = {}
@@ -58,7 +58,7 @@ def since(before: Since, states: Mapping[str, Mapping[int, State]], now_s: float
     return newest
 
 
-def lasting(since_s: Since, pool: str, now_s: float) -> Lasting:
+def lasting_states(since_s: Since, pool: str, now_s: float) -> Lasting:
     mine = {number: (state, now_s - at_s) for (name, number), (state, at_s) in since_s.items() if name == pool}
     return Lasting(
         settling=frozenset(n for n, (state, s) in mine.items() if state == "loaded" and s < FALLS_ASLEEP_S),
@@ -100,7 +100,7 @@ class SlotsInUse:
         """States of the warm replicas that do not sleep."""
         return {number: self._state(number) for number in self.allocation.standby - self.asleep}
 
-    def held(self) -> HeldSlots:
+    def held_slots(self) -> HeldSlots:
         stuck = self.lasting.stuck
         loading = self.allocation.standby - self.awake - self.asleep - self.unheard
         return HeldSlots(
@@ -127,7 +127,7 @@ class SlotsInUse:
         return self.sleeps and heartbeat is not None and heartbeat.asleep and heartbeat.phase != "dead"
 
 
-def heard_of(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
+def replicas_by_number(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
     """Return the replicas of a pool that are not silent, by number."""
     replicas = replicas_of(report, pool) if report is not None else []
     return {number: replica for replica in replicas if (number := number_of(replica)) is not None}
@@ -140,13 +140,13 @@ def without_lost(allocation: Allocation, pool: str, engines: Set[str]) -> Alloca
     return allocation
 
 
-def ending(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
+def count_ending_engines(engines: Iterable[str], pools: Mapping[str, SlotsInUse]) -> int:
     """Count the running engines that no allocation has: drained ones, or the extra replica of a change."""
     wanted = {f"{name}-{number}" for name, pool in pools.items() for number in range(pool.allocation.count)}
     return sum(replica_id not in wanted for replica_id in engines)
 
 
-def in_words(demand: SlotDemand, allotment: SlotAllotment, pool: SlotsInUse, slots: int) -> str:
+def shortage_text(demand: SlotDemand, allotment: SlotAllotment, pool: SlotsInUse, slots: int) -> str:
     """Return why a pool has fewer replicas than it should; "" if it has not."""
     if allotment.serving < demand.serving and len(pool.asleep) > allotment.wake:
         return f"a warm replica stays asleep until {_PLACES.format(slots)}"

@@ -33,7 +33,7 @@ class Revision:
     loaded: Loaded
 
 
-class Branch:
+class FollowedBranch:
     """Owned by one event loop; git runs in worker threads."""
 
     def __init__(
@@ -72,13 +72,13 @@ class Branch:
             self._woken.clear()
             await look()
 
-    async def look(self) -> Observed:
+    async def refresh_tip(self) -> Observed:
         """Return the tip; raise GitFailed if it cannot be read, and keep the last known tip then."""
         async with self._looking:
             try:
                 if self._fetch is not None:
                     await asyncio.to_thread(self._fetch)
-                self.tip = await asyncio.to_thread(self.source.look)
+                self.tip = await asyncio.to_thread(self.source.read_tip)
             except GitFailed as error:
                 if str(error) != self.trouble:
                     _log.warning("the branch cannot be followed: %s", error)
@@ -87,7 +87,7 @@ class Branch:
             self.trouble = ""
             return self.tip
 
-    def judge(self, observed: Observed) -> Revision | None:
+    def judge_commit(self, observed: Observed) -> Revision | None:
         """Return the commit's revision; None if it is invalid, and `refused` then says why."""
         loaded = observed.loaded
         self.refused = observed.problems if loaded is None else self._check(observed.commit, loaded)
@@ -95,19 +95,19 @@ class Branch:
             return None
         return Revision(self.revision_of(observed), observed.commit, observed.message, loaded)
 
-    async def knows(self, name: str) -> bool:
+    async def has_revision(self, name: str) -> bool:
         """Return True if the repository has a revision, valid or not."""
         try:
-            await asyncio.to_thread(self.source.at, _commit_of(name))
+            await asyncio.to_thread(self.source.read_commit, _commit_of(name))
         except GitFailed:
             return False
         return True
 
-    async def recall(self, name: str) -> Revision | None:
+    async def load_revision(self, name: str) -> Revision | None:
         """Return a formerly good revision by its name; None if the repository no longer has it."""
         commit = _commit_of(name)
         try:
-            observed = await asyncio.to_thread(self.source.at, commit)
+            observed = await asyncio.to_thread(self.source.read_commit, commit)
         except GitFailed as error:
             _log.warning("the last good revision %s cannot be read: %s", name, error)
             self.trouble = self.trouble or str(error)

@@ -19,7 +19,7 @@ from pathlib import Path
 from functions.api.loader import Loaded
 from functions.api.problems import Problem, SourceLocation
 from functions.controller.gitops import record as records
-from functions.controller.gitops.branch import Branch, Revision
+from functions.controller.gitops.branch import FollowedBranch, Revision
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.record import FormerRevision, Result, RevisionRecord, Suspension
 from functions.controller.gitops.source import GitSource, Observed
@@ -59,7 +59,7 @@ class BranchFollower:
     ) -> None:
         self.desired: DesiredRevision | None = None
         self.record: RevisionRecord = records.read(record_file)
-        self.branch = Branch(source, check=self._problems)
+        self.branch = FollowedBranch(source, check=self._problems)
         self.changed = asyncio.Event()  # set and replaced at each change
         self._record_file = record_file
         self._check = check
@@ -81,39 +81,39 @@ class BranchFollower:
     async def start(self) -> None:
         """Read the tip; if it is invalid or the branch is suspended, use the last good revision."""
         with contextlib.suppress(GitFailed):  # the branch's `trouble` has the reason, and `watch` tries again
-            await self.look()
+            await self.check_branch()
         if self.desired is None:
             await self._fall_back()
 
     async def watch(self, every_s: float) -> None:
         """Follow the branch until cancelled; raise GitFailed if it cannot be read."""
-        await self.branch.watch(self.look, every_s)
+        await self.branch.watch(self.check_branch, every_s)
 
-    async def look(self) -> None:
+    async def check_branch(self) -> None:
         """Judge the tip if it is new; raise GitFailed if the repository cannot be read."""
         had_trouble = bool(self.branch.trouble)
         try:
-            observed = await self.branch.look()
+            observed = await self.branch.refresh_tip()
             if observed.commit != self._judged:
                 self.branch.refused = ()  # problems of another commit
                 if not self.suspended:
                     await self._judge(observed)
         except GitFailed as error:
             self.branch.trouble = str(error)
-            self._tell()
+            self._notify_waiters()
             raise
         if had_trouble:
-            self._tell()
+            self._notify_waiters()
 
     async def _judge(self, observed: Observed) -> None:
         if self.desired is None or self.branch.revision_of(observed) != self.desired.revision:
-            revision = self.branch.judge(observed)
+            revision = self.branch.judge_commit(observed)
             if revision is None:
                 self._refuse(observed, self.branch.refused)
             elif not await self._adopt(revision):
                 return
         self._judged = observed.commit
-        self._tell()
+        self._notify_waiters()
 
     def _problems(self, commit: str, loaded: Loaded) -> tuple[Problem, ...]:
         if not loaded.objects and commit not in self.record.allowed_empty:
@@ -123,7 +123,9 @@ class BranchFollower:
     def _refuse(self, observed: Observed, problems: tuple[Problem, ...]) -> None:
         revision, detail = self.branch.revision_of(observed), f"{len(problems)} problem(s); the first: {problems[0]}"
         now = self._wall_clock()
-        self._keep(self.record.concluded(FormerRevision(revision, observed.message, "refused", detail, now, now, 0.0)))
+        self._save_record(
+            self.record.concluded(FormerRevision(revision, observed.message, "refused", detail, now, now, 0.0))
+        )
         _log.error("%s is refused: %s", revision, detail)
 
     async def _adopt(self, revision: Revision) -> bool:
@@ -132,11 +134,11 @@ class BranchFollower:
         if self.suspended:
             return False
         if self.desired is not None and not self.desired.concluded:
-            self._note(self.desired, "superseded", f"by {revision.name}")
-        self._keep(self.record.adopted(revision.name))
-        self.desired = self._desire(revision)
+            self._record_result(self.desired, "superseded", f"by {revision.name}")
+        self._save_record(self.record.adopted(revision.name))
+        self.desired = self._to_desired(revision)
         _log.info("%s: %s", revision.name, revision.message)
-        self._announce()
+        self._notify_subscribers()
         return True
 
     async def _fall_back(self) -> None:
@@ -146,12 +148,12 @@ class BranchFollower:
             commit = commit or await asyncio.to_thread(self.branch.source.git.commit_of, LAST_GOOD)
         except GitFailed as error:
             self.branch.trouble = self.branch.trouble or str(error)
-        revision = await self.branch.recall(f"{self.branch.name}@{commit}") if commit else None
+        revision = await self.branch.load_revision(f"{self.branch.name}@{commit}") if commit else None
         if revision is not None:
-            self.desired = self._desire(revision)
-            self._announce()
+            self.desired = self._to_desired(revision)
+            self._notify_subscribers()
 
-    def _desire(self, revision: Revision) -> DesiredRevision:
+    def _to_desired(self, revision: Revision) -> DesiredRevision:
         return DesiredRevision(
             revision=revision.name,
             message=revision.message,
@@ -164,25 +166,25 @@ class BranchFollower:
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
-    def published(self, revision: str) -> None:
+    def mark_published(self, revision: str) -> None:
         """Record that gateways and agents can get this revision."""
         if self.desired is not None and self.desired.revision == revision:
             self.desired = replace(self.desired, published=True)
             self._conclude_if_done()
 
-    def converged(self, revision: str) -> None:
+    def mark_converged(self, revision: str) -> None:
         """Record that the target has reached this revision."""
         if self.desired is not None and self.desired.revision == revision:
             self.desired = replace(self.desired, converged=True)
             self._conclude_if_done()
 
-    def failed(self, revision: str, detail: str) -> None:
+    def mark_failed(self, revision: str, detail: str) -> None:
         """Record that this try failed; more tries follow."""
         if self.desired is not None and self.desired.revision == revision and not self.desired.concluded:
-            self._note(self.desired, "failed", detail)
-            self._tell()
+            self._record_result(self.desired, "failed", detail)
+            self._notify_waiters()
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until the condition holds; return False if the timeout expired first."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -193,44 +195,44 @@ class BranchFollower:
     def _conclude_if_done(self) -> None:
         desired = self.desired
         if desired is not None and desired.published and desired.converged and not desired.concluded:
-            self._note(desired, "applied", "")
+            self._record_result(desired, "applied", "")
             self.desired = replace(desired, concluded=True)
             _log.info("%s is applied after %.1f s", desired.revision, self._clock() - desired.began_s)
-        self._tell()
+        self._notify_waiters()
 
-    def _note(self, desired: DesiredRevision, result: Result, detail: str) -> None:
+    def _record_result(self, desired: DesiredRevision, result: Result, detail: str) -> None:
         now, took_s = self._wall_clock(), round(self._clock() - desired.began_s, 3)
         past = FormerRevision(desired.revision, desired.message, result, detail, now, now, took_s)
-        self._keep(self.record.concluded(past))
+        self._save_record(self.record.concluded(past))
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def suspend(self, reason: str) -> None:
-        self._keep(self.record.with_suspension(Suspension(reason, self._wall_clock())))
-        self._tell()
+        self._save_record(self.record.with_suspension(Suspension(reason, self._wall_clock())))
+        self._notify_waiters()
 
     def resume(self) -> None:
-        self._keep(self.record.with_suspension(None))
+        self._save_record(self.record.with_suspension(None))
         self.reconcile()
 
     def reconcile(self) -> None:
         """Look now and check the present state; a refused commit is judged again."""
         self._judged = None
         self.branch.wake()
-        self._announce()
-        self._tell()
+        self._notify_subscribers()
+        self._notify_waiters()
 
     def allow_empty(self, commit: str) -> None:
-        self._keep(self.record.allowing_empty(commit))
+        self._save_record(self.record.allowing_empty(commit))
 
-    def _keep(self, record: RevisionRecord) -> None:
+    def _save_record(self, record: RevisionRecord) -> None:
         self.record = record
         records.write(self._record_file, record)
 
-    def _announce(self) -> None:
+    def _notify_subscribers(self) -> None:
         for event in self._subscribers:
             event.set()
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()

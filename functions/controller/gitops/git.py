@@ -80,9 +80,9 @@ class Git:
                 raise GitFailed("git is not installed: it must be on PATH") from error
             except OSError as error:
                 raise GitFailed(f"git {name} could not be started: {error}") from error
-            output, too_late = _ended(process, timeout_s, max_bytes)
+            output, too_late = _read_output(process, timeout_s, max_bytes)
             said.seek(0)
-            words = _words(said.read(4 * _QUOTED_CHARS))
+            words = _one_line(said.read(4 * _QUOTED_CHARS))
         if too_late:
             raise GitFailed(f"git {name} did not end within {timeout_s:.0f} s")
         if len(output) > max_bytes:
@@ -120,7 +120,7 @@ def _name_of(arguments: Sequence[str]) -> str:
     return arguments[2 * len(list(settings))]
 
 
-def _ended(process: subprocess.Popen[bytes], timeout_s: float, max_bytes: int) -> tuple[bytes, bool]:
+def _read_output(process: subprocess.Popen[bytes], timeout_s: float, max_bytes: int) -> tuple[bytes, bool]:
     """Return the output, at most one byte more than allowed, and True if the process was killed by its timeout."""
     too_late = threading.Event()
 
@@ -145,7 +145,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _words(output: bytes) -> str:
+def _one_line(output: bytes) -> str:
     return " ".join(output.decode("utf-8", "replace").split())[:_QUOTED_CHARS]
 
 

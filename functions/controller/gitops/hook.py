@@ -40,12 +40,12 @@ def main(arguments: list[str]) -> int:
         "objects": os.environ.get("GIT_QUARANTINE_PATH") or None,
     }
     try:
-        verdict = ask(channels, order, REVIEW_TIMEOUT_S)
+        verdict = send_order(channels, order, REVIEW_TIMEOUT_S)
     except OSError:
         verdict = review_alone(python, repository, order)
     if not isinstance(verdict, dict):
         return refuse("the push could not be judged; try again")
-    say(verdict["lines"])
+    print_lines(verdict["lines"])
     return 0 if verdict["accepted"] is True else 1
 
 
@@ -63,7 +63,7 @@ def read_options() -> list[str]:
     return [os.environ.get(f"GIT_PUSH_OPTION_{index}", "") for index in range(number)]
 
 
-def ask(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
+def send_order(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
     """Return the controller's answer, or None if it is an error. Raises OSError if no controller answers."""
     with connected(channels, timeout_s) as client:
         client.sendall(json.dumps(order).encode() + b"\n")
@@ -71,7 +71,7 @@ def ask(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
             line = answers.readline(ANSWER_MAX_BYTES)
     answer = json.loads(line) if line.endswith(b"\n") else {}
     if not answer.get("ok"):
-        say([answer.get("error", "the controller closed the connection")])
+        print_lines([answer.get("error", "the controller closed the connection")])
         return None
     return answer["result"]
 
@@ -102,26 +102,26 @@ def review_alone(python: str, repository: str, order: dict[str, Any]) -> Any:
         )
         return json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        say([f"no controller answers, and judging without it failed: {error}"])
+        print_lines([f"no controller answers, and judging without it failed: {error}"])
         return None
 
 
 def follow(channels: list[str], updates: list[list[str]]) -> None:
     try:
-        told = ask(channels, {"do": "follow", "updates": updates, "wait_s": FOLLOW_S}, FOLLOW_S + 5.0)
+        told = send_order(channels, {"do": "follow", "updates": updates, "wait_s": FOLLOW_S}, FOLLOW_S + 5.0)
     except OSError:
-        say(["no controller runs: the next `shoal up` applies this push"])
+        print_lines(["no controller runs: the next `shoal up` applies this push"])
         return
     if isinstance(told, dict):
-        say(told["lines"])
+        print_lines(told["lines"])
 
 
 def refuse(why: str) -> int:
-    say([f"refused: {why}"])
+    print_lines([f"refused: {why}"])
     return 1
 
 
-def say(lines: list[str]) -> None:
+def print_lines(lines: list[str]) -> None:
     """Print the lines in UTF-8 in any locale, as git does."""
     sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
     sys.stdout.buffer.flush()

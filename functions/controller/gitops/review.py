@@ -114,7 +114,7 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PushVerdict:
     accepted: bool
     lines: tuple[str, ...]  # messages for the pusher
     empty_is_meant: str = ""  # commit for which `-o allow-empty` was given
@@ -126,7 +126,7 @@ class Reviewer:
         self._check = check
         self._describe = describe
 
-    def review(self, push: Push, present: Loaded | None) -> Verdict:
+    def review(self, push: Push, present: Loaded | None) -> PushVerdict:
         """Judge a push; `present` is the fleet's present configuration. Raises GitFailed if the repository cannot be
         read."""
         objects = self._quarantine(push.objects)
@@ -135,18 +135,18 @@ class Reviewer:
         if references.refusals:
             return _refused(references.refusals)
         if references.commit is None:
-            return Verdict(True, tuple(map(printable, references.notes)))
-        observed = self._source.at(references.commit, objects)
+            return PushVerdict(True, tuple(map(printable, references.notes)))
+        observed = self._source.read_commit(references.commit, objects)
         if observed.loaded is None:
             return _invalid(observed, observed.problems)
         if problems := self._check(observed.loaded):
             return _invalid(observed, problems)
         allows_empty = ALLOW_EMPTY in push.options
-        if not allows_empty and (losses := _everything_of(present, observed.loaded)):
+        if not allows_empty and (losses := _removed_kinds(present, observed.loaded)):
             words = f"the push removes {losses}. If that is meant, push with -o {ALLOW_EMPTY}"
             return _refused((words,))
         lines = (*_shortened(self._describe(present, observed.loaded)), *_warnings(observed.loaded))
-        return Verdict(True, (*map(printable, references.notes), *lines), references.commit if allows_empty else "")
+        return PushVerdict(True, (*map(printable, references.notes), *lines), references.commit if allows_empty else "")
 
     def _quarantine(self, objects: Path | None) -> Path | None:
         """Return the quarantine directory; it must be inside the repository's own objects, so that no caller makes us
@@ -161,16 +161,16 @@ class Reviewer:
         return asked
 
 
-def _refused(lines: tuple[str, ...]) -> Verdict:
-    return Verdict(False, tuple(printable(f"refused: {line}") for line in lines))
+def _refused(lines: tuple[str, ...]) -> PushVerdict:
+    return PushVerdict(False, tuple(printable(f"refused: {line}") for line in lines))
 
 
-def _invalid(observed: Observed, problems: tuple[Problem, ...]) -> Verdict:
+def _invalid(observed: Observed, problems: tuple[Problem, ...]) -> PushVerdict:
     head = f"refused: {counted(problems, 'problem')} in {observed.commit[:12]}; the fleet runs on unchanged"
-    return Verdict(False, (head, "", *problem_lines(problems, observed.texts)))
+    return PushVerdict(False, (head, "", *problem_lines(problems, observed.texts)))
 
 
-def _everything_of(present: Loaded | None, candidate: Loaded) -> str:
+def _removed_kinds(present: Loaded | None, candidate: Loaded) -> str:
     """Return the kinds that would lose all their objects, as text."""
     if present is None:
         return ""
@@ -250,5 +250,5 @@ def push_from(order: dict[str, Any]) -> Push:
     return Push(updates, frozenset(read.options), Path(read.objects) if read.objects else None)
 
 
-def verdict_to(verdict: Verdict) -> dict[str, Any]:
+def verdict_document(verdict: PushVerdict) -> dict[str, Any]:
     return {"accepted": verdict.accepted, "lines": list(verdict.lines)}

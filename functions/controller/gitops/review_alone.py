@@ -15,37 +15,37 @@ from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.review import (
     ALLOW_EMPTY,
     PushMalformed,
+    PushVerdict,
     Reviewer,
-    Verdict,
     changes_in_words,
     push_from,
-    verdict_to,
+    verdict_document,
 )
 from functions.controller.gitops.source import GitSource
-from functions.controller.local.pools import PoolUnusable, Target, unusable
+from functions.controller.local.pools import PoolUnusable, Target, unusable_problems
 
 ORDER_MAX_BYTES = 4 * 1024 * 1024
 
 
-def judge(repository: Path, document: bytes) -> Verdict:
+def judge(repository: Path, document: bytes) -> PushVerdict:
     source = GitSource(repository)
     try:
         push = push_from(json.loads(document))
         if ALLOW_EMPTY in push.options:
-            return Verdict(False, (f"refused: -o {ALLOW_EMPTY} needs the running controller: `shoal up` first",))
-        return Reviewer(source, _check, _described).review(push, source.look().loaded)
+            return PushVerdict(False, (f"refused: -o {ALLOW_EMPTY} needs the running controller: `shoal up` first",))
+        return Reviewer(source, _check, _described).review(push, source.read_tip().loaded)
     except (PushMalformed, GitFailed, ValueError) as error:
-        return Verdict(False, (f"refused: the push could not be judged: {error}",))
+        return PushVerdict(False, (f"refused: the push could not be judged: {error}",))
 
 
 def main() -> int:
     verdict = judge(Path(sys.argv[1]), sys.stdin.buffer.read(ORDER_MAX_BYTES))
-    sys.stdout.write(json.dumps(verdict_to(verdict)))
+    sys.stdout.write(json.dumps(verdict_document(verdict)))
     return 0
 
 
 def _check(loaded: Loaded) -> tuple[Problem, ...]:
-    return unusable(loaded, Target())
+    return unusable_problems(loaded, Target())
 
 
 def _described(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:

@@ -63,48 +63,54 @@ _KINDS = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class SourceListing:
     files: tuple[tuple[str, str], ...]  # (path, object id) of each YAML file, by path
     problems: tuple[Problem, ...]
 
 
-def read_listing(output: bytes) -> Listing:
+def read_listing(output: bytes) -> SourceListing:
     """Parse the output of `git ls-tree -r -z -l --full-tree <commit>`."""
     lines = output.split(b"\0")[:-1]
     if len(lines) > MAX_ENTRIES:
-        return Listing((), (_of_all(f"the commit has {len(lines)} files; allowed: at most {MAX_ENTRIES}"),))
+        return SourceListing(
+            (), (_commit_problem(f"the commit has {len(lines)} files; allowed: at most {MAX_ENTRIES}"),)
+        )
     files: list[tuple[str, str]] = []
     problems: list[Problem] = []
     total_bytes = 0
     for line in lines:
         head, _, raw_path = line.partition(b"\t")
         mode, _, object_id, size = head.decode("ascii").split()
-        path, problem = _path(raw_path, mode)
+        path, problem = _checked_path(raw_path, mode)
         if problem is not None:
             problems.append(problem)
         elif _is_configuration(path):
             total_bytes += int(size)
             files.append((path, object_id))
             if int(size) > FILE_MAX_BYTES:
-                problems.append(_at(path, f"has {size} bytes, over the limit of {FILE_MAX_BYTES}: split the file"))
+                problems.append(
+                    _file_problem(path, f"has {size} bytes, over the limit of {FILE_MAX_BYTES}: split the file")
+                )
     if len(files) > MAX_FILES:
-        problems.append(_of_all(f"the commit has {len(files)} files of YAML; allowed: at most {MAX_FILES}"))
+        problems.append(_commit_problem(f"the commit has {len(files)} files of YAML; allowed: at most {MAX_FILES}"))
     if total_bytes > MAX_TOTAL_BYTES:
-        problems.append(_of_all(f"the commit has {total_bytes} bytes of YAML; allowed: at most {MAX_TOTAL_BYTES}"))
-    return Listing(tuple(sorted(files)), tuple(sorted(problems)))
+        problems.append(
+            _commit_problem(f"the commit has {total_bytes} bytes of YAML; allowed: at most {MAX_TOTAL_BYTES}")
+        )
+    return SourceListing(tuple(sorted(files)), tuple(sorted(problems)))
 
 
-def _path(raw: bytes, mode: str) -> tuple[str, Problem | None]:
+def _checked_path(raw: bytes, mode: str) -> tuple[str, Problem | None]:
     """Return the path as text, and the entry's problem if it has one."""
     try:
         path = raw.decode("utf-8")
     except UnicodeDecodeError:
         path = raw.decode("utf-8", "backslashreplace")
-        return path, _at(path, "the name is not UTF-8")
+        return path, _file_problem(path, "the name is not UTF-8")
     if not path.isprintable():
-        return path, _at(shown(path), "the name holds control characters")
+        return path, _file_problem(shown(path), "the name holds control characters")
     if mode in _KINDS:
-        return path, _at(path, f"is {_KINDS[mode]}; allowed: plain files, whose content is in the commit")
+        return path, _file_problem(path, f"is {_KINDS[mode]}; allowed: plain files, whose content is in the commit")
     return path, None
 
 
@@ -112,11 +118,11 @@ def _is_configuration(path: str) -> bool:
     return path.endswith(_SUFFIXES) and not any(part.startswith(".") for part in path.split("/"))
 
 
-def _at(path: str, message: str) -> Problem:
+def _file_problem(path: str, message: str) -> Problem:
     return Problem(SourceLocation(path), "", message)
 
 
-def _of_all(message: str) -> Problem:
+def _commit_problem(message: str) -> Problem:
     return Problem(SourceLocation("."), "", message)
 
 
@@ -146,7 +152,7 @@ class GitSource:
         self._one_at_a_time = threading.Lock()
         self._seen: dict[str, Observed] = {}  # newest last
 
-    def look(self) -> Observed:
+    def read_tip(self) -> Observed:
         """Return the present content of the branch's tip."""
         with self._one_at_a_time:
             commit = self.git.commit_of(f"refs/heads/{self.branch}")
@@ -155,7 +161,7 @@ class GitSource:
                 return Observed("", 0.0, "", None, (nothing,))
             return self._observe(self.git, commit)
 
-    def at(self, commit: str, objects: Path | None = None) -> Observed:
+    def read_commit(self, commit: str, objects: Path | None = None) -> Observed:
         """Return the content of another commit; `objects` is the quarantine of a push that is not accepted yet."""
         with self._one_at_a_time:
             return self._observe(Git(self.git.repository, objects), commit)

@@ -19,7 +19,7 @@ _MESSAGE_MAX_CHARS = 600
 
 def problem_lines(problems: Sequence[Problem], texts: Mapping[str, bytes]) -> list[str]:
     """Return the first SHOWN_PROBLEMS problems with their lines; `texts` has the files by name."""
-    lines = [line for problem in problems[:SHOWN_PROBLEMS] for line in _one(problem, texts)]
+    lines = [line for problem in problems[:SHOWN_PROBLEMS] for line in _problem_excerpt(problem, texts)]
     more = len(problems) - SHOWN_PROBLEMS
     return [*lines, f"… and {more} more"] if more > 0 else lines
 
@@ -36,7 +36,7 @@ def counted(items: Iterable[object], what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _one(problem: Problem, texts: Mapping[str, bytes]) -> list[str]:
+def _problem_excerpt(problem: Problem, texts: Mapping[str, bytes]) -> list[str]:
     place = problem.place
     lines = texts.get(place.file, b"").split(b"\n")
     if not 0 < place.line <= len(lines) or problem.key_path.endswith(UNQUOTED):

@@ -16,7 +16,7 @@ from functions.controller.health.notifier import VerdictNotifier
 from functions.controller.health.watch import FleetHealth, SlowReplica
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.operations import NoSuchProcess, NotReadyAgain, Operations
-from functions.controller.snapshot.publication import SnapshotSource
+from functions.controller.snapshot.publication import LocalClients
 from functions.fleet.pool_board import PoolReport
 from functions.fleet.tasks import Supervised
 from functions.fleet.verdicts import Verdicts
@@ -39,7 +39,7 @@ class LocalHealth:
         health: FleetHealth,
         *,
         operations: Operations,
-        source: SnapshotSource,
+        source: LocalClients,
         tasks: Supervised,
         is_suspended: Callable[[], bool],
     ) -> None:
@@ -52,7 +52,7 @@ class LocalHealth:
         self._notifier = VerdictNotifier()
         self._report: PoolReport | None = None
 
-    def take(self, report: PoolReport | None) -> None:
+    def set_report(self, report: PoolReport | None) -> None:
         """Store the registry's latest report."""
         self._report = report
 
@@ -66,7 +66,7 @@ class LocalHealth:
         """Judge the latest report, start restarts, and notify the registry."""
         judged = self._health.step(self._report)
         for replica in judged.restart if not self._is_suspended() else ():
-            self._health.restarting(replica)
+            self._health.mark_restarting(replica)
             self._tasks.once(f"restart of {replica.replica_id}", self._restart(replica))
         verdicts = Verdicts(replicas=judged.troubles, slow_restarts=dict(self._health.slow_restarts))
         try:
@@ -76,7 +76,7 @@ class LocalHealth:
             return
         await self._notifier.notify(client, verdicts)
 
-    def clear(self, replica_id: str) -> str:
+    def clear_fault(self, replica_id: str) -> str:
         """Clear the error of an accelerator that an operator has checked; return a message. Raises NoFault."""
         faulty = sorted(each.parent.name for each in self._layout.accelerator_fault_files())
         if replica_id not in faulty:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from functions.controller.autoscaling.clients import PoolsClient
-from functions.controller.snapshot.registry_client import EpochTaken, RegistryRefused, RegistryUnavailable
+from functions.controller.snapshot.registry_client import EpochConflict, RegistryRefused, RegistryUnavailable
 from functions.fleet.verdicts import TELL_AGAIN_S, Verdicts
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class VerdictNotifier:
             return
         try:
             await registry.put_verdicts(verdicts)
-        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+        except (RegistryUnavailable, RegistryRefused, EpochConflict) as error:
             if str(error) != self._trouble:
                 _log.warning("verdicts about replicas and nodes cannot be sent: %s", error)
             self._trouble = str(error)

@@ -84,10 +84,10 @@ class FleetHealth:
         slow = self._slow(present, report.pools) if self._policy.after_s else {}
         restart = tuple(_slow(pool, found) for pool, found in sorted(slow.items()) if not found.held)
         troubles = tuple(self._troubles(slow, faulty))[:MAX_REPLICAS]
-        self._say(troubles, Counter(each.suspected for each in present if each.suspected))
+        self._log_changes(troubles, Counter(each.suspected for each in present if each.suspected))
         return Judgement(restart, faulty, troubles)
 
-    def restarting(self, replica: SlowReplica) -> None:
+    def mark_restarting(self, replica: SlowReplica) -> None:
         """Record that the restart which the last judgement requested has started."""
         watch, state = self._pools[replica.pool]
         seen = next(each for each in state.ready if each.replica_id == replica.replica_id)
@@ -124,9 +124,9 @@ class FleetHealth:
                 troubles.append(ReplicaTrouble(pool, watch.under_way.replica_id, "slow", "restarting"))
         return troubles
 
-    def _say(self, troubles: Sequence[ReplicaTrouble], suspected: Mapping[str, int]) -> None:
+    def _log_changes(self, troubles: Sequence[ReplicaTrouble], suspected: Mapping[str, int]) -> None:
         """Log each new trouble once."""
-        now = {f"{each.what} {each.replica_id}": _words(each) for each in troubles if each.why}
+        now = {f"{each.what} {each.replica_id}": _trouble_text(each) for each in troubles if each.why}
         now |= {domain: f"{domain} has fallen silent or is not ready" for domain in suspected}
         for subject, words in now.items():
             if self._said.get(subject) != words:
@@ -136,7 +136,7 @@ class FleetHealth:
         self._said = now
 
 
-def _words(trouble: ReplicaTrouble) -> str:
+def _trouble_text(trouble: ReplicaTrouble) -> str:
     """Return the trouble as text without figures that change with each report."""
     if trouble.what == "accelerator":
         where = f" on {trouble.node}" if trouble.node else ""

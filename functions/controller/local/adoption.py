@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from functions.controller.local.children import is_alive, session_of
 from functions.controller.local.found import Found, find_fleet, kill_found, terminate_found
-from functions.controller.local.instances import Ledger, parse_instance_name
+from functions.controller.local.instances import ProcessLedger, parse_instance_name
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.spec import STOP_ORDER, ProcessSpec, Role
 
@@ -39,7 +39,7 @@ class AdoptionPlan:
 def plan_adoption(
     found: Iterable[Found],
     sessions: Mapping[int, int],
-    ledger: Ledger,
+    ledger: ProcessLedger,
     candidates: Iterable[Mapping[str, ProcessSpec]],
 ) -> AdoptionPlan:
     """Return which of the `found` processes to adopt and which to end. `sessions` has the session leader of each pid.
@@ -81,11 +81,11 @@ def end_now(found: Iterable[Found]) -> list[Found]:
     return left
 
 
-def drain_all(layout: StateLayout, ledger: Ledger, drain_s: float, tell: Callable[[str], None]) -> list[Found]:
+def drain_all(layout: StateLayout, ledger: ProcessLedger, drain_s: float, tell: Callable[[str], None]) -> list[Found]:
     """Stop the whole fleet without a controller, role by role. Return the processes that could not be ended."""
     roles: dict[str, str] = {parse_instance_name(entry.name)[0]: entry.role for entry in ledger.processes}
     for role in STOP_ORDER:
-        leaders = [found for found in left_over(layout, ledger) if found.leads and _role(found, roles) == role]
+        leaders = [found for found in fleet_processes(layout, ledger) if found.leads and _role(found, roles) == role]
         if not leaders:
             continue
         tell(f"stopping {', '.join(sorted(found.name for found in leaders))}")
@@ -93,11 +93,11 @@ def drain_all(layout: StateLayout, ledger: Ledger, drain_s: float, tell: Callabl
             terminate_found(found)
         _wait(leaders, drain_s if role in ("gateway", "agent") else min(drain_s, KILL_WAIT_S))
         ended = {found.pid for found in leaders}
-        end_now(found for found in left_over(layout, ledger) if sessions_of([found])[found.pid] in ended)
-    return end_now(left_over(layout, ledger))
+        end_now(found for found in fleet_processes(layout, ledger) if sessions_of([found])[found.pid] in ended)
+    return end_now(fleet_processes(layout, ledger))
 
 
-def left_over(layout: StateLayout, ledger: Ledger) -> list[Found]:
+def fleet_processes(layout: StateLayout, ledger: ProcessLedger) -> list[Found]:
     """Return every running process of the fleet except the calling process."""
     return [found for found in find_fleet(layout, ledger) if found.pid != os.getpid()]
 

@@ -124,7 +124,7 @@ class BaseVersions:
         self._is_suspended = is_suspended
         self._may_surge = may_surge
         self._folders = read_folders(kept)
-        reconciler.divide({name: each.by_number for name, each in self._folders.items()}, self.known_folders())
+        reconciler.assign_folders({name: each.by_number for name, each in self._folders.items()}, self.known_folders())
 
     def known_folders(self) -> dict[str, frozenset[str]]:
         """Return the folders that each pool's replicas may have been started from."""
@@ -134,10 +134,10 @@ class BaseVersions:
         """Update the folders every LOOK_INTERVAL_S, unless suspended, until cancelled."""
         while True:
             if not self._is_suspended():
-                await self.look()
+                await self.update_folders()
             await asyncio.sleep(LOOK_INTERVAL_S)
 
-    async def look(self) -> None:
+    async def update_folders(self) -> None:
         """Compute the folders of each pool, store them on disk, then pass them to the reconciler."""
         snapshot = self._published()
         if snapshot is None or not self._rows.book.is_known:
@@ -147,7 +147,7 @@ class BaseVersions:
         folders = dict(self._folders)
         for pool in declared:
             base = bases.get(PoolName(pool.name))
-            following = self._next(pool, base, active) if base is not None else None
+            following = self._next_folders(pool, base, active) if base is not None else None
             if following is not None:
                 folders[pool.name] = following
         folders = {name: folders[name] for name in {pool.name for pool in declared} & folders.keys()}
@@ -155,14 +155,14 @@ class BaseVersions:
             return
         for name, each in sorted(folders.items()):
             if self._folders.get(name) != each:
-                _log.info("%s: replicas of %s%s", name, each.main, _in_words(each))
+                _log.info("%s: replicas of %s%s", name, each.main, _folders_text(each))
         former = self.known_folders()
         await asyncio.to_thread(write_folders, self._kept, folders)
         self._folders = folders
         known = {name: each | former.get(name, frozenset()) for name, each in self.known_folders().items()}
-        self._reconciler.divide({name: each.by_number for name, each in folders.items()}, known)
+        self._reconciler.assign_folders({name: each.by_number for name, each in folders.items()}, known)
 
-    def _next(self, pool: Pool, base: ModelEntry, active: Iterable[Rollout]) -> PoolFolders | None:
+    def _next_folders(self, pool: Pool, base: ModelEntry, active: Iterable[Rollout]) -> PoolFolders | None:
         before = self._folders.get(pool.name)
         replicas, widening = self._reconciler.replicas_of(pool.name), self._driver.widening
         surge = before.extra if before is not None else 0
@@ -172,10 +172,10 @@ class BaseVersions:
             shares = wanted_shares(base, active, widening, replicas, surge)
         if shares is None:
             return before
-        self._driver.aim(base, shares)
+        self._driver.set_aim(base, shares)
         return next_folders(before, base, shares, surge, settled=self._reconciler.wanted.settled)
 
 
-def _in_words(folders: PoolFolders) -> str:
+def _folders_text(folders: PoolFolders) -> str:
     words = [f"{count} of {folder}" for folder, count in folders.others]
     return ", ".join(["", *words, *(["one extra replica until the change is done"] if folders.extra else [])])

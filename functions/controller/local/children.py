@@ -44,7 +44,7 @@ class Child:
         """Return how the process ended, as text, or None while it runs."""
         if self.process is not None:
             code = self.process.poll()
-            return None if code is None else _how(code)
+            return None if code is None else _exit_text(code)
         return None if is_alive(self.pid, self.started_at) else "exited"
 
     def terminate(self) -> None:
@@ -138,7 +138,7 @@ def is_zombie(pid: int) -> bool:
         return True
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"exit status {code}"
     try:
@@ -175,7 +175,7 @@ def fork_parked(
             connection.connect(str(door))
             sent = socket.send_fds(connection, [request], [output.fileno()])
             connection.sendall(request[sent:])
-            pid = _pid_in(_line(connection))
+            pid = _parse_pid(_read_line(connection))
             started_at = start_time(pid)
             if started_at is None:
                 raise NotForked(f"process {pid} has ended")
@@ -185,7 +185,7 @@ def fork_parked(
     return Child(pid=pid, started_at=started_at)
 
 
-def _line(connection: socket.socket) -> bytes:
+def _read_line(connection: socket.socket) -> bytes:
     text = b""
     while not text.endswith(b"\n") and len(text) < _ANSWER_MAX_BYTES:
         data = connection.recv(4096)
@@ -195,7 +195,7 @@ def _line(connection: socket.socket) -> bytes:
     return text
 
 
-def _pid_in(answer: bytes) -> int:
+def _parse_pid(answer: bytes) -> int:
     try:
         told = json.loads(answer)
     except ValueError:

@@ -26,7 +26,7 @@ from functions.controller.local.children import (
     session_of,
     start_time,
 )
-from functions.controller.local.instances import Ledger, LedgerEntry
+from functions.controller.local.instances import LedgerEntry, ProcessLedger
 from functions.controller.local.layout import StateLayout
 
 
@@ -41,7 +41,7 @@ class Found:
     leads: bool  # leads its session, so a controller started it
 
 
-def find_fleet(layout: StateLayout, ledger: Ledger) -> Iterator[Found]:
+def find_fleet(layout: StateLayout, ledger: ProcessLedger) -> Iterator[Found]:
     """Yield every live process, of any session, that shows one of the three signs."""
     recorded = {entry.pid: entry for entry in ledger.processes if entry.pid is not None}
     for pid in psutil.pids():

@@ -29,7 +29,7 @@ _WAITED = 1  # index in schedstat: time run, time waited, number of time slices
 # count between two probes; `step` deducts it from the time without an answer.
 
 
-def stood_in_line_s(pid: int, proc: Path = Path("/proc")) -> float | None:
+def processor_wait_s(pid: int, proc: Path = Path("/proc")) -> float | None:
     """Return the time waited since the process started, or None if it is unknown."""
     try:
         return int((proc / str(pid) / "schedstat").read_text().split()[_WAITED]) / _NS_PER_S
@@ -48,7 +48,7 @@ class Starvation:
 
     def since_last_s(self, pid: int) -> float:
         """Return the seconds waited since the last call for the same process; 0 at the first call."""
-        total_s = stood_in_line_s(pid)
+        total_s = processor_wait_s(pid)
         before_s = self._total_s if pid == self._pid else None
         self._pid, self._total_s = pid, total_s
         if total_s is None or before_s is None:
@@ -74,25 +74,25 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     replica_id: str | None = None
 
 
-class Ledger(msgspec.Struct, frozen=True):
+class ProcessLedger(msgspec.Struct, frozen=True):
     controller_pid: int = 0
     processes: tuple[LedgerEntry, ...] = ()
 
 
-def read_ledger(path: Path) -> Ledger:
+def read_ledger(path: Path) -> ProcessLedger:
     try:
         document = path.read_bytes()[: LEDGER_MAX_BYTES + 1]
-        return msgspec.json.decode(document, type=Ledger)
+        return msgspec.json.decode(document, type=ProcessLedger)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return Ledger()
+        return ProcessLedger()
 
 
-def slots_in(ledger: Ledger) -> dict[str, int]:
+def slots_in(ledger: ProcessLedger) -> dict[str, int]:
     found = ((entry.replica_id, entry.slot) for entry in ledger.processes)
     return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 
 
-def encode_ledger(ledger: Ledger) -> bytes:
+def encode_ledger(ledger: ProcessLedger) -> bytes:
     """Return the ledger as JSON with one field per line, readable for people too."""
     return msgspec.json.format(msgspec.json.encode(ledger), indent=1)
 
@@ -113,7 +113,7 @@ class Instance:
     def name(self) -> str:
         return instance_name(self.spec.name, self.generation)
 
-    def entry(self, log: str) -> LedgerEntry:
+    def ledger_entry(self, log: str) -> LedgerEntry:
         return LedgerEntry(
             name=self.name,
             role=self.spec.role,

@@ -195,11 +195,11 @@ class StateLayout:
         for path in (self.run_dir / name, short / name):
             if _fits(path):
                 return path
-        return short / f"{_mark(name)}.sock"
+        return short / f"{_short_hash(name)}.sock"
 
     @property
     def _short_socket_dir(self) -> Path:
-        return Path(tempfile.gettempdir()) / f"shoal-{_mark(str(self.root))}"
+        return Path(tempfile.gettempdir()) / f"shoal-{_short_hash(str(self.root))}"
 
     @property
     def control_socket(self) -> Path:
@@ -209,7 +209,7 @@ class StateLayout:
     def handover_socket(self) -> Path:
         return self.socket("gateway-handover.sock")
 
-    def make(self) -> None:
+    def make_directories(self) -> None:
         """Create the directories. Those for secrets and sockets are open to their owner only."""
         for directory in (self.root, self.logs_dir, self.tls_dir, self.models_dir, self.download_dir):
             directory.mkdir(parents=True, exist_ok=True)
@@ -227,5 +227,5 @@ def _fits(socket: Path) -> bool:
     return len(str(socket).encode()) <= SOCKET_PATH_MAX_BYTES
 
 
-def _mark(name: str) -> str:
+def _short_hash(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:12]

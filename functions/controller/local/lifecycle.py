@@ -29,7 +29,7 @@ RUNNING: frozenset[Phase] = frozenset({"starting", "ready", "unready", "draining
 SERVING: frozenset[Phase] = frozenset({"starting", "ready", "unready"})
 
 
-class IllegalMove(Exception):
+class IllegalPhaseChange(Exception):
     """The phase cannot follow the current one, which is a bug in the controller."""
 
 
@@ -52,7 +52,7 @@ class ProcessState:
 
     def moved(self, phase: Phase, now_s: float, reason: str = "") -> "ProcessState":
         if phase not in TRANSITIONS[self.phase]:
-            raise IllegalMove(f"{self.phase} -> {phase}")
+            raise IllegalPhaseChange(f"{self.phase} -> {phase}")
         return replace(self, phase=phase, since_s=now_s, reason=reason, deadline_s=None, retry_at_s=None)
 
 
@@ -115,7 +115,7 @@ class StartRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeoverBegan:
+class TakeoverStarted:
     """The next generation was started."""
 
 
@@ -145,7 +145,7 @@ Event = (
     | GroupSwept
     | StopRequested
     | StartRequested
-    | TakeoverBegan
+    | TakeoverStarted
     | HandedOver
     | TakeoverFailed
     | Ticked

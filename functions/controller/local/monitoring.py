@@ -52,7 +52,7 @@ def ensure_monitoring(layout: StateLayout, ports: PortPlan, scale: float = 1.0) 
     replace_file(layout.monitoring_dir / "prometheus.yml", made)
 
 
-def tell_agents(layout: StateLayout, specs: Iterable[ProcessSpec]) -> None:
+def write_agent_targets(layout: StateLayout, specs: Iterable[ProcessSpec]) -> None:
     """Write the agents' current addresses to the file that Prometheus watches."""
     if layout.monitoring_dir.is_dir():
         targets = sorted(f"{HOST}:{spec.port}" for spec in specs if spec.role == "agent")

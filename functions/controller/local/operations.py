@@ -19,8 +19,8 @@ from functions.controller.local.lifecycle import (
     HandedOver,
     StartRequested,
     StopRequested,
-    TakeoverBegan,
     TakeoverFailed,
+    TakeoverStarted,
 )
 from functions.controller.local.spec import STOP_ORDER, ProcessSpec, difference
 from functions.controller.local.supervisor import Supervisor
@@ -41,7 +41,7 @@ class NotReadyAgain(Exception):
     """A replaced process did not become ready; the others were not changed."""
 
 
-class Superseded(Exception):
+class OperationSuperseded(Exception):
     """Another state is wanted now. The step under way was completed; the remaining steps were not started."""
 
 
@@ -59,14 +59,14 @@ class Operations:
         """Drain everything, in the order in which requests flow. An operation under way is cancelled, not awaited."""
         if self._current is not None:
             self._current.cancel()
-        async with self._turn():
+        async with self._exclusive():
             for role in STOP_ORDER:
                 await self._stop([i for i in self._supervisor.instances.values() if i.spec.role == role], remove=True)
 
     async def restart(self, name: str) -> str:
         """Restart a process, or a replica by its id. Return what was done, as text."""
-        async with self._turn():
-            names = self.named(name)
+        async with self._exclusive():
+            names = self.process_names(name)
             for each in names:
                 instance = self._supervisor.current(each)
                 if instance is not None:
@@ -83,8 +83,8 @@ class Operations:
         yet, whether this call or an earlier one added them. They start by themselves: `all_ready` waits for them
         without blocking other operations.
         """
-        async with self._turn():
-            self._start_what_stands()
+        async with self._exclusive():
+            self._start_stopped()
             change = difference(self._supervisor.specs(), wanted)
             for spec in change.adjusted:
                 self._adjust(spec)
@@ -96,16 +96,16 @@ class Operations:
                 await self._replace_all(change.replaced, prepare, superseded)
             in_start_order = sorted(wanted.values(), key=lambda spec: (-spec.stop_rank, spec.name))
             awaited = (spec.name for spec in in_start_order if spec.role != "parked")  # engines start without them
-            return tuple(name for name in awaited if self._has_yet_to_serve(name))
+            return tuple(name for name in awaited if self._is_still_starting(name))
 
-    async def all_ready(self, names: Iterable[str], superseded: Callable[[], bool] = _never) -> None:
+    async def wait_all_ready(self, names: Iterable[str], superseded: Callable[[], bool] = _never) -> None:
         """Wait until each process is ready. Raises NotReadyAgain if one is not ready in time."""
         for name in names:
-            await self._ready(name, superseded)
+            await self._wait_ready(name, superseded)
 
     async def finish_takeovers(self) -> None:
         """Finish each takeover that was under way when the controller restarted, so that two generations were found."""
-        async with self._turn():
+        async with self._exclusive():
             for name in {instance.spec.name for instance in self._supervisor.instances.values()}:
                 newest = self._supervisor.current(name)
                 older = [i for i in self._supervisor.instances.values() if i.spec.name == name and i is not newest]
@@ -113,7 +113,7 @@ class Operations:
                     await self._finish_takeover(newest, older)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _exclusive(self) -> AsyncIterator[None]:
         async with self._one_at_a_time:
             self._current = asyncio.current_task()
             try:
@@ -136,10 +136,10 @@ class Operations:
             if spec.name in done:
                 continue
             await prepare(spec, superseded)
-            await self._others_serve(spec, superseded)
+            await self._wait_for_pool(spec, superseded)
             done.update(await self._replace(spec, replaced, superseded))
             if spec.pool is not None:
-                await self._supervisor.until(superseded, UPDATE_TRAVELS_S)
+                await self._supervisor.wait_until(superseded, UPDATE_TRAVELS_S)
 
     @asynccontextmanager
     async def _surging(
@@ -154,9 +154,9 @@ class Operations:
             more = sorted(surge(spec.pool).values(), key=lambda spec: (-spec.stop_rank, spec.name))
             extra[spec.pool] = [self._supervisor.add(each) for each in more]
             for each in more:
-                await self._ready(each.name, superseded)
+                await self._wait_ready(each.name, superseded)
             if more:
-                await self._supervisor.until(superseded, UPDATE_TRAVELS_S)
+                await self._supervisor.wait_until(superseded, UPDATE_TRAVELS_S)
 
         try:
             yield prepare
@@ -167,13 +167,13 @@ class Operations:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _start_what_stands(self) -> None:
+    def _start_stopped(self) -> None:
         """Start the processes that a cancelled operation has stopped and not started again."""
         for instance in self._supervisor.instances.values():
             if instance.state.phase == "stopped" and not instance.state.removed:
                 self._supervisor.apply(instance, StartRequested())
 
-    def _has_yet_to_serve(self, name: str) -> bool:
+    def _is_still_starting(self, name: str) -> bool:
         """Return True if the process was not ready since its last start; an unready one was ready before."""
         instance = self._supervisor.current(name)
         return instance is not None and instance.state.phase not in ("ready", "unready")
@@ -189,13 +189,13 @@ class Operations:
         names = (name for name, each in self._supervisor.specs().items() if each.replica_id == spec.replica_id)
         return all(self._serves(name) for name in names)
 
-    async def _others_serve(self, spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
+    async def _wait_for_pool(self, spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
         """Wait until every other replica of the pool is ready, so that two are never out together."""
         if spec.pool is None or not self._is_in_service(spec):
             return
         for other in list(self._supervisor.specs().values()):
             if other.pool == spec.pool and other.replica_id != spec.replica_id:
-                await self._ready(other.name, superseded)
+                await self._wait_ready(other.name, superseded)
 
     async def _replace(
         self,
@@ -216,7 +216,7 @@ class Operations:
                 instance.spec = spec if name == spec.name else (others or {}).get(name, instance.spec)
                 self._supervisor.apply(instance, StartRequested())
         for name in reversed(names):
-            await self._ready(name, superseded)
+            await self._wait_ready(name, superseded)
         return names
 
     async def _take_over(self, spec: ProcessSpec) -> None:
@@ -224,7 +224,7 @@ class Operations:
         older = [i for i in self._supervisor.instances.values() if i.spec.name == spec.name]
         newest = max(instance.generation for instance in older) + 1
         for instance in older:
-            self._supervisor.apply(instance, TakeoverBegan())
+            self._supervisor.apply(instance, TakeoverStarted())
         await self._finish_takeover(self._supervisor.add(spec, newest), older)
 
     async def _finish_takeover(self, newest: Instance, older: list[Instance]) -> None:
@@ -239,7 +239,9 @@ class Operations:
             door = newest.spec.door
             return not serving() or (door is not None and serving_pid(door) == newest.state.pid is not None)
 
-        await self._supervisor.until(lambda: taken_over() or newest.state.phase in ("backoff", "stopped"), TAKEOVER_S)
+        await self._supervisor.wait_until(
+            lambda: taken_over() or newest.state.phase in ("backoff", "stopped"), TAKEOVER_S
+        )
         staying = serving()
         if not taken_over():
             for instance in staying:
@@ -250,16 +252,16 @@ class Operations:
         for instance in staying:
             self._supervisor.apply(instance, HandedOver())
         await self._stop([instance for instance in older if instance not in staying], remove=True)
-        await self._ready(newest.spec.name)
+        await self._wait_ready(newest.spec.name)
 
     async def _stop(self, instances: Iterable[Instance], *, remove: bool = False) -> None:
         stopping = list(instances)
         for instance in stopping:
             self._supervisor.apply(instance, StopRequested(remove=remove))
         limit_s = max((instance.spec.timing.drain_s for instance in stopping), default=0.0) + STOP_SLACK_S
-        await self._supervisor.until(lambda: all(i.state.phase == "stopped" for i in stopping), limit_s)
+        await self._supervisor.wait_until(lambda: all(i.state.phase == "stopped" for i in stopping), limit_s)
 
-    async def _ready(self, name: str, superseded: Callable[[], bool] = _never) -> None:
+    async def _wait_ready(self, name: str, superseded: Callable[[], bool] = _never) -> None:
         instance = self._supervisor.current(name)
         if instance is None:
             return
@@ -267,9 +269,9 @@ class Operations:
         def is_ready() -> bool:
             return instance.state.phase == "ready"
 
-        await self._supervisor.until(lambda: is_ready() or superseded(), instance.spec.timing.start_s)
+        await self._supervisor.wait_until(lambda: is_ready() or superseded(), instance.spec.timing.start_s)
         if superseded() and not is_ready():
-            raise Superseded(f"{instance.name} is {instance.state.phase}")
+            raise OperationSuperseded(f"{instance.name} is {instance.state.phase}")
         if not is_ready():
             raise NotReadyAgain(
                 f"{instance.name} is {instance.state.phase}: {instance.state.reason or 'no reason given'}"
@@ -285,7 +287,7 @@ class Operations:
         found = [instance for instance in self._supervisor.instances.values() if instance.spec.name in wanted]
         return sorted(found, key=lambda instance: instance.spec.stop_rank)
 
-    def named(self, name: str) -> list[str]:
+    def process_names(self, name: str) -> list[str]:
         """Return the processes that a name means: itself, or a replica's engine, whose agent restarts with it."""
         instances = self._supervisor.instances.values()
         known = sorted({instance.spec.name for instance in instances})

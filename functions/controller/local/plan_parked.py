@@ -43,7 +43,7 @@ def with_parked(
     names: dict[_Environment, str] = {}
     for pool, template in templates:
         if len(names) < context.parked_engines:
-            names.setdefault(_environment(template), _name(pool, _environment(template)))
+            names.setdefault(_environment(template), _process_name(pool, _environment(template)))
     found = [replace(spec, forked_from=names.get(_environment(spec))) if _is_engine(spec) else spec for spec in specs]
     parked = [
         _parked(context, name, environment, kind, tuple(spec.name for spec in found if spec.forked_from == name))
@@ -52,7 +52,7 @@ def with_parked(
     return found + parked
 
 
-def _name(pool: Pool, environment: _Environment) -> str:
+def _process_name(pool: Pool, environment: _Environment) -> str:
     """Return a name that is unique to the environment. If the environment changes, one process is added and the other
     removed, and no change waits for it."""
     return f"parked-{pool.name}-{hashlib.sha256(json.dumps(environment).encode()).hexdigest()[:8]}"

@@ -91,7 +91,7 @@ def pools_of(loaded: Loaded) -> tuple[Pool, ...]:
     return tuple(sorted((pool for pool in found if pool is not None), key=lambda pool: pool.name))
 
 
-def unusable(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
+def unusable_problems(loaded: Loaded, target: Target) -> tuple[Problem, ...]:
     """Return every problem because of which this machine cannot run the configuration."""
     problems: list[Problem] = []
     services: list[tuple[Declared[InferenceService], Pool]] = []

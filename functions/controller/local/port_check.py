@@ -20,7 +20,7 @@ def check_ports(uses: Iterable[PortUse], ours: Collection[int] = ()) -> None:
     if not taken:
         return
     holders = _holders({use.port for use in taken})
-    lines = [_line(use, holders.get(use.port)) for use in taken if holders.get(use.port) not in ours]
+    lines = [_port_line(use, holders.get(use.port)) for use in taken if holders.get(use.port) not in ours]
     if lines:
         advice = "Stop those processes, set the variable named in the line, or move all ports with SHOAL_PORT_BASE."
         raise PortsTaken("\n".join(["ports are in use by other processes:", *lines, advice]))
@@ -52,11 +52,11 @@ def _holders(ports: Collection[int]) -> dict[int, int]:
     return holders
 
 
-def _line(use: PortUse, pid: int | None) -> str:
-    return f"  {use.port} for {use.purpose}: held by {_who(pid)}; setting: {use.setting}"
+def _port_line(use: PortUse, pid: int | None) -> str:
+    return f"  {use.port} for {use.purpose}: held by {_holder_text(pid)}; setting: {use.setting}"
 
 
-def _who(pid: int | None) -> str:
+def _holder_text(pid: int | None) -> str:
     if pid is None:
         return "a process that this user cannot see"
     try:

@@ -109,7 +109,7 @@ PORTS_PREFIX = "SHOAL_PORT_"  # prefix of environment variables
 _PREFIX = "port_"
 
 
-def keep_ports(layout: StateLayout, settings: LocalSettings) -> None:
+def save_ports(layout: StateLayout, settings: LocalSettings) -> None:
     replace_file(layout.ports_file, msgspec.json.encode(_chosen(settings)))
 
 
@@ -117,7 +117,7 @@ def forget_ports(layout: StateLayout) -> None:
     layout.ports_file.unlink(missing_ok=True)
 
 
-def with_kept_ports(settings: LocalSettings, layout: StateLayout, environment: Mapping[str, str]) -> LocalSettings:
+def with_saved_ports(settings: LocalSettings, layout: StateLayout, environment: Mapping[str, str]) -> LocalSettings:
     """Return the settings with the stored ports, or unchanged if the environment sets any port."""
     if any(name.startswith(PORTS_PREFIX) for name in environment):
         return settings

@@ -48,11 +48,11 @@ class ProcessProber:
 
     async def _http(self, probe: HttpProbe) -> ProbeOutcome:
         # trust_env is off: a proxy or SSL_CERT_FILE of the operator's shell does not apply to loopback
-        trust = self._trusting(probe.ca_file)
+        trust = self._tls_context(probe.ca_file)
         async with httpx.AsyncClient(verify=trust, timeout=httpx.Timeout(None), trust_env=False) as client:
             response = await client.get(probe.url, headers={"connection": "close"})
         if response.status_code != 200:
-            return ProbeOutcome(False, True, f"HTTP {response.status_code}: {said(response.text)}")
+            return ProbeOutcome(False, True, f"HTTP {response.status_code}: {answer_text(response.text)}")
         return ProbeOutcome(True, True)
 
     async def _tcp(self, probe: TcpProbe) -> ProbeOutcome:
@@ -60,7 +60,7 @@ class ProcessProber:
         writer.close()
         return ProbeOutcome(True, True)
 
-    def _trusting(self, ca_file: Path | None) -> ssl.SSLContext:
+    def _tls_context(self, ca_file: Path | None) -> ssl.SSLContext:
         """Return the SSL context of an authority, created once: reading the authorities takes ten milliseconds."""
         trust = self._trust.get(ca_file)
         if trust is None:
@@ -71,7 +71,7 @@ class ProcessProber:
         return trust
 
 
-def said(text: str) -> str:
+def answer_text(text: str) -> str:
     """Return an answer as one line for people: only the reason, if the answer is JSON that has one."""
     try:
         content = json.loads(text)
@@ -108,7 +108,7 @@ class GatewayEpoch:
         except (httpx.HTTPError, StopIteration, ValueError):
             return None
 
-    async def until(self, epoch: int, deadline_s: float) -> bool:
+    async def wait_for_epoch(self, epoch: int, deadline_s: float) -> bool:
         """Wait until the gateway uses this epoch or a later one. Return False at the deadline (loop time)."""
         pause_s = _FIRST_PAUSE_S
         while (await self.read() or 0) < epoch:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from functions.controller.local.context import PlanContext, context_from
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.monitoring import tell_agents
-from functions.controller.local.operations import NotReadyAgain, Operations, Superseded
+from functions.controller.local.monitoring import write_agent_targets
+from functions.controller.local.operations import NotReadyAgain, Operations, OperationSuperseded
 from functions.controller.local.plan import plan_fleet
 from functions.controller.local.pools import Pool, Target
 from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.prepare.base_model import models_root
 from functions.controller.local.settings import LocalSettings
-from functions.controller.local.slots import TooManyReplicas, fitting
+from functions.controller.local.slots import TooManyReplicas, fit_replicas
 from functions.controller.local.spec import ProcessSpec
 from functions.controller.local.supervisor import Supervisor
 from functions.controller.local.surge import Surge, all_that_had_slots, has_memory, one_more, one_more_of_each
@@ -75,28 +75,28 @@ class Reconciler:
         self._to_converge = asyncio.Event()
         self._failures = 0
 
-    def desire(self, revision: str, pools: tuple[Pool, ...]) -> None:
+    def set_desired(self, revision: str, pools: tuple[Pool, ...]) -> None:
         """Set the desired revision and its pools; it may be the current revision."""
         self.declared = pools
-        self.wanted.revision, self.wanted.pools = revision, self._counted(pools)
-        self._begin()
+        self.wanted.revision, self.wanted.pools = revision, self._with_counts(pools)
+        self._request_convergence()
 
     def rescale(self, counts: Mapping[str, int]) -> None:
         """Set the sizes of the pools that the autoscaler controls, warm replicas included."""
         self._counts = dict(counts)
-        counted = self._counted(self.declared)
+        counted = self._with_counts(self.declared)
         if counted != self.wanted.pools:
             self.wanted.pools = counted
-            self._begin()
+            self._request_convergence()
 
-    def divide(self, folders: Mapping[str, FoldersByNumber], known: Mapping[str, frozenset[str]]) -> None:
+    def assign_folders(self, folders: Mapping[str, FoldersByNumber], known: Mapping[str, frozenset[str]]) -> None:
         """Set the version of its base that each replica of a pool is started from. `known` has all folders that a
         pool's replicas may run from."""
         self._folders, self._known_folders = dict(folders), dict(known)
-        counted = self._counted(self.declared)
+        counted = self._with_counts(self.declared)
         if counted != self.wanted.pools:
             self.wanted.pools = counted
-            self._begin()
+            self._request_convergence()
 
     def replicas_of(self, pool: str) -> int:
         """Return how many replicas the pool should have, without the extra one of a rollout."""
@@ -106,12 +106,12 @@ class Reconciler:
     def retarget(self, target: Target) -> None:
         if target != self.wanted.target:
             self.wanted.target = target
-            self.wanted.pools = self._counted(self.declared)
-            self._begin()
+            self.wanted.pools = self._with_counts(self.declared)
+            self._request_convergence()
 
     def specs(self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None) -> dict[str, ProcessSpec]:
         """Return the desired specs. Raises TooManyReplicas or BinaryMissing if they cannot be planned."""
-        chosen = self.wanted.pools if pools is None else self._counted(pools)
+        chosen = self.wanted.pools if pools is None else self._with_counts(pools)
         return plan_fleet(self.context(), chosen, self.wanted.target, former_slots)
 
     def candidates(
@@ -124,7 +124,7 @@ class Reconciler:
         context, target = self.context(), self.wanted.target
         return [
             self.specs(former_slots, chosen),
-            *one_more_of_each(context, self._counted(chosen), target, former_slots),
+            *one_more_of_each(context, self._with_counts(chosen), target, former_slots),
             all_that_had_slots(context, chosen, target, former_slots),
             *(
                 all_that_had_slots(context, [replace(pool, model=folder)], target, former_slots)
@@ -166,13 +166,13 @@ class Reconciler:
         revision = self.wanted.revision
         try:
             wanted = self.specs(supervisor.slots())
-            tell_agents(self._layout, wanted.values())
+            write_agent_targets(self._layout, wanted.values())
             if _removes_a_pool(supervisor, wanted):
                 await self._until_published(revision)
             awaited = await operations.converge(wanted, superseded, self._surge(supervisor))
             self.wanted.settled = not self._to_converge.is_set()
-            await operations.all_ready(awaited, superseded)
-        except Superseded:
+            await operations.wait_all_ready(awaited, superseded)
+        except OperationSuperseded:
             _log.info("%s: superseded by a newer desired state", revision)
             return
         except (NotReadyAgain, TooManyReplicas) as error:
@@ -201,12 +201,12 @@ class Reconciler:
 
         return surge
 
-    def _counted(self, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
+    def _with_counts(self, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
         """Return the pools with their wanted sizes, reduced if the declared replicas of other pools need the slots."""
-        counts = fitting({pool.name: pool.replicas for pool in pools}, self._counts, MAX_SLOTS)
-        return tuple(self._divided(replace(pool, replicas=counts[pool.name])) for pool in pools)
+        counts = fit_replicas({pool.name: pool.replicas for pool in pools}, self._counts, MAX_SLOTS)
+        return tuple(self._with_folders(replace(pool, replicas=counts[pool.name])) for pool in pools)
 
-    def _divided(self, pool: Pool) -> Pool:
+    def _with_folders(self, pool: Pool) -> Pool:
         """Return the pool with its replicas' folders. A pool with several versions or an extra replica gets no
         further one for a change."""
         by_number = self._folders.get(pool.name)
@@ -217,7 +217,7 @@ class Reconciler:
         may_surge = pool.may_surge and len(folders) == count and len(set(folders)) < 2
         return replace(pool, folders=folders, may_surge=may_surge)
 
-    def _begin(self) -> None:
+    def _request_convergence(self) -> None:
         self.wanted.settled = False
         self._failures = 0
         self._to_converge.set()

@@ -8,19 +8,19 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from functions.controller.autoscaling.allocation import SlotDemand, granted
+from functions.controller.autoscaling.allocation import SlotDemand, grant_slots
 
 
 class TooManyReplicas(Exception):
     """There are more replicas than ports for them; lower minReplicas or --replicas."""
 
 
-def fitting(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: int) -> dict[str, int]:
+def fit_replicas(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: int) -> dict[str, int]:
     """Return how many replicas each pool gets. Replicas that the pools' YAML declares come before further ones in
     `asked`. Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B is
     added with 4. B gets its 4 and A keeps 16."""
     demands = {name: SlotDemand(asked.get(name, least), least=least) for name, least in declared.items()}
-    return {name: demand.serving for name, demand in granted(demands, {}, max_slots).items()}
+    return {name: demand.serving for name, demand in grant_slots(demands, {}, max_slots).items()}
 
 
 def assign_slots(replica_ids: Iterable[str], former: Mapping[str, int], max_slots: int) -> dict[str, int]:
@@ -60,7 +60,7 @@ def _quotas(membership: Path, cgroups: Path) -> list[float]:
     for line in _read(membership).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
-            quotas += [_of_version_2(_read(group / "cpu.max")) for group in _upwards(cgroups, path)]
+            quotas += [_cgroup2_cores(_read(group / "cpu.max")) for group in _upwards(cgroups, path)]
         elif "cpu" in controllers.split(","):
             quotas += [
                 _cores(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
@@ -75,7 +75,7 @@ def _upwards(mounted: Path, path: str) -> list[Path]:
     return [mounted / part for part in (group, *group.parents)]
 
 
-def _of_version_2(text: str) -> float:
+def _cgroup2_cores(text: str) -> float:
     quota, _, period = text.strip().partition(" ")
     return _cores(quota, period)
 

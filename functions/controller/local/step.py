@@ -23,8 +23,8 @@ from functions.controller.local.lifecycle import (
     SpawnFailed,
     StartRequested,
     StopRequested,
-    TakeoverBegan,
     TakeoverFailed,
+    TakeoverStarted,
     Ticked,
 )
 from functions.controller.local.spec import Timing
@@ -72,7 +72,7 @@ def _process_event(
 
 def _request(
     state: ProcessState,
-    event: Permitted | StopRequested | StartRequested | TakeoverBegan | HandedOver | TakeoverFailed,
+    event: Permitted | StopRequested | StartRequested | TakeoverStarted | HandedOver | TakeoverFailed,
     now_s: float,
     timing: Timing,
 ) -> Step:
@@ -83,7 +83,7 @@ def _request(
             return _stop(state, event, now_s, timing)
         case StartRequested():
             return _start_again(state, now_s, timing)
-        case TakeoverBegan():
+        case TakeoverStarted():
             return replace(state, superseded=True), ()
         case HandedOver():
             return _hand_over(state, now_s, timing), ()

@@ -17,7 +17,7 @@ from pathlib import Path
 from functions.controller.local.adoption import Adoption
 from functions.controller.local.children import Child, NotForked, fork_parked, session_members, spawn
 from functions.controller.local.files import replace_file
-from functions.controller.local.instances import Instance, Ledger, encode_ledger
+from functions.controller.local.instances import Instance, ProcessLedger, encode_ledger
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.lifecycle import (
     Action,
@@ -73,7 +73,7 @@ class Supervisor:
     async def run(self) -> None:
         """Make a round every TICK_S until cancelled."""
         while True:
-            self.round()
+            self.run_round()
             await asyncio.sleep(TICK_S)
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class Supervisor:
         found = ((spec.replica_id, spec.slot) for spec in self.specs().values())
         return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for a condition that a round may bring about. Return False if it does not hold in time."""
         deadline_s = self._clock() + timeout_s
         while not condition():
@@ -120,7 +120,7 @@ class Supervisor:
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
-    def round(self) -> None:
+    def run_round(self) -> None:
         """Make one round. A late round applies no time limits, because answers may still be unread."""
         may_judge = self._rounds.is_on_time(self._clock())
         for instance in list(self.instances.values()):
@@ -130,7 +130,7 @@ class Supervisor:
                 self.apply(instance, Ticked())
             if instance.state.phase == "pending" and self._may_start(instance.spec):
                 self.apply(instance, Permitted())
-            self._ask(instance)
+            self._start_probe(instance)
         for name in [name for name, instance in self.instances.items() if _is_over(instance)]:
             del self.instances[name]
         self.record()
@@ -144,14 +144,14 @@ class Supervisor:
                 "%s: %s -> %s %s", instance.name, before.phase, instance.state.phase, instance.state.reason or "-"
             )
         for action in actions:
-            self._do(instance, action)
+            self._perform(instance, action)
 
     def record(self) -> None:
         entries = tuple(
-            instance.entry(str(self._layout.log_file(instance.spec.name)))
+            instance.ledger_entry(str(self._layout.log_file(instance.spec.name)))
             for _, instance in sorted(self.instances.items())
         )
-        document = encode_ledger(Ledger(self._controller_pid, entries))
+        document = encode_ledger(ProcessLedger(self._controller_pid, entries))
         if document != self._recorded:
             replace_file(self._layout.ledger_file, document)
             self._recorded = document
@@ -160,7 +160,7 @@ class Supervisor:
         """Return the seconds in the current phase."""
         return self._clock() - instance.state.since_s
 
-    def _do(self, instance: Instance, action: Action) -> None:
+    def _perform(self, instance: Instance, action: Action) -> None:
         if action == "spawn":
             self._spawn(instance)
         elif instance.child is None:
@@ -232,7 +232,7 @@ class Supervisor:
         waited_for = [self.current(name) for name in spec.after]
         return all(instance is None or instance.state.ever_ready for instance in waited_for)
 
-    def _ask(self, instance: Instance) -> None:
+    def _start_probe(self, instance: Instance) -> None:
         now_s = self._clock()
         if instance.probing or instance.state.phase not in ("starting", "ready", "unready"):
             return

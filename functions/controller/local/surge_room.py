@@ -33,19 +33,21 @@ class Machine:
         if self.max_engines is not None:
             headrooms.append(Headroom("engines at once (SHOAL_MAX_ENGINES)", self.max_engines, sum(awake.values())))
         if kind == "vllm":
-            for device in self._of(pool):
+            for device in self._devices_of(pool):
                 used = sum(
-                    awake.get(each.name, 0) * utilization_ratio(each) for each in pools if device in self._of(each)
+                    awake.get(each.name, 0) * utilization_ratio(each)
+                    for each in pools
+                    if device in self._devices_of(each)
                 )
                 headrooms.append(Headroom(f"the memory of accelerator {device}", 1.0, used, utilization_ratio(pool)))
         return describe_shortage(headrooms)
 
-    def _of(self, pool: Pool) -> tuple[str, ...]:
+    def _devices_of(self, pool: Pool) -> tuple[str, ...]:
         visible = visible_devices(dict(pool.env).get(_VISIBLE))
         return (self.accelerators if visible is None else visible)[: accelerators_by_arguments(pool.args)]
 
 
-def machine(environ: Mapping[str, str], max_engines: int | None, devices: Path = DEVICES) -> Machine:
+def find_machine(environ: Mapping[str, str], max_engines: int | None, devices: Path = DEVICES) -> Machine:
     """Return this machine's limits, with the NVIDIA devices that processes of this environment see."""
     found = sorted(int(name) for each in devices.glob("nvidia[0-9]*") if (name := each.name[6:]).isdecimal())
     visible = visible_devices(environ.get(_VISIBLE))

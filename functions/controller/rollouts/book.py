@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from functions.api.ids import KeyId, ModelId, RolloutId
-from functions.controller.rollouts.client import ApiKey, ApiModel, Changes
+from functions.controller.rollouts.client import ApiKeyRow, ApiModel, ChangesPage
 from functions.decisions.rollout.lifecycle import Rollout
 from functions.decisions.rollout.steering import ChannelOf, Rows
 
@@ -37,7 +37,7 @@ class Book:
     lineage: str = ""
     is_known: bool = False  # the registry has sent everything up to `change` at least once
     models: Mapping[ModelId, ApiModel] = field(default_factory=dict)
-    keys: Mapping[KeyId, ApiKey] = field(default_factory=dict)
+    keys: Mapping[KeyId, ApiKeyRow] = field(default_factory=dict)
     revoked: Mapping[KeyId, str] = field(default_factory=dict)  # keyed hashes by key, the last MAX_REVOKED
     channels: Mapping[ChannelOf, tuple[KnownRollout, ...]] = field(default_factory=dict)
     """By channel, the rollout that counts (the active one, else the newest), and the newest if it is another."""
@@ -59,7 +59,7 @@ class Contradiction(Exception):
     """The registry knows less than before, or is another one; the message says which."""
 
 
-def folded(book: Book, page: Changes) -> Book:
+def fold_page(book: Book, page: ChangesPage) -> Book:
     """Return the book after the next page; raise Contradiction if they do not fit together."""
     if book.is_known and page.lineage and book.lineage and page.lineage != book.lineage:
         raise Contradiction(f"it is another database: {page.lineage}, not {book.lineage} as before")
@@ -83,7 +83,7 @@ def folded(book: Book, page: Changes) -> Book:
         models=models,
         keys=keys,
         revoked=dict(list(revoked.items())[-MAX_REVOKED:]),
-        channels=_with(book.channels, [KnownRollout(row.rollout, row.seq) for row in page.rollouts]),
+        channels=_merge_rollouts(book.channels, [KnownRollout(row.rollout, row.seq) for row in page.rollouts]),
     )
 
 
@@ -91,14 +91,14 @@ def with_rows(book: Book, rows: Iterable[Rollout]) -> Book:
     """Return the book after answers about rollouts, ahead of the feed; older answers change nothing. An unknown rollout
     was created after everything read so far: it gets the next number until the feed sends its own."""
     told = [KnownRollout(row, book.change + 1 if _is_numbered(book, row) else 0) for row in rows]
-    return replace(book, channels=_with(book.channels, told, numbers_are_guessed=True))
+    return replace(book, channels=_merge_rollouts(book.channels, told, numbers_are_guessed=True))
 
 
 def _is_numbered(book: Book, row: Rollout) -> bool:
     return any(known.seq for known in book.channels.get((row.model, row.channel), ()))
 
 
-def _with(
+def _merge_rollouts(
     channels: Mapping[ChannelOf, tuple[KnownRollout, ...]],
     told: Iterable[KnownRollout],
     *,
@@ -109,13 +109,13 @@ def _with(
     for one in told:
         by_channel.setdefault((one.row.model, one.row.channel), []).append(one)
     kept = {
-        channel: _kept(channels.get(channel, ()), new, numbers_are_guessed=numbers_are_guessed)
+        channel: _relevant_rollouts(channels.get(channel, ()), new, numbers_are_guessed=numbers_are_guessed)
         for channel, new in by_channel.items()
     }
     return {**channels, **kept} if kept else channels
 
 
-def _kept(
+def _relevant_rollouts(
     known: Sequence[KnownRollout], told: Iterable[KnownRollout], *, numbers_are_guessed: bool
 ) -> tuple[KnownRollout, ...]:
     """Return the rollout that counts in one channel, and the newest if it is another; of each rollout the later
@@ -144,7 +144,7 @@ class _Copy(msgspec.Struct, frozen=True):
     lineage: str = ""
     is_known: bool = False
     models: dict[ModelId, ApiModel] = {}
-    keys: dict[KeyId, ApiKey] = {}
+    keys: dict[KeyId, ApiKeyRow] = {}
     revoked: dict[KeyId, str] = {}
     rollouts: dict[RolloutId, Rollout] = {}
     seqs: dict[RolloutId, int] = {}
@@ -178,5 +178,5 @@ def decode(document: bytes) -> Book:
         models=copy.models,
         keys=copy.keys,
         revoked=copy.revoked,
-        channels=_with({}, [KnownRollout(row, copy.seqs.get(id_, 0)) for id_, row in copy.rollouts.items()]),
+        channels=_merge_rollouts({}, [KnownRollout(row, copy.seqs.get(id_, 0)) for id_, row in copy.rollouts.items()]),
     )

@@ -51,7 +51,7 @@ class ApiModel(msgspec.Struct, frozen=True):
     deleted: bool = False
 
 
-class ApiKey(msgspec.Struct, frozen=True):
+class ApiKeyRow(msgspec.Struct, frozen=True):
     key_id: AnyKeyId
     tenant: Name
     hmac_sha256: Hex64
@@ -72,25 +72,25 @@ class RolloutRow(Rollout, frozen=True, forbid_unknown_fields=False):
         return Rollout(**{name: getattr(self, name) for name in Rollout.__struct_fields__})
 
 
-class Changes(msgspec.Struct, frozen=True):
+class ChangesPage(msgspec.Struct, frozen=True):
     """A page of changes: whole rows in their present state."""
 
     change: Change
     more: bool = False
     lineage: str = ""  # name of the database: another one does not continue our change numbers
     models: tuple[ApiModel, ...] = ()
-    keys: tuple[ApiKey, ...] = ()
+    keys: tuple[ApiKeyRow, ...] = ()
     rollouts: tuple[RolloutRow, ...] = ()
 
 
-_page = msgspec.json.Decoder(Changes)
+_page = msgspec.json.Decoder(ChangesPage)
 
 
 class RolloutClient:
     def __init__(self, registry: RegistryClient) -> None:
         self._registry = registry
 
-    async def changes(self, after: int, wait_s: float) -> Changes:
+    async def changes(self, after: int, wait_s: float) -> ChangesPage:
         """Return the changes after that number: immediately if there are any, else after at most `wait_s`."""
         params = {"after": after, "wait_s": wait_s}
         timeout = httpx.Timeout(wait_s + 30.0, connect=5.0)

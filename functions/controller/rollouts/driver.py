@@ -111,10 +111,10 @@ class RolloutDriver:
     async def run(self) -> None:
         """Judge all rollouts periodically until cancelled."""
         while True:
-            await self.look()
+            await self.judge_rollouts()
             await asyncio.sleep(self._interval_s)
 
-    async def look(self) -> None:
+    async def judge_rollouts(self) -> None:
         """Judge all active rollouts once. Raises no temporary error."""
         active = self._rows.book.active
         self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
@@ -128,12 +128,12 @@ class RolloutDriver:
         try:
             await self._judge_all(active)
         except (RegistryUnavailable, RegistryRefused, OSError) as error:
-            self._failed(str(error))
+            self._set_trouble(str(error))
 
     async def _judge_all(self, active: Sequence[Rollout]) -> None:
         heard = await self._fleet()
         if isinstance(heard, str):
-            self._failed(heard)
+            self._set_trouble(heard)
             return
         heartbeats = [each.heartbeat for each in heard if not each.is_silent]
         client, limit, troubles = await self._client(), asyncio.Semaphore(_CONCURRENT), list[str]()
@@ -148,7 +148,7 @@ class RolloutDriver:
         async with asyncio.TaskGroup() as group:
             for row in active:
                 group.create_task(one(row))
-        self._failed(troubles[0] if troubles else "")
+        self._set_trouble(troubles[0] if troubles else "")
 
     async def _judge(self, row: Rollout, heartbeats: Sequence[Heartbeat], client: RolloutClient) -> None:
         evidence = await client.evidence(row.id) if row.percent else TrialEvidence()
@@ -161,7 +161,7 @@ class RolloutDriver:
         elif verdict.kind == "halt" or row.state == "paused":  # its share must not grow
             self._passed.pop(row.id, None)
         if row.is_of_base:
-            self._share(row, share_percent(row, where.with_candidate, where.with_control, widens=verdict.widens))
+            self._set_share(row, share_percent(row, where.with_candidate, where.with_control, widens=verdict.widens))
         event = verdict.event
         if event is None or not (verdict.kind == "halt" or self._may_go_on()):
             return
@@ -169,10 +169,10 @@ class RolloutDriver:
             after = await client.post_event(row.id, Command(event, row.lock_version))
         except RowMoved as error:
             _log.info("another writer was faster: %s", error)
-            await self._rows.look()
+            await self._rows.fetch_changes()
             return
         _log.info("%s %s: %s (%s)", row.id, after.state, verdict.reason, after.model)
-        await self._rows.received(after)
+        await self._rows.add_rows(after)
 
     def _with_time(self, row: Rollout, where: Residency) -> Residency:
         """Add how long a base's rollout that was loaded has had no replica of the new version."""
@@ -188,17 +188,17 @@ class RolloutDriver:
         enough to go on."""
         return frozenset(self._passed)
 
-    def aim(self, base: ModelEntry, shares: VersionShares) -> None:
+    def set_aim(self, base: ModelEntry, shares: VersionShares) -> None:
         """Record the replicas that a target's pool should have of each version, before the target changes them."""
         # may be called from a thread
         self._aims = {**self._aims, **candidate_targets(base, self._rows.book.active, shares)}
 
-    def _share(self, row: Rollout, percent: int) -> None:
+    def _set_share(self, row: Rollout, percent: int) -> None:
         if self.shares.get(row.id, row.percent) != percent:
             self.shares[row.id] = percent
             self._on_share()
 
-    def _failed(self, trouble: str) -> None:
+    def _set_trouble(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
             _log.warning("rollouts are held: %s", trouble)
         self.trouble = trouble

@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
+from functions.controller.rollouts.book import Book, Contradiction, decode, encode, fold_page, with_rows
 from functions.controller.rollouts.client import RolloutClient
 from functions.controller.snapshot.registry_client import RegistryRefused, RegistryUnavailable, RowMoved
 from functions.decisions.health.backoff import BackoffPolicy, delay_s
@@ -30,7 +30,7 @@ async def read_book(client: RolloutClient) -> Book:
     """Read all of the registry's rows once."""
     book = Book()
     while not book.is_known:
-        book = folded(book, await client.changes(book.change, 0.0))
+        book = fold_page(book, await client.changes(book.change, 0.0))
     return book
 
 
@@ -75,63 +75,63 @@ class RowsFollower:
     async def run(self) -> None:
         """Follow the changes until cancelled."""
         while True:
-            if not await self.look(self._wait_s if self.book.is_known and not self.trouble else 0.0):
+            if not await self.fetch_changes(self._wait_s if self.book.is_known and not self.trouble else 0.0):
                 self._failures += 1
                 await asyncio.sleep(delay_s(self._failures, RETRY))
             else:
                 self._failures = 0
 
-    async def look(self, wait_s: float = 0.0) -> bool:
+    async def fetch_changes(self, wait_s: float = 0.0) -> bool:
         """Read the changes; return True if that worked. Raises no temporary error."""
         try:
             client = await self._client()
             if self.contradiction:
-                await self._learn_anew(client)
+                await self._reread_book(client)
             more = True
             while more:
                 after = self.book.change
                 page = await client.changes(after, wait_s)
                 more = page.more
                 if self.book.change == after:  # otherwise another fetch was faster and knows more
-                    await self._take(folded(self.book, page))
+                    await self._replace_book(fold_page(self.book, page))
         except Contradiction as error:
-            self._failed(f"the registry's rows are not followed: {error}", contradiction=str(error))
+            self._set_trouble(f"the registry's rows are not followed: {error}", contradiction=str(error))
             return False
         except (RegistryUnavailable, RegistryRefused, RowMoved, OSError) as error:
-            self._failed(str(error), contradiction=self.contradiction)
+            self._set_trouble(str(error), contradiction=self.contradiction)
             return False
         self.trouble = self.contradiction = ""
         return True
 
-    async def make_sure(self) -> None:
+    async def ensure_current(self) -> None:
         """Fetch the changes if the last fetch failed or there was none; `trouble` then says if it worked. The present
         book, from a copy or from before an outage, may show a rollout that was rolled back since."""
         if self.trouble:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SURE_S):
-                    await self.look()
+                    await self.fetch_changes()
 
-    async def _learn_anew(self, client: RolloutClient) -> None:
+    async def _reread_book(self, client: RolloutClient) -> None:
         """Read everything again after a contradiction; raise Contradiction if the registry has not caught up. A
         restored database continues the numbers of its backup. By the time it has caught up, some rows written since
         have numbers below those of the book."""
-        folded(self.book, await client.changes(self.book.change, 0.0))
-        await self._take(await read_book(client))
+        fold_page(self.book, await client.changes(self.book.change, 0.0))
+        await self._replace_book(await read_book(client))
 
-    async def received(self, *rows: Rollout) -> None:
+    async def add_rows(self, *rows: Rollout) -> None:
         """Add answers about rollouts ahead of the feed; they are saved before a publication uses them."""
         if rows:
-            await self._take(with_rows(self.book, rows))
+            await self._replace_book(with_rows(self.book, rows))
 
-    async def _take(self, book: Book) -> None:
+    async def _replace_book(self, book: Book) -> None:
         if book == self.book:
             return
         self.book = book
         if book.is_known:
-            await self._keep_newest()
+            await self._write_newest()
             self._on_change()
 
-    async def _keep_newest(self) -> None:
+    async def _write_newest(self) -> None:
         """Wait until the present book, or a later one, is on disk: callers that arrive during a write share the next
         one."""
         self._taken += 1
@@ -139,10 +139,10 @@ class RowsFollower:
         async with self._keeping:
             if self._kept < wanted:
                 newest = self._taken
-                await asyncio.to_thread(self._keep, self.book)
+                await asyncio.to_thread(self._write_copy, self.book)
                 self._kept = newest
 
-    def _keep(self, book: Book) -> None:
+    def _write_copy(self, book: Book) -> None:
         """Write the copy durably; the old copy stays until the new one is complete."""
         if self._copy is None:
             return
@@ -157,7 +157,7 @@ class RowsFollower:
         except OSError as error:
             _log.error("the copy of the registry's rows cannot be written: %s", error)
 
-    def _failed(self, trouble: str, *, contradiction: str) -> None:
+    def _set_trouble(self, trouble: str, *, contradiction: str) -> None:
         if trouble != self.trouble:
             _log.warning("%s", trouble)
         self.trouble, self.contradiction = trouble, contradiction

@@ -2,8 +2,8 @@
 
 If a name is in both, git's entry counts and the other is reported, so that its rows can be deleted. Versions never
 change: git takes a model over from the API only if it declares each served version with the same content. Otherwise
-the declared model is held back (`held_back`) and the served one stays. Tenants come from git alone: models and keys
-of an undeclared tenant are left out. So are channels with a name that the controller reserves (an older registry
+the declared model is held back (`hold_back_models`) and the served one stays. Tenants come from git alone: models and
+keys of an undeclared tenant are left out. So are channels with a name that the controller reserves (an older registry
 accepted such names).
 
 A snapshot above SNAPSHOT_MAX_BYTES is rejected whole, so one tenant with a hundred thousand versions could block
@@ -28,7 +28,7 @@ from functions.api.snapshot import KeyEntry, ModelEntry, Snapshot, VersionEntry
 from functions.api.snapshot_document import SNAPSHOT_MAX_BYTES, full_lines
 from functions.api.snapshot_tree import line_of
 from functions.controller.rollouts.book import Book
-from functions.controller.rollouts.client import ApiKey, ApiModel
+from functions.controller.rollouts.client import ApiKeyRow, ApiModel
 from functions.decisions.rollout.lifecycle import Rollout
 
 _SHOWN = 3
@@ -38,7 +38,7 @@ ApiEntry = ModelEntry | KeyEntry
 Sized = tuple[int, ApiEntry]  # bytes of the entry's line
 
 
-def fitting(
+def fit_entries(
     snapshot: Snapshot, entries: Iterable[ApiEntry], splits_bytes: int = 0, max_bytes: int = SNAPSHOT_MAX_BYTES
 ) -> tuple[list[ApiEntry], list[str]]:
     """Return the API entries that fit beside git's `snapshot`, and a message for each tenant with entries left out."""
@@ -53,7 +53,7 @@ def fitting(
     models, beyond = _shared([one for one in sized if isinstance(one[1], ModelEntry)], room_bytes - _total(keys))
     sizes = {tenant: _total(of_tenant) for tenant, of_tenant in _by_tenant(sized).items()}
     left_out = _by_tenant([*beyond_keys, *beyond])
-    problems = [_words(tenant, [entry for _, entry in left_out[tenant]], sizes) for tenant in sorted(left_out)]
+    problems = [_left_out_text(tenant, [entry for _, entry in left_out[tenant]], sizes) for tenant in sorted(left_out)]
     return [entry for _, entry in (*keys, *models)], problems
 
 
@@ -62,7 +62,7 @@ def splits_bytes(rollouts: Iterable[Rollout]) -> int:
     return sum(SPLIT_BYTES + len(row.channel) + 2 * len(row.to_version) for row in rollouts)
 
 
-def cap(sizes_bytes: Iterable[int], room_bytes: int) -> int:
+def tenant_cap_bytes(sizes_bytes: Iterable[int], room_bytes: int) -> int:
     """Return the largest share of one tenant, so that all shares together fit into the room."""
     ordered = sorted(sizes_bytes)
     left_bytes = max(0, room_bytes)
@@ -77,7 +77,7 @@ def cap(sizes_bytes: Iterable[int], room_bytes: int) -> int:
 def _shared(sized: Sequence[Sized], room_bytes: int) -> tuple[list[Sized], list[Sized]]:
     """Divide the entries into those within the room and those beyond it."""
     by_tenant = _by_tenant(sized)
-    cap_bytes = cap([_total(of_tenant) for of_tenant in by_tenant.values()], room_bytes)
+    cap_bytes = tenant_cap_bytes([_total(of_tenant) for of_tenant in by_tenant.values()], room_bytes)
     within: list[Sized] = []
     beyond: list[Sized] = []
     for _, of_tenant in sorted(by_tenant.items()):
@@ -99,7 +99,7 @@ def _total(sized: Iterable[Sized]) -> int:
     return sum(size_bytes for size_bytes, _ in sized)
 
 
-def _words(tenant: str, beyond: Sequence[ApiEntry], sizes: Mapping[str, int]) -> str:
+def _left_out_text(tenant: str, beyond: Sequence[ApiEntry], sizes: Mapping[str, int]) -> str:
     names = ", ".join(_name(entry) for entry in beyond[:_SHOWN])
     more = f" and {len(beyond) - _SHOWN} more" if len(beyond) > _SHOWN else ""
     whole = f"{sizes[tenant]} of the {sum(sizes.values())} bytes that were declared through the API are this tenant's"
@@ -120,13 +120,13 @@ def _name(entry: ApiEntry) -> str:
 DECLARED_IN = ""  # API models name no file
 
 
-def merged(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
+def merge_api(snapshot: Snapshot, book: Book, max_bytes: int = SNAPSHOT_MAX_BYTES) -> tuple[Snapshot, tuple[str, ...]]:
     """Return the snapshot with the API's entries, and messages about what was left out. A key that the registry revoked
     is never included: an accepted entry that stands in for a broken Tenant may be older than the revocation."""
     problems = [f"the key {key.key_id} is left out: it was revoked in the registry" for key in _revoked(snapshot, book)]
     snapshot = without_revoked(snapshot, book)
     declared: list[ApiEntry] = [*_models(snapshot, book, problems), *_keys(snapshot, book, problems)]
-    entries, without_room = fitting(snapshot, declared, splits_bytes(book.active), max_bytes)
+    entries, without_room = fit_entries(snapshot, declared, splits_bytes(book.active), max_bytes)
     problems += without_room
     if not entries:
         return snapshot, tuple(problems)
@@ -168,7 +168,7 @@ def with_api_of(published: Snapshot, candidate: Snapshot, book: Book) -> Snapsho
     """Return git's candidate with those published API entries whose name it does not declare, and whose tenant and
     pool it has."""
     is_api = _api_entries(book)
-    candidate, _ = held_back(candidate, published, book)
+    candidate, _ = hold_back_models(candidate, published, book)
     tenants = {tenant.name for tenant in candidate.tenants}
     pools = {pool.name for pool in candidate.pools}
     policies = {rollout.name for rollout in candidate.rollouts}
@@ -198,7 +198,7 @@ def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
     return is_api
 
 
-def held_back(candidate: Snapshot, published: Snapshot | None, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
+def hold_back_models(candidate: Snapshot, published: Snapshot | None, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
     """Return git's part without models that would change versions the API serves, and one message for each of them."""
     served = {model.id for model in (published.models if published is not None else ()) if not model.declared_in}
     why: dict[str, str] = {}
@@ -280,7 +280,7 @@ def _keys(snapshot: Snapshot, book: Book, problems: list[str]) -> Iterator[KeyEn
             yield _key(key)
 
 
-def _key(key: ApiKey) -> KeyEntry:
+def _key(key: ApiKeyRow) -> KeyEntry:
     return KeyEntry(
         key_id=key.key_id,
         tenant=TenantId(key.tenant),

@@ -38,7 +38,7 @@ Policy = TypeVar("Policy")
 Entry = TypeVar("Entry")
 
 
-def mapped(policy: Declared[Policy], entry_of: Callable[[Policy], Entry]) -> Entry:
+def policy_entry(policy: Declared[Policy], entry_of: Callable[[Policy], Entry]) -> Entry:
     """Return the entry of a policy, or the accepted entry that stands in for it."""
     return cast(Entry, policy.entries[0]) if isinstance(policy, Accepted) else entry_of(policy.value)
 

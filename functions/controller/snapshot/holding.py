@@ -70,13 +70,13 @@ def _names(names: Iterable[str]) -> frozenset[EngineName]:
     return frozenset(EngineName(name) for name in names)
 
 
-def flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
+def has_flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
     """Return True if any channel moves to another artifact; only then the loaded versions matter."""
     before = _models(previous)
     return any(list(_moved(before[model.id], model)) for model in wanted.models if model.id in before)
 
 
-def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldFlips:
+def hold_flips(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldFlips:
     """Return the snapshot to publish now instead of `wanted`."""
     before = _models(previous)
     models: list[ModelEntry] = []
@@ -85,7 +85,7 @@ def hold(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldF
         old = before.get(model.id)
         moved = _moved(old, model) if old is not None else ()
         replicas = serving.get(model.pool, ())
-        waiting = [flip for flip in moved if _waits(model, flip, replicas)]
+        waiting = [flip for flip in moved if _must_wait(model, flip, replicas)]
         models.append(_with_channels_back(model, waiting))
         messages += [
             f"{model.id}:{channel} stays {was.name} until {new.name} is loaded" for channel, was, new in waiting
@@ -109,7 +109,7 @@ def _moved(old: ModelEntry, new: ModelEntry) -> Iterable[Flip]:
             yield channel, source, target
 
 
-def _waits(model: ModelEntry, flip: Flip, replicas: tuple[LoadedReplica, ...]) -> bool:
+def _must_wait(model: ModelEntry, flip: Flip, replicas: tuple[LoadedReplica, ...]) -> bool:
     _, old, new = flip
     if model.type == "base":
         have_old = sum(replica.weights == old.digest for replica in replicas)

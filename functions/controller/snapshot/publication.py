@@ -25,7 +25,7 @@ from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.snapshot.publish import Publisher, PublishOutcome
 from functions.controller.snapshot.registry_client import (
-    EpochTaken,
+    EpochConflict,
     LastHeartbeat,
     RegistryClient,
     RegistryRefused,
@@ -122,7 +122,7 @@ class Publication:
         return True
 
 
-class SnapshotSource:
+class LocalClients:
     """Clients of the registry, of S3 and of agents, created when first needed. Owned by one event loop."""
 
     def __init__(self, context: Callable[[], PlanContext], rows_file: Path, on_rows: Callable[[], None]) -> None:
@@ -139,7 +139,7 @@ class SnapshotSource:
         """Return the publisher for the present engine; raise OSError or ArtifactError if its files are missing."""
         context = self._context()
         if self._publisher is None or context.models_root != self._models_root:
-            self._publisher = await self._make(context)
+            self._publisher = await self._make_publisher(context)
             self._models_root = context.models_root
         return self._publisher
 
@@ -147,7 +147,7 @@ class SnapshotSource:
         """Return every replica's last heartbeat, or the reason why the registry does not answer."""
         try:
             return await (await self.registry()).fleet()
-        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+        except (RegistryUnavailable, RegistryRefused, EpochConflict) as error:
             return str(error)
         except OSError as error:
             return f"the registry cannot be reached: {error}"
@@ -175,7 +175,7 @@ class SnapshotSource:
             if client is not None:
                 await client.aclose()
 
-    async def _make(self, context: PlanContext) -> Publisher:
+    async def _make_publisher(self, context: PlanContext) -> Publisher:
         store = await asyncio.to_thread(open_store, context)
         resolver = Resolver(DigestReader(store, context.models_root))
         return Publisher(registry=await self.registry(), resolver=resolver, rows=self.rows, shares=self.shares)

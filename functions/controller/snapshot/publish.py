@@ -36,11 +36,11 @@ from functions.api.snapshot import Snapshot
 from functions.api.snapshot_index import Indexed, indexed
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.rollouts.merging import without_revoked
-from functions.controller.rollouts.placing import Placed, RowsUnknown, place
+from functions.controller.rollouts.placing import PlacedSnapshot, RowsUnknown, place_snapshot
 from functions.controller.snapshot.compile import Compiled, compile_snapshot, unpinned_artifacts
-from functions.controller.snapshot.holding import flips, hold, serving_of
+from functions.controller.snapshot.holding import has_flips, hold_flips, serving_of
 from functions.controller.snapshot.registry_client import (
-    EpochTaken,
+    EpochConflict,
     RegistryClient,
     RegistryRefused,
     RegistryState,
@@ -114,7 +114,7 @@ class Publisher:
         self._knows_the_past = False
 
     @property
-    def held(self) -> Snapshot | None:
+    def published_snapshot(self) -> Snapshot | None:
         """Last known snapshot of the registry."""
         return self._past.snapshot if self._past is not None else None
 
@@ -125,7 +125,7 @@ class Publisher:
                 message = f"{revision} declares no object at all; nothing was published"
                 return PublishOutcome("invalid", message, revision=revision)
             outcome = await self._publish_retrying(loaded, revision)
-            return replace(outcome, revision=revision, snapshot=self.held)
+            return replace(outcome, revision=revision, snapshot=self.published_snapshot)
 
     async def follow_rows(self) -> PublishOutcome:
         """Publish the present snapshot again with channels moved by their rollouts and without revoked keys. This works
@@ -143,7 +143,7 @@ class Publisher:
                 return PublishOutcome("refused", str(error))
             except RowsUnknown as error:
                 return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {error}")
-            except (RegistryUnavailable, EpochTaken) as error:
+            except (RegistryUnavailable, EpochConflict) as error:
                 last = str(error)
             if attempt < ATTEMPTS:
                 await self._sleep(delay_s(attempt, BACKOFF))
@@ -151,14 +151,14 @@ class Publisher:
 
     async def _publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         async with self._lock:
-            await self._learn_the_past(await self._registry.state())
+            await self._refresh_past(await self._registry.state())
         resolved = await self._resolver.resolve(unpinned_artifacts(loaded.objects))
         async with self._lock:
             return await self._publish_resolved(loaded, revision, resolved)
 
     async def _publish_resolved(self, loaded: Loaded, revision: str, resolved: Resolved) -> PublishOutcome:
         state = await self._registry.state()
-        await self._learn_the_past(state)
+        await self._refresh_past(state)
         compiled = await asyncio.to_thread(
             compile_snapshot,
             loaded.objects,
@@ -185,7 +185,7 @@ class Publisher:
             rollouts=placed.rollouts,
             complete=not problems and not held and not placed.refused,
         )
-        if _holds(state, snapshot_hash):
+        if _is_available_to_all(state, snapshot_hash):
             return outcome
         await self._registry.put(content, self._past if self._past_hash == state.snapshot_hash else None)
         self._past, self._past_hash = content, snapshot_hash
@@ -195,12 +195,12 @@ class Publisher:
     async def _follow_rows(self) -> PublishOutcome:
         if self._rows is None:
             return PublishOutcome("unchanged", "there are no rows")
-        await self._rows.make_sure()
+        await self._rows.ensure_current()
         if self._rows.trouble:
             return PublishOutcome("unavailable", f"the progress of rollouts is unknown: {self._rows.trouble}")
         async with self._lock:
             state = await self._registry.state()
-            await self._learn_the_past(state)
+            await self._refresh_past(state)
             if self._past is None:
                 return PublishOutcome("unchanged", "nothing is published yet")
             book = self._rows.book
@@ -216,37 +216,37 @@ class Publisher:
         message = f"published epoch {later.epoch}: channels follow their rollouts, revoked keys are removed"
         return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
 
-    async def _place(self, compiled: Compiled, loaded: Loaded) -> Placed:
+    async def _place(self, compiled: Compiled, loaded: Loaded) -> PlacedSnapshot:
         """Join the compiled snapshot with the registry's rows: API-declared models and keys, and the rollouts'
         channels."""
         if self._rows is None:
-            return Placed(compiled.snapshot)
+            return PlacedSnapshot(compiled.snapshot)
         past = self._past.snapshot if self._past is not None else None
         staged = self._staged(loaded.objects) if self._staged is not None else None
-        return await place(compiled.snapshot, loaded.objects, past, self._rows, self._registry, bases=staged)
+        return await place_snapshot(compiled.snapshot, loaded.objects, past, self._rows, self._registry, bases=staged)
 
     async def _held_back(self, wanted: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         """Return the snapshot to publish now, and the held flips. The fleet is queried only if a channel moves."""
         past = self._past.snapshot if self._past is not None else None
-        if not flips(past, wanted):
+        if not has_flips(past, wanted):
             return wanted, ()
         heartbeats = [heard.heartbeat for heard in await self._registry.fleet() if not heard.is_silent]
-        held = hold(past, wanted, serving_of(heartbeats))
+        held = hold_flips(past, wanted, serving_of(heartbeats))
         return held.snapshot, held.flips
 
-    async def _learn_the_past(self, state: RegistryState) -> None:
+    async def _refresh_past(self, state: RegistryState) -> None:
         """Read the registry's content at the start, and after another publisher has written. So a model stays if its
         artifact store is unavailable now."""
         if self._knows_the_past and state.snapshot_hash == self._past_hash:
             return
         content = await self._registry.content() if state.epoch else None
         if content is not None:
-            self._resolver.remember(_digests_in(content.snapshot))
+            self._resolver.add_known(_digests_in(content.snapshot))
         self._past, self._past_hash = content, state.snapshot_hash
         self._knows_the_past = True
 
 
-def _holds(state: RegistryState, snapshot_hash: str) -> bool:
+def _is_available_to_all(state: RegistryState, snapshot_hash: str) -> bool:
     """Return True if all followers can get this content: if the floor is above its epoch, some cannot."""
     return state.snapshot_hash == snapshot_hash and state.epoch >= state.epoch_floor
 

@@ -41,7 +41,7 @@ class RegistryRefused(Exception):
     """The registry rejects the request; the message says what to change."""
 
 
-class EpochTaken(Exception):
+class EpochConflict(Exception):
     """The registry has a later epoch than expected; read its state again and exceed that."""
 
 
@@ -183,7 +183,7 @@ class RegistryClient:
         if response.status_code == 409:
             if response.headers.get(FENCE_HEADER, "").isdecimal():
                 self._outranked(int(response.headers[FENCE_HEADER][:_FENCE_MAX_DIGITS]))
-            raise EpochTaken(explanation) if path == SNAPSHOT_PATH else RowMoved(explanation)
+            raise EpochConflict(explanation) if path == SNAPSHOT_PATH else RowMoved(explanation)
         if response.status_code == 429 or response.status_code >= 500:
             raise RegistryUnavailable(explanation)
         raise RegistryRefused(explanation)

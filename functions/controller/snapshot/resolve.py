@@ -57,14 +57,14 @@ class Resolver:
         self._known: dict[str, Digest] = {}
         self._read_at_s: dict[str, float] = {}
 
-    def remember(self, digests: Mapping[str, Digest]) -> None:
+    def add_known(self, digests: Mapping[str, Digest]) -> None:
         """Add digests known before this process started; digests read since then take precedence."""
         self._known = {**digests, **self._known}
 
     async def resolve(self, artifact_uris: Iterable[str]) -> Resolved:
         """Return the known digests; addresses whose last answer is old are read again. Store errors become problems."""
         wanted = sorted(set(artifact_uris))
-        self._forget_others(wanted)
+        self._drop_others(wanted)
         round_ = _Round()
         limit = asyncio.Semaphore(_CONCURRENT_READS)
         async with asyncio.TaskGroup() as readers:
@@ -77,18 +77,18 @@ class Resolver:
     async def _refresh(self, uri: str, round_: _Round, limit: asyncio.Semaphore) -> None:
         async with limit:
             if round_.store_is_away and not uri.startswith(_PVC):
-                self._missed(uri, "not read: the store does not answer", round_)
+                self._record_problem(uri, "not read: the store does not answer", round_)
                 return
             try:
                 self._known[uri] = await asyncio.to_thread(self._read, uri)
                 self._read_at_s[uri] = self._clock()
             except StoreUnavailable as error:
                 round_.store_is_away = True  # each further read would only wait for the same timeouts
-                self._missed(uri, str(error), round_)
+                self._record_problem(uri, str(error), round_)
             except ArtifactError as error:
-                self._missed(uri, str(error), round_)
+                self._record_problem(uri, str(error), round_)
 
-    def _missed(self, uri: str, reason: str, round_: _Round) -> None:
+    def _record_problem(self, uri: str, reason: str, round_: _Round) -> None:
         standing_in = f"; the last known digest {self._known[uri]} stays" if uri in self._known else ""
         round_.problems.append(f"{uri}: {reason}{standing_in}")
 
@@ -96,7 +96,7 @@ class Resolver:
         read_at_s = self._read_at_s.get(uri)
         return read_at_s is not None and self._clock() - read_at_s < self._fresh_s
 
-    def _forget_others(self, wanted: list[str]) -> None:
+    def _drop_others(self, wanted: list[str]) -> None:
         self._known = {uri: self._known[uri] for uri in wanted if uri in self._known}
         self._read_at_s = {uri: self._read_at_s[uri] for uri in wanted if uri in self._read_at_s}
 

@@ -60,14 +60,14 @@ def governed_pools(everything: Everything) -> list[tuple[Declared[RoutingPolicy]
     ]
 
 
-def asks_replicas(policy: RoutingPolicy) -> bool:
+def uses_replica_prefixes(policy: RoutingPolicy) -> bool:
     """Return True if the policy itself sets a prefix source that needs replicas' reports; the default does not."""
     prefix = policy.spec.prefix
     return "source" in prefix.model_fields_set and prefix.source in {"events", "bloom"}
 
 
 def _prefixes(policy: Declared[RoutingPolicy], services: Sequence[Declared[InferenceService]]) -> Iterator[Unobeyed]:
-    if not asks_replicas(policy.value):
+    if not uses_replica_prefixes(policy.value):
         return
     for service in services:
         model = service.value.spec.predictor.model

@@ -20,7 +20,7 @@ from functions.api.kinds.catalogue import AnyObject
 from functions.api.kinds.routing_policy import RoutingPolicy
 from functions.api.kinds.tenant import Tenant
 from functions.controller.autoscaling.signals import replicas_of
-from functions.controller.unobeyed.declared import asks_replicas, governed_pools
+from functions.controller.unobeyed.declared import governed_pools, uses_replica_prefixes
 from functions.controller.unobeyed.findings import Unobeyed, unobeyed
 from functions.fleet.pool_board import Lacking, PoolReport
 
@@ -38,7 +38,7 @@ OBSERVED = frozenset({*LASTING_S, "ReplicasContested"})
 
 
 @dataclass(frozen=True, slots=True)
-class FleetWord:
+class ObservedFleet:
     """State of the running fleet, as far as it is reported."""
 
     report: PoolReport | None = None
@@ -52,7 +52,7 @@ class FleetWord:
         return self.report is not None and self.report.bus_connected and self.report.needs.gateways > 0
 
 
-def observed_findings(objects: Iterable[Declared[AnyObject]], word: FleetWord) -> Iterator[Unobeyed]:
+def observed_findings(objects: Iterable[Declared[AnyObject]], word: ObservedFleet) -> Iterator[Unobeyed]:
     everything = sorted_out(each for each in objects if not isinstance(each, Accepted))
     for policy in everything.autoscaling:
         if contested := word.contested.get(policy.value.metadata.name):
@@ -60,7 +60,7 @@ def observed_findings(objects: Iterable[Declared[AnyObject]], word: FleetWord) -
     if word.report is not None and word.report.bus_connected:
         lacking = {(each.what, each.subject): each for each in word.report.needs.lacking}
         yield from _prefixes(everything, word.report, lacking)
-        yield from _unheard(everything, word.report)
+        yield from _silent_pools(everything, word.report)
         for tenant in everything.tenants:
             yield from _secrets(tenant, lacking, word.report)
 
@@ -70,7 +70,7 @@ def _prefixes(
 ) -> Iterator[Unobeyed]:
     pools = everything.pools()
     for policy, governed in governed_pools(everything):
-        if asks_replicas(policy.value):
+        if uses_replica_prefixes(policy.value):
             generating = [pool for pool in sorted(governed) if pools[pool].value.task == "generate"]
             yield from _without_tokenizer(policy, generating, report, lacking)
             yield from _without_events(policy, generating, report)
@@ -86,8 +86,8 @@ def _without_tokenizer(
         need = lacking.get(("tokenizer", pool))
         if need is not None:
             message = (
-                f"{_of_gateways(need, report)} no tokenizer for {pool} ({need.why}), so prompts are matched only with "
-                "what was sent; give gateways that tokenizer (shoal base tokenizer), or set source: sent"
+                f"{_gateways_text(need, report)} no tokenizer for {pool} ({need.why}), so prompts are matched only "
+                "with what was sent; give gateways that tokenizer (shoal base tokenizer), or set source: sent"
             )
             yield unobeyed(policy, ("spec", "prefix", "source"), "TokenizerMissing", message)
 
@@ -106,7 +106,7 @@ def _without_events(policy: Declared[RoutingPolicy], pools: Sequence[str], repor
             yield unobeyed(policy, ("spec", "prefix", "source"), "EventsMissing", message)
 
 
-def _unheard(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
+def _silent_pools(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
     """Yield pools without heartbeats, except pools that may be empty: these get replicas when requests arrive."""
     minima = policy_minima(everything.autoscaling)
     wanted = {
@@ -143,12 +143,12 @@ def _secrets(
         need = lacking.get(("tool_secret", f"{name}/{tool.secret}")) if tool.secret is not None else None
         if need is not None:
             message = (
-                f"{_of_gateways(need, report)} no secret {tool.secret} of {name} ({need.why}), so every call of "
+                f"{_gateways_text(need, report)} no secret {tool.secret} of {name} ({need.why}), so every call of "
                 f"{tool.name} fails; add it to the gateways' tool secrets, or remove it from the tool"
             )
             yield unobeyed(tenant, ("spec", "tools", index, "secret"), "ToolSecretMissing", message)
 
 
-def _of_gateways(need: Lacking, report: PoolReport) -> str:
+def _gateways_text(need: Lacking, report: PoolReport) -> str:
     """Return the message's beginning. It has no count: gateways come and go, and each new text would be written."""
     return "gateways have" if need.gateways >= report.needs.gateways else "some gateways have"

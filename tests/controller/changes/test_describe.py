@@ -222,8 +222,8 @@ class Tomorrow(msgspec.Struct, frozen=True):
 
 def test_a_field_without_words_of_its_own_is_told_by_its_name_and_unit() -> None:
     full = Tomorrow(grace_s=3.0, is_spare=True, knob=Knob(3), knobs=(Knob(), Knob(2)), tools=(TOOL,), zones={"a": "b"})
-    assert facts.of_entry(Tomorrow(), briefly=True) == {}  # type: ignore[arg-type]
-    assert facts.of_entry(full, briefly=True) == {  # type: ignore[arg-type]
+    assert facts.entry_facts(Tomorrow(), briefly=True) == {}  # type: ignore[arg-type]
+    assert facts.entry_facts(full, briefly=True) == {  # type: ignore[arg-type]
         "grace": "3 s",
         "isSpare": "true",
         "knob": "level 3",

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from functions.api.problems import Problem, SourceLocation
-from functions.controller.gitops.branch import Branch
+from functions.controller.gitops.branch import FollowedBranch
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.source import GitSource
 from tests.controller.gitops.conftest import Bench
@@ -23,46 +23,46 @@ async def test_a_remote_that_is_away_costs_freshness_and_nothing_else(bench: Ben
         if away:
             raise GitFailed("nobody answers there")
 
-    branch = Branch(GitSource(bench.repository.path), fetch=fetch)
+    branch = FollowedBranch(GitSource(bench.repository.path), fetch=fetch)
     commit = bench.force({})
-    assert (await branch.look()).commit == commit
+    assert (await branch.refresh_tip()).commit == commit
     away = True
     bench.force({"more.yaml": "kind: Tenant\n"})
     with pytest.raises(GitFailed):
-        await branch.look()
+        await branch.refresh_tip()
     assert branch.tip is not None
     assert (branch.tip.commit, branch.trouble) == (commit, "nobody answers there")
     away = False
-    assert (await branch.look()).commit != commit and branch.trouble == ""
+    assert (await branch.refresh_tip()).commit != commit and branch.trouble == ""
 
 
 async def test_a_commit_is_a_revision_where_it_can_be_read_and_the_check_finds_nothing(bench: Bench) -> None:
     """Where one of the two alone decided, a fleet would be made what it cannot run, or what does not validate."""
     wrong = Problem(SourceLocation("pool.yaml", 1, 1), "", "too many replicas")
     found: list[Problem] = []
-    branch = Branch(GitSource(bench.repository.path), check=lambda commit, loaded: tuple(found))
+    branch = FollowedBranch(GitSource(bench.repository.path), check=lambda commit, loaded: tuple(found))
     good = bench.force({})
-    revision = branch.judge(await branch.look())
+    revision = branch.judge_commit(await branch.refresh_tip())
     assert revision is not None and (revision.name, branch.refused) == (f"main@{good}", ())
     found.append(wrong)
-    assert branch.judge(await branch.look()) is None and branch.refused == (wrong,)
+    assert branch.judge_commit(await branch.refresh_tip()) is None and branch.refused == (wrong,)
     found.clear()
     bench.force({"tenants.yaml": "kind: Tenant\n"})
-    assert branch.judge(await branch.look()) is None and "tenants.yaml" in str(branch.refused[0])
-    assert await branch.recall(f"main@{good}") == revision, "it is there still, whatever the tip has become"
-    assert await branch.knows(branch.revision_of(await branch.look())), "good or bad"
+    assert branch.judge_commit(await branch.refresh_tip()) is None and "tenants.yaml" in str(branch.refused[0])
+    assert await branch.load_revision(f"main@{good}") == revision, "it is there still, whatever the tip has become"
+    assert await branch.has_revision(branch.revision_of(await branch.refresh_tip())), "good or bad"
 
 
 async def test_what_the_repository_never_had_is_neither_known_nor_recalled(bench: Bench) -> None:
-    branch, elsewhere = Branch(GitSource(bench.repository.path)), f"main@{'a' * 40}"
+    branch, elsewhere = FollowedBranch(GitSource(bench.repository.path)), f"main@{'a' * 40}"
     bench.force({})
-    assert await branch.recall(elsewhere) is None and not await branch.knows(elsewhere)
+    assert await branch.load_revision(elsewhere) is None and not await branch.has_revision(elsewhere)
     assert "a" * 40 in branch.trouble or "fail" in branch.trouble
 
 
 async def test_many_calls_for_a_look_are_one_and_none_comes_too_soon(bench: Bench) -> None:
     """A git server that tells of each of a thousand pushes must not have its repository fetched a thousand times."""
-    branch, looked_s = Branch(GitSource(bench.repository.path)), list[float]()
+    branch, looked_s = FollowedBranch(GitSource(bench.repository.path)), list[float]()
 
     async def look() -> None:
         looked_s.append(time.monotonic())

@@ -37,8 +37,8 @@ def desired(following: BranchFollower) -> str:
 
 def apply(following: BranchFollower) -> None:
     assert following.desired is not None
-    following.published(following.desired.revision)
-    following.converged(following.desired.revision)
+    following.mark_published(following.desired.revision)
+    following.mark_converged(following.desired.revision)
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ async def test_the_tip_is_desired_then_applied_once_it_is_published_and_converge
 ) -> None:
     assert desired(following) == bench.tip()
     assert following.desired is not None
-    following.published(following.desired.revision)
+    following.mark_published(following.desired.revision)
     assert following.record.last_applied == ""
-    following.converged(following.desired.revision)
+    following.mark_converged(following.desired.revision)
     assert following.record.last_applied == f"main@{bench.tip()}"
     assert results(following) == ["applied"]
 
@@ -71,13 +71,13 @@ async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(
     good = bench.tip()
     apply(following)
     bad = bench.force(BAD)
-    await following.look()
+    await following.check_branch()
     assert desired(following) == good
     assert any("tenants.yaml:1" in str(problem) for problem in following.branch.refused)
     assert (following.record.last_attempted, following.record.last_good) == (f"main@{bad}", f"main@{good}")
     assert results(following) == ["refused", "applied"]
     for _ in range(3):
-        await following.look()
+        await following.check_branch()
     assert results(following) == ["refused", "applied"], "judged once"
 
 
@@ -117,19 +117,19 @@ async def test_what_was_good_survives_a_rewritten_history_and_a_collection_of_ga
 
 async def test_a_good_commit_after_a_bad_one_is_taken_up(bench: Bench, following: BranchFollower) -> None:
     bench.force(BAD)
-    await following.look()
+    await following.check_branch()
     fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
-    await following.look()
+    await following.check_branch()
     assert (desired(following), following.branch.refused) == (fixed, ())
 
 
 async def test_a_newer_revision_supersedes_one_that_is_being_applied(bench: Bench, following: BranchFollower) -> None:
     old = desired(following)
     new = bench.force({"more.yaml": tenant("globex", "g")})
-    await following.look()
+    await following.check_branch()
     assert desired(following) == new
     assert (results(following), following.record.history[0].revision) == (["superseded"], f"main@{old}")
-    following.published(f"main@{old}")
+    following.mark_published(f"main@{old}")
     assert following.desired is not None
     assert not following.desired.published, "news of the old one is no news"
 
@@ -139,7 +139,7 @@ async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, fol
     apply(following)
     following.suspend("moving house")
     new = bench.force({"more.yaml": tenant("globex", "g")})
-    await following.look()
+    await following.check_branch()
     assert desired(following) == before
     assert following.branch.tip is not None
     assert following.branch.tip.commit == new
@@ -149,7 +149,7 @@ async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, fol
     assert successor.record.suspended is not None
     assert successor.record.suspended.reason == "moving house"
     successor.resume()
-    await successor.look()
+    await successor.check_branch()
     assert desired(successor) == new
 
 
@@ -162,22 +162,22 @@ async def test_what_the_target_cannot_run_is_refused_and_judged_again_when_asked
     await following.start()
     assert (following.desired, following.branch.refused) == (None, tuple(wrong))
     wrong.clear()
-    await following.look()
+    await following.check_branch()
     assert following.desired is None
     following.reconcile()
-    await following.look()
+    await following.check_branch()
     assert desired(following) == bench.tip()
 
 
 async def test_removing_everything_needs_to_be_meant(bench: Bench, following: BranchFollower) -> None:
     good = bench.tip()
     empty = bench.force(dict.fromkeys(GOOD))
-    await following.look()
+    await following.check_branch()
     assert desired(following) == good
     assert "allow-empty" in str(following.branch.refused[0])
     following.allow_empty(empty)
     following.reconcile()
-    await following.look()
+    await following.check_branch()
     assert desired(following) == empty
     assert following.desired is not None
     assert following.desired.empty_is_meant
@@ -187,10 +187,10 @@ async def test_a_repository_that_cannot_be_read_changes_nothing(bench: Bench, fo
     before = desired(following)
     away = bench.repository.path.rename(bench.repository.path.with_name("away.git"))
     with pytest.raises(GitFailed):
-        await following.look()
+        await following.check_branch()
     assert (desired(following), bool(following.branch.trouble)) == (before, True)
     away.rename(bench.repository.path)
-    await following.look()
+    await following.check_branch()
     assert following.branch.trouble == ""
 
 
@@ -200,8 +200,8 @@ async def test_the_last_good_revision_has_a_reference_of_its_own(bench: Bench, f
 
 
 async def test_waiting_ends_with_the_news_or_with_the_time(following: BranchFollower) -> None:
-    assert not await following.until(lambda: False, 0.01)
-    waiting = asyncio.get_running_loop().create_task(following.until(lambda: following.suspended, 30))
+    assert not await following.wait_until(lambda: False, 0.01)
+    waiting = asyncio.get_running_loop().create_task(following.wait_until(lambda: following.suspended, 30))
     await asyncio.sleep(0)
     following.suspend("")
     assert await waiting
@@ -209,14 +209,14 @@ async def test_waiting_ends_with_the_news_or_with_the_time(following: BranchFoll
 
 async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Bench, following: BranchFollower) -> None:
     bench.force(BAD)
-    await following.look()
+    await following.check_branch()
     assert following.branch.refused
     following.suspend("")
     fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
-    await following.look()
+    await following.check_branch()
     assert following.branch.refused == ()
     following.resume()
-    await following.look()
+    await following.check_branch()
     assert desired(following) == fixed
 
 
@@ -224,14 +224,14 @@ async def test_what_was_refused_before_a_suspension_is_told_again_after_it(
     bench: Bench, following: BranchFollower
 ) -> None:
     bad = bench.force(BAD)
-    await following.look()
+    await following.check_branch()
     following.suspend("")
     bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
-    await following.look()
+    await following.check_branch()
     git("update-ref", "refs/heads/main", bad, at=bench.repository.path)
-    await following.look()
+    await following.check_branch()
     following.resume()
-    await following.look()
+    await following.check_branch()
     assert following.branch.refused
 
 
@@ -249,11 +249,11 @@ async def test_a_suspension_that_comes_while_a_commit_is_judged_holds(
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(Git, "run", slowly)
-    await following.look()
+    await following.check_branch()
     assert (desired(following), following.suspended) == (before, True)
     monkeypatch.setattr(Git, "run", run)
     following.resume()
-    await following.look()
+    await following.check_branch()
     assert desired(following) == new
 
 
@@ -263,9 +263,9 @@ async def test_going_back_before_the_new_revision_was_applied_is_applied_too(
     apply(following)
     first = bench.tip()
     bench.force({"more.yaml": tenant("globex", "g")})
-    await following.look()
+    await following.check_branch()
     git("update-ref", "refs/heads/main", first, at=bench.repository.path)
-    await following.look()
+    await following.check_branch()
     assert following.desired is not None
     assert (desired(following), following.desired.concluded) == (first, False)
     apply(following)

@@ -26,7 +26,7 @@ def source(bench: Bench) -> GitSource:
 
 def test_the_tip_is_loaded_with_its_message_and_time(bench: Bench, source: GitSource) -> None:
     commit = bench.force({"more.yaml": tenant("globex", "g")}, "globex joins\n\nand more words")
-    observed = source.look()
+    observed = source.read_tip()
     assert (observed.commit, observed.message, observed.problems) == (commit, "globex joins", ())
     assert observed.committed_unix_s > 1_600_000_000
     assert observed.loaded is not None
@@ -35,7 +35,7 @@ def test_the_tip_is_loaded_with_its_message_and_time(bench: Bench, source: GitSo
 
 def test_a_mistake_has_its_place_in_the_repository(bench: Bench, source: GitSource) -> None:
     bench.force({"policies/deep/t.yaml": tenant("globex").replace("tier:", "teir:")})
-    observed = source.look()
+    observed = source.read_tip()
     assert observed.loaded is None
     assert "policies/deep/t.yaml:4:8: spec.teir: unknown key" in "\n".join(str(p) for p in observed.problems)
     assert b"teir" in observed.texts["policies/deep/t.yaml"]
@@ -43,24 +43,24 @@ def test_a_mistake_has_its_place_in_the_repository(bench: Bench, source: GitSour
 
 def test_what_no_loader_would_read_is_not_read(bench: Bench, source: GitSource) -> None:
     bench.force({"README.md": "tier: none", ".github/x.yaml": "not: [ours", "a/.hidden.yaml": "not: [ours"})
-    assert source.look().loaded is not None
+    assert source.read_tip().loaded is not None
 
 
 def test_a_branch_without_a_commit_says_so(bench: Bench) -> None:
-    observed = GitSource(bench.repository.path).look()
+    observed = GitSource(bench.repository.path).read_tip()
     assert (observed.commit, observed.loaded) == ("", None)
     assert "the branch main has no commit" in str(observed.problems[0])
 
 
 def test_a_repository_that_is_not_there_is_no_empty_configuration(tmp_path: Path) -> None:
     with pytest.raises(GitFailed):
-        GitSource(tmp_path / "nowhere.git").look()
+        GitSource(tmp_path / "nowhere.git").read_tip()
 
 
 def test_only_files_that_changed_are_read_again(
     bench: Bench, source: GitSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source.look()
+    source.read_tip()
     asked: list[bytes] = []
     run = Git.run
 
@@ -70,17 +70,17 @@ def test_only_files_that_changed_are_read_again(
 
     monkeypatch.setattr(Git, "run", counting)
     bench.force({"more.yaml": tenant("globex", "g")})
-    assert source.look().loaded is not None
+    assert source.read_tip().loaded is not None
     assert [len(sent.split()) for sent in asked if sent] == [1]
     asked.clear()
-    source.look()
+    source.read_tip()
     assert len(asked) == 1, "a tip that did not move costs one question"
 
 
 @pytest.mark.parametrize("name", ["ä.yaml", "mit leer.yaml", 'quote".yaml', "back\\slash.yaml"])
 def test_unusual_names_are_read_as_they_are(bench: Bench, source: GitSource, name: str) -> None:
     bench.force({name: tenant("globex", "g").replace("tier:", "teir:")})
-    assert {problem.place.file for problem in source.look().problems} == {name}
+    assert {problem.place.file for problem in source.read_tip().problems} == {name}
 
 
 def test_links_submodules_and_names_that_are_no_text_are_refused(bench: Bench, source: GitSource) -> None:
@@ -90,7 +90,7 @@ def test_links_submodules_and_names_that_are_no_text_are_refused(bench: Bench, s
     git("init", "--quiet", str(bench.checkout / "sub"))
     git("commit", "--quiet", "--allow-empty", "--message", "x", at=bench.checkout / "sub")
     bench.force({})
-    observed = source.look()
+    observed = source.read_tip()
     words = "\n".join(str(problem) for problem in observed.problems)
     assert observed.loaded is None
     assert "link.yaml: is a symbolic link; allowed: plain files" in words
@@ -102,7 +102,7 @@ def test_links_submodules_and_names_that_are_no_text_are_refused(bench: Bench, s
 
 def test_a_file_over_the_limit_is_refused_without_being_read(bench: Bench, source: GitSource) -> None:
     bench.force({"big.yaml": b"# " + b"x" * (1024 * 1024)})
-    (problem,) = source.look().problems
+    (problem,) = source.read_tip().problems
     assert "over the limit of 1048576: split the file" in problem.message
 
 
@@ -114,7 +114,7 @@ def test_the_callers_environment_has_no_say(
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.bare")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "nonsense")
-    assert source.look().loaded is not None
+    assert source.read_tip().loaded is not None
 
 
 def test_a_remotes_branch_is_fetched_and_followed(bench: Bench, source: GitSource, tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_a_remotes_branch_is_fetched_and_followed(bench: Bench, source: GitSourc
     remote = Remote(f"file://{bench.repository.path}")
     remote.fetch(local)
     followed = GitSource(local)
-    first = followed.look()
-    assert (first.commit, first.loaded is not None) == (source.look().commit, True)
+    first = followed.read_tip()
+    assert (first.commit, first.loaded is not None) == (source.read_tip().commit, True)
     commit = bench.force({"more.yaml": tenant("globex", "g")})
     remote.fetch(local)
-    assert followed.look().commit == commit
+    assert followed.read_tip().commit == commit
 
 
 @pytest.mark.parametrize("url", ["ext::sh -c true", "--upload-pack=touch /x", "file:///nowhere at all", "git://x/y"])
@@ -142,7 +142,7 @@ def test_a_remote_that_is_away_leaves_what_is_known(bench: Bench, source: GitSou
         Remote(f"file://{tmp_path / 'gone.git'}").fetch(local)
     with pytest.raises(GitFailed, match=r"^git fetch failed: "):
         Remote(f"file://{tmp_path / 'gone.git'}").fetch(local)
-    assert GitSource(local).look().commit == source.look().commit
+    assert GitSource(local).read_tip().commit == source.read_tip().commit
 
 
 def test_a_few_objects_that_name_each_other_into_millions_of_files_are_refused(
@@ -162,7 +162,7 @@ def test_a_few_objects_that_name_each_other_into_millions_of_files_are_refused(
     for _ in range(6):
         found = tree("".join(f"040000 tree {found}\td{number}\n" for number in range(10)))
     commit = git("commit-tree", found, "-m", "bomb", at=bench.repository.path).stdout.strip()
-    observed = source.at(commit)
+    observed = source.read_commit(commit)
     assert observed.loaded is None
     assert "too many files" in str(observed.problems[0])
 
@@ -179,7 +179,7 @@ def test_a_command_that_does_not_end_is_ended_with_what_it_started(bench: Bench,
 def test_a_repository_that_git_cannot_read_is_no_branch_without_a_commit(bench: Bench, source: GitSource) -> None:
     (bench.repository.path / "HEAD").write_text("nonsense")
     with pytest.raises(GitFailed, match="not a git repository"):
-        source.look()
+        source.read_tip()
 
 
 def test_a_key_written_where_its_hash_belongs_is_told_to_nobody(bench: Bench, source: GitSource) -> None:
@@ -187,7 +187,7 @@ def test_a_key_written_where_its_hash_belongs_is_told_to_nobody(bench: Bench, so
     wrong = re.sub(r'hmacSha256: "[0-9a-f]+"', 'hmacSha256: "sk-plain-text"', tenant("acme", "ci"))
     assert "sk-plain-text" in wrong
     bench.force({"tenants.yaml": wrong})
-    observed = source.look()
+    observed = source.read_tip()
     told = "\n".join(problem_lines(observed.problems, observed.texts))
     assert "64 hex digits" in told
     assert "sk-plain-text" not in told

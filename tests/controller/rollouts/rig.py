@@ -177,8 +177,8 @@ class Controller:
 
     async def step(self) -> PublishOutcome:
         """What the tasks do within a second."""
-        await self.rows.look()
-        await self.driver.look()
+        await self.rows.fetch_changes()
+        await self.driver.judge_rollouts()
         return await self.publish()
 
     def _read_digest(self, artifact_uri: str) -> Digest:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.api.ids import Digest, KeyId, ModelId
-from functions.controller.rollouts.book import Book, Contradiction, decode, encode, folded, with_rows
-from functions.controller.rollouts.client import ApiKey, ApiModel, ApiVersion, Changes, RolloutRow
+from functions.controller.rollouts.book import Book, Contradiction, decode, encode, fold_page, with_rows
+from functions.controller.rollouts.client import ApiKeyRow, ApiModel, ApiVersion, ChangesPage, RolloutRow
 from functions.decisions.rollout.events import Breached, Promoted, Resumed, VersionLoaded
 from functions.decisions.rollout.lifecycle import Rollout, transition
 from tests.decisions.rollout.rollouts import rollout
@@ -22,54 +22,54 @@ def api_model(name: str = "acme/api", *, deleted: bool = False) -> ApiModel:
     return ApiModel(ModelId(name), "base", "default", (version,), {"stable": "v1"}, deleted)
 
 
-def key(key_id: str = "ci", *, revoked: bool = False) -> ApiKey:
-    return ApiKey(KeyId(key_id), "acme", "0" * 64, ("inference",), revoked=revoked)
+def key(key_id: str = "ci", *, revoked: bool = False) -> ApiKeyRow:
+    return ApiKeyRow(KeyId(key_id), "acme", "0" * 64, ("inference",), revoked=revoked)
 
 
-def page(change: int, *rollouts: Rollout, **more: object) -> Changes:
-    return Changes(change=change, lineage="a", rollouts=tuple(row(one) for one in rollouts), **more)  # type: ignore[arg-type]
+def page(change: int, *rollouts: Rollout, **more: object) -> ChangesPage:
+    return ChangesPage(change=change, lineage="a", rollouts=tuple(row(one) for one in rollouts), **more)  # type: ignore[arg-type]
 
 
 def test_rows_are_known_once_the_last_page_is_read() -> None:
-    first = folded(Book(), page(5, more=True, models=(api_model(),)))
+    first = fold_page(Book(), page(5, more=True, models=(api_model(),)))
     assert (first.is_known, first.rows.are_known) == (False, False)
-    book = folded(first, page(9, keys=(key(),)))
+    book = fold_page(first, page(9, keys=(key(),)))
     assert (book.is_known, book.change) == (True, 9)
     assert (list(book.models), list(book.keys)) == (["acme/api"], ["ci"])
 
 
 def test_what_is_gone_is_gone_when_the_registry_says_so() -> None:
-    book = folded(Book(), page(5, models=(api_model(),), keys=(key(),)))
-    book = folded(book, page(6))
+    book = fold_page(Book(), page(5, models=(api_model(),), keys=(key(),)))
+    book = fold_page(book, page(6))
     assert (list(book.models), list(book.keys)) == (["acme/api"], ["ci"])
-    book = folded(book, page(7, models=(api_model(deleted=True),), keys=(key(revoked=True),)))
+    book = fold_page(book, page(7, models=(api_model(deleted=True),), keys=(key(revoked=True),)))
     assert (book.models, book.keys) == ({}, {})
 
 
 @pytest.mark.parametrize(
     ("later", "words"),
     [
-        (Changes(change=4, lineage="a"), "was at 5 before: a restored backup?"),
-        (Changes(change=9, lineage="b"), "another database"),
+        (ChangesPage(change=4, lineage="a"), "was at 5 before: a restored backup?"),
+        (ChangesPage(change=9, lineage="b"), "another database"),
     ],
 )
-def test_a_registry_that_knows_less_is_not_believed(later: Changes, words: str) -> None:
-    book = folded(Book(), page(5, models=(api_model(),)))
+def test_a_registry_that_knows_less_is_not_believed(later: ChangesPage, words: str) -> None:
+    book = fold_page(Book(), page(5, models=(api_model(),)))
     with pytest.raises(Contradiction, match=words):
-        folded(book, later)
+        fold_page(book, later)
 
 
 def test_of_each_channel_the_active_rollout_counts_else_the_newest() -> None:
     old = rollout(VersionLoaded(), Breached("bad"), now_unix_s=100.0)
     new = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=200.0)
     other = rollout(channel="next", now_unix_s=50.0)
-    book = folded(Book(), page(5, new, old, other))
+    book = fold_page(Book(), page(5, new, old, other))
     assert {place: one.id for place, one in book.rows.latest.items()} == {
         ("acme/bot", "stable"): new.id,
         ("acme/bot", "next"): other.id,
     }
     again = transition(old, Resumed("ada"), 300.0)
-    book = folded(book, page(6, again))
+    book = fold_page(book, page(6, again))
     assert book.rows.latest["acme/bot", "stable"] == again  # type: ignore[index]
     assert [one.id for one in book.active] == sorted([again.id, other.id])
 
@@ -77,25 +77,25 @@ def test_of_each_channel_the_active_rollout_counts_else_the_newest() -> None:
 def test_the_successor_is_newer_whatever_the_clocks_say() -> None:
     old = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=500.0)
     new = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=100.0)
-    assert folded(Book(), page(5, old, new)).rows.latest["acme/bot", "stable"].id == new.id  # type: ignore[index]
+    assert fold_page(Book(), page(5, old, new)).rows.latest["acme/bot", "stable"].id == new.id  # type: ignore[index]
 
 
 def test_rollouts_that_no_longer_matter_are_forgotten() -> None:
     rows = [rollout(VersionLoaded(), Promoted("ada"), end=f"v{n + 2}", now_unix_s=float(n)) for n in range(50)]
-    assert list(folded(Book(), page(60, *rows)).rollouts) == [rows[-1]]
+    assert list(fold_page(Book(), page(60, *rows)).rollouts) == [rows[-1]]
 
 
 def test_an_answer_ahead_of_the_feed_is_not_undone_by_it() -> None:
     before = rollout()
     after = transition(before, VersionLoaded(), 5.0)
-    book = with_rows(folded(Book(), page(5, before)), [after])
-    assert list(folded(book, page(6, before)).rollouts) == [after]
+    book = with_rows(fold_page(Book(), page(5, before)), [after])
+    assert list(fold_page(book, page(6, before)).rollouts) == [after]
     assert list(with_rows(book, [before]).rollouts) == [after]
 
 
-def numbered(change: int, *rows: tuple[int, Rollout]) -> Changes:
+def numbered(change: int, *rows: tuple[int, Rollout]) -> ChangesPage:
     told = tuple(msgspec.structs.replace(row(one), seq=seq) for seq, one in rows)
-    return Changes(change=change, lineage="a", rollouts=told)
+    return ChangesPage(change=change, lineage="a", rollouts=told)
 
 
 def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_clocks_say() -> None:
@@ -105,11 +105,11 @@ def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_c
     third = rollout(VersionLoaded(), Breached("bad"), end="v4", previous=second.id, now_unix_s=510.0)
     live = Book()
     for seq, one in enumerate((first, second, third), start=1):
-        live = folded(live, numbered(seq, (seq, one)))
-    anew = folded(Book(), numbered(3, (3, third), (1, first), (2, second)))
+        live = fold_page(live, numbered(seq, (seq, one)))
+    anew = fold_page(Book(), numbered(3, (3, third), (1, first), (2, second)))
     assert live.rows.latest == anew.rows.latest == {("acme/bot", "stable"): third}
-    assert folded(Book(), page(3, first, second, third)).rows.latest == anew.rows.latest, "nor without its numbers"
-    again = folded(decode(encode(anew)), numbered(4, (1, msgspec.structs.replace(first, lock_version=9))))
+    assert fold_page(Book(), page(3, first, second, third)).rows.latest == anew.rows.latest, "nor without its numbers"
+    again = fold_page(decode(encode(anew)), numbered(4, (1, msgspec.structs.replace(first, lock_version=9))))
     assert again.rows.latest == {("acme/bot", "stable"): third}
 
 
@@ -117,16 +117,16 @@ def test_an_answer_ahead_of_the_feed_is_the_youngest_until_the_feed_numbers_it()
     old = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=1000.0)
     new = rollout(VersionLoaded(), Breached("bad"), end="v3", now_unix_s=1.0)
     later = rollout(VersionLoaded(), Breached("bad"), end="v4", now_unix_s=0.0)
-    book = with_rows(folded(Book(), numbered(5, (5, old))), [new])
+    book = with_rows(fold_page(Book(), numbered(5, (5, old))), [new])
     assert book.rows.latest["acme/bot", "stable"] == new  # type: ignore[index]
     for following in (numbered(9, (7, new)), numbered(9, (8, later))):
-        book = folded(book, following)
+        book = fold_page(book, following)
     assert book.rows.latest["acme/bot", "stable"] == later  # type: ignore[index]
 
 
 def test_an_event_looks_at_its_own_channel_alone() -> None:
     rows = [rollout(channel=f"c{number}") for number in range(3)]
-    book = folded(Book(), page(5, *rows))
+    book = fold_page(Book(), page(5, *rows))
     after = with_rows(book, [transition(rows[1], VersionLoaded(), 5.0)])
     same = [after.channels[place] is book.channels[place] for place in book.channels]
     assert same == [True, False, True]
@@ -138,11 +138,11 @@ def test_the_order_of_pages_rows_changes_nothing(order: list[int]) -> None:
     second = rollout(VersionLoaded(), Breached("x"), end="v3", previous=first.id, now_unix_s=2.0)
     third = rollout(end="v4", previous=second.id, now_unix_s=3.0)
     rows = [first, second, third, rollout(channel="next")]
-    assert folded(Book(), page(9, *(rows[n] for n in order))).rows == folded(Book(), page(9, *rows)).rows
+    assert fold_page(Book(), page(9, *(rows[n] for n in order))).rows == fold_page(Book(), page(9, *rows)).rows
 
 
 def test_the_copy_on_the_disk_reads_back() -> None:
-    book = folded(Book(), page(5, rollout(), models=(api_model(),), keys=(key(),)))
+    book = fold_page(Book(), page(5, rollout(), models=(api_model(),), keys=(key(),)))
     assert decode(encode(book)) == book
     with pytest.raises(ValueError, match="not a book"):
         decode(b"{}x")

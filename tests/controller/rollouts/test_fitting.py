@@ -3,18 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.rollouts.merging import cap
+from functions.controller.rollouts.merging import tenant_cap_bytes
 
 
 def test_the_largest_tenants_lose_first() -> None:
-    assert cap([300, 30, 20], room_bytes=100) == 50
-    assert cap([300, 200, 20], room_bytes=100) == 40
-    assert cap([300], room_bytes=-5) == 0
+    assert tenant_cap_bytes([300, 30, 20], room_bytes=100) == 50
+    assert tenant_cap_bytes([300, 200, 20], room_bytes=100) == 40
+    assert tenant_cap_bytes([300], room_bytes=-5) == 0
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=20), room=st.integers(0, 5000))
 def test_all_fits_and_nothing_is_wasted(sizes: list[int], room: int) -> None:
-    most = cap(sizes, room)
+    most = tenant_cap_bytes(sizes, room)
     got = sum(min(size, most) for size in sizes)
     assert got <= room or got == 0
     if sum(sizes) > room:

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from functions.controller.rollouts.book import Book, decode, folded
+from functions.controller.rollouts.book import Book, decode, fold_page
 from functions.controller.rollouts.client import RolloutClient
 from functions.controller.rollouts.following import RowsFollower
 from functions.decisions.rollout.events import VersionLoaded
@@ -21,9 +21,9 @@ class Counted(RowsFollower):
 
     copies = 0
 
-    def _keep(self, book: Book) -> None:
+    def _write_copy(self, book: Book) -> None:
         self.copies += 1
-        super()._keep(book)
+        super()._write_copy(book)
 
 
 async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: Path) -> None:
@@ -31,8 +31,8 @@ async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: P
     news: list[set[str]] = []
     rows = Counted(no_registry, copy, lambda: news.append(loaded(copy)))
     begun = [rollout(channel=f"c{number}") for number in range(20)]
-    rows.book = folded(Book(), page(5, *begun))
-    await asyncio.gather(*(rows.received(transition(row, VersionLoaded(), 1.0)) for row in begun))
+    rows.book = fold_page(Book(), page(5, *begun))
+    await asyncio.gather(*(rows.add_rows(transition(row, VersionLoaded(), 1.0)) for row in begun))
     assert loaded(copy) == {row.id for row in begun}
     assert rows.copies == 2  # one for the first, and one for all who came meanwhile
     assert begun[0].id in news[0]
@@ -41,9 +41,9 @@ async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: P
 
 async def test_several_answers_are_one_copy(tmp_path: Path) -> None:
     rows = Counted(no_registry, tmp_path / "rows.json")
-    rows.book = folded(Book(), page(5))
-    await rows.received(*(rollout(channel=f"c{number}") for number in range(20)))
-    await rows.received()
+    rows.book = fold_page(Book(), page(5))
+    await rows.add_rows(*(rollout(channel=f"c{number}") for number in range(20)))
+    await rows.add_rows()
     assert (len(rows.book.active), rows.copies) == (20, 1)
 
 

@@ -131,7 +131,7 @@ async def test_a_leader_that_was_deposed_changes_no_rollout(rig: Rig) -> None:
     row = await running(rig)
     old, new = Controller(rig, None, fence=3), Controller(rig, None, fence=4)
     for controller in (old, new):
-        await controller.rows.look()
+        await controller.rows.fetch_changes()
     client = await new._rollout_client()
     after = await client.post_event(row.id, Command(Promoted("new"), row.lock_version))
     with pytest.raises(RowMoved, match="leadership"):
@@ -195,7 +195,7 @@ async def test_it_is_taken_back_although_nothing_that_is_declared_may_be_publish
     (controller,) = rig.controllers
     rig.declared = fleet("v1", "v2", "v3", stable="v3", policies=())
     await rig.order(row.id, "rollback")
-    await controller.rows.look()
+    await controller.rows.fetch_changes()
     outcome = await controller.follow_rows()
     assert (outcome.kind, rig.bot.splits, rig.bot.channels) == ("published", (), {"stable": "v1"})
     assert {one.name for one in rig.bot.versions} == {"v1", "v2"}
@@ -217,7 +217,7 @@ async def test_it_is_taken_back_while_an_artifact_store_hangs(rig: Rig) -> None:
     try:
         assert await asyncio.to_thread(asked.wait, 120)
         await rig.order(row.id, "rollback")
-        await controller.rows.look()
+        await controller.rows.fetch_changes()
         assert (await controller.follow_rows()).kind == "published"
         assert rig.bot.splits == ()
         assert not publishing.done()
@@ -259,11 +259,11 @@ async def test_a_restored_registry_that_caught_up_is_read_anew(rig: Rig) -> None
     await controller.step()
     known = replace(controller.rows.book, change=controller.rows.book.change + 1)
     controller.rows.book = known  # as if one more had been written, which the backup does not have
-    assert not await controller.rows.look()
+    assert not await controller.rows.fetch_changes()
     assert "a restored backup?" in controller.rows.contradiction
-    assert not await controller.rows.look(), "it stays so until it has caught up"
+    assert not await controller.rows.fetch_changes(), "it stays so until it has caught up"
     await rig.order(row.id, "rollback")  # in place of what was lost
-    assert await controller.rows.look()
+    assert await controller.rows.fetch_changes()
     assert controller.rows.contradiction == ""
     assert controller.rows.book.rows.latest[ModelId(BOT), "stable"].state == "rolled_back"
     await controller.publish()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from functions.api.ids import RolloutId
-from functions.controller.rollouts.book import Book, folded
+from functions.controller.rollouts.book import Book, fold_page
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.rollouts.following import RowsFollower
 from functions.controller.snapshot.registry_client import LastHeartbeat
@@ -46,7 +46,7 @@ class Rig:
     def begin(self) -> None:
         """Another controller."""
         rows = RowsFollower(self.client, None)  # type: ignore[arg-type]
-        rows.book = folded(Book(), page(1, ROW))
+        rows.book = fold_page(Book(), page(1, ROW))
         self.driver = RolloutDriver(rows, self.client, self.fleet, wall_clock=lambda: 70.0, clock=lambda: self.now_s)  # type: ignore[arg-type]
 
     async def client(self) -> Registry:
@@ -59,7 +59,7 @@ class Rig:
         """So long later those are ready; the verdict in words."""
         self.now_s += seconds
         self.versions = versions
-        await self.driver.look()
+        await self.driver.judge_rollouts()
         return self.driver.verdicts[ROW.id].reason
 
 

@@ -8,9 +8,9 @@ from functions.api.ids import Digest, RolloutId
 from functions.api.snapshot import ModelEntry, QuotaLimitsPart, Snapshot
 from functions.api.snapshot_document import full_lines
 from functions.artifacts.errors import ArtifactMissing
-from functions.controller.rollouts.book import Book, folded
-from functions.controller.rollouts.client import ApiKey, ApiModel, ApiVersion
-from functions.controller.rollouts.merging import merged, with_api_of, without_revoked
+from functions.controller.rollouts.book import Book, fold_page
+from functions.controller.rollouts.client import ApiKeyRow, ApiModel, ApiVersion
+from functions.controller.rollouts.merging import merge_api, with_api_of, without_revoked
 from functions.controller.snapshot.compile import compile_snapshot
 from functions.registry.sql import artifacts
 from functions.registry.sql.artifacts import StoredArtifact
@@ -28,12 +28,12 @@ def compiled() -> Snapshot:
     return compile_snapshot(loaded.objects, uris, epoch=1, revision="r", compiled_unix_s=0.0).snapshot
 
 
-def book(*models: ApiModel, keys: tuple[ApiKey, ...] = ()) -> Book:
-    return folded(Book(), page(5, models=models, keys=keys))
+def book(*models: ApiModel, keys: tuple[ApiKeyRow, ...] = ()) -> Book:
+    return fold_page(Book(), page(5, models=models, keys=keys))
 
 
 def test_both_are_in_and_sound() -> None:
-    whole, problems = merged(compiled(), book(api_model("acme/api"), keys=(key("ci"),)))
+    whole, problems = merge_api(compiled(), book(api_model("acme/api"), keys=(key("ci"),)))
     assert problems == ()
     assert [model.id for model in whole.models] == ["acme/api", "acme/bot", "base"]
     assert [entry.key_id for entry in whole.keys] == ["ci", "git-key"]
@@ -45,12 +45,12 @@ def test_both_are_in_and_sound() -> None:
 
 def test_a_keys_own_limits_reach_the_gateways() -> None:
     encoded = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
-    whole, _ = merged(compiled(), book(keys=(msgspec.json.decode(encoded, type=ApiKey),)))
+    whole, _ = merge_api(compiled(), book(keys=(msgspec.json.decode(encoded, type=ApiKeyRow),)))
     assert [entry.limits for entry in whole.keys] == [QuotaLimitsPart(requests_per_minute=60), None]
 
 
 def test_where_both_name_it_git_wins_and_says_so() -> None:
-    whole, problems = merged(compiled(), book(api_model(BOT), keys=(key("git-key"),)))
+    whole, problems = merge_api(compiled(), book(api_model(BOT), keys=(key("git-key"),)))
     assert whole == compiled()
     assert problems == (
         "the registry's acme/bot is left out: 3.yaml declares it as well",
@@ -66,7 +66,7 @@ def test_where_both_name_it_git_wins_and_says_so() -> None:
     ],
 )
 def test_what_cannot_be_served_is_left_out_with_its_reason(model: ApiModel, why: str) -> None:
-    whole, problems = merged(compiled(), book(model))
+    whole, problems = merge_api(compiled(), book(model))
     assert whole == compiled()
     assert len(problems) == 1
     assert why in problems[0]
@@ -74,7 +74,7 @@ def test_what_cannot_be_served_is_left_out_with_its_reason(model: ApiModel, why:
 
 def test_what_the_api_declared_outlives_a_change_of_git() -> None:
     rows = book(api_model("acme/api"), keys=(key("ci"),))
-    published, _ = merged(compiled(), rows)
+    published, _ = merge_api(compiled(), rows)
     assert with_api_of(published, compiled(), rows) == published
     without_tenant = msgspec.structs.replace(compiled(), tenants=(), keys=())
     assert with_api_of(published, without_tenant, rows) == without_tenant
@@ -83,21 +83,21 @@ def test_what_the_api_declared_outlives_a_change_of_git() -> None:
 
 
 def test_a_key_of_a_tenant_that_git_does_not_declare_opens_nothing() -> None:
-    stranger = ApiKey(key().key_id, "globex", "0" * 64)
-    whole, problems = merged(compiled(), book(keys=(stranger,)))
+    stranger = ApiKeyRow(key().key_id, "globex", "0" * 64)
+    whole, problems = merge_api(compiled(), book(keys=(stranger,)))
     assert whole == compiled()
     assert problems == ("the registry's key ci is left out: there is no tenant globex",)
 
 
 def test_a_model_names_a_policy_that_is_there_or_has_the_built_in_one() -> None:
     careful = ApiModel(api_model().id, "base", "careful", api_model().versions)
-    assert [merged(compiled(), book(one))[0].models[0].rollout for one in (careful, api_model())] == ["careful", ""]
+    assert [merge_api(compiled(), book(one))[0].models[0].rollout for one in (careful, api_model())] == ["careful", ""]
 
 
 def test_a_channel_whose_name_is_the_controllers_is_not_shown() -> None:
     """An older registry took it; what it names would be kept in every engine."""
     one = msgspec.structs.replace(api_model(), channels={"stable": "v1", "incoming": "v1"})
-    assert merged(compiled(), book(one))[0].models[0].channels == {"stable": "v1"}
+    assert merge_api(compiled(), book(one))[0].models[0].channels == {"stable": "v1"}
 
 
 def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
@@ -105,7 +105,7 @@ def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
     models = tuple(many(f"acme/api-{number}", versions=number) for number in range(1, 30))
     git_bytes = sum(map(len, full_lines(compiled())))
     max_bytes = 2 * git_bytes + 8_000
-    whole, problems = merged(compiled(), book(*models, keys=(key("ci"),)), max_bytes)
+    whole, problems = merge_api(compiled(), book(*models, keys=(key("ci"),)), max_bytes)
     assert sum(map(len, full_lines(whole))) <= max_bytes
     snapshots.decode(snapshots.encode(whole))
     assert {model.id for model in compiled().models} < {model.id for model in whole.models}
@@ -114,25 +114,25 @@ def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
     assert kept == list(models[: len(kept)])  # the smallest
     (problem,) = problems
     assert problem.startswith(f"{len(models) - len(kept)} of acme's models and keys in the registry are left out (")
-    assert merged(compiled(), book(*models))[1] == ()
+    assert merge_api(compiled(), book(*models))[1] == ()
 
 
 @pytest.mark.parametrize("full_ratio", [0.9, 0.99])
 def test_what_fits_beside_git_and_the_splits_is_not_cut(full_ratio: float) -> None:
     rows = book(*[api_model(f"acme/api-{number}") for number in range(40)], keys=(key("ci"),))
-    whole, _ = merged(compiled(), rows)
+    whole, _ = merge_api(compiled(), rows)
     max_bytes = int(sum(map(len, full_lines(whole))) / full_ratio)
-    assert merged(compiled(), rows, max_bytes) == (whole, ())
+    assert merge_api(compiled(), rows, max_bytes) == (whole, ())
     under_way = (rollout(id=RolloutId(f"r{number}"), channel=f"c{number}") for number in range(max_bytes // 200))
-    rolling = folded(rows, page(6, *under_way))
-    assert len(merged(compiled(), rolling, max_bytes)[0].models) < len(whole.models)  # the splits want their room
+    rolling = fold_page(rows, page(6, *under_way))
+    assert len(merge_api(compiled(), rolling, max_bytes)[0].models) < len(whole.models)  # the splits want their room
 
 
 def test_a_git_part_that_takes_nearly_all_leaves_keys_their_place() -> None:
     """Who cannot prove who they are is served nothing: a model less is a model less."""
     git_bytes = sum(map(len, full_lines(compiled())))
     rows = book(*[many(f"acme/api-{number}", versions=20) for number in range(9)], keys=(key("ci"), key("cd")))
-    whole, (problem,) = merged(compiled(), rows, int(git_bytes / 0.7))
+    whole, (problem,) = merge_api(compiled(), rows, int(git_bytes / 0.7))
     assert {"ci", "cd"} < {entry.key_id for entry in whole.keys}
     assert "9 of acme's models and keys" in problem
 
@@ -143,20 +143,20 @@ def many(id_: str, versions: int) -> ApiModel:
 
 
 def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays() -> None:
-    whole, _ = merged(compiled(), book(keys=(key("ci"),)))
-    later = folded(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True), key("git-key", revoked=True))))
+    whole, _ = merge_api(compiled(), book(keys=(key("ci"),)))
+    later = fold_page(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True), key("git-key", revoked=True))))
     assert [entry.key_id for entry in without_revoked(whole, later).keys] == ["git-key"]
-    again = folded(later, page(7, keys=(key("ci"),)))
+    again = fold_page(later, page(7, keys=(key("ci"),)))
     assert without_revoked(whole, again) == whole
 
 
 def test_a_revoked_key_comes_back_with_no_publication_whoever_names_it() -> None:
     """What stands in for a broken Tenant may have been read before the book knew that the key is the registry's."""
-    rows = folded(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True),)))
-    with_key, _ = merged(compiled(), book(keys=(key("ci"),)))
+    rows = fold_page(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True),)))
+    with_key, _ = merge_api(compiled(), book(keys=(key("ci"),)))
     assert "ci" in {entry.key_id for entry in with_key.keys}
     for _ in range(3):
-        whole, problems = merged(with_key, rows)
+        whole, problems = merge_api(with_key, rows)
         assert [entry.key_id for entry in whole.keys] == ["git-key"]
         assert problems == ("the key ci is left out: it was revoked in the registry",)
 
@@ -243,7 +243,7 @@ async def test_rows_under_an_id_that_is_declared_by_now_can_be_deleted(rig: Rig)
     assert (await rig.client.delete("/v1/models/acme/api", headers=operator)).status_code == 204
     again = await rig.client.delete("/v1/models/acme/api", headers=operator)
     assert (again.status_code, again.json()["error"]["code"]) == (409, "declared_in_git")
-    await controller.rows.look()
+    await controller.rows.fetch_changes()
     assert (await controller.publish()).left_out == ()
     assert served(rig).declared_in == "5.yaml"
 
@@ -289,7 +289,7 @@ async def test_a_revocation_does_not_wait_for_what_is_declared(rig: Rig) -> None
     assert "laptop" in {entry.key_id for entry in rig.snapshot.keys}
     rig.declared = fleet("v1", "v2", stable="v2")
     assert (await rig.client.delete("/v1/tenants/acme/keys/laptop", headers=operator)).status_code in {200, 204}
-    await controller.rows.look()
+    await controller.rows.fetch_changes()
     assert (await controller.follow_rows()).kind == "published"
     assert "laptop" not in {entry.key_id for entry in rig.snapshot.keys}
     assert {one.name for one in rig.bot.versions} == {"v1"}

@@ -73,7 +73,7 @@ class Registry:
         self.posted.append(type(command.event).__name__)
         return self.row
 
-    async def received(self, *_: Rollout) -> None:
+    async def add_rows(self, *_: Rollout) -> None:
         return None
 
 
@@ -85,11 +85,11 @@ async def test_a_stage_waits_for_as_many_replicas_as_its_target_aims_at() -> Non
     published = base("v1", "v2", split=row, stable="v1")
     shares = wanted_shares(published, [row], {row.id}, 2, 1)
     assert shares is not None
-    driver.aim(published, shares)
-    await driver.look()
+    driver.set_aim(published, shares)
+    await driver.judge_rollouts()
     assert (registry.posted, driver.widening) == ([], {row.id})
     registry.replicas = (replica("v1"), replica("v2"), replica("v2"))
-    await driver.look()
+    await driver.judge_rollouts()
     assert registry.posted == ["StagePassed"]
 
 
@@ -103,10 +103,10 @@ async def test_a_stage_that_has_passed_keeps_its_replicas_while_one_is_lost() ->
     for replicas in ((replica("v1"), replica("v2")), (replica("v1"),), (replica("v1"), replica("v2"))):
         shares = wanted_shares(published, [row], driver.widening or {row.id}, 2, 1)
         assert shares is not None and shares.others == {"v2": 2}
-        driver.aim(published, shares)
+        driver.set_aim(published, shares)
         registry.replicas = replicas
-        await driver.look()
+        await driver.judge_rollouts()
         assert (registry.posted, driver.widening) == ([], {row.id})
     registry.row = msgspec.structs.replace(row, stage=1)
-    await driver.look()
+    await driver.judge_rollouts()
     assert driver.widening == frozenset(), "the next stage has to pass by itself"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.allocation import Allocation, Sleepers, toward
+from functions.controller.autoscaling.allocation import Allocation, Sleepers, next_allocation
 
 numbers = st.integers(0, 6)
 
@@ -19,51 +19,55 @@ def allocations(draw: st.DrawFn) -> Allocation:
 
 def test_worked_example_of_the_allocation() -> None:
     now = Allocation(4, frozenset({3}))
-    grown = toward(now, 4, 1, {3})
+    grown = next_allocation(now, 4, 1, {3})
     assert grown == Allocation(5, frozenset({4}))
-    assert toward(grown, 3, 1, {4}) == now
+    assert next_allocation(grown, 3, 1, {4}) == now
 
 
 def test_the_loaded_ones_are_promoted_first() -> None:
     now = Allocation(5, frozenset({2, 3, 4}))
-    assert toward(now, 3, 3, {4}).standby >= {2, 3}
-    assert 4 not in toward(now, 3, 3, {4}).standby
+    assert next_allocation(now, 3, 3, {4}).standby >= {2, 3}
+    assert 4 not in next_allocation(now, 3, 3, {4}).standby
 
 
 def test_without_warm_ones_new_ones_serve() -> None:
-    assert toward(Allocation(2), 4, 0) == Allocation(4)
+    assert next_allocation(Allocation(2), 4, 0) == Allocation(4)
 
 
 def test_new_ones_serve_until_enough_do() -> None:
-    assert toward(Allocation(2, frozenset({1})), 4, 1, {1}) == Allocation(5, frozenset({4}))
+    assert next_allocation(Allocation(2, frozenset({1})), 4, 1, {1}) == Allocation(5, frozenset({4}))
 
 
 def test_one_goes_at_a_time() -> None:
-    assert toward(Allocation(4), 1, 0) == Allocation(3)
+    assert next_allocation(Allocation(4), 1, 0) == Allocation(3)
 
 
 def test_a_warm_one_is_made_of_one_that_serves_too_many() -> None:
-    assert toward(Allocation(3), 2, 1) == Allocation(3, frozenset({2}))
+    assert next_allocation(Allocation(3), 2, 1) == Allocation(3, frozenset({2}))
 
 
 def test_a_warm_one_that_is_not_loaded_does_not_take_the_place_of_one_that_serves() -> None:
     now = Allocation(3, frozenset({0}))
-    assert toward(now, 2, 0) == now
-    assert toward(now, 2, 0, {0}) == Allocation(2)
+    assert next_allocation(now, 2, 0) == now
+    assert next_allocation(now, 2, 0, {0}) == Allocation(2)
 
 
 def test_what_sleeps_is_promoted_after_what_is_awake_and_only_as_far_as_it_may_be_woken() -> None:
     now = Allocation(5, frozenset({1, 2, 3, 4}))
-    awake_too = toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1}), wake=1))
+    awake_too = next_allocation(now, 2, 3, {1, 2}, Sleepers(frozenset({1}), wake=1))
     assert awake_too.standby == {1, 3, 4}, "2 is loaded and awake"
-    assert toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}), wake=1)).standby == {2, 3, 4}, "sooner than one loads"
-    assert toward(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}))).standby == {1, 2, 4}, "3 loads, and has a slot"
+    assert next_allocation(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}), wake=1)).standby == {2, 3, 4}, (
+        "sooner than one loads"
+    )
+    assert next_allocation(now, 2, 3, {1, 2}, Sleepers(frozenset({1, 2}))).standby == {1, 2, 4}, (
+        "3 loads, and has a slot"
+    )
 
 
 def test_what_sleeps_takes_the_place_of_one_that_serves_only_when_it_may_be_woken() -> None:
     now = Allocation(2, frozenset({0}))
-    assert toward(now, 1, 0, {0}, Sleepers(frozenset({0}))) == now
-    assert toward(now, 1, 0, {0}, Sleepers(frozenset({0}), wake=1)) == Allocation(1)
+    assert next_allocation(now, 1, 0, {0}, Sleepers(frozenset({0}))) == now
+    assert next_allocation(now, 1, 0, {0}, Sleepers(frozenset({0}), wake=1)) == Allocation(1)
 
 
 def test_numbers_beyond_the_count_are_refused() -> None:
@@ -76,7 +80,7 @@ def test_every_way_leads_there_and_never_serves_with_fewer_than_wanted(
     now: Allocation, serving: int, warm: int
 ) -> None:
     for _ in range(40):
-        then = toward(now, serving, warm, set(range(now.count)))
+        then = next_allocation(now, serving, warm, set(range(now.count)))
         assert then.serving >= min(serving, now.serving), "nothing that should serve is taken away"
         assert then.serving >= now.serving - 1 and then.count >= now.count - 1, "one at a time"
         if then == now:
@@ -88,10 +92,10 @@ def test_every_way_leads_there_and_never_serves_with_fewer_than_wanted(
 @pytest.mark.parametrize("sleepers", [Sleepers(), Sleepers(frozenset({0}), wake=1)])
 def test_from_zero_the_warm_one_is_promoted_and_none_is_started(sleepers: Sleepers) -> None:
     at_zero = Allocation(1, frozenset({0}))
-    assert toward(at_zero, 1, 0, {0}, sleepers) == Allocation(1)
-    assert toward(Allocation(1), 0, 1) == at_zero, "and back: it stays warm where the policy keeps one"
+    assert next_allocation(at_zero, 1, 0, {0}, sleepers) == Allocation(1)
+    assert next_allocation(Allocation(1), 0, 1) == at_zero, "and back: it stays warm where the policy keeps one"
 
 
 def test_from_zero_without_a_warm_one_one_is_started() -> None:
-    assert toward(Allocation(0), 1, 0) == Allocation(1)
-    assert toward(Allocation(3), 0, 0) == Allocation(2), "one after the other on the way to none"
+    assert next_allocation(Allocation(0), 1, 0) == Allocation(1)
+    assert next_allocation(Allocation(3), 0, 0) == Allocation(2), "one after the other on the way to none"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.allocation import SlotDemand, granted
+from functions.controller.autoscaling.allocation import SlotDemand, grant_slots
 
 demands = st.dictionaries(
     st.sampled_from("abcd"),
@@ -15,36 +15,39 @@ costs = st.fixed_dictionaries({name: st.integers(1, 8) for name in "abcd"})
 
 
 def test_worked_example_of_a_full_machine() -> None:
-    allowed = granted({"a": SlotDemand(4, 1), "b": SlotDemand(1, 1)}, {"a": 2, "b": 1}, 4)
+    allowed = grant_slots({"a": SlotDemand(4, 1), "b": SlotDemand(1, 1)}, {"a": 2, "b": 1}, 4)
     assert allowed == {"a": SlotDemand(3, 0), "b": SlotDemand(1, 0)}
 
 
 def test_what_the_yaml_asks_for_is_given_whatever_the_bound_says() -> None:
-    assert granted({"a": SlotDemand(3, 1, least=3)}, {}, 1) == {"a": SlotDemand(3, 0, least=3)}
+    assert grant_slots({"a": SlotDemand(3, 1, least=3)}, {}, 1) == {"a": SlotDemand(3, 0, least=3)}
 
 
 def test_where_there_is_room_all_is_given() -> None:
     asked = {"a": SlotDemand(4, 1), "b": SlotDemand(1, 1)}
-    assert granted(asked, {}, 7) == asked
+    assert grant_slots(asked, {}, 7) == asked
 
 
 def test_a_replica_of_eight_accelerators_takes_eight() -> None:
     costs = {"large": 8, "small": 1}
     asked = {"large": SlotDemand(3), "small": SlotDemand(6, 2)}
-    assert granted(asked, {"large": 1, "small": 2}, 20, costs) == {"large": SlotDemand(2), "small": SlotDemand(4)}
-    assert granted(asked, {"large": 1, "small": 2}, 24, costs) == {"large": SlotDemand(2), "small": SlotDemand(6, 2)}
+    assert grant_slots(asked, {"large": 1, "small": 2}, 20, costs) == {"large": SlotDemand(2), "small": SlotDemand(4)}
+    assert grant_slots(asked, {"large": 1, "small": 2}, 24, costs) == {
+        "large": SlotDemand(2),
+        "small": SlotDemand(6, 2),
+    }
 
 
 def test_what_is_too_little_for_one_pool_goes_to_another() -> None:
     asked = {"large": SlotDemand(2), "small": SlotDemand(9)}
-    assert granted(asked, {"large": 1}, 15, {"large": 8}) == {"large": SlotDemand(1), "small": SlotDemand(7)}
+    assert grant_slots(asked, {"large": 1}, 15, {"large": 8}) == {"large": SlotDemand(1), "small": SlotDemand(7)}
 
 
 @given(demands, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20), costs)
 def test_never_more_than_the_bound_beyond_what_was_there(
     asked: dict[str, SlotDemand], present: dict[str, int], most: int, costs: dict[str, int]
 ) -> None:
-    allowed = granted(asked, present, most, costs)
+    allowed = grant_slots(asked, present, most, costs)
     total = sum((demand.serving + demand.warm) * costs[name] for name, demand in allowed.items())
     there = sum(min(asked[name].serving, max(asked[name].least, present.get(name, 0))) * costs[name] for name in asked)
     assert total <= max(most, there)

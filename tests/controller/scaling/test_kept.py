@@ -18,12 +18,12 @@ def test_speeds_and_allocations_are_kept_side_by_side(tmp_path: Path) -> None:
     path, allocations = tmp_path / "scaling.json", {"a": Allocation(3, frozenset({2}))}
     speeds = KeptSpeeds(path)
     assert speeds.known == {}
-    speeds.keep({"a": 100.0})
+    speeds.save_speeds({"a": 100.0})
     write_sizes(path, allocations)
     assert KeptSpeeds(path).known == {"a": 100.0}
-    speeds.keep({"a": 104.0})
+    speeds.save_speeds({"a": 104.0})
     assert KeptSpeeds(path).known == {"a": 100.0}, "not for every heartbeat"
-    speeds.keep({"a": 120.0, "b": 7.0})
+    speeds.save_speeds({"a": 120.0, "b": 7.0})
     assert KeptSpeeds(path).known == {"a": 120.0, "b": 7.0}
     assert read_sizes(path) == allocations
 

@@ -21,7 +21,7 @@ from functions.controller.local.ports import MAX_SLOTS
 from functions.controller.local.reconciler import Reconciler
 from functions.controller.local.settings import LocalSettings
 from functions.controller.local.supervisor import Supervisor
-from functions.controller.snapshot.publication import SnapshotSource
+from functions.controller.snapshot.publication import LocalClients
 from functions.controller.snapshot.registry_client import RegistryClient
 from functions.decisions.autoscaling.forecast import Demand
 from functions.decisions.autoscaling.forecast_memory import Memory
@@ -48,7 +48,7 @@ class Hearing(PoolsClient):
         return self._heard
 
 
-class Source(SnapshotSource):
+class Source(LocalClients):
     heard: PoolReport | None = None
     asked = 0  # once at the beginning of each pass
 
@@ -71,7 +71,7 @@ class Machine:
         args: tuple[str, ...] = (),
         warm: int = 1,
     ) -> None:
-        layout.make()
+        layout.make_directories()
         layout.secrets_dir.mkdir(exist_ok=True)
         layout.credentials("controller").write_text("t")
         settings = LocalSettings(state_dir=layout.root, max_engines=slots)
@@ -85,7 +85,7 @@ class Machine:
             is_paused=lambda: False,
             counts={},
         )
-        self.reconciler.desire("main@1", (Pool(POOL, 2, "m", args), *others))
+        self.reconciler.set_desired("main@1", (Pool(POOL, 2, "m", args), *others))
         self.source = Source(self.reconciler.context, layout.registry_rows_file, lambda: None)
         self.scaling = LocalScaling(
             layout,
@@ -98,7 +98,7 @@ class Machine:
         )
         policy = POLICY.replace("warm: 1", f"warm: {warm}")
         self._policies = load(pool(POOL, bounds="minReplicas: 2, maxReplicas: 20"), policy)
-        self.scaling.obey("main@1", self._policies)
+        self.scaling.set_policies("main@1", self._policies)
 
     async def passes(self, enough: Callable[[], bool]) -> None:
         """As `run` makes them, with processes that are changed at once, until there were enough."""
@@ -109,7 +109,7 @@ class Machine:
                     if enough():
                         return
                     self.reconciler.wanted.settled = True
-                    self.scaling.obey(f"main@{number}", self._policies)  # the next pass is due
+                    self.scaling.set_policies(f"main@{number}", self._policies)  # the next pass is due
                     await asyncio.sleep(0.01)
         finally:
             running.cancel()
@@ -117,7 +117,7 @@ class Machine:
 
     @property
     def shown(self) -> PoolSize:
-        return next(each for each in self.scaling.shown() if each.pool == POOL)
+        return next(each for each in self.scaling.pool_sizes() if each.pool == POOL)
 
 
 async def _at_once(revision: str) -> None:

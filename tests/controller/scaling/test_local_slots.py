@@ -60,7 +60,7 @@ async def test_a_push_in_the_middle_of_a_pass_waits_for_the_next(layout: StateLa
     running = asyncio.get_running_loop().create_task(machine.scaling.run())
     async with asyncio.timeout(60.0):
         for number in itertools.count():  # each time another pool, so that no two looks find the same
-            machine.reconciler.desire("main@2", (*one, Pool(f"p{number}", 1, "m")))
+            machine.reconciler.set_desired("main@2", (*one, Pool(f"p{number}", 1, "m")))
             await asyncio.sleep(0)
             assert not running.done(), running.exception()
             if machine.source.asked > 1:
@@ -74,7 +74,7 @@ def test_sleepers_whose_engines_are_gone_are_not_begun_all_at_once(layout: State
     mark = layout.standby_file(f"{POOL}-2")
     mark.parent.mkdir(parents=True)
     mark.touch()
-    machine.scaling.begin()
+    machine.scaling.restore_sizes()
     assert not mark.exists(), "who comes for the time of a change does not begin warm"
     assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [2]
     assert (machine.shown.serving, machine.shown.warm) == (2, 0)
@@ -82,7 +82,7 @@ def test_sleepers_whose_engines_are_gone_are_not_begun_all_at_once(layout: State
 
 def test_what_does_not_sleep_begins_as_it_was(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(4, frozenset({2, 3})), Target("sim"), slots=4)
-    machine.scaling.begin()
+    machine.scaling.restore_sizes()
     assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [4]
 
 

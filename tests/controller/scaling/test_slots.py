@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions.controller.autoscaling.allocation import Allocation, toward
-from functions.controller.autoscaling.slots_in_use import Lasting, SlotsInUse, ending, heard_of, in_words, without_lost
+from functions.controller.autoscaling.allocation import Allocation, next_allocation
+from functions.controller.autoscaling.slots_in_use import (
+    Lasting,
+    SlotsInUse,
+    count_ending_engines,
+    replicas_by_number,
+    shortage_text,
+    without_lost,
+)
 from functions.decisions.autoscaling.accelerator_slots import HeldSlots, SlotAllotment, SlotDemand, allot_slots
 from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import POOL, replica, report
@@ -18,7 +25,7 @@ ONE_AND_ONE_OF_THREE = Allocation(3, frozenset({1}))
 
 
 def seating(*replicas: ReplicaReport, allocation: Allocation = ONE_AND_ONE, sleeps: bool = True) -> SlotsInUse:
-    return SlotsInUse(allocation, sleeps, heard_of(report(*replicas), POOL))
+    return SlotsInUse(allocation, sleeps, replicas_by_number(report(*replicas), POOL))
 
 
 def asleep(number: int) -> ReplicaReport:
@@ -26,43 +33,47 @@ def asleep(number: int) -> ReplicaReport:
 
 
 def test_one_that_says_that_it_sleeps_has_no_slot() -> None:
-    assert seating(replica(0), asleep(1)).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
+    assert seating(replica(0), asleep(1)).held_slots() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
 def test_one_that_could_sleep_and_does_not_has_a_slot() -> None:
-    assert seating(replica(0), replica(1, "warm")).held() == HeldSlots(serving=1, loaded=1, sleeps=True)
+    assert seating(replica(0), replica(1, "warm")).held_slots() == HeldSlots(serving=1, loaded=1, sleeps=True)
 
 
 def test_one_that_says_so_of_a_pool_that_cannot_is_not_believed() -> None:
-    assert seating(asleep(1), sleeps=False).held() == HeldSlots(serving=1, loaded=1)
+    assert seating(asleep(1), sleeps=False).held_slots() == HeldSlots(serving=1, loaded=1)
 
 
 @pytest.mark.parametrize("phase", ["starting", "hung"])
 def test_one_that_sleeps_and_is_not_well_has_no_slot(phase: str) -> None:
     heartbeat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
-    assert seating(heartbeat).held() == HeldSlots(serving=1, asleep=1, sleeps=True)
+    assert seating(heartbeat).held_slots() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
 @pytest.mark.parametrize("phase", ["starting", "ready", "draining", "hung", "dead"])
 def test_one_in_any_other_phase_has_a_slot(phase: str) -> None:
     heartbeat = replica(1, phase, asleep=phase == "dead")  # type: ignore[arg-type]
-    assert seating(heartbeat).held() == HeldSlots(serving=1, loading=1, sleeps=True)
+    assert seating(heartbeat).held_slots() == HeldSlots(serving=1, loading=1, sleeps=True)
 
 
 def test_one_that_is_to_serve_has_its_slot_before_it_wakes() -> None:
-    assert seating(replica(0), asleep(1), allocation=Allocation(2)).held() == HeldSlots(serving=2, sleeps=True)
+    assert seating(replica(0), asleep(1), allocation=Allocation(2)).held_slots() == HeldSlots(serving=2, sleeps=True)
 
 
 def test_one_that_is_not_heard_of_has_a_slot_and_is_not_ended_for_that() -> None:
     silent = replica(1, "warm", asleep=True, age_s=60.0)
-    assert seating(silent).held() == seating().held() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
-    assert seating(silent, sleeps=False).held() == HeldSlots(serving=1, loading=1)
+    assert (
+        seating(silent).held_slots() == seating().held_slots() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
+    )
+    assert seating(silent, sleeps=False).held_slots() == HeldSlots(serving=1, loading=1)
 
 
 def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
     pool = seating(replica(0), replica(2, "starting"), allocation=Allocation(3, frozenset({1, 2})))
-    may = allot_slots({POOL: SlotDemand(2, 1)}, {POOL: pool.held()}, 0, 3)[POOL]
-    assert toward(pool.allocation, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
+    may = allot_slots({POOL: SlotDemand(2, 1)}, {POOL: pool.held_slots()}, 0, 3)[POOL]
+    assert (
+        next_allocation(pool.allocation, may.serving, may.warm, pool.awake, pool.sleepers(may)) == ONE_AND_ONE_OF_THREE
+    )
 
 
 def test_after_a_reboot_those_at_the_end_that_slept_are_not_begun_all_at_once() -> None:
@@ -76,21 +87,21 @@ def test_one_whose_agent_or_registry_does_not_say_so_yet_is_taken_to_be_awake() 
     said = msgspec.json.decode(msgspec.json.encode(asleep(1)))
     del said["asleep"]
     older = msgspec.convert(said, ReplicaReport)
-    assert seating(replica(0), older).held() == HeldSlots(serving=1, loaded=1, sleeps=True)
+    assert seating(replica(0), older).held_slots() == HeldSlots(serving=1, loaded=1, sleeps=True)
 
 
 def test_nothing_is_heard_without_a_report() -> None:
-    assert heard_of(None, POOL) == {}
+    assert replicas_by_number(None, POOL) == {}
 
 
 def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
     one = frozenset({1})
-    assert replace(seating(replica(1, "warm")), lasting=Lasting(settling=one)).held().spared == 1
+    assert replace(seating(replica(1, "warm")), lasting=Lasting(settling=one)).held_slots().spared == 1
     begun = replace(seating(replica(1, "starting")), lasting=Lasting(unsure=one))
-    assert begun.held() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
-    assert replace(begun, sleeps=False).held() == HeldSlots(serving=1, loading=1)
+    assert begun.held_slots() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
+    assert replace(begun, sleeps=False).held_slots() == HeldSlots(serving=1, loading=1)
     never = replace(seating(), lasting=Lasting(stuck=one))
-    assert never.held() == HeldSlots(serving=1, unheard=1, stuck=1, sleeps=True)
+    assert never.held_slots() == HeldSlots(serving=1, unheard=1, stuck=1, sleeps=True)
     assert [seating(*heard).states for heard in ((), (replica(1, "dead"),), (replica(1, "warm"),), (asleep(1),))] == [
         {1: "unheard"},
         {1: "loading"},
@@ -101,23 +112,23 @@ def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
 
 def test_an_engine_that_no_allocation_has_keeps_its_slot_until_it_is_gone() -> None:
     running = [f"{POOL}-0", f"{POOL}-1", f"{POOL}-2", "gone-0"]
-    assert ending(running, {POOL: seating()}) == 2
+    assert count_ending_engines(running, {POOL: seating()}) == 2
 
 
 def test_why_a_pool_has_less_is_said() -> None:
     pool = seating(replica(0), asleep(1))
-    assert in_words(SlotDemand(1, 1), SlotAllotment(1, 1), pool, 3) == ""
-    waits = in_words(SlotDemand(2, 1), SlotAllotment(1, 1), pool, 3)
+    assert shortage_text(SlotDemand(1, 1), SlotAllotment(1, 1), pool, 3) == ""
+    waits = shortage_text(SlotDemand(2, 1), SlotAllotment(1, 1), pool, 3)
     assert waits.startswith("a warm replica stays asleep until one of this machine's 3 slots") and "SHOAL_MAX" in waits
-    assert in_words(SlotDemand(1, 2), SlotAllotment(1, 1), pool, 3).startswith(
+    assert shortage_text(SlotDemand(1, 2), SlotAllotment(1, 1), pool, 3).startswith(
         "warm replicas are loaded one at a time; the next"
     )
     in_the_middle = seating(replica(0), asleep(1), replica(2), allocation=ONE_AND_ONE_OF_THREE)
-    assert in_words(SlotDemand(2, 0), SlotAllotment(2, 0), in_the_middle, 2).startswith(
+    assert shortage_text(SlotDemand(2, 0), SlotAllotment(2, 0), in_the_middle, 2).startswith(
         "one warm replica too many: it sleeps, and"
     )
-    assert in_words(SlotDemand(1, 0), SlotAllotment(1, 0), pool, 2) == "", "the last one ends at once"
-    assert in_words(SlotDemand(2, 1), SlotAllotment(1, 0), seating(sleeps=False), 3).startswith(
+    assert shortage_text(SlotDemand(1, 0), SlotAllotment(1, 0), pool, 2) == "", "the last one ends at once"
+    assert shortage_text(SlotDemand(2, 1), SlotAllotment(1, 0), seating(sleeps=False), 3).startswith(
         "this machine runs 3 engines"
     )
 
@@ -161,11 +172,11 @@ class Machine:
     def decide(self, demands: dict[str, SlotDemand]) -> dict[str, SlotAllotment]:
         """One pass: what is started, woken or ended is so at once, as far as slots go."""
         pools = self.pools()
-        held = {name: pool.held() for name, pool in pools.items()}
+        held = {name: pool.held_slots() for name, pool in pools.items()}
         allowed = allot_slots(demands, held, self.leaving, self.slots)
         for name, pool in pools.items():
             may = allowed[name]
-            then = toward(pool.allocation, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))
+            then = next_allocation(pool.allocation, may.serving, may.warm, pool.awake | pool.asleep, pool.sleepers(may))
             self._follow(name, then)
         return allowed
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from functions.controller.autoscaling.signals import ALONE_S, FALL_S, PoolUse, observe
+from functions.controller.autoscaling.signals import ALONE_S, FALL_S, PoolUtilization, update_utilization
 from functions.decisions.autoscaling.policy import STALE_S
 from functions.decisions.health.pace import Pace
 from functions.fleet.pool_board import ReplicaReport
 from tests.controller.scaling.builders import replica
 
 
-def looks(use: PoolUse, seconds: range, *replicas: ReplicaReport) -> PoolUse:
+def looks(use: PoolUtilization, seconds: range, *replicas: ReplicaReport) -> PoolUtilization:
     for at_s in seconds:
-        use = observe(use, replicas, float(at_s))
+        use = update_utilization(use, replicas, float(at_s))
     return use
 
 
@@ -27,39 +27,44 @@ def idle(number: int = 0) -> ReplicaReport:
 
 
 def test_worked_example_of_utilization() -> None:
-    alone = looks(PoolUse(), range(6), busy(0, 100.0, running=1))
+    alone = looks(PoolUtilization(), range(6), busy(0, 100.0, running=1))
     assert alone.alone_tokens_per_s == 100.0
-    seen = PoolUse(alone.alone_tokens_per_s)
-    assert observe(seen, [idle(0), busy(1, 25.0, running=4)], 9.0).utilization_ratio == pytest.approx(0.375)
+    seen = PoolUtilization(alone.alone_tokens_per_s)
+    assert update_utilization(seen, [idle(0), busy(1, 25.0, running=4)], 9.0).utilization_ratio == pytest.approx(0.375)
 
 
 def test_utilization_is_smoothed() -> None:
-    use = PoolUse(100.0, 0.0, at_s=0.0, looked_s=0.0)
-    after_30_s = observe(use, [busy(0, 10.0)], 30.0).utilization_ratio
+    use = PoolUtilization(100.0, 0.0, at_s=0.0, looked_s=0.0)
+    after_30_s = update_utilization(use, [busy(0, 10.0)], 30.0).utilization_ratio
     assert after_30_s == pytest.approx(0.9 * (1 - 0.36788), rel=1e-3)
 
 
 def test_a_full_pool_that_a_new_controller_finds_is_not_taken_for_an_idle_one() -> None:
     """Nobody is alone: what a stream alone makes is not known, and what it makes under load is not taken for it."""
-    assert looks(PoolUse(), range(0, 600, 5), *(busy(number, 20.0) for number in range(4))).utilization_ratio is None
+    assert (
+        looks(PoolUtilization(), range(0, 600, 5), *(busy(number, 20.0) for number in range(4))).utilization_ratio
+        is None
+    )
 
 
 def test_what_was_known_before_tells_of_a_full_pool_at_once() -> None:
     full = [busy(number, 20.0) for number in range(4)]
-    assert observe(PoolUse(100.0), full, 0.0).utilization_ratio == pytest.approx(0.8)
-    assert looks(PoolUse(100.0), range(0, 86_400, 5), *full).utilization_ratio == pytest.approx(0.8), "and stays known"
+    assert update_utilization(PoolUtilization(100.0), full, 0.0).utilization_ratio == pytest.approx(0.8)
+    assert looks(PoolUtilization(100.0), range(0, 86_400, 5), *full).utilization_ratio == pytest.approx(0.8), (
+        "and stays known"
+    )
 
 
 def test_one_request_beside_which_others_have_just_ended_is_not_alone_yet() -> None:
-    others = looks(PoolUse(), range(5), busy(0, 20.0))
-    assert observe(others, [busy(0, 20.0, running=1)], 5.0).alone_tokens_per_s == 0.0
+    others = looks(PoolUtilization(), range(5), busy(0, 20.0))
+    assert update_utilization(others, [busy(0, 20.0, running=1)], 5.0).alone_tokens_per_s == 0.0
     later = looks(others, range(5, 6 + int(ALONE_S)), busy(0, 100.0, running=1))
     assert later.alone_tokens_per_s == 100.0
 
 
 def test_one_odd_beat_is_hardly_noticed_and_forgotten() -> None:
-    known = looks(PoolUse(), range(10), busy(0, 100.0, running=1))
-    odd = observe(known, [busy(0, 5000.0, running=1)], 10.0)
+    known = looks(PoolUtilization(), range(10), busy(0, 100.0, running=1))
+    odd = update_utilization(known, [busy(0, 5000.0, running=1)], 10.0)
     assert 100.0 < odd.alone_tokens_per_s < 105.0
     far_off = replace(known, alone_tokens_per_s=1000.0)
     after = looks(far_off, range(10, 10 + int(5 * FALL_S), 5), busy(0, 100.0, running=1))
@@ -67,7 +72,7 @@ def test_one_odd_beat_is_hardly_noticed_and_forgotten() -> None:
 
 
 def test_a_quicker_engine_is_believed_within_minutes() -> None:
-    known = looks(PoolUse(), range(10), busy(0, 100.0, running=1))
+    known = looks(PoolUtilization(), range(10), busy(0, 100.0, running=1))
     after = looks(known, range(10, 190), busy(0, 150.0, running=4))
     assert after.alone_tokens_per_s == pytest.approx(150.0, rel=0.01)
 
@@ -75,14 +80,14 @@ def test_a_quicker_engine_is_believed_within_minutes() -> None:
 def test_an_engine_without_tokens_is_not_taken_for_an_idle_one() -> None:
     """Embeddings: a busy replica has no gaps between tokens."""
     three_of_four = [idle(0), *(busy(number, 0.0) for number in (1, 2, 3))]
-    use = looks(PoolUse(), range(60), *three_of_four)
+    use = looks(PoolUtilization(), range(60), *three_of_four)
     assert use.utilization_ratio is None
-    assert observe(use, [idle(number) for number in range(4)], 60.0).utilization_ratio is None
+    assert update_utilization(use, [idle(number) for number in range(4)], 60.0).utilization_ratio is None
 
 
 @pytest.mark.parametrize("speed", [0.0, 100.0])
 def test_when_all_are_busy_and_unmeasured_the_old_value_is_dropped(speed: float) -> None:
-    calm = looks(PoolUse(speed), range(60), *(idle(number) for number in range(4)))
+    calm = looks(PoolUtilization(speed), range(60), *(idle(number) for number in range(4)))
     assert calm.utilization_ratio == 0.0
     full = [busy(number, 0.0) for number in range(4)]
     assert looks(calm, range(60, 60 + int(STALE_S)), *full).utilization_ratio is not None, "for a while"
@@ -91,14 +96,14 @@ def test_when_all_are_busy_and_unmeasured_the_old_value_is_dropped(speed: float)
 
 def test_a_look_without_tokens_counts_as_the_last_with_some() -> None:
     """A long prompt is being read beside three streams."""
-    use = looks(PoolUse(100.0), range(60), busy(0, 20.0), busy(1, 20.0))
-    assert observe(use, [busy(0, 0.0), busy(1, 20.0)], 60.0).utilization_ratio == pytest.approx(0.8)
+    use = looks(PoolUtilization(100.0), range(60), busy(0, 20.0), busy(1, 20.0))
+    assert update_utilization(use, [busy(0, 0.0), busy(1, 20.0)], 60.0).utilization_ratio == pytest.approx(0.8)
 
 
 def test_a_probe_that_a_look_has_caught_does_not_hide_an_idle_pool() -> None:
     pool = [idle(number) for number in range(4)]
-    use = looks(PoolUse(), range(60), *pool)
-    caught = observe(use, [replica(0, running=1), *pool[1:]], 60.0)
+    use = looks(PoolUtilization(), range(60), *pool)
+    caught = update_utilization(use, [replica(0, running=1), *pool[1:]], 60.0)
     assert caught.utilization_ratio == pytest.approx(0.0, abs=0.01)
 
 
@@ -109,18 +114,18 @@ def reading(number: int, busy_ratio: float | None) -> ReplicaReport:
 
 def test_a_prefill_pool_is_used_for_as_long_as_it_reads() -> None:
     """It makes no gap between tokens, by which all others are told: the busier it was, the less was known of it."""
-    use = observe(PoolUse(), [reading(0, 0.6), reading(1, 0.2)], 0.0, reads=True)
+    use = update_utilization(PoolUtilization(), [reading(0, 0.6), reading(1, 0.2)], 0.0, reads=True)
     assert use.utilization_ratio == pytest.approx(0.4)
-    full = PoolUse()
+    full = PoolUtilization()
     for second in range(600):
-        full = observe(full, [reading(0, 1.0), reading(1, 1.0)], float(second), reads=True)
+        full = update_utilization(full, [reading(0, 1.0), reading(1, 1.0)], float(second), reads=True)
     assert full.utilization_ratio == pytest.approx(1.0) and full.at_s == 599.0
 
 
 def test_of_a_prefill_pool_with_older_agents_nothing_is_known_while_it_reads() -> None:
     old = [structs.replace(reading(number, None), running=2) for number in range(2)]
-    assert observe(PoolUse(), old, 0.0, reads=True).utilization_ratio is None
+    assert update_utilization(PoolUtilization(), old, 0.0, reads=True).utilization_ratio is None
 
 
 def test_a_replica_that_was_not_heard_for_seconds_tells_nothing_of_its_load() -> None:
-    assert observe(PoolUse(), [replica(age_s=9.0)], 0.0).utilization_ratio is None
+    assert update_utilization(PoolUtilization(), [replica(age_s=9.0)], 0.0).utilization_ratio is None

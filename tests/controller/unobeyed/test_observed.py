@@ -4,7 +4,7 @@ import msgspec
 
 from functions.api.loader import load_texts
 from functions.controller.unobeyed.findings import Unobeyed
-from functions.controller.unobeyed.observed import FleetWord, observed_findings
+from functions.controller.unobeyed.observed import ObservedFleet, observed_findings
 from functions.fleet.pool_board import GatewayNeeds, Lacking, PoolReport
 from tests.controller.configs import tier
 from tests.controller.scaling.builders import replica
@@ -22,12 +22,12 @@ def report(
     return PoolReport(connected, {}, replicas, GatewayNeeds(gateways, lacking))
 
 
-def found(word: FleetWord, *documents: str) -> list[Unobeyed]:
+def found(word: ObservedFleet, *documents: str) -> list[Unobeyed]:
     loaded = load_texts([("a.yaml", "---\n".join(documents).encode())])
     return list(observed_findings(loaded.objects, word))
 
 
-def said(word: FleetWord, *documents: str) -> list[tuple[str, str, str]]:
+def said(word: ObservedFleet, *documents: str) -> list[tuple[str, str, str]]:
     return [(each.key, each.reason, each.problem.key_path) for each in found(word, *documents)]
 
 
@@ -35,11 +35,11 @@ WITHOUT_TOKENIZER = Lacking("tokenizer", "a", 2, "SHOAL_GATEWAY_TOKENIZERS_DIR i
 
 
 def test_gateways_without_a_tokenizer() -> None:
-    word = FleetWord(report(WITHOUT_TOKENIZER))
+    word = ObservedFleet(report(WITHOUT_TOKENIZER))
     assert said(word, service("a"), EVENTS) == [("routingpolicies/p", "TokenizerMissing", "spec.prefix.source")]
     (finding,) = found(word, service("a"), EVENTS)
     assert finding.problem.message.startswith("gateways have no tokenizer for a (SHOAL_GATEWAY_TOKENIZERS_DIR is not")
-    some = FleetWord(report(WITHOUT_TOKENIZER, gateways=3))
+    some = ObservedFleet(report(WITHOUT_TOKENIZER, gateways=3))
     assert found(some, service("a"), EVENTS)[0].problem.message.startswith("some gateways have no tokenizer")
     assert not said(word, service("a", task="embed"), EVENTS), "nothing is to be tokenised"
     assert not said(word, service("a"), policy("RoutingPolicy", '{pools: ["*"]}')), "a default is no promise"
@@ -48,22 +48,24 @@ def test_gateways_without_a_tokenizer() -> None:
 
 def test_engines_without_events() -> None:
     reason = [("routingpolicies/p", "EventsMissing", "spec.prefix.source")]
-    assert said(FleetWord(report(events=(False, False))), service("a"), EVENTS) == reason
-    (some,) = found(FleetWord(report(events=(False, True))), service("a"), EVENTS)
+    assert said(ObservedFleet(report(events=(False, False))), service("a"), EVENTS) == reason
+    (some,) = found(ObservedFleet(report(events=(False, True))), service("a"), EVENTS)
     assert some.problem.message.startswith("some replicas of a do not receive KV events")
-    assert not said(FleetWord(report(events=(True, None))), service("a"), EVENTS), "None: nothing was computed yet"
+    assert not said(ObservedFleet(report(events=(True, None))), service("a"), EVENTS), "None: nothing was computed yet"
 
 
 def test_a_tools_secret_that_is_not_there() -> None:
-    word = FleetWord(report(Lacking("tool_secret", "acme/weather-token", 2, "there is no file")))
+    word = ObservedFleet(report(Lacking("tool_secret", "acme/weather-token", 2, "there is no file")))
     assert said(word, TENANT) == [("tenants/acme", "ToolSecretMissing", "spec.tools[0].secret")]
     (finding,) = found(word, TENANT)
     assert "every call of weather fails" in finding.problem.message
-    assert not said(FleetWord(report(Lacking("tool_secret", "globex/weather-token", 2))), TENANT), "another tenant's"
+    assert not said(ObservedFleet(report(Lacking("tool_secret", "globex/weather-token", 2))), TENANT), (
+        "another tenant's"
+    )
 
 
 def test_a_contested_number() -> None:
-    word = FleetWord(None, {"p": "kubectl holds .spec.predictor.minReplicas"})
+    word = ObservedFleet(None, {"p": "kubectl holds .spec.predictor.minReplicas"})
     (finding,) = found(word, service("a"), SCALING)
     assert (finding.key, finding.reason) == ("autoscalingpolicies/p", "ReplicasContested")
 
@@ -74,12 +76,12 @@ TARGETS = "fallback: [{when: saturated, from: a, to: b}], classifier: {model: au
 def test_a_pool_to_which_others_send_and_that_is_not_there() -> None:
     routing = policy("RoutingPolicy", f'{{pools: ["*"], {TARGETS}}}')
     paths = ["spec.fallback[0].to", "spec.classifier.otherwise"]
-    word = FleetWord(report(events=(True,)))
+    word = ObservedFleet(report(events=(True,)))
     assert said(word, service("a"), service("b"), routing) == [
         ("routingpolicies/p", "PoolNotHeard", path) for path in paths
     ]
     there = msgspec.structs.replace(report(), replicas=(replica(pool="b", phase="starting"),))
-    assert not said(FleetWord(there), service("a"), service("b"), routing)
+    assert not said(ObservedFleet(there), service("a"), service("b"), routing)
     empty = policy("AutoscalingPolicy", "{pool: b, replicas: {min: 0, max: 2}}")
     may_be_empty = service("b").replace("minReplicas: 1, ", "")
     assert not said(word, service("a"), may_be_empty, routing, empty), "its replicas come with requests"
@@ -87,12 +89,12 @@ def test_a_pool_to_which_others_send_and_that_is_not_there() -> None:
 
 def test_silence_says_nothing() -> None:
     away = report(WITHOUT_TOKENIZER, events=(False,), connected=False)
-    assert not found(FleetWord(away), service("a"), EVENTS)
-    assert not found(FleetWord(None), service("a"), EVENTS)
-    assert not FleetWord(away).is_known
-    assert not FleetWord(report(gateways=0)).is_known, "an older registry, or no gateway"
-    assert FleetWord(report()).is_known
+    assert not found(ObservedFleet(away), service("a"), EVENTS)
+    assert not found(ObservedFleet(None), service("a"), EVENTS)
+    assert not ObservedFleet(away).is_known
+    assert not ObservedFleet(report(gateways=0)).is_known, "an older registry, or no gateway"
+    assert ObservedFleet(report()).is_known
 
 
 def test_what_a_newer_gateway_knows_besides_is_ignored() -> None:
-    assert not found(FleetWord(report(Lacking("moonlight", "a", 2))), service("a"), EVENTS, TENANT)
+    assert not found(ObservedFleet(report(Lacking("moonlight", "a", 2))), service("a"), EVENTS, TENANT)

@@ -32,9 +32,9 @@ def compared(old: Facts, new: Facts) -> str:
     clauses: list[str] = []
     for label in {**old, **new}:
         if label not in old:
-            clauses.extend(_came(label, new[label], old, new))
+            clauses.extend(_added_clause(label, new[label], old, new))
         elif label not in new:
-            clauses.extend(_went(label, old, new))
+            clauses.extend(_removed_clause(label, old, new))
         elif old[label] != new[label]:
             clauses.extend(_changed(label, old[label], new[label]))
     return "; ".join(clauses)
@@ -62,12 +62,12 @@ def shown(value: Value) -> str:
     return text if len(text) <= _TEXT_SHOWN_CHARS else text[: _TEXT_SHOWN_CHARS - 1] + "…"
 
 
-def _came(label: str, value: Value, old: Facts, new: Facts) -> Iterator[str]:
+def _added_clause(label: str, value: Value, old: Facts, new: Facts) -> Iterator[str]:
     if not _is_detail(label, new):
         yield f"{label} {shown(value)} added"
 
 
-def _went(label: str, old: Facts, new: Facts) -> Iterator[str]:
+def _removed_clause(label: str, old: Facts, new: Facts) -> Iterator[str]:
     if not _is_detail(label, old):
         yield f"{label} removed (was {shown(old[label])})"
 
@@ -171,8 +171,8 @@ class _Thing:
     keys: Mapping[str, KeyEntry] = field(default_factory=dict)
 
     def facts(self, *, briefly: bool = False) -> Facts:
-        own = facts.of_entry(self.entry, briefly=briefly) if self.entry is not None else {}
-        return {**own, **facts.of_keys(self.keys.values())} if isinstance(self.entry, TenantEntry) else own
+        own = facts.entry_facts(self.entry, briefly=briefly) if self.entry is not None else {}
+        return {**own, **facts.key_facts(self.keys.values())} if isinstance(self.entry, TenantEntry) else own
 
 
 def _change(kind: str, name: str, old: _Thing, new: _Thing) -> Change:
@@ -187,9 +187,9 @@ def _change(kind: str, name: str, old: _Thing, new: _Thing) -> Change:
 def _hidden(old: _Thing, new: _Thing) -> Iterator[str]:
     """Yield labels of differences that no fact shows, so that a change always has a description."""
     if old.entry is not None and new.entry is not None:
-        yield from facts.hidden(old.entry, new.entry)
+        yield from facts.hidden_differences(old.entry, new.entry)
     for key_id in sorted(old.keys.keys() & new.keys.keys()):
-        yield from (f"key {key_id}: {label}" for label in facts.hidden(old.keys[key_id], new.keys[key_id]))
+        yield from (f"key {key_id}: {label}" for label in facts.hidden_differences(old.keys[key_id], new.keys[key_id]))
 
 
 def _line(text: str) -> str:

@@ -68,12 +68,12 @@ class _Field:
     shown: Callable[[Any], Value] | None = None  # otherwise derived from the type
 
 
-def of_entry(entry: AnyEntry, *, briefly: bool = False) -> Facts:
+def entry_facts(entry: AnyEntry, *, briefly: bool = False) -> Facts:
     """Describe an entry without its name; with `briefly`, without fields that have their default."""
     return _facts(entry, without=_name_of(type(entry)), briefly=briefly)
 
 
-def of_keys(keys: Iterable[KeyEntry]) -> Facts:
+def key_facts(keys: Iterable[KeyEntry]) -> Facts:
     """Describe the keys of one tenant."""
     held = list(keys)
     facts: dict[str, Value] = {"key": frozenset(key.key_id for key in held)}
@@ -91,7 +91,7 @@ def as_declared(entry: Any) -> Any:
     return msgspec.structs.replace(entry, channels=channels, splits=())
 
 
-def hidden(old: AnyEntry, new: AnyEntry) -> Iterator[str]:
+def hidden_differences(old: AnyEntry, new: AnyEntry) -> Iterator[str]:
     """Yield labels of fields that differ although their descriptions are equal: the order of a list, the end of a
     digest."""
     for group, describe in _shape(new).groups:
@@ -192,7 +192,7 @@ def _text(part: Part, *without: str) -> str:
     return ", ".join(clauses) or ("" if without else "all defaults")
 
 
-def _and(part: Part, *described: str) -> str:
+def _remaining_text(part: Part, *described: str) -> str:
     """Return the fields of a part that are not described yet."""
     more = _text(part, *described)
     return f", {more}" if more else ""
@@ -239,7 +239,7 @@ def _stages(rollout: RolloutEntry) -> Facts:
 def _stage(stage: StageEntry) -> str:
     halts = f", halted by {' or '.join(stage.auto_halt)}" if stage.auto_halt else ""
     lasts = "to stay" if stage.duration_s is None else f"for {stage.duration_s:g} s"
-    return lasts + halts + _and(stage, "percent", "duration_s", "auto_halt")
+    return lasts + halts + _remaining_text(stage, "percent", "duration_s", "auto_halt")
 
 
 def _bands(admission: AdmissionEntry) -> Facts:
@@ -256,18 +256,18 @@ def _move(step: FallbackEntry | CascadeEntry) -> str:
 
 
 def _fallback(step: FallbackEntry) -> str:
-    return f"{_move(step)} when {step.when}{_and(step, 'source_pool', 'target_pool', 'tiers', 'when')}"
+    return f"{_move(step)} when {step.when}{_remaining_text(step, 'source_pool', 'target_pool', 'tiers', 'when')}"
 
 
 def _cascade(step: CascadeEntry) -> str:
     judged = f"above {step.threshold_nats:g} nats ({step.measure} of {step.sample_tokens} tokens)"
     described = ("source_pool", "target_pool", "tiers", "threshold_nats", "measure", "sample_tokens")
-    return f"{_move(step)} {judged}{_and(step, *described)}"
+    return f"{_move(step)} {judged}{_remaining_text(step, *described)}"
 
 
 def _classifier(classifier: ClassifierEntry | None) -> Iterator[str]:
     if classifier is not None:
-        more = _and(classifier, "model", "otherwise", "rules")
+        more = _remaining_text(classifier, "model", "otherwise", "rules")
         yield f"{classifier.model} otherwise to {classifier.otherwise}{more}"
         for place, rule in enumerate(classifier.rules, 1):
             yield f"{classifier.model} rule {place}: {_text(rule, 'target_pool') or 'always'} to {rule.target_pool}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from functions.controller.branch_word import LOOK_EVERY_S, BranchWord
+from functions.controller.branch_word import LOOK_EVERY_S, BranchReportSender
 from functions.controller.gitops.source import Observed
 from functions.controller.kubernetes.inventory import InventoryRecord
 from functions.controller.kubernetes.run.cr_source import ObservedResources
@@ -33,11 +33,11 @@ class BranchReporter:
         self._is_suspended = is_suspended
 
     async def run(self) -> None:
-        word = BranchWord(self._registry)
+        word = BranchReportSender(self._registry)
         while True:
             report = self._report()
             self._announce(report)
-            await word.tell(msgspec.structs.replace(report, suspended="") if self._is_suspended() else report)
+            await word.send_report(msgspec.structs.replace(report, suspended="") if self._is_suspended() else report)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _registry(self) -> RegistryClient:

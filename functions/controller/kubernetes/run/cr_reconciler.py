@@ -129,7 +129,7 @@ class CustomResourceReconciler:
         except RegistryRefused as error:
             return PublishOutcome("refused", f"the snapshot in force cannot be read: {error}")
         rows = self._publishing.rows
-        await rows.look()  # after the snapshot: a key minted just before must not pass for a Tenant's own
+        await rows.fetch_changes()  # after the snapshot: a key minted just before must not pass for a Tenant's own
         if not rows.book.is_known:
             return PublishOutcome("unavailable", f"nothing is published without the registry's rows: {rows.trouble}")
         if in_force is not None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from functions.api.ids import RolloutId
-from functions.controller.gitops.branch import Branch, Revision
+from functions.controller.gitops.branch import FollowedBranch, Revision
 from functions.controller.gitops.git import GitFailed, Remote
 from functions.controller.gitops.source import GitSource, Observed
 from functions.controller.kubernetes.api import KubeApi
@@ -80,7 +80,7 @@ class GitReconciler:
             settings.git_ca_file,
         )
         source = GitSource(settings.git_dir, settings.git_branch)
-        self._branch = Branch(source, fetch=partial(remote.fetch, settings.git_dir))
+        self._branch = FollowedBranch(source, fetch=partial(remote.fetch, settings.git_dir))
         self._branch.trouble = "the branch was not read yet"
         self._looked_for = 0  # token of the term in which the tip was found not to be older than what was applied
         self.refused = 0  # invalid objects, or invalid files of a commit
@@ -113,7 +113,7 @@ class GitReconciler:
     async def fetch_tip(self) -> None:
         """Fetch and read the tip; if that fails, the previous one stays."""
         with contextlib.suppress(GitFailed):  # kept in the branch's `trouble`
-            await self._branch.look()
+            await self._branch.refresh_tip()
 
     async def _fetch_and_notify(self) -> None:
         before = self._branch.tip
@@ -190,7 +190,7 @@ class GitReconciler:
 
     def _adopt(self, tip: Observed) -> PassResult | None:
         """Make a valid tip the wanted revision; otherwise return why it is not."""
-        revision = self._branch.judge(tip)
+        revision = self._branch.judge_commit(tip)
         if revision is None:
             problems = self._branch.refused
             first = "; ".join(str(problem) for problem in problems[:_NAMED_MAX])
@@ -219,7 +219,7 @@ class GitReconciler:
         if not self._branch.trouble or self._branch.tip is None:
             return ""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
-        if not record.last_applied or await self._branch.knows(record.last_applied):
+        if not record.last_applied or await self._branch.has_revision(record.last_applied):
             return ""
         return f"{record.last_applied} was applied and is newer than what was fetched here: {self._branch.trouble}"
 
@@ -227,7 +227,7 @@ class GitReconciler:
         """Want the revision that an earlier leader applied last, if the clone still has it."""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
         if record.last_applied:
-            self._wanted = await self._branch.recall(record.last_applied)
+            self._wanted = await self._branch.load_revision(record.last_applied)
 
     async def _converge(self, guard: TermGuard, api: KubeApi, wanted: Revision) -> tuple[PassResult, bool]:
         """Apply and publish the revision. Return the result, and True if the API server accepted the objects."""

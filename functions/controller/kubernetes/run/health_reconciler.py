@@ -153,7 +153,7 @@ class HealthReconciler:
 
     async def _replace(self, api: KubeApi, slow: SlowReplica) -> None:
         if await self._try_action(f"pod {slow.replica_id}", self._delete, api, slow.pool, slow.replica_id):
-            self._health.restarting(slow)
+            self._health.mark_restarting(slow)
             await self._note(api, slow.pool, "SlowReplica", "Restart", f"{slow.replica_id} is replaced: {slow.why}")
 
     def _delete(self, api: KubeApi, pool: str, name: str) -> str:

@@ -20,7 +20,7 @@ from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.versions.staged import stage_findings
 from functions.controller.unobeyed.declared import declared_findings
 from functions.controller.unobeyed.findings import Unobeyed, by_key, objects_by_reason
-from functions.controller.unobeyed.observed import LASTING_S, OBSERVED, FleetWord, observed_findings
+from functions.controller.unobeyed.observed import LASTING_S, OBSERVED, ObservedFleet, observed_findings
 from functions.fleet.pool_board import PoolReport
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Obedience:
         self.judgement, self._heard, self._since = NOTHING_KNOWN, None, {}
         self._metrics.set_disobeyed({})
 
-    def update(self, revision: str, loaded: Loaded, word: FleetWord, now_s: float) -> None:
+    def update(self, revision: str, loaded: Loaded, word: ObservedFleet, now_s: float) -> None:
         if word.is_known:
             self._heard = word.report
         observed = observed_findings(loaded.objects, replace(word, report=self._heard))

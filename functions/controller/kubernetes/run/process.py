@@ -58,7 +58,7 @@ from functions.controller.kubernetes.run.zone_reporter import ZoneReporter
 from functions.controller.kubernetes.versions.staged import staged_ids
 from functions.controller.rollouts.driver import RolloutDriver
 from functions.controller.unobeyed.findings import Unobeyed
-from functions.controller.unobeyed.observed import FleetWord
+from functions.controller.unobeyed.observed import ObservedFleet
 from functions.decisions.health.slow_replica import SlowPolicy
 from functions.decisions.rollout.report import stages_of
 from functions.fleet.branch_report import BranchReport
@@ -294,7 +294,7 @@ class KubernetesController:
         announcer, rows = Announcer(self._otlp), self._publishing.rows  # one per term
 
         def announce(report: BranchReport) -> None:
-            announcer.look(report, rows.book, time.time())
+            announcer.send_events(report, rows.book, time.time())
 
         return BranchReporter(*source, announce)
 
@@ -325,7 +325,7 @@ class KubernetesController:
         published = self._publishing.published
         if published is not None:
             contested = {name: each.contested for name, each in self._scaled.items() if each.contested}
-            self._obedience.update(*published, FleetWord(self._report, contested), time.monotonic())
+            self._obedience.update(*published, ObservedFleet(self._report, contested), time.monotonic())
 
     def _judged_anew(self, new: Sequence[Unobeyed]) -> None:
         """Report new findings: in the statuses of our objects, and as Events for objects without such a status."""

@@ -61,7 +61,7 @@ class Publishing:
     def in_force(self) -> Snapshot | None:
         """Snapshot that the registry holds, if this term has published; before that, another leader may have since."""
         guard = self._guard()
-        return self._publisher.held if guard is not None and guard.token == self._published_by else None
+        return self._publisher.published_snapshot if guard is not None and guard.token == self._published_by else None
 
     async def publish(self, loaded: Loaded, revision: str) -> PublishOutcome:
         """Publish (see `Publisher.publish`), and remember the revision if it is in force."""

@@ -25,7 +25,7 @@ from typing import Protocol
 from functions.api.kinds.inference_service import POOL_LABEL, POOL_SERVICES
 from functions.api.loader import Loaded
 from functions.api.snapshot import AutoscalingEntry
-from functions.controller.autoscaling.allocation import RoleOrder, SlotDemand, granted, orders_for_counts
+from functions.controller.autoscaling.allocation import RoleOrder, SlotDemand, grant_slots, role_orders_by_count
 from functions.controller.autoscaling.clients import PoolsClient, RoleNotifier, agents_http
 from functions.controller.autoscaling.scaler import DesiredSize, Policies, Scaler
 from functions.controller.autoscaling.signals import replicas_of
@@ -39,7 +39,7 @@ from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.settings import KubernetesSettings, credentials_of
 from functions.controller.kubernetes.scaling import ReplicaWrite
 from functions.controller.snapshot.registry_client import (
-    EpochTaken,
+    EpochConflict,
     RegistryClient,
     RegistryRefused,
     RegistryUnavailable,
@@ -179,7 +179,7 @@ class ScalingReconciler:
     async def _report(self) -> PoolReport | None:
         try:
             return await self._pools.report()
-        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+        except (RegistryUnavailable, RegistryRefused, EpochConflict) as error:
             self._log_trouble("", f"the registry's report of the pools cannot be read: {error}")
             return None
 
@@ -211,7 +211,7 @@ class ScalingReconciler:
         demands = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
         most = self._settings.max_accelerators
         surges = sum(count * costs.get(pool, 1) for pool, count in self._totals.surges.items() if pool in demands)
-        allowed = granted(demands, sizes, most - surges if most is not None else _NO_BOUND, costs)
+        allowed = grant_slots(demands, sizes, most - surges if most is not None else _NO_BOUND, costs)
         for pool, allotment in allowed.items():
             short = allotment != demands[pool]
             each = f" ({costs[pool]} each)" if costs.get(pool, 1) > 1 else ""
@@ -262,8 +262,8 @@ class ScalingReconciler:
         """Return the pool's role orders. A pool between versions has no warm replica."""
         replicas = replicas_of(report, pool)
         if self._is_on_its_way(pool):
-            return orders_for_counts(replicas, len(replicas), 0)
-        return orders_for_counts(replicas, allotment.serving, allotment.warm)
+            return role_orders_by_count(replicas, len(replicas), 0)
+        return role_orders_by_count(replicas, allotment.serving, allotment.warm)
 
     def _is_on_its_way(self, pool: str) -> bool:
         """Return True if the pool moves from one version of its base to another."""

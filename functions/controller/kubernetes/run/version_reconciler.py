@@ -234,7 +234,7 @@ class VersionReconciler:
         shares = wanted_shares(base, active, driver.widening, total, surge if total else 0)
         if shares is None:
             return None
-        driver.aim(base, shares)
+        driver.set_aim(base, shares)
         return pool_step(there.found, total, surge, shares, _uris(base), by_version=len(base.versions) > 1)
 
     def _may_surge(self, pool: str, there: SeenPool, seen: Mapping[str, SeenPool]) -> bool:

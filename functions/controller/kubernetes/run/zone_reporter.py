@@ -15,7 +15,7 @@ from functions.controller.kubernetes.api import KubeApi
 from functions.controller.kubernetes.errors import Conflict, Gone, KindMissing, Retryable, Terminal
 from functions.controller.kubernetes.objects import Kind, mapping_at
 from functions.controller.snapshot.registry_client import (
-    EpochTaken,
+    EpochConflict,
     RegistryClient,
     RegistryRefused,
     RegistryUnavailable,
@@ -61,7 +61,7 @@ class ZoneReporter:
             self._log_trouble("")
         except (Retryable, Conflict, Terminal, KindMissing, Gone) as error:
             self._log_trouble(f"zones are unknown, so routing does not prefer replicas of the same zone: {error}")
-        except (RegistryUnavailable, RegistryRefused, EpochTaken) as error:
+        except (RegistryUnavailable, RegistryRefused, EpochConflict) as error:
             self._log_trouble(f"zones cannot be sent to the registry: {error}")
 
     def _read(self, api: KubeApi) -> ZoneTable:

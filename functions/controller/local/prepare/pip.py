@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from functions.controller.local.prepare.steps import CannotPrepare, Step, run_logged
+from functions.controller.local.prepare.steps import CannotPrepare, ReportedStep, run_logged
 
 TOLD_EVERY_S = 5.0
 _UNITS = {"bytes": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -37,7 +37,7 @@ class PipOutput:
     doing: str = ""
     installing: bool = False
 
-    def read(self, line: str) -> None:
+    def parse_line(self, line: str) -> None:
         if fetched := _FETCHED.match(line):
             how, url, amount, unit = fetched.groups()
             size = int(float(amount) * _UNITS[unit])
@@ -51,14 +51,14 @@ class PipOutput:
         elif _MISSING in line:
             self.missing = True
 
-    def told(self, installed_bytes: int) -> str:
+    def progress_text(self, installed_bytes: int) -> str:
         if self.installing:
-            return f"installing, {in_words(installed_bytes)} so far"
+            return f"installing, {size_text(installed_bytes)} so far"
         return f"{self.fetched()}, now {self.doing}" if self.doing else "querying the index"
 
     def fetched(self) -> str:
-        cached = f" and {in_words(self.cached_bytes)} from pip's cache" if self.cached_bytes else ""
-        return f"{in_words(self.downloaded_bytes)} downloaded{cached}"
+        cached = f" and {size_text(self.cached_bytes)} from pip's cache" if self.cached_bytes else ""
+        return f"{size_text(self.downloaded_bytes)} downloaded{cached}"
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,13 @@ class Pip:
     lock: int
     _base: tuple[str, ...] = field(default=("--disable-pip-version-check", "--no-input"), repr=False)
 
-    def install(self, locked: Path, step: Step) -> PipOutput:
+    def install(self, locked: Path, step: ReportedStep) -> PipOutput:
         output, venv = PipOutput(), self.python.parent.parent
-        with told_often(lambda: step.update(output.told(size_bytes(venv) if output.installing else 0))):
+        with report_periodically(
+            lambda: step.update(output.progress_text(size_bytes(venv) if output.installing else 0))
+        ):
             try:
-                self._run("install", "--no-deps", "--require-hashes", "-r", str(locked), on_line=output.read)
+                self._run("install", "--no-deps", "--require-hashes", "-r", str(locked), on_line=output.parse_line)
             except CannotPrepare as error:
                 if output.missing:
                     raise NotOffered(str(error)) from error
@@ -126,7 +128,7 @@ def remove_half_installed(venv: Path) -> list[str]:
 
 
 @contextmanager
-def told_often(tell: Callable[[], None]) -> Iterator[None]:
+def report_periodically(tell: Callable[[], None]) -> Iterator[None]:
     """Call `tell` every TOLD_EVERY_S while the body runs, because one file may take minutes without output."""
     over = threading.Event()
 
@@ -157,5 +159,5 @@ def _distribution(url: str) -> str:
     return url.rpartition("/")[2].partition("-")[0]
 
 
-def in_words(count: float) -> str:
+def size_text(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -109,7 +109,7 @@ def ensure_demo_keys(layout: StateLayout, tenants: Iterable[str]) -> dict[str, D
     return keys
 
 
-def hashed(layout: StateLayout, key: DemoKey) -> str:
+def key_hash(layout: StateLayout, key: DemoKey) -> str:
     """Return the key's hash for a Tenant's `hmacSha256`."""
     parsed = parse(key.key)
     if parsed is None:

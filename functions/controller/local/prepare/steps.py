@@ -15,7 +15,7 @@ from typing import Protocol
 from functions.controller.local.files import LockTaken, last_lines, lock_held, open_log
 
 
-class Step(Protocol):
+class ReportedStep(Protocol):
     def update(self, what: str) -> None:
         """Report what the step is doing now; may be called often."""
 
@@ -24,10 +24,10 @@ class Step(Protocol):
 
 
 class Reporter(Protocol):
-    def step(self, title: str) -> AbstractContextManager[Step]:
+    def step(self, title: str) -> AbstractContextManager[ReportedStep]:
         """Report one step, which ends with a tick, or with a cross if it raises."""
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print one line outside any step."""
 
 

@@ -9,7 +9,7 @@ from functions.api.loader import Loaded, load_texts
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 from functions.controller.kubernetes.run.obedience import Obedience
 from functions.controller.unobeyed.findings import Unobeyed
-from functions.controller.unobeyed.observed import SETTLE_S, START_S, FleetWord
+from functions.controller.unobeyed.observed import SETTLE_S, START_S, ObservedFleet
 from functions.fleet.pool_board import Lacking, PoolReport
 from tests.controller.unobeyed.test_declared import EVENTS, policy, service
 from tests.controller.unobeyed.test_observed import WITHOUT_TOKENIZER, report
@@ -29,7 +29,7 @@ class Watch:
 
     def look(self, now_s: float, told: PoolReport | None, contested: dict[str, str] | None = None) -> list[str]:
         """The reasons by which the policy is not obeyed."""
-        self.obedience.update("main@1", self.loaded, FleetWord(told, contested or {}), now_s)
+        self.obedience.update("main@1", self.loaded, ObservedFleet(told, contested or {}), now_s)
         return [each.reason for found in self.obedience.judgement.findings.values() for each in found]
 
     def counted(self, reason: str) -> float | None:

@@ -21,7 +21,7 @@ from functions.controller.kubernetes.run.object_store import watched_object
 from functions.controller.kubernetes.run.process import KubernetesController
 from functions.controller.kubernetes.run.settings import KubernetesSettings
 from functions.controller.rollouts.book import Book
-from functions.controller.rollouts.client import ApiKey
+from functions.controller.rollouts.client import ApiKeyRow
 from functions.controller.snapshot.publish import PublishOutcome
 from functions.controller.snapshot.registry_client import RegistryUnavailable
 from tests.controller.kubernetes.run.rig import POOL, SHOAL, service_spec, tenant_spec
@@ -44,7 +44,7 @@ class Registry:
         self.book = self.rows_now = Book(is_known=True)
         self.trouble = ""
 
-    async def look(self) -> bool:
+    async def fetch_changes(self) -> bool:
         self.book = self.rows_now
         return True
 
@@ -182,7 +182,7 @@ async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stan
     scene = Scene(replace(whole, keys=(*whole.keys, key_of_api, revoked), models=(model,)), tmp_path)
     scene.registry.rows_now = Book(
         is_known=True,
-        keys={KeyId("api"): ApiKey(KeyId("api"), "acme", "1" * 64, ("inference",), "interactive")},
+        keys={KeyId("api"): ApiKeyRow(KeyId("api"), "acme", "1" * 64, ("inference",), "interactive")},
         revoked={KeyId("old"): "2" * 64},
     )
     scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))
@@ -197,7 +197,7 @@ async def test_a_key_that_was_minted_just_before_the_term_does_not_pass_for_a_te
     whole = snapshot_with("acme/good")
     minted = KeyEntry(KeyId("api"), TenantId("acme"), "1" * 64, ("inference",), "interactive")
     scene = Scene(replace(whole, keys=(*whole.keys, minted)), tmp_path)
-    row = ApiKey(KeyId("api"), "acme", "1" * 64, ("inference",), "interactive")
+    row = ApiKeyRow(KeyId("api"), "acme", "1" * 64, ("inference",), "interactive")
     scene.registry.rows_now = Book(is_known=True, keys={KeyId("api"): row})
     scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))
     await scene.reconcile(term=1)

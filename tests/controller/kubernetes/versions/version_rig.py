@@ -85,7 +85,7 @@ class VersionRig:
         self.fleet.restart()
         self.fleet.make_client = None
 
-    def aim(self, base: ModelEntry, shares: VersionShares) -> None:
+    def set_aim(self, base: ModelEntry, shares: VersionShares) -> None:
         self.aimed = dict(shares.others)
 
     def _woken(self) -> None:
