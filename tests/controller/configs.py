@@ -1,4 +1,4 @@
-"""Configurations in memory, from parts that tests vary."""
+"""Configurations in memory, built from parts that tests vary."""
 
 from functions.api.loader import Loaded, load_texts
 
@@ -57,7 +57,7 @@ spec: {spec}
 
 
 def policies() -> str:
-    """One of each other kind, for the pools `base` and `other`."""
+    """YAML of one object of each other kind, for the pools `base` and `other`."""
     return """\
 apiVersion: shoal.dev/v1alpha1
 kind: RoutingPolicy
@@ -93,7 +93,7 @@ spec: {pool: base, replicas: {min: 1, max: 1}, warm: 1, scaleUp: ["kv_usage > 85
 
 
 def load(*documents: str) -> Loaded:
-    """Each document a file of its own: `0.yaml`, `1.yaml` …; the tier `standard` is there unless a tier is given."""
+    """Load each document as a file `0.yaml`, `1.yaml` …. The tier `standard` is added unless a tier is given."""
     files = [(f"{number}.yaml", document.encode()) for number, document in enumerate(documents)]
     if not any("kind: QuotaPolicy" in document for document in documents):
         files.append(("tiers.yaml", tier().encode()))

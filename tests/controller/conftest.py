@@ -1,4 +1,4 @@
-"""A supervisor with real children below a temporary state directory, and nothing left of them afterwards."""
+"""A supervisor with real children in a temporary state directory, which is clean afterwards."""
 
 import asyncio
 import os
@@ -24,11 +24,11 @@ from tests import ports
 
 TINY_SERVER = Path(__file__).parent / "tiny_server.py"
 IMPATIENT = BackoffPolicy(base_s=0.2, cap_s=1.0)
-PATIENCE_S = 60.0  # for whatever has to come about, on a machine that others use too
+PATIENCE_S = 60.0  # for every expected event, also on a busy machine
 
 
 def free_port(above: int = 0) -> int:
-    """A port for a server of ours; with `above`, one whose port that much higher is free too."""
+    """Return a free port; with `above`, one for which the port that much higher is free too."""
     while True:
         port = ports.free_port()
         with socket.socket() as second, suppress(OSError, OverflowError):
@@ -65,7 +65,7 @@ def tiny(
 
 @dataclass
 class Shop:
-    """One controller's worth of supervising: `async with shop.open()`; leaving it kills no child, as in life."""
+    """One controller's supervisor: `async with shop.open()`. As in production, closing it kills no child."""
 
     layout: StateLayout
     supervisor: Supervisor = field(init=False)
@@ -74,14 +74,14 @@ class Shop:
 
     async def open(self) -> "Shop":
         self.supervisor = Supervisor(self.layout, environ=os.environ, controller_pid=os.getpid(), backoff=IMPATIENT)
-        # A child that is kept waiting for the processor is not to look unready: only what says so is.
+        # A child that waits for the processor must not look unready; only its own answer counts.
         self.supervisor._prober = ProcessProber(PATIENCE_S)
         self.operations = Operations(self.supervisor)
         self._running = asyncio.get_running_loop().create_task(self.supervisor.run())
         return self
 
     async def die(self) -> None:
-        """What a SIGKILL of the controller leaves: the children, and the ledger as it was last written."""
+        """Leave what a SIGKILL of the controller leaves: the children, and the ledger as last written."""
         if self._running is not None:
             self._running.cancel()
             with suppress(asyncio.CancelledError):
@@ -90,7 +90,7 @@ class Shop:
             await self.supervisor.close()
 
     def reap(self) -> None:
-        """In life the children of a killed controller are init's; here they stay ours."""
+        """Wait for children that ended; in production, init adopts the children of a killed controller."""
         for instance in self.supervisor.instances.values():
             if instance.child is not None and instance.child.process is not None:
                 instance.child.process.wait(timeout=PATIENCE_S)
@@ -106,7 +106,7 @@ class Shop:
         return instance
 
     async def settles(self, *names: str) -> None:
-        """Waits until exactly these instances are left."""
+        """Wait until exactly these instances are left."""
         found = await self.supervisor.wait_until(lambda: sorted(self.supervisor.instances) == sorted(names), PATIENCE_S)
         assert found, f"there are {sorted(self.supervisor.instances)}, not {sorted(names)}"
 

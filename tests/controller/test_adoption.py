@@ -1,4 +1,4 @@
-"""Which processes a new controller keeps. Pure: what was found is given."""
+"""Which running processes a new controller keeps: a pure decision from the processes it found."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_ends_what_was_started_with_another_spec() -> None:
 
 
 def test_keeps_with_its_former_spec_what_was_wanted_a_moment_ago() -> None:
-    """The controller was killed in the middle of a change: what serves is changed in order, by the next one."""
+    """The controller was killed in the middle of a change: the next one completes the change in order."""
     result = plan(found(7, "engine-a-0", FORMER_ENGINE.spec_hash), found(8, "engine-old-0", REMOVED.spec_hash))
     assert [(adoption.pid, adoption.spec) for adoption in result.keep] == [(7, FORMER_ENGINE), (8, REMOVED)]
     assert result.end == ()

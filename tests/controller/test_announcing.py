@@ -1,4 +1,4 @@
-"""Pushes and rollouts as events: each told once, in words that say what became of it, at a real collector."""
+"""Pushes and rollouts as events: each sent once, with its result, to a real collector."""
 
 from contextlib import closing
 from itertools import pairwise
@@ -31,7 +31,7 @@ def book(change: int, *rollouts: Rollout) -> Book:
 
 
 def test_every_push_since_the_last_look_is_told_in_its_order() -> None:
-    """Two came between two looks: with the newest alone the one that was refused would be lost."""
+    """Two pushes came between two looks; the newest alone would hide the refused one."""
     former, now = AnnouncedState(report(FORMER), EMPTY), AnnouncedState(report(APPLIED, REFUSED, FORMER), EMPTY)
     refused, applied = events_between(former, now, 12.0)
     assert (refused.severity, refused.at_unix_s) == ("error", 9.0)
@@ -72,7 +72,7 @@ def test_a_rollouts_way_is_told_step_by_step() -> None:
 
 
 def test_a_controller_that_begins_tells_nothing_of_before() -> None:
-    """After each restart the whole history would be told again."""
+    """Otherwise each restart would send the whole history again."""
     with collector() as taken, closing(Collector(taken.url, {})) as client:
         announcer = Announcer(OtlpSender(client, "shoal-controller", "c0"))
         announcer.send_events(report(FORMER), Book(), 1.0)

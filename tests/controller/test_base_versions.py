@@ -1,4 +1,4 @@
-"""Which replica of a local pool is started from which version of its base: step by step, and after a kill."""
+"""The base version that each replica of a local pool starts from: step by step, and after a kill."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ POOL = PoolName("base")
 
 @dataclass
 class Rows:
-    """What of the registry's rows is read here."""
+    """The registry's rows, as far as they are read here."""
 
     active: tuple[Rollout, ...] = ()
     is_known: bool = True
@@ -53,7 +53,7 @@ class Judge:
 
 
 class Rig:
-    """A pool of so many replicas, and what the registry holds of its base."""
+    """A pool with so many replicas, and the registry's rows of its base."""
 
     def __init__(self, folder: Path, replicas: int = 4, *, surge: bool = True) -> None:
         self.layout = StateLayout(folder)
@@ -63,7 +63,7 @@ class Rig:
         self.begin()
 
     def begin(self) -> None:
-        """Another controller."""
+        """Start another controller."""
         self.reconciler = Reconciler(
             self.layout, LocalSettings(), Target(engine="sim"), until_published=_at_once, on_done=lambda *_: None,
             is_paused=lambda: False, counts={},
@@ -91,7 +91,7 @@ class Rig:
         return Snapshot(snapshots.SCHEMA_VERSION, 1, "r", 0.0, (), (), (base,), (PoolEntry(POOL, 2048),))
 
     async def at(self, *events: object, widens: bool = False, settled: bool = False) -> str:
-        """The folders of the replicas, by number, with the rollout after these events under way."""
+        """Return the replicas' folders by number while the rollout is in the state after these events."""
         row = rollout(*events, model=POOL, policy=CAREFUL)  # type: ignore[arg-type]
         self.rows.active = (row,) if row.is_active else ()
         return await self.now(frozenset({row.id}) if widens else frozenset(), settled=settled)
@@ -114,7 +114,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 async def test_a_rollout_from_one_version_to_the_next(rig: Rig) -> None:
-    """One replica more from its beginning until all have changed; the highest numbers change first."""
+    """One extra replica runs from the start until all have changed; the highest numbers change first."""
     assert await rig.now() == "v1 v1 v1 v1"
     assert await rig.at() == "v1 v1 v1 v1 v2", "while it loads"
     assert await rig.at(VersionLoaded()) == "v1 v1 v1 v1 v2"
@@ -142,7 +142,7 @@ async def test_without_a_surge_there_are_never_more_replicas(tmp_path: Path) -> 
 
 
 async def test_engines_memory_is_not_looked_at_while_no_version_moves(rig: Rig) -> None:
-    """Twice a second, of engines of some gigabytes, it took a tenth of a core."""
+    """Twice a second, for engines of some gigabytes, the measurement took a tenth of a core."""
     assert await rig.now() == "v1 v1 v1 v1"
     assert rig.asked_for_room == 0
     assert await rig.at(VersionLoaded()) == "v1 v1 v1 v1 v2"
@@ -158,7 +158,7 @@ async def test_while_the_rows_are_not_published_nothing_is_changed(rig: Rig) -> 
 
 
 async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(rig: Rig) -> None:
-    """Else it would not know the processes of the new version, and end them as foreign ones."""
+    """Otherwise it would not know the processes of the new version, and end them as foreign ones."""
     await rig.at(VersionLoaded(), StagePassed(), StagePassed())
     ran = engines(plan_fleet(CONTEXT, rig.reconciler.wanted.pools, Target(engine="sim"), {}))
     rig.begin()
@@ -168,7 +168,7 @@ async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(r
 
 
 async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(rig: Rig) -> None:
-    """Written down, killed before replica 3 was changed: it runs v1 still, and is to run v2."""
+    """The plan was stored and the controller killed before replica 3 changed: it still runs v1 and should run v2."""
     await rig.at(VersionLoaded())
     before = plan_fleet(rig.reconciler.context(), rig.reconciler.wanted.pools, Target(engine="sim"), {})
     await rig.at(VersionLoaded(), StagePassed(), StagePassed())
@@ -188,7 +188,7 @@ def found(number: int, spec: ProcessSpec) -> Found:
 
 
 def engines(specs: dict[str, ProcessSpec]) -> dict[str, str]:
-    """By replica, what its engine and its agent read."""
+    """Return the weights of each replica's engine and agent, which must agree."""
     told = {
         spec.replica_id: dict(spec.env)["SHOAL_REPLICA_WEIGHTS_DIR"] for spec in specs.values() if spec.role == "agent"
     }
@@ -200,7 +200,7 @@ def engines(specs: dict[str, ProcessSpec]) -> dict[str, str]:
 
 
 async def test_a_pool_that_moves_has_no_other_replica_more(rig: Rig) -> None:
-    """The surge of a rollout is all that there may be."""
+    """The rollout's surge is the only extra replica allowed."""
     await rig.now()
     (pool,) = rig.reconciler.wanted.pools
     assert pool.may_surge and one_more(CONTEXT, [pool], Target(engine="sim"), {}, POOL).keys() == {

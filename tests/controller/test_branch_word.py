@@ -1,4 +1,4 @@
-"""The controller's word on what it follows: told when it is another, and again for a registry that forgot."""
+"""The controller's report on its branch: sent when it changes, and again to a registry that lost it."""
 
 from pathlib import Path
 from typing import Any

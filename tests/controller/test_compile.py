@@ -1,4 +1,4 @@
-"""The compiler: the same content gives the same snapshot, and one missing artifact costs one version."""
+"""The compiler: equal content gives an equal snapshot, and one missing artifact removes one version."""
 
 import random
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ def compiled(*documents: str, digests: dict[str, Digest] | None = None) -> Compi
 
 
 def sound(it: Snapshot) -> bool:
-    """Whether the data plane would take it."""
+    """Return whether the data plane would accept the snapshot."""
     return snapshots.decode(snapshots.encode(it)) == it
 
 

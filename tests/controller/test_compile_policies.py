@@ -1,4 +1,4 @@
-"""Policies in the snapshot: units in numbers, expressions in their canonical text, and what refers to what."""
+"""Policies in the snapshot: numeric units, canonical expressions and references."""
 
 from functions.api import snapshot as snapshots
 from functions.api.ids import Digest, PoolName
@@ -51,7 +51,7 @@ def test_without_a_default_rollout_the_stages_are_the_built_in_ones() -> None:
 
 
 def test_what_a_policy_leaves_out_is_what_holds_without_one() -> None:
-    """Two places hold the same defaults: the kind, for what is not written, and the entry, for no policy at all."""
+    """The defaults exist in two places: in the kind for omitted fields, and in the entry for a missing policy."""
     routing = compiled(
         pool(),
         "apiVersion: shoal.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {name: built-in}\nspec: {pools: ['*']}\n",

@@ -1,4 +1,4 @@
-"""Each object's condition, and the reason why it is not ready."""
+"""Each object's condition, and the reason if it is not ready."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def seen(
 
 
 def coming(what: ObservedState) -> ObservedState:
-    """The channel that is held is not there; its new version is being loaded."""
+    """Return the snapshot in which the held channel is missing and its new version is loading."""
     models = tuple(
         msgspec.structs.replace(model, channels={INCOMING: "v1"}) if model.id == "acme/bot" else model
         for model in what.snapshot.models
@@ -77,7 +77,7 @@ def test_an_adapter_is_ready_where_every_replica_has_it(
 
 
 def test_a_base_whose_replicas_have_loaded_something_else_says_so() -> None:
-    """Somebody wrote over the volume, and some pods have been started anew since: nobody could see which."""
+    """The volume was overwritten and some pods have restarted since; without the digest, no one could tell which."""
     here, other = (
         msgspec.structs.replace(heartbeat("a"), weights_digest=each) for each in (DIGEST, "sha256:" + "9" * 64)
     )

@@ -1,4 +1,4 @@
-"""How many cores there are for us: affinity and every kind of quota; what cannot be read limits nothing."""
+"""Cores available to this process: affinity and every kind of quota; an unreadable file sets no limit."""
 
 import os
 from pathlib import Path

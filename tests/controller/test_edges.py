@@ -83,7 +83,7 @@ async def test_an_endless_line_is_cut_off(channel: Path) -> None:
         await writer.drain()
         assert await reader.read() == b""
     except ConnectionError:
-        pass  # hung up on while it was still sending: just as good
+        pass  # the server closed during the send, which is just as good
     writer.close()
     assert await asyncio.to_thread(ask_controller, channel, {"do": "status"}) == {"fine": True}
 
@@ -116,7 +116,7 @@ def test_every_socket_has_its_directory_however_long_the_state_directory_is(tmp_
         path = layout.socket(name)
         assert path.parent.stat().st_mode & 0o777 == 0o700
         paths.add(path)
-        assert len(str(path).encode()) < 104  # what sun_path holds on macOS; Linux has 108
+        assert len(str(path).encode()) < 104  # limit of sun_path on macOS; on Linux 108
     assert len(paths) == 4
 
 
@@ -166,7 +166,7 @@ def test_a_target_that_makes_no_sense_is_the_default(tmp_path: Path, document: b
 
 
 def loaded(**model: Any) -> Loaded:
-    """One InferenceService whose predictor.model has these parts."""
+    """Load one InferenceService whose predictor.model has these parts."""
     document = yaml_of(model, "x")
     return load_texts([("x.yaml", document.encode())])
 
@@ -221,13 +221,13 @@ def test_the_inference_service_is_one_that_kserve_takes() -> None:
             "SHOAL_CRDS_DIR is not set: point it at a directory with KServe's CRDs as one YAML each "
             "(serving.kserve.io_inferenceservices.yaml, from config/crd/full of the KServe repository)"
         )
-    # libyaml where there is one: in pure Python two megabytes took over two minutes on a busy machine.
+    # Use libyaml if available: in pure Python two megabytes took over two minutes on a busy machine.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     crd = yaml.load((Path(directory) / "serving.kserve.io_inferenceservices.yaml").read_text(), Loader=loader)
     schema = next(v["schema"]["openAPIV3Schema"] for v in crd["spec"]["versions"] if v["name"] == "v1beta1")
     document = yaml.load(SERVICE.read_text(), Loader=loader)
     assert list(mismatches(document, schema, "")) == []
-    document["spec"]["predictor"].update(minReplicas="two", maxReplica=3)  # the check itself must see both
+    document["spec"]["predictor"].update(minReplicas="two", maxReplica=3)  # the check itself must detect both
     assert len(list(mismatches(document, schema, ""))) == 2
 
 
@@ -242,7 +242,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 def mismatches(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
-    """Against a structural schema: types, required and, since Kubernetes drops those without a word, unknown fields."""
+    """Yield mismatches with a structural schema: types, required fields, and unknown ones, which Kubernetes drops."""
     expected = TYPES.get(schema.get("type", ""))
     if expected is not None and (not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected)):
         yield f"{path}: {value!r} is not of type {schema['type']}"

@@ -1,4 +1,4 @@
-"""The engine's environment with the real pip and a folder of small wheels in place of an index."""
+"""The engine's environment, with the real pip and a folder of small wheels instead of an index."""
 
 import hashlib
 import re
@@ -35,7 +35,7 @@ TORCH_LOCKS = {CPU_BUILD.lock: ("torch", "1.0+cpu"), GENERAL_BUILD.lock: ("torch
 
 
 class Reported:
-    """Steps and what came of them, in order."""
+    """Recorded steps and their results, in order."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []
@@ -61,7 +61,7 @@ class Noted:
 
 
 class Index:
-    """A wheel folder that pip is configured with, and locks of what should be installed from it."""
+    """A wheel folder that pip is configured with, and locks of the packages to install from it."""
 
     def __init__(self, folder: Path) -> None:
         self.wheels, self.locks = folder / "wheels", folder / "locks"
@@ -72,7 +72,7 @@ class Index:
             self.lock(lock, self.publish(name, version))
 
     def publish(self, name: str, version: str) -> str:
-        """The wheel of one module; its line for a lock."""
+        """Publish a wheel with one module; return its line for a lock."""
         wheel = self.wheels / f"{name}-{version}-py3-none-any.whl"
         info = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(wheel, "w") as archive:
@@ -100,7 +100,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with nothing but pip; made once, since that takes seconds."""
+    """A virtual environment with only pip, made once because that takes seconds."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     return venv
@@ -108,7 +108,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(index: Index, empty: Path, tmp_path: Path) -> EngineEnvironment:
-    """A copy's `bin/python` is a link to the interpreter, and finds its `pyvenv.cfg` beside itself."""
+    """Copy of the empty environment: its `bin/python` is a link, beside which Python finds `pyvenv.cfg`."""
     shutil.copytree(empty, tmp_path / "venv", symlinks=True)
     return EngineEnvironment(tmp_path / "venv", index.locks)
 
@@ -152,7 +152,7 @@ def test_elsewhere_the_general_build_is_taken(index: Index, environment: EngineE
 
 @REAL_PIP
 def test_a_file_with_another_hash_is_refused(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
-    """Not taken for one that is not offered: whoever put it there is told."""
+    """The file must not count as unavailable: a wrong hash is reported."""
     index.lock(CPU_BUILD.lock, f"torch==1.0+cpu --hash=sha256:{'0' * 64}")
     with pytest.raises(CannotPrepare, match="DO NOT MATCH THE HASHES"):
         made(environment, tmp_path)
@@ -162,7 +162,7 @@ def test_a_file_with_another_hash_is_refused(index: Index, environment: EngineEn
 @pytest.mark.soak
 @REAL_PIP
 def test_a_half_made_environment_is_completed(environment: EngineEnvironment, tmp_path: Path) -> None:
-    """Killed in the middle: no stamp, one package without its record and its files, another set aside."""
+    """A killed install left no stamp, one package without its record and files, and another set aside."""
     made(environment, tmp_path)
     (environment.venv / STAMP).unlink()
     (packages,) = environment.venv.glob("lib/python*/site-packages")
@@ -180,7 +180,7 @@ def test_a_half_made_environment_is_completed(environment: EngineEnvironment, tm
 @pytest.mark.soak
 @REAL_PIP
 def test_a_renewed_lock_changes_what_it_changes(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
-    """And what no lock names any more goes."""
+    """A package that no lock names any more is removed."""
     rest = (index.locks / REST).read_text().splitlines()
     index.lock(REST, *rest, index.publish("torchvision", "1.0"))
     made(environment, tmp_path)
@@ -218,7 +218,7 @@ def test_too_little_space_is_refused_before_anything_is_made(
 def test_the_general_build_is_refused_before_it_is_downloaded(
     index: Index, environment: EngineEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room enough for the CPU build, which is not offered, and too little for the other."""
+    """There is space for the CPU build, which is not offered, and too little for the general build."""
     index.withdraw("torch", "1.0+cpu")
     monkeypatch.setattr(
         engine_environment, "space_short", lambda needs: space_short(needs, free=lambda path: 7 * 10**9)

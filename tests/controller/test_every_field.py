@@ -1,6 +1,6 @@
-"""Every field of every entry is described, kept, sent and read: found in the types, none named by hand.
+"""Every field of every entry is described, stored, sent and read; fields are found in the types, not listed by hand.
 
-A field that names its entry is none of them: another name is another entry.
+A field that names its entry is excluded: another name is another entry.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,13 +24,13 @@ from tests.controller.whole import Written, compiled, declared, whole, whole_sna
 
 AT_REST = whole_snapshot()
 ROLLING = with_split(AT_REST)
-# Nobody declares these: the controller adds them while a rollout is under way, and takes them out again.
+# Not declared: the controller adds these while a rollout is under way, and removes them afterwards.
 OF_ROLLOUTS = {field for field in fields() if field.startswith("SplitEntry.")} | {"ModelEntry.splits"}
 
 
-# Of what is written, what no entry has: for people and tools, or with one allowed value.
+# Written fields without a snapshot entry: for people and tools, or with one allowed value.
 NOT_COMPILED = {"ServedModel.storage_uri"}
-# Of KServe's kind, what says how a pool's processes run: targets read that, gateways do not.
+# Fields of KServe's kind on how a pool's processes run: targets read them, gateways do not.
 OF_PROCESSES = {"ServedModel.runtime", "ServedModel.env", "Predictor.deployment_strategy"}
 OF_PROCESSES |= {
     f"{part.__name__}.{name}" for part in (EnvVar, DeploymentStrategy, RollingUpdate) for name in part.model_fields
@@ -38,7 +38,7 @@ OF_PROCESSES |= {
 
 
 def walk(start: Snapshot) -> Iterator[tuple[str, str, Any, Snapshot]]:
-    """(section, field, the entry with another value there, the snapshot with that entry), where that makes another."""
+    """Yield (section, field, entry with another value, snapshot with that entry) wherever the snapshot differs."""
     for section in SECTIONS:
         for entry in getattr(start, section):
             for field, other in varied(entry):
@@ -48,12 +48,12 @@ def walk(start: Snapshot) -> Iterator[tuple[str, str, Any, Snapshot]]:
 
 
 def failing(start: Snapshot, handles: Callable[[str, Any, Snapshot], bool]) -> set[str]:
-    """The fields that are not handled."""
+    """Return the fields that are not handled."""
     return {field for section, field, other, after in walk(start) if not handles(section, other, after)}
 
 
 def named(snapshot: Snapshot, section: str, like: Any) -> Any:
-    """The snapshot's entry of that name; None where it has none."""
+    """Return the snapshot's entry of the same name, or None."""
     name = SECTIONS[section][1]
     return next((one for one in getattr(snapshot, section) if getattr(one, name) == getattr(like, name)), None)
 
@@ -85,7 +85,7 @@ def test_what_nobody_declares_is_no_change() -> None:
 
 
 def kept(snapshot: Snapshot) -> Snapshot:
-    """What is in force once every object is wrong."""
+    """Return the snapshot in force if every object has become invalid."""
     last_good = LastGood(snapshot)
     keys = {
         *(key for key in whole() if not key.startswith("inferenceservices/")),
@@ -125,20 +125,20 @@ def test_every_field_of_every_kind_is_written_in_the_whole_configuration() -> No
 
 
 def test_every_field_of_every_kind_is_compiled() -> None:
-    """Left out, each makes another snapshot, or no object."""
+    """Leaving out any field changes the snapshot or removes the object."""
     silent = set()
     for field, without in leaves():
         try:
             objects = [declared(key, document) for key, document in without.items()]
         except AssertionError:
-            continue  # it is required
+            continue  # a required field
         if compiled(objects) == AT_REST:
             silent.add(field)
     assert silent == NOT_COMPILED
 
 
 def spec_fields(model: type[BaseModel]) -> Iterator[str]:
-    """Those of a kind's spec and of all parts of it, as `Tool.timeout`."""
+    """Yield the fields of a kind's spec and of all its parts, as `Tool.timeout`."""
     is_kind = issubclass(model, ShoalObject | InferenceService)
     for name, field in model.model_fields.items():
         if not is_kind:
@@ -148,14 +148,14 @@ def spec_fields(model: type[BaseModel]) -> Iterator[str]:
 
 
 def parts_of(annotation: Any) -> list[type[BaseModel]]:
-    """The models in a field's type: `tuple[Tool, ...]`, `Band | None`."""
+    """Yield the models in a field's type: `tuple[Tool, ...]`, `Band | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [part for each in get_args(annotation) for part in parts_of(each)]
 
 
 def leaves() -> Iterator[tuple[str, dict[str, Written]]]:
-    """(field, the whole configuration without it), wherever it is written."""
+    """Yield (field, whole configuration without it) for every place where it is written."""
     for key, document in whole().items():
         (kind,) = (kind for (_, name), kind in KINDS.items() if name == document["kind"])
         (spec,) = parts_of(kind.model_fields["spec"].annotation)

@@ -1,4 +1,4 @@
-"""No channel moves to what is not loaded, and nothing is held that protects nobody."""
+"""No channel moves to a version that is not loaded, and no channel is held without a benefit."""
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,7 @@ OLD, NEW = snapshot("v1", stable="v1"), snapshot("v1", "v2", stable="v2")
 
 
 def test_a_base_flips_when_half_of_the_replicas_have_loaded_its_weights() -> None:
-    """Without stages: those who tell nothing are no reason to wait for ever, nor to flip while others have the old."""
+    """Replicas that report nothing neither block the flip nor cause it while others have the old weights."""
     old, new = (
         replace(one, models=tuple(replace(model, id=ModelId(POOL), type="base") for model in one.models))
         for one in (OLD, NEW)
@@ -88,7 +88,7 @@ def test_nothing_is_held_where_the_old_version_serves_nobody() -> None:
 def test_nothing_is_held_where_there_is_no_room_for_both() -> None:
     full = replica("v1", without_room=("v2",))
     assert channels(OLD, NEW, full, full, replica("v1")) == {"stable": "v2"}
-    assert channels(OLD, NEW, full, replica("v1"), replica("v1"))["stable"] == "v1"  # half of them may have it yet
+    assert channels(OLD, NEW, full, replica("v1"), replica("v1"))["stable"] == "v1"  # half of them may have it already
 
 
 def test_a_flip_is_held_whatever_else_finds_no_room() -> None:
@@ -104,7 +104,7 @@ def test_new_models_new_channels_and_moved_pools_are_not_held() -> None:
 
 
 def test_a_version_whose_artifact_is_another_now_is_followed_at_once() -> None:
-    """Its name can mean one thing at a time: a version is one artifact for ever, save in a workshop."""
+    """A name means one artifact at a time; a version never changes, except in a workshop."""
     again = snapshot(entries=(version("v1", DIGESTS["v3"]),), stable="v1")
     assert hold_flips(OLD, again, {POOL: (replica("v1"),)}).snapshot == again
 
@@ -140,11 +140,11 @@ def test_agents_that_say_it_only_in_their_reason_hold_nothing_for_ever(newer: in
     assert hold_flips(OLD, NEW, serving_of([replace(heartbeat, reason=""), heartbeat])).flips != ()
     assert (
         hold_flips(OLD, NEW, serving_of([replace(heartbeat, adapters_without_room=()), heartbeat])).flips != ()
-    )  # it says: none
+    )  # reported: no adapter without room
 
 
 def test_a_beat_says_what_finds_no_room_among_however_many_that_fail() -> None:
-    """Eight versions that are broken are more than the words of a heartbeat have place for."""
+    """The reason text of a heartbeat has no space for eight broken versions."""
     bot = snapshot("v1", "v2", "v3", stable="v1", **{INCOMING: "v2", f"{INCOMING}-2": "v3"}).models[0]
     broken = [ModelEntry(ModelId(f"acme/x{n}"), POOL, "lora", (version("v1", digest_of(n)),), {}) for n in range(8)]
     broken = [replace(each, versions=(renamed(each),)) for each in broken]

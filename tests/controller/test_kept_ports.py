@@ -1,4 +1,4 @@
-"""A fleet's ports are remembered where it keeps its state, so that another shell finds it without the settings."""
+"""A fleet's ports are stored with its state, so that another shell finds it without the settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Regions on one machine: what each has for itself, what they share, where they listen, and who judges a push."""
+"""Regions on one machine: own and shared parts, ports, and the controller that judges a push."""
 
 import json
 import socket
@@ -94,7 +94,7 @@ def test_a_wrong_list_is_told_in_words(tmp_path: Path, text: str, says: str) -> 
 
 
 def test_a_push_is_judged_by_the_first_controller_that_answers(tmp_path: Path) -> None:
-    """The first region is gone, as after a kill: its socket is there and nobody listens."""
+    """The first region was killed: its socket file exists, but no process listens on it."""
     for name in ("a", "b"):
         layout = StateLayout.at(tmp_path, name)
         layout.make_directories()

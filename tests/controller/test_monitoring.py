@@ -1,4 +1,4 @@
-"""Prometheus beside a local fleet: where it is installed, with the shipped rules, scraping what there is."""
+"""Prometheus beside a local fleet: run if it is installed, with the shipped rules, scraping all processes."""
 
 import json
 import shutil

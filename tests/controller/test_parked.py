@@ -1,4 +1,4 @@
-"""A supervisor that forks engines from a parked process, and starts them by itself where it cannot."""
+"""A supervisor that forks engines from a parked process, and starts them directly if it cannot fork."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def with_one(layout: StateLayout, *engines: ProcessSpec) -> dict[str, ProcessSpe
 
 
 async def waiting(shop: Shop, layout: StateLayout, *engines: ProcessSpec) -> tuple[Instance, dict[str, ProcessSpec]]:
-    """Once the parked process waits."""
+    """Converge, and wait until the parked process is ready."""
     specs = with_one(layout, *engines)
     await shop.operations.converge(specs)
     (name,) = (name for name, spec in specs.items() if spec.role == "parked")
@@ -120,7 +120,7 @@ async def test_where_none_can_be_forked_the_engine_starts_by_itself(
     assert engine.child is not None and engine.child.process is not None
     if trouble == "stopped":
         os.kill(parked.state.pid or 0, 18)
-        await asyncio.sleep(1.0)  # real: it reads what was asked meanwhile, and nobody waits for that any more
+        await asyncio.sleep(1.0)  # real time: it reads the earlier requests, whose senders have given up
         assert engine.state.phase == "ready"
         assert not [p for p in fleet_processes(layout, shop.ledger()) if p.leads and p.pid not in known_pids(shop)]
 
@@ -132,7 +132,7 @@ def known_pids(shop: Shop) -> set[int | None]:
 async def test_the_next_controller_keeps_what_was_forked_and_what_it_was_forked_from(
     shop: Shop, layout: StateLayout
 ) -> None:
-    """Both have the parked process's environment in their process entries: the ledger tells them apart."""
+    """Both have the parked process's environment in their process entries: only the ledger distinguishes them."""
     parked, _ = await waiting(shop, layout)
     specs = with_one(layout, simulated(0))
     await shop.operations.converge(specs)

@@ -1,4 +1,4 @@
-"""The real engine, forked from a process that has imported it: it answers as ever, and all of it comes and goes."""
+"""The real engine, forked from a process that has imported it: it answers normally, and all of it stops."""
 
 import os
 from dataclasses import replace
@@ -36,7 +36,7 @@ ENV = (
 
 
 def planned(layout: StateLayout, replicas: int) -> dict[str, ProcessSpec]:
-    """The engines and the parked process of a fleet; the rest of it is not what this is about."""
+    """Plan the engines and the parked process of a fleet, without the rest."""
     model = Path(os.environ["SHOAL_BASE_MODEL_DIR"])
     context = replace(
         CONTEXT,

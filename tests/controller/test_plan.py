@@ -1,4 +1,4 @@
-"""From pools and settings to process specs: pure, stable, complete."""
+"""Process specs from pools and settings: pure, stable and complete."""
 
 import dataclasses
 import json
@@ -86,7 +86,7 @@ def test_whatever_must_be_ready_first_is_in_the_plan() -> None:
 
 
 def test_secrets_are_passed_as_files_only() -> None:
-    """Whoever may list processes reads their arguments and environment."""
+    """Any user of the machine can list processes with their arguments and environment."""
     secret = ("TOKEN", "PASSWORD", "PEPPER", "CREDENTIALS", "KEY")
     named = [
         (name, value)
@@ -129,7 +129,7 @@ def test_more_replicas_than_ports_is_said() -> None:
 
 
 def test_requests_stop_before_what_serves_them_and_what_it_needs() -> None:
-    travelling = replace(POOL, name="base-b", model="base-b@v1")  # with a fetcher of its weights
+    travelling = replace(POOL, name="base-b", model="base-b@v1")  # weights from a node fetcher
     change = difference(
         plan_fleet(
             replace(CONTEXT, prometheus=Path("/bin/prometheus"), parked_engines=1), [POOL, travelling], Target(), {}

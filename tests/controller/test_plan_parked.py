@@ -59,7 +59,7 @@ def test_an_engine_is_the_same_process_with_and_without(kind: str) -> None:
 
 
 def test_each_version_of_a_base_has_the_same_one() -> None:
-    """Its compiled artifacts are a replica's own, read when it starts to work."""
+    """The parked process has no compile cache: a replica reads its own compiled artifacts when it starts to work."""
     versions = replace(A, model="m@v1", folders=("m@v1", "m@v2"))
     specs = planned(8, versions)
     assert len(parked_in(specs)) == 1

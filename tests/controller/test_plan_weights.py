@@ -1,4 +1,4 @@
-"""Weights that travel, on one machine: a fetcher for each version that replicas start from, before its engines."""
+"""Fetched weights on one machine: a fetcher for each version that replicas start from, before its engines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_one_fetcher_serves_all_replicas_and_a_folder_of_the_machine_needs_none(
     ],
 )
 def test_where_a_uri_lies_below_the_models_directory(uri: str, folder: str | None) -> None:
-    """A version's artifact and a pool's storageUri mean one folder, so that a rollout finds what a pool began with."""
+    """A version's artifact and a pool's storageUri mean one folder, so that a rollout finds the first weights."""
     assert folder_at(uri) == folder
     assert weights_at(uri) == (WeightsName("llama", "v1") if folder == "llama@v1" else None)
 

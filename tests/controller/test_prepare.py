@@ -1,4 +1,4 @@
-"""What the fleet needs before it starts: made once, kept, renewed, never half-made."""
+"""Preparation before the fleet starts: everything is made once, kept, renewed and never left incomplete."""
 
 import json
 import os
@@ -43,7 +43,7 @@ spec:
 
 
 class Told:
-    """A step that remembers what it was told."""
+    """A step that records its messages."""
 
     def __init__(self) -> None:
         self.updates: list[str] = []
@@ -81,7 +81,7 @@ def test_secrets_are_made_once_and_for_their_owner_only(layout: StateLayout) -> 
 
 
 def test_a_secret_outlives_a_power_cut(layout: StateLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pepper of which a key was shown, and that is gone after the machine's next start, makes every key worthless."""
+    """If a pepper whose key was already shown is lost in a power cut, every key becomes worthless."""
     synced: list[str] = []
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
@@ -114,7 +114,7 @@ def test_a_bus_that_is_full_forgets_nothing_that_was_spent(layout: StateLayout) 
 
 
 def handshake(layout: StateLayout, ca_file: Path, hostname: str) -> None:
-    """TLS in memory: raises what a client would raise."""
+    """Do a TLS handshake in memory; raise what a client would raise."""
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(layout.server_cert_file, layout.server_key_file)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -195,7 +195,7 @@ def test_keys_are_for_their_owner_only(layout: StateLayout) -> None:
 
 
 def on(layout: StateLayout, branch: str, path: str = "policies/tenants.yaml") -> str:
-    """A file as a branch of the fleet's repository has it."""
+    """Return a file of a branch of the fleet's repository."""
     return git("show", f"{branch}:{path}", at=layout.gitops_dir).stdout
 
 
@@ -204,7 +204,7 @@ def commits(layout: StateLayout, branch: str) -> list[str]:
 
 
 def push(layout: StateLayout, tmp_path: Path, path: str, content: str) -> None:
-    """Somebody's own change, straight onto main."""
+    """Push another person's change directly to main."""
     checkout = tmp_path / "checkout"
     git("clone", "--quiet", str(layout.gitops_dir), str(checkout))
     (checkout / path).write_text(content)
@@ -219,7 +219,7 @@ def test_tenants_get_a_key_of_this_installation_and_comments_stay(layout: StateL
     text = on(layout, "main")
     assert all(comment in text for comment in ("# who may call", "# the first"))
     observed = GitSource(layout.gitops_dir).read_tip()
-    assert observed.problems or observed.loaded  # whatever the loader thinks of it, it is there to be judged
+    assert observed.problems or observed.loaded  # whatever the loader finds, the file exists to be judged
     demo = read_demo_keys(layout)["acme"]
     parsed = parse(demo.key)
     assert parsed is not None
@@ -265,7 +265,7 @@ def test_what_somebody_pushed_stays_and_the_projects_change_is_there_to_merge(
     assert "git merge origin/shipped" in note
     assert on(layout, "main").endswith("# mine\n")
     assert "tier: free" in on(layout, "shipped")
-    assert ensure_configuration(layout, project) == []  # told once
+    assert ensure_configuration(layout, project) == []  # reported once
 
 
 def test_a_configuration_from_before_the_repository_becomes_a_commit_on_main(
@@ -279,7 +279,8 @@ def test_a_configuration_from_before_the_repository_becomes_a_commit_on_main(
     assert on(layout, "main") == "# edited\n"
     assert commits(layout, "main")[1:] == commits(layout, "shipped")
     repository = Repository(layout.gitops_dir)
-    assert repository.files("main").keys() == repository.files("shipped").keys()  # what it did not have, ships
+    # the shipped files that were missing are added
+    assert repository.files("main").keys() == repository.files("shipped").keys()
     assert not layout.former_config_dir.exists()
 
 
@@ -317,7 +318,7 @@ def test_a_command_that_fails_shows_the_end_of_its_output(layout: StateLayout) -
 
 
 def test_a_command_that_outlives_its_starter_keeps_the_lock(layout: StateLayout, tmp_path: Path) -> None:
-    """`shoal up` was killed, its pip goes on: the next one must not start a second pip in the same directory."""
+    """`shoal up` was killed and its pip still runs: the next one must not start a second pip in the same directory."""
     starter = f"""
 from pathlib import Path
 from functions.controller.local.prepare.steps import exclusive, run_logged
@@ -330,7 +331,7 @@ with exclusive(Path({str(layout.prepare_lock)!r}), print) as lock:
         child = int(process.stdout.readline())
     process.kill()
     process.wait()
-    os.kill(child, 0)  # it goes on
+    os.kill(child, 0)  # the child still runs
     with pytest.raises(LockTaken), lock_held(layout.prepare_lock):
         pytest.fail("two held the lock at once")
     waited: list[str] = []

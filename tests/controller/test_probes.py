@@ -1,4 +1,4 @@
-"""What a process says of itself, as a person reads it in `shoal status`, and probes that are cut short."""
+"""Process status texts in `shoal status`, and probes that are cut short."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ def test_the_reason_alone(answer: str, line: str) -> None:
 
 
 async def test_probes_that_are_cut_short_leave_nothing_behind() -> None:
-    """On a machine that is full, probes end while they connect: the hundredth left a prober that nobody answered."""
+    """On a full machine, probes end while they connect; after the hundredth the prober got no answer any more."""
     async with _healthy() as url:
         prober, rng = ProcessProber(timeout_s=0.01), Random(1)
         stalling = asyncio.create_task(_stall(rng))
@@ -47,7 +47,7 @@ async def test_probes_that_are_cut_short_leave_nothing_behind() -> None:
 
 
 async def test_who_answered_while_the_supervisor_stood_still_is_well() -> None:
-    """Two such probes, half a minute apart, and a healthy process was killed."""
+    """Two late probes, half a minute apart, got a healthy process killed."""
     async with _healthy() as url:
         loop = asyncio.get_running_loop()
         loop.call_later(0.05, time.sleep, 0.5)
@@ -61,7 +61,7 @@ def _open_sockets() -> int:
 
 async def _stall(rng: Random) -> None:
     while True:
-        time.sleep(rng.uniform(0.0, 0.012))  # the loop stands still, as it does where a process waits for its turn
+        time.sleep(rng.uniform(0.0, 0.012))  # the loop stalls, as on a machine where processes wait for the processor
         await asyncio.sleep(rng.uniform(0.0, 0.002))
 
 

@@ -1,4 +1,4 @@
-"""When the snapshot is published: at once after a change, soon while something is missing, else now and then."""
+"""Times of publication: at once after a change, soon while something is missing, otherwise periodically."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ def no_context() -> PlanContext:
 
 
 class Attempts:
-    """Publishes nothing; counts, and answers what it is told to."""
+    """Publishes nothing; counts calls and returns a prepared outcome."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -113,7 +113,7 @@ async def test_adapters_are_published_to_a_real_s3_and_replaced_when_git_has_oth
 
 
 async def test_what_is_held_for_long_is_looked_at_less_and_less_until_something_changes() -> None:
-    """Each look compiles everything."""
+    """Each pass compiles everything."""
     attempts, changed = Attempts(), asyncio.Event()
     attempts.outcome = PublishOutcome("unchanged", "", held=("acme/bot:stable stays v1 until v2 is loaded",))
     began_s = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Publishing against a real registry: what changed is published, and nothing wrong, unknown or empty ever is."""
+"""Publishing to a real registry: changes are published; wrong, unknown or empty content never is."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +22,7 @@ BOT = lora("acme/bot", "v1")
 
 
 class Setting:
-    """A configuration folder, artifacts, a registry, and publishers that come and go."""
+    """A configuration folder, artifacts, a registry, and replaceable publishers."""
 
     def __init__(self, folder: Path, rig: Rig) -> None:
         self.rig = rig
@@ -117,7 +117,7 @@ async def test_a_missing_artifact_costs_its_version_and_asks_for_another_try(set
 
 async def test_a_store_that_is_away_at_the_start_takes_no_model_away(setting: Setting) -> None:
     await setting.publish()
-    setting.publisher = setting.new_publisher()  # a controller that starts again knows nothing by itself
+    setting.publisher = setting.new_publisher()  # a restarted controller knows nothing by itself
     setting.store_is_away = True
     setting.write(pool(), tenant("acme", "ci", "second"), base(), BOT)
     outcome = await setting.publish()
@@ -127,7 +127,7 @@ async def test_a_store_that_is_away_at_the_start_takes_no_model_away(setting: Se
 
 async def test_a_registry_that_lost_its_state_gets_the_content_above_every_epoch_seen(setting: Setting) -> None:
     await setting.publish()
-    await setting.rig.get(SNAPSHOT_PATH, after=57)  # a follower that was served by the registry's former life
+    await setting.rig.get(SNAPSHOT_PATH, after=57)  # a follower that this registry served before it lost its state
     outcome = await setting.publish()
     assert (outcome.kind, outcome.epoch) == ("published", 58)
     assert (await setting.publish()).kind == "unchanged"

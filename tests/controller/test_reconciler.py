@@ -1,4 +1,4 @@
-"""From what is wanted to processes: tried again after whatever went wrong, and told only once it is so."""
+"""The local reconciler: retried after any failure, and a revision is reported only when reached."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.servers
 
 
 class OfTiny(Reconciler):
-    """Wants one process, in place of a fleet."""
+    """Desires one process instead of a fleet."""
 
     spec: ProcessSpec
 
@@ -28,7 +28,7 @@ class OfTiny(Reconciler):
 
 
 class Told:
-    """Keeps what it is told; raises the first time, where it is asked to."""
+    """Records its calls; raises the first time if requested."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -106,7 +106,7 @@ def replicas_in(specs: dict[str, ProcessSpec]) -> set[str]:
 def test_what_the_ledger_names_is_kept_to_be_drained_however_many_are_wanted(
     layout: StateLayout, may_surge: bool, are_of: str
 ) -> None:
-    """What the autoscaler asked for is lost, or it was scaled down or its policy removed a moment before."""
+    """The autoscaler's size is lost, or it was scaled down or its policy removed a moment before."""
     pool, other = Pool("a", 2, "m", may_surge=may_surge), Pool("a", 2, "m", args=("--seed=1",), may_surge=may_surge)
     earlier = of_pools(layout, {"a": 10})
     earlier.set_desired("main@1", (pool,))

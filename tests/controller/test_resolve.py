@@ -1,4 +1,4 @@
-"""Resolving: what the stores say, for a while; and where they say nothing, what they said last."""
+"""Digests from the stores, cached for a while; if a store does not answer, its last answer counts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ A, B, PVC = "s3://shoal-models/a/x/v1", "s3://shoal-models/b/x/v1", "pvc://shoal
 
 
 class Store:
-    """Answers as told: a digest, or an error to raise. Counts what it was asked."""
+    """Returns a prepared digest or raises a prepared error, and counts its calls."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Digest | Exception] = {A: D1, B: D2, PVC: D1}

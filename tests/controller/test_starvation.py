@@ -1,4 +1,4 @@
-"""What the kernel says of processes that wait for a processor."""
+"""Kernel statistics on processes that wait for a processor."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def test_one_of_two_on_one_processor_stands_in_line_and_one_that_sleeps_does_not
         deadline_s = time.monotonic() + 20
         waited_s = 0.0
         while waited_s < 0.2 and time.monotonic() < deadline_s:
-            time.sleep(0.05)  # what is measured is time that passes
+            time.sleep(0.05)  # real time, which is measured here
             waited_s += of_busy.since_last_s(busy)
         assert waited_s >= 0.2
         assert of_idle.since_last_s(idle) < 0.2

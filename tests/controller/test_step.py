@@ -1,4 +1,4 @@
-"""The life of one process, on virtual time: what each event does in each phase."""
+"""The life of one process in virtual time: the effect of each event in each phase."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ BACKOFF = BackoffPolicy(base_s=1, cap_s=8, forget_after_healthy_s=60)
 
 
 class Life:
-    """One process on virtual time: `life << event` steps it; `life.at(s)` moves the clock."""
+    """One process in virtual time: `life << event` steps it; `life.at(s)` moves the clock."""
 
     def __init__(self) -> None:
         self.state = ProcessState()
@@ -139,7 +139,7 @@ def test_one_good_answer_starts_the_liveness_period_over(ready: Life) -> None:
 
 
 def test_what_it_stood_in_line_for_a_processor_is_no_silence(ready: Life) -> None:
-    """A full machine made every process miss its probes, and the controller killed the gateway and the registry."""
+    """On a full machine every process missed its probes, and the controller killed the gateway and the registry."""
     ready.at(10) << LivenessProbed(ok=False, detail="no answer")
     ready.at(15) << LivenessProbed(ok=False, detail="no answer", starved_s=4.5)
     ready.at(20) << LivenessProbed(ok=False, detail="no answer", starved_s=4.5)
@@ -149,7 +149,7 @@ def test_what_it_stood_in_line_for_a_processor_is_no_silence(ready: Life) -> Non
 
 
 def test_liveness_does_not_count_before_it_was_ready(life: Life) -> None:
-    """The agent still says "dead" of an engine that was just started again."""
+    """The agent still reports an engine that has just restarted as dead."""
     life << Permitted() << Spawned(42)
     for second in range(25):
         life.at(second) << LivenessProbed(ok=False, detail="dead")
@@ -232,7 +232,7 @@ def any_event() -> Iterator[st.SearchStrategy[Event]]:
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.one_of(*any_event())), max_size=60))
 def test_no_order_of_events_makes_an_illegal_move_or_two_processes(story: list[tuple[float, Event]]) -> None:
-    """Whatever comes in whatever order: no exception, and never a spawn while the former one may still run."""
+    """In any order, events raise no exception and never spawn a process while the former one may still run."""
     life, running = Life(), False
     for waited_s, event in story:
         life.at(life.now_s + waited_s) << event

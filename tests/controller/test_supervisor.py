@@ -1,6 +1,6 @@
-"""The supervisor with real children: started, watched, ended with all they started, adopted after a controller's death.
+"""The supervisor with real children: start, watch, end with all descendants, and adopt after a controller's death.
 
-Real time, since processes are real; each test is a second or two.
+Tests run in real time, a second or two each, because processes are real.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def test_a_killed_process_comes_back_after_its_backoff(shop: Shop) -> None
 
 
 async def test_what_a_file_holds_is_not_started_again_until_it_is_gone(shop: Shop, tmp_path: Path) -> None:
-    """An engine whose accelerator has failed: started again on it, it would fail again."""
+    """An engine whose accelerator has failed would fail again if it were restarted on it."""
     held = tmp_path / "accelerator-fault"
     await shop.operations.converge({"one": replace(tiny(), held_by=held)})
     first = (await shop.reaches("one", "ready")).state.pid
@@ -68,7 +68,7 @@ async def test_what_a_file_holds_is_not_started_again_until_it_is_gone(shop: Sho
 
 
 async def test_workers_of_a_dead_leader_are_killed(shop: Shop, tmp_path: Path) -> None:
-    """vLLM's engine core outlives its API server, and holds its memory."""
+    """vLLM's engine core survives its API server and keeps its memory."""
     worker_file = tmp_path / "worker"
     await shop.operations.converge({"one": tiny("one", "--worker", str(worker_file))})
     leader = (await shop.reaches("one", "ready")).state.pid
@@ -160,7 +160,7 @@ async def test_an_engines_agent_is_stopped_first_and_comes_back_with_it(shop: Sh
 
 
 def replica_of(pool: str, index: int, spec: str = "1") -> dict[str, ProcessSpec]:
-    """An engine and its agent; `spec` makes another command line of the engine."""
+    """Return the specs of an engine and its agent; another `spec` changes the engine's command line."""
     name = f"{pool}-{index}"
     engine = tiny(f"engine-{name}", "--spec", spec, stops_before=(f"agent-{name}",))
     agent = tiny(f"agent-{name}", role="agent")
@@ -181,7 +181,7 @@ async def test_of_a_removed_replica_the_engine_outlives_its_agent(shop: Shop) ->
         await shop.reaches(name, "ready")
     removal = asyncio.get_running_loop().create_task(shop.operations.converge({}))
     await shop.reaches("agent-a-0", "draining")
-    await asyncio.sleep(1.0)  # real: the agent takes its two seconds to be killed
+    await asyncio.sleep(1.0)  # real time: killing the agent takes two seconds
     assert phases_of(shop, "agent-a-0", "engine-a-0") == ["draining", "ready"]
     await removal
     await shop.settles()
@@ -243,7 +243,8 @@ async def test_nothing_that_serves_is_touched_while_another_of_its_pool_does_not
     change = {
         **before,
         "engine-a-0": replace(first, argv=(*first.argv[:-1], "2")),
-        "engine-a-1": replace(before["engine-a-1"], timing=Timing(start_s=2, drain_s=1)),  # what is waited for it
+        # bounds the wait for this replica
+        "engine-a-1": replace(before["engine-a-1"], timing=Timing(start_s=2, drain_s=1)),
     }
     pid = (await shop.reaches("engine-a-0", "ready")).state.pid
     with pytest.raises(NotReadyAgain, match="engine-a-1"):
@@ -252,7 +253,7 @@ async def test_nothing_that_serves_is_touched_while_another_of_its_pool_does_not
 
 
 async def test_an_agent_that_is_not_ready_is_changed_with_its_engine_and_not_before(shop: Shop, tmp_path: Path) -> None:
-    """It told of the weights that the engine was to have, while the engine answered with those that it had."""
+    """The agent reported the weights of the new engine while the old engine still answered."""
     sick = tmp_path / "sick"
     before = replica_of("a", 0)
     agent = before["agent-a-0"]
@@ -295,7 +296,7 @@ async def test_a_gateway_is_replaced_by_its_next_generation_without_a_gap(shop: 
         except ConnectionRefusedError:
             refused += 1
         except ConnectionResetError:
-            pass  # it was heard, by one that ended before it had taken it up: the tiny server hands nothing over
+            pass  # accepted by a process that ended before it answered: the tiny server hands no connection over
         await asyncio.sleep(0.01)
     await restart
     assert refused == 0
@@ -330,7 +331,7 @@ async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop:
         await successor.operations.converge(wanted)
         assert (await successor.reaches("kept", "ready")).state.pid == pid
         assert (await successor.reaches("stale", "ready")).state.pid != old
-        # An adopted process is watched like any other, although its exit status is not ours to know.
+        # An adopted process is watched like any other, although its exit status is not available.
         os.kill(pid or 0, signal.SIGKILL)
         await successor.reaches("kept", "starting")
         assert (await successor.reaches("kept", "ready")).state.last_exit == "exited"
@@ -341,7 +342,7 @@ async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop:
 
 
 async def test_a_fleet_without_its_ledger_is_found_by_its_mark(shop: Shop) -> None:
-    """Killed between starting a process and writing it down."""
+    """The controller was killed between starting a process and recording it."""
     await shop.operations.converge({"one": tiny()})
     pid = (await shop.reaches("one", "ready")).state.pid
     await shop.die()
@@ -362,7 +363,7 @@ async def test_a_fleet_without_a_controller_can_be_stopped(shop: Shop) -> None:
 
 
 async def test_what_did_not_become_ready_is_waited_for_by_the_next_try_too(shop: Shop) -> None:
-    """Else a second look at what is there would call it done."""
+    """Otherwise a second look at the same processes would call the change complete."""
     good = tiny("one")
     await shop.operations.wait_all_ready(await shop.operations.converge({"one": good}))
     never = replace(good, argv=("/bin/sleep", "600"), timing=Timing(start_s=0.5, drain_s=1))

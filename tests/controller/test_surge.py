@@ -1,4 +1,4 @@
-"""A pool that is changed has one replica more meanwhile, where it may and there is room; else it is as before."""
+"""A changing pool runs one extra replica if it may and there is room; otherwise it changes without."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ A, B = Pool("a", 2, "a"), Pool("b", 1, "b")
 
 
 def changed(specs: Mapping[str, ProcessSpec]) -> dict[str, ProcessSpec]:
-    """Another command line for each engine."""
+    """Return the specs with another command line for each engine."""
     return {
         name: replace(spec, argv=(*spec.argv[:-1], "2")) if spec.role == "engine" else spec
         for name, spec in specs.items()
@@ -133,7 +133,7 @@ def test_a_surge_needs_memory() -> None:
 
 
 def test_the_next_controller_keeps_the_one_more_that_an_earlier_one_had_started() -> None:
-    """It serves: it is drained like any other that is not wanted any more, not ended."""
+    """The extra replica serves: it is drained like any other unwanted replica, not ended."""
     slots = {"a-0": 0, "a-1": 1, "b-0": 2, "a-2": 3}
     wanted = plan_fleet(CONTEXT, (A, B), Target("sim"), slots)
     more = one_more(CONTEXT, (A, B), Target("sim"), slots, "a")

@@ -1,4 +1,4 @@
-"""A surge on one machine takes no slot and no accelerator that is somebody's."""
+"""A surge on one machine takes no slot and no accelerator that another engine has."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_accelerators_are_those_of_the_machine_that_this_environment_sees(tmp_pa
 
 
 def test_a_rollouts_replica_more_waits_for_a_slot(tmp_path: Path) -> None:
-    """An engine that is being drained, or crashed and about to start again, has its slot still."""
+    """An engine that is draining, or crashed and about to restart, still has its slot."""
     controller = Controller(LocalSettings(state_dir=tmp_path, max_engines=2), ControllerSettings())
     controller._reconciler.retarget(Target("sim"))
     controller._reconciler.set_desired("main@1", (WHOLE,))
@@ -91,7 +91,7 @@ async def test_a_change_asks_for_room_before_it_starts_one_more(shop: Shop, layo
         made.desired = replica_of("a", 0, number)
         made.set_desired(f"main@{number}", (WHOLE,))
         assert await shop.supervisor.wait_until(lambda: made.wanted.settled, PATIENCE_S)
-        for name in made.desired:  # a replica is in service with its agent; what is not yet makes no room
+        for name in made.desired:  # a replica without its agent is not in service and frees no room
             await shop.reaches(name, "ready")
     assert asked == ["a"]
     assert shop.supervisor.specs()["engine-a-0"].argv[-1] == "2"
@@ -99,7 +99,7 @@ async def test_a_change_asks_for_room_before_it_starts_one_more(shop: Shop, layo
 
 
 class OfOneEngine(Reconciler):
-    """Wants one engine and its agent."""
+    """Desires one engine and its agent."""
 
     desired: dict[str, ProcessSpec]
 

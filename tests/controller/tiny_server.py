@@ -53,7 +53,7 @@ def take_over(pidfile: Path) -> None:
     former = int(pidfile.read_text()) if pidfile.exists() else None
     pidfile.write_text(str(os.getpid()))
     if former is not None:
-        time.sleep(0.3)  # serving beside each other for a moment
+        time.sleep(0.3)  # both serve for a moment
         os.kill(former, signal.SIGTERM)
 
 

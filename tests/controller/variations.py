@@ -1,4 +1,4 @@
-"""A snapshot's entries with one field changed at a time, found in their types: what has a type is never forgotten."""
+"""A snapshot's entries with one field changed at a time; fields are found in the types, so none is forgotten."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ Leaf = tuple[str, Any]  # the innermost field, as `ToolEntry.timeout_s`, and ano
 
 
 def fields() -> set[str]:
-    """Every field of every entry and of every part of one, but for those that name an entry."""
+    """Return every field of every entry and of its parts, except fields that name an entry."""
     found: set[str] = set()
     for entry, name in SECTIONS.values():
         _collect(types.type_info(entry), found)
@@ -24,7 +24,7 @@ def fields() -> set[str]:
 
 
 def varied(entry: AnyEntry) -> Iterator[tuple[str, Any]]:
-    """(field, the entry with another value there)"""
+    """Yield (field, the entry with another value there)."""
     names = dict(SECTIONS.values())
     for field, other in _others(types.type_info(type(entry)), entry):
         if field != f"{type(entry).__name__}.{names[type(entry)]}":
@@ -32,14 +32,14 @@ def varied(entry: AnyEntry) -> Iterator[tuple[str, Any]]:
 
 
 def with_entry(snapshot: Snapshot, section: str, entry: AnyEntry) -> Snapshot:
-    """The snapshot with this entry in place of the one of its name, and with what it newly points at."""
+    """Return the snapshot with this entry in place of its namesake, and with the targets of its new references."""
     name: Callable[[Any], str] = lambda each: getattr(each, SECTIONS[section][1])  # noqa: E731
     entries = tuple(entry if name(each) == name(entry) else each for each in getattr(snapshot, section))
     return _closed(replace(snapshot, **{section: entries}))
 
 
 def with_split(snapshot: Snapshot) -> Snapshot:
-    """The snapshot while a rollout is under way: that it is, nobody declares."""
+    """Return the snapshot during a rollout, whose split is not declared."""
     split = SplitEntry("stable", RolloutId("ro-12345678"), 1, 10, "v2")
     models = (replace(model, splits=(split,)) if model.id == "acme/bot" else model for model in snapshot.models)
     return replace(snapshot, models=tuple(models))
@@ -49,7 +49,7 @@ def _collect(type_: Any, found: set[str]) -> None:
     match type_:
         case types.StructType():
             for field in type_.fields:
-                if not isinstance(field.type, types.StructType):  # of a part that is always there, its own fields
+                if not isinstance(field.type, types.StructType):  # a mandatory part: its own fields
                     found.add(f"{type_.cls.__name__}.{field.name}")
                 _collect(field.type, found)
         case types.VarTupleType():
@@ -121,7 +121,7 @@ def _other(type_: Any, value: Any) -> Any:
 
 
 def _annotated(type_: Any) -> Any:
-    """The type again, with its bounds."""
+    """Return the type again, with its bounds."""
     match type_:
         case types.LiteralType():
             return Any
@@ -137,7 +137,7 @@ def _annotated(type_: Any) -> Any:
 
 
 def _closed(snapshot: Snapshot) -> Snapshot:
-    """With what entries point at: a snapshot whose references lead nowhere is refused."""
+    """Add the targets of references: a snapshot with dangling references is refused."""
     tenants = {tenant.name for tenant in snapshot.tenants}
     pools = {pool.name for pool in snapshot.pools}
     rollouts = {rollout.name for rollout in snapshot.rollouts}

@@ -1,6 +1,6 @@
-"""One configuration in which every field of every kind is written, and not with its default.
+"""One configuration in which every field of every kind is written with another value than its default.
 
-`test_every_field` holds it complete: a kind's new field must be written here, or that test says so.
+`test_every_field` requires it to be complete: it fails if a new field is not written here.
 """
 
 from typing import Any
@@ -88,7 +88,7 @@ def version(model: str, name: str, digit: str) -> Written:
 
 
 def whole() -> dict[str, Written]:
-    """By key (`plural/name`)."""
+    """Return the documents by key (`plural/name`)."""
     return {
         "tenants/acme": ours(
             "Tenant",

@@ -1,4 +1,4 @@
-"""Changes in words: what a person would say, never a secret, and nothing where nothing changed."""
+"""Changes in words: as a person would say them, without secrets, and empty if nothing changed."""
 
 from typing import Any
 
@@ -210,7 +210,7 @@ class Knob(msgspec.Struct, frozen=True):
 
 
 class Tomorrow(msgspec.Struct, frozen=True):
-    """An entry with fields for which nobody has written words."""
+    """An entry with fields that have no description."""
 
     grace_s: float = 0.0
     is_spare: bool = False

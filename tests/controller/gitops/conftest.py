@@ -11,7 +11,7 @@ from functions.controller.gitops.repository import Repository
 from tests.controller.configs import base, pool, tenant
 from tests.fleets import git
 
-# Without a QuotaPolicy a tenant's tier names nothing.
+# Without a QuotaPolicy a tenant's tier has no target.
 QUOTA = "apiVersion: shoal.dev/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: standard}\nspec: {weight: 1}\n"
 GOOD = {
     "pool.yaml": pool(args="--max-model-len=2048").replace("model: {", "model: {storageUri: pvc://shoal-models/base, "),
@@ -23,14 +23,14 @@ GOOD = {
 
 @dataclass(slots=True)
 class Bench:
-    """`socket` is where no controller listens, unless a test makes one."""
+    """A repository and its working copy. No controller listens on `socket` unless a test makes one."""
 
     repository: Repository
     checkout: Path
     socket: Path
 
     def commit(self, files: dict[str, str | bytes | None], message: str = "a change") -> str:
-        """In the working copy; its id."""
+        """Commit files in the working copy and return the commit's id."""
         for name, content in files.items():
             path = self.checkout / name
             if content is None:
@@ -46,7 +46,7 @@ class Bench:
         return git("push", *(arguments or ("origin", "HEAD:refs/heads/main")), at=self.checkout, check=False)
 
     def force(self, files: dict[str, str | bytes | None], message: str = "past the hook") -> str:
-        """A commit on main that no hook has seen."""
+        """Put a commit on main that bypasses the hook."""
         commit = self.commit(files, message)
         git("fetch", "--quiet", str(self.checkout), "+HEAD:refs/heads/elsewhere", at=self.repository.path)
         git("update-ref", "refs/heads/main", commit, at=self.repository.path)
@@ -58,7 +58,7 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def beginning(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working copy with GOOD committed, to copy: making one takes five git processes, and there are many tests."""
+    """A working copy with GOOD committed, for tests to copy: making one takes five git processes."""
     checkout = tmp_path_factory.mktemp("beginning") / "checkout"
     git("init", "--quiet", "--initial-branch=main", str(checkout))
     git("remote", "add", "origin", "../gitops.git", at=checkout)
@@ -68,7 +68,7 @@ def beginning(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bench(tmp_path: Path, beginning: Path) -> Bench:
-    """Nothing is on the branch yet; GOOD is in the working copy."""
+    """A repository with an empty branch, and a working copy with GOOD committed."""
     repository = Repository(tmp_path / "gitops.git")
     socket = tmp_path / "controller.sock"
     repository.ensure([socket])

@@ -1,4 +1,4 @@
-"""A branch, whoever follows it: what was seen stays while it cannot be read, and no call for a look is lost."""
+"""A followed branch: the last known state stays while it cannot be read, and every fetch request is served."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.servers  # real git processes
 
 
 async def test_a_remote_that_is_away_costs_freshness_and_nothing_else(bench: Bench) -> None:
-    """Where the tip was forgotten, a fleet would have nothing to be made good by."""
+    """If the tip were forgotten, the fleet could not be repaired."""
     away = False
 
     def fetch() -> None:
@@ -37,7 +37,7 @@ async def test_a_remote_that_is_away_costs_freshness_and_nothing_else(bench: Ben
 
 
 async def test_a_commit_is_a_revision_where_it_can_be_read_and_the_check_finds_nothing(bench: Bench) -> None:
-    """Where one of the two alone decided, a fleet would be made what it cannot run, or what does not validate."""
+    """Both checks must pass: otherwise a fleet would get a configuration that cannot run or does not validate."""
     wrong = Problem(SourceLocation("pool.yaml", 1, 1), "", "too many replicas")
     found: list[Problem] = []
     branch = FollowedBranch(GitSource(bench.repository.path), check=lambda commit, loaded: tuple(found))
@@ -61,18 +61,18 @@ async def test_what_the_repository_never_had_is_neither_known_nor_recalled(bench
 
 
 async def test_many_calls_for_a_look_are_one_and_none_comes_too_soon(bench: Bench) -> None:
-    """A git server that tells of each of a thousand pushes must not have its repository fetched a thousand times."""
+    """A git server may send a thousand push notices; the repository must not be fetched a thousand times."""
     branch, looked_s = FollowedBranch(GitSource(bench.repository.path)), list[float]()
 
     async def look() -> None:
         looked_s.append(time.monotonic())
-        branch.wake()  # told of another push while it looks
+        branch.wake()  # another push notice during the fetch
 
     began_s = time.monotonic()
     watching = asyncio.get_running_loop().create_task(branch.watch(look, every_s=30.0, apart_s=0.1))
     for _ in range(1000):
         branch.wake()
-    await asyncio.sleep(0.35)  # of real time: three times apart_s
+    await asyncio.sleep(0.35)  # real time: three times apart_s
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watching

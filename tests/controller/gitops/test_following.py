@@ -1,4 +1,4 @@
-"""What the fleet should be: the last good revision, whatever is on the branch, over restarts and while suspended."""
+"""The desired revision is the last good one, whatever the branch holds, across restarts and during a suspension."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ def nothing_wrong(loaded: Loaded) -> tuple[Problem, ...]:
 
 
 def follow(bench: Bench) -> BranchFollower:
-    """A controller's life: the record is on the disk, nothing else is remembered."""
+    """Start a follower as a new controller does: only the record on disk survives."""
     return BranchFollower(GitSource(bench.repository.path), bench.socket.with_name("revisions.json"), nothing_wrong)
 
 
@@ -92,7 +92,7 @@ async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, fo
 
 
 async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Bench, following: BranchFollower) -> None:
-    """A cut of power may leave the file empty."""
+    """A power failure may leave the file empty."""
     good = bench.tip()
     bench.force(BAD)
     bench.socket.with_name("revisions.json").write_bytes(b"")

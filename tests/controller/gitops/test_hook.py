@@ -1,4 +1,4 @@
-"""Pushing to the repository as `shoal up` makes it, with nobody there to judge but the hook itself."""
+"""Pushing to the repository of `shoal up` while no controller runs, so that the hook alone judges."""
 
 import os
 import subprocess
@@ -85,7 +85,7 @@ def test_names_and_words_beyond_ascii_survive_any_locale(bench: Bench, locale: s
 
 @pytest.mark.soak
 def test_the_environment_of_the_pusher_does_not_reach_the_judge(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text("raise SystemExit(0)")  # would be imported, and would accept everything
+    (tmp_path / "json.py").write_text("raise SystemExit(0)")  # if imported, it would accept everything
     bench.commit({"tenants.yaml": "kind: Tenant\n"})
     environment = {
         **os.environ,
@@ -129,7 +129,7 @@ def test_files_of_every_name_are_committed_as_they_are(bench: Bench) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
 def test_no_name_of_another_branch_hides_what_main_becomes(bench: Bench, separator: str) -> None:
-    """Some characters end a line for Python, and are part of a name for git."""
+    """Some characters end a line for Python but are part of a name for git."""
     bench.push()
     good = bench.tip()
     bad = bench.commit({"tenants.yaml": "kind: Tenant\n"})

@@ -1,4 +1,4 @@
-"""A git server with a certificate of a private authority: followed where it is named, refused where it is not."""
+"""A git server with a certificate of a private authority: trusted if the authority is configured, refused otherwise."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A repository at https, by git's own http-backend; its address, and the authority."""
+    """Serve a repository over https with git's own http-backend; return its address and the authority."""
     work, bare = tmp_path / "work", tmp_path / "served" / "fleet.git"
     git("init", "--quiet", "--initial-branch", "main", str(work), at=tmp_path)
     (work / "a.yaml").write_text("a: 1\n")

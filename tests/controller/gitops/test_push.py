@@ -1,4 +1,4 @@
-"""Which references may move, and what a pusher is told of a mistake."""
+"""Which references may move, and how mistakes are reported to the pusher."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_one_refusal_keeps_the_branch_where_it_is() -> None:
 
 
 def test_a_reference_that_is_moved_twice_is_refused() -> None:
-    """Else only the last of the two would be judged."""
+    """Otherwise only the second of the two moves would be judged."""
     refusals, commit = judged(ReferenceUpdate(A, B, "refs/heads/main"), ReferenceUpdate(NONE, A, "refs/heads/main"))
     assert (len(refusals), commit) == (1, None)
 

@@ -1,4 +1,4 @@
-"""What a pusher is told: what would change, and how it went."""
+"""Output of a push: the changes it makes and its result."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A commit as configuration: read from git alone, checked whole, and cheap where nothing moved."""
+"""A commit as configuration: read from git alone, checked completely, and cheap if nothing changed."""
 
 import os
 import re
@@ -148,7 +148,7 @@ def test_a_remote_that_is_away_leaves_what_is_known(bench: Bench, source: GitSou
 def test_a_few_objects_that_name_each_other_into_millions_of_files_are_refused(
     bench: Bench, source: GitSource, tmp_path: Path
 ) -> None:
-    """The listing ends at its bound, long before git has told all of it."""
+    """The listing stops at its limit, long before git has printed all files."""
 
     def tree(lines: str) -> str:
         written = subprocess.run(
@@ -183,7 +183,7 @@ def test_a_repository_that_git_cannot_read_is_no_branch_without_a_commit(bench: 
 
 
 def test_a_key_written_where_its_hash_belongs_is_told_to_nobody(bench: Bench, source: GitSource) -> None:
-    """Problems are logged, shown by status, and printed by whatever pipeline pushes."""
+    """Problems are logged, shown by status, and printed by any pipeline that pushes."""
     wrong = re.sub(r'hmacSha256: "[0-9a-f]+"', 'hmacSha256: "sk-plain-text"', tenant("acme", "ci"))
     assert "sk-plain-text" in wrong
     bench.force({"tenants.yaml": wrong})

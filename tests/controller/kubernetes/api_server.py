@@ -39,11 +39,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ServerBroken(Exception):
-    """It did not start; the message ends with its log."""
+    """The server did not start; the message ends with its log."""
 
 
 class PortTaken(ServerBroken):
-    """Between asking the system for a free port and taking it, somebody else did."""
+    """Another process took the free port before the server could bind it."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ApiServer:
 
     @classmethod
     def start(cls, folder: Path, assets: Path) -> "ApiServer":
-        """Both processes, on ports that were free; on others where somebody was quicker."""
+        """Start both processes on free ports; try other ports if another process was faster."""
         for attempt in range(START_ATTEMPTS - 1):
             with suppress(PortTaken):
                 return cls._start(folder / str(attempt), assets)
@@ -99,11 +99,11 @@ class ApiServer:
         return configuration
 
     def client(self, token: str | None = None) -> DynamicClient:
-        """A client of ours, with the administrator's token unless told otherwise."""
+        """Return a client with this token, by default the administrator's."""
         return connect(self.configuration(token or self.admin_token))
 
     def kubeconfig(self, token: str, file: Path) -> Path:
-        """A kubeconfig file for that token; JSON, which is YAML."""
+        """Write a kubeconfig file for that token, as JSON, which is valid YAML."""
         cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
         context = {"cluster": "test", "user": "test"}
         document = {
@@ -118,7 +118,7 @@ class ApiServer:
         return file
 
     def token_of(self, namespace: str, service_account: str, *, lasts_s: int = 3600) -> str:
-        """A token of an existing ServiceAccount, as the kubelet would ask for it."""
+        """Return a token of an existing ServiceAccount, requested as the kubelet does."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
         request = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -146,7 +146,7 @@ class ApiServer:
     def start_again(self) -> None:
         """Start the API server on the etcd that runs; returns when it is ready."""
         for _ in range(START_ATTEMPTS - 1):
-            with suppress(PortTaken):  # somebody's outgoing connection has the port for a while
+            with suppress(PortTaken):  # an outgoing connection of another process may hold the port for a while
                 return self._start_server()
             time.sleep(1.0)
         return self._start_server()
@@ -210,13 +210,13 @@ class ApiServer:
 
 
 def minor_version(client: DynamicClient) -> int:
-    """34, of a server that is Kubernetes 1.34."""
+    """Return the minor version, such as 34 for Kubernetes 1.34."""
     answer = client.request("get", "/version", serializer=lambda _client, data: data)
     return int(answer["minor"].rstrip("+"))
 
 
 def budget_kind(client: DynamicClient) -> Kind:
-    """PodDisruptionBudgets as the server has them: policy/v1 came with 1.21, policy/v1beta1 went with 1.25."""
+    """Return the server's PodDisruptionBudget kind: policy/v1 came with 1.21, policy/v1beta1 ended with 1.25."""
     return BUDGET if minor_version(client) >= 21 else BUDGET_OF_OLD_CLUSTERS
 
 
@@ -225,7 +225,7 @@ def budgets_path(client: DynamicClient, namespace: str) -> str:
 
 
 def _die_with_the_tests() -> None:
-    """In the child: SIGKILL once the thread that started it is gone, so that a killed test run leaves nothing."""
+    """Run in the child: request SIGKILL at the parent thread's end, so that a killed test run leaves no process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

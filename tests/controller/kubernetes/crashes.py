@@ -1,4 +1,4 @@
-"""Controllers that die: a client that lets no more than so many requests through."""
+"""Controllers that die: a client that lets only so many requests through."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from tests.controller.kubernetes.fleet import Fleet, Leader
 
 
 class Killed(Exception):
-    """The process is gone; nothing after this line runs."""
+    """The process is dead: no later line runs."""
 
 
 @dataclass
 class DyingClient:
-    """Dies at the `at_call`-th request (from 1): before it is sent, or `after` the server has done it, unheard."""
+    """Dies at the `at_call`-th request (from 1): before it is sent, or with `after` once the server has executed it."""
 
     client: DynamicClient
     at_call: int
@@ -34,7 +34,7 @@ class DyingClient:
 
 @dataclass
 class InterruptedClient:
-    """Calls `interrupt` once, right before the `at_call`-th request, and goes on: a process stopped for a while."""
+    """Calls `interrupt` once, right before the `at_call`-th request, and continues: a process stopped for a while."""
 
     client: DynamicClient
     at_call: int
@@ -54,9 +54,10 @@ CALLS_MAX = 200
 def killed_at_each_call(
     fleet: Fleet, prepare: Callable[[], None], desired: Callable[[], Desired], *, after: bool, every: int = 1
 ) -> Iterator[tuple[int, Desired]]:
-    """For each request of one reconcile, or each `every`-th: prepared anew, and the controller killed there.
+    """Yield a fleet for each request of a reconcile, or each `every`-th: prepared anew, its controller killed there.
 
-    The last one reaches its end. The fleet that is yielded to has a fresh controller, with a later token."""
+    The last reconcile completes. The yielded fleet has a fresh controller with a later token.
+    """
     for call in range(1, CALLS_MAX, every):
         prepare()
         wanted = desired()

@@ -26,7 +26,7 @@ INFERENCE_SERVICE = "serving.kserve.io_inferenceservices.yaml"
 
 
 def read_crds(*files: Path) -> Iterator[dict[str, Any]]:
-    """Every CustomResourceDefinition in these files."""
+    """Yield every CustomResourceDefinition in these files."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for file in files:
         with file.open("rb") as stream:
@@ -36,7 +36,7 @@ def read_crds(*files: Path) -> Iterator[dict[str, Any]]:
 
 
 def create_crds(client: DynamicClient, *files: Path) -> list[str]:
-    """Create what the files hold and wait until it is served; names of CRDs that were there already included."""
+    """Create the files' CRDs and wait until they are served. Return all their names, existing ones included."""
     is_old = minor_version(client) < _FIRST_THAT_TAKES_ALL
     names = []
     for each in read_crds(*files):

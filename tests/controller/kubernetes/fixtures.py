@@ -17,12 +17,12 @@ from kubernetes.dynamic import DynamicClient
 from tests.controller.kubernetes.api_server import ApiServer
 from tests.controller.kubernetes.crds import INFERENCE_SERVICE, create_crds
 
-TIMEOUT_S = 600  # the first test of a session starts the servers and loads a CRD of 2 MB, on a machine that may be busy
+TIMEOUT_S = 600  # the first test of a session starts the servers and loads a CRD of 2 MB, perhaps on a busy machine
 _numbers = itertools.count(1)
 
 
 def kube_assets() -> Path:
-    """The folder with etcd and kube-apiserver; skips where there is none."""
+    """Return the folder with etcd and kube-apiserver; skip the test if there is none."""
     folder = os.environ.get("KUBEBUILDER_ASSETS", "")
     if not folder:
         pytest.skip(
@@ -33,7 +33,7 @@ def kube_assets() -> Path:
 
 
 def foreign_crds() -> Path:
-    """The folder with KServe's and Knative's CRDs; skips where there is none."""
+    """Return the folder with KServe's and Knative's CRDs; skip the test if there is none."""
     folder = os.environ.get("SHOAL_CRDS_DIR", "")
     if not folder:
         pytest.skip(
@@ -48,8 +48,8 @@ class Space:
     """Namespaces of one test."""
 
     server: ApiServer
-    system: str  # in life: shoal
-    models: str  # in life: shoal-models
+    system: str  # in production: shoal
+    models: str  # in production: shoal-models
 
     @property
     def client(self) -> DynamicClient:
@@ -58,7 +58,7 @@ class Space:
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server without CRDs; one for the session."""
+    """The session's API server, without CRDs."""
     server = ApiServer.start(tmp_path_factory.mktemp("kubernetes"), kube_assets())
     yield server
     server.close()
@@ -88,6 +88,6 @@ def make_space(server: ApiServer) -> Space:
 
 
 def create(client: DynamicClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """POST it, as somebody else than the controller would."""
+    """POST the object as another party than the controller."""
     answer: dict[str, Any] = client.request("post", path, body=body, serializer=lambda _client, data: data)
     return answer

@@ -1,4 +1,4 @@
-"""Configurations of pools for the Kubernetes target, and an applier that brings them about. Words of the tests."""
+"""Configurations of pools for the Kubernetes target, and an applier with KServe's double, for tests to drive."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def pool(
     annotations: str = "",
     more: str = "",
 ) -> str:
-    """The YAML of one InferenceService with a pool."""
+    """YAML of one InferenceService with a pool."""
     least = f"minReplicas: {replicas}, maxReplicas: 8, " if replicas is not None else "maxReplicas: 8, "
     extra = f", {annotations}" if annotations else ""
     return f"""\
@@ -63,7 +63,7 @@ def load(*documents: str) -> Loaded:
 
 @dataclass
 class Leader:
-    """A guard that always leads, under one token."""
+    """A guard that always leads, with one token."""
 
     token: int = 1
 
@@ -84,7 +84,7 @@ class Clock:
 
 @dataclass
 class Fleet:
-    """One test's cluster: an applier, KServe's double, and words for what tests look at."""
+    """One test's cluster: an applier, KServe's double, and helpers that read the state."""
 
     space: Space
     guard: WriteGuard = field(default_factory=Leader)
@@ -98,7 +98,7 @@ class Fleet:
         self.restart()
 
     def restart(self, guard: WriteGuard | None = None) -> None:
-        """A new controller, as after a crash: nothing is remembered but what the cluster holds."""
+        """Replace the controller, as after a crash: only the cluster's content survives."""
         self.guard = guard or self.guard
         client = self.make_client() if self.make_client is not None else self.space.client
         self.api = KubeApi(client, self.guard, timeout_s=60.0)
@@ -114,11 +114,11 @@ class Fleet:
         return rendered.desired
 
     def push(self, *documents: str) -> ApplyOutcome:
-        """One reconcile of a new revision."""
+        """Reconcile a new revision."""
         return self.applier.reconcile(self.desired(*documents))
 
     def converge(self, desired: Desired, rounds: int = 20) -> ApplyOutcome:
-        """Reconciles, with KServe acting in between, until all is applied and healthy."""
+        """Reconcile, with passes of KServe in between, until everything is applied and healthy."""
         for _ in range(rounds):
             outcome = self.applier.reconcile(desired)
             if outcome.is_healthy and not outcome.written and not outcome.pruned:
@@ -141,7 +141,7 @@ class Fleet:
         return service["spec"]["predictor"].get("minReplicas")
 
     def edit(self, name: str, patch: Body, *, manager: str = "kubectl-edit", kind: Kind = INFERENCE_SERVICE) -> None:
-        """A person's change, as `kubectl edit` makes it."""
+        """Change the object as `kubectl edit` does."""
         api = self._admin()
         api._client.request(
             "patch",
@@ -153,7 +153,7 @@ class Fleet:
         )
 
     def delete(self, name: str) -> None:
-        """As a person would, in the background: it is gone at once, and its Deployment with it."""
+        """Delete the service in the background, as a person would: it and its Deployment disappear at once."""
         client, path = self.space.client, self._admin().path(INFERENCE_SERVICE, self.space.models, name)
         client.request("delete", path, serializer=lambda _client, data: data)
         child = f"/apis/apps/v1/namespaces/{self.space.models}/deployments/{name}-predictor"
@@ -161,11 +161,11 @@ class Fleet:
             client.request("delete", child, serializer=lambda _client, data: data)
 
     def apply_as(self, manager: str, body: Body, *, force: bool = False) -> Body:
-        """Another party's server-side apply."""
+        """Apply server-side as another field manager."""
         return self._admin().server_side_apply(body, manager=manager, force=force)
 
     def seen_since(self, version: str, last: Body) -> Iterator[Body]:
-        """Each state of a service since a resourceVersion, up to and with `last`, as a watch tells it."""
+        """Return each state of a service after a resourceVersion, up to and including `last`, from a watch."""
         resource = f"{self._admin().path(INFERENCE_SERVICE, self.space.models)}"
         query = [("watch", "true"), ("resourceVersion", version), ("timeoutSeconds", "60")]
         response = self.space.client.request(
@@ -187,7 +187,7 @@ class Fleet:
         self.edit_record({"metadata": {"annotations": {name: value}}})
 
     def edit_record(self, patch: Body) -> None:
-        """A person's change of the controller's own ConfigMap."""
+        """Change the controller's own ConfigMap, as a person would."""
         api = self._admin()
         api._client.request(
             "patch",

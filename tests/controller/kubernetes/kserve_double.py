@@ -34,13 +34,13 @@ _SETTLE_PASSES = 50
 
 @dataclass
 class Script:
-    """How one service behaves. Passes, not seconds: tests take them one by one."""
+    """Behaviour of one service. Delays are in passes, not seconds: tests run passes one by one."""
 
-    passes_until_seen: int = 0  # after a change of the spec, before the Deployment follows
+    passes_until_seen: int = 0  # after a change of the spec, until the Deployment follows
     passes_until_available: int = 1  # after a change of the Deployment
     crashes: bool = False  # the pods never become available; Ready stays as it was
     refuses: str = ""  # transitionStatus of a model that cannot be loaded, such as InvalidSpec
-    transition_stuck: bool = False  # transitionStatus stays InProgress although all is well
+    transition_stuck: bool = False  # transitionStatus stays InProgress although the pods are available
 
 
 @dataclass
@@ -55,11 +55,11 @@ class KServe:
     client: DynamicClient
     namespace: str
     scripts: dict[str, Script] = field(default_factory=dict)
-    restarts: dict[str, int] = field(default_factory=dict)  # by service: changes of its pod template
+    restarts: dict[str, int] = field(default_factory=dict)  # changes of the pod template, by service
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     def step(self) -> bool:
-        """One pass over all services; whether anything was written."""
+        """Run one pass over all services; return whether anything was written."""
         wrote = False
         for service in self._items(self._services()):
             wrote |= self._collect(service) if self._is_going(service) else self._pass(service)
@@ -75,7 +75,7 @@ class KServe:
         raise AssertionError(f"KServe's double was still busy after {_SETTLE_PASSES} passes")
 
     def run(self, until: Any, every_s: float = 0.05) -> None:
-        """Pass after pass until the event is set; for tests in which the controller runs by itself."""
+        """Run passes until the event is set, for tests in which the controller runs by itself."""
         while not until.is_set():
             self.step()
             time.sleep(every_s)
@@ -121,7 +121,7 @@ class KServe:
         return True
 
     def _come_up(self, service: Body, script: Script, seen: _Seen) -> bool:
-        """The Deployment controller and the pods."""
+        """Act as the Deployment controller and the pods."""
         deployment = self._get(f"{self._deployments()}/{child_name(service)}")
         if deployment is None or script.crashes:
             return False
@@ -132,7 +132,7 @@ class KServe:
         counted = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
         status = {
             "observedGeneration": deployment["metadata"]["generation"],
-            **(dict.fromkeys(counted, replicas) if replicas else {}),  # the API server leaves zeros out
+            **(dict.fromkeys(counted, replicas) if replicas else {}),  # the API server omits zeros
             "conditions": [{"type": "Available", "status": "True"}, {"type": "Progressing", "status": "True"}],
         }
         if not _differs(deployment.get("status", {}), status):
@@ -143,9 +143,10 @@ class KServe:
         return True
 
     def _write_status(self, service: Body, child: Body | None, script: Script) -> bool:
-        """From the child as it was before this pass: after a change of the spec, that of the spec before."""
+        """Write the status from the child of the previous pass: after a change of the spec, that of the old spec."""
         said = child.get("status", {}).get("conditions", ()) if child is not None else ()
-        available = any(each["type"] == "Available" and each["status"] == "True" for each in said)  # of none, too
+        # false without conditions
+        available = any(each["type"] == "Available" and each["status"] == "True" for each in said)
         ready = "True" if available else "False"
         transition = script.refuses or ("UpToDate" if available and not script.transition_stuck else "InProgress")
         status = {
@@ -163,7 +164,7 @@ class KServe:
     # -- deletion ----------------------------------------------------------------------------------------------------
 
     def _collect(self, service: Body) -> bool:
-        """Dependents first, then the finalizer of foreground deletion. Other finalizers are other people's."""
+        """Remove dependents first, then the finalizer of foreground deletion. Other finalizers stay."""
         child = f"{self._deployments()}/{child_name(service)}"
         if self._get(child) is not None:
             self._request("delete", child)
@@ -217,7 +218,7 @@ class KServe:
 
 
 def _deployment(service: Body) -> Body:
-    """What KServe makes of a service: labels and annotations of the service are those of the pods."""
+    """Return the Deployment that KServe makes of a service; its pods get the service's labels and annotations."""
     metadata, predictor = service["metadata"], service["spec"]["predictor"]
     model = predictor["model"]
     labels = {**metadata.get("labels", {}), "serving.kserve.io/inferenceservice": metadata["name"]}
@@ -248,8 +249,11 @@ def _deployment(service: Body) -> Body:
 
 
 def _differs(there: Any, wanted: Any) -> bool:
-    """Whether anything wanted is not there; what the server added is no difference, but for a list's length and maps of
-    labels and annotations, which are compared whole."""
+    """Return whether a wanted value is missing.
+
+    Fields that the server added are no difference, except for the length of a list. Maps of labels and annotations are
+    compared whole.
+    """
     if isinstance(wanted, dict):
         if not isinstance(there, dict):
             return bool(wanted)

@@ -1,4 +1,4 @@
-"""Requests to the API server: what is sent, how long it may take, and how often."""
+"""Requests to the API server: their content, time limits and rate."""
 
 import threading
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ class TestAgainstAServer:
         api.delete(CONFIG_MAP, space.models, "nobody", uid="x")
 
     def test_an_object_made_anew_does_not_take_the_old_ones_apply(self, api: KubeApi, space: Space) -> None:
-        """resourceVersion alone would not do: an old server makes the object again (seen on 1.20)."""
+        """resourceVersion alone is not enough: an old server creates the object again (seen on 1.20)."""
         old = api.create(config_map(space))["metadata"]
         space.client.request("delete", api.path(CONFIG_MAP, space.models, "a"), serializer=lambda _c, data: data)
         body = config_map(space, x="1")
@@ -121,7 +121,7 @@ class TestAgainstAServer:
 
 @dataclass
 class Stub:
-    """An HTTP server that answers everything alike, and remembers what it was asked."""
+    """An HTTP server with one answer for everything, which records its requests."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The applier against a real API server: create, update, repair what drifts, and nothing to do."""
+"""The applier against a real API server: create, update, repair drift, and write nothing if nothing changed."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_an_update_changes_only_what_changed(fleet: Fleet) -> None:
 
 
 def test_what_was_just_written_is_not_healthy_yet_whatever_the_cluster_says(fleet: Fleet) -> None:
-    """Arguments that only lost their first cannot be told from the old ones, which end alike."""
+    """Arguments that only lost their first one cannot be told apart from the old ones by their end."""
     before, after = pool("a").replace("args: [", "args: [--first, "), pool("a")
     fleet.converge(fleet.desired(before))
     desired = fleet.desired(after)
@@ -147,7 +147,7 @@ def test_takes_over_an_object_that_was_there_already(fleet: Fleet) -> None:
     outcome = fleet.applier.reconcile(desired)
     assert "a" in [ref.name for ref in outcome.written if ref.kind == "InferenceService"]
     fleet.converge(fleet.desired(pool("b")))
-    assert fleet.service("a") is None  # it was ours, so it could go
+    assert fleet.service("a") is None  # it was ours, so it was deleted
 
 
 def test_a_field_that_is_no_longer_declared_goes(fleet: Fleet) -> None:

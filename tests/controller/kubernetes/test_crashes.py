@@ -33,7 +33,7 @@ def fleet(space: Space) -> Fleet:
 
 
 def assert_is_as_desired(fleet: Fleet, desired: Desired) -> None:
-    """The cluster holds what is desired and nothing else of ours, and the inventory knows all of it."""
+    """Check that the cluster holds exactly the desired objects of ours, and that the inventory lists all of them."""
     for each in desired.objects:
         found = fleet.service(each.ref.name) if each.ref.kind == "InferenceService" else fleet.budget(each.ref.name)
         assert found is not None, each.ref
@@ -91,7 +91,7 @@ def test_killed_at_every_request_of_the_first_install(space: Space, after: bool,
 @every(6)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_what_was_made_again_in_the_last_moment_can_still_be_deleted(fleet: Fleet, after: bool, every: int) -> None:
-    """Somebody deletes a service, the controller makes it again and dies, and the next revision has it no more."""
+    """A person deletes a service, the controller recreates it and dies, and the next revision no longer has it."""
     documents = (pool("kept"), pool("dropped"))
     same = fleet.desired(*documents)
 
@@ -115,7 +115,7 @@ def test_a_leader_that_is_overtaken_at_any_request_undoes_nothing(fleet: Fleet, 
     bound to a version, a creation: that one may come through late, and is reported as a stranger."""
     newer = (pool("kept", args="--newer"), pool("changed", args="--newer"), pool("handed", replicas=4), pool("newer"))
     overtaken = True
-    call = 2  # before the first, it would simply find the newer record
+    call = 2  # before the first request, it would simply find the newer record
     while overtaken:
         overtaken = False
         token = 10 * call
@@ -189,7 +189,7 @@ def test_the_api_server_restarts_in_the_middle(fleet: Fleet, call: int) -> None:
                 fleet.applier.reconcile(desired)
     finally:
         server.start_again()
-    fleet.converge(desired)  # the same controller, the same client: nothing has to be restarted with the server
+    fleet.converge(desired)  # the same controller and client: nothing restarts with the server
     fleet.make_client = None
     fleet.restart()
     assert_is_as_desired(fleet, desired)

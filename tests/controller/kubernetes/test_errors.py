@@ -1,4 +1,4 @@
-"""The API server's refusals, as it words them, and what they become."""
+"""The API server's refusals in their original wording, and the errors they become."""
 
 import json
 from typing import Any

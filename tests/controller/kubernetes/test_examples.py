@@ -1,4 +1,4 @@
-"""The repository's own examples, through the real API server: each set is taken whole, and converges."""
+"""The repository's own examples on the real API server: each set is accepted completely and converges."""
 
 from pathlib import Path
 

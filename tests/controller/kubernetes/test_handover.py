@@ -1,4 +1,4 @@
-"""`minReplicas` changes hands between git and the autoscaler, and the number of pods never moves by itself."""
+"""`minReplicas` changes owner between git and the autoscaler, and the number of pods never changes by itself."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +24,7 @@ def owners_of(fleet: Fleet, name: str = "a") -> set[tuple[str, str]]:
 
 
 def scale(fleet: Fleet, replicas: int) -> None:
-    """What the autoscaler does: apply the one field that is its own. By no force."""
+    """Apply the autoscaler's one field, as the autoscaler does, without force."""
     body = {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
@@ -55,7 +55,7 @@ def test_adding_a_policy_keeps_the_number_that_is_live(fleet: Fleet) -> None:
         fleet.converge(fleet.desired(pool("a", replicas=5), autoscaling("a")))
     assert numbers == {5}
     assert owners_of(fleet) == {(AUTOSCALER_MANAGER, "Apply")}
-    scale(fleet, 7)  # no conflict: we have let go
+    scale(fleet, 7)  # no conflict: the applier no longer owns the field
     assert fleet.replicas("a") == 7
 
 
@@ -96,7 +96,7 @@ def test_an_edit_by_hand_of_an_autoscaled_number_is_the_autoscalers_to_mend(flee
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.timeout(600)
 def test_dies_at_every_write_of_a_handover(fleet: Fleet, after: bool, every: int) -> None:
-    """Forth and back, the controller killed at each call; the number is never anything but 5."""
+    """The controller is killed at each call of a handover and of its reverse; the number is always 5."""
     plain, covered = (pool("a", replicas=5),), (pool("a", replicas=5), autoscaling("a"))
     fleet.converge(fleet.desired(*plain))
     with watched(fleet) as numbers:
@@ -113,7 +113,7 @@ def converge(fleet: Fleet, documents: tuple[str, ...]) -> None:
 
 
 class watched:  # noqa: N801 - reads as a word of the test
-    """Every number that the API server held meanwhile: from the watch of the service, so that none is missed."""
+    """Every number that the API server held meanwhile, from a watch of the service, so that none is missed."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -1,4 +1,4 @@
-"""Every state that KServe and its children can be in, what it says of itself, and what is true."""
+"""Every state of KServe and its children: the status they report, and the true health."""
 
 import copy
 from typing import Any
@@ -83,7 +83,7 @@ def knative(**changes: Any) -> Body:
 
 
 def changed(body: Body, changes: dict[str, Any]) -> Body:
-    """`status__replicas=3` sets a value, None takes it away."""
+    """Return a copy with changes: `status__replicas=3` sets a value, None removes it."""
     body = copy.deepcopy(body)
     for path, value in changes.items():
         *parents, last = path.split("__")

@@ -1,4 +1,4 @@
-"""Deleting from a real API server: only ours, only on purpose, and never in a hurry."""
+"""Pruning on a real API server: only our own objects, only on purpose, and never in a hurry."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_a_foreign_finalizer_is_reported_and_not_fought(fleet: Fleet) -> None:
     before = fleet.api.counts.writes
     for _ in range(3):
         outcome = fleet.applier.reconcile(desired)
-    assert fleet.api.counts.writes == before + 1  # the budget of b is gone: out of the inventory
+    assert fleet.api.counts.writes == before + 1  # the budget of b is gone and leaves the inventory
     assert "example.com/backup" in str(outcome.notes)
     assert fleet.service("b") is not None
     assert "InferenceService/b" in inventory(fleet)
@@ -101,7 +101,7 @@ def test_more_than_half_of_the_services_need_consent(fleet: Fleet) -> None:
 def test_another_fleet_of_the_same_size_needs_consent(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     desired = fleet.desired(pool("c"), pool("d"))
-    for _ in range(3):  # however often it is looked at
+    for _ in range(3):  # on every further pass
         assert "2 of 2 services" in fleet.applier.reconcile(desired).stalled
     assert fleet.service("a") is not None
     fleet.annotate_record("shoal.dev/allow-prune", desired.revision)
@@ -127,7 +127,7 @@ def test_opting_out_on_the_live_object_keeps_it(fleet: Fleet) -> None:
 
 
 def test_opting_out_in_the_last_moment_is_heeded(fleet: Fleet) -> None:
-    """Between the look and the deletion: the object has another resourceVersion by then."""
+    """The opt-out comes between the read and the deletion: the object has another resourceVersion by then."""
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     admin = fleet.space.client
 

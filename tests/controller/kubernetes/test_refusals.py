@@ -1,4 +1,4 @@
-"""One object that the API server refuses, and nothing of the revision is applied; every refusal is told."""
+"""If the API server refuses one object, nothing of the revision is applied; every refusal is reported."""
 
 import time
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def test_a_refused_revision_leaves_the_running_one_untouched(fleet: Fleet) -> No
     fleet.applier.reconcile(bad)
     writes = fleet.api.counts.writes
     fleet.applier.reconcile(bad)
-    assert fleet.api.counts.writes == writes  # the same refusal again is no news
+    assert fleet.api.counts.writes == writes  # the same refusal again causes no write
     assert fleet.service("a") == before
     record = fleet.store.read()
     assert (record.last_applied, record.last_attempted) == (good.revision, bad.revision)
@@ -78,7 +78,7 @@ def test_two_declarations_that_differ_are_reported_and_not_fought(fleet: Fleet) 
     assert "flux" in outcome.stalled
     assert outcome.refusals[0].may_pass
     assert fleet.replicas("b") == 9
-    assert fleet.api.counts.writes == writes + 1  # the record says refused, once
+    assert fleet.api.counts.writes == writes + 1  # the record reports the refusal once
 
 
 def test_conflicts_may_be_settled_by_force(space: Space) -> None:
@@ -107,7 +107,7 @@ def test_an_edit_that_comes_back_and_back_is_reported(fleet: Fleet) -> None:
 
 @pytest.fixture(scope="module")
 def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A server of this file's own, which does not know InferenceServices at first."""
+    """A server for this file only, which does not know InferenceServices at first."""
     foreign_crds()
     server = ApiServer.start(tmp_path_factory.mktemp("bare"), kube_assets())
     yield server

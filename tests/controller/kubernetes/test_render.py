@@ -1,4 +1,4 @@
-"""What of a configuration goes to the cluster, and in which order."""
+"""Objects of a configuration that are sent to the cluster, and their order."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_the_service_goes_as_it_is_written() -> None:
 
 
 def test_whose_a_pool_is_goes_to_the_cluster_with_it() -> None:
-    """Its pods are told apart by these: a network policy, a node's taint, or a person may ask for them."""
+    """Network policies, node taints and people select the pool's pods by these labels."""
     own = pool("a-acme", annotations="shoal.dev/dedicated-to: acme")
     own = own.replace("shoal.dev/pool: a-acme", "shoal.dev/pool: a-acme, shoal.dev/model: a")
     head = "apiVersion: shoal.dev/v1alpha1\nkind: "

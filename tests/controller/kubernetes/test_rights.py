@@ -1,4 +1,4 @@
-"""What the target needs on the cluster: exactly these rights do, and each that is missing is named."""
+"""Rights that the target needs on the cluster: exactly these suffice, and each missing right is named."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ EACH = [(key, verb) for key, verbs in NEEDED.items() for verb in verbs]
 
 
 def limited_fleet(space: Space, rights: Rights) -> Fleet:
-    """A controller that runs as a ServiceAccount with these rights."""
+    """Return a fleet whose controller runs as a ServiceAccount with these rights."""
     client = space.client
 
     def create(path: str, body: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def are_in_force(space: Space, rights: Rights) -> bool:
 
 
 def whole_life(fleet: Fleet) -> ApplyOutcome:
-    """Every kind of request: create, hand over, update, prune."""
+    """Make every kind of request: create, hand over, update, prune."""
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     fleet.converge(fleet.desired(pool("a", args="--changed"), autoscaling("a"), pool("b")))
     return fleet.converge(fleet.desired(pool("a", args="--changed")))

@@ -1,4 +1,4 @@
-"""The number of a pool's replicas on a real API server: where each deployment mode has it, and whose it is."""
+"""The number of a pool's replicas on a real API server: its field in each deployment mode, and its owner."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def live(fleet: Fleet, name: str = "a") -> Body:
 
 
 def delivered(fleet: Fleet, manager: str, replicas: int | None = 2, annotations: str = "") -> Body:
-    """Somebody else's InferenceService, applied."""
+    """Apply an InferenceService of another party."""
     body = fleet.desired(pool("a", replicas=replicas)).objects[-1].body
     if annotations:
         pairs = dict(pair.split(": ") for pair in annotations.split(", "))

@@ -1,4 +1,4 @@
-"""The pure parts between the cluster and the decision: ownership, comparison, conflicts, the record, what may go."""
+"""Pure parts between the cluster and the decision: ownership, comparison, conflicts, the record, pruning."""
 
 from typing import Any
 

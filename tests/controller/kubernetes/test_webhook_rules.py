@@ -1,4 +1,4 @@
-"""Each rule of KServe's webhooks: one object that breaks it, and the path that is told."""
+"""Each rule of KServe's webhooks: one object that breaks it, and the reported path."""
 
 from typing import Any
 

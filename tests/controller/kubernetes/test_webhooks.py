@@ -1,4 +1,4 @@
-"""With a mutating webhook in the way, as on every cluster with KServe: defaults are no drift, refusals are told."""
+"""A mutating webhook, as on every cluster with KServe: its defaults are no drift, and its refusals are reported."""
 
 import time
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def test_defaults_of_the_webhook_are_no_drift(fleet: Fleet, webhook: Webhook) ->
     for _ in range(10):
         assert fleet.applier.reconcile(desired).is_healthy
     assert fleet.api.counts.writes == before
-    assert webhook.asked > asked  # dry runs go through it too
+    assert webhook.asked > asked  # dry runs call it too
     assert fleet.kserve.restarts == {}
 
 

@@ -26,7 +26,7 @@ _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigur
 
 @dataclass
 class Webhook:
-    refuses: str = ""  # the words of its refusal
+    refuses: str = ""  # the message of its refusal
     is_down: bool = False
     asked: int = 0
 
@@ -57,7 +57,7 @@ def _without_empty(node: Any) -> Any:
 
 @contextmanager
 def running_webhook(space: Space, folder: Path) -> Iterator[Webhook]:
-    """Asked about the InferenceServices of the space's namespace, as long as this lasts."""
+    """Run a webhook for InferenceServices of the space's namespace."""
     webhook = Webhook()
     certificate, key = self_signed(folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(webhook))

@@ -77,7 +77,7 @@ def adapter(version: str) -> EngineName:
 
 @dataclass
 class Behaviour:
-    """How requests of one version go."""
+    """Results of one version's requests."""
 
     error_ratio: float = 0.0
     median_ms: float = 100.0
@@ -85,7 +85,7 @@ class Behaviour:
 
 @dataclass
 class Gateway:
-    """Places requests by the published snapshot, and adds up what became of them."""
+    """Places requests by the published snapshot and adds up their results."""
 
     book: EvidenceBook
     behaviours: dict[str, Behaviour] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Replica:
 
 
 class Controller:
-    """One process's parts, as `functions.controller.process` puts them together."""
+    """The parts of one controller process, connected as in `functions.controller.process`."""
 
     def __init__(self, rig: "Rig", copy: Path | None, fence: int | None = None) -> None:
         self._rig = rig
@@ -176,7 +176,7 @@ class Controller:
         return await self._publisher.follow_rows()
 
     async def step(self) -> PublishOutcome:
-        """What the tasks do within a second."""
+        """Do what the controller's tasks do within a second."""
         await self.rows.fetch_changes()
         await self.driver.judge_rollouts()
         return await self.publish()
@@ -211,11 +211,11 @@ class Rig:
         return self.now_unix_s
 
     async def without_sql(self) -> None:
-        """The registry cannot reach its database; the snapshot's routes need none."""
+        """Cut the registry off from its database; the snapshot's routes need none."""
         await self._another_process(self.folder / "not" / "there", is_prepared=False)
 
     async def other_database(self) -> None:
-        """The registry comes back with an empty database; the controllers find it at the same address."""
+        """Restart the registry with an empty database, at the same address."""
         (self.folder / "other").mkdir()
         await self._another_process(self.folder / "other")
 
@@ -263,7 +263,7 @@ class Rig:
         return next(model for model in self.snapshot.models if model.id == BOT)
 
     async def second(self) -> None:
-        """Traffic, reports, heartbeats, and each controller's turn."""
+        """Run one second: traffic, reports, heartbeats, and a step of each controller."""
         self.now_unix_s += 1.0
         if self.store.current is not None:
             self.gateway.requests(self.snapshot, self.requests_per_s)
@@ -281,7 +281,7 @@ class Rig:
             await self.second()
 
     async def until(self, done: Callable[[], bool], at_most_s: int = 200) -> int:
-        """Seconds that it took."""
+        """Run until `done`; return the number of seconds."""
         for second in range(at_most_s):
             if done():
                 return second
@@ -290,7 +290,7 @@ class Rig:
         return at_most_s
 
     async def rollouts(self) -> list[Rollout]:
-        """As the registry has them, oldest first."""
+        """Return the registry's rollouts, oldest first."""
         page = await RolloutClient(RegistryClient(self.client, "http://registry", TOKEN)).changes(0, 0.0)
         return sorted((row.rollout for row in page.rollouts), key=lambda row: row.created_unix_s)
 
@@ -301,7 +301,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(folder: Path, empty_database: Path) -> AsyncIterator[Rig]:
-    """`empty_database` has its schema: migrating takes longer than most tests."""
+    """Build a rig on a copy of `empty_database`, which has its schema: migrating takes longer than most tests."""
     shutil.copy(empty_database, folder)
     made = Rig(folder)
     async with made.client:

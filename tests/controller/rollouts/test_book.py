@@ -1,4 +1,4 @@
-"""What the registry told, page by page: nothing that was told is lost, and less than that is not believed."""
+"""The copy of the registry's rows, page by page: no row is lost, and a registry with fewer rows is not trusted."""
 
 import msgspec
 import pytest
@@ -99,7 +99,7 @@ def numbered(change: int, *rows: tuple[int, Rollout]) -> ChangesPage:
 
 
 def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_clocks_say() -> None:
-    """A registry whose clock was ahead made the first of three."""
+    """A registry whose clock was ahead created the first of three rollouts."""
     first = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=1000.0)
     second = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=first.id, now_unix_s=500.0)
     third = rollout(VersionLoaded(), Breached("bad"), end="v4", previous=second.id, now_unix_s=510.0)

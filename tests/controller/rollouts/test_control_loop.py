@@ -1,4 +1,4 @@
-"""From a declaration to a completed rollout, or one that was taken back: all parts together, in virtual time."""
+"""The control loop, declaration to completed or rolled back rollout: all parts together, in virtual time."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.controller.rollouts.rig import Behaviour, Rig, adapter, fleet, policy
 
 
 async def begun(rig: Rig) -> None:
-    """v1 serves, and v2 was declared."""
+    """Start with v1 serving and v2 declared."""
     rig.controller()
     await rig.seconds(3)
     assert rig.bot.channels == {"stable": "v1"}
@@ -17,7 +17,7 @@ async def begun(rig: Rig) -> None:
 
 
 async def running(rig: Rig) -> Rollout:
-    """v2 gets its first requests."""
+    """Continue until v2 gets its first requests."""
     await begun(rig)
     await rig.until(lambda: bool(rig.bot.splits))
     return await only(rig)

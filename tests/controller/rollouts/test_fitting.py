@@ -1,4 +1,4 @@
-"""What the API has declared shares the room that git leaves: the largest lose first."""
+"""Models declared through the API share the room that git leaves; the largest are left out first."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The copy of the registry's rows: on the disk before anybody goes by what was heard, and not once for each event."""
+"""The copy of the registry's rows: written to disk before anything acts on the news, and not once per event."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: P
     rows.book = fold_page(Book(), page(5, *begun))
     await asyncio.gather(*(rows.add_rows(transition(row, VersionLoaded(), 1.0)) for row in begun))
     assert loaded(copy) == {row.id for row in begun}
-    assert rows.copies == 2  # one for the first, and one for all who came meanwhile
+    assert rows.copies == 2  # one for the first, and one for all that arrived meanwhile
     assert begun[0].id in news[0]
     assert news[1:] == [loaded(copy)] * 19
 

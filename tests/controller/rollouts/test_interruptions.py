@@ -1,4 +1,4 @@
-"""Controllers that are killed, doubled or cut off: a rollout goes on or goes back, and never forks."""
+"""Controllers that are killed, duplicated or cut off: a rollout continues or is rolled back, and never forks."""
 
 import asyncio
 import threading
@@ -18,11 +18,11 @@ from tests.soak import sampled
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this line runs."""
+    """The process is dead: no later line runs."""
 
 
 class Cut(httpx.AsyncBaseTransport):
-    """Lets a number of requests through, then kills the caller: before the registry hears of one, or after."""
+    """Lets a number of requests through, then kills the caller: before the registry receives one, or after."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, requests: int, *, is_heard: bool) -> None:
         self._inner, self._left, self._is_heard = inner, requests, is_heard
@@ -47,7 +47,7 @@ async def history(rig: Rig, rollout: str) -> list[tuple[int, str]]:
 
 
 async def killed_after(rig: Rig, requests: int, *, is_heard: bool) -> bool:
-    """One second of a controller that is killed at its so-manieth request; False where it made fewer."""
+    """Run one second of a controller that is killed after so many requests; return False if it made fewer."""
     whole = rig.client
     rig.client = httpx.AsyncClient(
         transport=Cut(httpx.ASGITransport(rig.app), requests, is_heard=is_heard), base_url="http://registry"
@@ -71,8 +71,11 @@ async def killed_after(rig: Rig, requests: int, *, is_heard: bool) -> bool:
 @pytest.mark.parametrize("is_heard", sampled([False, True], keep=[True]), ids=["before", "after"])
 @pytest.mark.parametrize("is_bad", [False, True], ids=["good", "bad"])
 async def test_killed_at_every_request_of_every_second(rig: Rig, is_heard: bool, is_bad: bool) -> None:
-    """Each controller lives for less than a second, dies one request later than the one before, and the next begins
-    from the copy on the disk. The rollout ends as it would have, by a history without a gap."""
+    """The rollout ends as without kills, with a history without a gap.
+
+    Each controller lives for less than a second and dies one request later than the one before. The next one begins
+    from the copy on the disk.
+    """
     await begun(rig)
     if is_bad:
         rig.gateway.behaviours["v2"] = Behaviour(error_ratio=0.3)
@@ -117,7 +120,7 @@ async def test_two_controllers_at_once_never_fork(rig: Rig) -> None:
 
 
 async def test_two_that_want_different_things_leave_one_rollout_active(rig: Rig) -> None:
-    """One still reads an old revision: they take turns, and the channel is never in two rollouts."""
+    """One controller still reads an old revision: they alternate, and the channel is never in two rollouts."""
     await running(rig)
     for turn in range(20):
         rig.declared = fleet("v1", "v2", "v3", stable="v3" if turn % 2 else "v2")
@@ -190,7 +193,7 @@ async def test_a_copy_that_cannot_be_read_is_set_aside(rig: Rig, tmp_path: Path)
 
 
 async def test_it_is_taken_back_although_nothing_that_is_declared_may_be_published(rig: Rig) -> None:
-    """Suspended: the branch says v3 meanwhile, and stays unheard."""
+    """The branch is suspended: it holds v3 by then, which is not applied."""
     row = await running(rig)
     (controller,) = rig.controllers
     rig.declared = fleet("v1", "v2", "v3", stable="v3", policies=())
@@ -229,7 +232,7 @@ async def test_it_is_taken_back_while_an_artifact_store_hangs(rig: Rig) -> None:
 
 @pytest.mark.parametrize("way", ["publish", "follow_rows"])
 async def test_a_copy_from_before_a_rollback_sends_nobody_to_the_bad_version(rig: Rig, way: str) -> None:
-    """One controller is killed, another one leads and takes the version back, and the first starts again."""
+    """One controller is killed, another one leads and rolls the version back, and the first starts again."""
     row = await running(rig)
     controller = rig.controller("two")
     await controller.step()
@@ -253,16 +256,16 @@ async def test_without_sql_a_copy_moves_no_channel(rig: Rig) -> None:
 
 
 async def test_a_restored_registry_that_caught_up_is_read_anew(rig: Rig) -> None:
-    """It counts on from the backup: what was written there is partly below what was known, and must be heard."""
+    """The registry counts on from the backup: new writes with numbers below the known one must still be read."""
     row = await running(rig)
     (controller,) = rig.controllers
     await controller.step()
     known = replace(controller.rows.book, change=controller.rows.book.change + 1)
-    controller.rows.book = known  # as if one more had been written, which the backup does not have
+    controller.rows.book = known  # as if one more change had been written, which the backup lacks
     assert not await controller.rows.fetch_changes()
     assert "a restored backup?" in controller.rows.contradiction
     assert not await controller.rows.fetch_changes(), "it stays so until it has caught up"
-    await rig.order(row.id, "rollback")  # in place of what was lost
+    await rig.order(row.id, "rollback")  # in place of the lost change
     assert await controller.rows.fetch_changes()
     assert controller.rows.contradiction == ""
     assert controller.rows.book.rows.latest[ModelId(BOT), "stable"].state == "rolled_back"

@@ -1,4 +1,4 @@
-"""A base's new version that no replica has any more: since when is the driver's to know, and what it does then."""
+"""A base's new version that no replica has any more: the driver measures for how long, and reacts."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ ROW = rollout(VersionLoaded(), model=POOL)
 
 @dataclass
 class Registry:
-    """Of one rollout."""
+    """A registry with one rollout."""
 
     posted: list[Command] = field(default_factory=list)
 
@@ -44,7 +44,7 @@ class Rig:
         self.begin()
 
     def begin(self) -> None:
-        """Another controller."""
+        """Start another controller."""
         rows = RowsFollower(self.client, None)  # type: ignore[arg-type]
         rows.book = fold_page(Book(), page(1, ROW))
         self.driver = RolloutDriver(rows, self.client, self.fleet, wall_clock=lambda: 70.0, clock=lambda: self.now_s)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ class Rig:
         return tuple(LastHeartbeat(replica(version), age_s=0.1) for version in self.versions)
 
     async def after(self, seconds: float, *versions: str) -> str:
-        """So long later those are ready; the verdict in words."""
+        """Step after so many seconds with these versions ready; return the reason of the verdict."""
         self.now_s += seconds
         self.versions = versions
         await self.driver.judge_rollouts()

@@ -1,4 +1,4 @@
-"""Models and keys of the API beside git's: git wins, and nobody owns what no tenant has."""
+"""Models and keys of the API beside git's: git wins, and models without a tenant are left out."""
 
 import msgspec
 import pytest
@@ -95,13 +95,13 @@ def test_a_model_names_a_policy_that_is_there_or_has_the_built_in_one() -> None:
 
 
 def test_a_channel_whose_name_is_the_controllers_is_not_shown() -> None:
-    """An older registry took it; what it names would be kept in every engine."""
+    """An older registry accepted the channel; engines would keep its version for ever."""
     one = msgspec.structs.replace(api_model(), channels={"stable": "v1", "incoming": "v1"})
     assert merge_api(compiled(), book(one))[0].models[0].channels == {"stable": "v1"}
 
 
 def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
-    """One tenant's versions must not keep everybody's pushes and keys from going out."""
+    """One tenant's versions must not block the publication of pushes and keys of all others."""
     models = tuple(many(f"acme/api-{number}", versions=number) for number in range(1, 30))
     git_bytes = sum(map(len, full_lines(compiled())))
     max_bytes = 2 * git_bytes + 8_000
@@ -111,7 +111,7 @@ def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
     assert {model.id for model in compiled().models} < {model.id for model in whole.models}
     assert {"ci", "git-key"} == {entry.key_id for entry in whole.keys}
     kept = [model for model in models if model.id in {entry.id for entry in whole.models}]
-    assert kept == list(models[: len(kept)])  # the smallest
+    assert kept == list(models[: len(kept)])  # the smallest models
     (problem,) = problems
     assert problem.startswith(f"{len(models) - len(kept)} of acme's models and keys in the registry are left out (")
     assert merge_api(compiled(), book(*models))[1] == ()
@@ -125,11 +125,11 @@ def test_what_fits_beside_git_and_the_splits_is_not_cut(full_ratio: float) -> No
     assert merge_api(compiled(), rows, max_bytes) == (whole, ())
     under_way = (rollout(id=RolloutId(f"r{number}"), channel=f"c{number}") for number in range(max_bytes // 200))
     rolling = fold_page(rows, page(6, *under_way))
-    assert len(merge_api(compiled(), rolling, max_bytes)[0].models) < len(whole.models)  # the splits want their room
+    assert len(merge_api(compiled(), rolling, max_bytes)[0].models) < len(whole.models)  # the splits need their room
 
 
 def test_a_git_part_that_takes_nearly_all_leaves_keys_their_place() -> None:
-    """Who cannot prove who they are is served nothing: a model less is a model less."""
+    """A caller without a key gets no service at all; a missing model is only one model less."""
     git_bytes = sum(map(len, full_lines(compiled())))
     rows = book(*[many(f"acme/api-{number}", versions=20) for number in range(9)], keys=(key("ci"), key("cd")))
     whole, (problem,) = merge_api(compiled(), rows, int(git_bytes / 0.7))
@@ -151,7 +151,7 @@ def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays(
 
 
 def test_a_revoked_key_comes_back_with_no_publication_whoever_names_it() -> None:
-    """What stands in for a broken Tenant may have been read before the book knew that the key is the registry's."""
+    """The stand-in of a broken Tenant may have been read before the book knew that the key belongs to the registry."""
     rows = fold_page(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True),)))
     with_key, _ = merge_api(compiled(), book(keys=(key("ci"),)))
     assert "ci" in {entry.key_id for entry in with_key.keys}
@@ -200,7 +200,7 @@ async def test_a_model_of_the_api_is_published_and_rolled_out(rig: Rig) -> None:
 
 
 async def test_what_the_api_serves_is_not_changed_by_a_declaration(rig: Rig) -> None:
-    """Versions do not change: the declared model is held, in words, until its content is what is served."""
+    """Versions do not change: the declared model is held, with a message, until its content is the served one."""
     controller = rig.controller()
     rig.declared = fleet("v1", stable="v1")
     await rig.seconds(2)
@@ -276,7 +276,7 @@ def served(rig: Rig) -> ModelEntry:
 
 
 async def test_a_revocation_does_not_wait_for_what_is_declared(rig: Rig) -> None:
-    """Suspended, or with a tip that is refused: who holds the key must not go on using it."""
+    """The branch is suspended or its tip refused: the holder of the revoked key must lose access all the same."""
     controller = rig.controller()
     rig.declared = fleet("v1", stable="v1")
     await rig.seconds(2)

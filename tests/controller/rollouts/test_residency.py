@@ -1,4 +1,4 @@
-"""Where a rollout's two versions are, by what replicas say."""
+"""Location of a rollout's two versions, as replicas report it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +46,7 @@ def test_an_adapter_that_only_the_new_base_cannot_load_is_told_with_its_reason()
 
 @dataclass
 class Registry:
-    """Rows and evidence of one rollout, and what replicas tell: all that the driver sees of the world."""
+    """Rows and evidence of one rollout and the replicas' reports: the driver's only inputs."""
 
     row: Rollout
     replicas: tuple[Heartbeat, ...]
@@ -78,7 +78,7 @@ class Registry:
 
 
 async def test_a_stage_waits_for_as_many_replicas_as_its_target_aims_at() -> None:
-    """Two replicas, of which one is being changed: the last stage would begin on the single one that is there."""
+    """Two replicas, of which one is being changed: otherwise the last stage would begin on the only one left."""
     row = rollout(VersionLoaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
     registry = Registry(row, (replica("v1"), replica("v2")))
     driver = RolloutDriver(registry, registry.client, registry.fleet, wall_clock=lambda: 70.0)  # type: ignore[arg-type]
@@ -94,8 +94,9 @@ async def test_a_stage_waits_for_as_many_replicas_as_its_target_aims_at() -> Non
 
 
 async def test_a_stage_that_has_passed_keeps_its_replicas_while_one_is_lost() -> None:
-    """The first new replica was killed, or the registry had just begun and had heard of none: the aim fell to one, the
-    second was ended in the middle of its start, and the rollout was over on the first, which was not there."""
+    """The first new replica was killed, or the registry had just started without heartbeats. The target fell to one and
+    the second replica was stopped during its start. The rollout then completed on the first, which did not exist.
+    """
     row = rollout(VersionLoaded(), model=ModelId(POOL), policy=LAST_IS_NEXT)
     registry = Registry(row, (replica("v1"), replica("v2")))
     driver = RolloutDriver(registry, registry.client, registry.fleet, wall_clock=lambda: 70.0)  # type: ignore[arg-type]

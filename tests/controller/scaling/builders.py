@@ -1,4 +1,4 @@
-"""Reports as the registry would answer them."""
+"""Reports in the registry's format."""
 
 from functions.decisions.routing.choice import ReplicaPhase
 from functions.fleet.pool_board import PoolReport, PoolSum, ReplicaReport

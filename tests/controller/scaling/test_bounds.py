@@ -1,4 +1,4 @@
-"""What a machine bears: what the YAML asks for first, then replicas that serve, then warm ones."""
+"""Limits of a machine: the YAML's number first, then serving replicas, then warm ones."""
 
 from hypothesis import given
 from hypothesis import strategies as st

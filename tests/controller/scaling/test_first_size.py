@@ -1,4 +1,4 @@
-"""What a pool begins with: its service's declared number, else its policy's; never what the autoscaler itself wrote."""
+"""The first size of a pool: its service's declared number, otherwise its policy's, never the autoscaler's own value."""
 
 import orjson
 import pytest
@@ -41,7 +41,7 @@ def test_a_pool_whose_service_declares_no_number_begins_with_its_policys(bounds:
 def test_a_policy_is_judged_against_what_is_declared_not_what_the_autoscaler_wrote(
     least: int, most: int, manager: str
 ) -> None:
-    """A floor is raised and a cap lowered while the pool is at 2; where somebody declares the 2, it still counts."""
+    """A floor is raised and a cap lowered while the pool is at 2. If another party declares the 2, it still counts."""
     entries = [{"manager": manager, "operation": "Apply", "fieldsV1": NUMBER}]
     item = {
         "metadata": {"name": "base", "labels": {"shoal.dev/pool": "base"}, "managedFields": entries},

@@ -1,4 +1,4 @@
-"""What was asked for outlives a controller; a file that is none counts as empty."""
+"""Requested sizes survive a controller restart; an invalid file counts as empty."""
 
 from pathlib import Path
 

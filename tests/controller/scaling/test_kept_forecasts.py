@@ -1,4 +1,4 @@
-"""What forecasts have learnt outlives a controller; a file that is none is told and counts as empty."""
+"""Learned forecasts survive a controller restart; an invalid file is reported and counts as empty."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ LONG = 1.2345678901234567e-100
 
 
 def looked(minutes: int) -> Scaler:
-    """A scaler that has looked at a busy pool so long."""
+    """Return a scaler that has observed a busy pool for so many minutes."""
     scaler = Scaler("disk")
     for look in range(int(minutes * 60 / DECIDE_EVERY_S)):
         ask(scaler, report(*TWO, told=FULL), look * DECIDE_EVERY_S)

@@ -1,4 +1,4 @@
-"""For how long a warm replica is waited for, as heartbeats tell of it."""
+"""The time allowed to a warm replica to fall asleep or load, by its heartbeats."""
 
 from functions.controller.autoscaling.slots_in_use import (
     FALLS_ASLEEP_S,

@@ -1,4 +1,4 @@
-"""One pass on one machine: what is written for agents and processes, what is given way to, and who waits for whom."""
+"""One pass on one machine: writes for agents and processes, priorities between pools, and waiting."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ spec: {{pool: {POOL}, replicas: {{min: 1, max: 20}}, warm: 1, scaleUp: ["queue_s
 
 
 class Hearing(PoolsClient):
-    """A registry that answers one report."""
+    """A registry that always answers with one report."""
 
     def __init__(self, heard: PoolReport) -> None:
         super().__init__(RegistryClient(httpx.AsyncClient(), "https://127.0.0.1:1", ""))
@@ -50,7 +50,7 @@ class Hearing(PoolsClient):
 
 class Source(LocalClients):
     heard: PoolReport | None = None
-    asked = 0  # once at the beginning of each pass
+    asked = 0  # one request at the beginning of each pass
 
     async def pools_client(self) -> PoolsClient:
         self.asked += 1
@@ -58,8 +58,7 @@ class Source(LocalClients):
 
 
 class Machine:
-    """A pool of two by its YAML, under a policy, of which an earlier controller has kept `allocation`. No process
-    runs."""
+    """A pool with two replicas in its YAML and a policy. An earlier controller stored `allocation`. No process runs."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class Machine:
         self.scaling.set_policies("main@1", self._policies)
 
     async def passes(self, enough: Callable[[], bool]) -> None:
-        """As `run` makes them, with processes that are changed at once, until there were enough."""
+        """Run passes as `run` does, with processes that change at once, until `enough` is true."""
         running = asyncio.get_running_loop().create_task(self.scaling.run())
         try:
             async with asyncio.timeout(30.0):
@@ -109,7 +108,7 @@ class Machine:
                     if enough():
                         return
                     self.reconciler.wanted.settled = True
-                    self.scaling.set_policies(f"main@{number}", self._policies)  # the next pass is due
+                    self.scaling.set_policies(f"main@{number}", self._policies)  # makes the next pass due
                     await asyncio.sleep(0.01)
         finally:
             running.cancel()
@@ -126,7 +125,7 @@ async def _at_once(revision: str) -> None:
 
 @asynccontextmanager
 async def hung() -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """An agent that takes requests and never answers: its port, and when it was first asked."""
+    """Run an agent that accepts requests and never answers; return its port and an event for the first request."""
     asked, writers = asyncio.Event(), []
 
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,7 +144,7 @@ async def hung() -> AsyncIterator[tuple[int, asyncio.Event]]:
 async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim", 2))
     marks = [layout.standby_file(f"{POOL}-{number}") for number in (2, 7)]
-    for mark in marks:  # the second is left of a allocation that nobody knows any more
+    for mark in marks:  # the second belongs to an allocation that no longer exists
         mark.parent.mkdir(parents=True)
         mark.touch()
     await machine.passes(lambda: not any(mark.exists() for mark in marks))

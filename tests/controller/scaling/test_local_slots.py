@@ -1,4 +1,4 @@
-"""Passes on one machine whose pool's warm engines sleep: who waits for a slot, and what is known of it."""
+"""Passes on one machine whose warm engines sleep: slots, and replicas without a recent heartbeat."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ SEVERAL = 3
 
 
 async def passes(machine: Machine, heard: PoolReport | None) -> tuple[int, int, str]:
-    """Some with that report; how many serve and are warm then, and why not more."""
+    """Run some passes with that report; return the serving and warm counts, and the reason for not having more."""
     machine.source.heard = heard
     begun = machine.source.asked
     await machine.passes(lambda: machine.source.asked > begun + SEVERAL)
@@ -59,7 +59,7 @@ async def test_a_push_in_the_middle_of_a_pass_waits_for_the_next(layout: StateLa
     one = machine.reconciler.declared
     running = asyncio.get_running_loop().create_task(machine.scaling.run())
     async with asyncio.timeout(60.0):
-        for number in itertools.count():  # each time another pool, so that no two looks find the same
+        for number in itertools.count():  # another pool each time, so that no two passes find the same
             machine.reconciler.set_desired("main@2", (*one, Pool(f"p{number}", 1, "m")))
             await asyncio.sleep(0)
             assert not running.done(), running.exception()

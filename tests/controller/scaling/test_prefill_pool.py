@@ -1,4 +1,4 @@
-"""A prefill pool's size, from what gateways and agents tell of it to what is wanted of it."""
+"""A prefill pool's size, from the reports of gateways and agents to the desired size."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ def policy(*up: str, down: tuple[str, ...] = (), least: int = 1, pool: str = POO
 def wanted(
     entry: AutoscalingEntry, told: PoolSum, busy_ratio: float, *, seconds: int = 900, replicas: int = 2
 ) -> Iterator[int]:
-    """By second. What is wanted is there at once."""
+    """Return the desired size per second; new replicas are available at once."""
     scaler = Scaler("disk")
     for second in range(seconds):
         ready = [reading(number, busy_ratio, entry.pool) for number in range(replicas)]
@@ -44,7 +44,7 @@ def wanted(
 
 
 async def test_a_pool_whose_prompts_wait_grows_by_how_busy_it_is() -> None:
-    """From the gateway's own word to the scaler's: all that it saw before was a pool of which nobody asks anything."""
+    """The report is made by a real gateway. The scaler used to see this pool as one without requests."""
     play = playing(reading={})
     asked = 0
     while not play.engines or play.engine.replica_id == "p0":
@@ -70,7 +70,7 @@ BUSY = replace(IDLE, arrivals_per_s=2.0, arriving_tokens_per_s=8000.0, ttft_p50_
 
 
 def test_a_pool_that_reads_all_day_is_not_taken_for_an_idle_one() -> None:
-    """By any rule that says yes to a pool without streams, cache or queue: the last one would read for six."""
+    """Each rule allows scaling down a pool without streams, cache or queue: one replica would do the prefill of six."""
     rules = ("kv_usage < 30% for 1m: -1", "utilization < 35% for 1m: -1", "queue_seconds < 0.1 for 1m: -1")
     assert min(wanted(policy(down=rules), BUSY, 0.7)) == 2
     assert min(wanted(policy(down=rules), BUSY, 0.1)) == 1

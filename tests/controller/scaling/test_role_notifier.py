@@ -1,4 +1,4 @@
-"""Agents are told, all at once; one that is not there or refuses is named and keeps nobody else waiting."""
+"""Agents are notified all at once; an unreachable or refusing agent is named and delays no other."""
 
 import asyncio
 

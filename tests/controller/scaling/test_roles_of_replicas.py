@@ -1,4 +1,4 @@
-"""Who is told what: those whose heartbeats say something else than they should."""
+"""Role notices go to the replicas whose heartbeats report another role than the desired one."""
 
 from functions.controller.autoscaling.allocation import (
     Allocation,

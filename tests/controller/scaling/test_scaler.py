@@ -1,4 +1,4 @@
-"""The scaler asks and remembers: policy, ladder, and what an earlier controller wanted."""
+"""The scaler applies policy and ladder, and remembers the sizes of an earlier controller."""
 
 from dataclasses import replace
 
@@ -35,7 +35,8 @@ def test_a_pool_of_which_nothing_was_heard_is_left_as_it_is() -> None:
 
 
 def test_a_pool_goes_on_from_what_was_asked_for() -> None:
-    wanted = ask(Scaler("disk"), report(replica(0)), 0.0)  # a controller that starts again hears one of the two
+    # a restarted controller gets heartbeats of one replica of two
+    wanted = ask(Scaler("disk"), report(replica(0)), 0.0)
     assert wanted is not None
     assert (wanted.replicas, wanted.warm, wanted.cause) == (2, 1, "steady")
 
@@ -83,7 +84,7 @@ CALM = replace(IDLE, arrivals_per_s=4.0, arriving_tokens_per_s=2000.0, ttft_p50_
 
 @pytest.mark.parametrize("speeds", [{}, {POOL: 100.0}])
 def test_a_full_pool_keeps_its_size_through_a_restart(speeds: dict[str, float]) -> None:
-    """Eight requests at each replica, all day, and a new controller: with and without what the former one has kept."""
+    """Eight requests at each replica all day, and a new controller, with and without the former one's stored speeds."""
     scaler = Scaler("disk", speeds)
     sizes = set()
     for now_s in range(0, 3600, 5):
@@ -101,7 +102,7 @@ def test_how_fast_a_stream_alone_is_can_be_kept() -> None:
 
 
 def test_a_pool_begins_once_something_is_heard() -> None:
-    """Before, nobody can say which of what is asked for are warm."""
+    """Before that, it is unknown which of the requested replicas are warm."""
     scaler = Scaler("cold")
     assert scaler.step(None, [ENTRY], [ADMISSION], {POOL: 6}, 0.0) == {}
     assert ask(scaler, report(*TWO), 1.0).replicas == 2  # type: ignore[union-attr]
@@ -116,7 +117,7 @@ def test_figures_that_grow_old_change_nothing() -> None:
 
 
 def test_overload_borrows_what_is_warm_whatever_the_rules_say() -> None:
-    """Interactive requests wait for longer than they may, and nothing else is on offer."""
+    """Interactive requests wait longer than allowed, and the ladder has no other step."""
     scaler = Scaler("disk")
     quiet = structs.replace(ENTRY, scale_up=())
     heartbeats = (*TWO, replica(2, "warm"))
@@ -151,7 +152,7 @@ def test_a_pool_without_a_policy_is_nobodys() -> None:
 
 
 def test_a_nearly_idle_pool_is_not_scaled_for_what_no_replica_would_help() -> None:
-    """Adapters that cannot be loaded are refused, batch waits and is refused, and nobody else waits at all."""
+    """Adapters that cannot be loaded are refused, batch requests wait and are refused, and no other request waits."""
     scaler = Scaler("disk")
     heartbeats = (*TWO, replica(2, "warm"))
     odd = replace(IDLE, arrivals_per_s=1.0, arriving_tokens_per_s=500.0, shed_per_s=0.1, queued_tokens=200_000)

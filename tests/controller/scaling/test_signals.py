@@ -1,4 +1,4 @@
-"""What the registry has heard, as figures to decide by: unknown is never zero."""
+"""The registry's reports as signals for decisions: unknown is never zero."""
 
 from dataclasses import replace
 

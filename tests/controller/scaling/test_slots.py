@@ -1,4 +1,4 @@
-"""Who has a slot as heartbeats and processes tell it; and a machine on which no more are awake than have one."""
+"""Engine slots by heartbeats and processes; no more engines on a machine are awake than slots exist."""
 
 from dataclasses import dataclass, field, replace
 
@@ -138,7 +138,7 @@ def test_why_a_pool_has_less_is_said() -> None:
 
 @dataclass
 class Machine:
-    """Two pools that serve with one each; engines by pool and number, as they are: "loading", "awake", "asleep"."""
+    """Two pools with one serving replica each; engines by pool and number are "loading", "awake" or "asleep"."""
 
     slots: int
     sleeps: dict[str, bool]
@@ -170,7 +170,7 @@ class Machine:
         }
 
     def decide(self, demands: dict[str, SlotDemand]) -> dict[str, SlotAllotment]:
-        """One pass: what is started, woken or ended is so at once, as far as slots go."""
+        """Run one pass; starts, wake-ups and stops take effect on slots at once."""
         pools = self.pools()
         held = {name: pool.held_slots() for name, pool in pools.items()}
         allowed = allot_slots(demands, held, self.leaving, self.slots)
@@ -192,7 +192,7 @@ class Machine:
         self.allocations[name] = then
 
     def go_on(self) -> None:
-        """All load, fall asleep and end that were about to."""
+        """Finish every pending load, sleep and stop."""
         self.leaving = 0
         for name, engines in self.engines.items():
             for number, state in engines.items():
@@ -259,7 +259,7 @@ def test_one_that_dies_asleep_gives_way_where_its_slot_is_taken() -> None:
     machine = Machine(3, {"a": True, "b": True})
     machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)})
     machine.settle({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})
-    machine.engines["b"][1] = "loading"  # it is started again, and would be the fourth
+    machine.engines["b"][1] = "loading"  # a restarted engine, which would be the fourth
     machine.decide({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})
     assert machine.allocations == {"a": Allocation(2), "b": Allocation(1)}
     machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)})

@@ -1,4 +1,4 @@
-"""How much of a pool is used: what is not measured is not zero, and one odd heartbeat is soon forgotten."""
+"""Utilization of a pool: an unmeasured value is not zero, and one odd heartbeat has little effect."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_utilization_is_smoothed() -> None:
 
 
 def test_a_full_pool_that_a_new_controller_finds_is_not_taken_for_an_idle_one() -> None:
-    """Nobody is alone: what a stream alone makes is not known, and what it makes under load is not taken for it."""
+    """No stream runs alone, so the speed of a single stream is unknown; the speed under load must not replace it."""
     assert (
         looks(PoolUtilization(), range(0, 600, 5), *(busy(number, 20.0) for number in range(4))).utilization_ratio
         is None
@@ -78,7 +78,7 @@ def test_a_quicker_engine_is_believed_within_minutes() -> None:
 
 
 def test_an_engine_without_tokens_is_not_taken_for_an_idle_one() -> None:
-    """Embeddings: a busy replica has no gaps between tokens."""
+    """Embedding engines have no gaps between tokens, even when busy."""
     three_of_four = [idle(0), *(busy(number, 0.0) for number in (1, 2, 3))]
     use = looks(PoolUtilization(), range(60), *three_of_four)
     assert use.utilization_ratio is None
@@ -95,7 +95,7 @@ def test_when_all_are_busy_and_unmeasured_the_old_value_is_dropped(speed: float)
 
 
 def test_a_look_without_tokens_counts_as_the_last_with_some() -> None:
-    """A long prompt is being read beside three streams."""
+    """A long prompt is in prefill beside three streams."""
     use = looks(PoolUtilization(100.0), range(60), busy(0, 20.0), busy(1, 20.0))
     assert update_utilization(use, [busy(0, 0.0), busy(1, 20.0)], 60.0).utilization_ratio == pytest.approx(0.8)
 
@@ -113,7 +113,7 @@ def reading(number: int, busy_ratio: float | None) -> ReplicaReport:
 
 
 def test_a_prefill_pool_is_used_for_as_long_as_it_reads() -> None:
-    """It makes no gap between tokens, by which all others are told: the busier it was, the less was known of it."""
+    """A prefill pool has no gaps between tokens. Measured by gaps, its utilization was less known the busier it was."""
     use = update_utilization(PoolUtilization(), [reading(0, 0.6), reading(1, 0.2)], 0.0, reads=True)
     assert use.utilization_ratio == pytest.approx(0.4)
     full = PoolUtilization()

@@ -1,4 +1,4 @@
-"""What the declarations alone show not to be obeyed, and that what can be is no finding."""
+"""Unobeyed policies that the declarations alone reveal; a policy that can be obeyed is no finding."""
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_a_rule_on_what_embedding_engines_never_show() -> None:
 
 
 def test_a_rule_on_gaps_where_prompts_are_read_and_nothing_is_written() -> None:
-    """Of one token there are no gaps: a scaleUp rule on them would keep the pool from shrinking for ever."""
+    """A single token has no gap: a scaleUp rule on gaps would keep the pool from shrinking for ever."""
     reads = prefill_pool("a", model="m", reads_gigabits_per_s=100, replicas=2)
     gaps = policy("AutoscalingPolicy", RULES % ("p99_inter_token > 60ms: +1", "utilization < 30%: -1"))
     assert said(prefill_pool("m"), reads, gaps) == [("autoscalingpolicies/p", "SignalNotMeasured", "spec.scaleUp[0]")]
@@ -121,7 +121,7 @@ def test_objects_are_counted_once_for_a_reason() -> None:
     assert list(by_key(findings)) == ["routingpolicies/p"]
 
 
-# why there is nothing to find of quotas (of isolation: tests/gateway/test_intake.py)
+# Limits that never cause a finding, with the reason (isolation: tests/gateway/test_intake.py).
 
 
 def test_every_limit_is_measured() -> None:

@@ -1,4 +1,4 @@
-"""What gateways, agents and other field managers say that cannot be obeyed; and that silence says nothing."""
+"""Unobeyed policies that gateways, agents and other field managers reveal; a missing report is no finding."""
 
 import msgspec
 

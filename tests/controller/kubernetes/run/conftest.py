@@ -1,4 +1,4 @@
-"""A namespace of a test's own on the real API server, and threads that end with the test."""
+"""A namespace per test on the real API server, and threads that end with the test."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ JOIN_S = 60.0
 
 @pytest.fixture
 def plain_space(api_server: ApiServer) -> Space:
-    """Namespaces on a server that need not know KServe's kinds."""
+    """Namespaces on a server that does not need KServe's kinds."""
     return make_space(api_server)
 
 
 @pytest.fixture
 def in_thread() -> Iterator[Callable[[Callable[[], None], Callable[[], None]], None]]:
-    """`in_thread(run, stop)`: runs until the test ends."""
+    """Return `in_thread(run, stop)`, which runs a thread until the test ends."""
     running: list[tuple[threading.Thread, Callable[[], None]]] = []
 
     def start(run: Callable[[], None], stop: Callable[[], None]) -> None:
@@ -47,6 +47,6 @@ def shoal_server(kserve_server: ApiServer) -> ApiServer:
 
 @pytest.fixture
 def rig(shoal_server: ApiServer, tmp_path: Path) -> Iterator[Rig]:
-    """Fresh namespaces and a registry; the test starts its controllers."""
+    """Fresh namespaces and a registry; the test starts its own controllers."""
     with installation(make_space(shoal_server), tmp_path) as built:
         yield built

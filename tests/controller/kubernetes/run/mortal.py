@@ -27,7 +27,7 @@ class _Mortal:
         self._dies_at = dies_at
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self.began = False  # the first write was answered: the Lease is taken
+        self.began = False  # the first write was answered: the Lease is acquired
 
     def before(self) -> None:
         if self._dies_at == 0:

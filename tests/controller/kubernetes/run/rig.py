@@ -66,7 +66,7 @@ class ControllerProcess:
             if line.startswith(f"shoal_controller_{name}{wanted} "):
                 return float(line.rpartition(" ")[2])
         assert labels, f"no metric {name} in:\n{text}"
-        return 0.0  # nothing was counted under these labels yet
+        return 0.0  # nothing counted under these labels yet
 
     @property
     def leads(self) -> bool:
@@ -76,7 +76,7 @@ class ControllerProcess:
         os.kill(self.process.pid, number)
 
     def end(self, number: int = signal.SIGKILL) -> int:
-        """Its exit status."""
+        """End the process with a signal and return its exit status."""
         if self.process.poll() is None:
             self.send(number)
         return self.process.wait(WAIT_S)
@@ -92,7 +92,7 @@ class Rig:
     def controller(
         self, *, token: str = "", module: str = "functions.controller.kubernetes", **changes: str
     ) -> ControllerProcess:
-        """Start one. Settings by their names in capitals, without the prefix."""
+        """Start a controller. Settings have their names in capitals, without the prefix."""
         number = len(self.controllers)
         kubeconfig = self.folder / f"kubeconfig-{number}"
         self.space.server.kubeconfig(token or self.space.server.admin_token, kubeconfig)
@@ -163,7 +163,7 @@ class Rig:
         self.space.client.request("patch", path, body=body, content_type="application/merge-patch+json")
 
     def budgets(self) -> list[str]:
-        """The budgets' names. There is no garbage collector: what is being deleted in the foreground ends here."""
+        """Return the budgets' names. Like a garbage collector, remove those being deleted in the foreground."""
         found = self.get_path(self.budgets_path) or {"items": []}
         for item in found["items"]:
             if "deletionTimestamp" in item["metadata"]:
@@ -189,7 +189,7 @@ class Rig:
         return ready.get("status") == "True" and ready.get("observedGeneration") == generation
 
     def events(self, name: str, *, namespace: str = "") -> dict[str, dict[str, Any]]:
-        """Events about the object, as `kubectl describe` finds them; by reason, the last of each."""
+        """Return the latest event per reason about the object, as `kubectl describe` finds them."""
         about = f"fieldSelector=involvedObject.name={name}"
         found = self.get_path(f"/api/v1/namespaces/{namespace or self.space.system}/events?{about}") or {"items": []}
         return {each["reason"]: each for each in sorted(found["items"], key=lambda each: each["eventTime"])}
@@ -206,7 +206,7 @@ class Rig:
 
 @contextmanager
 def installation(space: Space, folder: Path, *, bus_url: str = NO_BUS) -> Iterator[Rig]:
-    """A registry and, at the end, the end of every controller."""
+    """Run a registry, and stop every controller at the end."""
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "pepper").write_text("p" * 32 + "\n")
     with _registry(folder, bus_url) as url:
@@ -274,7 +274,7 @@ def model_spec(id_: str, *, version: str = "v1") -> dict[str, Any]:
 
 
 def populate(rig: Rig, *, tenants: int = 2, models: int = 2) -> None:
-    """A pool, a tier, tenants and models, as Flux would deliver them: in any order."""
+    """Create a pool, a tier, tenants and models in any order, as Flux does."""
     for number in range(models):
         rig.create("Model", f"t0.m{number}", model_spec(f"t0/m{number}"))
     for number in range(tenants):
@@ -287,7 +287,7 @@ def populate(rig: Rig, *, tenants: int = 2, models: int = 2) -> None:
 
 
 def settled(rig: Rig, controller: ControllerProcess) -> None:
-    """Everything that was created is Ready, and nothing is left to write."""
+    """Wait until every created object is Ready and no write is pending."""
     for kind in PLURALS:
         for name in names(rig, kind):
             until(lambda kind=kind, name=name: rig.is_ready(kind, name), f"{kind} {name} is Ready; {controller.log}")
@@ -300,7 +300,7 @@ def names(rig: Rig, kind: str) -> list[str]:
 
 
 def versions(rig: Rig) -> dict[str, str]:
-    """The resourceVersion of everything that a controller may write, but the Lease."""
+    """Return the resourceVersion of every object that a controller may write, except the Lease."""
     found: dict[str, str] = {}
     paths = [rig.path(kind) for kind in (*PLURALS, "InferenceService")]
     for path in [*paths, rig.budgets_path]:

@@ -1,8 +1,8 @@
-"""A base's rollout with the git source as a whole: a push, a real registry and bus, the controller as its own process
-with the rights of the manifests, on a real API server.
+"""Rollout of a base with the git source: a push, a real registry and bus, and the controller as its own process.
 
-KServe is played by its double, and what its pods would say by this test: a heartbeat for each replica that is ready,
-with the weights that its service names, and what a gateway sees of requests for both versions. Engines are none.
+The controller has the rights of the manifests, on a real API server. KServe is played by its double. This test plays
+the pods (a heartbeat for each ready replica, with the weights of its service) and a gateway that reports requests of
+both versions. There are no engines.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ LEASE = {"LEASE_S": "4", "RENEW_DEADLINE_S": "3", "LEASE_RETRY_S": "0.5"}
 
 
 def base(*versions: str) -> str:
-    """Its channel is at the last one."""
+    """YAML of a base whose channel points at the last version."""
     listed = ", ".join(
         f'{{name: {name}, artifact: "s3://shoal-models/bases/a/{name}", digest: "{digest(name)}"}}' for name in versions
     )
@@ -76,13 +76,14 @@ spec: {{id: a, type: base, versions: [{listed}], channels: {{stable: {versions[-
 
 @dataclass
 class Cluster:
-    """What the nodes and the gateways of an installation would do."""
+    """The nodes and gateways of an installation, simulated."""
 
     rig: Rig
     bus_url: str
-    failing: str = ""  # a version whose requests fail
+    failing: str = ""  # the version whose requests fail
     fewest_ready: int = 10**6
-    templates: list[tuple[str, int]] = field(default_factory=list)  # of the own service: weights, and replicas then
+    # the pool's own service: weights, and its replicas at that time
+    templates: list[tuple[str, int]] = field(default_factory=list)
     _stages: dict[tuple[str, int], dict[str, GroupStats]] = field(default_factory=dict)
     _sequence: int = 0
 
@@ -105,7 +106,8 @@ class Cluster:
 
     def _play_kserve(self, ended: threading.Event) -> None:
         while not ended.wait(0.2):
-            with contextlib.suppress(ConflictError, NotFoundError, TooManyRequestsError):  # the next pass sees it anew
+            # the next pass reads it again
+            with contextlib.suppress(ConflictError, NotFoundError, TooManyRequestsError):
                 self.kserve.step()
 
     async def _speak(self, ended: threading.Event) -> None:
@@ -125,11 +127,11 @@ class Cluster:
                 await asyncio.sleep(0.2)
 
     def _replicas(self) -> list[tuple[str, str]]:
-        """Those that are ready, with their versions."""
+        """Return the ready replicas with their versions."""
         found = []
         try:
             there = services(self.rig)
-        except TooManyRequestsError:  # the kind's storage is being set up
+        except TooManyRequestsError:  # the API server is setting up the kind's storage
             return []
         for name, each in there.items():
             deployment = self.kserve.deployment(name)
@@ -184,14 +186,14 @@ def push(repository: Repository, message: str, *versions: str) -> str:
 
 
 def rollouts(rig: Rig) -> dict[str, dict[str, Any]]:
-    """The last one to each version, as people see them."""
+    """Return the last rollout to each version, as the public API shows it."""
     headers = {"authorization": f"Bearer {TOKEN}"}
     found = httpx.get(f"{rig.registry_url}/v1/rollouts", headers=headers, timeout=30).json()["data"]
     return {each["to_version"]: each for each in reversed(found)}
 
 
 def shown(rig: Rig) -> dict[str, tuple[str, int]]:
-    """Weights and number of each service; of a second one by its version."""
+    """Return weights and replica count of each service; the key of a second one is its version."""
     found = {}
     for name, each in services(rig).items():
         predictor = each["spec"]["predictor"]
@@ -205,7 +207,7 @@ def begin(rig: Rig, repository: Repository, token: str) -> ControllerProcess:
 
 
 def test_a_push_takes_a_base_through_its_stages_and_a_bad_one_back(cluster: Cluster, tmp_path: Path) -> None:
-    """The controller is killed in the middle of it; whoever comes next goes on."""
+    """The controller is killed during the rollout; the next one continues it."""
     rig, repository = cluster.rig, Repository(tmp_path / "remote")
     token = grant(rig, BASE / "rbac.yaml", GIT_SOURCE / "rbac.yaml")
     first = push(repository, "a base", "v1")
@@ -233,7 +235,7 @@ def test_a_push_takes_a_base_through_its_stages_and_a_bad_one_back(cluster: Clus
 
 
 def test_a_second_service_is_no_pool_for_whoever_lists_pools(rig: Rig) -> None:
-    """With objects as the source: one that is left from git's time neither claims its pool nor gets a budget."""
+    """With objects as the source, a service left over from the git source claims no pool and gets no budget."""
     populate(rig)
     labels = {"shoal.dev/pool": POOL, "shoal.dev/version-of": POOL}
     rig.create("InferenceService", "base-a-v2-1a2b3c", service_spec(), labels=labels)

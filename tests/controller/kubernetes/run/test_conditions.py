@@ -1,4 +1,4 @@
-"""Statuses say what a person can act upon, and are silent where there is nothing new."""
+"""Statuses tell a person what to act upon, and are not rewritten without a change."""
 
 from typing import Any
 

@@ -34,13 +34,13 @@ THEIRS = LeaseRecord("other", 3, "10:00:00", "7")
     [
         (None, 0, None, CreateLease()),
         (OURS, 0, Term(4, until_s=101), RenewLease(OURS)),
-        (OURS, 0, Term(4, until_s=100), TakeLease(OURS)),  # ran out this instant: a new term
-        (OURS, 0, Term(3, until_s=200), TakeLease(OURS)),  # the record stands for another term than ours
+        (OURS, 0, Term(4, until_s=100), TakeLease(OURS)),  # expired at this instant: a new term
+        (OURS, 0, Term(3, until_s=200), TakeLease(OURS)),  # the record belongs to another term than ours
         (OURS, 0, None, TakeLease(OURS)),
-        (replace(THEIRS, holder=""), 0, None, TakeLease(replace(THEIRS, holder=""))),  # given back
+        (replace(THEIRS, holder=""), 0, None, TakeLease(replace(THEIRS, holder=""))),  # released
         (THEIRS, 14.9, None, WaitForLeader("other")),
         (THEIRS, 15.0, None, TakeLease(THEIRS)),
-        (THEIRS, 0, Term(4, until_s=200), WaitForLeader("other")),  # overruled: what the record says counts
+        (THEIRS, 0, Term(4, until_s=200), WaitForLeader("other")),  # overruled: the record decides
     ],
 )
 def test_what_a_candidate_does(
@@ -91,7 +91,7 @@ class _Candidate:
 
 
 class _Rig:
-    """A Lease that refuses a write over another version than the one named, and messages that take their time."""
+    """A Lease with compare-and-swap writes, and messages with delays."""
 
     def __init__(self, candidates: list[_Candidate], rng: random.Random) -> None:
         self.record: LeaseRecord | None = None
@@ -130,7 +130,7 @@ class _Rig:
                 answered_s = now_s + self._delay_s()
                 if answered_s < gives_up_at_s and self._rng.random() < 0.8:  # type: ignore[operator]
                     self._later(answered_s, candidate, ("answer", sent_s, stored))
-                else:  # nobody waits for it any more, or it is lost
+                else:  # the sender gave up, or the message is lost
                     self._later(max(now_s, gives_up_at_s), candidate, ("answer", sent_s, None))  # type: ignore[call-overload]
             case ("answer", sent_s, record):
                 if record is not None:
@@ -141,7 +141,7 @@ class _Rig:
                 self._later(now_s + self._pause_s(), candidate, "look")
 
     def _pause_s(self) -> float:
-        """Now and then a candidate is stopped."""
+        """Return the time to the candidate's next step; now and then a candidate is stopped."""
         return self._rng.choice([2.0, 2.0, 2.0, 2.0, self._rng.uniform(2, 60)])
 
     def _act(self, now_s: float, candidate: _Candidate) -> None:
@@ -179,5 +179,5 @@ def test_never_two_leaders_and_tokens_grow(seed: int, offsets: list[float], rate
 
 
 def test_a_token_is_never_the_same_for_two_terms() -> None:
-    """Also the same process, taking the Lease again after its term ran out, gets a higher one."""
+    """A process that acquires the Lease again after its term expired gets a higher token."""
     assert decide("me", LeaseObservation(OURS, 0.0), Term(token_of(OURS), 50.0), 60.0, TIMING) == TakeLease(OURS)

@@ -1,4 +1,4 @@
-"""Leader election on a real Lease: one leads, the other takes over, and who was stopped too long writes nothing."""
+"""Leader election on a real Lease: one leads, another takes over, and a leader stopped past its term writes nothing."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ InThread = Callable[[Callable[[], None], Callable[[], None]], None]
 
 
 class Clock:
-    """A local clock that a test moves; like a machine's, it goes on while a process is stopped."""
+    """A local clock that a test moves; like a machine's, it advances while a process is stopped."""
 
     def __init__(self, start_s: float) -> None:
         self.now_s = start_s
@@ -56,7 +56,7 @@ def test_the_first_leads_and_renews_the_second_waits(plain_space: Space) -> None
     assert second.guard() is None
     assert second.leader == "first"
     guard.check()
-    first.clock.now_s += 35  # a request waits for no longer than the term lasts: here for all of its 5 s
+    first.clock.now_s += 35  # a request waits no longer than the term lasts: here for all of its 5 s
     first.step()
     first.clock.now_s += 35
     guard.check()
@@ -122,13 +122,13 @@ def test_a_lease_that_was_deleted_begins_above_every_known_token(plain_space: Sp
 
 
 def test_who_is_outranked_by_what_the_registry_kept_leads_anew_above_it(plain_space: Space) -> None:
-    """An installation made again beside its old database would be refused for ever."""
+    """An installation recreated beside its old database would be refused for ever."""
     elector, other = (Candidate(plain_space, name, Clock(0.0)) for name in ("first", "second"))
     elector.step()
     for highest in (0, 41):
         elector.end_outranked_term(highest)
     assert elector.guard() is None, "nothing is written under a number that is refused"
-    other.end_outranked_term(90)  # leads nothing: wins nothing
+    other.end_outranked_term(90)  # it does not lead, so nothing changes
     other.step()
     elector.step()
     guard = elector.guard()

@@ -1,4 +1,4 @@
-"""What a status, a record or a rollout says that it did not say before, as Events; and nothing twice."""
+"""Changes of a status, a record or a rollout become Events, each of them once."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The recorder of Events: aggregated, bounded, in nobody's way; and that a real API server takes what it sends."""
+"""The recorder of Events: aggregated, bounded and non-blocking; a real API server accepts its Events."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ def note(number: int = 0, *, type_: Any = "Normal", reason: str = "Scaled", text
 
 
 class Server:
-    """What a KubeApi does for Events."""
+    """A KubeApi's calls for Events."""
 
     def __init__(self) -> None:
         self.events: dict[str, Body] = {}
@@ -66,7 +66,7 @@ class Recording:
         )
 
     async def drained(self, api: Any) -> None:
-        """Until nothing more is due."""
+        """Run the recorder until no Event is due."""
         task = asyncio.ensure_future(self.recorder.run(api))
         try:
             await until(lambda: self.recorder._next()[0] is None and not task.done())
@@ -88,7 +88,7 @@ async def test_the_same_word_is_one_event_with_a_count() -> None:
     assert len(server.events) == 2
     assert server.events[event_name(note(1))]["series"]["count"] == 2
     assert "series" not in server.events[event_name(note(2))]
-    for _ in range(20):  # it flaps
+    for _ in range(20):  # a condition that flaps
         recording.recorder.record([note(1)])
     await recording.drained(server)
     assert server.requests == 2, "not within a minute"
@@ -159,7 +159,7 @@ async def test_a_real_api_server_takes_them_and_kubectl_finds_them(plain_space: 
     head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shoal-controller"}}
     body = create(space.client, f"/api/v1/namespaces/{space.system}/configmaps", head)
     about = Regarding.from_live(CONFIG_MAP, body)
-    long = "ü" * 3000  # in bytes it is more than in characters
+    long = "ü" * 3000  # more bytes than characters
     words = EventNote(about, "Warning", "RevisionRefused", "Apply", long)
     recording = Recording()
     api = KubeApi(space.client, Leader())

@@ -1,4 +1,4 @@
-"""The git source on a cluster: a push becomes services, budgets and the snapshot; a bad one changes nothing."""
+"""The git source on a cluster: a push becomes services, budgets and the snapshot; a bad push changes nothing."""
 
 import hashlib
 import hmac
@@ -37,7 +37,7 @@ class Repository:
         return f"file://{self.folder}"
 
     def push(self, message: str, **files: Any) -> str:
-        """Write (or, with None, remove) files of one object each; the commit."""
+        """Write files of one object each, or remove those given as `None`; return the commit."""
         for name, it in files.items():
             file = self.folder / f"{name}.yaml"
             if it is None:
@@ -142,7 +142,7 @@ def test_a_bad_push_changes_nothing_and_drift_is_still_repaired(rig: Rig, reposi
 
 
 def test_custom_resources_from_before_can_be_deleted(rig: Rig, repository: Repository) -> None:
-    """With the rights of the manifests; what others hold stays theirs."""
+    """The controller has only the rights of the manifests; finalizers of others stay."""
     token = grant(rig, BASE / "rbac.yaml", GIT_SOURCE / "rbac.yaml")
     rig.create("Model", "acme.old", model_spec("acme/old"), finalizers=[FINALIZER])
     rig.create("QuotaPolicy", "gold", {"weight": 2.0}, finalizers=[FINALIZER, "example.com/theirs"])
@@ -156,7 +156,7 @@ def test_custom_resources_from_before_can_be_deleted(rig: Rig, repository: Repos
 
 
 def test_a_request_fetches_at_once(rig: Rig, repository: Repository) -> None:
-    """Not at the next poll, which is long after this test's patience."""
+    """The next poll is far beyond this test's time limit."""
     first = first_push(repository)
     start(rig, repository, GIT_POLL_S="3600")
     until(lambda: applied(rig) == revision(rig) == f"main@{first}")
@@ -177,7 +177,7 @@ def with_webhook(rig: Rig, repository: Repository) -> ControllerProcess:
 
 
 def deliver(controller: ControllerProcess, secret: str = SECRET) -> int:
-    """As GitHub does; the status of the answer."""
+    """Deliver a push notice as GitHub does; return the status of the answer."""
     until(lambda: _WEBHOOK_PORT.search(controller.log), "it says its port")
     port = _WEBHOOK_PORT.findall(controller.log)[-1]
     body = b'{"ref": "refs/heads/main"}'
@@ -187,7 +187,7 @@ def deliver(controller: ControllerProcess, secret: str = SECRET) -> int:
 
 
 def test_a_webhook_fetches_at_once_whoever_of_two_is_told(rig: Rig, repository: Repository) -> None:
-    """Not at the next poll, which is long after this test's patience."""
+    """The next poll is far beyond this test's time limit."""
     first = first_push(repository)
     leader = with_webhook(rig, repository)
     until(lambda: applied(rig) == revision(rig) == f"main@{first}")
@@ -210,7 +210,7 @@ def test_a_webhook_fetches_at_once_whoever_of_two_is_told(rig: Rig, repository: 
     handled = rig.record()["data"]["lastHandledReconcileAt"]
     assert deliver(leader) == deliver(standby) == 202
     until(lambda: standby.metric("webhook_deliveries_total", result="taken") == 2)
-    time.sleep(1.5)  # more than CONTROL_POLL_S and the fetch
+    time.sleep(1.5)  # longer than CONTROL_POLL_S and the fetch
     assert rig.record()["data"]["lastHandledReconcileAt"] == handled
     assert revision(rig) == f"main@{third}", "what is suspended stays so"
 
@@ -228,7 +228,7 @@ def test_a_webhook_without_a_secret_does_not_start(rig: Rig, repository: Reposit
 
 
 def test_what_the_registry_has_not_taken_is_not_called_applied(rig: Rig, repository: Repository) -> None:
-    """Its objects are written, its policies and models are not in force: the record says so, once, and why."""
+    """The objects are written, but policies and models are not in force. The record says so once, with the reason."""
     pushed = first_push(repository)
     blind = start(rig, repository, REGISTRY_URL="http://127.0.0.1:1")
     until(lambda: "pool-c" in services(rig), blind.log)
@@ -269,8 +269,9 @@ def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Ri
 
 
 def test_what_the_api_server_would_refuse_is_not_published(rig: Rig, repository: Repository) -> None:
-    """Valid for shoal and not for KServe: tried before anything is applied, and before anything is published. What was
-    taken before stays in force, drift repaired."""
+    """The revision is valid for shoal but not for KServe: a dry run comes before any write or publication. The previous
+    revision stays in force and its drift is repaired.
+    """
     good = first_push(repository)
     controller = start(rig, repository, RESYNC_S="1")
     until(lambda: applied(rig) == f"main@{good}")

@@ -1,4 +1,4 @@
-"""Health on a cluster, with the rights of the manifests: taints, pods that are replaced, nodes that are told."""
+"""Health on a cluster, with the rights of the manifests: taints, replaced pods and reported nodes."""
 
 import asyncio
 import threading
@@ -40,14 +40,14 @@ _MERGE = "application/merge-patch+json"
 
 @dataclass
 class Cluster:
-    """Three nodes, a pod of pool `a` on each, and a controller that has only the rights of the manifests."""
+    """Three nodes, each with a pod of pool `a`, and a controller that has only the rights of the manifests."""
 
     space: Space
     registry_rig: RegistryRig
     clock: list[float] = field(default_factory=lambda: [0.0])
     paces: dict[str, float] = field(default_factory=dict)  # ms between two tokens, by pod
     faults: dict[str, str] = field(default_factory=dict)
-    claims: dict[str, str] = field(default_factory=dict)  # on whose node a pod says that it is
+    claims: dict[str, str] = field(default_factory=dict)  # the node that a pod claims to run on, by pod
     notes: list[EventNote] = field(default_factory=list)
     looks: int = 0
 
@@ -91,7 +91,7 @@ class Cluster:
         return self._get(f"/api/v1/nodes/{self.node_of(pod)}")
 
     def taints(self, pod: str) -> list[str]:
-        """Without Kubernetes' own, which the API server puts on a node that has just joined."""
+        """Return the node's taints except those that the API server puts on a new node."""
         keys = [each["key"] for each in self.node(pod)["spec"].get("taints", ())]
         return [key for key in keys if not key.startswith("node.kubernetes.io/")]
 
@@ -153,7 +153,7 @@ async def cluster(space: Space, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def _account(space: Space) -> None:
-    """Pods ask for this account; no controller manager makes it here."""
+    """Pods need this account; no controller manager makes it here."""
     create(space.client, f"/api/v1/namespaces/{space.models}/serviceaccounts", {"metadata": {"name": "default"}})
 
 
@@ -180,12 +180,12 @@ async def test_a_node_with_a_failed_accelerator_is_tainted_until_somebody_clears
 
 
 async def test_a_fault_told_of_a_node_where_its_pod_is_not_is_not_believed(cluster: Cluster) -> None:
-    """One who has the agents' secret seals in any replica's name."""
+    """A holder of the agents' secret can sign for any replica."""
     cluster.faults["a-0"] = FAULT
     await cluster.step()
     await asyncio.to_thread(until, lambda: cluster.informer.nodes()[cluster.node_of("a-0")].is_tainted, str)
     cluster.faults |= {"a-1": FAULT, "a-2": FAULT}
-    cluster.claims |= {"a-1": "a-0", "a-2": "a-0"}  # the one that is tainted already
+    cluster.claims |= {"a-1": "a-0", "a-2": "a-0"}  # the node that is already tainted
     await cluster.step()
     assert not cluster.is_ending("a-1") and not cluster.is_ending("a-2")
 

@@ -1,4 +1,4 @@
-"""List and watch against the real API server: news, restarts, 410 in its several forms, and kinds that come late."""
+"""List and watch against the real API server: changes, restarts, 410 in several forms, and kinds installed later."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ InThread = Callable[[Callable[[], None], Callable[[], None]], None]
 
 
 class Watching:
-    """An informer of ConfigMaps and how often it told news."""
+    """An informer of ConfigMaps and the number of its change notices."""
 
     def __init__(self, space: Space, timing: InformerTiming = QUICK, client: WatchClient | None = None) -> None:
         self.space = space
@@ -38,7 +38,7 @@ class Watching:
         self.news += 1
 
     def has_told(self, times: int) -> bool:
-        """The store shows a change right before it is told; once more than that is never right."""
+        """Wait for this many notices; return False if there were more. The store changes right before its notice."""
         until(lambda: self.news >= times, f"news number {times}")
         return self.news == times
 
@@ -97,7 +97,7 @@ def test_what_we_write_ourselves_is_no_news(plain_space: Space, in_thread: InThr
 
 @pytest.mark.soak
 def test_a_restart_of_the_server_loses_nothing(plain_space: Space, in_thread: InThread) -> None:
-    """After a restart the server's memory of events is empty: what was asked for is too old, 410, and listed again."""
+    """A restarted server has no event history: it answers the old version with 410, and the informer lists again."""
     put(plain_space, "c0")
     watching = Watching(plain_space)
     in_thread(watching.informer.run, watching.informer.stop)
@@ -113,9 +113,9 @@ def test_a_restart_of_the_server_loses_nothing(plain_space: Space, in_thread: In
 
 
 class _Compacting(WatchClient):
-    """Between the first page of a list and the second, etcd forgets the version that both are of.
+    """Compacts etcd between the first and the second page of a list, which loses the list's version.
 
-    Newer servers keep the lists of the last minutes: the second page is asked for as of the first version ever.
+    Newer servers cache the lists of the last minutes, so the second page is requested as of the first version ever.
     """
 
     def __init__(self, space: Space) -> None:
@@ -133,13 +133,13 @@ class _Compacting(WatchClient):
 
 
 def _as_of_the_first(token: str) -> str:
-    """A continue token of a list as of resourceVersion 1."""
+    """Return a continue token of a list as of resourceVersion 1."""
     fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     return base64.urlsafe_b64encode(json.dumps({**fields, "rv": 1}).encode()).decode().rstrip("=")
 
 
 def compact(space: Space) -> None:
-    """etcd forgets everything but the present."""
+    """Compact etcd so that it holds only the present."""
     revision = etcd(space, "kv/range", {"key": "AA==", "limit": "1"})["header"]["revision"]
     etcd(space, "kv/compaction", {"revision": revision, "physical": True})
 
@@ -180,7 +180,7 @@ def test_a_watch_from_a_version_that_is_compacted_away_is_gone(plain_space: Spac
 
 
 class _Expiring(WatchClient):
-    """The first watch begins well and ends with the line that a server sends when it can follow no longer."""
+    """The first watch starts normally and ends with the line that a server sends when it cannot continue."""
 
     def __init__(self, space: Space) -> None:
         super().__init__(space.client.client)
@@ -207,14 +207,14 @@ def test_an_expiry_inside_the_stream_lists_again(plain_space: Space, in_thread: 
 
 
 def test_watches_that_end_go_on_where_they_ended(plain_space: Space, in_thread: InThread) -> None:
-    """Watches of one second: many connections, one list."""
+    """With watches of one second: many connections, one list."""
     watching = Watching(plain_space, InformerTiming(watch_s=1.0, shortest_watch_s=0.1))
     in_thread(watching.informer.run, watching.informer.stop)
     until(lambda: watching.informer.store.synced)
     for number in range(30):
         put(plain_space, f"c{number:02}")
         if number % 10 == 0:
-            threading.Event().wait(1.2)  # beyond the end of a watch
+            threading.Event().wait(1.2)  # past the end of a watch
     until(lambda: len(watching.names()) == 30)
     assert watching.informer.lists_total == 1
 

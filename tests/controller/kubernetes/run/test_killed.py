@@ -1,4 +1,4 @@
-"""SIGKILL after every write of a reconcile: whoever comes next converges; no orphan, no duplicate, no second writer."""
+"""SIGKILL after every write of a reconcile: the next controller converges, without orphans or duplicates."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ MOST_WRITES = 40
 
 
 def change_everything(rig: Rig, number: int) -> None:
-    """A push that makes every kind of write: objects and pools come, change and go."""
+    """Make a push that causes every kind of write: objects and pools are created, changed and deleted."""
     pool = f"pool-{number}"
     rig.create("InferenceService", pool, service_spec(), labels={"shoal.dev/pool": pool})
     rig.create("Tenant", f"n{number}", tenant_spec(key=f"key-{number}"))
@@ -84,7 +84,7 @@ def test_killed_after_every_write_it_always_converges(rig: Rig, monkeypatch: pyt
 
 
 def dies(victim: ControllerProcess, rig: Rig, number: int) -> bool:
-    """Whether it met its end; a reconcile with fewer writes than that converges instead."""
+    """Wait for the victim's death and return whether it died; a reconcile with fewer writes converges instead."""
 
     def over() -> bool:
         if victim.process.poll() is not None:

@@ -1,4 +1,4 @@
-"""What was accepted stands in as it was accepted, and what other objects see of it is what it referred to."""
+"""A last good version stands in as it was accepted, with the references that other objects rely on."""
 
 import pytest
 from msgspec import structs
@@ -35,7 +35,7 @@ def test_all_that_stands_in_refers_to_what_the_objects_did() -> None:
 
 @pytest.mark.parametrize("gone", sorted(whole()))
 def test_what_is_left_without_an_object_is_found_as_if_it_had_been_written(gone: str) -> None:
-    """Of those that point at something which is gone, the same ones are blamed."""
+    """If an object is gone, the same referring objects are blamed for stand-ins as for written objects."""
 
     def blamed(objects: list[object]) -> set[str]:
         return {problem.place.file for problem in consistency.problems(objects, complete=True)}  # type: ignore[arg-type]
@@ -47,20 +47,20 @@ def test_what_is_left_without_an_object_is_found_as_if_it_had_been_written(gone:
 
 @pytest.mark.parametrize("key", sorted(whole()))
 def test_a_newcomer_that_claims_what_is_taken_is_found(key: str) -> None:
-    """Under another name, the same again: keys, patterns and pools are one object's."""
+    """A newcomer under another name claims keys, patterns and pools that belong to an existing object."""
     standing_in = [last_good(whole_snapshot(), each) for each in whole()]
     plural, _, name = key.partition("/")
     document = whole()[key]
     twin = {**document, "metadata": {**document["metadata"], "name": f"{name}-2"}}
     if plural == "models" or plural in {"quotapolicies", "rolloutpolicies"}:
-        return  # claim nothing but their names
+        return  # they claim only their names
     newcomer = declared(f"{plural}/{name}-2", twin)
     blamed = {problem.place.file for problem in consistency.problems([*standing_in, newcomer], complete=True)}  # type: ignore[list-item]
     assert blamed == {f"{plural}/{name}-2"}
 
 
 def test_where_a_rollout_is_under_way_its_target_is_what_was_declared() -> None:
-    """What stands in for a broken object must not take the rollout back."""
+    """A stand-in for a broken object must not roll back the rollout."""
     found = LastGood(with_split(whole_snapshot())).find_object("models/acme.bot")
     assert found is not None
     assert isinstance(found.value, Model)
@@ -79,7 +79,7 @@ def test_what_is_being_loaded_is_no_channel_that_somebody_declared() -> None:
 
 
 def test_a_service_keeps_the_document_that_the_cluster_has() -> None:
-    """Its budget is made from it: the namespace is there and nowhere else."""
+    """The budget is made from this document, which alone holds the namespace."""
     text = b'{"metadata": {"name": "x", "namespace": "models"}}'
     found = LastGood(whole_snapshot()).find_service("inferenceservices/x", POOL, text)
     assert found is not None
@@ -89,7 +89,7 @@ def test_a_service_keeps_the_document_that_the_cluster_has() -> None:
 
 
 def test_what_points_at_something_gone_since_is_left_out_and_told() -> None:
-    """Nothing of that is in the snapshot: gateways would refuse it whole."""
+    """Such objects must not reach the snapshot: gateways would refuse all of it."""
     found = LastGood(whole_snapshot())
     objects = [found.find_object(key) for key in ("tenants/acme", "models/acme.bot", f"autoscalingpolicies/{POOL}")]
     snapshot = compiled([one for one in objects if one is not None])

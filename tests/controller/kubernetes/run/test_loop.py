@@ -1,4 +1,4 @@
-"""The loop of a term, on scripted reconciles: what each error means, and what ends a wait."""
+"""The loop of a term, on scripted reconciles: the meaning of each error, and what ends a wait."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Guard:
 
 @dataclass
 class Api:
-    """An API server with nothing but the record's annotations."""
+    """An API server that has only the record's annotations."""
 
     annotations: dict[str, str] = field(default_factory=dict)
     broken: bool = False
@@ -48,7 +48,7 @@ class Api:
 
 
 class Scene:
-    """A loop whose reconciles end as the test says."""
+    """A loop whose reconciles end as the test prescribes."""
 
     def __init__(self, *ends: PassResult | Exception, pace: ReconcileIntervals = PATIENT) -> None:
         self.passes = self.told = 0
@@ -153,7 +153,7 @@ async def test_orders_that_cannot_be_read_are_as_they_were() -> None:
 
 
 async def test_nothing_is_done_before_the_orders_are_known() -> None:
-    """A leader that takes over while the API server stumbles: its predecessor may have been suspended."""
+    """A leader takes over while the API server fails: its predecessor may have been suspended."""
     scene = Scene(PassResult("done"))
     scene.api.broken = True
     async with scene:
@@ -193,7 +193,7 @@ async def test_failures_are_repeated_at_their_pace() -> None:
         assert scene.passes == 3
 
 
-# what is logged
+# -- logging
 
 
 def logged(caplog: pytest.LogCaptureFixture, *looks: tuple[float, PassResult]) -> list[str]:

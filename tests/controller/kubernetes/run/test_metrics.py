@@ -1,4 +1,4 @@
-"""Metrics of the controller: what an alert can be written for."""
+"""Metrics of the controller that alerts rely on."""
 
 import math
 
@@ -8,7 +8,7 @@ from functions.controller.kubernetes.run.metrics import ControllerMetrics
 
 
 def test_when_all_was_applied_is_told_by_the_leader_alone() -> None:
-    """`time() - … > 600` fires for a leader that puts nothing in force, and never for a standby."""
+    """`time() - … > 600` fires for a leader that applies nothing, and never for a standby."""
     metrics = ControllerMetrics()
     assert math.isnan(applied(metrics.registry))
     metrics.set_leader(3, 1000.0)

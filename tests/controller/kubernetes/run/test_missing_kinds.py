@@ -1,4 +1,4 @@
-"""A cluster where shoal's kinds are not installed yet: waited for, told, and nothing published meanwhile."""
+"""A cluster without shoal's kinds: the controller waits, reports it, and publishes nothing meanwhile."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def bare_rig(tmp_path: Path) -> Iterator[Rig]:
-    """An API server of the test's own: what it installs and removes is nobody else's."""
+    """An API server of the test's own: it installs and removes kinds, which no shared server may see."""
     server = ApiServer.start(tmp_path / "server", kube_assets())
     try:
         with installation(make_space(server), tmp_path) as rig:
@@ -43,7 +43,7 @@ def test_kinds_that_come_late_and_one_that_goes(bare_rig: Rig) -> None:
     assert readiness(controller.url).status_code == 200
     delete_crd(client, "routingpolicies.shoal.dev")
     until(lambda: "RoutingPolicy" in readiness(controller.url).text, "it is told")
-    waited = controller.metric("reconciles_total", result="waiting")  # in the beginning not all was known either
+    waited = controller.metric("reconciles_total", result="waiting")  # at the start, not everything was known either
     bare_rig.delete("Tenant", "t1")
     until(lambda: bare_rig.get("Tenant", "t1") is None)
     until(lambda: controller.metric("reconciles_total", result="waiting") > waited)

@@ -1,4 +1,4 @@
-"""For how long something was so before it counts, what a bus that is away changes, and what metric and log say."""
+"""Findings on disobeyed policies: how long one must last, the effect of an unreachable bus, metric and log."""
 
 import logging
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Watch:
         self.changes += 1
 
     def look(self, now_s: float, told: PoolReport | None, contested: dict[str, str] | None = None) -> list[str]:
-        """The reasons by which the policy is not obeyed."""
+        """Return the reasons why the policy is not obeyed."""
         self.obedience.update("main@1", self.loaded, ObservedFleet(told, contested or {}), now_s)
         return [each.reason for found in self.obedience.judgement.findings.values() for each in found]
 
@@ -111,7 +111,7 @@ V1, V2 = "{name: v1, artifact: 'pvc://models/a/v1'}", "{name: v2, artifact: 'pvc
 
 
 def test_stages_of_a_base_are_said_not_to_be_obeyed() -> None:
-    """On a cluster a base's channel moves as a whole; nobody was told that its policy's stages are not taken."""
+    """On a cluster, a base's channel moves as a whole; the status must say that the policy's stages are ignored."""
     two = f"{V1}, {V2}"
     assert Watch(service("a"), base(two), STAGES).look(0.0, report()) == ["BaseStagesNotObeyed"]
     for documents in ((base(V1), STAGES), (base(two), AT_ONCE)):

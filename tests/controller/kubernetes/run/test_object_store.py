@@ -1,4 +1,4 @@
-"""What counts as news, and that a relist is the truth."""
+"""Which changes count as news; a relist overrides earlier events."""
 
 from typing import Any
 

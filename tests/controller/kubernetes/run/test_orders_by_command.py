@@ -28,7 +28,7 @@ def choice(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster
 
 
 def suspended(choice: ClusterChoice, capsys: pytest.CaptureFixture[str]) -> tuple[bool, str]:
-    with pytest.raises(typer.Exit):  # no pods of the processes are there
+    with pytest.raises(typer.Exit):  # the processes have no pods here
         status(choice, as_json=True)
     revision = json.loads(capsys.readouterr().out)["revision"]
     return revision["suspended"], revision["suspend_reason"]

@@ -1,4 +1,4 @@
-"""When to look again after each kind of end."""
+"""Time to the next pass after each kind of result."""
 
 import pytest
 

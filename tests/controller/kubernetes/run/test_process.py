@@ -62,7 +62,7 @@ def test_a_fleet_at_rest_costs_no_write_in_ten_resyncs(rig: Rig) -> None:
 
 
 def _writes_over(controller: ControllerProcess, passes: int) -> float:
-    """While so many passes end."""
+    """Count the writes during so many passes."""
     writes, done = (
         controller.metric("api_requests", what="writes"),
         controller.metric("reconciles_total", result="done"),
@@ -75,7 +75,7 @@ def test_one_bad_object_stops_no_other_and_its_last_good_version_stays(rig: Rig)
     populate(rig)
     controller = rig.controller()
     settled(rig, controller)
-    rig.patch("Tenant", "t1", {"spec": {"tier": "gold"}})  # nobody declares it
+    rig.patch("Tenant", "t1", {"spec": {"tier": "gold"}})  # the tier is not declared
     rig.create("Tenant", "t2", tenant_spec(key="k2"))
     until(lambda: rig.is_ready("Tenant", "t2"))
     until(lambda: "Stalled" in rig.conditions("Tenant", "t1"))
@@ -112,7 +112,7 @@ def test_a_policy_that_cannot_be_obeyed_says_so_until_it_can(rig: Rig) -> None:
     assert controller.metric("policies_not_obeyed", **counted) == 1
     until(lambda: controller.metric("pending_status_writes") == 0)
     before = (rig.get("RoutingPolicy", "default") or {})["metadata"]["resourceVersion"]
-    second = rig.controller(SCALING_INTERVAL_S="1")  # another leader finds the same, and writes nothing
+    second = rig.controller(SCALING_INTERVAL_S="1")  # another leader finds the same and writes nothing
     assert controller.end(signal.SIGTERM) == 0
     until(lambda: second.metric("policies_not_obeyed", **counted) == 1, "it has looked")
     assert (rig.get("RoutingPolicy", "default") or {})["metadata"]["resourceVersion"] == before
@@ -154,7 +154,7 @@ def test_a_newcomer_cannot_take_a_key_that_another_has(rig: Rig) -> None:
 
 @pytest.mark.soak
 def test_a_key_revoked_beside_a_broken_tenant_stays_revoked(rig: Rig) -> None:
-    """By a controller that never saw the Tenant right, over several publications."""
+    """A controller that never read a valid Tenant keeps the key revoked over several publications."""
     populate(rig)
     first = rig.controller()
     settled(rig, first)
@@ -204,7 +204,7 @@ def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_
 
 
 def test_removal_as_documented_leaves_nothing_behind(rig: Rig) -> None:
-    """The objects go while the controller is there; then nothing of ours waits for it any more."""
+    """The objects are deleted while the controller runs; afterwards no finalizer of ours is left."""
     page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().partition("## 14. Remove it")[2]
     commands = [line for line in page.partition("```sh")[2].partition("```")[0].splitlines() if line[:7] == "kubectl"]
     first, *others = [shlex.split(line, comments=True) for line in commands]
@@ -234,7 +234,7 @@ def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:
     rig.annotate(suspend="true")
     until(lambda: controller.metric("suspended") == 1)
     rig.create("Tenant", "t2", tenant_spec(key="k2"))
-    time.sleep(2)  # nothing can be waited for: it is to do nothing
+    time.sleep(2)  # there is no event to wait for: the controller must do nothing
     assert "t2" not in rig.tenants()
     assert rig.conditions("Tenant", "t2") == {}
     rig.annotate(reconcile_requested_at="now-please")
@@ -249,7 +249,7 @@ def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:
 
 @pytest.mark.soak
 def test_suspended_a_rollout_that_is_taken_back_is_published_all_the_same(rig: Rig) -> None:
-    """By a controller that was not there when it began: all that it knows is what is published, and the rows."""
+    """The controller starts after the rollout began and knows only the published snapshot and the rows."""
     stages = [{"percent": 50, "duration": "1h"}, {"percent": 100}]
     rig.create("RolloutPolicy", "careful", {"stages": stages})
     populate(rig, models=1)
@@ -310,7 +310,7 @@ def test_the_registry_comes_back_and_objects_say_what_they_wait_for(rig: Rig) ->
 
 
 def newest(rig: Rig) -> dict[str, Any]:
-    """The revision whose fate the record tells first, and that fate."""
+    """Return the newest revision in the record's history and its result."""
     history = json.loads(rig.record().get("data", {}).get("history", "[]"))
     return dict(history[0]) if history else {"revision": "", "result": "", "message": ""}
 
@@ -327,7 +327,7 @@ def test_a_budget_for_each_pool_and_the_services_untouched(rig: Rig) -> None:
 
 
 def test_a_pool_that_is_wrong_for_shoal_keeps_its_budget(rig: Rig) -> None:
-    """Its pods run all the same."""
+    """The pool's pods run regardless, so its budget stays."""
     populate(rig)
     spec = {"predictor": {"minReplicas": 1, "model": {"modelFormat": {"name": "vLLM"}, "args": ["--max-model-len=x"]}}}
     rig.create("InferenceService", "odd", spec, labels={"shoal.dev/pool": "odd"})

@@ -1,4 +1,4 @@
-"""The controller as the ServiceAccount that the manifests give it: it can do all of its work, and nothing else."""
+"""The controller with the manifests' ServiceAccount: it can do all of its work, and nothing else."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ def documents(*files: Path) -> list[dict[str, Any]]:
 
 
 def grant(rig: Rig, *files: Path) -> str:
-    """Install the ServiceAccount and what it may do, in this test's namespaces; its token."""
+    """Install the ServiceAccount and its rights in this test's namespaces; return its token."""
     names = {"shoal": rig.space.system, "shoal-models": rig.space.models}
     for each in documents(BASE / "service-accounts.yaml", *files):
         for subject in each.get("subjects", []):
@@ -43,7 +43,7 @@ def grant(rig: Rig, *files: Path) -> str:
 
 
 def _grant_cluster_wide(rig: Rig, document: dict[str, Any]) -> None:
-    """Under a name of this test's own: the server is shared."""
+    """Install the rights under a name of this test's own, because the server is shared."""
     for named in (document["metadata"], document.get("roleRef", {})):
         if named:
             named["name"] += f"-{rig.space.system}"

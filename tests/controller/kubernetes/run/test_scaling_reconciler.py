@@ -1,4 +1,4 @@
-"""One pass of the autoscaler on a cluster: a real API server, a real registry, agents that note what they are told."""
+"""One pass of the autoscaler on a cluster: a real API server, a real registry, and agents that record requests."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ spec: {pool: a, replicas: {min: 2, max: 6}, warm: 1, scaleUp: ["queue_seconds > 
 
 
 class OnItsWay(NoTotals):
-    """Pools whose base goes from one version to another, with what was asked for in all."""
+    """Pools whose base moves between versions, with the total size requested for each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Rig:
         )
 
     async def step(self) -> int:
-        """One pass; the number that the cluster is then asked for."""
+        """Run one pass; return the number of replicas that the service then has."""
         await self.reconciler.step(self.fleet.api, RoleNotifier(self.agents, TOKEN))
         return int(self.fleet.replicas("a"))
 
@@ -156,7 +156,9 @@ async def test_where_one_serves_too_many_it_becomes_the_warm_one(rig: Rig) -> No
 
 
 async def test_while_versions_of_its_base_move_what_is_wanted_is_the_total_of_somebody_else(rig: Rig) -> None:
-    """Its number is a part of it then: one writer. What was warm serves, and what serves is no reason to want more."""
+    """During the move the version reconciler writes the pool's number, so there is one writer. A warm replica is
+    promoted, and replicas of both versions count as serving.
+    """
     rig.totals.totals["a"] = 3
     rig.hear("ready", "ready", "warm", queue_s=0.9)
     assert await rig.step() == 2, "the service's own number is left alone"
@@ -219,7 +221,7 @@ async def test_what_all_pools_may_have_together_is_not_passed(rig: Rig) -> None:
 
 
 async def test_accelerators_are_counted_and_not_replicas(rig: Rig) -> None:
-    """Seven are allowed, a replica takes two: three replicas, not seven."""
+    """Seven accelerators are allowed and a replica takes two: three replicas, not seven."""
     rig.fleet.edit("a", {"spec": {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}})
     rig.reconciler = _with_at_most(rig, 7)
     rig.hear("ready", "ready", queue_s=5.0)
@@ -242,7 +244,7 @@ async def test_a_registry_that_is_away_changes_nothing(rig: Rig) -> None:
 
 
 class Overtaken(KubeApi):
-    """The same server, where Flux applies another number between our look and our first write."""
+    """The API server of a test, on which Flux applies another number between our read and our first write."""
 
     def __init__(self, fleet: Fleet, theirs: Body) -> None:
         super().__init__(fleet.space.client, Leader(), timeout_s=60.0)
@@ -265,7 +267,7 @@ def declared(rig: Rig, replicas: int) -> Body:
 async def test_a_number_that_another_party_declares_meanwhile_is_left_and_the_pass_goes_on(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server answers 409 twice: to the number that is wanted, and to sharing the one that was seen."""
+    """The server answers 409 twice: to the desired number, and to a shared apply of the number that was read."""
     rig.fleet.apply_as("flux", declared(rig, 3), force=True)
     rig.hear(*["ready"] * 4)
     rig.fleet.api = Overtaken(rig.fleet, declared(rig, 5))

@@ -1,4 +1,4 @@
-"""Objects that come one by one: who is left out, who stands in, and who is never blamed."""
+"""Objects that arrive one by one: which are left out, replaced by their last good version, or never blamed."""
 
 from typing import Any
 

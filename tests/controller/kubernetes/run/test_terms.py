@@ -1,4 +1,4 @@
-"""What a process knows when a term of its begins: never older than what another leader has put in force meanwhile."""
+"""State at the start of a leadership term: never older than what another leader has put in force meanwhile."""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +33,7 @@ from tests.fleet.conftest import free_port
 
 
 class Registry:
-    """As `Publishing`, its registry and its rows: what is in force, and what was published over it."""
+    """Stands in for `Publishing`, its registry and its rows: the snapshot in force, and the publications over it."""
 
     def __init__(self, in_force: Snapshot | None) -> None:
         self.in_force = in_force
@@ -58,7 +58,7 @@ class Registry:
         return PublishOutcome("published", "", complete=True)
 
     def models_of(self, tenant: str) -> tuple[str, ...] | None:
-        """In the newest publication."""
+        """Return the tenant's models in the newest publication, or None."""
         for each in self.taken[-1].objects:
             if each.document.file == f"tenants/{tenant}":
                 return tuple(each.value.spec.models)  # type: ignore[union-attr]
@@ -66,7 +66,7 @@ class Registry:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the newest publication becomes."""
+        """Compiled snapshot of the newest publication."""
         return compiled(list(self.taken[-1].objects))
 
 
@@ -76,7 +76,7 @@ class ApiAway:
 
 
 class Scene:
-    """A reconciler whose watches show what the test puts there."""
+    """A reconciler whose watches show what the test stores."""
 
     def __init__(self, in_force: Snapshot | None, folder: Path) -> None:
         settings = KubernetesSettings(internal_token_file=folder / "token")
@@ -116,14 +116,14 @@ async def test_what_was_good_in_an_earlier_term_yields_to_what_another_leader_pu
     scene.put("Tenant", "acme", tenant_spec(key="ci", models=("acme/old",)))
     await scene.reconcile(term=1)
     assert scene.registry.models_of("acme") == ("acme/old",)
-    scene.registry.in_force = snapshot_with("acme/new")  # term 2 was another's, who saw a second good version
-    scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))  # and then one that is wrong
+    scene.registry.in_force = snapshot_with("acme/new")  # term 2 was another leader's, which read a second good version
+    scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))  # and then an invalid one
     await scene.reconcile(term=3)
     assert scene.registry.models_of("acme") == ("acme/new",)
 
 
 async def test_nothing_is_published_before_what_is_in_force_was_read(tmp_path: Path) -> None:
-    """The registry was away for that one request: what is wrong now would lose its last good version."""
+    """The registry was unreachable for one request: an object that is invalid now would lose its last good version."""
     scene = Scene(snapshot_with("acme/good"), tmp_path)
     scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))
     scene.registry.away = True
@@ -157,7 +157,7 @@ async def test_after_a_restart_beside_an_invalid_tenant_its_tools_stay_in_force(
 async def test_after_a_restart_beside_an_invalid_service_its_pool_stays_what_it_was(
     tmp_path: Path, bad: dict[str, int]
 ) -> None:
-    """An embedding pool stays one, and the models over it stay in force."""
+    """An embedding pool keeps its task, and the models over it stay in force."""
     in_force = replace(snapshot_with(), pools=(PoolEntry(PoolName(POOL), 4096, 2, 2, task="embed"),))
     scene = Scene(in_force, tmp_path)
     scene.put("InferenceService", POOL, service_spec(**bad), labels={"shoal.dev/pool": POOL})
@@ -174,7 +174,7 @@ async def test_of_two_services_that_claim_a_pool_neither_is_taken_for_what_was_a
 
 
 async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stands_in(tmp_path: Path) -> None:
-    """Its rows are merged in anew; a key that it revoked would otherwise stay with the tenant."""
+    """The API's rows are merged again later; a key revoked there would otherwise stay with the tenant."""
     key_of_api = KeyEntry(KeyId("api"), TenantId("acme"), "1" * 64, ("inference",), "interactive")
     revoked = KeyEntry(KeyId("old"), TenantId("acme"), "2" * 64, ("inference",), "interactive")
     whole = snapshot_with("acme/good")
@@ -193,7 +193,7 @@ async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stan
 
 
 async def test_a_key_that_was_minted_just_before_the_term_does_not_pass_for_a_tenants_own(tmp_path: Path) -> None:
-    """The long poll has not told it yet, and the snapshot in force has it."""
+    """The long poll has not reported the key yet, but the snapshot in force contains it."""
     whole = snapshot_with("acme/good")
     minted = KeyEntry(KeyId("api"), TenantId("acme"), "1" * 64, ("inference",), "interactive")
     scene = Scene(replace(whole, keys=(*whole.keys, minted)), tmp_path)
@@ -215,7 +215,7 @@ async def test_a_tier_stays_while_a_last_good_version_needs_it(tmp_path: Path) -
     scene = Scene(None, tmp_path)
     scene.put("Tenant", "acme", tenant_spec(key="ci", models=("acme/*",)))
     await scene.reconcile(term=1)
-    scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))  # nobody declares it: the first version stands in
+    scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))  # not declared: the first version stands in
     deleting = {"deletionTimestamp": "now", "finalizers": ["shoal.dev/in-force"]}
     scene.put("QuotaPolicy", "free", {}, **deleting)
     await scene.reconcile(term=1)
@@ -231,7 +231,7 @@ async def test_a_tier_stays_while_a_last_good_version_needs_it(tmp_path: Path) -
 
 
 async def test_a_record_that_cannot_be_read_now_holds_up_a_new_lease(tmp_path: Path) -> None:
-    """A term that began below the record's token would keep the Lease, and could write nothing, for ever."""
+    """A term that began below the record's token would keep the Lease without being able to write, for ever."""
     (tmp_path / "token").write_text("t")
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{free_port()}"

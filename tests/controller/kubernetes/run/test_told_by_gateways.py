@@ -1,4 +1,4 @@
-"""What a real gateway lacks, over a real bus and a real registry, on the objects of a real API server."""
+"""Missing parts of a real gateway, reported over a real bus and registry, appear on objects of a real API server."""
 
 from pathlib import Path
 

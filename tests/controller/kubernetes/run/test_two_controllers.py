@@ -1,4 +1,4 @@
-"""Two controllers: one leads; who was stopped beyond its lease, or cut short, never writes beside the next."""
+"""Two controllers, one of which leads. A leader stopped past its lease, or killed, never writes beside the next."""
 
 import signal
 import time
@@ -22,7 +22,7 @@ def record_token(rig: Rig) -> int:
 
 
 def writes_under_a_later_term(rig: Rig, controller: ControllerProcess, than: int) -> bool:
-    """Later, not the next: on a machine that stands still for a while a leader may have to stand again."""
+    """Return whether a later term writes, not only the next: on a stalled machine elections may repeat."""
     return record_token(rig) == controller.metric("term_token") > than
 
 
@@ -33,7 +33,7 @@ def leader_of(first: ControllerProcess, second: ControllerProcess) -> tuple[Cont
 
 
 def test_a_leader_that_is_stopped_in_the_middle_writes_nothing_when_it_wakes(rig: Rig) -> None:
-    """It is stopped while it writes statuses, one after the other, with many still to come."""
+    """It is stopped while it writes statuses one after the other, with many still to come."""
     populate(rig, tenants=60)
     first = rig.controller(STATUS_WRITES_PER_S="4", **QUICK)
     until(lambda: first.metric("pending_status_writes") > 40, "it is in the middle of its writes")
@@ -46,13 +46,13 @@ def test_a_leader_that_is_stopped_in_the_middle_writes_nothing_when_it_wakes(rig
     settled(rig, second)
     until(lambda: writes_under_a_later_term(rig, second, than=term))
     before = versions(rig)
-    rig.create("Tenant", "u0", tenant_spec(key="u0"))  # news for both; only one may write it down
+    rig.create("Tenant", "u0", tenant_spec(key="u0"))  # news for both; only one may write its status
     until(lambda: rig.is_ready("Tenant", "u0"))
     after = versions(rig)
     first.send(signal.SIGCONT)
     until(lambda: first.metric("leader") == 0, "it has noticed")
     writes = first.metric("api_requests", what="writes")
-    time.sleep(5)  # for whatever it might still do
+    time.sleep(5)  # time for any write that it might still make
     assert versions(rig) == after
     assert {key for key in after if before.get(key) != after[key]} <= {"record", rig.path("Tenant", "u0")}
     assert first.metric("api_requests", what="writes") == writes
@@ -84,7 +84,7 @@ def test_the_other_takes_over_from_one_that_is_killed(rig: Rig) -> None:
 
 
 def test_the_registry_refuses_a_publication_of_a_term_that_is_over(rig: Rig) -> None:
-    """As if a deposed leader's request had been held up in the network: the registry has seen a later token."""
+    """A deposed leader's delayed request: the registry has seen a later token."""
     populate(rig)
     first = rig.controller(**QUICK)
     settled(rig, first)

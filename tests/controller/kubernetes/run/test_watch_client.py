@@ -1,4 +1,4 @@
-"""Reading from servers that are silent, broken or hostile: each end is told apart, and none is waited for for ever."""
+"""Reading from servers that are silent, broken or hostile: each end has its own error, and every wait is bounded."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ WAIT_S = 60.0
 
 @contextmanager
 def answering(status: str, *chunks: bytes, then_silence: bool = False) -> Iterator[WatchClient]:
-    """A server of one answer, sent in chunks, then ended or held open."""
+    """Run a server with one answer, sent in chunks, then ended or held open."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The webhook for git servers: whose word counts, what it means, and what it costs whoever floods it."""
+"""The webhook for git servers: which signatures count, which pushes matter, and its limits under a flood."""
 
 import asyncio
 import hashlib
@@ -73,7 +73,7 @@ def test_a_signature_is_of_the_body() -> None:
 
 
 class Delivery:
-    """One whose body comes in pieces, as the test sends them."""
+    """A delivery whose body arrives in pieces, as the test sends them."""
 
     def __init__(self, hook: Webhook, headers: dict[str, str]) -> None:
         scope = {"type": "http", "method": "POST", "path": PATH, "headers": list(raw(headers).items())}
@@ -95,7 +95,7 @@ class Delivery:
 
 
 async def test_bodies_of_all_deliveries_together_are_bounded() -> None:
-    """Sixty-four of two megabytes each, from whoever reaches the port, were more than the controller has to spare."""
+    """Sixty-four bodies of two megabytes, from any client of the port, would exceed the controller's memory."""
     hook = Webhook(SECRET, "main", lambda: None)
     most = b"x" * BODY_MAX_BYTES
     held = [Delivery(hook, github()) for _ in range(BODIES_MAX_BYTES // BODY_MAX_BYTES)]
@@ -236,7 +236,7 @@ async def test_what_is_no_request_is_told_so(request_: bytes, status: bytes) -> 
 
 
 async def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
-    """Sixteen silent connections held the port for ten seconds at a time."""
+    """Sixteen silent connections used to block the port for ten seconds at a time."""
     listening = Listening()
     async with listening.open() as client:
         silent = [await asyncio.open_connection("127.0.0.1", listening.port) for _ in range(CONNECTIONS_MAX)]

@@ -1,4 +1,4 @@
-"""Which writes follow from a look, and that the writer sends only those that say something new."""
+"""Writes that follow from one read, of which the writer sends only those that change something."""
 
 import asyncio
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ def test_a_policy_that_cannot_be_obeyed_says_so_and_since_when(contested: str, s
     assert (found["Obeyed"]["status"], found["Obeyed"]["reason"]) == said
     assert contested in found["Obeyed"]["message"]
     assert found["Ready"]["status"] == "True", "it is in force all the same"
-    (later,) = writes_after(look, IN_FORCE)  # a new leader, who has not looked yet
+    (later,) = writes_after(look, IN_FORCE)  # a new leader, which has read nothing yet
     assert later.object_status is not None
     assert conditions.status_of(later.object_status, 1, status, "2027-01-02T00:00:00Z") is None
 
@@ -161,10 +161,10 @@ def test_an_object_in_force_says_nothing_of_a_publication_that_is_late() -> None
 
 
 class Server:
-    """What a KubeApi does, for one object: versions, and refusals that a test has laid out."""
+    """A KubeApi for one object: versions, and refusals that a test has prepared."""
 
     def __init__(self, stored: WatchedObject) -> None:
-        self.shown: WatchedObject | None = stored  # by the watch
+        self.shown: WatchedObject | None = stored  # the object as the watch shows it
         self.held = stored
         self.sent: list[Any] = []
         self.refusals: list[Exception] = []
@@ -191,7 +191,7 @@ class Server:
         return {"metadata": {"resourceVersion": self.held.resource_version}}
 
     def show(self) -> None:
-        """The watch brings what was written."""
+        """Let the watch show the last write."""
         self.shown = self.held
 
 
@@ -217,7 +217,7 @@ async def test_a_status_is_written_once_however_often_it_is_due() -> None:
     writer.submit([status_write(obj())])
     await drained(writer, server)
     assert len(server.sent) == 1
-    writer.submit([status_write(obj())])  # the watch has not shown it yet
+    writer.submit([status_write(obj())])  # not shown by the watch yet
     await drained(writer, server, rounds=5)
     assert len(server.sent) == 1
     server.show()

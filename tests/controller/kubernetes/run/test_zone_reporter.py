@@ -1,4 +1,4 @@
-"""Zones from Node labels to a real registry, which answers whoever asks for its own."""
+"""Zones from Node labels reach a real registry, which returns a caller's own zone."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tests.registry.rig import TOKEN, Rig, serving
 
 
 class Cluster:
-    """The two lists that are read."""
+    """The two lists that the reporter reads."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, str | None] = {"n1": "eu-1a", "n2": "eu-1b", "n3": None}

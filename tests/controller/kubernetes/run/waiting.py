@@ -1,4 +1,4 @@
-"""Waiting for something to come about, with room for a machine that is slow."""
+"""Wait for a condition, with patience for a slow machine."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""YAML of one pool `a` with a base in several versions. Words of the tests."""
+"""YAML of one pool `a` whose base has several versions."""
 
 STAGES = """\
 apiVersion: shoal.dev/v1alpha1

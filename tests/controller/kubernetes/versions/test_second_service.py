@@ -1,4 +1,4 @@
-"""Second services: their names, what of the pool's own they have, and the change of the own one that waits for them."""
+"""Second services: their names, the fields copied from the pool's own service, and the own service's delayed change."""
 
 from dataclasses import replace
 
@@ -146,7 +146,7 @@ def test_it_is_removed_when_its_last_pod_is_gone() -> None:
 
 
 def test_a_version_that_is_declared_no_longer_ends_as_the_new_ones_come() -> None:
-    """v1 was dropped from the Model as it was through: requests do not say which weights they mean any more."""
+    """v1 was dropped from the Model when its rollout ended: requests no longer name their weights."""
     step = pool_step(at(2, 3), 4, 1, AT_V2, {"v2": V2}, by_version=False)
     assert step.counts == {"": 1, NAME: 4}
 

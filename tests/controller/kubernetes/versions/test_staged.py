@@ -1,4 +1,4 @@
-"""Which bases take stages on a cluster, and what is said of the others."""
+"""Bases that can move in stages on a cluster, and the reasons reported for the others."""
 
 import pytest
 

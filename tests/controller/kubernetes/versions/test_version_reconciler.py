@@ -1,4 +1,4 @@
-"""A base goes from one version to the next on a real API server: who has how many replicas at each step.
+"""A base moves between versions on a real API server: the replicas of each version at each step.
 
 KServe is played by its double, which sets the Deployments' statuses: there is no kubelet here.
 """
@@ -41,7 +41,7 @@ def to_the_last_stage(rig: VersionRig) -> None:
 
 
 def test_a_base_goes_from_one_version_to_the_next(rig: VersionRig) -> None:
-    """The commit names the new weights and points the channel at them; nothing of the old version is rolled for it."""
+    """The commit names the new weights and moves the channel; no replica of the old version is stopped for it."""
     assert rig.shown() == "v1 4/4"
     assert rig.kept() in {"{}", "None"}, "nothing is on its way"
     rig.declare(*NEXT)
@@ -99,7 +99,7 @@ def test_what_is_taken_back_is_over_with_the_next_pass(rig: VersionRig) -> None:
 
 
 def test_a_commit_that_leaves_the_storage_uri_goes_by_stages_too(rig: VersionRig) -> None:
-    """And the replicas stay the second service's, until storageUri is let follow."""
+    """The replicas stay with the second service until storageUri follows."""
     rig.declare(service(replicas=4), base("v1", "v2", stable="v2"), CAREFUL)
     to_the_last_stage(rig)
     rig.rolls_out(VersionLoaded(), Promoted("ada"))
@@ -158,7 +158,7 @@ def test_a_surge_that_no_accelerator_is_left_for_is_none(space: Space, tmp_path:
 
 
 def test_before_this_term_has_published_nothing_is_decided(rig: VersionRig) -> None:
-    """What another leader has published since is not known: what looks taken back may be through."""
+    """The publications of another leader are unknown: a rollout that looks rolled back may be completed."""
     rig.declare(*NEXT)
     to_the_last_stage(rig)
     rig.rolls_out(VersionLoaded(), Breached("slow"))
@@ -197,7 +197,7 @@ def test_a_pool_that_is_gone_is_forgotten(rig: VersionRig) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_any_request_the_next_one_goes_on(space: Space, tmp_path: Path, after: bool, every: int) -> None:
-    """Of a pass that begins a rollout, that changes the shares, takes it back."""
+    """The controller is killed in passes that begin a rollout, change the shares and roll it back."""
     rig = VersionRig(space, tmp_path)
     rig.settle()
     situations: list[Callable[[], None]] = [

@@ -1,7 +1,7 @@
-"""A pool whose base goes from one version to another on the real API server, by git, the version reconciler and KServe.
+"""A pool whose base moves between versions on the real API server, with git, the version reconciler and KServe.
 
-There is no kubelet and no garbage collector here: KServe's double sets the Deployments' statuses. What the registry
-holds (rollouts, the snapshot) is said by the test.
+There is no kubelet and no garbage collector: KServe's double sets the Deployments' statuses. The test sets what the
+registry holds (rollouts, the snapshot).
 """
 
 import asyncio
@@ -32,7 +32,7 @@ POOL = PoolName("a")
 
 @dataclass
 class Book:
-    """What of the registry's rows is read here."""
+    """The registry's rows, as far as they are read here."""
 
     active: tuple[Rollout, ...] = ()
     is_known: bool = True
@@ -51,9 +51,9 @@ class VersionRig:
     versions: tuple[str, ...] = ("v1", "v2")
     changes: dict[str, Any] = field(default_factory=dict)
     widening: frozenset[RolloutId] = frozenset()
-    aimed: dict[str, int] = field(default_factory=dict)  # by version, as last told
+    aimed: dict[str, int] = field(default_factory=dict)  # desired replicas by version, as last reported
     woken: int = 0
-    fewest_ready: int = 10**6  # ever seen
+    fewest_ready: int = 10**6  # lowest count seen
     most_asked: int = 0
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class VersionRig:
         self.begin()
 
     def begin(self, client: Any = None) -> None:
-        """Another controller: it knows what the cluster knows."""
+        """Replace the controller: the new one knows only the cluster's state."""
         settings = KubernetesSettings(
             namespace=self.space.system,
             models_namespace=self.space.models,
@@ -113,7 +113,7 @@ class VersionRig:
         return Snapshot(snapshots.SCHEMA_VERSION, 1, "r", 0.0, (), (), (model,), (PoolEntry(POOL, 2048),))
 
     def rolls_out(self, *events: Any, widens: bool = False, start: str = "v1", end: str = "v2") -> None:
-        """Under way, after these events; over where they end it."""
+        """Set the rollout to the state after these events; it is over if they end it."""
         row = rollout(*events, start=start, end=end, model=POOL)
         self.rows.active = (row,) if row.is_active else ()
         self.widening = frozenset({row.id}) if widens else frozenset()
@@ -130,7 +130,7 @@ class VersionRig:
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def git(self) -> ApplyOutcome:
-        """One pass of the git source, as far as it writes services."""
+        """Run one pass of the git source, restricted to its writes of services."""
         desired = self.fleet.desired(*self.documents, revision=f"main@{self.revision}")
         return self.fleet.applier.reconcile(self.reconciler.applicable(self.fleet.api, self.loaded, desired))
 
@@ -139,7 +139,7 @@ class VersionRig:
         self._count()
 
     def step(self) -> None:
-        """Both, and KServe until nothing changes; git's pass comes first, as after a push."""
+        """Run git's pass and then the reconciler's, as after a push, and KServe until nothing changes."""
         outcome = self.git()
         assert not outcome.refusals, outcome
         self.look()
@@ -147,7 +147,7 @@ class VersionRig:
         self._count()
 
     def settle(self) -> None:
-        """Steps until nothing changes any more."""
+        """Step until nothing changes any more."""
         for _ in range(40):
             before = self.counts(), self.woken
             self.step()
@@ -158,13 +158,13 @@ class VersionRig:
     # -- what is there ------------------------------------------------------------------------------------------------
 
     def services(self) -> dict[str, Body]:
-        """Those that are not being deleted, by name."""
+        """Return the services that are not being deleted, by name."""
         path = f"/apis/serving.kserve.io/v1beta1/namespaces/{self.space.models}/inferenceservices"
         listed = self.space.client.request("get", path, serializer=lambda _client, data: data)["items"]
         return {each["metadata"]["name"]: each for each in listed if "deletionTimestamp" not in each["metadata"]}
 
     def counts(self) -> dict[str, tuple[str, int, int]]:
-        """By version of the service's weights (of a second one with a `+`): asked and ready."""
+        """Return desired and ready replicas by version of the weights; a second service's version has a `+`."""
         found = {}
         for name, each in self.services().items():
             uri, asked = (
@@ -174,7 +174,7 @@ class VersionRig:
         return found
 
     def shown(self) -> str:
-        """`v1 4/4, v2 1/0`: the pool's own first."""
+        """Format the counts with the pool's own service first: `v1 4/4, v2 1/0`."""
         counts = self.counts()
         return ", ".join(f"{uri} {asked}/{ready}" for _, (uri, asked, ready) in sorted(counts.items(), reverse=True))
 
@@ -183,7 +183,7 @@ class VersionRig:
         return int(value_at(deployment or {}, "status", "readyReplicas") or 0)
 
     def kept(self) -> str:
-        """What of it the controller's ConfigMap has."""
+        """Return the versions entry of the controller's ConfigMap."""
         return str(value_at(self.fleet.record() or {}, "data", "versions"))
 
     def _count(self) -> None:
