@@ -1,4 +1,4 @@
-"""Both databases in `make test`: for every test of the SQL, and for tests of routes that import the fixture `url`."""
+"""Fixture `url` for tests that `make test` runs on both databases: all tests of the SQL, and some of routes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.servers))
 
 @pytest.fixture(params=BACKENDS)
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Of a database with its schema; None is SQLite's, in the test's own folder."""
+    """URL of a Postgres database with its schema; `None` selects SQLite in the test's own folder."""
     return url_of(request)
 
 

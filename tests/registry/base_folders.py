@@ -1,4 +1,4 @@
-"""Folders of base models, as far as adapters are checked against them."""
+"""Base model folders that adapters are checked against."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ MODULE = "model.layers.0.self_attn.q_proj"
 
 
 def put_facts(models: Path, folder: str, width: int) -> Path:
-    """Facts of a base of that width in its folder; their file."""
+    """Write the facts of a base of that width into its folder; return their file."""
     (models / folder).mkdir(parents=True, exist_ok=True)
     file = models / folder / FACTS_NAME
     file.write_bytes(encode(BaseFacts((folder,), 30, {MODULE: (width, width)})))

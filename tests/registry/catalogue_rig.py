@@ -101,7 +101,7 @@ class Rig:
     client: httpx.AsyncClient
 
     async def call(self, method: str, path: str, who: str = TOKEN, **options: Any) -> httpx.Response:
-        """`who` is the operator's token, or the id of a tenant's key."""
+        """Send a request. `who` is the operator's token, or the id of a tenant's key."""
         bearer = key_text(who) if who in ENTROPY else who
         headers = {"authorization": f"Bearer {bearer}"} | options.pop("headers", {})
         return await self.client.request(method, path, headers=headers, **options)
@@ -112,7 +112,7 @@ class Rig:
         return answer.json()
 
     def artifact(self, letter: str, tenant: str = "acme") -> str:
-        """Content that was brought in; its digest."""
+        """Store a row for content, as a finished ingest does; return its digest."""
         row = StoredArtifact(digest(letter), tenant, "", 1000, {"rank": 4})
         self.database.write(Actor("test"), lambda write: artifacts.put_artifact(write, row))
         return digest(letter)
@@ -120,7 +120,7 @@ class Rig:
     async def put(
         self, name: str, letter: str, model: str = "acme/bot", who: str = TOKEN, **changes: Any
     ) -> httpx.Response:
-        """PUT a version whose content was brought in just before."""
+        """Store a row for content and PUT a version of it."""
         self.artifact(letter, model.split("/", maxsplit=1)[0])
         body = {"digest": digest(letter), "base_model": "base", "adapter_type": "lora"} | changes
         return await self.call("PUT", f"/v1/models/{model}/versions/{name}", who, json=body)
@@ -132,7 +132,7 @@ class Rig:
         return await self.call("POST", path, who, json={"version": version}, **options)
 
     async def rolling(self, model: str = "acme/bot", policy: str = "default") -> str:
-        """A model on its way from v1 to v2; the rollout's id."""
+        """Start a rollout of a model from v1 to v2; return its id."""
         assert (await self.put("v1", "c", model, promote_to="stable", rollout=policy)).status_code == 201
         assert (await self.put("v2", "d", model)).status_code == 201
         answer = await self.point("v2", model=model)
@@ -142,13 +142,13 @@ class Rig:
     async def happened(
         self, rollout: str, kind: str, lock_version: int, fence: int = 0, **fields: Any
     ) -> httpx.Response:
-        """The controller says what it concluded."""
+        """Report an event of a rollout, as the controller does."""
         body = {"event": {"is": kind, **fields}, "lock_version": lock_version}
         path = f"/internal/v1/rollouts/{rollout}/events"
         return await self.call("POST", path, json=body, headers={"x-shoal-fence": str(fence)})
 
     async def audited(self) -> list[str]:
-        """What was done, the first first."""
+        """Return the audited actions, oldest first."""
         return [entry["action"] for entry in reversed((await self.get("/v1/audit"))["data"])]
 
 

@@ -31,13 +31,13 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=SQLITE_FIRST)
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Of a database with its schema; None is SQLite's, in the test's own folder."""
+    """URL of a Postgres database with its schema; `None` selects SQLite in the test's own folder."""
     return url_of(request)
 
 
 @pytest.fixture(scope="session")
 def prepared_postgres(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name of a database with its schema, to copy."""
+    """Create a Postgres database with its schema; return its name for tests to copy."""
     url = postgres.new_database()
     made = Database(database_url(url, tmp_path_factory.mktemp("prepared")))
     made.prepare()
@@ -47,7 +47,7 @@ def prepared_postgres(postgres: Postgres, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def prepared_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with its schema, to copy: building one takes a tenth of a second, and there are many tests."""
+    """Create a SQLite database with its schema for tests to copy: building one takes a tenth of a second."""
     folder = tmp_path_factory.mktemp("prepared")
     made = Database(database_url(None, folder))
     made.prepare()
@@ -57,7 +57,7 @@ def prepared_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def database(url: str | None, tmp_path: Path, prepared_sqlite: Path) -> Iterator[Database]:
-    """Empty, with its schema, at second 1,000 of time; once on SQLite, once on Postgres."""
+    """An empty database with its schema, whose clock shows 1,000 s; once on SQLite, once on Postgres."""
     if url is None:
         shutil.copy(prepared_sqlite, tmp_path / SQLITE_FILE)
     made = Database(database_url(url, tmp_path), clock=lambda: 1000.0)

@@ -25,12 +25,12 @@ VIEWS = ("now", "fleet", "rollouts", "models", "tenants", "traces", "cost", "bra
 KEPT = {("now", "wide"): "console-now", ("fleet", "dark"): "console-fleet-dark", ("trace", "wide"): "console-trace"}
 KEPT |= {("now", "phone"): "console-phone"}
 WIDE, PHONE = (1280, 1000), (390, 844)
-HIGH_MAX = 2600  # what is below is more of the same
+HIGH_MAX = 2600  # cut off: lower parts look the same
 COLOURS = 128
 
 
 def slow_request(context: CliContext, token: str) -> str:
-    """The slowest of the last hour that was answered: its waterfall has something in it."""
+    """Return the slowest answered request of the last hour; its waterfall is full enough for a picture."""
     url = f"{context.registry_url}/v1/traces?slowest=true&limit=50"
     asked = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
     trusted = ssl.create_default_context(cafile=str(context.layout.ca_file))
@@ -44,7 +44,7 @@ def shown(page: Page, view: str) -> bytes:
     page.run(f"location.hash = {view!r}")
     page.until(f"document.title.endsWith({view.partition('/')[0]!r})")
     page.until("document.querySelector('#view').innerText.length > 40")
-    page.run("new Promise((done) => setTimeout(done, 1500))")  # parts come one after the other, and each may be slow
+    page.run("new Promise((done) => setTimeout(done, 1500))")  # parts load one after the other, and each may be slow
     return page.picture()
 
 

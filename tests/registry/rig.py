@@ -25,7 +25,7 @@ NOW_UNIX_S = 1000.0
 
 
 class ScriptedBus:
-    """A bus in this process: what is put in `heartbeats` is heard; `lose` ends every listener."""
+    """A bus in this process: items put into `heartbeats` reach the listeners; `lose` ends every listener."""
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
@@ -89,7 +89,7 @@ async def serving(folder: Path, max_waiters: int = 100) -> AsyncIterator[Rig]:
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
-    """The error of a refusal, whose shape is the same for all."""
+    """Check the common shape of an error response and return its error."""
     body = response.json()
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}

@@ -1,4 +1,4 @@
-"""Content comes in: uploads that stream, addresses that are fetched, and nothing of what is refused."""
+"""Content is ingested: streamed uploads and fetched addresses. Refused content leaves nothing behind."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -59,7 +59,7 @@ class Bringing(Rig):
 
 @pytest.fixture
 def objects(s3_settings: S3Settings) -> Iterator[S3Store]:
-    """A bucket of these tests' own: a small SeaweedFS has room for few of them."""
+    """A bucket for these tests only: a small SeaweedFS has room for few of them."""
     settings = S3Settings(s3_settings.endpoint_url, s3_settings.credentials, "registry-tests", read_timeout_s=20.0)
     opened = S3Store(settings)
     opened.ensure_bucket()
@@ -119,7 +119,8 @@ async def test_what_one_tenant_brought_in_another_cannot_see_or_name(bringing: B
     body = {"digest": digest, "base_model": "base"}
     put = await bringing.call("PUT", "/v1/models/globex/own/versions/v1", "globex-writer", json=body)
     assert (put.status_code, error_of(put)["code"]) == (404, "artifact_not_found")
-    assert (await bringing.upload(adapter, "globex-writer")).status_code == 201  # it has the bytes: then it is its own
+    # it sent the bytes, so it owns the content too
+    assert (await bringing.upload(adapter, "globex-writer")).status_code == 201
     assert (
         await bringing.call("PUT", "/v1/models/globex/own/versions/v1", "globex-writer", json=body)
     ).status_code == 201
@@ -274,7 +275,7 @@ async def test_garbage_goes_and_what_is_named_stays(bringing: Bringing, tmp_path
     counted = await bringing.call("POST", "/internal/v1/gc", json={"dry_run": True})
     assert (counted.status_code, counted.json()["deleted"]) == (200, 0), counted.text
     assert bringing.stored() == everything
-    bringing.collecting.wall_clock = lambda: NOW_UNIX_S + 10.0  # past the grace, which is none here
+    bringing.collecting.wall_clock = lambda: NOW_UNIX_S + 10.0  # past the grace, which is zero here
     for _ in range(2):
         done = await bringing.call("POST", "/internal/v1/gc")
         assert done.status_code == 200, done.text
@@ -322,7 +323,7 @@ async def test_uploads_at_the_same_time_of_the_same_content_agree(bringing: Brin
 async def test_an_upload_whose_time_runs_out_while_a_piece_is_written_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not cut off in the middle of the writing, without an answer."""
+    """The upload must be answered instead of cut off during the write."""
     monkeypatch.setattr(artifact_routes, "UPLOAD_DEADLINE_S", 0.05)
 
     async def receive() -> dict[str, Any]:
@@ -335,7 +336,7 @@ async def test_an_upload_whose_time_runs_out_while_a_piece_is_written_is_told_so
 
 
 async def test_an_upload_that_drips_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces that come just often enough would hold one of the few places for half an hour."""
+    """Pieces that arrive just often enough would occupy one of the few places for half an hour."""
     monkeypatch.setattr(artifact_routes, "RATE_GRACE_S", 0.05)
 
     async def receive() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What tenants call of the registry, at a gateway's address; and that nothing else of it is there."""
+"""A gateway forwards the registry's tenant routes and nothing else of the registry."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ SHOAL = [sys.executable, "-m", "functions.cli.main"]
 
 @dataclass
 class Front:
-    """A gateway before a registry, both in this process; `forwarded` is what the registry heard through it."""
+    """A gateway and its registry, both in this process; `forwarded` lists what reached the registry through it."""
 
     client: httpx.AsyncClient
     forwarded: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ async def front(catalogue: Rig) -> AsyncIterator[Front]:
 
 
 def test_only_routes_of_tenants_are_forwarded() -> None:
-    """All that a key with models:read or models:write opens, but the two listings that the gateway answers itself."""
+    """Keys with models:read or models:write open these routes; the gateway answers the two model listings itself."""
     tenants = {door for door, heard in DOORS.items() if heard[3] == 0 and heard[0] == 401}  # acme-writer: let in
     own = {("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("GET", "/v1/models/{tenant}/{name}")}
     assert set(ROUTES) == tenants - own
@@ -206,7 +206,7 @@ async def test_a_registry_that_is_away_is_said_and_a_key_is_judged_all_the_same(
 
 
 def with_a_missing_artifact() -> snapshots.Snapshot:
-    """The catalogue that ships declares acme/pirate@v1, and nobody has brought in what it is."""
+    """The shipped catalogue declares acme/pirate@v1, whose artifact is not in the store."""
     it = published(pepper=b"pepper----------")
     pool = PoolName("smollm2-135m")
     pirate = ModelEntry(ModelId("acme/pirate"), pool, "lora", (), {}, "registry/models.yaml")
@@ -219,7 +219,7 @@ def with_a_missing_artifact() -> snapshots.Snapshot:
 
 @pytest.fixture
 def served(tmp_path: Path, s3_settings: S3Settings) -> Iterator[str]:
-    """A registry, a store and a gateway as processes; the gateway's address. It has heard of the tenants' keys."""
+    """Run registry, store and gateway as processes; return the gateway's address. It knows the tenants' keys."""
     port = free_port()
     (tmp_path / "pepper").write_bytes(PEPPER.ljust(16, b"-"))
     (tmp_path / "s3.json").write_text(
@@ -266,7 +266,7 @@ def _until_it_knows(url: str) -> None:
 
 
 def shoal_at(address: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """The command on a tenant's machine, in that folder."""
+    """Run the command in that folder, as on a tenant's machine."""
     env = os.environ | {
         "SHOAL_STATE_DIR": str(folder / "none"),
         "SHOAL_CLI_REGISTRY_URL": address,
@@ -280,7 +280,7 @@ def shoal_at(address: str, folder: Path, *arguments: str) -> "subprocess.Complet
 @pytest.mark.servers
 @pytest.mark.timeout(400)
 def test_a_declared_version_whose_artifact_is_missing_gets_it_and_its_digest(served: str, tmp_path: Path) -> None:
-    """In a checkout the line is written; elsewhere it is told. The demo's adapters come into force like this."""
+    """The command writes the digest into the file in a checkout, and prints the line elsewhere, as for the demo."""
     checkout = tmp_path / "checkout"
     for folder in ("inferenceservices", "policies", "registry"):
         (checkout / folder).mkdir(parents=True)
@@ -313,7 +313,7 @@ def test_an_adapter_is_pushed_and_promoted_through_a_gateway_process(served: str
         return shoal_at(served, tmp_path, *arguments)
 
     first, second = make_adapter(tmp_path / "one"), make_adapter(tmp_path / "two", seed=2)
-    no_wait = "--no-wait"  # nobody publishes here
+    no_wait = "--no-wait"  # no controller publishes here
     pushed = shoal("adapter", "push", "acme/faq@v1", str(first), "--base", "base", "--promote", no_wait)
     assert pushed.returncode == 0, pushed.stdout + pushed.stderr
     assert "sent, checked and stored" in pushed.stdout

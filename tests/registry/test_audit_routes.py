@@ -1,4 +1,4 @@
-"""The audit over HTTP: pages back in time, one tenant's part, and whether the chain is sound."""
+"""The audit over HTTP: pages back in time, one tenant's entries, and verification of the chain."""
 
 from sqlalchemy import update
 

@@ -1,4 +1,4 @@
-"""What adapters are checked against is what lies in the base's folder now."""
+"""Adapters are checked against the facts that the base's folder holds now."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The watch of capacity: who is there in a minute is paid, once; a minute that nobody could see is not counted."""
+"""Accelerator time is counted once per minute for each reported replica; minutes without reports are not counted."""
 
 from types import SimpleNamespace
 from typing import Any

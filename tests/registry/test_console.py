@@ -1,4 +1,4 @@
-"""The console: what it lets out and to whom, and, in a real browser, that it shows, acts, and is not broken into."""
+"""The console: its data and access rules, and, in a real browser, its views, actions and resistance to injection."""
 
 import json
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_a_search_is_bounded(rig: ConsoleRig) -> None:
 
 
 def unexpected(page: Page) -> list[str]:
-    """The browser itself tells of each 503, which is how a part that is away is told."""
+    """Return the browser's complaints except those about 503, which mark an unavailable part."""
     return [words for words in page.complaints if "503" not in words]
 
 
@@ -115,7 +115,7 @@ def test_in_a_browser_a_rollout_is_watched_paused_and_rolled_back(browser: Page,
 
 
 def test_in_a_browser_hostile_words_are_only_text(browser: Page, rig: ConsoleRig) -> None:
-    """The reason of the rollback before; an engine's words and a tenant's names go the same way."""
+    """The rollback's reason is hostile text; an engine's messages and a tenant's names take the same path."""
     rollout = rig.rollout("hostile")
     answer = rig.client.post(f"/v1/rollouts/{rollout}/rollback", json={"reason": HOSTILE})
     assert answer.status_code == 200
@@ -144,7 +144,7 @@ def test_in_a_browser_a_registry_that_is_away_is_told_and_come_back_to(browser: 
         browser.until("document.querySelectorAll('article').length === 1")
     browser.until("document.querySelector('.away').textContent.includes('does not answer')")
     assert browser.run("document.querySelectorAll('article').length") == 1, "what was known last is still shown"
-    browser.complaints.clear()  # the browser itself says that connections were refused
+    browser.complaints.clear()  # the browser reports refused connections itself
 
 
 VIEWS = ("now", "fleet", "rollouts", "models", "tenants", "traces", "cost", "branch", "drills", "audit")
@@ -164,7 +164,7 @@ WORD = {
 
 
 def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(rig: ConsoleRig) -> None:
-    """No complaint, nothing over the edge, no markup of others, and what is away says so in its place."""
+    """No view may complain, overflow the screen or render foreign markup; an unavailable part says so."""
     rig.rollout("walked")
     assert rig.client.put("/v1/branch", json=WORD).status_code == 204
     drills = rig.state_dir / "drills"

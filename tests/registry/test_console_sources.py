@@ -1,4 +1,4 @@
-"""What the console asks: samples and Prometheus, alerts, tenants' shares, drills, traces, the controller's word."""
+"""Sources of the console: samples and Prometheus, alerts, tenant usage, drills, traces and the controller's report."""
 
 import json
 import threading
@@ -65,7 +65,7 @@ def test_samples_are_bounded_in_pools_and_in_time() -> None:
 
 @contextmanager
 def listening(answers: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers each path; its address, and the queries that it was asked."""
+    """Run a server that answers each path; return its address and the queries it receives."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -208,7 +208,7 @@ def test_drills_are_listed_the_newest_first_and_what_is_none_says_why(tmp_path: 
 
 
 def test_a_drills_recorded_series_stay_in_their_file(tmp_path: Path) -> None:
-    """Fifty reports of them would be megabytes, each time that the page asks."""
+    """Fifty reports with series would be megabytes at each refresh of the page."""
     report = {"drill": "bus-away", "recorded": {"series": {"shoal_bus_up{}": "1x90"}}, "passed": True}
     (tmp_path / "one.json").write_text(json.dumps(report))
     assert drill_reports(tmp_path)["data"][0]["report"] == {"drill": "bus-away", "passed": True}

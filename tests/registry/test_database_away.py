@@ -1,4 +1,4 @@
-"""The registry as a process whose database is away, locked or damaged: it says so, and the snapshot is served."""
+"""The registry process while its database is away, locked or damaged: it says so and still serves the snapshot."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ CATALOGUE = ("/v1/models", "/v1/rollouts", "/v1/audit", "/internal/v1/changes")
 
 
 def served(client: httpx.Client) -> None:
-    """What the data plane needs."""
+    """Check that the registry serves what the data plane needs."""
     body = snapshots.encode(published())
     assert client.put(SNAPSHOT_PATH, content=body).status_code == 204
     assert client.get(SNAPSHOT_PATH).content == body
@@ -93,7 +93,7 @@ def test_a_database_that_comes_later_is_taken_up_without_a_restart(
 
 @contextlib.contextmanager
 def passed_on(door: int, port: int) -> Iterator[None]:
-    """Connections to the door reach the port, from now on."""
+    """Forward connections from the door to the port from now on."""
 
     def carry(source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

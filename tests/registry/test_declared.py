@@ -1,4 +1,4 @@
-"""A model's policy is there even where nobody declares it: no channel moves at once because a name is gone."""
+"""A missing policy is replaced by the built-in one, so that no channel moves at once because a name is gone."""
 
 import msgspec
 import pytest

@@ -1,6 +1,6 @@
-"""Every route at once: which tenant and which role gets past its door, and that another tenant learns nothing behind.
+"""Access to every route by tenant and role; another tenant learns nothing behind it.
 
-A route that is new has to be given a line in `DOORS`: the table is held against the OpenAPI document.
+A new route needs a line in `DOORS`: the table is compared with the OpenAPI document.
 """
 
 import pytest
@@ -18,14 +18,14 @@ CREDENTIALS: dict[str, Purpose] = {
     "accounts": "account",
 }
 CALLERS = ("nobody", *TENANTS, "operator", *CREDENTIALS)
-# A door, and what each caller of `CALLERS` hears at it; 0: let in. What is another tenant's is 404 further in.
+# A route, and the status that each caller of `CALLERS` gets; 0: let in. Another tenant's objects are 404 further in.
 ANYBODY = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 READER = (401, 403, 0, 0, 0, 0, 401, 401, 401, 401)
 WRITER = (401, 403, 403, 0, 0, 0, 401, 401, 401, 401)
 OPERATOR = (401, 403, 403, 403, 403, 0, 401, 401, 401, 401)
 CONTROLLER = (401, 403, 403, 403, 403, 0, 401, 401, 0, 401)
 GATEWAY = (401, 403, 403, 403, 403, 0, 401, 401, 401, 0)
-# Tenants' keys are not even looked at: these routes need no snapshot.
+# Tenants' keys are not checked: these routes need no snapshot.
 MEMBERS = (401, 401, 401, 401, 401, 0, 0, 0, 0, 403)
 AGENTS = (401, 401, 401, 401, 401, 0, 403, 0, 403, 403)
 NEIGHBOURS = (401, 401, 401, 401, 401, 0, 0, 0, 403, 403)
@@ -103,7 +103,7 @@ async def answered(catalogue: Rig, door: tuple[str, str], caller: str, path: str
 
 
 def acmes(path: str, rollout: str) -> str:
-    """The path to something that is acme's and that is there."""
+    """Fill the route's path with names of existing objects of acme."""
     there = {"tenant": "acme", "name": "bot", "version": "v1", "channel": "stable", "digest": digest("c")}
     there |= {"rollout": rollout, "verb": "rollback", "key_id": "ci", "request_id": "req-1"}
     return path.format(**there)
@@ -158,7 +158,7 @@ async def test_each_caller_hears_what_the_table_says(catalogue: Rig, door: tuple
 async def test_another_tenant_cannot_tell_what_is_acmes_from_what_is_nowhere(
     catalogue: Rig, door: tuple[str, str]
 ) -> None:
-    """Word for word, once the names that it sent itself are taken out."""
+    """The answers must be equal word for word, apart from the names in the request."""
     rollout = await catalogue.rolling()
     before = await catalogue.audited()
     nowhere = {"acme": "none", "bot": "nix", rollout: "ro-00000000", digest("c"): digest("0")}

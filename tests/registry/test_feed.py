@@ -1,4 +1,4 @@
-"""A feed: what changed since any of the last steps, however it came about; the whole for everyone else."""
+"""The feed sends what changed since any of the last steps, and the whole content to every other follower."""
 
 import asyncio
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def advance(feed: Feed, new: Indexed) -> None:
 
 
 def test_the_catalogue_is_made_once_a_content() -> None:
-    """It walks over all pools, and each request of a tenant asked for one."""
+    """Building the catalogue walks over all pools, and each tenant request needs one."""
     feed = Feed(content(1, [("a", "x")]))
     first = feed.catalogue
     assert feed.catalogue is first

@@ -1,4 +1,4 @@
-"""The fence: who led before may not publish again, not even after the registry was restarted."""
+"""The fence: a former leader cannot publish again, even after the registry restarts."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_a_lower_leadership_never_lowers_it(tmp_path: Path) -> None:
 
 
 class Shared:
-    """What the database does with it (`Database.raise_fence`, see test_a_registry_without_its_disk)."""
+    """A stand-in for the database's fence (`Database.raise_fence`, see test_a_registry_without_its_disk)."""
 
     def __init__(self) -> None:
         self.highest, self.asked, self.away = 0, 0, False
@@ -68,7 +68,7 @@ def shared_fence(folder: Path, shared: Shared) -> Fence:
 
 
 def test_a_disk_that_is_lost_forgets_nobody(tmp_path: Path) -> None:
-    """A pod's directory ends with the pod: a leader of the day before could have published over its successor."""
+    """A pod's directory ends with the pod; without the database, a former leader could publish over its successor."""
     shared = Shared()
     shared_fence(tmp_path / "first", shared).admit(7)
     for token in (6, 0):

@@ -1,4 +1,4 @@
-"""Whatever is sent to whichever route, the registry answers: in its own words, never with a failure of its own."""
+"""The registry answers every request on every route with an error of its own format, never with an internal failure."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.registry.backends import BACKENDS
 from tests.registry.catalogue_rig import Rig, catalogue, digest
 from tests.registry.rig import TOKEN
 
-NOT_OURS = {"no_store", "no_prometheus", "no_trace_store", "too_many_waiters"}  # 503s that these rigs deserve
+NOT_OURS = {"no_store", "no_prometheus", "no_trace_store", "too_many_waiters"}  # 503s that are correct here
 
 names = st.sampled_from(["acme", "globex", "bot", "declared", "v1", "v2", "stable", "base", "ci", "at-once", "default"])
 text = st.text(max_size=20) | st.sampled_from(["", "\0", "..", "%2e", "'; DROP TABLE models; --", "𝕏", "a" * 5000])
@@ -27,7 +27,7 @@ numbers = st.integers(-(2**70), 2**70) | st.floats()
 words = names | text | st.sampled_from([digest("c"), digest("d"), "ro-00000000", "lora", "s3://shoal-models/acme/x"])
 scalars = st.none() | st.booleans() | numbers | words
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3))
-# What fits, by the name of the parameter or field: enough of it that requests come through, and meet what others made.
+# Valid values by name of the parameter or field: enough of them that requests succeed and meet the objects of others.
 FITTING: dict[str, tuple[Any, ...]] = {
     "tenant": ("acme", "acme", "globex"),
     "name": ("bot", "bot", "other", "declared"),
@@ -51,7 +51,7 @@ FITTING: dict[str, tuple[Any, ...]] = {
 
 
 def fitting(name: str, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Mostly what fits; now and then anything."""
+    """Return a valid value most of the time, otherwise any value."""
     if name not in FITTING:
         return other
     good = st.sampled_from(FITTING[name])
@@ -75,7 +75,7 @@ def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         database.prepare()
         manager = catalogue(folder, database)
         rig = runner.run(manager.__aenter__())
-        runner.run(rig.rolling())  # something to meet
+        runner.run(rig.rolling())  # an object that requests can hit
         yield Fuzzed(runner, rig)
         runner.run(manager.__aexit__(None, None, None))
         database.close()
@@ -85,7 +85,7 @@ class Fuzzed:
     def __init__(self, runner: asyncio.Runner, rig: Rig) -> None:
         self.runner = runner
         self.rig = rig
-        self.documented: set[str] = set()  # statuses, of the operation that was last sent to
+        self.documented: set[str] = set()  # statuses documented for the last operation
         document = self._run("GET", "/openapi.json").json()
         self.operations = [
             (method.upper(), path, operation)

@@ -1,4 +1,4 @@
-"""What controllers read and write: changes in whole writes, rollouts that never fork, and the fence."""
+"""Routes for controllers: changes as whole writes, rollouts that never fork, and the fence."""
 
 import asyncio
 from typing import Any
@@ -90,7 +90,7 @@ async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue:
 
 
 async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: Rig) -> None:
-    """Everybody who reads the feed would stumble over it, for ever."""
+    """Every reader of the feed would fail on such a row for ever."""
     id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     before = await catalogue.audited()
     wordy = await catalogue.happened(id_, "rolled_back", 0, by="b" * 200, reason="r" * 2000)
@@ -101,7 +101,7 @@ async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: Rig)
     wide = spec("e", channel="canary", policy=msgspec.structs.replace(POLICY, stages=stages))
     assert (
         len(rollout_codec.encode(wide)) < rollout_codec.DOCUMENT_MAX_BYTES
-    )  # its row, which says more, is beyond that
+    )  # its row has more fields and exceeds the limit
     too_wide = await create(catalogue, wide)
     assert (too_wide.status_code, error_of(too_wide)["code"]) == (400, "rollout_unreadable")
     assert await catalogue.audited() == before

@@ -1,4 +1,4 @@
-"""API keys: made once, shown once, revoked for good."""
+"""API keys: created and shown once, revoked for good."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ async def test_a_key_is_shown_once_and_its_hash_is_what_the_controller_reads(cat
         "batch",
         False,
     )
-    assert row["expires_unix_s"] == 1_814_400_000.0  # as 1 July 2027 begins
+    assert row["expires_unix_s"] == 1_814_400_000.0  # start of 1 July 2027
     (shown,) = (await catalogue.get(PATH))["data"]
     assert "key" not in shown and "hmac_sha256" not in shown
 

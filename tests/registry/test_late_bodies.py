@@ -1,4 +1,4 @@
-"""Bodies that came while the registry's loop stood still: they are read before they are called slow."""
+"""Bodies that arrived while the registry's event loop stalled are read before they count as slow."""
 
 import asyncio
 import time
@@ -15,8 +15,8 @@ _BODY = b"x" * 100
 
 
 async def _receive() -> dict[str, Any]:
-    time.sleep(0.4)  # real: the loop's own
-    for _ in range(3):  # timers come before what is read
+    time.sleep(0.4)  # real time: the loop's own clock
+    for _ in range(3):  # timers run before sockets are read
         await asyncio.sleep(0)
     return {"type": "http.request", "body": _BODY, "more_body": False}
 

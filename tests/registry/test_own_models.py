@@ -1,4 +1,4 @@
-"""A tenant's own base model at the registry: adapters over it are its tenant's, and node fetchers find its weights."""
+"""A tenant's own base model: only that tenant builds adapters on it, and node fetchers find its weights."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ async def with_acmes_own(rig: Rig) -> None:
 
 
 async def test_only_its_tenant_may_build_on_it(catalogue: Rig) -> None:
-    """And nobody else learns from the answer that it is there."""
+    """The refusal must not reveal to another tenant that the base exists."""
     await with_acmes_own(catalogue)
     mine = await catalogue.put("v1", "c", "acme/tone", "acme-writer", base_model=WIKI_POOL)
     assert mine.status_code == 201, mine.text

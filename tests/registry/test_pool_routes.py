@@ -1,4 +1,4 @@
-"""`/v1/fleet/pools`: what gateways and replicas have told, and what the controller wants."""
+"""`/v1/fleet/pools`: reports of gateways and replicas, and the controller's desired sizes."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An agent's part of the snapshot: its pool and nothing else, and no news where nothing of it changed."""
+"""An agent's part of the snapshot: its own pool only, and no update unless that part changes."""
 
 from itertools import pairwise
 
@@ -63,7 +63,7 @@ placed = st.dictionaries(
 def test_a_followed_view_is_the_view_and_moves_only_if_its_content_does(
     steps: list[tuple[dict[str, tuple[str, str]], bool, str]],
 ) -> None:
-    """A pool that leaves altogether is the store's affair, which then forgets the view."""
+    """Removal of a pool is handled by the store, which then drops the view."""
     whole = [content(epoch, *step) for epoch, step in enumerate(steps, start=1)]
     feed = Feed(view_of(whole[0], PoolName("p0")))
     for before, after in pairwise(whole):

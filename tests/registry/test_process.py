@@ -1,4 +1,4 @@
-"""The registry as a process: TLS, restart, SIGTERM under long polls, and mistakes in its settings."""
+"""The registry as a process: TLS, restart, SIGTERM during long polls, and errors in its settings."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ def environment(folder: Path, port: int, **changes: str) -> dict[str, str]:
 
 @contextmanager
 def registry(env: dict[str, str], base_url: str, verify: ssl.SSLContext | bool = True) -> Iterator[httpx.Client]:
-    with tempfile.TemporaryFile() as log:  # not a pipe that nobody reads: once full, it stops whoever writes
+    with tempfile.TemporaryFile() as log:  # an unread pipe would fill up and block the process
         process = start("functions.registry", env=env, stderr=log)
         headers = {"authorization": f"Bearer {TOKEN}", "x-process": str(process.pid)}
         try:
@@ -99,7 +99,7 @@ def test_sigterm_ends_long_polls_at_once_and_exits_with_zero(tmp_path: Path, pat
             with socket.create_connection(("127.0.0.1", port), timeout=50) as waiting:
                 request = f"GET {path}?wait_s=60 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
                 waiting.sendall(request.encode())
-                for _ in range(10):  # asked later and answered: the first has been read, and waits
+                for _ in range(10):  # sent later and answered, so the first one was read and is waiting
                     assert client.get(path, params={"wait_s": 0}).status_code == int(heard)
                 client.close()
                 started_s = time.monotonic()

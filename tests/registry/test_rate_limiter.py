@@ -1,4 +1,4 @@
-"""One tenant may ask so much of the registry, and no more: the others, and the operator, are answered all the same."""
+"""One tenant's request rate to the registry is limited, so that other tenants and the operator are still served."""
 
 import asyncio
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ def test_a_burst_passes_and_then_the_rate_holds() -> None:
     with pytest.raises(ApiError) as told, limiter.admit_request(ACME):
         pass
     assert (told.value.status, told.value.headers["retry-after"]) == (429, "1")
-    with limiter.admit_request(GLOBEX):  # which has a rate of its own
+    with limiter.admit_request(GLOBEX):  # a rate of its own
         now_s[0] += 0.5
     with limiter.admit_request(ACME):
         pass

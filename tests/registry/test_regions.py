@@ -1,6 +1,6 @@
-"""Two registries of two regions that follow one another: versions, channels, keys, and what stands in the way.
+"""Two registries of two regions that follow each other: versions, channels, keys and conflicts.
 
-Both are called in this process; there is no store and no bus, so content is brought in by its row in both.
+Both are called in this process. There is no store and no bus, so content is added by its row in both.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Region:
 @asynccontextmanager
 async def _region(folder: Path, name: str, number: int) -> AsyncIterator[Region]:
     folder.mkdir()
-    clock_s = [1_000.0 + number]  # a clock of its own, which goes on with each write
+    clock_s = [1_000.0 + number]  # a clock of its own, which advances with each write
 
     def clock() -> float:
         clock_s[0] = max(clock_s[0] + 0.01, time.time())
@@ -224,7 +224,7 @@ async def test_a_channel_rolls_out_in_each_region_and_is_not_tried_again_where_i
 
 
 async def test_a_policy_that_is_named_later_holds_in_both(regions: tuple[Region, Region]) -> None:
-    """Else the other region would go on rolling out by what the model was made with."""
+    """Otherwise the other region would roll out by the policy that the model was created with."""
     a, b = regions
     for letter in "cd":
         b.rig.artifact(letter)
@@ -262,7 +262,7 @@ async def test_a_policy_that_is_named_later_holds_in_both(regions: tuple[Region,
 async def test_what_contradicts_is_held_and_what_was_missing_is_tried_again(regions: tuple[Region, Region]) -> None:
     a, b = regions
     await asyncio.sleep(0.3)
-    for one, letter in ((a, "c"), (b, "d")):  # at one moment, in both
+    for one, letter in ((a, "c"), (b, "d")):  # at the same moment in both regions
         assert (await one.rig.put("v1", letter)).status_code == 201
 
     async def both_hold() -> bool:
@@ -308,7 +308,7 @@ async def test_what_happened_while_the_way_was_cut_comes_afterwards(
         follower._client._client,
         httpx.AsyncClient(transport=httpx.MockTransport(nobody)),
     )
-    await other.tasks.close()  # with the poll that is under way
+    await other.tasks.close()  # with the poll in progress
     other.tasks = Supervised()
     follower._start_tasks(other)
     assert (await a.rig.call("DELETE", "/v1/tenants/acme/keys/cut")).status_code == 204

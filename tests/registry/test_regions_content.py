@@ -44,7 +44,7 @@ class Region:
 
 @pytest.fixture
 def regions(tmp_path: Path, s3_settings: S3Settings) -> Iterator[tuple[Region, Region]]:
-    """Both follow one another; what either publishes is the same, as one repository has it."""
+    """Two regions that follow each other and publish the same snapshot, as from one repository."""
     ports = {name: free_port() for name in "ab"}
     urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     (tmp_path / "regions.json").write_text(json.dumps({name: {"registry_url": url} for name, url in urls.items()}))
@@ -77,7 +77,7 @@ def regions(tmp_path: Path, s3_settings: S3Settings) -> Iterator[tuple[Region, R
 
 
 def declaring(digest: Digest) -> bytes:
-    """One revision for both: git names the adapter's digest."""
+    """Return a revision for both regions in which git names the adapter's digest."""
     snapshot = published()
     declared, base = snapshot.models
     version = msgspec.structs.replace(
@@ -91,7 +91,7 @@ def declaring(digest: Digest) -> bytes:
 def test_content_of_what_git_declares_comes_from_the_region_that_has_it(
     regions: tuple[Region, Region], tmp_path: Path
 ) -> None:
-    """Pushed into one region's store, served in both; while nobody has it, both say so."""
+    """An adapter pushed into one region's store is served in both; until then, both report it missing."""
     a, b = regions
     adapter = make_adapter(tmp_path / "adapter", seed=7)
     for path in set(adapter.iterdir()) - {adapter / name for name in FILES}:

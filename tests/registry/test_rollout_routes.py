@@ -1,4 +1,4 @@
-"""Rollouts over HTTP: what is under way, what becomes of it, and how people intervene."""
+"""Rollouts over HTTP: their state, their end, and interventions by people."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ __all__ = ["url"]
 
 @pytest.fixture
 def heartbeat() -> Iterator[bytes]:
-    """What a gateway says of rollout ro-… once its id is put in."""
+    """The heartbeat of a gateway for rollout ro-…, whose id is filled in."""
     slow = QuantileSketch()
     for value_ms in (10.0, 20.0, 400.0):
         slow.add(value_ms)
@@ -93,7 +93,7 @@ async def test_promoting_completes_at_once_and_moves_the_channel_in_the_same_tra
 
 
 async def test_what_no_replica_has_loaded_is_not_promoted(catalogue: Rig) -> None:
-    """Neither while it is being loaded, nor paused in that, nor in another attempt: nobody could answer with it."""
+    """Promotion is refused before the version is loaded: while it loads, while paused, and in another attempt."""
     rollout = await catalogue.rolling()
     path = f"/v1/rollouts/{rollout}/"
 

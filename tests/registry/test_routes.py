@@ -83,7 +83,7 @@ async def test_without_the_bus_the_last_view_stays_and_ages(rig: Rig) -> None:
 
 
 async def test_a_bus_that_answers_and_brings_nothing_is_no_end_of_the_fleet(rig: Rig) -> None:
-    """The controller takes a registry that hears most replicas no more for one that hears nobody."""
+    """The controller treats a registry that misses most heartbeats like one that receives none."""
     for name in ("r0", "r1", "r2"):
         rig.fleet.receive_message(heartbeats.encode(heartbeat(replica_id=name)))
     rig.fleet.link.set(True)

@@ -1,4 +1,4 @@
-"""`/v1/snapshot` over real sockets: publishing, following, waiting, and being refused."""
+"""`/v1/snapshot` over real sockets: publish, follow, wait and refuse."""
 
 import asyncio
 import time
@@ -75,7 +75,7 @@ async def test_gateways_that_follow_are_counted_and_told(rig: Rig) -> None:
 
 
 async def test_only_gateways_are_counted_as_gateways(rig: Rig) -> None:
-    """Each gateway takes its share of the limits by that number: an agent that called itself many made them tiny."""
+    """Each gateway divides the limits by that number. An agent that reported many names made every share tiny."""
     now_s = [0.0]
     rig.store.gateways = FollowingGateways(lambda: now_s[0])
     now_s[0] += GATEWAY_SILENT_S

@@ -1,4 +1,4 @@
-"""The store across restarts: what was published is there again, what is corrupt is set aside."""
+"""The store across restarts: published state is restored, corrupt files are set aside."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""shoal_store_up: whether the object store answers, before anybody needs it."""
+"""shoal_store_up: whether the object store answers, measured before it is needed."""
 
 from typing import cast
 

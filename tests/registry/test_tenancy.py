@@ -1,4 +1,4 @@
-"""Whose is what: a tenant's key manages its own models only, and what is another's does not exist for it."""
+"""Tenant isolation: a key manages only its own tenant's models; models of others do not exist for it."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ async def test_for_another_tenant_nothing_of_it_exists(catalogue: Rig) -> None:
         refused = await catalogue.call(method, path, globex, json=body)
         assert refused.status_code == 404, (method, path, refused.text)
         nowhere = await catalogue.call(method, path.replace("acme/", "none/"), globex, json=body)
-        assert nowhere.status_code == 404  # and the answer is the same as for what is nowhere
+        assert nowhere.status_code == 404  # the answer is the same as for a missing object
     assert [model["id"] for model in (await catalogue.get("/v1/models", globex))["data"]] == ["base"]
     assert (await catalogue.get("/v1/rollouts", globex))["data"] == []
     assert (await catalogue.get("/v1/rollouts", globex, model="acme/bot"))["data"] == []

@@ -1,4 +1,4 @@
-"""The tracker: bounded, behind the token, and of use to nodes only."""
+"""The tracker: bounded, protected by the token, and open to nodes only."""
 
 import json
 from collections.abc import AsyncIterator

@@ -40,7 +40,7 @@ class Process:
 
     folder: Path
     database_url: str
-    is_published_to: bool  # else it has what the other one was given
+    is_published_to: bool  # otherwise it gets what was published at the other one
     port: int = field(default_factory=free_port)
     running: RoleProcess | None = None
 
@@ -113,7 +113,7 @@ def prepared(database: Database) -> None:
 
 
 def promote(process: Process, model: int, number: int) -> str:
-    """One person's afternoon: a version, a channel, and what the controller and others make of it. What was told."""
+    """Do one person's afternoon of work: a version, a channel, and the rollout. Return the acknowledged results."""
     letter = LETTERS[number % len(LETTERS)]
     path = f"/v1/models/acme/m{model}"
     try:
@@ -150,7 +150,7 @@ def test_history_is_linear_whatever_is_killed(both: list[Process], database_of_b
     with ThreadPoolExecutor(12) as pool:
         working = [pool.submit(work, number) for number in range(240)]
         for _ in range(kills):
-            time.sleep(1.0)  # somewhere in the middle of whatever they do
+            time.sleep(1.0)  # an arbitrary moment of the work
             both[1].kill()
             both[1].start()
         for each in working:
@@ -168,7 +168,7 @@ def test_history_is_linear_whatever_is_killed(both: list[Process], database_of_b
 
 
 def check_rollouts(database: Database, entries: list[dict[str, object]]) -> None:
-    """At most one active rollout a channel at every moment of the audit, and the rows say what the events say."""
+    """Check for at most one active rollout per channel at every moment of the audit, and that rows match the events."""
     active: dict[str, set[str]] = defaultdict(set)
     target: dict[str, str] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Usage over HTTP: gateways tell it, tenants see their own, the operator all of it and what was idle."""
+"""Usage over HTTP: gateways report it, tenants read their own, the operator reads all of it and the idle cost."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Nothing becomes a version over a base that it does not fit, however it came in, and nobody has more than a share."""
+"""No version is registered over a base that it does not fit, on any way in, and no tenant exceeds its share."""
 
 import asyncio
 import threading
@@ -26,13 +26,13 @@ from tests.registry.base_folders import put_facts
 from tests.registry.catalogue_rig import Rig
 from tests.registry.rig import error_of
 
-FITS, DOES_NOT = 8, 16  # features of `base`, which the adapter is for, and of `large`
+FITS, DOES_NOT = 8, 16  # features of `base`, which fits the adapter, and of `large`
 MAX_BYTES = 3000
 ACME = TenantId("acme")
 
 
 class Counted(MemoryStore):
-    """Which counts what is read of it."""
+    """An object store that counts reads."""
 
     reads = 0
 
@@ -94,13 +94,13 @@ async def test_what_was_checked_is_not_fetched_again_until_its_base_changes(chec
     assert checking.objects.reads == reads
     put_facts(checking.models, "base", 24)
     assert (await checking.register(digest, "base", "three")).status_code == 422
-    assert (await checking.register(digest, "base", "one")).status_code == 200  # a version stays what it is
+    assert (await checking.register(digest, "base", "one")).status_code == 200  # an existing version stays unchanged
 
 
 async def test_where_facts_are_required_nothing_is_taken_over_a_base_without_them(
     checking: Checking, tmp_path: Path
 ) -> None:
-    """Neither what names the base while it comes in nor what names it by its version, until the facts are there."""
+    """Both an ingest that names the base and a version that names it are refused until the facts exist."""
     ingesting = checking.services.ingesting
     assert ingesting is not None
     adapter = an_adapter(tmp_path / "adapter")
@@ -130,7 +130,7 @@ async def test_metrics_name_the_bases_without_facts(checking: Checking) -> None:
 async def test_many_versions_of_unchecked_content_are_registered_at_once_and_each_content_is_read_once(
     checking: Checking, tmp_path: Path
 ) -> None:
-    """More than the tenant has places for: they wait for one, a script that registers all it has is not refused."""
+    """More versions than the tenant has places: they wait, so that a script that registers all is not refused."""
     adapters = [an_adapter(tmp_path / str(seed), seed=seed) for seed in range(3)]
     digests = [(await checking.upload(adapter)).json()["digest"] for adapter in adapters]
     reads = checking.objects.reads
@@ -193,5 +193,5 @@ async def test_a_tenants_artifacts_have_room_for_so_many_bytes(checking: Checkin
     refused = await checking.upload(more)
     assert (refused.status_code, error_of(refused)["code"]) == (409, "too_many_artifact_bytes")
     assert set(checking.objects.objects) == stored  # refused before it was stored
-    assert (await checking.upload(first)).status_code == 200  # what it has already takes no more room
+    assert (await checking.upload(first)).status_code == 200  # already stored, so it needs no more room
     assert (await checking.upload(more, "globex-writer")).status_code == 201

@@ -1,4 +1,4 @@
-"""Versions and channels over HTTP: idempotent, immutable, whole or not at all."""
+"""Versions and channels over HTTP: idempotent, immutable and atomic."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
     refused = await catalogue.put("v1", "c", **changes)
     assert (refused.status_code, error_of(refused)["code"]) == (status, code)
     assert len(error_of(refused)["message"]) > 20
-    assert await catalogue.audited() == ["artifact.kept"]  # what the test itself brought in
+    assert await catalogue.audited() == ["artifact.kept"]  # from the test's own setup
 
 
 @pytest.mark.parametrize("channel", ["incoming", "incoming-2"])
@@ -145,7 +145,7 @@ async def test_a_channel_that_has_moved_since_is_not_moved_again(catalogue: Rig)
 async def test_pages_of_models_with_many_versions_are_shorter_and_leave_nothing_out(
     catalogue: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1,000 models may have 500,000 versions, which a tenant may make of one artifact: no answer holds all of them."""
+    """1,000 models may have 500,000 versions, which a tenant may make of one artifact; no answer holds all of them."""
     monkeypatch.setattr("functions.registry.sql.catalogue.PAGE_VERSIONS", 3)
     for model, versions in (("acme/a", 2), ("acme/d", 1), ("acme/e", 5), ("acme/z", 1), ("globex/b", 4)):
         for number in range(versions):

@@ -1,4 +1,4 @@
-"""What counts of a tenant's artifacts: what its versions name, and what it used within the collector's grace."""
+"""Storage that counts against a tenant: artifacts of its versions, and those used within the collector's grace."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ CI = Actor("key:ci")
 
 
 class Days:
-    """A tenant that publishes, and an operator who has no collector."""
+    """A tenant that publishes, at an installation without a collector."""
 
     def __init__(self, database: Database) -> None:
         self.database = Database(database.url, clock=lambda: self.now_unix_s)
@@ -60,7 +60,7 @@ def test_what_no_version_names_gives_its_room_back_after_the_grace(days: Days) -
 
 def test_what_counts_no_more_needs_room_to_come_back(days: Days) -> None:
     days.keep("a")
-    days.keep("a")  # it counts already
+    days.keep("a")  # already counted
     days.now_unix_s += DAY_S + 1
     days.keep("b")
     with pytest.raises(CatalogueRefused, match="over the limit of 100"):

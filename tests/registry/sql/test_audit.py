@@ -1,4 +1,4 @@
-"""The audit chain: what it says, and that no change to it goes unseen."""
+"""The audit chain: its entries, and the detection of every change to it."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Who follows the changes while others write misses nothing: neither a row, nor a part of a write."""
+"""A follower of the changes misses no row and no part of a write while others write."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +19,7 @@ WRITERS, WRITES = 6, 25
 
 
 def twins(name: str, version: str) -> list[NewVersion]:
-    """Two models that one write changes together: who sees one of them at a version sees the other there."""
+    """Two models that one write changes together: a follower must see both at the same version."""
     return [NewVersion(f"acme/{name}-{twin}", "acme", "base", version, DIGEST, "", None) for twin in ("left", "right")]
 
 

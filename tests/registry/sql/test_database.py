@@ -1,4 +1,4 @@
-"""Writes stand in one line, are whole or not at all, and failures say what to do."""
+"""Writes are serialized and atomic, and failures say what to do."""
 
 import sqlite3
 import threading
@@ -133,7 +133,7 @@ def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, 
 
 
 def test_a_read_is_of_one_moment_whoever_writes_meanwhile(database: Database, url: str | None, tmp_path: Path) -> None:
-    """Without that a chain that grows while it is walked looks cut short, and a model misses what its channel names."""
+    """An inconsistent read would see a truncated chain, or a model without its channel's version."""
     other = Database(database_url(url, tmp_path))
     database.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
 
@@ -171,7 +171,7 @@ def test_a_file_that_another_process_holds_is_said_to_be(tmp_path: Path, monkeyp
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(DatabaseUnavailable, match="another process holds the SQLite file"):
         made.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
-    assert change_of(made) == 0  # reading goes on
+    assert change_of(made) == 0  # reads still work
     holder.execute("ROLLBACK")
     made.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
     assert change_of(made) == 1

@@ -1,4 +1,4 @@
-"""kill -9 at every statement of a write: all of it is there afterwards, or nothing."""
+"""kill -9 at every statement of a write: afterwards all of it is stored, or nothing."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ MAX_STATEMENTS = 80
 
 
 def put_and_promote(number: int) -> Any:
-    """The largest write that there is: a version, and the channel that goes there by a rollout."""
+    """The largest write: a version, and a rollout of the channel to it."""
     new = NewVersion(MODEL, "acme", "base", f"v{number}", digest("cd"[number % 2]), "", None)
     move = ChannelMove(MODEL, "stable", f"v{number}", lambda name: POLICY, LIMITS)
 
@@ -41,7 +41,7 @@ def put_and_promote(number: int) -> Any:
 
 
 def killed_at(statement: int, url: str | None, folder: Path, number: int) -> bool:
-    """A process that does the write, and is gone after so many statements; whether it got to the end of it."""
+    """Run the write in a process that is killed after so many statements; return whether it finished."""
     child = os.fork()
     if child == 0:
         database = Database(database_url(url, folder), clock=lambda: 1000.0)
@@ -74,13 +74,13 @@ def test_a_write_is_whole_or_not_at_all(database: Database, url: str | None, tmp
         statement += every
         assert statement < MAX_STATEMENTS
     after = state_of(database)
-    assert statement > 8  # the loop has seen the inside of a write
+    assert statement > 8  # the loop has reached the inside of a write
     assert (after["versions"], after["rollouts"], after["change"]) == (["v0", "v1"], 1, before["change"] + 1)
     print(f"\nkilled after one in {every} of {statement - 1} statements")
 
 
 def state_of(database: Database) -> dict[str, Any]:
-    """What there is, once it is sure to be sound."""
+    """Check that the database is consistent and return its content."""
     assert database.read(audit.verify).broken_at is None
     model = database.read(lambda c: catalogue.model(c, MODEL))
     rows = database.read(lambda c: rollouts.page(c, Filter(), None, 100))

@@ -37,7 +37,7 @@ def test_what_is_relied_on_is_no_candidate_any_more(ledger: GcLedger) -> None:
     ledger.mark({A, B}, 100.0)
     assert ledger.unmark({A}) == frozenset()
     assert ledger.deleting({A, B}, 100.0, 200.0) == {B}
-    assert ledger.unmark({A, B}) == {B}  # too late for this one: wait for it
+    assert ledger.unmark({A, B}) == {B}  # too late for this key: the caller must wait for it
     assert ledger.in_deletion() == {B}
 
 
@@ -75,7 +75,7 @@ def test_thousands_of_keys_at_once(ledger: GcLedger) -> None:
 
 
 def test_moving_to_deleting_and_relying_exclude_each_other(ledger: GcLedger) -> None:
-    """Of an ingest and a collector at the same moment, one has the key and the other knows."""
+    """If an ingest and a collector act at the same moment, one gets the key and the other is notified."""
     for round_ in range(10):
         ledger.mark({A}, 100.0 + round_)
         with ThreadPoolExecutor(2) as pool:

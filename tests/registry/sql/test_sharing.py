@@ -1,4 +1,4 @@
-"""Registries of one database: what is published at one is what all answer, on both databases."""
+"""Registries that share one database: all serve what one has published, on both databases."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def make(database: Database, tmp_path: Path) -> Iterator[Make]:
 
 
 def kinds(database: Database) -> list[str]:
-    """Of the rows: whole or delta."""
+    """Return the kinds of the rows by epoch: whole or delta."""
     rows = database.read(lambda c: c.execute(published_snapshots.select()).all())
     return ["delta" if row.base_hash else "whole" for row in sorted(rows, key=lambda row: row.epoch)]
 
@@ -127,7 +127,7 @@ async def test_the_word_on_the_bus_is_heeded_at_once(make: Make) -> None:
     first, second = make("a"), make("b")
     await second.sharing.sync_once()
     follows = asyncio.create_task(second.sharing.run())
-    await asyncio.sleep(0.2)  # past its first look: the next by itself comes after two seconds
+    await asyncio.sleep(0.2)  # past its first poll: the next one comes after two seconds
     await first.publish(3, "acme")
     second.sharing.notify_published(SnapshotNotice(3))
     async with asyncio.timeout(1.5):

@@ -58,7 +58,7 @@ def test_a_report_that_fails_half_way_is_not_counted_at_all(database: Database) 
 
 
 def test_many_gateways_at_once_lose_nothing(database: Database) -> None:
-    """Each sends its rows in another order, and everything twice."""
+    """Each gateway sends its rows in another order, and every report twice."""
     rows = [row(model=f"acme/m{number}") for number in range(20)]
     reports = [
         report(sequence, *rows[turn:], *rows[:turn], source=f"{turn:032x}")
@@ -90,7 +90,7 @@ def test_sums_are_by_whatever_is_asked(database: Database) -> None:
 
 
 def test_a_minute_counts_once_whoever_saw_it(database: Database) -> None:
-    """Two registries watch; one of them is late. Four replicas of two accelerators, at 3.60 an hour."""
+    """Two registries watch and one is late. Four replicas of two accelerators cost 3.60 per hour."""
     seen = [MinuteOfPool("base", 4, 8, 3.6), MinuteOfPool("empty", 0, 0, 3.6)]
     for minute in (60, 60, 61, 60, 61):
         database.write_unaudited(lambda c, minute=minute: usage.count_minute(c, minute, seen))
