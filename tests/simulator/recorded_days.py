@@ -1,4 +1,4 @@
-"""Two recorded days in ServeGen's format, small: a person's rate that rises and falls, and a job's clumps."""
+"""Two small recorded days in ServeGen's format: a person's rate that rises and falls, and a job's bursts."""
 
 from math import pi, sin
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small fleets for tests: a steady stream of requests, and a list of what is to happen when."""
+"""Small simulated fleets for tests: a steady stream of requests, and a list of timed events."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -17,7 +17,7 @@ At = tuple[float, Callable[[Simulation], Any]]
 
 
 def stream(per_s: float, seconds: float, **changes: Any) -> Iterator[WorkloadRequest]:
-    """Requests at even gaps: 400 tokens read, 100 made, from four tenants in turn."""
+    """Yield requests at even gaps, with prompts of 400 and answers of 100 tokens, from four tenants in turn."""
     for number in range(int(per_s * seconds)):
         asked = {"prompt_tokens": 400, "output_tokens": 100, **changes}
         prompt_tokens, output_tokens = asked.pop("prompt_tokens"), asked.pop("output_tokens")
@@ -27,7 +27,7 @@ def stream(per_s: float, seconds: float, **changes: Any) -> Iterator[WorkloadReq
 
 
 def rig(workload: Iterator[WorkloadRequest], *happens: At, actors: Iterable[Actor] = (), **setting: Any) -> Simulation:
-    """A simulation in which each `(at_s, what)` happens once."""
+    """Build a simulation in which each `(at_s, what)` happens once."""
     made = Setting(**{"replicas": 4, "profile": H100, "block_tokens": 64, **setting})
     simulation = Simulation(made, workload, actors)
     for at_s, what in happens:

@@ -1,4 +1,4 @@
-"""Agents' runs: who waits for whom, how long, what their prompts share, and that a slow fleet is asked later."""
+"""Agent runs: which call waits for which, pauses, shared prompts, and later requests on a slow fleet."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_conversation_shares_its_beginning_and_two_runs_only_the_system_messag
 
 
 def play(first: WorkloadRequest) -> list[WorkloadRequest]:
-    """All calls of a run on a fleet that answers in a second."""
+    """Return all calls of a run on a fleet that answers in a second."""
     found, waiting = [], [first]
     while waiting:
         asked = min(waiting, key=lambda each: each.at_s)

@@ -1,4 +1,4 @@
-"""Step costs from measurements: what made the points is found again, and a held-out run says how far off it is."""
+"""Step costs fitted to measurements: known costs are recovered, and a held-out run shows the error."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ GAPS = [
 
 
 def test_a_profile_is_found_again() -> None:
-    """Worked example of the prologue."""
+    """The worked example of the prologue."""
     found = fit(FIRSTS, GAPS)
     costs = (found.overhead_ms, found.step_ms, found.prefill_ms_per_token)
     assert costs == pytest.approx((3.0, 8.0, 0.05))
@@ -81,9 +81,9 @@ def test_a_profile_must_be_able_to_read() -> None:
 @pytest.mark.servers
 @pytest.mark.timeout(400)
 def test_the_simulated_engines_costs_are_found_by_its_address(tmp_path: Path) -> None:
-    """Steps so long that the engine's catching up after a pause of the machine (0.25 s at most) is little beside them.
+    """Steps are so long that catch-up after a machine pause (0.25 s at most) matters little.
 
-    What a pause does to one of the points moves costs between step and sequences; what two streams see of both is sure.
+    A pause during one measurement shifts costs between step and sequences; their sum for two streams is robust.
     """
     port, step_ms = free_port(), 30.0
     command = [sys.executable, "-m", "functions.engines.sim", "--port", str(port), "--model", "m"]

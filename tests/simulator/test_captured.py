@@ -1,4 +1,4 @@
-"""Request traces as a workload: who asked for what, what prompts share, what is missing, hostile files."""
+"""Request traces as a workload: requested models, shared prompts, missing values and hostile files."""
 
 import gzip
 from itertools import pairwise
@@ -31,7 +31,7 @@ def read(tmp_path: Path, *found: dict[str, Any]) -> list[WorkloadRequest]:
 
 
 def test_rows_of_all_files_come_in_order_of_arrival(tmp_path: Path) -> None:
-    """They were written in the order in which requests ended, by two processes."""
+    """Two processes wrote the rows in the order in which requests ended."""
     for number, times in enumerate(((5.0, 1.0), (0.5, 3.0))):
         lines = b"".join(msgspec.json.encode(row(at_s)) + b"\n" for at_s in times)
         (tmp_path / f"requests-000000000000{number}-7.ndjson.gz").write_bytes(gzip.compress(lines))

@@ -1,4 +1,4 @@
-"""Who asks when: tenants, adapters, bursts, a day's curve and spikes are what was asked for."""
+"""Generated traffic: tenants, adapters, bursts, the daily curve and spikes match their settings."""
 
 from collections import Counter
 from itertools import pairwise
@@ -48,7 +48,7 @@ def test_parts_of_a_request_come_by_chance() -> None:
 
 
 def test_a_spike_rises_in_its_time() -> None:
-    """Worked example of the prologue: 5 times within 30 s."""
+    """The worked example of the prologue: 5 times within 30 s."""
     spike = Spike(at_s=100.0, factor=5.0, rise_s=30.0, lasts_s=100.0)
     heights = spike.height(np.array([99.0, 115.0, 130.0, 229.0, 245.0, 261.0])).tolist()
     assert heights == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.0])

@@ -1,4 +1,4 @@
-"""20 tenants' requests for one model in twelve pools, full and failing: none comes to another's replica."""
+"""20 tenants' requests for one model in twelve pools, full and failing: none reaches another tenant's replica."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ ROUTING = RoutingEntry(
     placement=(
         PlacementEntry(SPOT, classes=("batch",)),
         PlacementEntry(SPOT, min_prompt_tokens=1000, min_predicted_ttft_ms=200),
-        PlacementEntry(PoolName("m-t0"), tenants=(TenantId("t19"),)),  # which is not t19's
+        PlacementEntry(PoolName("m-t0"), tenants=(TenantId("t19"),)),  # not a pool of t19
     ),
 )
 
@@ -47,7 +47,7 @@ def crash(simulation: Simulation, *names: PoolName) -> None:
 
 
 def drill(requests: int) -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]]:
-    """And how often whose request was sent to a replica of which pool: first attempts, retries, hedges, all of them."""
+    """Run the fleet; also count the requests of each tenant sent to each pool: first attempts, retries and hedges."""
     uses: dict[TenantId, PoolUse] = dict.fromkeys(DEDICATED, "dedicated") | dict.fromkeys(PREFERRED, "preferred")
     seconds = requests / PER_S
     workload = stream(

@@ -1,4 +1,4 @@
-"""A slow replica of two to four is found and replaced; a lost zone is avoided as a whole, and no others are."""
+"""Detection: a slow replica in a pool of two to four is replaced; a lost zone is avoided as a whole, and no other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ FIRST = ReplicaId("r0000")
 
 @dataclass
 class Controller:
-    """What the controller does about slow replicas, on the simulation's clock; a restart is a drain and a new start."""
+    """Slow-replica handling of the controller, on the simulation's clock; a restart is a drain and a new start."""
 
     policy: SlowPolicy = field(default_factory=lambda: SlowPolicy(60.0, 60.0))
     restarted: list[tuple[float, ReplicaId]] = field(default_factory=list)
@@ -63,7 +63,7 @@ def test_a_slow_replica_is_found_and_replaced_and_no_stream_is_lost(replicas: in
 
 
 def test_replicas_that_are_busy_are_not_slow() -> None:
-    """As much as four can bear, from tenants of all sizes: the paces differ, and their loads say why."""
+    """The load is near the capacity of four, from tenants with different sizes: the paces differ, explained by load."""
     controller = Controller()
     sizes = [100, 400, 6000, 800, 200, 12_000, 300]
     asked = (
@@ -76,7 +76,7 @@ def test_replicas_that_are_busy_are_not_slow() -> None:
 
 
 def zone_lost(monkeypatch: pytest.MonkeyPatch, *, detecting: bool) -> tuple[Simulation, float]:
-    """The loss of one zone of three at 20.3 s; until when requests were still sent there, after that."""
+    """Lose one zone of three at 20.3 s; also return for how long requests were still sent there."""
     if not detecting:
         monkeypatch.setattr(FleetView, "update_suspicions", lambda view, now_s: (frozenset(), frozenset()))
     last: list[tuple[float, int]] = [(0.0, 0)]
@@ -109,7 +109,7 @@ def test_a_lost_zone_is_avoided_before_each_gateway_has_found_out_for_itself(mon
 
 @pytest.mark.parametrize("what", ["mute", "half"])
 def test_what_is_the_buss_fault_changes_nothing(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All agents fall silent for ten seconds, or every second one of every zone: the engines serve on."""
+    """All agents, or every second one of each zone, fall silent for ten seconds while their engines serve."""
     seen: list[int] = []
 
     def watch(simulation: Simulation) -> None:

@@ -1,4 +1,4 @@
-"""Virtual time: what was asked for first happens first, and nothing after somebody said stop."""
+"""Virtual time: events at equal times run in the order they were scheduled, and none after a stop."""
 
 import asyncio
 import gc
@@ -61,7 +61,7 @@ async def waits(ended: list[str]) -> None:
 
 
 def test_tasks_end_with_a_simulation_that_fails() -> None:
-    """They were left pending, and told so in some later test when they were collected."""
+    """Such tasks were once left pending, and a later test logged them when they were collected."""
     loop, ended = VirtualLoop(Events()), list[str]()
 
     with pytest.raises(ZeroDivisionError), loop.running():
@@ -72,7 +72,7 @@ def test_tasks_end_with_a_simulation_that_fails() -> None:
 
 
 def test_what_a_task_begins_at_its_end_ends_too() -> None:
-    """A gateway tells a replica to stop when a request is cut off, in a task of its own that nobody answered."""
+    """Example: when a request is cut off, a gateway tells the replica to stop, in a separate task."""
     loop, ended = VirtualLoop(Events()), list[str]()
 
     async def tells() -> None:

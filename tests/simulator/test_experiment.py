@@ -1,4 +1,4 @@
-"""Routers side by side: what a fleet can do, cells by load and router, and traces played at a rate."""
+"""Routers side by side: capacity of a fleet, cells by load and router, and traces replayed at a rate."""
 
 from dataclasses import replace
 from typing import Any

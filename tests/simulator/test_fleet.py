@@ -1,4 +1,4 @@
-"""A pool in virtual time: nothing lost, the same each time, and overload refused instead of waited out."""
+"""A pool in virtual time: no request is lost, results are reproducible, and overload is refused rather than queued."""
 
 from dataclasses import replace
 from typing import Any

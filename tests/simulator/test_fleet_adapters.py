@@ -1,4 +1,4 @@
-"""Adapters: asked for by the first request, shared by those behind it, pushed out by others, remembered on disk."""
+"""Adapters: loaded by the first request, shared by later ones, evicted by others, and cached on disk."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_many_requests_for_one_cold_adapter_are_one_load() -> None:
     assert cold(outcome) == 20
     fastest_ms = outcome.bands[0].ttft.quantile(0.0)
     assert fastest_ms is not None
-    assert fastest_ms > 1000  # the store, the disk, and its prompt; the disk alone would be 300
+    assert fastest_ms > 1000  # store, disk and prompt; the disk alone would take 300
     assert outcome.adapter_loads <= 4 + 1
 
 
@@ -95,7 +95,7 @@ def test_an_adapter_that_nobody_knows_is_refused() -> None:
 
 
 def test_an_adapters_prompt_is_none_of_its_bases() -> None:
-    """The same text, twice for the base and once for an adapter: one hit."""
+    """Equal prompts for the base hit its cache; an adapter's equal prompt does not."""
 
     def hits(**changes: Any) -> int:
         workload = stream(1.0, 2.0, blocks=(1, 2, 3, 4, 5), **changes)
@@ -133,7 +133,7 @@ def test_a_lost_holder_is_replaced_by_a_load_elsewhere() -> None:
 
 
 def test_a_fleet_that_has_run_for_a_while_holds_its_adapters() -> None:
-    """As many copies as there is room for, and every one somewhere."""
+    """Every adapter is loaded somewhere, with as many copies as fit."""
     times = AdapterTimes(names=NAMES, cpu_slots=6, resident=True)
     simulation = rig(stream(5.0, 4.0, adapter=NAMES[0]), pools=(pool(adapters=times, replicas=4),))
     outcome = simulation.run()

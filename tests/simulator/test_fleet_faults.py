@@ -1,4 +1,4 @@
-"""What goes wrong, and what becomes of requests: retried while nothing was sent, `upstream_lost` after, never twice."""
+"""Faults and their requests: retried if nothing was sent, ended with `upstream_lost` otherwise, never served twice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ FIRST, SECOND = ReplicaId("r0000"), ReplicaId("r0001")
 
 
 def settled(simulation: Simulation) -> Outcome:
-    """The outcome, once the books are checked: whoever asked has come to one end, or is under way."""
+    """Return the outcome after checking that every request has one end or is under way."""
     outcome = simulation.run()
     assert sum(band.waiting for band in outcome.bands) == sum(
         not client.first_s for gateway in simulation.gateways for client in gateway.clients.values()
@@ -45,11 +45,11 @@ def test_a_crash_ends_streams_that_had_begun_and_retries_the_rest() -> None:
 
 
 def test_after_a_crash_nobody_is_sent_there_for_long() -> None:
-    """The first refusal ejects it; at most a probe goes there until silence takes it out."""
+    """The first refusal ejects the replica; at most one probe goes there until silence removes it."""
     without = settled(rig(stream(20.0, 20.0)))
     with_crash = settled(rig(stream(20.0, 30.0), (10.0, lambda it: it.crash(FIRST))))
     assert without.retries == 0
-    assert 1 <= with_crash.retries <= 20  # of 400 requests that came after it
+    assert 1 <= with_crash.retries <= 20  # 400 requests were sent afterwards
     assert served(with_crash) + sum(lost(with_crash).values()) == 600
 
 
@@ -70,12 +70,12 @@ def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
     assert not shed(outcome)
     slowest_ms = outcome.bands[0].ttft.quantile(1.0)
     assert slowest_ms is not None
-    assert 1000 < slowest_ms < 8000  # an agent needs four seconds to be sure; nobody waits for the twenty
+    assert 1000 < slowest_ms < 8000  # an agent needs four seconds to be sure; no request waits for the twenty
     assert simulation.lifecycle.replicas[FIRST].engine.finished > 60
 
 
 def test_a_mute_hang_is_found_out_by_those_who_wait() -> None:
-    """Its agent hangs with it, and silence of 15 s would take it out; its gateway hears nothing of it for a second."""
+    """The agent hangs too. Its silence would remove the replica after 15 s, but the gateway reacts after a second."""
     outcome = settled(rig(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 40.0, mute=True))))
     slowest_ms = outcome.bands[0].ttft.quantile(1.0)
     assert slowest_ms is not None
@@ -107,7 +107,7 @@ def test_streams_on_an_unreachable_replica_end_after_their_idle_time() -> None:
 
 
 def test_a_slow_node_is_ejected_for_what_it_does() -> None:
-    """Six replicas, so that there is somebody to compare it with."""
+    """There are six replicas, so that the slow one can be compared with others."""
 
     def part_of_first(**happens: Any) -> float:
         slow = [(0.1, lambda it: it.slow(FIRST, 8.0, 1000.0))] if happens["is_slow"] else []
@@ -128,11 +128,11 @@ def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
     assert all(gateway.is_up for gateway in simulation.gateways)
     assert simulation.gateways[0].count > 100
     for replica in simulation.lifecycle.replicas.values():
-        assert not replica.engine.running  # its engines were told
+        assert not replica.engine.running  # its engines were notified
 
 
 def test_two_restarts_at_once_are_one() -> None:
-    """The second one must not take the first one's successor away, with what has come to it."""
+    """The second restart must not remove the first one's successor with its requests."""
     happens = (10.0, lambda it: it.restart_gateway(0)), (11.0, lambda it: it.restart_gateway(0, after_s=6.0))
     simulation = rig(stream(20.0, 30.0), *happens, gateways=2)
     outcome = settled(simulation)
@@ -146,7 +146,7 @@ def test_without_any_gateway_requests_are_lost() -> None:
 
 
 def test_a_partitioned_gateway_goes_by_its_last_view() -> None:
-    """It hears nothing of the new replica, and forgets nobody either."""
+    """The gateway learns of no new replica and forgets none."""
     happens = (
         (5.0, lambda it: it.partition(0, 40.0)),
         (6.0, lambda it: it.start_replica(POOL, "disk")),
@@ -174,7 +174,7 @@ def test_replicas_and_gateways_are_dealt_out_to_zones() -> None:
     assert [replica.zone.name for replica in simulation.lifecycle.replicas.values()] == ["a", "b", "c"] * 2
     assert [gateway.zone.name for gateway in simulation.gateways] == ["a", "b", "c"]
     known = [len(gateway.fleet.index(POOL).ready) for gateway in simulation.gateways]
-    assert known == [4, 4, 2]  # each region has a bus of its own
+    assert known == [4, 4, 2]  # each region has its own bus
 
 
 def test_a_lost_zone_takes_its_replicas_and_gateways_along() -> None:

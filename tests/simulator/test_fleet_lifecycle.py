@@ -1,4 +1,4 @@
-"""Replicas come, are promoted and leave in their time, and gateways hear of it by beats."""
+"""Replicas start, are promoted and end in their configured times, and gateways learn of it by heartbeats."""
 
 import pytest
 
@@ -14,7 +14,7 @@ QUICK = StartTimes(accelerator_s=30.0, s3_s=8.0, peer_s=4.0, disk_s=2.0, engine_
 
 
 def counted(at_s: float, simulation: Simulation) -> tuple[int, int, int, int]:
-    """Starting, warm, ready and draining at that time."""
+    """Return the replicas starting, warm, ready and draining at that time."""
     seen: list[tuple[int, int, int, int]] = []
 
     def look() -> None:

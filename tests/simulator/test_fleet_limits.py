@@ -1,4 +1,4 @@
-"""Tenants' limits: kept exactly by one gateway, and by several together through what the bus grants."""
+"""Limits of tenants: exact at one gateway, and shared by several through leases from the bus."""
 
 from typing import Any
 
@@ -30,7 +30,9 @@ def run(per_s: float, seconds: float, quota: QuotaEntry, *happens: Any, **settin
 
 @pytest.mark.parametrize("gateways", [1, 3])
 def test_requests_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> None:
-    """120 a minute and a burst of 120: in 30 s 180 of 300 may come; several share out three fourths of the burst."""
+    """120 a minute with a burst of 120: in 30 s at most 180 of 300 pass; several gateways share three fourths of the
+    burst.
+    """
     outcome = run(10.0, 30.0, entry(requests_per_minute=120), gateways=gateways)
     assert served(outcome) <= 181
     assert served(outcome) > (160 if gateways == 1 else 145)
@@ -39,7 +41,7 @@ def test_requests_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> 
 
 @pytest.mark.parametrize("gateways", [1, 3])
 def test_tokens_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> None:
-    """24,000 a minute are one request of 400 a second; a burst is 2 % of it, or one such request."""
+    """24,000 a minute are one request of 400 tokens a second; a burst is 2 % of that, or one such request."""
     outcome = run(5.0, 40.0, entry(input_tokens_per_minute=24_000), gateways=gateways)
     assert 36 <= served(outcome) <= 44
 
@@ -58,14 +60,14 @@ def test_nobody_elses_limit_is_touched() -> None:
 
 
 def test_without_the_bus_each_gateway_goes_by_its_share() -> None:
-    """Cut off once the burst is spent, three of them let come what one bucket would, and what `quota_outage` adds."""
+    """Three gateways cut off after the burst is spent pass what one bucket would, and what `quota_outage` adds."""
     cut = tuple((15.0, lambda it, number=number: it.partition(number, 100.0)) for number in range(3))
     outcome = run(20.0, 40.0, entry(requests_per_minute=120), *cut, gateways=3)
     assert 120 + 2 * 15 < served(outcome) < 120 + 2 * 15 + 2 * 25 * (2 - 1 / 3) + 10
 
 
 def test_what_failed_is_not_paid_for() -> None:
-    """The replica is gone for a while: what could not be served leaves its tokens to what comes later."""
+    """The replica is gone for a while: requests that fail leave their tokens to later ones."""
     quota = entry(input_tokens_per_minute=60_000, token_burst_seconds=60)
     happens = (1.0, lambda it: it.crash(it.replica_ids()[0])), (20.0, lambda it: it.restart(it.replica_ids()[0]))
     outcome = run(4.0, 60.0, quota, *happens, replicas=1, admission=None)
@@ -75,14 +77,14 @@ def test_what_failed_is_not_paid_for() -> None:
 
 
 def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
-    """By the bus two minutes after the last ask, as the script's server does."""
+    """The bus forgets an account two minutes after the last request, as the server's script does."""
     simulation: Simulation = rig(
         stream(20.0, 10.0, tenant=lambda number: f"t{number}"), quota=entry(requests_per_minute=600), gateways=2
     )
     kept: list[int] = []
     simulation.events.at(30.0, lambda: kept.extend(len(gateway.services.quotas) for gateway in simulation.gateways))
     simulation.events.at(150.0, lambda: kept.append(len(simulation._bus.model if simulation._bus is not None else ())))
-    simulation._under_way += 1  # so that it goes on until somebody stops it
+    simulation._under_way += 1  # so that it runs until it is stopped
     simulation.events.at(151.0, simulation.events.stop)
     simulation.run()
     assert kept == [0, 0, 0]
@@ -91,7 +93,7 @@ def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4_000), st.integers(0, 3_000_000)), max_size=40))
 def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int, int]]) -> None:
-    """Granted in all <= three fourths of a burst + what time has emptied, whoever asks for what."""
+    """All grants together <= three fourths of a burst + what time has emptied, for any requests."""
     bus, limits = QuotaBus(f"g{number}" for number in range(3)), QuotaLimitsPart(input_tokens_per_minute=60_000)
     accounts = [QuotaAccount() for _ in range(3)]
     now_us = granted = 0

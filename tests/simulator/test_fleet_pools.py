@@ -1,4 +1,4 @@
-"""Several pools: who may answer for whom, who steers, sessions, closed loops; and that nothing depends on chance."""
+"""Several pools: fallback between them, steering, sessions and closed loops; and results do not depend on chance."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def falls_back(when: str) -> RoutingEntry:
 
 
 def finished(simulation: Simulation, name: PoolName) -> int:
-    """By its replicas that are there, and in the incarnation that they are."""
+    """Count the finished requests of the pool's present replicas, in their present incarnation."""
     return sum(replica.engine.finished for replica in simulation.lifecycle.members[name].values())
 
 
@@ -76,7 +76,7 @@ def test_who_steers_may_refuse_and_send_elsewhere() -> None:
 
 
 def test_a_session_goes_back_to_where_its_last_request_went() -> None:
-    """Nothing is known of texts here, so that only the session speaks."""
+    """Prompt texts are unknown here, so only the session decides."""
     workload = stream(2.0, 60.0, session=lambda number: f"s{number % 5}", tenant="acme", output_tokens=20)
     simulation = rig(workload, replicas=5)
     outcome = simulation.run()
@@ -128,7 +128,7 @@ print(first)
 
 
 def test_the_same_seed_gives_the_same_figures_in_any_process() -> None:
-    """Byte for byte, whatever order sets of names happen to have."""
+    """Figures are equal byte for byte, whatever the order of sets of names."""
 
     def figures(hash_seed: str) -> bytes:
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}

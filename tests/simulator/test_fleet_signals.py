@@ -1,4 +1,4 @@
-"""What a controller is told of a pool: figures of the last seconds, late, and never of the future."""
+"""Signals of a pool for the controller: figures of the last seconds, delayed, and never of the future."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_steady_stream_is_told_as_it_is() -> None:
 
 
 def test_the_last_second_is_not_known_yet() -> None:
-    """What comes at 20 s and later is told of at 22 s."""
+    """Arrivals from 20 s on are reported at 22 s."""
     late = [asked for asked in stream(10.0, 30.0) if asked.at_s > 20.05]
     assert signals_at(20.9, rig(iter(late))).arrivals_per_s == 0.0
     assert (signals_at(22.1, rig(iter(late))).arrivals_per_s or 0.0) > 0.5
@@ -45,7 +45,7 @@ def test_nothing_is_known_in_the_first_moment() -> None:
 
 
 def test_utilization_is_linear_in_the_load() -> None:
-    """Twice the load is about twice the utilization, long before anything waits."""
+    """Twice the load gives about twice the utilization, long before any request waits."""
     one, two = (signals_at(30.5, rig(stream(per_s, 32.0), replicas=2)).utilization_ratio for per_s in (4.0, 8.0))
     assert one is not None
     assert two is not None

@@ -1,10 +1,10 @@
-"""Bills of a simulated fleet against its engines' own counts: disconnects, retries, hedges, and kills of both sides.
+"""Bills of a simulated fleet match its engines' counts despite disconnects, retries, hedges, and kills of both sides.
 
-    engines' counts of what they finished and gateways read  =  what gateways charged for finished answers
+    tokens of finished answers that engines counted and gateways read  =  tokens charged for finished answers
     the registry's bills  =  what gateways charged at every end  -  what killed gateways had not written down
 
-Unfinished answers are charged as far as they came; this engine model tells of a token only with the first and with the
-end, so that is one token, and never more than was generated.
+Unfinished answers are charged for the tokens delivered. This engine model reports a token only at the first one and at
+the end, so that is one token, and never more than was generated.
 """
 
 from collections import Counter
@@ -45,8 +45,8 @@ class Run:
         self.bills = Bills(folder, folder / "schema.db", Random(seed + 1))
         self.finished: Counter[str] = Counter()  # tokens by tenant, as engines counted them
         self.settled: Counter[str] = Counter()  # the same, as gateways settled them
-        self.endings: Counter[str] = Counter()  # requests, by how they ended
-        self.charged: Counter[str] = Counter()  # tokens of answers, the same
+        self.endings: Counter[str] = Counter()  # requests by how they ended
+        self.charged: Counter[str] = Counter()  # tokens charged, likewise
         self.hedges = self.gateways_killed = self.seconds = 0
         self.accounts: dict[int, Account] = {}
         actors: list[Actor] = [(1.0, self._second), (_LEAVE_EVERY_S, self._leave), (_TROUBLE_EVERY_S, self._trouble)]
@@ -67,10 +67,10 @@ class Run:
         self.bills.heals = True
         for account in self.accounts.values():
             account.close()
-        for number in range(_GATEWAYS):  # what killed ones have left who had no successor
+        for number in range(_GATEWAYS):  # bills of killed gateways without a successor
             self._account(number, begun_again=True).close()
 
-    # what happens
+    # events
 
     def _second(self, simulation: Simulation) -> None:
         self.seconds += 1
@@ -82,7 +82,7 @@ class Run:
                     account.deliver()
 
     def _leave(self, simulation: Simulation) -> None:
-        """Somebody goes, wherever he is: in the queue, before his first token, or in the middle."""
+        """Let a random client leave: in the queue, before its first token, or in mid-stream."""
         gateway = self.rng.choice(simulation.gateways)
         clients = list(gateway.clients.values())
         if clients and gateway.is_up:
@@ -119,11 +119,11 @@ class Run:
             self.accounts[number] = self.bills.account(f"g{number}", sums, lambda: self.simulation.now_s)
         return self.accounts[number]
 
-    # who watches
+    # observers
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        self._dead: set[UsageSums] = set()  # a process that was killed settles nothing
+        self._dead: set[UsageSums] = set()  # a killed process settles nothing
         count, over = UsageSums.count, ModelledConnection.over
 
         def counted(sums: UsageSums, ended: Ended, charged: Any) -> None:

@@ -1,4 +1,4 @@
-"""The engine that is looked at only when something changes: it must do what the one that steps does."""
+"""The fluid engine, which computes only at changes, behaves like the engine that steps."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def lengths(count: int, per_s: float) -> list[Arrival]:
 
 
 def fluid(asked: Sequence[Arrival], profile: EngineProfile) -> tuple[dict[int, float], dict[int, float], FluidEngine]:
-    """When each had its first token and its last."""
+    """Return the times of first and last tokens by request, and the engine."""
     engine, first, last, number = FluidEngine(profile, TokenGaps()), {}, {}, 0
     while number < len(asked) or engine.next_s < math.inf:
         if number < len(asked) and asked[number][0] < engine.next_s:
@@ -52,7 +52,7 @@ def fluid(asked: Sequence[Arrival], profile: EngineProfile) -> tuple[dict[int, f
 
 
 def stepping(asked: Sequence[Arrival]) -> tuple[dict[int, float], dict[int, float], list[float]]:
-    """The same from the simulated engine, with the gaps between tokens."""
+    """Return the same from the simulated engine, with the gaps between tokens."""
     limits = EngineLimits(
         max_model_len_tokens=10_000,
         max_num_seqs=SIM.max_sequences,
@@ -88,7 +88,7 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 @pytest.mark.parametrize("per_s", sampled([2.0, 8.0, 14.0], keep=[8.0]))
 def test_agrees_with_the_engine_that_steps(per_s: float) -> None:
-    """Up to nine tenths of what it can do (16/s); beyond, memory is full, and preemptions multiply any difference."""
+    """Loads go up to nine tenths of capacity (16/s); beyond, memory is full and preemptions multiply any difference."""
     asked = lengths(2000, per_s)
     first, last, engine = fluid(asked, SIM)
     true_first, true_last, gaps = stepping(asked)
@@ -128,7 +128,7 @@ SMALL = EngineProfile(
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 500), st.integers(1, 300)), min_size=1, max_size=25))
 def test_whatever_comes_each_has_one_first_token_and_one_end_and_all_memory_is_free(asked: list[Arrival]) -> None:
-    """Small memory and few slots: preempted over and over, and larger than the cache when alone."""
+    """Memory is small and slots are few: requests are preempted repeatedly, and some exceed the cache alone."""
     first, last, engine = fluid(sorted(asked), SMALL)
     assert set(first) == set(last) == set(range(len(asked)))
     assert all(first[number] <= last[number] for number in first)
@@ -153,10 +153,10 @@ def test_the_least_recently_used_blocks_go_first_and_a_beginning_outlives_its_en
     cache = PrefixCache(kv_tokens=4 * 16, block_tokens=16)
     cache.enter((1, 2, 3))
     cache.enter((7, 8))
-    assert cache.cached_tokens((1, 2, 3), 48) == 2 * 16  # its end, block 3, went for the newcomers
+    assert cache.cached_tokens((1, 2, 3), 48) == 2 * 16  # its end, block 3, was evicted for the new blocks
     assert cache.cached_tokens((7, 8), 32) == 31  # the last token is always computed
     assert cache.cached_tokens((2,), 16) == 15
-    assert cache.cached_tokens((9, 1), 32) == 0  # not from the first block on
+    assert cache.cached_tokens((9, 1), 32) == 0  # not cached from the first block on
 
 
 def test_profiles_are_within_the_published_ranges() -> None:

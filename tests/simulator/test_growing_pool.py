@@ -1,7 +1,7 @@
-"""Long conversations at three gateways, each turn to one of them by lot, while their pool grows from two to four.
+"""Long conversations at three gateways, each turn at a random one, while their pool grows from two to four replicas.
 
-On a real cluster four of 48 turns went to a newcomer. In virtual time: the gateways'
-own routers, with what they tell each other of homes, and modelled engines.
+On a real cluster four of 48 turns went to a new replica. The run is in virtual time, with the gateways' own routers,
+their exchange of homes, and modelled engines.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ WARM_S, GROWS_S, SECONDS = 40.0, (60.0, 75.0), 180.0
 
 
 def tell(simulation: Simulation) -> None:
-    """What the bus carries, each 0.2 s."""
+    """Exchange homes between the gateways as over the bus, each 0.2 s."""
     for gateway in simulation.gateways:
         told = tuple(gateway.services.router.homes.to_publish())
         for other in simulation.gateways if told else ():
@@ -40,7 +40,7 @@ def tell(simulation: Simulation) -> None:
 
 @dataclass
 class Talks:
-    """Where turns went, and what of their prompts the turns before had."""
+    """Replicas of each conversation's turns, and the prompt tokens of its last turn."""
 
     simulation: Simulation
     rng: Random = field(default_factory=lambda: Random(5))
@@ -62,7 +62,7 @@ class Talks:
         return sum(before == after for before, after in turns) / len(turns)
 
     def _admitted(self, made: Callable[..., Admitted], *about: object) -> Admitted:
-        """As the request would show by its messages."""
+        """Set what the gateway would derive from the request's messages."""
         admitted = made(*about)
         assert admitted.session is not None
         former_tokens = self.had_tokens.get(admitted.session)
@@ -75,7 +75,7 @@ class Talks:
         assert admitted.session is not None
         if (
             self.simulation.now_s >= WARM_S
-        ):  # at the beginning chats of thousands of tokens go on that nobody has cached
+        ):  # at first, chats of thousands of tokens continue that no replica has cached
             places = self.went.setdefault(admitted.session, [])
             if places and places[-1] != decision.replica.id:
                 self.moved.append(f"{self.simulation.now_s:.1f} {places[-1]} {decision.explain()}")
@@ -84,7 +84,7 @@ class Talks:
 
 
 def long_talks(per_s: float, seed: int) -> Iterator[WorkloadRequest]:
-    """Of about 5,000 tokens in their middle; nothing but the conversation's own is in them."""
+    """Generate conversations of about 5,000 tokens at their middle, nearly all of them unique to the conversation."""
     return synthetic(
         Traffic(
             requests_per_s=per_s, seconds=SECONDS, turns=12, thinking_s=4.0, system_tokens=64,
@@ -96,8 +96,10 @@ def long_talks(per_s: float, seed: int) -> Iterator[WorkloadRequest]:
 
 @pytest.mark.parametrize(("profile", "per_s"), [("sim", 6.0), pytest.param("h100-8b", 2.0, marks=pytest.mark.soak)])
 def test_conversations_stay_at_home_while_their_pool_grows(profile: str, per_s: float) -> None:
-    """Before, 0.956 and 0.972 of these turns were at home: a home seemed to have what its gateway had sent there alone,
-    and newcomers were taken for the home of what nobody had spoken of."""
+    """An earlier version kept only 0.956 and 0.972 of these turns at home.
+
+    Each gateway credited a home only with its own requests, and took new replicas for homes of unknown conversations.
+    """
     made = pool(replicas=2, profile=PROFILES[profile], start=QUICK)
     routing = RoutingEntry("default", ("*",), prefix_source="sent")
     setting = Setting(pools=(made,), gateways=3, routing=routing, block_tokens=64, seed=1)

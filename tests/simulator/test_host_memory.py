@@ -1,4 +1,6 @@
-"""Host memory behind the KV cache in virtual time, by the gateway's own decision: where it pays, and where it costs."""
+"""Host memory behind the KV cache in virtual time, with the gateway's own decisions: where it pays, and where it
+costs.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -20,7 +22,7 @@ A = ReplicaId("a")
 
 @cache
 def arm(host_gib: float, gigabytes_per_s: float = 25.0) -> HostArm:
-    """At three requests a second."""
+    """Run the trial at three requests a second."""
     return TRIAL.arm(3.0, host_gib, gigabytes_per_s)
 
 
@@ -42,7 +44,7 @@ def test_a_slow_link_costs_more_than_it_saves() -> None:
 
 
 def test_a_memory_no_larger_than_the_cache_gains_nothing() -> None:
-    """It has copies of what the cache has: 4 GiB are 32,768 tokens, of a cache of 40,000."""
+    """The host memory only copies the cache: 4 GiB are 32,768 tokens, the cache has 40,000."""
     assert arm(4.0).computed_ratio == arm(0.0).computed_ratio > arm(32.0).computed_ratio
 
 

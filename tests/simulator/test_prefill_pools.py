@@ -1,4 +1,4 @@
-"""Prefill pools in virtual time, by the gateway's own decision: where they pay, and that nothing is lost."""
+"""Prefill pools in virtual time, with the gateway's own decisions: where they pay, and that no request is lost."""
 
 from functions.simulator.fleet.engine_profile import PROFILES
 from functions.simulator.prefill_pools import PrefillExperiment
@@ -19,6 +19,6 @@ def test_short_prompts_stay_where_they_are() -> None:
 
 
 def test_a_slow_link_is_not_used() -> None:
-    """A transfer that counted for nothing would send every prompt over it."""
+    """A transfer without cost in the model would send every prompt over the link."""
     slow = PrefillExperiment(profile=PROFILES["h100-8b"], requests=60, kv_transfer_bytes_per_s=12.5e6)
     assert slow.arm(4096, 0.5, 2).split_ratio == 0.0

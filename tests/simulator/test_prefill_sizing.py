@@ -1,4 +1,6 @@
-"""Two pools sized for a promise: enough, and no more than is needed; and which promises one pool keeps with fewer."""
+"""Sizes of a prefill and a decode pool for an SLO: enough, and no more than needed; and SLOs that one pool meets
+cheaper.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How many replicas a load takes: found by trying."""
+"""Replicas needed for a load, found by trying."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def test_the_answer_keeps_the_promise_and_one_less_does_not() -> None:
 
 @pytest.mark.soak
 def test_a_large_load_is_tried_in_part_and_takes_no_more_than_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is more than four replicas' work is large here: of forty, as shipped, a trial takes ten seconds."""
+    """More than four replicas' work counts as large here; as shipped it is forty, and a trial takes ten seconds."""
     monkeypatch.setattr("functions.simulator.replicas_needed.SLICE_REPLICAS", 4)
     small = needed(LOAD)
     large = needed(replace(LOAD, requests_per_s=60.0))

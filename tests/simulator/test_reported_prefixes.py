@@ -1,4 +1,4 @@
-"""What engines tell of their caches is what they hold; and what is true of them is what they will do."""
+"""Reported prefixes match what caches hold, and the oracle's view of an engine matches what it does."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What is asked of a simulated fleet: traces read as they were written, and traffic that is what it says."""
+"""Workloads of a simulated fleet: traces read as written, and generated traffic that matches its settings."""
 
 import gzip
 from collections import Counter
@@ -93,7 +93,7 @@ TRAFFIC = Traffic(requests_per_s=40.0, seconds=200.0)
 
 
 def test_the_rate_is_even() -> None:
-    """From the first second on: chats had begun before."""
+    """The rate holds from the first second on, because earlier chats are already under way."""
     found = list(synthetic(TRAFFIC, seed=1))
     per_quarter = Counter(int(asked.at_s / 50) for asked in found)
     assert set(per_quarter) == {0, 1, 2, 3}

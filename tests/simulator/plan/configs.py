@@ -1,4 +1,4 @@
-"""Configurations of pools that share a model, for plans: engines by their profile, so that nothing is computed."""
+"""Configurations of pools that share a model, for plans; engines are chosen by profile, so nothing is computed."""
 
 
 def pool(
@@ -15,7 +15,7 @@ def pool(
     annotations = {"shoal.dev/simulator-profile": "h100-8b"}
     annotations |= {"shoal.dev/dedicated-to": dedicated_to} if dedicated_to else {}
     annotations |= {"shoal.dev/capacity": "spot"} if spot else {}
-    if reads_gigabits_per_s:  # what it has read, to the pool that answers
+    if reads_gigabits_per_s:  # how fast a prefill pool sends KV blocks to the answering pool
         labels |= {"shoal.dev/role": "prefill"}
         annotations |= {"shoal.dev/kv-bytes-per-token": "131072"}
         annotations |= {"shoal.dev/kv-transfer-gigabits-per-s": f"{reads_gigabits_per_s:g}"}

@@ -1,11 +1,11 @@
-"""Five prepared changes and two trades, of one small fleet: `cases/base`, and what each puts in its place.
+"""Five prepared changes and two trades for one small fleet: `cases/base`, and the files that each replaces.
 
-affinity-lost    sessions and sent prompts forgotten at once    bad: caches are worth little any more
+affinity-lost    sessions and sent prompts forgotten at once    bad: caches are of little use
 fewer-replicas   three at most instead of eight                 bad
 fallback-added   the full pool may fall back to one with room   good
-batch-on-spot    a second pool, of spot machines, for batch     a trade: everybody waits less, and tokens cost more
-fp8-cache        keys and values in 8 bits                      good: the large pool holds twice as many
-tenant-added     somebody who sends nothing yet                 neutral
+batch-on-spot    a second pool, of spot machines, for batch     a trade: all requests wait less, and tokens cost more
+fp8-cache        KV cache in 8 bits                             good: the large pool holds twice as many
+tenant-added     a tenant that sends nothing yet                neutral
 smaller-steps    steps of 512 tokens instead of 8,192           a trade: shorter gaps, later first tokens
 """
 
@@ -43,9 +43,9 @@ PREPARED = {
 
 
 def written(folder: Path, name: str | None = None) -> Path:
-    """The fleet's files in a folder, with a case's in their place."""
+    """Write the fleet's files into a folder, with those of the case in their place."""
     for source in ("base", *([name] if name is not None else [])):
-        # With times of now: git takes a file of the same size and second for unchanged.
+        # Use the current time as mtime: git takes a file of the same size and second as unchanged.
         shutil.copytree(CASES / source, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
     return folder
 

@@ -1,4 +1,4 @@
-"""Two sides, paired by seed: noise is told from what a change does, and promises are judged by it."""
+"""Comparison of two configurations, paired by seed: noise is separated from effects, and SLOs decide the verdict."""
 
 import pytest
 from hypothesis import given
@@ -78,7 +78,7 @@ def attained(before: list[float], after: list[float]) -> ComparedFigure:
     [
         ([0.996, 0.997, 0.995], [0.970, 0.972, 0.968], "broken"),
         ([0.996, 0.997, 0.995], [0.993, 0.994, 0.992], "kept"),
-        ([0.9912, 0.9958, 0.9901], [0.9990, 0.9840, 0.9850], "in doubt"),  # below in the mean, and noise
+        ([0.9912, 0.9958, 0.9901], [0.9990, 0.9840, 0.9850], "in doubt"),  # worse in the mean, but within noise
         ([0.950, 0.951, 0.949], [0.948, 0.949, 0.947], "missed"),  # by less than half a point more
         ([0.950, 0.951, 0.949], [0.920, 0.921, 0.919], "worsened"),
         ([0.950, 0.951, 0.949], [0.995, 0.996, 0.994], "mended"),

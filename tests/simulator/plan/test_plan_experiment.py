@@ -1,6 +1,7 @@
-"""Both sides played: what was prepared is judged as it was meant, small enough for every run of the tests.
+"""Simulation of both sides of a plan: the prepared changes get their intended verdicts, small enough for every test
+run.
 
-The command itself on all of the prepared changes, at its own size, is `tests/cli/test_plan.py`.
+`tests/cli/test_plan.py` runs the command itself on all prepared changes, at full size.
 """
 
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_both_sides_get_the_same_requests_and_a_picture_has_both(tmp_path: Path)
 
 
 def test_cost_of_a_million_tokens() -> None:
-    """Accelerator-hours x price over the tokens of what was answered."""
+    """Expected: accelerator-hours x price, divided by the tokens of the answered requests."""
     fleet = planned(CASES / "base")
     traffic = traffic_for(fleet, 100, 1)
     entry, meter = Entry(fleet, is_own=False), Meter()
@@ -91,7 +92,7 @@ def test_cost_of_a_million_tokens() -> None:
     simulation = Simulation(setting_of(fleet, traffic, beginning, 0), entry.entering(rows), actors)
     simulation.run()
     found = measured(simulation, fleet, entry, meter)
-    hours = 6 * 40 / 3600  # six replicas until the last request has come
+    hours = 6 * 40 / 3600  # six replicas until the last arrival
     assert found[Key(CHAT, "", "accelerator_hours")] == pytest.approx(hours)
     assert found[Key(CHAT, "", "cost_per_million")] == pytest.approx(hours / (41 * 1000) * 1e6)
     assert found[Key(CHAT, "interactive", IN_TIME)] == 1.0

@@ -1,4 +1,4 @@
-"""`replicas.min: 0` in a plan: what sleeps costs nothing, who comes first waits, goes elsewhere or is refused."""
+"""`replicas.min: 0` in a plan: an idle pool costs nothing; the first request waits, goes elsewhere or is refused."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tests.simulator.plan.configs import pool, routing, tenant
 from tests.telemetry.test_traces import row
 
 TWO_BURSTS = (*(3.0 * at for at in range(10)), *(1200.0 + 3.0 * at for at in range(10)))
-START_S = 22.7  # from disk
+START_S = 22.7  # start time from disk
 
 
 def scaled(name: str, least: int, idle_after: str = "5m") -> str:
@@ -63,7 +63,7 @@ def test_what_sleeps_costs_nothing_and_who_comes_first_waits_for_a_start(tmp_pat
     found = played(planned(pool("m"), scaled("m", 1)), planned(pool("m"), scaled("m", 0)), asking(tmp_path, TWO_BURSTS))
     hours = found.compared[Key("m", "", "accelerator_hours")]
     assert hours.before == pytest.approx(1227 / 3600, rel=0.01)
-    asleep_s = 1200 - 27 - 300  # between the bursts, without idleAfter
+    asleep_s = 1200 - 27 - 300  # between the bursts, less idleAfter
     assert hours.after == pytest.approx((1227 - asleep_s) / 3600, rel=0.06)
     waited = found.compared[Key("m", "", "wake_ratio")]
     assert (waited.before, waited.after) == (0.0, pytest.approx(8 / 20, abs=0.06)), "those of the first 23 s of ten"
@@ -81,7 +81,7 @@ def test_a_start_that_takes_longer_than_a_request_waits_refuses_it(tmp_path: Pat
 
 
 def test_a_pool_that_nobody_asks_for_at_first_begins_at_zero(tmp_path: Path) -> None:
-    """Its first request starts it; nothing else would."""
+    """The pool is started by its first request alone."""
     fleet = planned(pool("m"), pool("other"), scaled("other", 0))
     traffic = asking(tmp_path, [0.0, 1.0, 630.0], other_s=[600.0, 601.0, 630.0])
     found = played(fleet, fleet, traffic)

@@ -1,4 +1,4 @@
-"""Several pools of one model in a plan: rules and tenants' pools decide which answers, and figures show it by pool."""
+"""Several pools of one model in a plan: rules and dedicated pools decide which one answers, with figures by pool."""
 
 from pathlib import Path
 
@@ -164,7 +164,7 @@ def test_a_prompt_has_the_window_of_the_largest_pool_that_its_tenant_may_use() -
 
 
 def test_hours_and_cost_of_a_models_pools_are_judged_together() -> None:
-    """Two replicas that go from one pool to the other are no gain and no loss."""
+    """Moving two replicas from one pool to the other is neither a gain nor a loss."""
     before = planned(pool("m", replicas=3), pool("m-spot", model="m", spot=True, replicas=1))
     after = planned(pool("m", replicas=1), pool("m-spot", model="m", spot=True, replicas=3))
     found = played(before, after, load_ratio=0.1, requests=60)

@@ -1,4 +1,4 @@
-"""Prefill pools in a plan: which prompts they read, and what becomes of gaps, first tokens and cost."""
+"""Prefill pools in a plan: which prompts they prefill, and the effect on gaps, first tokens and cost."""
 
 import pytest
 
@@ -21,7 +21,7 @@ READER = pool("m-prefill", model="m", reads_gigabits_per_s=100, replicas=2)
 
 
 class Steady(PlanTraffic):
-    """Requests at even gaps, all alike: what differs is the arrangement."""
+    """Equal requests at even gaps, so that only the arrangement differs."""
 
     def requests(self, window: int):  # type: ignore[no-untyped-def]
         return (WorkloadRequest(0.5 * (at + 1), ACME, self.count, 150, pool="m") for at in range(self.total))
@@ -98,7 +98,7 @@ spec: {pool: m-prefill, replicas: {min: 1, max: 9}}
 
 
 class Growing(Steady):
-    """A prompt each 5 s, which the pool that answers reads as soon; from 100 s on two a second."""
+    """A prompt every 5 s, which the answering pool prefills as fast itself; from 100 s on two a second."""
 
     def requests(self, window: int):  # type: ignore[no-untyped-def]
         times_s = [*range(5, 105, 5), *(100 + 0.5 * (at + 1) for at in range(self.total - 20))]
@@ -107,7 +107,7 @@ class Growing(Steady):
 
 @pytest.mark.parametrize("least", [1, 0])
 def test_a_prefill_pool_grows_with_the_prompts_that_wait_for_it(least: int) -> None:
-    """One replica, however many prompts it turned away; or none at all, once it had gone to zero."""
+    """An earlier version kept one replica however many prompts it turned away, or none after scaling to zero."""
     scaled = f"""\
 apiVersion: shoal.dev/v1alpha1
 kind: AutoscalingPolicy

@@ -1,4 +1,4 @@
-"""What both sides are asked: the same requests, at a stated pace, of pools and tenants that there are."""
+"""Traffic of both sides of a plan: the same requests, at a stated rate, for existing pools and tenants."""
 
 from collections import Counter
 from dataclasses import replace
@@ -43,7 +43,7 @@ def azure(path: Path, count: int) -> Path:
 
 
 def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: PlannedFleet) -> None:
-    """A replica of h100-8b does 4.5 requests of 1,000 and 200 tokens a second; its steps are little beside that."""
+    """A replica of h100-8b serves 4.5 requests of 1,000 and 200 tokens a second; its steps add little."""
     sample = [WorkloadRequest(float(each), ANYBODY, 1000, 200) for each in range(10)]
     work_s = request_work_s(PROFILES["h100-8b"], sample, 64)
     assert work_s == pytest.approx(0.221 + 200 * 0.010 / 256, abs=0.001)
@@ -109,7 +109,7 @@ def test_a_foreign_trace_is_dealt_out_at_a_share_of_what_the_fleet_can_do(fleet:
     traffic = foreign(path, fleet.generating, TENANTS, Load().for_others(0.5), windows=3, requests=200)
     windows = [list(traffic.requests(window)) for window in range(3)]
     assert [len(window) for window in windows] == [200, 200, 200]
-    assert [window[0].prompt_tokens for window in windows] == [100, 300, 500]  # evenly spread over it
+    assert [window[0].prompt_tokens for window in windows] == [100, 300, 500]  # evenly spread over the trace
     assert all(window[0].at_s == 0.0 for window in windows)
     rate = sum(share.requests_per_s for share in traffic.shares)
     assert 199 / windows[0][-1].at_s == pytest.approx(rate, rel=0.02)
@@ -160,7 +160,7 @@ def test_only_what_a_gateway_would_let_in_comes_in(fleet: PlannedFleet) -> None:
     assert (entry.too_long["chat-8b", 0], entry.no_pool["gone", 0]) == (2, 1)
     foreign_entry = Entry(small(fleet, max_context_tokens=1000), is_own=False)
     (only,) = foreign_entry.entering([asked(32_700, 500)])
-    assert only.output_tokens == 68  # where the window ends
+    assert only.output_tokens == 68  # the context window ends there
 
 
 def test_a_pool_begins_with_what_its_first_minutes_need(fleet: PlannedFleet) -> None:

@@ -1,4 +1,4 @@
-"""What a change touches that is not played is said, and what is played is not said to be missing."""
+"""A change that is not simulated is reported, and a simulated one is not."""
 
 import msgspec
 import pytest
@@ -88,7 +88,7 @@ def test_a_key_that_goes_is_said_and_a_tenant_that_sends_nothing_is_not() -> Non
 
 
 def test_every_section_of_a_snapshot_is_either_played_or_has_a_reason() -> None:
-    """A field that somebody adds is said until it is played; one that is gone must not be named."""
+    """A new field is reported until it is simulated; a removed one must not be named."""
     for section, (kind, _) in SECTIONS.items():
         names = {field.name for field in msgspec.structs.fields(kind)}
         assert SIMULATED.get(section, frozenset()) <= names

@@ -1,4 +1,4 @@
-"""A configuration as the simulator plays it: engines from hardware and arguments, policies as a gateway finds them."""
+"""A configuration as the simulator uses it: engines from hardware and arguments, policies as a gateway applies them."""
 
 import pytest
 
