@@ -1,4 +1,4 @@
-"""A fan-out in virtual time: what the links allow, in the same way each time, whatever goes wrong."""
+"""Fan-out of a file in virtual time: near the limit of the links and reproducible, whatever goes wrong."""
 
 from dataclasses import replace
 from random import Random
@@ -68,15 +68,15 @@ def test_whoever_dies_the_others_finish() -> None:
 def test_a_sender_of_corrupt_chunks_is_found_out_by_each() -> None:
     outcome = simulate(replace(SMALL, corrupt=frozenset({3})))
     assert len(outcome.finished_s) == 8
-    assert 1 <= outcome.failures["corrupt"] <= 7 * 2  # what each had asked of it before the first came
+    assert 1 <= outcome.failures["corrupt"] <= 7 * 2  # chunks requested from it before the first arrived
     assert outcome.slowest_s < 3 * SMALL.least_s
 
 
 def test_a_sender_of_corrupt_chunks_that_comes_first_costs_little_of_the_store() -> None:
-    """It is granted a quarter, and must not read it all once others have found it out."""
+    """The corrupt sender is granted a quarter, and must not read all of it once others have detected it."""
     plan = replace(SMALL, nodes=32, size_bytes=128 * MB, down_bytes_per_s=4.0 * MB, up_bytes_per_s=4.0 * MB)
     rng = Random(plan.seed)
-    began_s = [(rng.random(), rng.random())[0] for _ in range(plan.nodes)]  # as the simulation draws them
+    began_s = [(rng.random(), rng.random())[0] for _ in range(plan.nodes)]  # as drawn in the simulation
     outcome = simulate(replace(plan, corrupt=frozenset({began_s.index(min(began_s))})))
     assert outcome.store_bytes <= 1.15 * plan.size_bytes
 

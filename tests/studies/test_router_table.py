@@ -1,4 +1,4 @@
-"""The large table: pieces are kept and gone on with, and who is ahead is said by the same rule everywhere."""
+"""The large router table: pieces are stored and continued, and one rule decides which router leads."""
 
 from dataclasses import replace
 from math import inf

@@ -1,4 +1,4 @@
-"""`python -m studies table` as it is typed: it keeps its runs, goes on with them, and says what cannot be."""
+"""`python -m studies table` as a command: it stores its runs, continues them, and refuses impossible input."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # it starts processes that simulate
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # it starts simulation processes
 
 
 def study(*words: str) -> subprocess.CompletedProcess[str]:

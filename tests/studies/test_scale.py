@@ -1,4 +1,4 @@
-"""The planned scale, small: regions beside each other, and the loss of one."""
+"""The planned scale in small: regions side by side, and the loss of one."""
 
 from collections import Counter
 from dataclasses import replace
@@ -28,7 +28,7 @@ def test_too_small_a_fleet_and_a_lone_region_are_refused() -> None:
 
 
 def test_nobody_is_forgotten() -> None:
-    """All that the lost region's clients would have asked is asked, there or elsewhere, once."""
+    """Every request of the lost region's clients is sent once, there or in another region."""
     lost = LOSING.lost_region
     assert lost == 3
     before = Counter(asked.session for asked in own_requests(LOSING, lost))

@@ -1,4 +1,4 @@
-"""Autoscalers in the fluid model: the basin, the oracle, others' decisions, and a day from end to end."""
+"""Autoscalers in the fluid model: the basin, the oracle, decisions of other autoscalers, and a whole day."""
 
 from collections.abc import Iterator
 from math import pi, sin
@@ -25,7 +25,7 @@ BOUNDS = Bounds(least=1, most=1000)
 
 
 def flow(soon: list[float], later: list[float] | None = None) -> Load:
-    """Work a second; ten requests and 1,000 tokens for each second of work."""
+    """Return a load with this work per second: ten requests and 1,000 tokens for each second of work."""
 
     def rows(work: list[float]) -> np.ndarray:
         return np.array([np.array(work) * 10, np.array(work) * 1000, work])
@@ -56,7 +56,7 @@ def test_a_workload_becomes_a_load_with_jobs_apart() -> None:
 def test_worked_example_of_the_basin() -> None:
     outcome = FluidPool(Basin(slack_s=1.0), flow([10.2] * 5 + [8.2]), 10).run(StaticScaler(10))
     assert outcome.waits_s == [pytest.approx(10 / 8.2)]
-    assert outcome.in_time == pytest.approx(4 * 102.0)  # in the fifth second the wait is above a second
+    assert outcome.in_time == pytest.approx(4 * 102.0)  # in the fifth second the wait exceeds a second
 
 
 def test_jobs_take_what_others_leave_the_oldest_first() -> None:
@@ -64,7 +64,7 @@ def test_jobs_take_what_others_leave_the_oldest_first() -> None:
     outcome = FluidPool(basin, flow([8.2] * 5 + [0.0] * 10, [8.2] + [0.0] * 14), 10).run(StaticScaler(10))
     assert outcome.attainment_ratio == 1.0
     assert outcome.later_asked == pytest.approx(82.0)
-    assert outcome.later_in_time == 0.0  # begun five seconds later
+    assert outcome.later_in_time == 0.0  # started five seconds later
     sooner = FluidPool(Basin(later_slack_s=5.0), flow([8.2] * 5 + [0.0] * 10, [8.2] + [0.0] * 14), 10)
     assert sooner.run(StaticScaler(10)).later_attainment_ratio == pytest.approx(1.0)
 
@@ -148,11 +148,11 @@ def test_a_kpa_panics_upwards_and_never_shrinks_while_it_does() -> None:
     assert desired == 25
     for at_s in range(90, 181, 15):
         state, desired = kpa(state, signals(at_s, 25), 1.0, at_s, target=4.0, bounds=BOUNDS)
-    assert desired == 13  # at most by half of what is ready
+    assert desired == 13  # at most by half of the ready replicas
 
 
 def wave(seconds: int, seed: int) -> Load:
-    """A slow wave with bursts, an hour long, between 10 and 30 replicas' worth of work."""
+    """Return an hour-long wave with bursts, between 10 and 30 replicas' worth of work."""
     rng = np.random.default_rng(seed)
     work = [20.0 + 10.0 * sin(2 * pi * second / 3600.0) for second in range(seconds)]
     return flow([max(0.0, value + rng.normal(0.0, 1.0)) for value in work])
@@ -160,7 +160,7 @@ def wave(seconds: int, seed: int) -> Load:
 
 @pytest.fixture(scope="module")
 def hours() -> dict[ScalerName, DayOutcome]:
-    """Two hours under four autoscalers, an hour of which was seen before."""
+    """Run two hours under five autoscalers that have seen one earlier hour."""
     scale_policy = policy(("queue_seconds > 0.5: +5%",), ("utilization < 78% for 2m: -1",), startup_s=120.0, slo_s=1.0)
     comparison = Comparison(
         basin=Basin(startup_s=120),

@@ -1,4 +1,4 @@
-"""`python -m studies scaling`, `scaling-fleet` and `forecast`: tables, figures, and words for errors."""
+"""`python -m studies scaling`, `scaling-fleet` and `forecast`: tables, figures, and clear errors."""
 
 import json
 import os

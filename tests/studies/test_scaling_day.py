@@ -1,4 +1,4 @@
-"""A recorded day made into a load, backtests of what was foreseeable, and a short run request by request."""
+"""A recorded day as a load, backtests of forecasts, and a short run request by request."""
 
 from math import pi, sin
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_every_autoscaler_runs_a_recorded_day(recording: Path) -> None:
     assert found["static"].attainment_ratio == 1.0
     assert found["oracle"].replica_s < found["static"].replica_s
     peak = max(found["static"].replicas)
-    assert max(found["kpa"].replicas) <= peak + 60  # those that drain cost beside the bound
+    assert max(found["kpa"].replicas) <= peak + 60  # draining replicas cost on top of the bound
 
 
 def test_minutes_of_a_recording_as_steps_and_as_lines(recording: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_line_is_foreseen_by_its_trend() -> None:
 
 
 def test_last_is_off_by_what_a_line_grows_ahead() -> None:
-    """One minute ahead a line that grows by 2 is 2 higher, five minutes ahead 10."""
+    """A line that grows by 2 a minute is 2 higher one minute ahead and 10 higher five minutes ahead."""
     series = [100.0 + 2.0 * minute for minute in range(200)]
     for horizon_s, off in ((60.0, 2.0), (300.0, 10.0)):
         result = backtest(series, horizon_s, 100)
@@ -112,7 +112,7 @@ def test_a_day_that_repeats_is_foreseen_by_the_day() -> None:
 
 
 def test_request_by_request_a_growing_load_gets_its_replicas() -> None:
-    """From 1 to 4 requests a second on replicas that do 1.3 each; starts take 20 s."""
+    """The load grows from 1 to 4 requests a second on replicas that serve 1.3 each; starts take 20 s."""
 
     def growing() -> list[WorkloadRequest]:
         chats = Chats(requests_per_s=4.0, seconds=120.0, turns=1, system_tokens=0, question_tokens=1000, spread=0.1)

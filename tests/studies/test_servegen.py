@@ -81,7 +81,7 @@ def test_a_client_without_lengths_borrows_those_of_the_nearest_rate(tmp_path: Pa
     known = clients(tmp_path)
     assert known.borrowing == 1
     lent = {a.prompt_tokens for a in ServeGenDay(clients=known).requests(1) if a.tenant == "p-9"}
-    assert lent == {1050}  # of client 3: 2/s in all is nearer to 0.9/s than 6/s
+    assert lent == {1050}  # client 3, since its 2/s in all is nearer to 0.9/s than 6/s
 
 
 def test_a_clients_prompts_may_share_their_beginning(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     "SHOAL_TRACES_DIR" not in os.environ, reason="needs the traces: set SHOAL_TRACES_DIR to their folder"
 )
 def test_a_day_has_the_recorded_rates() -> None:
-    """Worked example of the prologue."""
+    """The worked example of the prologue."""
     known = read_clients(Path(os.environ["SHOAL_TRACES_DIR"]) / "servegen", "language_m-large")
     recorded = [rate for _, rate in ServeGenDay(clients=known).rates_per_s()]
     assert (len(recorded), len(known.names), known.borrowing) == (144, 101, 15)

@@ -1,4 +1,4 @@
-"""A small spike: the ladder keeps its promise to those it takes in, in order, with the same accelerators."""
+"""A small spike: the overload ladder meets the SLO of admitted requests, in order, with the same accelerators."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_with_the_ladder_who_is_taken_in_is_answered_in_time(ladder: SpikeRun) -
 
 @pytest.mark.soak
 def test_batch_waits_rather_than_be_refused(ladder: SpikeRun) -> None:
-    """It may wait for ten minutes, and the spike is one."""
+    """Batch may wait for ten minutes, and the spike lasts one."""
     assert figures_of(ladder, SMALL_SPIKE).batch_shed_ratio == 0.0
     assert max(ladder.recorder.timeline.waiting) > 100
 

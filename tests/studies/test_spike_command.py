@@ -1,4 +1,4 @@
-"""`python -m studies spike`: what is asked for wrongly is refused before anything runs, and figures make a table."""
+"""`python -m studies spike`: wrong options are refused before anything runs, and figures make a table."""
 
 from pathlib import Path
 

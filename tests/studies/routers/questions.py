@@ -1,4 +1,4 @@
-"""Replicas, questions, and states of engines as a test sets them."""
+"""Replicas, routing questions and engine states for tests of routers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ def load(**in_flight: int) -> OwnLoad:
 
 @dataclass
 class Told:
-    """Nobody runs anything and nothing is cached, unless it was told so."""
+    """Engine states set by the test; by default no engine runs a request and nothing is cached."""
 
     cached: Mapping[str, int] = field(default_factory=dict)
     engines: Mapping[str, RouterEngineMetrics] = field(default_factory=dict)

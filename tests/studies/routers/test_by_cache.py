@@ -1,4 +1,4 @@
-"""llm-d, AIBrix, Dynamo: what each does that the others do not, with the figures of their publications."""
+"""llm-d, AIBrix and Dynamo: what each does differently, with the figures of their publications."""
 
 from collections import Counter
 from random import Random

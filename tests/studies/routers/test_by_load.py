@@ -12,7 +12,7 @@ def test_of_two_drawn_the_one_with_fewer_requests_is_taken() -> None:
     router, pool = PowerOfTwo(Random(1)), rows("a", "b", "c")
     picked: Counter[str] = Counter(router.pick(ask(), pool, load(a=9, b=5))[0] for _ in range(600))
     assert picked["a"] == 0, "whoever else is drawn has fewer"
-    # c wins both pairs that it is in, b only the one with a: 2 to 1
+    # c wins both pairs that include it, b only the one with a: 2 to 1
     assert 330 < picked["c"] < 470
     assert picked["b"] == 600 - picked["c"]
 
@@ -36,7 +36,7 @@ def test_a_full_replica_passes_it_on() -> None:
     router, pool = BoundedHash(), rows("a", "b", "c")
     home = router.pick(ask(session="s"), pool, load())[0]
     others = [row[0] for row in pool if row[0] != home]
-    # The prologue's example: 1.25 x 6 / 3 = 2.5, so whoever has 2 takes no third.
+    # The prologue's example: 1.25 x 6 / 3 = 2.5, so a replica with 2 gets no third.
     assert router.pick(ask(session="s"), pool, load(**{home: 1, others[0]: 2, others[1]: 2}))[0] == home
     assert router.pick(ask(session="s"), pool, load(**{home: 2, others[0]: 2, others[1]: 1}))[0] == others[1]
 

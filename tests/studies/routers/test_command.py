@@ -1,4 +1,4 @@
-"""`python -m studies routers` as it is typed: a line for each router, and what is wrong is said."""
+"""`python -m studies routers` as a command: one line per router, and clear errors."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The routers that shoal is compared with do what their descriptions say."""
+"""Live routers that shoal is compared with: they do what their descriptions say."""
 
 from dataclasses import replace
 

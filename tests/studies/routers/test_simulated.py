@@ -1,4 +1,4 @@
-"""Every router that can be named: fresh, deterministic by seed, and none but the oracle looks at true lengths."""
+"""All named routers: fresh for each run, deterministic by seed, and only the oracle reads true output lengths."""
 
 from dataclasses import replace
 from random import Random
