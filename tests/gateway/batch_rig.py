@@ -172,7 +172,7 @@ def as_file(*lines: dict[str, Any] | bytes) -> bytes:
     return b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines) + b"\n"
 
 
-async def begin(client: openai.AsyncOpenAI, *lines: dict[str, Any] | bytes, window: Any = "24h") -> Batch:
+async def create_batch(client: openai.AsyncOpenAI, *lines: dict[str, Any] | bytes, window: Any = "24h") -> Batch:
     file = await client.files.create(file=("input.jsonl", as_file(*lines)), purpose="batch")
     return await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=window)
 

@@ -97,7 +97,7 @@ class Stage:
         self.composer = Composer(self.chat)
         gateway.interceptors = (self.composer,)
 
-    def ask(self, content: str = "hi", stream: bool = False, **fields: Any) -> Client:
+    def send_chat(self, content: str = "hi", stream: bool = False, **fields: Any) -> Client:
         more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
         messages = fields.pop("messages", [{"role": "user", "content": content}])
         body = sse.compact({"model": "acme/bot", "stream": stream, "messages": messages, **fields})

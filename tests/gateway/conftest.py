@@ -25,11 +25,11 @@ async def play() -> AsyncIterator[Callable[..., Play]]:
     """Make plays and close them after the test."""
     plays: list[Play] = []
 
-    def make(*replicas: str, **settings: Any) -> Play:
+    def make_play(*replicas: str, **settings: Any) -> Play:
         plays.append(Play(*(replicas or ("r0", "r1", "r2")), **settings))
         return plays[-1]
 
-    yield make
+    yield make_play
     for one in plays:
         await one.close()
 

@@ -71,7 +71,7 @@ async def record(gateway: TracedGateway, requests: int) -> list[int]:
     async with engines(gateway.folder) as ports, beats(gateway.bus_url, ports):
         with gateway.start() as process:
             await gateway.ready()
-            statuses = await ask(gateway.plain_port, requests, ports)
+            statuses = await send_requests(gateway.plain_port, requests, ports)
             process.send_signal(signal.SIGTERM)
             assert await exited(process) == 0, gateway.log()
     return statuses
@@ -132,7 +132,7 @@ async def beats(bus_url: str, ports: list[int]) -> AsyncIterator[None]:
         await task
 
 
-async def ask(port: int, requests: int, engine_ports: list[int]) -> list[int]:
+async def send_requests(port: int, requests: int, engine_ports: list[int]) -> list[int]:
     """Send chats of two tenants and a batch key in bursts that exceed the engines' capacity.
 
     The engines are frozen until the first rejection, so that requests wait however slow this client is.

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.servers
 MONTH_S = 31 * 24 * 3600.0
 
 
-async def kept(batches: Batches, tenant: str, file_id: str) -> None:
+async def store_file(batches: Batches, tenant: str, file_id: str) -> None:
     writer = batches.shelf.open_writer(tenant, file_id)
     writer.write(b"{}")
     writer.finish()
@@ -32,7 +32,7 @@ async def test_old_files_and_batches_are_collected_except_those_of_an_open_batch
     shared: BatchServices = batches.conductor._shared
     read, old, orphan = (names.new_id("file", 0) for _ in range(3))
     for file_id in (read, old):
-        await kept(batches, "acme", file_id)
+        await store_file(batches, "acme", file_id)
     await batches.store.put(names.content_key("acme", orphan), b"{}")  # its gateway was killed before the record
     open_id, over_id = names.new_id("batch", 0), names.new_id("batch", 1)
     await batches.log.open(record(id=open_id, input_file_id=read))

@@ -44,7 +44,7 @@ async def batches(rig: Rig, objects: RangedStore) -> AsyncIterator[Batches]:
     made.close_store()
 
 
-async def look(batches: Batches, rig: Rig, after_s: float = 0.0) -> None:
+async def run_scan(batches: Batches, rig: Rig, after_s: float = 0.0) -> None:
     rig.clock.now_s += after_s
     await batches.conductor._scan()
 
@@ -55,9 +55,9 @@ async def test_batch_created_here_but_claimed_elsewhere_is_left_alone(batches: B
     batches.conductor.notify_record(first)
     theirs = batch_moves.claimed(first, "another", 2)
     await log.append(theirs)
-    await look(batches, rig)
+    await run_scan(batches, rig)
     assert await log.latest("acme", first.id) == theirs and not batches.conductor.running
-    await look(batches, rig, OLD_S)
+    await run_scan(batches, rig, OLD_S)
     assert (await log.latest("acme", first.id)) != theirs, "its owner is silent by now"
 
 
@@ -65,10 +65,10 @@ async def test_each_scan_counts_open_batches_per_tenant(batches: Batches, rig: R
     shared = shared_of(batches)
     for number in range(3):
         await batches.log.open(replace(record(), id=batch_id(number)))
-    await look(batches, rig)
+    await run_scan(batches, rig)
     assert shared.open_batches == {"acme": 3}
     await batches.log.delete_marker("acme", batch_id(0))
-    await look(batches, rig)
+    await run_scan(batches, rig)
     assert shared.open_batches == {"acme": 2}
 
 
@@ -76,11 +76,11 @@ async def test_batch_with_a_late_first_record_is_taken_up(batches: Batches, rig:
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(5):
-        await look(batches, rig, OLD_S)
+        await run_scan(batches, rig, OLD_S)
     assert [one.id for one in await log.all_open()] == [first.id]
     await log.append(first)
     for _ in range(3):
-        await look(batches, rig, OLD_S)
+        await run_scan(batches, rig, OLD_S)
     latest = await log.latest("acme", first.id)
     assert latest is not None and latest.claims == 1
 
@@ -89,7 +89,7 @@ async def test_marker_without_record_is_dropped_after_an_hour(batches: Batches, 
     log, first = batches.log, record()
     await log.touch(first, BatchProgress(first.input_file_id))
     for _ in range(150):
-        await look(batches, rig, OLD_S)
+        await run_scan(batches, rig, OLD_S)
     assert not await log.all_open()
 
 
@@ -101,7 +101,7 @@ async def test_marker_without_record_is_logged_twice(
     await log.touch(first, BatchProgress(first.input_file_id))
     with caplog.at_level(logging.WARNING, logger="functions.gateway.batch.conductor"):
         for _ in range(150):
-            await look(batches, rig, OLD_S)
+            await run_scan(batches, rig, OLD_S)
     assert [first.id in line for line in caplog.messages] == [True, True]
     assert "no record yet" in caplog.messages[0] and "was dropped" in caplog.messages[1]
 
@@ -125,9 +125,9 @@ async def test_cancellation_during_a_claim_is_respected(batches: Batches, rig: R
         batches.conductor.notify_record(cancelled)
 
     objects.before_new = cancel  # while the claim is being written
-    await look(batches, rig)
+    await run_scan(batches, rig)
     assert await batches.log.latest("acme", first.id) == cancelled
-    await look(batches, rig)
+    await run_scan(batches, rig)
     assert batches.conductor.running == 1
 
 
@@ -143,8 +143,8 @@ async def test_batch_created_here_is_claimed_once_the_store_is_back(
 
     objects.before_new = fail
     with pytest.raises(StoreUnavailable):
-        await look(batches, rig)
-    await look(batches, rig)
+        await run_scan(batches, rig)
+    await run_scan(batches, rig)
     assert batches.conductor.running == 1
 
 
@@ -153,11 +153,11 @@ async def test_no_batch_is_claimed_without_a_snapshot(batches: Batches, rig: Rig
     await log.open(first)
     batches.conductor.notify_record(first)
     known, rig.gateway.services.state.catalogue = rig.gateway.services.state.catalogue, None
-    await look(batches, rig)
-    await look(batches, rig, OLD_S)
+    await run_scan(batches, rig)
+    await run_scan(batches, rig, OLD_S)
     assert await log.latest("acme", first.id) == first
     rig.gateway.services.state.catalogue = known
-    await look(batches, rig)
+    await run_scan(batches, rig)
     assert batches.conductor.running == 1
 
 
@@ -187,9 +187,9 @@ async def test_unreadable_records_do_not_block_other_batches(batches: Batches, r
     for one in (foreign, good):
         await log.open(one)
     objects.put("open/strange", b"")
-    await look(batches, rig)
-    await look(batches, rig, OLD_S)
-    await look(batches, rig)
+    await run_scan(batches, rig)
+    await run_scan(batches, rig, OLD_S)
+    await run_scan(batches, rig)
     latest = await log.latest("acme", good.id)
     assert latest is not None and latest.claims == 1
     assert await log.latest("acme", foreign.id) == foreign, "no claim is spent on it"
@@ -215,7 +215,7 @@ async def test_leaving_gateway_claims_no_further_batch(batches: Batches, rig: Ri
         batches.conductor._is_leaving = True
 
     objects.before_new = leaves  # while the first claim is being written
-    await look(batches, rig)
+    await run_scan(batches, rig)
     assert not batches.conductor.running
     found = [await batches.log.latest("acme", one.id) for one in made]
     assert [one.claims for one in found if one is not None] == [1, 0, 0]
@@ -233,7 +233,7 @@ async def test_batch_claimed_too_often_fails(batches: Batches, rig: Rig) -> None
     worn = replace(record(), claims=batch_moves.MAX_CLAIMS)
     await batches.log.open(worn)
     batches.conductor.notify_record(worn)
-    await look(batches, rig)
+    await run_scan(batches, rig)
     latest = await batches.log.latest("acme", worn.id)
     assert latest is not None and latest.status == "failed"
 
@@ -254,14 +254,14 @@ async def test_failed_marker_write_uses_up_no_claim(
         put(key, body)
 
     monkeypatch.setattr(objects, "put", full)
-    await look(batches, rig)
+    await run_scan(batches, rig)
     for _ in range(5):
         rig.clock.now_s += OLD_S
         with contextlib.suppress(StoreUnavailable):
             await batches.conductor._scan()
     assert await log.latest("acme", theirs.id) == theirs
     monkeypatch.setattr(objects, "put", put)
-    await look(batches, rig, OLD_S)
+    await run_scan(batches, rig, OLD_S)
     latest = await log.latest("acme", theirs.id)
     assert latest is not None and latest.claims == 2, "and it is taken up when the store is well"
 
@@ -272,7 +272,7 @@ async def test_claim_keeps_the_progress_in_the_marker(batches: Batches, rig: Rig
     await log.append(theirs)
     said = BatchProgress(theirs.input_file_id, 7, Tally(completed=3))
     await log.touch(theirs, said)
-    await look(batches, rig)
+    await run_scan(batches, rig)
     rig.clock.now_s += OLD_S
     batches.conductor._start_run = lambda *_: None  # type: ignore[method-assign]
     await batches.conductor._scan()

@@ -64,11 +64,11 @@ async def test_record_written_after_rejection_creates_no_batch() -> None:
 async def test_unavailable_store_gets_one_request() -> None:
     objects, asked = RangedStore(), list[str]()
 
-    def gone(key: str, body: bytes, *, sha256: str | None = None) -> None:
+    def raise_unavailable(key: str, body: bytes, *, sha256: str | None = None) -> None:
         asked.append(key)
         raise StoreUnavailable("gone")
 
-    objects.put = gone  # type: ignore[method-assign]
+    objects.put = raise_unavailable  # type: ignore[method-assign]
     batches = batches_of(Rig(), objects)
     with pytest.raises(StoreUnavailable):
         await _open_log(batches, record())
@@ -185,13 +185,13 @@ async def test_files_expire_at_their_own_or_the_default_age() -> None:
     batches = batches_of(Rig(), RangedStore())
     shelf = Shelf(batches.store, 30 * 24 * 3600.0, lambda: now_s[0])
 
-    async def keep(expiry_s: int | None) -> str:
+    async def store_file(expiry_s: int | None) -> str:
         file_id = names.new_id("file", now_s[0])
         about = {"size_bytes": 1, "filename": "a", "purpose": "batch_output", "now_unix_s": now_s[0]}
         await shelf.save_record("acme", file_id, expiry_s=expiry_s, **about)  # type: ignore[arg-type]
         return file_id
 
-    short, usual = await keep(3600), await keep(None)
+    short, usual = await store_file(3600), await store_file(None)
     now_s[0] += 3599.0
     found = await shelf.find("acme", short)
     assert found is not None and found.file_object()["expires_at"] == 1_003_600

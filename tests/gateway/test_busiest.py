@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from functions.gateway.metrics import OTHER, RANK_EVERY_S, Busiest
 
 
-def asked(busiest: Busiest, **times: int) -> None:
+def count_requests(busiest: Busiest, **times: int) -> None:
     for name, count in times.items():
         for _ in range(count):
             busiest.label(name)
@@ -16,7 +16,7 @@ def test_busy_model_replaces_a_quiet_one() -> None:
     forgotten: list[str] = []
     busiest = Busiest(2, forgotten.append)
     busiest.rank(0.0)
-    asked(busiest, a=5, b=40, c=100)
+    count_requests(busiest, a=5, b=40, c=100)
     busiest.rank(RANK_EVERY_S - 1)
     assert busiest.label("c") == OTHER
     busiest.rank(RANK_EVERY_S)
@@ -29,7 +29,7 @@ def test_similarly_busy_model_replaces_none() -> None:
     busiest = Busiest(1, forgotten.append)
     busiest.rank(0.0)
     for minute in range(1, 20):
-        asked(busiest, a=10, b=15)
+        count_requests(busiest, a=10, b=15)
         busiest.rank(minute * RANK_EVERY_S)
     assert forgotten == []
 

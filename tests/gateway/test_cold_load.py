@@ -71,10 +71,10 @@ class Floor:
     def wait(self, name: EngineName = COLD, tried: tuple[str, ...] = ()) -> Request:
         """Add a request that must wait."""
         request = Request()
-        assert self.ask(request, name, tried) is None
+        assert self.request_load(request, name, tried) is None
         return request
 
-    def ask(self, request: Request, name: EngineName = COLD, tried: tuple[str, ...] = ()) -> ColdFailed | None:
+    def request_load(self, request: Request, name: EngineName = COLD, tried: tuple[str, ...] = ()) -> ColdFailed | None:
         asked = RouteRequest(engine_name=name, is_adapter=True, prompt_tokens=10, tie_key="r")
         return self.loads.wait(request, asked, POOL, DEFAULT_ROUTING, frozenset(map(ReplicaId, tried)))
 
@@ -229,7 +229,7 @@ async def test_some_answers_are_final(floor: Floor, state: LoadState, outcome: s
 async def test_refused_artifact_is_retried_only_after_a_pause(floor: Floor) -> None:
     floor.wait()
     await floor.answer("refused", "no such file")
-    assert floor.ask(Request()) == ColdFailed("refused", "no such file")
+    assert floor.request_load(Request()) == ColdFailed("refused", "no such file")
     floor.clock.forward(2.0)
     floor.wait()
     await floor.settle()
@@ -306,11 +306,11 @@ async def test_waiting_requests_are_bounded_per_adapter_tenant_and_in_total() ->
         rival = EngineName("globex/cold@sha256:0123456789abcdef")
         for name in (COLD, rival, rival):
             floor.wait(name)
-        assert floor.ask(Request(), rival) == ColdFailed("too_many"), "two wait for it"
+        assert floor.request_load(Request(), rival) == ColdFailed("too_many"), "two wait for it"
         floor.wait(OTHER)
-        assert floor.ask(Request(), COLD) == ColdFailed("too_many"), "acme has its half"
+        assert floor.request_load(Request(), COLD) == ColdFailed("too_many"), "acme has its half"
         floor.wait(EngineName("initech/cold@sha256:0123456789abcdef"))
-        assert floor.ask(Request(), EngineName("hooli/cold@sha256:0123456789abcdef")) == ColdFailed("too_many")
+        assert floor.request_load(Request(), EngineName("hooli/cold@sha256:0123456789abcdef")) == ColdFailed("too_many")
         assert floor.loads.waiting == 5
         await floor.settle()
 
@@ -323,13 +323,13 @@ async def test_abandoned_loads_are_bounded() -> None:
         outcomes = []
         for name in names:
             request = Request()
-            outcomes.append(floor.ask(request, name))
+            outcomes.append(floor.request_load(request, name))
             await floor.settle()
             floor.loads.leave(request, POOL, name)
         assert outcomes == [None, None] + [ColdFailed("too_many")] * 8 and len(floor.loader.calls) == 2
         for owner in ("globex", "initech"):
             floor.wait(EngineName(f"{owner}/cold@sha256:0123456789abcdef"))
-        assert floor.ask(Request(), EngineName("hooli/cold@sha256:0123456789abcdef")) == ColdFailed("too_many")
+        assert floor.request_load(Request(), EngineName("hooli/cold@sha256:0123456789abcdef")) == ColdFailed("too_many")
         await floor.settle()
 
 

@@ -17,7 +17,7 @@ from tests.gateway.rig import BOT_V1
 
 async def test_a_tool_is_called_and_the_model_asked_again(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
-    client = stage.ask("weather?", tools=[SERVER_TOOL], header_x_request_id="req-9")
+    client = stage.send_chat("weather?", tools=[SERVER_TOOL], header_x_request_id="req-9")
     asked = await stage.says(tool_calls=[call()])
     assert asked["tools"][0]["function"]["name"] == "weather" and client.status is None
     asked = await stage.says("It rains.")
@@ -34,7 +34,7 @@ async def test_a_tool_is_called_and_the_model_asked_again(play: MakePlay) -> Non
 
 async def test_stream_is_made_from_the_last_round(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
-    client = stage.ask("weather?", stream=True, tools=[SERVER_TOOL], stream_options={"include_usage": True})
+    client = stage.send_chat("weather?", stream=True, tools=[SERVER_TOOL], stream_options={"include_usage": True})
     assert (await stage.says(tool_calls=[call()])).get("stream") is None
     await stage.says("It rains.")
     assert client.ended and client.headers[b"content-type"] == b"text/event-stream"
@@ -44,7 +44,7 @@ async def test_stream_is_made_from_the_last_round(play: MakePlay) -> None:
 async def test_calls_of_the_callers_tools_are_returned_to_the_caller(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     own = {"type": "function", "function": {"name": "own", "parameters": {}}}
-    client = stage.ask("?", tools=[SERVER_TOOL, own])
+    client = stage.send_chat("?", tools=[SERVER_TOOL, own])
     await stage.says(tool_calls=[call("own"), call(call_id="c2")])
     assert client.status == 200 and not stage.tools.called
     assert orjson.loads(client.body)["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "own"
@@ -52,7 +52,7 @@ async def test_calls_of_the_callers_tools_are_returned_to_the_caller(play: MakeP
 
 async def test_exhausted_tool_budget_is_reported_to_the_model_and_rounds_are_bounded(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
-    client = stage.ask("?", tools=[SERVER_TOOL], tool_choice="required")
+    client = stage.send_chat("?", tools=[SERVER_TOOL], tool_choice="required")
     results, choices = [], []
     for _ in range(8):
         asked = await stage.says(tool_calls=[call()])
@@ -68,7 +68,7 @@ async def test_exhausted_tool_budget_is_reported_to_the_model_and_rounds_are_bou
 @pytest.mark.parametrize("arguments", ["[]", "nope", '{"a":', ""])
 async def test_invalid_tool_arguments_are_reported_to_the_model(play: MakePlay, arguments: str) -> None:
     stage = Stage(play, tools=(WEATHER,))
-    stage.ask("?", tools=[SERVER_TOOL])
+    stage.send_chat("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call(arguments=arguments)])
     assert "JSON object" in (await stage.says("ok"))["messages"][-1]["content"] and not stage.tools.called
 
@@ -86,14 +86,14 @@ async def test_unsupported_tool_request_is_rejected_before_any_engine(
     play: MakePlay, fields: dict[str, Any], word: str
 ) -> None:
     stage = Stage(play, tools=(WEATHER,), context_overflow="summarise")
-    client = stage.ask(messages=LONG, **fields)
+    client = stage.send_chat(messages=LONG, **fields)
     await stage.settle()
     assert client.status == 400 and word in client.error["message"] and not stage.play.dials
 
 
 async def test_error_in_a_round_is_the_answer(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
-    client = stage.ask("?", tools=[SERVER_TOOL])
+    client = stage.send_chat("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call()])
     (await stage.engine()).refuses(400, "maximum context length is 5")
     await stage.settle()
@@ -103,7 +103,7 @@ async def test_error_in_a_round_is_the_answer(play: MakePlay) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_client_disconnect_ends_every_round(play: MakePlay, stream: bool) -> None:
     stage = Stage(play, tools=(WEATHER,), conversations=ConversationsPart())
-    stage.ask("?", stream=stream, session_id="s")
+    stage.send_chat("?", stream=stream, session_id="s")
     engine = await stage.engine()
     assert stage.answering is not None
     stage.answering.client_left()
@@ -113,7 +113,7 @@ async def test_client_disconnect_ends_every_round(play: MakePlay, stream: bool) 
 
 async def test_a_client_that_stopped_reading_is_cut_off(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
-    client = stage.ask("?", stream=True, session_id="s")
+    client = stage.send_chat("?", stream=True, session_id="s")
     engine = await stage.engine()
     engine.begins_stream()
     engine.streams(sse.role(BOT_V1), sse.token(BOT_V1, "half"))
@@ -128,7 +128,7 @@ async def test_a_client_that_stopped_reading_is_cut_off(play: MakePlay) -> None:
 
 async def test_lost_stream_is_not_saved(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
-    client = stage.ask("?", stream=True, session_id="s")
+    client = stage.send_chat("?", stream=True, session_id="s")
     engine = await stage.engine()
     engine.begins_stream()
     engine.streams(sse.role(BOT_V1), sse.token(BOT_V1, "half"))
@@ -142,7 +142,7 @@ async def test_lost_stream_is_not_saved(play: MakePlay) -> None:
 async def test_rejections_by_composition_are_counted(play: MakePlay, fields: dict[str, Any]) -> None:
     stage = Stage(play, tools=(WEATHER,), conversations=ConversationsPart())
     stage.shelf.away = True
-    client = stage.ask("hi", **fields)
+    client = stage.send_chat("hi", **fields)
     await stage.settle()
     metrics = stage.play.gateway.services.metrics
     assert client.status in (400, 503)
@@ -152,7 +152,7 @@ async def test_rejections_by_composition_are_counted(play: MakePlay, fields: dic
 async def test_deadline_applies_during_a_tool_call(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     stage.tools.hangs = True
-    client = stage.ask("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="50")
+    client = stage.send_chat("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="50")
     await stage.says(tool_calls=[call()])
     async with asyncio.timeout(60):
         while client.status is None:
@@ -164,10 +164,10 @@ async def test_deadline_applies_during_a_tool_call(play: MakePlay) -> None:
 async def test_tool_call_does_not_use_a_concurrency_slot(play: MakePlay) -> None:
     stage = Stage(play, {"quotas": (rig.quota(concurrent_requests=1),)}, tools=(WEATHER,))
     stage.tools.hangs = True
-    waiting = stage.ask("?", tools=[SERVER_TOOL])
+    waiting = stage.send_chat("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call()])
     assert stage.tools.called and len(stage.play.gateway.services.open_requests) == 0
-    other = stage.ask("hi")
+    other = stage.send_chat("hi")
     await stage.says("hello")
     assert (other.status, waiting.status) == (200, None)
 
@@ -175,7 +175,7 @@ async def test_tool_call_does_not_use_a_concurrency_slot(play: MakePlay) -> None
 async def test_client_disconnect_ends_a_tool_call(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
     stage.tools.hangs = True
-    client = stage.ask("?", tools=[SERVER_TOOL])
+    client = stage.send_chat("?", tools=[SERVER_TOOL])
     await stage.says(tool_calls=[call()])
     assert stage.tools.called and stage.answering is not None
     stage.answering.client_left()
@@ -187,7 +187,7 @@ async def test_client_disconnect_ends_a_tool_call(play: MakePlay) -> None:
 @pytest.mark.parametrize("request_id", [f"req-{number}" for number in range(8)])
 async def test_all_rounds_use_one_version_of_a_rollout(play: MakePlay, request_id: str) -> None:
     stage = Stage(play, rig.in_rollout(), tools=(WEATHER,))
-    stage.ask("?", tools=[SERVER_TOOL], header_x_request_id=request_id)
+    stage.send_chat("?", tools=[SERVER_TOOL], header_x_request_id=request_id)
     first = await stage.says(tool_calls=[call()])
     second = await stage.says(tool_calls=[call()])
     third = await stage.says("ok")
@@ -197,13 +197,13 @@ async def test_all_rounds_use_one_version_of_a_rollout(play: MakePlay, request_i
 async def test_each_round_is_timed_by_itself_within_one_deadline(play: MakePlay) -> None:
     """Otherwise the time that tools take would count as time to first token, in metrics and rollout evidence."""
     stage = Stage(play, tools=(WEATHER,))
-    client = stage.ask("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="30000")
+    client = stage.send_chat("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="30000")
     await stage.engine()
     stage.play.after(20.0)
     await stage.says(tool_calls=[call()])
     await stage.says("It rains.")
     assert b"ttft;dur=0.00" in client.headers[b"server-timing"]
-    client = stage.ask("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="30000")
+    client = stage.send_chat("?", tools=[SERVER_TOOL], header_x_shoal_deadline_ms="30000")
     await stage.engine()
     stage.play.after(20.0)
     await stage.says(tool_calls=[call()])
@@ -215,6 +215,6 @@ async def test_each_round_is_timed_by_itself_within_one_deadline(play: MakePlay)
 
 async def test_stream_made_from_an_answer_has_all_its_fields(play: MakePlay) -> None:
     stage = Stage(play, tools=(WEATHER,))
-    client = stage.ask("?", stream=True, tools=[SERVER_TOOL])
+    client = stage.send_chat("?", stream=True, tools=[SERVER_TOOL])
     await stage.says("It rains.", reasoning="Clouds.")
     assert b'"reasoning":"Clouds."' in client.body and b'"content":"It rains."' in client.body

@@ -21,7 +21,7 @@ def parts(number: int) -> list[dict[str, str]]:
 
 async def test_conversation_named_in_a_body_is_deleted_by_header(play: MakePlay) -> None:
     stage = Stage(play, conversations=ConversationsPart())
-    stage.ask("a secret", session_id="東京")
+    stage.send_chat("a secret", session_id="東京")
     await stage.says("kept")
     key, session = f"Bearer {ACME_KEY}".encode(), "東京".encode()
     transport = httpx.ASGITransport(app=make_app(stage.play.gateway, [stage.composer.add_routes]))
@@ -36,10 +36,10 @@ async def test_conversation_named_in_a_body_is_deleted_by_header(play: MakePlay)
 async def test_turns_of_many_parts_do_not_block_the_next_turn(play: MakePlay, overflow: str) -> None:
     stage = Stage(play, conversations=KEPT, context_overflow=overflow)
     for turn in range(3):
-        client = stage.ask(messages=[{"role": "user", "content": parts(20_000)}], session_id="s", max_tokens=5)
+        client = stage.send_chat(messages=[{"role": "user", "content": parts(20_000)}], session_id="s", max_tokens=5)
         asked = await stage.says(f"answer {turn}")
         assert client.status == 200 and asked["messages"][-1]["content"] == parts(20_000)
-    client = stage.ask("hello", session_id="s", max_tokens=5)
+    client = stage.send_chat("hello", session_id="s", max_tokens=5)
     await stage.says("hi")
     assert client.status == 200
 

@@ -75,7 +75,7 @@ def taught(exact: ExactPrefixes, admitted: Admitted) -> Learnt:
     return learnt
 
 
-def tell(exact: ExactPrefixes, replica_id: str, names: "list[int]", in_host: "list[int]" = []) -> None:  # noqa: B006
+def receive_blocks(exact: ExactPrefixes, replica_id: str, names: "list[int]", in_host: "list[int]" = []) -> None:  # noqa: B006
     exact.receive(encode(Delta(replica_id, POOL, 7, 0, BLOCK)))
     exact.receive(encode(Delta(replica_id, POOL, 7, 1, BLOCK, pack(names), host_added=pack(in_host))))
 
@@ -87,8 +87,8 @@ def tokens(found: CachedPrompt | None) -> dict[str, int]:
 
 def test_blocks_in_host_memory_are_reported_separately(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
-    tell(exact, "r0", names[:5], names[5:9])
-    tell(exact, "r1", names[:2])
+    receive_blocks(exact, "r0", names[:5], names[5:9])
+    receive_blocks(exact, "r1", names[:2])
     found = exact.matched(admit())
     assert found is not None
     assert (found.tokens, found.in_host) == ({"r0": 9 * BLOCK, "r1": 2 * BLOCK}, {"r0": 4 * BLOCK})
@@ -96,9 +96,9 @@ def test_blocks_in_host_memory_are_reported_separately(exact: ExactPrefixes) -> 
 
 def test_match_returns_cached_tokens_per_replica(exact: ExactPrefixes) -> None:
     names = list(taught(exact, admit()).names)
-    tell(exact, "r0", names)
-    tell(exact, "r1", names[:5])
-    tell(exact, "r2", [1, 2, 3])
+    receive_blocks(exact, "r0", names)
+    receive_blocks(exact, "r1", names[:5])
+    receive_blocks(exact, "r2", [1, 2, 3])
     assert tokens(exact.matched(admit())) == {"r0": len(names) * BLOCK, "r1": 5 * BLOCK}
     longer = exact.matched(admit(CONTENT + "And what came then? " * 50))
     assert tokens(longer)["r0"] > len(names) * BLOCK * 0.9, "the next turn finds the former one"
@@ -112,14 +112,14 @@ def test_policy_selects_bloom_filters(exact: ExactPrefixes) -> None:
 
 
 def test_equal_prompts_of_two_tenants_are_different(exact: ExactPrefixes) -> None:
-    tell(exact, "r0", list(taught(exact, admit()).names))
+    receive_blocks(exact, "r0", list(taught(exact, admit()).names))
     taught(exact, admit(key=GLOBEX_KEY))
     assert tokens(exact.matched(admit(key=GLOBEX_KEY))) == {}
 
 
 def test_unknown_prompt_matches_none(exact: ExactPrefixes) -> None:
     assert exact.matched(admit()) is None, "no replica has told anything"
-    tell(exact, "r0", [1])
+    receive_blocks(exact, "r0", [1])
     assert exact.matched(admit()) is None, "the prompt is new"
     assert exact.matched(admit("short")) is None, "less than a block of text"
     assert exact.matched(admit(route=TOKENIZE)) is None
@@ -141,7 +141,7 @@ def test_requests_for_prefixes_name_pool_source_and_replicas(exact: ExactPrefixe
 
 
 def test_figures(exact: ExactPrefixes) -> None:
-    tell(exact, "r0", list(taught(exact, admit()).names)[:7])
+    receive_blocks(exact, "r0", list(taught(exact, admit()).names)[:7])
     exact.matched(admit())
     exact.matched(admit("short"))
     registry = CollectorRegistry()
@@ -201,7 +201,7 @@ async def test_prefix_requests_start_with_the_first_snapshot(exact: ExactPrefixe
 
 async def test_learner_thread_delivers_results_on_the_loop(exact: ExactPrefixes) -> None:
     exact.start(asyncio.get_running_loop().call_soon_threadsafe)
-    tell(exact, "r0", [1])
+    receive_blocks(exact, "r0", [1])
     admitted = admit()
     assert exact.matched(admitted) is None
     async with asyncio.timeout(60):
@@ -214,7 +214,7 @@ async def test_learner_thread_delivers_results_on_the_loop(exact: ExactPrefixes)
 def test_match_of_a_known_prompt_needs_no_tokenizer(exact: ExactPrefixes) -> None:
     """No tokenizer and no template runs for a known prompt: it is matched even if both are removed."""
     names = list(taught(exact, admit()).names)
-    tell(exact, "r0", names)
+    receive_blocks(exact, "r0", names)
     exact.learner = None  # type: ignore[assignment]
     admitted = admit()
     known = msgspec.structs.replace(admitted, upstream_body=b"")

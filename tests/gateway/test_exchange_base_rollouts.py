@@ -21,14 +21,14 @@ def in_base_rollout(play: Playing) -> Play:
     return p
 
 
-def ask(p: Play, session: str | None = None, *, stream: bool = False) -> RequestExchange:
+def send_request(p: Play, session: str | None = None, *, stream: bool = False) -> RequestExchange:
     more = {"header_x_session_id": session} if session is not None else {}
     return p.ask(POOL, stream=stream, header_x_request_id=subject_in("candidate"), **more)
 
 
 async def breaks_a_stream(p: Play, session: str) -> None:
     """Break a stream of the candidate, so that its only replica is ejected."""
-    ask(p, session, stream=True)
+    send_request(p, session, stream=True)
     engine = await engine_of(p)
     assert engine.replica_id == NEW
     engine.begins_stream()
@@ -41,7 +41,7 @@ async def breaks_a_stream(p: Play, session: str) -> None:
 async def test_control_answers_while_the_candidates_only_replica_is_ejected(play: Playing) -> None:
     p = in_base_rollout(play)
     await breaks_a_stream(p, subject_in("candidate"))
-    ask(p)
+    send_request(p)
     engine = await engine_of(p)
     assert engine.replica_id == OLD
     engine.answers(200, sse.whole(POOL))
@@ -52,7 +52,7 @@ async def test_control_answers_while_the_candidates_only_replica_is_ejected(play
 
 async def test_request_refused_by_the_candidates_only_replica_goes_to_control(play: Playing) -> None:
     p = in_base_rollout(play)
-    ask(p)
+    send_request(p)
     assert await p.refuses_connection() == NEW
     engine = await engine_of(p)
     assert engine.replica_id == OLD
@@ -63,7 +63,7 @@ async def test_request_refused_by_the_candidates_only_replica_goes_to_control(pl
 
 async def test_engine_error_does_not_fall_back_to_control(play: Playing) -> None:
     p = in_base_rollout(play)
-    ask(p)
+    send_request(p)
     (await engine_of(p)).refuses(500)
     await p.settle()
     assert (p.client.status, p.client.headers[b"x-shoal-rollout"]) == (502, CANDIDATE)
@@ -75,7 +75,7 @@ async def test_session_of_the_candidate_gets_503_while_its_replica_is_ejected(pl
     p = in_base_rollout(play)
     session = subject_in("candidate")
     await breaks_a_stream(p, session)
-    ask(p, session)
+    send_request(p, session)
     await p.settle()
     assert p.client.status == 503 and p.quiet()
 
@@ -90,7 +90,7 @@ async def test_request_joins_the_probe_of_its_only_replica(play: Playing) -> Non
         p.gateway.receive_heartbeat(heartbeat(replica, sequence=3, weights_digest=digest))
     engines = []
     for _ in range(2):
-        ask(p, session)
+        send_request(p, session)
         engines.append(await engine_of(p))
     assert [engine.replica_id for engine in engines] == [NEW, NEW], "the second beside the first, which is the probe"
     for engine in engines:
@@ -105,7 +105,7 @@ async def streaming(p: Play, count: int) -> list[Engine]:
     """Start so many streams of the new version."""
     engines = []
     for _ in range(count):
-        ask(p, stream=True)
+        send_request(p, stream=True)
         engine = await engine_of(p)
         assert engine.replica_id == NEW
         engine.begins_stream()
@@ -114,14 +114,14 @@ async def streaming(p: Play, count: int) -> list[Engine]:
     return engines
 
 
-def told(p: Play) -> None:
+def decide_failures(p: Play) -> None:
     """Advance the clock by BURST_S, so that pending failures are decided."""
     p.rig.clock.forward(BURST_S)
     p.gateway.services.rollouts.evidence.heartbeats()
 
 
 async def answered_whole(p: Play) -> None:
-    ask(p, stream=False)
+    send_request(p, stream=False)
     (await engine_of(p)).answers(200, sse.whole(POOL))
     assert p.client.status == 200
 
@@ -132,7 +132,7 @@ async def test_streams_of_one_lost_replica_are_one_failure(play: Playing) -> Non
     for engine in await streaming(p, 12):
         engine.dies()
     await p.settle()
-    told(p)
+    decide_failures(p)
     assert groups(p) == ((2, 1), (0, 0)) and p.quiet()
 
 
@@ -155,7 +155,7 @@ async def test_unstarted_requests_of_a_lost_replica_belong_to_the_same_failure(p
     (stream,) = await streaming(p, 1)
     waiting = []
     for _ in range(3):
-        ask(p)
+        send_request(p)
         waiting.append(await engine_of(p))
     for engine in (stream, *waiting):
         engine.dies()
@@ -163,7 +163,7 @@ async def test_unstarted_requests_of_a_lost_replica_belong_to_the_same_failure(p
         engine = await engine_of(p)
         assert engine.replica_id == OLD
         engine.answers(200, sse.whole(POOL))
-    told(p)
+    decide_failures(p)
     assert groups(p) == ((2, 1), (3, 0)) and p.quiet()
 
 
@@ -173,7 +173,7 @@ async def test_share_of_a_restarting_replica_is_no_evidence(play: Playing) -> No
     await answered_whole(p)
     p.gateway.receive_heartbeat(heartbeat(NEW, sequence=3, weights_digest=DIGEST_V2, phase="starting"))
     for _ in range(40):
-        ask(p)
+        send_request(p)
         engine = await engine_of(p)
         assert engine.replica_id == OLD
         engine.answers(200, sse.whole(POOL))
@@ -186,7 +186,7 @@ async def test_unstarted_requests_of_a_draining_replica_are_no_evidence(play: Pl
     await answered_whole(p)
     others = []
     for _ in range(5):
-        ask(p, stream=True)
+        send_request(p, stream=True)
         engine = await engine_of(p)
         assert engine.replica_id == NEW
         engine.begins_stream()
@@ -203,9 +203,9 @@ async def test_unstarted_requests_of_a_draining_replica_are_no_evidence(play: Pl
 async def test_rejected_session_is_no_evidence(play: Playing) -> None:
     p = in_base_rollout(play)
     session = subject_in("candidate")
-    ask(p, session)
+    send_request(p, session)
     (await engine_of(p)).answers(200, sse.whole(POOL))
     p.gateway.receive_heartbeat(heartbeat(NEW, sequence=3, weights_digest=DIGEST_V2, phase="starting"))
-    ask(p, session)
+    send_request(p, session)
     await p.settle()
     assert p.client.status == 503 and groups(p) == ((1, 0), (0, 0)) and p.quiet()

@@ -62,13 +62,13 @@ def sections() -> dict[str, Any]:
 
 class DetourMachine(ExchangeMachine):
     @initialize()
-    def begin(self) -> None:
-        super().begin()
+    def start_play(self) -> None:
+        super().start_play()
         self.epoch = 1
         for name in REPLICAS:
             self._do(partial(self._beat, name, "ready"))
 
-    async def _make(self) -> Play:
+    async def _make_play(self) -> Play:
         self.loader = PlayedLoader()
         self.waiting: dict[str, int] = {}
         self.dials_hang = False

@@ -47,14 +47,14 @@ class ExchangeMachine(RuleBasedStateMachine):
     requests: Bundle[tuple[RequestExchange, Client]] = Bundle("requests")
 
     @initialize()
-    def begin(self) -> None:
+    def start_play(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.play = self._run(self._make())
+        self.play = self._run(self._make_play())
         self.asked: list[tuple[RequestExchange, Client]] = []
         self.beats = 1
         self.adapters: dict[str, tuple[str, ...]] = {}
 
-    async def _make(self) -> Play:
+    async def _make_play(self) -> Play:
         self.loader = PlayedLoader()
         return Play("r0", "r1", limits=LIMITS, loader=self.loader, **in_rollout())
 
@@ -81,7 +81,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         deadline_ms=st.sampled_from(["3000", "20000"]),
         session=st.sampled_from(["a", "b", "c", "d"]),
     )
-    def ask(self, stream: bool, deadline_ms: str, session: str) -> tuple[RequestExchange, Client]:
+    def send_request(self, stream: bool, deadline_ms: str, session: str) -> tuple[RequestExchange, Client]:
         names = {"x_shoal_deadline_ms": deadline_ms, "x_session_id": session, "x_request_id": f"r{len(self.asked)}"}
         more = {f"header_{name}": value for name, value in names.items()}
         self._do(lambda: self.play.ask(stream=stream, **more))

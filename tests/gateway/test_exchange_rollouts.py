@@ -28,7 +28,7 @@ def subject_in(group: str, percent: int = 50) -> str:
     return next(name for name in found if (bucket_of(ROLLOUT, ACME, name) < percent * 100) == (group == "candidate"))
 
 
-def ask(p: Play, group: str, session: str | None = None, **more: Any) -> RequestExchange:
+def send_in_group(p: Play, group: str, session: str | None = None, **more: Any) -> RequestExchange:
     """Send a request of that group, chosen by its id or by its session."""
     if session is not None:
         more["header_x_session_id"] = session
@@ -55,7 +55,7 @@ async def test_each_group_is_answered_by_its_version_with_its_header(play: Playi
         ("candidate", BOT_V2, b"acme/bot@v2", CANDIDATE),
         ("control", BOT_V1, b"acme/bot@v1", CONTROL),
     ):
-        ask(p, group, stream=False)
+        send_in_group(p, group, stream=False)
         engine = await engine_of(p)
         assert engine.requests[-1]["model"] == name
         engine.answers(200, sse.whole(name))
@@ -73,7 +73,7 @@ async def test_without_a_rollout_there_is_no_header_and_no_evidence(play: Playin
 
 async def test_retry_stays_on_its_version(play: Playing) -> None:
     p = play("r0", "r1", **in_rollout())
-    ask(p, "candidate", stream=False)
+    send_in_group(p, "candidate", stream=False)
     (await engine_of(p)).dies()
     second = await engine_of(p)
     assert second.requests[0]["model"] == BOT_V2
@@ -83,7 +83,7 @@ async def test_retry_stays_on_its_version(play: Playing) -> None:
 
 async def test_failed_candidate_is_its_error_and_the_header_names_it(play: Playing) -> None:
     p = play("r0", "r1", **in_rollout())
-    ask(p, "candidate", stream=False)
+    send_in_group(p, "candidate", stream=False)
     for _ in range(2):
         (await engine_of(p)).refuses(500)
     await p.settle()
@@ -93,7 +93,7 @@ async def test_failed_candidate_is_its_error_and_the_header_names_it(play: Playi
 
 async def test_an_error_inside_a_stream_counts(play: Playing) -> None:
     p = play("r0", **in_rollout())
-    ask(p, "candidate", stream=True)
+    send_in_group(p, "candidate", stream=True)
     engine = await engine_of(p)
     engine.begins_stream()
     engine.streams(sse.token(BOT_V2, "hello"))
@@ -103,10 +103,10 @@ async def test_an_error_inside_a_stream_counts(play: Playing) -> None:
 
 async def test_client_disconnect_and_caller_error_are_no_evidence(play: Playing) -> None:
     p = play("r0", **in_rollout())
-    ask(p, "control", stream=False)
+    send_in_group(p, "control", stream=False)
     (await engine_of(p)).refuses(400)
     assert p.client.status == 400
-    ask(p, "candidate").client_left()
+    send_in_group(p, "candidate").client_left()
     assert groups(p) == ((0, 0), (0, 0))
 
 
@@ -121,7 +121,7 @@ async def test_tokenize_requests_are_no_evidence(play: Playing) -> None:
 
 async def test_latencies_are_those_the_client_saw(play: Playing) -> None:
     p = play("r0", **in_rollout())
-    ask(p, "candidate", stream=True)
+    send_in_group(p, "candidate", stream=True)
     engine = await engine_of(p)
     engine.begins_stream()
     p.rig.clock.forward(0.2)
@@ -149,7 +149,7 @@ def without_candidate(play: Playing, loader: PlayedLoader | None = None) -> Play
 async def test_new_session_without_candidate_stays_on_control(play: Playing) -> None:
     p = without_candidate(play, PlayedLoader())
     session = subject_in("candidate")
-    ask(p, "control", stream=False, session=session)
+    send_in_group(p, "control", stream=False, session=session)
     engine = await engine_of(p)
     assert engine.requests[-1]["model"] == BOT_V1
     engine.answers(200, sse.whole(BOT_V1))
@@ -157,17 +157,17 @@ async def test_new_session_without_candidate_stays_on_control(play: Playing) -> 
     assert (p.client.headers[b"x-shoal-model"], p.client.headers[b"x-shoal-rollout"]) == (b"acme/bot@v1", FELL_BACK)
     assert groups(p) == ((1, 1), (1, 0)), "the candidate was asked for and was not there; control answered"
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=3, adapters=(BOT_V1, BOT_V2)))
-    ask(p, "control", session=session).client_left()
+    send_in_group(p, "control", session=session).client_left()
 
 
 async def test_session_of_the_candidate_waits_for_its_load(play: Playing) -> None:
     loader = PlayedLoader()
     p = play("r0", loader=loader, **in_rollout())
     session = subject_in("candidate")
-    ask(p, "candidate", stream=False, session=session)
+    send_in_group(p, "candidate", stream=False, session=session)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
-    ask(p, "candidate", stream=False, session=session)
+    send_in_group(p, "candidate", stream=False, session=session)
     call = await loader.next()
     assert call.engine_name == BOT_V2
     call.answers("slow")
@@ -178,7 +178,7 @@ async def test_session_of_the_candidate_waits_for_its_load(play: Playing) -> Non
 
 async def test_engine_404_for_an_announced_candidate_falls_back_to_control(play: Playing) -> None:
     p = play("r0", **in_rollout())
-    ask(p, "candidate", stream=False)
+    send_in_group(p, "candidate", stream=False)
     (await engine_of(p)).refuses(404)
     engine = await engine_of(p)
     assert engine.requests[-1]["model"] == BOT_V1
@@ -191,7 +191,7 @@ async def test_control_keeps_the_attempt_count_of_the_candidate(play: Playing) -
     loader = PlayedLoader()
     p = play("r0", "r1", loader=loader, **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
-    exchange = ask(p, "candidate", stream=False)
+    exchange = send_in_group(p, "candidate", stream=False)
     assert await p.refuses_connection() == "r0"
     p.after(30.0)  # r0 would be tried again, had this request not failed there
     for replica in ("r0", "r1"):
@@ -213,7 +213,7 @@ async def test_control_does_not_return_to_a_replica_that_failed_the_candidate(pl
     """A draining engine is no evidence against its replica, so only the request itself avoids it."""
     p = play("r0", "r1", **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=()))
-    exchange = ask(p, "candidate", stream=False)
+    exchange = send_in_group(p, "candidate", stream=False)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2, "", "abort", 0))
     await p.settle()
     assert exchange.ended and len(p.engine.requests) == 1
@@ -223,7 +223,7 @@ async def test_control_does_not_return_to_a_replica_that_failed_the_candidate(pl
 async def test_control_may_use_the_replica_that_lacked_the_candidate(play: Playing) -> None:
     p = play("r0", "r1", **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r1", sequence=2, adapters=()))
-    ask(p, "candidate", stream=False)
+    send_in_group(p, "candidate", stream=False)
     lacking = await engine_of(p)
     lacking.refuses(404)
     engine = await engine_of(p)
@@ -233,7 +233,7 @@ async def test_control_may_use_the_replica_that_lacked_the_candidate(play: Playi
 async def test_dead_pool_is_no_evidence(play: Playing) -> None:
     p = play("r0", **in_rollout())
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
-    ask(p, "candidate")
+    send_in_group(p, "candidate")
     assert p.client.error["code"] == "no_capacity" and groups(p) == ((0, 0), (0, 0))
 
 
@@ -241,12 +241,12 @@ async def test_rollout_metrics_match_the_evidence(play: Playing) -> None:
     """503 for lack of capacity counted as a failure: `BadVersion` fired for the new version whenever the pool was
     full."""
     p = play("r0", **in_rollout())
-    ask(p, "candidate", stream=False)
+    send_in_group(p, "candidate", stream=False)
     (await engine_of(p)).refuses(500)
     await p.settle()
     assert p.client.status == 502
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, phase="dead"))
-    ask(p, "candidate")
+    send_in_group(p, "candidate")
     assert p.client.status == 503
     value, labels = p.gateway.services.metrics.registry.get_sample_value, {"model": "acme/bot", "group": "candidate"}
     assert [value(f"shoal_rollout_{what}_total", labels) for what in ("requests", "failures")] == [2, 1]
@@ -257,7 +257,7 @@ async def test_rollout_metrics_match_the_evidence(play: Playing) -> None:
 
 async def test_streams_finish_on_the_version_they_started_on(play: Playing) -> None:
     p = play("r0", **in_rollout())
-    exchange = ask(p, "candidate", stream=True)
+    exchange = send_in_group(p, "candidate", stream=True)
     engine = await engine_of(p)
     engine.begins_stream()
     engine.streams(sse.token(BOT_V2, "one"))
@@ -272,7 +272,7 @@ async def test_streams_finish_on_the_version_they_started_on(play: Playing) -> N
 async def test_rolled_back_session_gets_the_old_version_and_loses_its_pin(play: Playing) -> None:
     p = play("r0", **in_rollout())
     session = subject_in("candidate")
-    ask(p, "candidate", stream=False, session=session)
+    send_in_group(p, "candidate", stream=False, session=session)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
     assert len(p.gateway.services.rollouts.splits.pins) == 1
     p.gateway.swap(catalogue(2))
@@ -283,12 +283,12 @@ async def test_rolled_back_session_gets_the_old_version_and_loses_its_pin(play: 
 
 async def test_requests_count_for_the_stage_in_which_they_started(play: Playing) -> None:
     p = play("r0", **in_rollout(stage=0))
-    ask(p, "candidate", stream=False)
+    send_in_group(p, "candidate", stream=False)
     engine, client = await engine_of(p), p.client
     p.gateway.swap(catalogue(2, **in_rollout(90, stage=1)))
     engine.answers(200, sse.whole(BOT_V2))
     assert client.headers[b"x-shoal-rollout"] == CANDIDATE
-    ask(p, "candidate", stream=False)
+    send_in_group(p, "candidate", stream=False)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
     assert groups(p, 0) == groups(p, 1) == ((1, 0), (0, 0))
 
@@ -297,14 +297,14 @@ async def test_session_with_a_partial_answer_is_pinned(play: Playing) -> None:
     """The client that stops a stream has read some of it; so has one whose stream ended in an error."""
     p = play("r0", loader=PlayedLoader(), **in_rollout())
     session = subject_in("candidate")
-    exchange = ask(p, "candidate", stream=True, session=session)
+    exchange = send_in_group(p, "candidate", stream=True, session=session)
     engine = await engine_of(p)
     engine.begins_stream()
     engine.streams(sse.token(BOT_V2, "hello"))
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
-    ask(p, "candidate", session=session).client_left()  # it waits for the candidate at once
+    send_in_group(p, "candidate", session=session).client_left()  # it waits for the candidate at once
     exchange.client_left()
-    ask(p, "candidate", session=session).client_left()
+    send_in_group(p, "candidate", session=session).client_left()
     assert groups(p) == ((0, 0), (0, 0)) and p.quiet()
 
 
@@ -312,10 +312,10 @@ async def waiting_for_the_candidate(play: Playing, loader: PlayedLoader) -> Play
     """Let a session of the candidate request it after every replica has lost it."""
     p = play("r0", loader=loader, **in_rollout())
     session = subject_in("candidate")
-    ask(p, "candidate", stream=False, session=session)
+    send_in_group(p, "candidate", stream=False, session=session)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
     p.gateway.receive_heartbeat(heartbeat("r0", sequence=2, adapters=(BOT_V1,), peer_port=9, adapter_room=1))
-    ask(p, "candidate", stream=False, session=session)
+    send_in_group(p, "candidate", stream=False, session=session)
     await loader.next()
     return p
 
@@ -349,9 +349,9 @@ async def test_retry_after_a_rollback_uses_the_old_version(play: Playing) -> Non
     """The candidate was unloaded while a request had not started its answer."""
     p = play("r0", loader=PlayedLoader(), **in_rollout())
     session = subject_in("candidate")
-    ask(p, "candidate", stream=False, session=session)
+    send_in_group(p, "candidate", stream=False, session=session)
     (await engine_of(p)).answers(200, sse.whole(BOT_V2))
-    ask(p, "candidate", stream=False, session=session)
+    send_in_group(p, "candidate", stream=False, session=session)
     p.gateway.swap(catalogue(2))
     p.engine.refuses(404)
     await p.settle()
@@ -363,11 +363,11 @@ async def test_retry_after_a_rollback_uses_the_old_version(play: Playing) -> Non
 async def test_callers_deadline_is_no_evidence(play: Playing) -> None:
     p = play("r0", **in_rollout())
     for group in ("candidate", "control"):
-        ask(p, group, header_x_shoal_deadline_ms="100")
+        send_in_group(p, group, header_x_shoal_deadline_ms="100")
         await engine_of(p)
         p.after(0.2)
         assert p.client.status == 504
-    ask(p, "candidate", header_x_shoal_deadline_ms="100")  # none in the middle of a stream either
+    send_in_group(p, "candidate", header_x_shoal_deadline_ms="100")  # none in the middle of a stream either
     engine = await engine_of(p)
     engine.begins_stream()
     engine.streams(sse.role(BOT_V2) + sse.token(BOT_V2, "a"))
@@ -378,7 +378,7 @@ async def test_callers_deadline_is_no_evidence(play: Playing) -> None:
 async def test_platform_timeouts_are_evidence_whatever_the_callers_deadline(play: Playing) -> None:
     p = play("r0", **in_rollout(routing=(routing(retry_max_attempts=1),)))
     for more in ({}, {"header_x_shoal_deadline_ms": "300000"}, {"header_x_shoal_deadline_ms": "3600000"}):
-        ask(p, "candidate", **more)
+        send_in_group(p, "candidate", **more)
         await engine_of(p)
         p.after(p.gateway.services.limits.first_byte_s + 1)  # no first byte
         assert p.client.status == 504
@@ -387,7 +387,7 @@ async def test_platform_timeouts_are_evidence_whatever_the_callers_deadline(play
 
 async def test_slow_client_does_not_make_a_version_slow(play: Playing) -> None:
     p = play("r0", **in_rollout())
-    exchange = ask(p, "candidate")
+    exchange = send_in_group(p, "candidate")
     engine = await engine_of(p)
     engine.begins_stream()
     engine.streams(sse.role(BOT_V2) + sse.token(BOT_V2, "a"))

@@ -16,7 +16,7 @@ from functions.gateway.gateway import Gateway
 from functions.gateway.services import Services
 from tests.gateway.hello import Playing
 from tests.gateway.rig import NOW_UNIX_S, POOL, ROLLOUT, Rig, heartbeat, in_rollout
-from tests.gateway.test_exchange_rollouts import ask, engine_of
+from tests.gateway.test_exchange_rollouts import engine_of, send_in_group
 
 
 class Bus:
@@ -87,7 +87,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_evidence_is_published_in_full_after_an_outage(play: Playing) -> None:
     p, bus = play("r0", **in_rollout()), Bus()
     async with running(feeds.publish_evidence, p.gateway.services, bus):
-        ask(p, "candidate", stream=False)
+        send_in_group(p, "candidate", stream=False)
         (await engine_of(p)).answers(200, b'{"choices":[]}')
         await until(lambda: bus.stats_told)
     first = rollout_heartbeat.decode(bus.stats_told[0])

@@ -24,7 +24,7 @@ async def moved(p: Play) -> Connection:
     return connection
 
 
-async def asked(p: Play, connection: Connection, data: bytes) -> Engine:
+async def engine_after(p: Play, connection: Connection, data: bytes) -> Engine:
     connection >> data
     await p.settle()
     return await p.connects()
@@ -40,7 +40,7 @@ async def finished(p: Play, engine: Engine) -> None:
 async def test_a_hot_request_on_the_plain_side(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
-    await finished(p, await asked(p, connection, post(STREAM_BODY)))
+    await finished(p, await engine_after(p, connection, post(STREAM_BODY)))
     assert connection.answer.body == PUBLIC_HELLO + PUBLIC_END
     connection.leaves()
 
@@ -81,7 +81,7 @@ async def test_late_body_of_an_answered_request_gets_no_second_answer(play: Play
 async def test_slow_pipelined_request_does_not_disturb_the_answer_under_way(play: Playing) -> None:
     p = play("r0", limits=None)
     connection = await moved(p)
-    engine = await asked(p, connection, post(STREAM_BODY))
+    engine = await engine_after(p, connection, post(STREAM_BODY))
     engine.begins_stream()
     engine.streams(HELLO)
     await p.settle()
@@ -119,7 +119,7 @@ async def test_pipelined_requests_are_answered_in_turn(play: Playing) -> None:
 async def test_garbage_while_an_answer_runs_ends_the_connection_without_a_second_answer(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
-    engine = await asked(p, connection, post(STREAM_BODY))
+    engine = await engine_after(p, connection, post(STREAM_BODY))
     connection >> b"\x00garbage\r\n\r\n"
     assert connection.answers == [] and connection.closed
     connection.leaves()
@@ -177,7 +177,7 @@ async def test_client_that_resumes_reading_is_not_cut(play: Playing) -> None:
 async def test_a_slow_reader_pauses_the_engine_and_a_stalled_one_ends_it(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
-    engine = await asked(p, connection, post(STREAM_BODY))
+    engine = await engine_after(p, connection, post(STREAM_BODY))
     engine.begins_stream()
     engine.streams(HELLO)
     await p.settle()
@@ -200,7 +200,7 @@ async def test_a_slow_reader_pauses_the_engine_and_a_stalled_one_ends_it(play: P
 async def test_client_disconnect_ends_its_request(play: Playing) -> None:
     p = play("r0")
     connection = await moved(p)
-    engine = await asked(p, connection, post(STREAM_BODY))
+    engine = await engine_after(p, connection, post(STREAM_BODY))
     connection.leaves()
     await p.settle()
     assert engine.dropped and p.quiet() and not p.gateway.services.connections
@@ -236,7 +236,7 @@ async def test_pipelined_requests_are_bounded(play: Playing) -> None:
     """Each costs 3 KB for 18 bytes on the wire: 40 such connections held gigabytes."""
     p = play("r0")
     connection = await moved(p)
-    await asked(p, connection, post(STREAM_BODY))
+    await engine_after(p, connection, post(STREAM_BODY))
     connection >> get("/healthz") * 100
     assert connection.closed and connection.answers == []
     connection.leaves()

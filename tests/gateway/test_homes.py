@@ -30,7 +30,7 @@ def home(homes: SessionHomes, key: bytes = ONE, pool: PoolName = POOL) -> tuple[
     return (found.replica_id, found.is_seen) if found is not None else None
 
 
-def told(homes: SessionHomes) -> list[tuple[str, bytes]]:
+def published(homes: SessionHomes) -> list[tuple[str, bytes]]:
     return [(entry.replica, hashed) for entry in homes.to_publish() for hashed in hashes_in(entry)]
 
 
@@ -52,7 +52,7 @@ def test_home_expires_after_its_ttl_since_the_last_turn() -> None:
 def test_a_policy_without_session_time_remembers_nothing() -> None:
     homes = SessionHomes(Clock())
     homes.record_sent(POOL, ONE, A, B, 0.0)
-    assert len(homes) == 0 and told(homes) == []
+    assert len(homes) == 0 and published(homes) == []
 
 
 def test_tenant_with_many_conversations_evicts_its_own() -> None:
@@ -66,11 +66,11 @@ def test_tenant_with_many_conversations_evicts_its_own() -> None:
 def test_only_homes_that_differ_from_the_hash_are_published() -> None:
     ours, theirs = SessionHomes(Clock()), SessionHomes(Clock())
     ours.record_sent(POOL, ONE, A, A, TTL_S)
-    assert told(ours) == [], "where all assume it"
+    assert published(ours) == [], "where all assume it"
     ours.record_sent(POOL, ONE, B, A, TTL_S)
     theirs.receive_batch(batch_of(ours), NOW_UNIX_S)
     assert home(theirs) == (B, False)
-    assert told(theirs) == [], "what was heard is not told again"
+    assert published(theirs) == [], "what was heard is not told again"
 
 
 def test_conversation_that_returns_to_its_hash_home_is_published() -> None:
@@ -91,7 +91,7 @@ def test_exception_is_republished_halfway_through_its_ttl() -> None:
     for now_s in (0, 100, 160, 200, 309, 320):
         clock.now_s = float(now_s)
         homes.record_sent(POOL, ONE, B, A, TTL_S)
-        at_s += [now_s] * len(told(homes))
+        at_s += [now_s] * len(published(homes))
     assert at_s == [0, 160, 320]
 
 
@@ -99,7 +99,7 @@ def test_conversation_that_stays_is_published_after_a_replica_joins() -> None:
     homes = SessionHomes(Clock())
     homes.record_sent(POOL, ONE, A, A, TTL_S)
     homes.record_sent(POOL, ONE, A, C, TTL_S)
-    assert told(homes) == [("a", ONE)]
+    assert published(homes) == [("a", ONE)]
 
 
 def test_latest_message_wins_whatever_the_order() -> None:

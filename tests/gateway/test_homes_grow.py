@@ -13,7 +13,7 @@ from functions.gateway.routing.homes import SessionHomes
 from tests.decisions.routing.test_routing import replica
 from tests.gateway.hello import Playing
 from tests.gateway.rig import NOW_UNIX_S, Clock
-from tests.gateway.test_homes import TTL_S, batch_of, conversation, told
+from tests.gateway.test_homes import TTL_S, batch_of, conversation, published
 
 POOL = PoolName("base")
 BASE, ADAPTER = EngineName("base"), EngineName("acme/bot@sha256:1")
@@ -70,7 +70,7 @@ def test_joining_replica_gets_no_running_conversation() -> None:
         ours.record_sent(
             POOL, conversation(number), at(conversation(number), index), at(conversation(number), index), TTL_S
         )
-    assert told(ours) == []
+    assert published(ours) == []
     ours.recheck(POOL, index.changed)
     ours.publish_moved(lambda pool, key, name: at(key, index, settled=False))
     batch = batch_of(ours)
@@ -84,7 +84,7 @@ def test_joining_replica_gets_no_running_conversation() -> None:
     assert 5 < len(theirs) < 25
     ours.recheck(POOL, {EVERY})
     ours.publish_moved(lambda pool, key, name: at(key, index, settled=False))
-    assert told(ours) == [], "once"
+    assert published(ours) == [], "once"
 
 
 def test_recheck_covers_only_own_conversations_of_the_adapter() -> None:
@@ -104,7 +104,7 @@ def test_recheck_covers_only_own_conversations_of_the_adapter() -> None:
     homes.recheck(PoolName("other"), {EVERY})
     homes.publish_moved(assumed)
     assert looked_at == [conversation(0)]
-    assert told(homes) == [("a", conversation(0))]
+    assert published(homes) == [("a", conversation(0))]
 
 
 async def test_gateway_publishes_its_conversations_when_a_replica_joins(play: Playing) -> None:

@@ -19,7 +19,7 @@ SLO = AdmissionEntry("default", ("*",), (BandEntry("interactive", 1.0, 1000),))
 TWO = (FallbackEntry("saturated", POOL, LARGE), FallbackEntry("saturated", POOL, THIRD))
 
 
-def told(p: Play) -> dict[str, PoolStats]:
+def pool_stats(p: Play) -> dict[str, PoolStats]:
     beats = p.gateway.services.admission.pools.heartbeats(("gw", 1), 1.0, [], {})
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
@@ -55,7 +55,9 @@ async def test_fallback_pool_without_replicas_is_skipped(play: Playing, monkeypa
     assert list(shift_targets(TWO, POOL, lambda pool: bool(p.gateway.services.fleet.index(pool).ready))) == [THIRD]
 
 
-async def test_shift_never_targets_a_full_pool(play: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shiftable_ratio_is_zero_if_the_first_fallback_is_full(
+    play: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     p = with_large(play("r0", **falls_back(*TWO)), "huge0", pool=THIRD)
     p.gateway.receive_heartbeat(
         heartbeat("big0", pool=LARGE, adapters=(), kv_blocks_total=1, prefill_ms_per_token=0.001)
@@ -82,18 +84,18 @@ async def test_shifted_request_that_returns_counts_as_one_arrival(
     p = with_large(play("r0", **falls_back()))
     p.ask(stream=False, header_x_shoal_class=service_class)
     await p.connects()
-    once = told(p)[POOL]
+    once = pool_stats(p)[POOL]
     sends_on(monkeypatch, p, 1.0)
     p.ask(stream=False, header_x_shoal_class=service_class)
     await p.settle()
-    away = told(p)[POOL]
+    away = pool_stats(p)[POOL]
     assert away.arrivals == 2, "what is sent on was offered all the same"
     assert away.arriving_tokens == 2 * once.arriving_tokens
     assert away.deferrable_tokens == (away.arriving_tokens if service_class == "batch" else 0)
     await p.refuses_connection()
     engine = await p.connects()
     assert engine.replica_id == "r0"
-    assert told(p)[POOL] == away
+    assert pool_stats(p)[POOL] == away
     assert (
         sum(q.arrived for pool, room, _ in p.gateway.services.admission.figures() if pool == POOL for q in room.queues)
         == 2
@@ -107,5 +109,5 @@ async def test_rejection_counts_in_the_requested_pool_too(play: Playing) -> None
     goes(p)
     p.ask()
     assert p.client.status == 503
-    assert (told(p)[POOL].shed, told(p)[LARGE].shed) == (1, 1)
-    assert (told(p)[POOL].overflow, told(p)[LARGE].overflow) == (0, 0), "they are gone, not full"
+    assert (pool_stats(p)[POOL].shed, pool_stats(p)[LARGE].shed) == (1, 1)
+    assert (pool_stats(p)[POOL].overflow, pool_stats(p)[LARGE].overflow) == (0, 0), "they are gone, not full"

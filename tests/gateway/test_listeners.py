@@ -21,7 +21,7 @@ def settings(**given: Any) -> GatewaySettings:
 
 
 @contextlib.contextmanager
-def taken(*, shared: bool) -> Iterator[int]:
+def occupied_port(*, shared: bool) -> Iterator[int]:
     with socket.socket() as other:
         if shared:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -31,7 +31,7 @@ def taken(*, shared: bool) -> Iterator[int]:
 
 
 def test_two_processes_may_share_the_ports_of_clients() -> None:
-    with taken(shared=True) as port, taken(shared=True) as plain_port:
+    with occupied_port(shared=True) as port, occupied_port(shared=True) as plain_port:
         listeners = bind_all(settings(port=port, plain_port=plain_port, metrics_port=0, reuse_port=True))
         assert [listener.getsockname()[1] for listener in listeners] == [port, plain_port]
         for listener in listeners:
@@ -40,14 +40,14 @@ def test_two_processes_may_share_the_ports_of_clients() -> None:
 
 @pytest.mark.parametrize("given", [{"reuse_port": False}, {}])
 def test_ports_are_not_shared_without_reuse_port(given: dict[str, bool]) -> None:
-    with taken(shared=True) as port, pytest.raises(StartFailed, match=f"{port}.*SHOAL_GATEWAY_PORT"):
+    with occupied_port(shared=True) as port, pytest.raises(StartFailed, match=f"{port}.*SHOAL_GATEWAY_PORT"):
         bind_all(settings(port=port, metrics_port=0, **given))
 
 
 def test_metrics_port_is_never_shared() -> None:
     with (
-        taken(shared=True) as port,
-        taken(shared=True) as metrics_port,
+        occupied_port(shared=True) as port,
+        occupied_port(shared=True) as metrics_port,
         pytest.raises(StartFailed, match="SHOAL_GATEWAY_METRICS_PORT"),
     ):
         bind_all(settings(port=port, metrics_port=metrics_port, reuse_port=True))
@@ -61,7 +61,7 @@ def test_gateways_that_share_a_port_have_different_names() -> None:
 
 def test_kernel_send_buffer_is_bounded() -> None:
     """Linux buffers 4 MiB by default for each client that does not read."""
-    with taken(shared=True) as port:
+    with occupied_port(shared=True) as port:
         (listener,) = bind_all(settings(port=port, metrics_port=0, reuse_port=True))
     with listener, socket.create_connection(listener.getsockname()), _accepted(listener) as served:
         assert 0 < served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * 256 * 1024  # Linux doubles it

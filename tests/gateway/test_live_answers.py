@@ -88,7 +88,7 @@ async def test_text_in_any_language_and_large_bodies(live: LiveGateway, trust: s
 
 
 async def test_concurrent_requests_do_not_mix(live: LiveGateway, trust: ssl.SSLContext, way: Way) -> None:
-    async def ask(number: int) -> None:
+    async def send_chat(number: int) -> None:
         async with client(live, way, trust) as caller:
             document = {"model": "acme/bot", "stream": True, "messages": [{"role": "user", "content": f"n{number}"}]}
             await caller.send(post(sse.compact(document)))
@@ -96,7 +96,7 @@ async def test_concurrent_requests_do_not_mix(live: LiveGateway, trust: ssl.SSLC
             assert sse.token("acme/bot", f"n{number}") in answer and answer.endswith(sse.DONE)
 
     async with engine(live), engine(live):
-        await asyncio.gather(*(ask(number) for number in range(40)))
+        await asyncio.gather(*(send_chat(number) for number in range(40)))
     assert await quiet(live)
 
 

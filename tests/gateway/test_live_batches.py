@@ -15,7 +15,7 @@ from tests.gateway.batch_rig import (
     CountingEngine,
     Way,
     as_file,
-    begin,
+    create_batch,
     gateway,
     line,
     metric,
@@ -92,7 +92,7 @@ async def test_batch_life_cycle_with_the_stock_client(one: BatchGateway, engine:
 
 async def test_invalid_file_is_reported_line_by_line(one: BatchGateway) -> None:
     async with one.client() as client:
-        batch = await begin(
+        batch = await create_batch(
             client,
             line("a"),
             b"{not json",
@@ -126,7 +126,7 @@ async def test_invalid_file_is_reported_line_by_line(one: BatchGateway) -> None:
 
 async def test_other_tenants_files_and_batches_are_not_found(one: BatchGateway) -> None:
     async with one.client() as acme, one.client(GLOBEX_KEY) as globex:
-        batch = await begin(acme, line("a"))
+        batch = await create_batch(acme, line("a"))
         file_id = batch.input_file_id
         for attempt in (
             globex.files.retrieve(file_id),
@@ -159,7 +159,7 @@ async def test_killed_gateways_batch_completes_elsewhere_with_every_line_once(
     engine.is_held, engine.after = True, 150
     two = gateway(tmp_path / "two", valkey_url, certificate, s3_settings)
     async with one.client() as client:
-        batch = await begin(client, *(line(f"k-{i}") for i in range(400)))
+        batch = await create_batch(client, *(line(f"k-{i}") for i in range(400)))
         await until(client, batch.id, "in_progress", done=100)
         assert one.running is not None
         one.running.kill()
@@ -193,7 +193,7 @@ async def test_cancellation_at_another_gateway_keeps_finished_lines(
     with two.start():
         await two.ready()
         async with one.client() as here, two.client() as there:
-            batch = await begin(here, *(line(f"x-{i}") for i in range(200)))
+            batch = await create_batch(here, *(line(f"x-{i}") for i in range(200)))
             await until(there, batch.id, "in_progress", done=40)
             with pytest.raises(openai.ConflictError):
                 await there.files.delete(batch.input_file_id)
@@ -224,7 +224,7 @@ async def test_store_outage_is_reported_and_waited_for(
     with process.start():
         await process.ready()
         async with process.client() as client:
-            batch = await begin(client, *(line(f"s-{i}") for i in range(600)))
+            batch = await create_batch(client, *(line(f"s-{i}") for i in range(600)))
             await until(client, batch.id, "in_progress", done=20)
             await way.close()
             with pytest.raises(openai.InternalServerError) as gone:

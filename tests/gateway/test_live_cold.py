@@ -90,7 +90,7 @@ def in_front(fleet: Fleet, bus_url: str, certificate: tuple[Path, Path]) -> Iter
         yield live
 
 
-async def ask(live: LiveGateway, way: Way, trust: ssl.SSLContext, model: str, stream: bool = False) -> HttpAnswer:
+async def send_chat(live: LiveGateway, way: Way, trust: ssl.SSLContext, model: str, stream: bool = False) -> HttpAnswer:
     content = [{"role": "user", "content": "hello"}]
     async with client(live, way, trust) as one:
         await one.send(post(orjson.dumps({"model": model, "stream": stream, "messages": content, "max_tokens": 40})))
@@ -107,7 +107,9 @@ async def test_fifty_clients_of_one_cold_adapter_cause_one_load(
     with a_fleet(store, valkey_url, tmp_path, 100) as fleet, in_front(fleet, valkey_url, certificate) as live:
         model = next(model for model in fleet.cold() if model != "acme/broken")
         ways = [Way("fast", tls=False), Way("plain", tls=False), Way("fast", tls=True)]
-        answers = await asyncio.gather(*(ask(live, ways[n % 3], trust, model, stream=n % 2 == 0) for n in range(50)))
+        answers = await asyncio.gather(
+            *(send_chat(live, ways[n % 3], trust, model, stream=n % 2 == 0) for n in range(50))
+        )
         assert {answer.status for answer in answers} == {200}
         assert {answer.headers["x-shoal-model"] for answer in answers} == {f"{model}@v1"}
         assert all(fleet.names()[model].encode() in answer.body for answer in answers if b'"usage"' in answer.body)
@@ -128,7 +130,7 @@ async def test_an_agent_that_dies_during_the_load_is_replaced_by_another(
         model = next(model for model in fleet.cold() if model != "acme/broken")
         for engine in fleet.engines:
             engine.signal(signal.SIGSTOP)
-        asking = asyncio.ensure_future(ask(live, Way("fast", tls=False), trust, model))
+        asking = asyncio.ensure_future(send_chat(live, Way("fast", tls=False), trust, model))
         asked = None
         while asked is None:
             await asyncio.sleep(0.005)
@@ -150,7 +152,7 @@ async def test_unloadable_artifact_is_explained(
     store: S3Store, valkey_url: str, certificate: tuple[Path, Path], trust: ssl.SSLContext, tmp_path: Path
 ) -> None:
     with a_fleet(store, valkey_url, tmp_path, 300) as fleet, in_front(fleet, valkey_url, certificate) as live:
-        answer = await ask(live, Way("fast", tls=False), trust, "acme/broken")
+        answer = await send_chat(live, Way("fast", tls=False), trust, "acme/broken")
         assert (answer.status, answer.code) == (503, "model_unavailable")
         assert "DoRA" in answer.error["message"] and "acme/broken@v1" in answer.error["message"]
         assert "retry-after" not in answer.headers
@@ -167,7 +169,7 @@ async def test_every_adapter_answers_with_fewer_slots_than_adapters(
 
         async def one(model: ModelId) -> tuple[ModelId, HttpAnswer]:
             async with gate:
-                return model, await ask(live, Way("fast", tls=False), trust, model)
+                return model, await send_chat(live, Way("fast", tls=False), trust, model)
 
         for model, answer in await asyncio.gather(*map(one, models)):
             assert answer.status == 200, answer.body

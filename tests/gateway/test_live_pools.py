@@ -65,7 +65,7 @@ def placing(certificate: tuple[Path, Path], engines: dict[str, Engine]) -> Itera
         yield live
 
 
-async def ask(client: httpx.AsyncClient, key: str, text: str = "hi", **headers: str) -> httpx.Response:
+async def send_chat(client: httpx.AsyncClient, key: str, text: str = "hi", **headers: str) -> httpx.Response:
     body = {"model": LLAMA, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
     return await client.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"} | headers)
 
@@ -81,7 +81,7 @@ async def test_each_engine_answers_its_own_tenants(gateway: LiveGateway, engines
     url = f"http://127.0.0.1:{gateway.plain_port}"
     async with httpx.AsyncClient(base_url=url, timeout=CALL_S) as client:
         keys = [ACME_KEY, GLOBEX_KEY] * EACH
-        answers = await asyncio.gather(*(ask(client, key) for key in keys))
+        answers = await asyncio.gather(*(send_chat(client, key) for key in keys))
         for key, answer in zip(keys, answers, strict=True):
             assert answer.status_code == 200, answer.text
             if key == GLOBEX_KEY:
@@ -92,10 +92,10 @@ async def test_each_engine_answers_its_own_tenants(gateway: LiveGateway, engines
         assert after[ACMES] - before[ACMES] == own, "what the gateway tells is what the engine saw"
 
         gateway.beat(f"{LLAMA}-0", engines[LLAMA].port, pool=LLAMA, adapters=(), phase="dead")
-        refused = await asyncio.gather(*(ask(client, GLOBEX_KEY) for _ in range(EACH)))
+        refused = await asyncio.gather(*(send_chat(client, GLOBEX_KEY) for _ in range(EACH)))
         assert {answer.status_code for answer in refused} == {503}, "the only engine that is left is acme's"
         assert answered(engines[ACMES]) == after[ACMES]
-        assert (await ask(client, ACME_KEY)).headers["x-shoal-replica"] == f"{ACMES}-0"
+        assert (await send_chat(client, ACME_KEY)).headers["x-shoal-replica"] == f"{ACMES}-0"
 
 
 BATCH = {"x-shoal-class": "batch"}
@@ -125,7 +125,7 @@ async def test_first_matching_rule_chooses_the_engine(
     placing.beat(f"{LLAMA}-0", engines[LLAMA].port, pool=LLAMA, adapters=(), waiting=waiting)
     before = {name: answered(engines[name]) for name in PLACED}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{placing.plain_port}", timeout=CALL_S) as client:
-        answer = await ask(client, key, text, **headers)
+        answer = await send_chat(client, key, text, **headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-shoal-replica"] == f"{expected}-0"
     after = {name: answered(engines[name]) - before[name] for name in PLACED}

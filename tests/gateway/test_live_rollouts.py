@@ -313,10 +313,10 @@ async def test_evidence_matches_what_clients_saw(pair: Pair) -> None:
             assert await quiet(live)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
-                while told(book) != seen:
+                while evidence_as_seen(book) != seen:
                     await asyncio.sleep(0.1)
         following.cancel()
-    assert told(book) == seen
+    assert evidence_as_seen(book) == seen
     assert min(seen.requests.values()) > 20 and min(seen.errors.values()) > 5
 
 
@@ -330,7 +330,7 @@ async def until_subscribed(bus: ValkeyBus) -> None:
         await asyncio.sleep(0.01)
 
 
-def told(book: EvidenceBook) -> Seen:
+def evidence_as_seen(book: EvidenceBook) -> Seen:
     evidence = book.evidence(ROLLOUT, 3)
     seen = Seen()
     for name, group in (("candidate", evidence.candidate), ("control", evidence.control)):

@@ -80,7 +80,7 @@ def apart(
         yield live, reads, decodes
 
 
-def ask(live: LiveGateway, text: str, **fields: Any) -> httpx.Response:
+def send_chat(live: LiveGateway, text: str, **fields: Any) -> httpx.Response:
     body = {
         "model": POOL,
         "messages": [{"role": "user", "content": f"{text} What is the capital of France?"}],
@@ -106,7 +106,7 @@ def said(response: httpx.Response) -> str:
 def check(live: LiveGateway, reads: Engine, decodes: Engine) -> None:
     """Check that both paths give the same answer and that the decoding engine computes next to nothing in the split
     one."""
-    split = ask(live, FACTS)
+    split = send_chat(live, FACTS)
     assert split.headers["x-shoal-prefill"] == "path=split;replica=p0" and split.headers["x-shoal-replica"] == "d0"
     taken = figure(decodes, "prompt_tokens_by_source_total", 'source="external_kv_transfer"')
     prompt_tokens = split.json()["usage"]["prompt_tokens"]
@@ -114,7 +114,7 @@ def check(live: LiveGateway, reads: Engine, decodes: Engine) -> None:
     assert figure(decodes, "external_prefix_cache_hits_total") == taken
     assert figure(reads, "prompt_tokens_by_source_total", 'source="local_compute"') >= prompt_tokens
     assert split.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # it was computed for this request
-    one = ask(live, FACTS)  # the gateway now knows that the decoding replica has it cached
+    one = send_chat(live, FACTS)  # the gateway now knows that the decoding replica has it cached
     assert one.headers["x-shoal-prefill"] == "path=one;why=cached" and said(one) == said(split)
 
 
@@ -133,7 +133,7 @@ def test_lost_blocks_do_not_lose_a_request(
     """With vLLM's own policy, an engine answers 500 if it cannot read the other engine's blocks."""
     with apart("sim", tmp_path, certificate, monkeypatch, policy="fail") as (live, reads, _):
         httpx.post(f"{reads.base_url}/sim/faults", json={"lose_kv_blocks": True}, timeout=CALL_S).raise_for_status()
-        failed = ask(live, FACTS)
+        failed = send_chat(live, FACTS)
         assert said(failed) and failed.headers["x-shoal-prefill"] == "path=one;why=transfer_failed"
 
 

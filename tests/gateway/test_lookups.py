@@ -18,7 +18,7 @@ from tests.gateway.rig import ACME_KEY, GLOBEX_KEY, PEPPER, Rig, catalogue, hear
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 
 
-def taken(lookups: Lookups, tenant: TenantId, most: int) -> int:
+def count_allowed(lookups: Lookups, tenant: TenantId, most: int) -> int:
     for number in range(most):
         try:
             lookups.count(tenant, "models")
@@ -30,7 +30,7 @@ def taken(lookups: Lookups, tenant: TenantId, most: int) -> int:
 def test_a_flood_of_lookups_is_refused() -> None:
     now_s = 1000.0
     lookups = Lookups(6000, lambda: now_s)
-    assert taken(lookups, ACME, 2000) == 1000
+    assert count_allowed(lookups, ACME, 2000) == 1000
     with pytest.raises(RequestRejected) as refused:
         lookups.count(ACME, "batches")
     answer = refused.value.answer
@@ -38,8 +38,8 @@ def test_a_flood_of_lookups_is_refused() -> None:
     assert answer.message.startswith("Too many calls for batches: ")
     assert answer.message.endswith("The description of a batch changes at most every five seconds.")
     now_s += 2.0
-    assert taken(lookups, ACME, 2000) == 200, "100 a second"
-    assert taken(lookups, GLOBEX, 2000) == 1000, "each tenant's apart"
+    assert count_allowed(lookups, ACME, 2000) == 200, "100 a second"
+    assert count_allowed(lookups, GLOBEX, 2000) == 1000, "each tenant's apart"
 
 
 def test_only_tenants_that_ask_are_remembered() -> None:

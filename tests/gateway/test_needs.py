@@ -26,7 +26,9 @@ def tools(*secrets: str) -> tuple[ToolEntry, ...]:
     )
 
 
-def told(catalogue: Catalogue, tokenizers: Path | None = None, secrets: Path | None = None) -> list[tuple[str, str]]:
+def unmet_in(
+    catalogue: Catalogue, tokenizers: Path | None = None, secrets: Path | None = None
+) -> list[tuple[str, str]]:
     source = TokenizerSource(tokenizers, None, lambda: 0.0, lambda: 0.5) if tokenizers is not None else None
     return [(need.what, need.subject) for need in unmet_needs(catalogue, source, secrets)]
 
@@ -38,15 +40,15 @@ SENT = (rig.routing(prefix_source="sent"),)
 def test_missing_pool_tokenizer_is_a_need(tmp_path: Path) -> None:
     catalogue = rig.catalogue()
     assert unmet_needs(catalogue, None, None) == (UnmetNeed("tokenizer", POOL, NOT_SET),)
-    assert told(catalogue, tmp_path) == [("tokenizer", POOL)]
+    assert unmet_in(catalogue, tmp_path) == [("tokenizer", POOL)]
     (tmp_path / POOL).mkdir()
     (tmp_path / POOL / "config.json").write_text("{}")
-    assert told(catalogue, tmp_path) == [("tokenizer", POOL)], "a model's config is no tokenizer"
+    assert unmet_in(catalogue, tmp_path) == [("tokenizer", POOL)], "a model's config is no tokenizer"
     (tmp_path / POOL / "config.json").write_text('{"shoal_tokenizer": "builtin"}')
-    assert not told(catalogue, tmp_path)
+    assert not unmet_in(catalogue, tmp_path)
     (tmp_path / POOL / "config.json").unlink()
     (tmp_path / POOL / "tokenizer.json").write_text("{}")
-    assert not told(catalogue, tmp_path)
+    assert not unmet_in(catalogue, tmp_path)
 
 
 async def test_tokenizer_missing_in_the_store_is_a_need_until_it_arrives(tmp_path: Path) -> None:
@@ -71,29 +73,29 @@ async def test_tokenizer_missing_in_the_store_is_a_need_until_it_arrives(tmp_pat
 
 
 def test_pool_without_exact_prefixes_needs_no_tokenizer() -> None:
-    assert not told(rig.catalogue(routing=SENT))
-    assert not told(rig.catalogue(pools=(PoolEntry(POOL, context_window_tokens=2048, task="embed"),)))
+    assert not unmet_in(rig.catalogue(routing=SENT))
+    assert not unmet_in(rig.catalogue(pools=(PoolEntry(POOL, context_window_tokens=2048, task="embed"),)))
 
 
 def test_missing_tool_secret_is_a_need(tmp_path: Path) -> None:
     tenants = (TenantEntry(TenantId("acme"), "enterprise", (POOL,), tools=tools("weather", "", "weather", "maps")),)
     catalogue = rig.catalogue(routing=SENT, tenants=tenants, keys=(), models=())
     both = [("tool_secret", "acme/maps"), ("tool_secret", "acme/weather")]
-    assert told(catalogue) == told(catalogue, secrets=tmp_path) == both
+    assert unmet_in(catalogue) == unmet_in(catalogue, secrets=tmp_path) == both
     (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
-    assert told(catalogue, secrets=tmp_path) == both[1:]
+    assert unmet_in(catalogue, secrets=tmp_path) == both[1:]
     (tmp_path / "acme.maps").unlink()
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "weather").write_text("t0ken")
-    assert told(catalogue, secrets=tmp_path) == both[:1]
+    assert unmet_in(catalogue, secrets=tmp_path) == both[:1]
     (tmp_path / "acme.maps").write_text("as a mounted Secret has it")
-    assert told(catalogue, secrets=tmp_path) == []
+    assert unmet_in(catalogue, secrets=tmp_path) == []
 
 
 def test_number_of_needs_is_bounded() -> None:
     names = [f"t{number:04}" for number in range(MAX_NEEDS + 10)]
     tenants = tuple(TenantEntry(TenantId(name), "enterprise", (), tools=tools("s")) for name in names)
-    found = told(rig.catalogue(routing=SENT, tenants=tenants, keys=(), models=()))
+    found = unmet_in(rig.catalogue(routing=SENT, tenants=tenants, keys=(), models=()))
     assert len(found) == MAX_NEEDS
     assert found[0] == ("tool_secret", "t0000/s")
 

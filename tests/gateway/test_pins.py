@@ -25,7 +25,7 @@ def session(number: int) -> bytes:
 ONE = session(1)
 
 
-def told(pins: SessionPins) -> list[bytes]:
+def published(pins: SessionPins) -> list[bytes]:
     return [hash_ for entry in pins.to_publish() for hash_ in hashes_in(entry)]
 
 
@@ -51,7 +51,7 @@ def test_pin_expires_after_its_ttl_since_the_last_request() -> None:
 def test_a_pool_without_session_time_pins_nothing() -> None:
     pins = SessionPins(Clock())
     pins.pin(ROLLOUT, ONE, "control", 0.0)
-    assert len(pins) == 0 and told(pins) == []
+    assert len(pins) == 0 and published(pins) == []
 
 
 def test_pin_is_republished_halfway_through_its_ttl() -> None:
@@ -61,7 +61,7 @@ def test_pin_is_republished_halfway_through_its_ttl() -> None:
     for now_s in (0, 100, 160, 200, 309, 320):
         clock.now_s = float(now_s)
         pins.pin(ROLLOUT, ONE, "control", TTL_S)
-        heard_at_s += [now_s] * len(told(pins))
+        heard_at_s += [now_s] * len(published(pins))
     assert heard_at_s == [0, 160, 320]
 
 
@@ -71,7 +71,7 @@ def test_published_pins_keep_their_group() -> None:
     pins.pin(ROLLOUT, session(2), "control", TTL_S)
     theirs.receive_batch(batch_of(pins), NOW_UNIX_S)
     assert [theirs.group_of(ROLLOUT, it) for it in (ONE, session(2))] == ["candidate", "control"]
-    assert told(theirs) == [], "what was heard is not told again"
+    assert published(theirs) == [], "what was heard is not told again"
 
 
 def test_unpublished_pin_keeps_its_group() -> None:
@@ -91,7 +91,7 @@ def test_received_pins_hold_for_their_remaining_ttl() -> None:
     assert theirs.group_of(ROLLOUT, ONE) == "control"
     clock.forward(1)
     assert theirs.group_of(ROLLOUT, ONE) is None
-    assert told(theirs) == [], "what was heard is not told again"
+    assert published(theirs) == [], "what was heard is not told again"
 
 
 def test_expired_batch_is_ignored_and_future_batch_accepted() -> None:
@@ -120,10 +120,10 @@ def test_moved_session_is_republished_by_its_new_gateway() -> None:
     theirs.receive_batch(batch_of(mine), NOW_UNIX_S)
     clock.forward(100)
     theirs.pin(ROLLOUT, ONE, "control", TTL_S)
-    assert told(theirs) == []
+    assert published(theirs) == []
     clock.forward(60)
     theirs.pin(ROLLOUT, ONE, "control", TTL_S)
-    assert told(theirs) == [ONE]
+    assert published(theirs) == [ONE]
 
 
 def test_ended_rollout_drops_its_pins() -> None:
@@ -166,9 +166,9 @@ def test_batches_are_bounded_and_lose_nothing() -> None:
     wanted = {session(number) for number in range(MAX_SESSIONS_PER_BATCH + 10)}
     for hash_ in wanted:
         pins.pin(ROLLOUT, hash_, "control", TTL_S)
-    first, second = told(pins), told(pins)
+    first, second = published(pins), published(pins)
     assert (len(first), len(second)) == (MAX_SESSIONS_PER_BATCH, 10)
-    assert {*first, *second} == wanted and told(pins) == []
+    assert {*first, *second} == wanted and published(pins) == []
     for number in range(MAX_ROLLOUTS_PER_BATCH + 5):
         pins.pin(RolloutId(f"ro-{number:08}"), ONE, "control", TTL_S)
     assert [len(pins.to_publish()), len(pins.to_publish())] == [MAX_ROLLOUTS_PER_BATCH, 5]
@@ -179,7 +179,7 @@ def test_failed_pin_publish_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(5):
         pins.pin(ROLLOUT, session(number), "control", TTL_S)
     pins.publish_failed(pins.to_publish())
-    assert pins.unpublished == 5 and len(told(pins)) == 5
+    assert pins.unpublished == 5 and len(published(pins)) == 5
     monkeypatch.setattr(pins_module, "MAX_UNPUBLISHED", 3)
     for number in range(5, 10):
         pins.pin(ROLLOUT, session(number), "control", TTL_S)

@@ -27,7 +27,7 @@ NAME = PoolName("a")
 SENDER = ("gw-1", 7)
 
 
-def told(figures: PoolActivity, *pools: PoolName) -> dict[str, PoolStats]:
+def stats_by_pool(figures: PoolActivity, *pools: PoolName) -> dict[str, PoolStats]:
     beats = figures.heartbeats(SENDER, 1.0, pools, {})
     return {stats.pool: stats for beat in beats for stats in beat.pools}
 
@@ -39,11 +39,11 @@ def test_activity_covers_only_the_window() -> None:
     for number in range(3):
         figures.arrived(NAME, 50, deferrable=number == 0)
     figures.degraded(NAME)
-    now = told(figures)[NAME]
+    now = stats_by_pool(figures)[NAME]
     assert (now.arrivals, now.arriving_tokens, now.deferrable_tokens, now.degraded) == (3, 150, 50, 1)
     assert SLOT_S * (SLOTS - 1) <= now.window_s <= SLOT_S * SLOTS
     clock.now_s += SLOT_S * SLOTS
-    assert told(figures, NAME)[NAME].arrivals == 0
+    assert stats_by_pool(figures, NAME)[NAME].arrivals == 0
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ async def test_only_capacity_rejections_count_as_overflow(
     admitted = play("r0").ask(header_x_shoal_class=service_class).admitted
     figures = PoolActivity(Clock())
     figures.shed(admitted, reason, None)
-    stats = told(figures)[POOL]
+    stats = stats_by_pool(figures)[POOL]
     assert (stats.shed, stats.overflow) == (1, overflow)
 
 
@@ -74,7 +74,7 @@ async def test_rejection_after_a_detour_counts_each_pools_reason(play: Playing) 
     figures = PoolActivity(Clock())
     figures.shed(elsewhere, "no_replica_ready", Degraded(admitted, "saturated", None, "saturated"))
     figures.shed(elsewhere, "saturated", Degraded(admitted, "saturated", None, "adapter_not_loaded"))
-    now = told(figures)
+    now = stats_by_pool(figures)
     assert (now[POOL].shed, now[POOL].overflow) == (2, 1)
     assert (now[NAME].shed, now[NAME].overflow) == (2, 1)
 
@@ -84,7 +84,7 @@ def test_new_gateway_reports_a_shorter_window() -> None:
     figures = PoolActivity(clock)
     clock.now_s += 4.0
     figures.arrived(NAME, 1)
-    assert told(figures)[NAME].window_s == 4.0
+    assert stats_by_pool(figures)[NAME].window_s == 4.0
 
 
 def test_steady_arrivals_are_reported_at_their_rate() -> None:
@@ -93,7 +93,7 @@ def test_steady_arrivals_are_reported_at_their_rate() -> None:
     for _ in range(500):
         clock.now_s += 0.2
         figures.arrived(NAME, 1)
-    now = told(figures)[NAME]
+    now = stats_by_pool(figures)[NAME]
     assert abs(now.arrivals / now.window_s - 5.0) < 0.3
 
 
@@ -101,9 +101,9 @@ def test_idle_pools_of_the_snapshot_are_reported_and_removed_ones_forgotten() ->
     clock = Clock()
     figures = PoolActivity(clock)
     figures.arrived(PoolName("removed"), 1)
-    assert set(told(figures, NAME)) == {"a", "removed"}
+    assert set(stats_by_pool(figures, NAME)) == {"a", "removed"}
     clock.now_s += SLOT_S * SLOTS + SLOT_S
-    assert set(told(figures, NAME)) == {"a"}
+    assert set(stats_by_pool(figures, NAME)) == {"a"}
 
 
 def test_many_pools_are_split_into_messages_of_one_sequence() -> None:
@@ -116,8 +116,8 @@ def test_many_pools_are_split_into_messages_of_one_sequence() -> None:
 
 def test_expected_wait_uses_drain_rate_or_oldest_wait() -> None:
     pool = Pool()
-    pool.come(kv=900)
-    tickets = [pool.come(kv=2_000) for _ in range(2)]
+    pool.submit(kv=900)
+    tickets = [pool.submit(kv=2_000) for _ in range(2)]
     assert [ticket.state for ticket in tickets] == [WAITING, WAITING]
     admission = pool.admission
     assert sum(queue.queued_cost for queue in admission.queues) == 6_000
@@ -129,8 +129,8 @@ def test_expected_wait_uses_drain_rate_or_oldest_wait() -> None:
 
 def test_endless_wait_is_reported_as_one_hour() -> None:
     pool = Pool()
-    pool.come(kv=900)
-    pool.come(kv=2_000)
+    pool.submit(kv=900)
+    pool.submit(kv=2_000)
     pool.admission.drain.per_replica, pool.admission.gate.replicas = 1e-9, 1
     figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
@@ -141,9 +141,9 @@ def test_endless_wait_is_reported_as_one_hour() -> None:
 
 def test_queued_foreground_tokens_are_reported_separately() -> None:
     pool = Pool()
-    pool.come(kv=900)
+    pool.submit(kv=900)
     for band in (0, 1, 2):
-        pool.come(kv=2_000, band=band)
+        pool.submit(kv=2_000, band=band)
     figures = PoolActivity(Clock())
     figures.arrived(NAME, 1)
     (beat,) = figures.heartbeats(SENDER, 1.0, [], {NAME: pool.admission})

@@ -50,12 +50,14 @@ def serves(p: Play, *replicas: str, **changes: Any) -> Play:
     return p
 
 
-def gone(p: Play, *replicas: str) -> None:
+def lose_replicas(p: Play, *replicas: str) -> None:
     for name in replicas:
         p.gateway.receive_heartbeat(heartbeat(name, pool=REPLICAS[name], sequence=9, phase="dead"))
 
 
-def ask(p: Play, tenant: str = GLOBEX, model: str = LLAMA, service_class: str = "interactive", **fields: Any) -> None:
+def send_request(
+    p: Play, tenant: str = GLOBEX, model: str = LLAMA, service_class: str = "interactive", **fields: Any
+) -> None:
     p.ask(model, stream=False, header_key=KEYS[tenant], header_x_shoal_class=service_class, **fields)  # type: ignore[index]
 
 
@@ -74,7 +76,7 @@ async def answers(p: Play) -> tuple[str, str]:
 @pytest.mark.parametrize(("tenant", "replica"), [(ACME, "own0"), (GLOBEX, "main0"), (INITECH, "ini0")])
 async def test_each_tenant_starts_in_its_own_pool(play: Playing, tenant: str, replica: str) -> None:
     p = serves(play("r0", **sections()))
-    ask(p, tenant)
+    send_request(p, tenant)
     assert await answers(p) == (replica, REPLICAS[replica])
     assert orjson.loads(p.client.body)["model"] == LLAMA, "as the client called it"
     assert p.client.headers[b"x-shoal-model"] == b"llama@v1"
@@ -84,34 +86,34 @@ async def test_each_tenant_starts_in_its_own_pool(play: Playing, tenant: str, re
 
 async def test_batch_goes_to_the_cheap_pool(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(SPOT, classes=("batch",)))))
-    ask(p, service_class="batch")
+    send_request(p, service_class="batch")
     assert await answers(p) == ("spot0", SPOT)
-    ask(p)
+    send_request(p)
     assert await answers(p) == ("main0", LLAMA)
 
 
 async def test_long_prompt_is_placed_by_its_rule(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(SPOT, min_prompt_tokens=500))))
-    ask(p, messages=[{"role": "user", "content": "word " * 1000}])
+    send_request(p, messages=[{"role": "user", "content": "word " * 1000}])
     assert (await answers(p))[0] == "spot0"
 
 
 async def test_predicted_time_moves_a_request_before_it_waits(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(SPOT, min_predicted_ttft_ms=800))))
-    ask(p)
+    send_request(p)
     assert (await answers(p))[0] == "main0"
     slow = heartbeat("main0", pool=LLAMA, adapters=(BOT,), sequence=2, waiting=4, service_ms=300.0)
     p.gateway.receive_heartbeat(slow)
-    ask(p)
+    send_request(p)
     assert (await answers(p))[0] == "spot0"
 
 
 async def test_adapter_is_served_by_the_chosen_pool(play: Playing) -> None:
     p = serves(play("r0", **sections()))
-    ask(p, ACME, "acme/bot")
+    send_request(p, ACME, "acme/bot")
     assert await answers(p) == ("own0", BOT)
-    gone(p, "own0")
-    ask(p, ACME, "acme/bot")
+    lose_replicas(p, "own0")
+    send_request(p, ACME, "acme/bot")
     assert await answers(p) == ("main0", BOT)
     assert b"x-shoal-degraded" not in p.client.headers
 
@@ -121,8 +123,8 @@ async def test_adapter_is_served_by_the_chosen_pool(play: Playing) -> None:
 
 async def test_takeover_by_a_pool_of_the_model_is_not_degraded(play: Playing) -> None:
     p = serves(play("r0", **sections()))
-    gone(p, "main0", "fp0")
-    ask(p)
+    lose_replicas(p, "main0", "fp0")
+    send_request(p)
     assert (await answers(p))[0] == "spot0"
     assert b"x-shoal-degraded" not in p.client.headers
     assert figure(p, "shoal_pool_takeovers_total", **{"from": LLAMA, "to": SPOT}) == 1
@@ -133,8 +135,8 @@ async def test_takeover_by_a_pool_of_the_model_is_not_degraded(play: Playing) ->
 
 async def test_takeover_with_other_precision_is_reported_as_degraded(play: Playing) -> None:
     p = serves(play("r0", **sections()))
-    gone(p, "main0")
-    ask(p)
+    lose_replicas(p, "main0")
+    send_request(p)
     assert (await answers(p))[0] == "fp0"
     assert p.client.headers[b"x-shoal-degraded"] == b"from=llama@v1;reason=unavailable"
     assert p.client.headers[b"x-shoal-digest"] == FP8_DIGEST.encode()
@@ -143,7 +145,7 @@ async def test_takeover_with_other_precision_is_reported_as_degraded(play: Playi
 
 async def test_placement_on_other_weights_is_not_degraded(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(FP8, tiers=("free",)))))
-    ask(p)
+    send_request(p)
     assert (await answers(p))[0] == "fp0"
     assert b"x-shoal-degraded" not in p.client.headers
     assert p.client.headers[b"x-shoal-digest"] == FP8_DIGEST.encode()
@@ -151,7 +153,7 @@ async def test_placement_on_other_weights_is_not_degraded(play: Playing) -> None
 
 async def test_full_pool_is_followed_by_the_next(play: Playing) -> None:
     p = serves(play("r0", **sections()))
-    ask(p, ACME)
+    send_request(p, ACME)
     engine = await p.connects()
     assert engine.replica_id == "own0"
     engine.refuses(503)
@@ -160,7 +162,7 @@ async def test_full_pool_is_followed_by_the_next(play: Playing) -> None:
 
 async def test_batch_does_not_leave_a_full_pool(play: Playing) -> None:
     p = serves(play("r0", **sections(PlacementEntry(SPOT, classes=("batch",)))))
-    ask(p, service_class="batch")
+    send_request(p, service_class="batch")
     engine = await p.connects()
     assert engine.replica_id == "spot0"
     engine.refuses(503)
@@ -170,8 +172,8 @@ async def test_batch_does_not_leave_a_full_pool(play: Playing) -> None:
 
 async def test_engine_refusal_after_a_takeover_is_the_callers_error(play: Playing) -> None:
     p = serves(play("r0", **sections()))
-    gone(p, "main0", "fp0")
-    ask(p)
+    lose_replicas(p, "main0", "fp0")
+    send_request(p)
     engine = await p.connects()
     engine.answers(400, orjson.dumps({"error": {"message": "no such thing", "code": 400}}))
     assert (p.client.status, p.client.error["code"]) == (400, "invalid_request")
@@ -183,9 +185,9 @@ async def test_engine_refusal_after_a_takeover_is_the_callers_error(play: Playin
 
 async def test_dedicated_tenant_uses_no_other_pool(play: Playing) -> None:
     p = serves(play("r0", **sections()))
-    gone(p, "ini0")
+    lose_replicas(p, "ini0")
     for model in (LLAMA, "initech/bot"):
-        ask(p, INITECH, model)
+        send_request(p, INITECH, model)
         await p.settle()
         assert (p.client.status, p.client.error["code"]) == (503, "no_capacity") and not p.dials
 
@@ -194,7 +196,7 @@ async def test_other_tenants_never_reach_a_dedicated_pool(play: Playing) -> None
     """All shared pools are gone. Tried: both routes, the tenant's models, its own adapter and names used only by
     mistake."""
     p = serves(play("r0", **sections()))
-    gone(p, "main0", "fp0", "spot0")
+    lose_replicas(p, "main0", "fp0", "spot0")
     for route in (CHAT, TOKENIZE):
         for model in (LLAMA, "globex/bot"):
             p.ask(model, stream=False, route=route, header_key=GLOBEX_KEY)
@@ -212,7 +214,7 @@ async def test_pool_that_becomes_dedicated_gets_no_retries_of_others(play: Playi
     shared_still = sections(pools=(pool(LLAMA),), models=(base(LLAMA), adapter("globex")))
     p = serves(play("r0", **shared_still), "main0")
     p.gateway.receive_heartbeat(heartbeat("main1", pool=LLAMA, adapters=()))
-    ask(p)
+    send_request(p)
     engine = await p.connects()
     now_acmes = sections(pools=(pool(LLAMA, ACME),), models=(base(LLAMA), adapter("globex")))
     p.gateway.swap(catalogue(epoch=2, **now_acmes))
@@ -245,7 +247,7 @@ async def test_cold_adapters_are_loaded_only_in_the_tenants_pools(play: Playing)
         (GLOBEX, "globex/bot", LLAMA),
         (INITECH, "initech/bot", INITECHS),
     ):
-        ask(p, tenant, model)
+        send_request(p, tenant, model)
         await p.settle()
         assert agents.asked[-1][0] == expected
         assert agents.asked[-1][1].startswith(model)
@@ -256,18 +258,18 @@ async def test_cold_adapters_are_loaded_only_in_the_tenants_pools(play: Playing)
 
 async def test_listed_capacity_counts_the_tenants_pools(play: Playing) -> None:
     p = serves(play("r0", **sections()))
-    gone(p, "own0", "fp0")
+    lose_replicas(p, "own0", "fp0")
     services = p.gateway.services
     book = services.state.catalogue
     assert book is not None
 
-    def told(tenant: Any) -> dict[str, int]:
+    def capacity_by_model(tenant: Any) -> dict[str, int]:
         listed = orjson.loads(Listing().models(book, services.fleet, tenant).content)["data"]
         return {model["id"]: model["capacity"]["replicas_ready"] for model in listed}
 
-    assert told(ACME) == {LLAMA: 2, "acme/bot": 2}, "of the shared ones: its own is gone"
-    assert told(GLOBEX) == {LLAMA: 2, "globex/bot": 0}
-    assert told(INITECH) == {LLAMA: 1, "initech/bot": 0}
+    assert capacity_by_model(ACME) == {LLAMA: 2, "acme/bot": 2}, "of the shared ones: its own is gone"
+    assert capacity_by_model(GLOBEX) == {LLAMA: 2, "globex/bot": 0}
+    assert capacity_by_model(INITECH) == {LLAMA: 1, "initech/bot": 0}
     one = describe_model(book, services.fleet, INITECH, LLAMA)
     assert one is not None and one["capacity"] == {"ready": True, "replicas_ready": 1}
 

@@ -20,7 +20,7 @@ SENDER = ("gw-1", 7)
 SLEEPY = AutoscalingEntry("sleepy", PREFILL, 0, 4)
 
 
-def told(play: Play, pool: PoolName = PREFILL) -> PoolStats:
+def pool_stats(play: Play, pool: PoolName = PREFILL) -> PoolStats:
     return told_by(play.gateway.services.admission.pools, pool)
 
 
@@ -51,14 +51,14 @@ async def test_prefill_for_another_pool_counts_as_arrival() -> None:
     play = playing(reading={})
     ask(play)
     first = await play.connects()
-    assert (told(play).arrivals, told(play).degraded, told(play).queue_s) == (1, 0, 0.0)
-    assert told(play).arriving_tokens > 1000 and told(play).deferrable_tokens == 0
+    assert (pool_stats(play).arrivals, pool_stats(play).degraded, pool_stats(play).queue_s) == (1, 0, 0.0)
+    assert pool_stats(play).arriving_tokens > 1000 and pool_stats(play).deferrable_tokens == 0
     play.rig.clock.forward(0.4)
     first.answers(200, prefilled())
     decodes(await play.connects())
-    took = QuantileSketch.from_buckets(told(play).ttft_ms)
+    took = QuantileSketch.from_buckets(pool_stats(play).ttft_ms)
     assert took.count == 1 and took.quantile(0.5) == pytest.approx(400, rel=0.15)
-    assert told(play, POOL).arrivals == 1 and told(play, POOL).degraded == 0, "and its own pool's as before"
+    assert pool_stats(play, POOL).arrivals == 1 and pool_stats(play, POOL).degraded == 0, "and its own pool's as before"
 
 
 async def test_prompt_a_full_prefill_pool_cannot_read_counts_as_arrival() -> None:
@@ -68,7 +68,7 @@ async def test_prompt_a_full_prefill_pool_cannot_read_counts_as_arrival() -> Non
     ask(play)
     decodes(await play.connects())
     assert path(play) == "path=one;why=slower"
-    now = told(play)
+    now = pool_stats(play)
     assert (now.arrivals, now.degraded) == (1, 1)
     assert now.queue_s == pytest.approx(6.88), "eight that wait, and twelve that share the steps"
 
@@ -78,7 +78,7 @@ async def test_prompt_not_worth_a_split_does_not_count() -> None:
     ask(play)
     decodes(await play.connects())
     assert path(play) == "path=one;why=slower"
-    assert (told(play).arrivals, told(play).degraded) == (0, 0)
+    assert (pool_stats(play).arrivals, pool_stats(play).degraded) == (0, 0)
 
 
 async def test_failed_prefill_counts_as_degraded() -> None:
@@ -87,15 +87,15 @@ async def test_failed_prefill_counts_as_degraded() -> None:
     (await play.connects()).refuses(500)
     decodes(await play.connects())
     assert path(play) == "path=one;why=prefill_failed"
-    assert (told(play).arrivals, told(play).degraded) == (1, 1)
-    assert QuantileSketch.from_buckets(told(play).ttft_ms).count == 0
+    assert (pool_stats(play).arrivals, pool_stats(play).degraded) == (1, 1)
+    assert QuantileSketch.from_buckets(pool_stats(play).ttft_ms).count == 0
 
 
 async def test_batch_prompts_count_as_deferrable() -> None:
     play = playing(reading={"running": 4, "waiting": 8, "service_ms": 800.0})
     ask(play, header_x_shoal_class="batch")
     decodes(await play.connects())
-    now = told(play)
+    now = pool_stats(play)
     assert now.deferrable_tokens == now.arriving_tokens > 0
     assert now.queue_s == 0.0
 
@@ -110,7 +110,7 @@ async def test_prompt_wakes_its_prefill_pool_without_waiting() -> None:
     decodes(await play.connects())
     assert path(play) == "path=one;why=no_prefill_replica"
     assert demand(play) == (PoolDemand(PREFILL, 1, 0),)
-    assert (told(play).arrivals, told(play).degraded) == (1, 1)
+    assert (pool_stats(play).arrivals, pool_stats(play).degraded) == (1, 1)
 
 
 @pytest.mark.parametrize(("decoding", "text"), [(0, "word " * 4000), (30, "short")])

@@ -300,13 +300,13 @@ async def test_slot_freed_during_a_refused_lease_is_used(monkeypatch: pytest.Mon
     first, second = await at_once(shared, 0, 2)
     answers = shared.broker.request_leases
 
-    async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
+    async def request_leases(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         answer = await answers(gateway_id, groups)
         assert not answer.granted[-1].ok
         shared.ends(first, 10)
         return answer
 
-    monkeypatch.setattr(shared.broker, "request_leases", ask)
+    monkeypatch.setattr(shared.broker, "request_leases", request_leases)
     assert len(await at_once(shared, 0, 1)) == 1
     assert shared.quotas[0].in_flight(ACME) == 2 and second.reservation.state == "reserved"
 
@@ -340,14 +340,14 @@ def answers_late(shared: Shared, monkeypatch: pytest.MonkeyPatch, turns: Callabl
     """Delay the bus's answer to call n (from 0) by so many turns of the loop, so that other calls go out meanwhile."""
     answers, calls = shared.broker.request_leases, count()
 
-    async def ask(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
+    async def request_leases(gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
         call = next(calls)
         answer = await answers(gateway_id, groups)
         for _ in range(turns(call)):
             await asyncio.sleep(0)
         return answer
 
-    monkeypatch.setattr(shared.broker, "request_leases", ask)
+    monkeypatch.setattr(shared.broker, "request_leases", request_leases)
     monkeypatch.setattr("functions.gateway.quota.leases.ASK_S", 30.0)  # turns of the loop, not time, order the answers
 
 

@@ -42,7 +42,7 @@ def test_retry_after_is_exactly_the_wait(
     quotas, tier = TenantQuotas(), QuotaEntry("tier", limits=of_tenant)
     key = structs.replace(key_entry(ACME_KEY, "acme"), limits=of_key)
 
-    def ask(prompt_tokens: int, output_tokens: int, now_s: float) -> RequestQuota | OverQuota:
+    def enter_and_reserve(prompt_tokens: int, output_tokens: int, now_s: float) -> RequestQuota | OverQuota:
         try:
             entry = quotas.enter(ACME, tier, now_s, key)
         except OverQuota as refused:
@@ -55,12 +55,12 @@ def test_retry_after_is_exactly_the_wait(
         return entry
 
     for prompt_tokens, output_tokens, kv_token_s, gpu_s in before:
-        entry = ask(prompt_tokens, output_tokens, 0.0)
+        entry = enter_and_reserve(prompt_tokens, output_tokens, 0.0)
         if isinstance(entry, RequestQuota):
             entry.settle(None, output_tokens, kv_token_s, gpu_s, 0.0)
             entry.leave(0.0)
-    refused = ask(*last, 0.0)
+    refused = enter_and_reserve(*last, 0.0)
     assume(isinstance(refused, OverQuota) and refused.answer.status == 429)
     assert isinstance(refused, OverQuota)
     then_s = wait_told(refused)
-    assert isinstance(ask(*last, then_s), RequestQuota)
+    assert isinstance(enter_and_reserve(*last, then_s), RequestQuota)

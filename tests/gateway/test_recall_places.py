@@ -45,17 +45,17 @@ def stage_with(play: MakePlay, **limits: int) -> tuple[Stage, SlowShelf]:
     return stage, shelf
 
 
-def asked(stage: Stage, chats: int) -> list[Client]:
-    return [stage.ask(header_x_session_id="s1") for _ in range(chats)]
+def send_chats(stage: Stage, chats: int) -> list[Client]:
+    return [stage.send_chat(header_x_session_id="s1") for _ in range(chats)]
 
 
 async def test_exhausted_quota_recalls_no_conversation(play: MakePlay) -> None:
     stage, shelf = stage_with(play, requests_per_minute=2)
     shelf.answers.set()
     for _ in range(2):
-        asked(stage, 1)
+        send_chats(stage, 1)
         await stage.says("kept")
-    refused = asked(stage, 20)
+    refused = send_chats(stage, 20)
     await stage.settle()
     assert Counter(client.status for client in refused) == {429: 20} and shelf.reads == 2
     assert b"retry-after-ms" in refused[0].headers
@@ -64,15 +64,15 @@ async def test_exhausted_quota_recalls_no_conversation(play: MakePlay) -> None:
 
 async def test_exhausted_quota_parses_no_body(play: MakePlay, monkeypatch: pytest.MonkeyPatch) -> None:
     stage, _ = stage_with(play, requests_per_minute=1)
-    stage.ask()
+    stage.send_chat()
     parsed: list[bytes] = []
     monkeypatch.setattr(stage.play.gateway.services.intake, "read_body", lambda _route, body: parsed.append(body))
-    assert stage.ask(header_x_session_id="s1").status == 429 and not parsed
+    assert stage.send_chat(header_x_session_id="s1").status == 429 and not parsed
 
 
 async def test_burst_recalls_a_bounded_number_of_conversations(play: MakePlay) -> None:
     stage, shelf = stage_with(play, concurrent_requests=3)
-    burst = asked(stage, 50)
+    burst = send_chats(stage, 50)
     await stage.settle()
     assert shelf.under_way == shelf.most == READ_AT_ONCE
     shelf.answers.set()

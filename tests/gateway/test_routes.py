@@ -50,7 +50,7 @@ def of_task(task: Task) -> dict[str, Any]:
     return {"pools": (PoolEntry(POOL, 2048, task=task),)}
 
 
-def asked(play: Play, route: Route, **fields: Any) -> None:
+def send_request(play: Play, route: Route, **fields: Any) -> None:
     """Send a request like `Play.ask`, for bodies of every shape."""
     more = {name.removeprefix("header_"): fields.pop(name) for name in list(fields) if name.startswith("header_")}
     body = compact({"model": "acme/bot", **BODIES[route], **fields})
@@ -59,7 +59,7 @@ def asked(play: Play, route: Route, **fields: Any) -> None:
 
 
 async def answered(play: Play, route: Route, content: dict[str, Any], **fields: Any) -> Engine:
-    asked(play, route, **fields)
+    send_request(play, route, **fields)
     assert play.client.status is None, play.client.body
     engine = await play.connects()
     engine.answers(200, compact(content))
@@ -81,17 +81,17 @@ async def test_pooling_answer_passes_and_is_counted(play: MakePlay, route: Route
 @pytest.mark.parametrize(("route", "task"), POOLED, ids=[route.path for route, _ in POOLED])
 async def test_model_of_another_task_names_its_routes(play: MakePlay, route: Route, task: Task) -> None:
     it = play("r0")
-    asked(it, route)
+    send_request(it, route)
     assert it.client.status == 400 and it.client.error["code"] == "wrong_model_type"
     assert "/v1/chat/completions" in it.client.error["message"] and it.client.error["param"] == "model"
     pooling = play("r0", **of_task(task))
-    asked(pooling, RESPONSES_ROUTE)
+    send_request(pooling, RESPONSES_ROUTE)
     assert pooling.client.status == 400 and route.path in pooling.client.error["message"]
 
 
 async def test_pooling_reserves_no_output(play: MakePlay) -> None:
     it = play("r0", **of_task("embed"))
-    asked(it, EMBEDDINGS)
+    send_request(it, EMBEDDINGS)
     exchange = next(iter(it.gateway.services.open_requests))
     assert exchange.admitted.features.max_output_tokens == exchange.admitted.features.expected_output_tokens == 0
     assert exchange.admitted.features.prompt_tokens > 0
@@ -104,7 +104,7 @@ async def test_pooling_reserves_no_output(play: MakePlay) -> None:
 )
 async def test_a_stream_of_named_events(play: MakePlay, route: Route, events: list[bytes], usage: Usage) -> None:
     it = play("r0")
-    asked(it, route, stream=True)
+    send_request(it, route, stream=True)
     exchange = next(iter(it.gateway.services.open_requests))
     engine = await it.connects()
     assert "stream_options" not in engine.requests[0]
@@ -119,7 +119,7 @@ async def test_a_stream_of_named_events(play: MakePlay, route: Route, events: li
 @pytest.mark.parametrize(("route", "events"), [(RESPONSES_ROUTE, RESPONSE_STREAM), (MESSAGES, MESSAGE_STREAM)])
 async def test_stream_lost_before_text_is_retried(play: MakePlay, route: Route, events: list[bytes]) -> None:
     it = play("r0", "r1")
-    asked(it, route, stream=True)
+    send_request(it, route, stream=True)
     first = await it.connects()
     first.begins_stream()
     first.streams(*events[:2])
@@ -137,7 +137,7 @@ async def test_a_lost_stream_ends_with_an_error_of_its_dialect(
     play: MakePlay, route: Route, events: list[bytes]
 ) -> None:
     it = play("r0")
-    asked(it, route, stream=True)
+    send_request(it, route, stream=True)
     engine = await it.connects()
     engine.begins_stream()
     engine.streams(*events[:5])
@@ -155,14 +155,14 @@ async def test_responses_are_never_stored(play: MakePlay) -> None:
 @pytest.mark.parametrize("name", ["Not Found", "The model does not support Responses API"])
 async def test_engine_without_the_route_answers_route_not_offered(play: MakePlay, name: str) -> None:
     it = play("r0", "r1")
-    asked(it, RESPONSES_ROUTE)
+    send_request(it, RESPONSES_ROUTE)
     (await it.connects()).refuses(404 if name == "Not Found" else 501, name)
     assert it.client.status == 400 and it.client.error["code"] == "route_not_offered"
 
 
 async def test_messages_errors_have_anthropics_shape(play: MakePlay) -> None:
     it = play("r0")
-    asked(it, MESSAGES, max_tokens=None)
+    send_request(it, MESSAGES, max_tokens=None)
     body = orjson.loads(it.client.body)
     assert it.client.status == 400 and body["type"] == "error"
     assert body["error"]["type"] == "invalid_request_error" and "max_tokens" in body["error"]["message"]

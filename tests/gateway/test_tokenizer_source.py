@@ -26,7 +26,7 @@ from tests.artifacts.memory_store import MemoryStore
 from tests.gateway import rig
 from tests.gateway.prompt_rig import model_dir
 from tests.gateway.rig import POOL
-from tests.gateway.test_exact_prefixes import admit, taught, tell
+from tests.gateway.test_exact_prefixes import admit, receive_blocks, taught
 
 OLD, NEW = Digest("sha256:" + "a" * 64), Digest("sha256:" + "b" * 64)
 
@@ -164,11 +164,11 @@ async def test_tokenizer_from_the_store_matches_replica_blocks(tmp_path: Path) -
     cache = TokenizerCache(tmp_path / "cache", 10**8)
     source = TokenizerSource(None, lambda one, in_use: cache.obtain(objects, one, in_use), lambda: 0.0, random.random)
     exact = ExactPrefixes(source, lambda: 0.0)
-    tell(exact, "r0", [1])
+    receive_blocks(exact, "r0", [1])
     assert exact.matched(admit()) is None and len(exact.learner._queue) == 0, "nothing to learn it by"
     await exact.refresh_tokenizers(catalogue_of(digest))
     names = list(taught(exact, admit()).names)
-    tell(exact, "r1", names)
+    receive_blocks(exact, "r1", names)
     held = exact.matched(admit())
     assert held is not None and held.tokens == {"r1": len(names) * 16} and len(names) > 20
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
@@ -181,7 +181,7 @@ async def test_lesson_of_a_replaced_tokenizer_is_dropped() -> None:
     store = Store(OLD, NEW)
     exact = ExactPrefixes(source_of(store), lambda: 0.0)
     await exact.refresh_tokenizers(catalogue_of(OLD))
-    tell(exact, "r0", [1])
+    receive_blocks(exact, "r0", [1])
     assert exact.matched(admit()) is None
     job = exact.learner._queue.next_job()
     assert job is not None and job.model_dir == store.there[OLD]

@@ -111,7 +111,7 @@ async def test_request_rejected_before_it_has_a_model_leaves_no_row(play: Playin
 ZEROS = PARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32)
 
 
-def told(engine: Engine) -> str:
+def sent_traceparent(engine: Engine) -> str:
     """Return the traceparent that an engine received."""
     (found,) = re.findall(rb"\r\ntraceparent: ([^\r]*)\r\n", bytes(engine.transport.written))
     return str(found.decode())
@@ -126,7 +126,7 @@ async def test_malformed_traceparent_starts_a_new_trace(play: Playing, parent: s
     row = row_of(p)
     assert re.fullmatch("(?!0{32})[0-9a-f]{32}", row.trace_id) and row.trace_id != PARENT.split("-")[1]
     assert (row.span_id, row.parent_span_id) == ("", "")
-    assert told(engine).split("-")[1] == row.trace_id
+    assert sent_traceparent(engine).split("-")[1] == row.trace_id
 
 
 async def test_callers_trace_passes_through_without_spans(play: Playing) -> None:
@@ -135,7 +135,7 @@ async def test_callers_trace_passes_through_without_spans(play: Playing) -> None
     p.ask(stream=False, header_traceparent=PARENT)
     engine = await p.connects()
     engine.answers(200, sse.whole(BOT_V1))
-    assert told(engine) == PARENT
+    assert sent_traceparent(engine) == PARENT
     assert row_of(p).parent_span_id == PARENT.split("-")[2] and spans(row_of(p)) == []
 
 
@@ -147,7 +147,7 @@ async def test_spans_are_made_unless_the_caller_opted_out(play: Playing, parent:
     engine.answers(200, sse.whole(BOT_V1))
     row = row_of(p)
     assert bool(row.span_id) == sampled and bool(spans(row)) == sampled
-    version, trace_id, span_id, flags = told(engine).split("-")
+    version, trace_id, span_id, flags = sent_traceparent(engine).split("-")
     assert (version, trace_id, flags) == ("00", row.trace_id, "01" if sampled else "00")
     assert span_id == (row.span_id or PARENT.split("-")[2])
-    assert p.client.headers[b"traceresponse"].decode() == told(engine)
+    assert p.client.headers[b"traceresponse"].decode() == sent_traceparent(engine)

@@ -24,7 +24,7 @@ _WRITTEN_S = 3.0  # sums are written to disk each second
 _PATIENCE_S = 90.0
 
 
-async def asked(gateway: GatewayProcess, requests: int) -> None:
+async def send_requests(gateway: GatewayProcess, requests: int) -> None:
     async with connected(gateway, None) as caller:
         for _ in range(requests):
             await caller.send(post())
@@ -65,7 +65,7 @@ async def test_bills_are_complete_after_a_registry_outage_and_a_killed_gateway(
         async with fleet(bus_url, well) as engine:
             with gateway.start() as process:
                 await gateway.ready()
-                await asked(gateway, 7)
+                await send_requests(gateway, 7)
                 await asyncio.sleep(_WRITTEN_S)
                 process.kill()
                 await asyncio.to_thread(process.wait)
@@ -74,7 +74,7 @@ async def test_bills_are_complete_after_a_registry_outage_and_a_killed_gateway(
                 async with serving(tmp_path / "registry", port) as client:
                     total = await billed(client, 7)
                     assert (total["requests"], total["prompt_tokens"], total["completion_tokens"]) == generated(engine)
-                    await asked(gateway, 5)
+                    await send_requests(gateway, 5)
                     process.send_signal(signal.SIGTERM)
                     assert await exited(process) == 0
                     total = await billed(client, 12)

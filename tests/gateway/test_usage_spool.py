@@ -21,7 +21,7 @@ def tokens(reports: Iterable[UsageReport]) -> int:
     return sum(each.completion_tokens for report in reports for each in report.rows)
 
 
-def told(pending: Iterable[Pending]) -> list[UsageReport]:
+def reports_of(pending: Iterable[Pending]) -> list[UsageReport]:
     return [each.report("gateway") for each in pending]
 
 
@@ -32,24 +32,24 @@ Spools = Callable[..., UsageSpool]
 def spools(tmp_path: Path) -> Iterator[Spools]:
     made: list[UsageSpool] = []
 
-    def make(**bounds: int) -> UsageSpool:
+    def make_spool(**bounds: int) -> UsageSpool:
         made.append(UsageSpool(tmp_path, **bounds))
         return made[-1]
 
-    yield make
+    yield make_spool
     for spool in made:
         killed(spool)
 
 
 def left(directory: Path) -> list[UsageReport]:
-    return [report for files in UsageSpool(directory).abandoned() for report in told(files)]
+    return [report for files in UsageSpool(directory).abandoned() for report in reports_of(files)]
 
 
 def test_rows_of_one_key_are_added_in_the_report(spools: Spools) -> None:
     spool = spools()
     spool.write([row(tokens=3), row("globex", 5)])
     spool.write([row(tokens=4)])
-    (report,) = told(spool.pending())
+    (report,) = reports_of(spool.pending())
     assert (report.source, report.sequence) == (spool.source, 1)
     assert {each.tenant: (each.requests, each.completion_tokens) for each in report.rows} == {
         "acme": (2, 7),
@@ -61,11 +61,11 @@ def test_unanswered_report_is_repeated_unchanged(spools: Spools) -> None:
     """Rows that come meanwhile belong to another report: otherwise one number would have two contents."""
     spool = spools()
     spool.write([row(tokens=3)])
-    first = told(spool.pending())
+    first = reports_of(spool.pending())
     spool.write([row(tokens=4)])
-    assert told(spool.pending()) == first
+    assert reports_of(spool.pending()) == first
     spool.pending()[0].delete()
-    (second,) = told(spool.pending())
+    (second,) = reports_of(spool.pending())
     assert (second.sequence, tokens([second])) == (2, 4)
 
 
@@ -114,7 +114,7 @@ def test_rows_of_a_write_that_failed_count_once(spools: Spools, monkeypatch: pyt
         with pytest.raises(OSError, match="no space"):
             spool.write([row(tokens=4)])
     spool.write([row(tokens=4)])
-    assert tokens(told(spool.pending())) == 7
+    assert tokens(reports_of(spool.pending())) == 7
 
 
 def test_spool_size_during_an_outage_grows_with_keys_not_time(spools: Spools) -> None:
@@ -122,7 +122,7 @@ def test_spool_size_during_an_outage_grows_with_keys_not_time(spools: Spools) ->
     for _ in range(200):
         spool.write([row(tokens=1), row("globex", 2)])
         assert spool.waiting_bytes() < 3500
-    assert tokens(told(spool.pending())) == 600
+    assert tokens(reports_of(spool.pending())) == 600
 
 
 def test_full_spool_refuses_writes_and_keeps_its_rows(spools: Spools) -> None:
@@ -130,18 +130,18 @@ def test_full_spool_refuses_writes_and_keeps_its_rows(spools: Spools) -> None:
     spool.write([row(tokens=3)])
     with pytest.raises(SpoolFull):
         spool.write([row(f"tenant-{number}") for number in range(9)])
-    assert tokens(told(spool.pending())) == 3
+    assert tokens(reports_of(spool.pending())) == 3
 
 
 def test_too_many_keys_are_split_into_several_reports(spools: Spools) -> None:
     spool = spools()
     for part in range(3):
         spool.write([row(f"tenant-{part}-{number}") for number in range(6_000)])
-    reports = told(spool.pending())
+    reports = reports_of(spool.pending())
     assert [len(report.rows) for report in reports] == [6_000, 6_000]
     for pending in spool.pending():
         pending.delete()
-    assert [len(report.rows) for report in told(spool.pending())] == [6_000]
+    assert [len(report.rows) for report in reports_of(spool.pending())] == [6_000]
 
 
 def test_delivered_usage_leaves_no_directory_behind(spools: Spools, tmp_path: Path) -> None:
