@@ -11,7 +11,7 @@ The range from 0.01 ms to an hour needs at most 986 buckets. Values outside coun
 
 Laws: merging is adding, in any order (test_merging_is_adding). Comparisons with a threshold are conservative:
 `count_above` counts only values that are certainly above, `count_up_to` only values that are certainly not above
-(test_counts_err_on_the_safe_side).
+(test_counts_are_conservative).
 Source: DDSketch (Masson, Rim, Lee, VLDB 2019), with a fixed range in place of collapsing buckets.
 Neighbours: `rollout.evidence` holds three sketches for each group; `rollout.sequential_test` reads them.
 """

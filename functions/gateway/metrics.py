@@ -263,7 +263,7 @@ class Busiest:
     The first `most` models get names. Then, once a minute, an unnamed model with more than twice the requests of the
     quietest named one replaces it: one series begins and another ends, at most `_MOST_CHANGES` a minute. Models
     without any request since the last ranking lose their names to any model that had one. Worked example
-    (test_a_busy_model_takes_the_place_of_a_quiet_one): there are two names, and the models have 5, 40 and 100
+    (test_busy_model_replaces_a_quiet_one): there are two names, and the models have 5, 40 and 100
     requests a minute. The model with 5 has a name first; after a minute the names are those with 40 and 100.
 
     Counting is one dict lookup; of the unnamed models, the first `_CANDIDATES` of a minute are counted. Owned by one

@@ -3,7 +3,7 @@
 A replica that sends no heartbeats is forgotten after 15 s, and its series would end without a trace. So a replica
 that was present at the last scrape and is missing now counts as `silent` for ten minutes, or until it is back. A
 replica that was draining, or whose pool was removed by a push, does not count. Worked example
-(test_a_replica_that_falls_silent_is_counted_for_a_while): three replicas are ready in zone a and one in b. When b's
+(test_silent_replica_is_counted_for_a_while): three replicas are ready in zone a and one in b. When b's
 node dies, `{zone="b", state="ready"}` is 0 and `{zone="b", state="silent"}` is 1 for ten minutes.
 """
 

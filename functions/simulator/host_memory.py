@@ -10,7 +10,7 @@ Each arm is a simulated fleet whose gateway routes by the engines' events. All a
 only the memory and the link differ. `computed` is the share of prompt tokens that engines computed, which is the use
 of accelerators.
 
-Worked example (test_what_the_prologue_says_is_under_way): 2 requests a second, 120 s between two turns and 150 tokens
+Worked example (test_chats_under_way_match_the_prologue): 2 requests a second, 120 s between two turns and 150 tokens
 per answer: 2 x (120 + 150 x 0.015) = 244 chats. Related modules: `functions.decisions.routing.prediction` prices a
 hit, `functions.simulator.fleet.prefix_cache` has both memories, the CLI's `simulate_tables` prints the table.
 """

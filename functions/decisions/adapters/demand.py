@@ -11,7 +11,7 @@ new), so that one tenant's many rollouts do not push back those of other tenants
 
     turn = two versions of one model, old before new; a tenant's by model; the first of each tenant, then the second, …
 
-Worked example (test_one_tenants_rollouts_do_not_keep_anothers_out): 40 models of acme are in a rollout and one of
+Worked example (test_rollouts_of_one_tenant_do_not_crowd_out_another): 40 models of acme are in a rollout and one of
 globex, and eight moving versions fit. The order is acme/a0, globex/bot, acme/a1, acme/a10, each with both versions.
 Ordered by model alone, globex's versions would be the 81st and 82nd.
 

@@ -22,7 +22,7 @@ The order of victims is the engine's own order: the engine drops weights from it
 others are loaded, whichever adapter is unloaded by name. With another order, it would drop adapters that it still
 serves.
 
-Worked example (test_a_cold_load_takes_the_headroom_and_the_oldest_makes_it_anew): 5 adapters, 4 places, headroom 1.
+Worked example (test_cold_load_uses_headroom_and_lru_eviction_restores_it): 5 adapters, 4 places, headroom 1.
 Three are loaded ahead. A request for the fourth loads it immediately, and the least recently used of the three is
 withdrawn. 3 s later it is unloaded, and one place is free again.
 """

@@ -26,8 +26,8 @@ from functions.decisions.admission.ticket import Flow, Ticket
 #
 #     room ratio = 0.5 + 0.5 x weight / heaviest weight
 #
-# Worked example (test_light_tenants_lose_their_room_first): 2,000,000 tokens may wait, and the heaviest tenant has
-# weight 8. A tenant of weight 1 is rejected from 1,125,000 on, the heavy one only at 2,000,000.
+# Worked example (test_tenants_of_low_weight_lose_queue_room_first): 2,000,000 tokens may wait, and the heaviest
+# tenant has weight 8. A tenant of weight 1 is rejected from 1,125,000 on, the heavy one only at 2,000,000.
 
 
 _LONG_RATIO = 0.25  # a wait is long above this share of the SLO
@@ -101,7 +101,7 @@ def exceeded_bound(
 # to wait, a predicted wait of more than 400 ms is rejected. It takes 198 requests in time to return to 0.9.
 #
 # A late request counts only if it could wait the band's whole time and waited for the pool. A deadline set by the
-# caller and a wait for the tenant's own requests do not count (test_deadlines_of_ones_own_say_nothing_of_the_pool).
+# caller and a wait for the tenant's own requests do not count (test_own_deadlines_do_not_lower_the_pools_tolerance).
 
 
 LEAST, MOST = 0.1, 0.9  # shares of the time until the deadline

@@ -15,7 +15,7 @@ A request that returns within its time, recognised by its content, is not reject
 are due, other requests of the tenant that find no room go to the end of the virtual queue instead of waiting. Tenants
 do not move each other's places. An unclaimed place expires, and any request may use free room except for the last tenth
 (`queue`). If a request returns in time and there is no room, it gets a new place ahead of the others.
-Worked example (test_the_refused_are_asked_back_one_after_the_other): three requests that cost 80 are rejected together,
+Worked example (test_refused_requests_get_consecutive_return_times): three requests that cost 80 are rejected together,
 the wait is 1 s, the tenant's part of the rate 100 a second. Their times are 1, 2 and 3 s: 80 / (0.8 x 100) apart.
 """
 

@@ -36,7 +36,7 @@ def uncounted_cost_tokens(prompt_tokens: int, delivered_tokens: int, *, at_work:
         it ended before the first token                None                        its prompt is being read
 
     `at_work`: an engine has it and has not failed. A client that leaves early gains nothing. Worked example
-    (test_what_a_request_costs_its_tenant_in_the_end): 1,000 tokens of prompt, 50 expected, cut after 300: 1,600, not
+    (test_final_cost_of_a_request): 1,000 tokens of prompt, 50 expected, cut after 300: 1,600, not
     the 1,100 that were charged at dispatch.
     """
     if begun:

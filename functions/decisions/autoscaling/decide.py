@@ -12,7 +12,7 @@
 Growth is immediate and of any size. Shrinking removes one replica at a time, and the next only after that one is
 drained. A pool does not shrink within `quiet_after_growing_s` of growing, of a controller start, or of a time without
 signals. So a pool turns from growing to shrinking at most once in that time, whatever the signals are: with the
-shortest quiet time at most 3600 / 300 = 12 times an hour (test_whatever_is_measured_a_pool_turns_seldom).
+shortest quiet time at most 3600 / 300 = 12 times an hour (test_any_signals_change_direction_rarely).
 
 Worked example (test_worked_example_of_a_spike): 10 replicas, `queue_seconds > 0.5: +5%`, a start takes 300 s. At 0 s
 the queue is 0.8 s: +5 % of 10 is less than one, so 11. At 15 s the queue is still 0.8 s, but one replica is starting:
@@ -50,7 +50,7 @@ def describe_rule(looked: Looked) -> str:
 #
 # Requested replicas that have not come after two start-up times do not block shrinking: a cluster without capacity
 # would block it for ever. The missing replicas are removed first, one by one
-# (test_a_pool_that_gets_less_than_it_wants_shrinks_all_the_same).
+# (test_pool_below_its_desired_size_still_shrinks).
 
 
 LATE_STARTS = 2  # start-up times after which requested replicas count as not coming
@@ -106,7 +106,7 @@ def _objections(case: Case) -> Iterator[tuple[Cause, str]]:
 
 
 def _utilization_without_one(signals: PoolSignals) -> float | None:
-    """Worked example (test_two_replicas_at_half_stay_two): two replicas at 50 % leave one at 100 %."""
+    """Worked example (test_two_replicas_at_half_load_stay_two): two replicas at 50 % leave one at 100 %."""
     if signals.utilization_ratio is None or signals.ready < 2:
         return None
     return signals.utilization_ratio * signals.ready / (signals.ready - 1)

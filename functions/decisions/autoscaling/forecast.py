@@ -10,7 +10,7 @@ used: the better of forecast and reaction wins, chosen anew each time (test_the_
     replicas      = `replicas_needed` (headroom, below) of both, and of the swings between samples
 
 Demand that may wait for minutes (the batch band) counts as its mean over the last five minutes. It needs no headroom
-because it uses what the other bands leave (test_a_burst_that_may_wait_needs_no_room).
+because it uses what the other bands leave (test_deferrable_burst_needs_no_headroom).
 
 A replica's rate is measured for this pool's mix of prompts and answers and follows it within minutes. If the
 utilization is unknown there is no forecast, and rules alone decide.

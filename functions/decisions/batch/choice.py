@@ -3,7 +3,7 @@
 A gateway touches the marker of its batch every few seconds. If a marker has not changed for `lease_s` of the
 observer's own clock, the batch has no owner. Times of the store and of other gateways are compared only with
 themselves. A failed read of the store says nothing, so after an outage every owner has the whole lease again
-(test_an_outage_of_the_store_takes_no_batch_from_its_owner).
+(test_store_outage_frees_no_batch).
 """
 
 import re

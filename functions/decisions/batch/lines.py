@@ -1,7 +1,7 @@
 """Lines of a batch's input file: cut from its blocks and checked, with bounded memory.
 
 A blank line is skipped. A line that is too long is reported without its text. After `MAX_FILE_LINES` one more line is
-returned to report the excess, and no further ones (test_a_file_of_line_ends_is_not_cut_to_its_end).
+returned to report the excess, and no further ones (test_file_of_empty_lines_stops_at_the_line_limit).
 
 Neighbours: the shell reads blocks and parses JSON; `gateway.intake.intake` checks the body of a line as a request.
 """

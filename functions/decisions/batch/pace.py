@@ -6,7 +6,7 @@
     headroom   a quarter of the burst that each limit allows is left for the tenant's own calls: below it the batch
                pauses until the bucket is back at a quarter
 
-Worked example of headroom (test_leaves_a_quarter_of_the_limit_to_the_tenants_own_calls): 6,000 a minute, 100 remain,
+Worked example of headroom (test_quarter_of_the_limit_stays_for_the_tenants_own_calls): 6,000 a minute, 100 remain,
 full in 9 s. The bucket refills 100 a second, so it holds 100 + 900 = 1,000; a quarter is 250; pause (250 - 100) / 100
 = 1.5 s.
 

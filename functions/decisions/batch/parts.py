@@ -5,7 +5,7 @@
 A part is written once, by the current owner of the batch. Two owners may have requested the same line, if the first
 was killed or stalled before its part was visible. `Done` accepts a line's first result in the order of the parts'
 names and drops later ones, so each line is in the output once
-(test_every_line_is_in_the_output_once_whatever_was_asked_twice).
+(test_each_line_is_in_the_output_once).
 """
 
 import json

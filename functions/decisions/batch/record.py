@@ -89,7 +89,7 @@ class BatchRecord:
 #
 # An illegal move raises and changes nothing. A claim changes the owner and not the status. Only the holder of the
 # latest claim can write records, since each number is written once. Each claim has its own files: a stalled former
-# owner writes to files that are never read (test_each_claim_writes_files_of_its_own).
+# owner writes to files that are never read (test_each_claim_writes_its_own_files).
 
 
 MAX_CLAIMS = 100  # ends a batch that crashes its gateway each time

@@ -3,8 +3,8 @@
 All accelerators of a replica are on one node, of the product that it requests. Large replicas are placed first, since
 small ones fit into the rest. Among nodes with room, those with the fewest replicas of this pool come first (a failed
 node should take one replica of each pool, not all of one), then the fullest (whole nodes stay free for large ones).
-Worked example (test_large_ones_first): two nodes of 8, replicas of 4, 4, 4 and 1 x 4: in this order all fit. With the
-small ones first, each on the emptiest node, the third of 4 would have no room.
+Worked example (test_large_replicas_are_packed_first): two nodes of 8, replicas of 4, 4, 4 and 1 x 4: in this order
+all fit. With the small ones first, each on the emptiest node, the third of 4 would have no room.
 """
 
 from collections.abc import Iterable, Sequence

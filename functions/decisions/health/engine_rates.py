@@ -9,12 +9,13 @@ at the two samples: 500 ms / 2 = 250 ms each. From 50 ms with weight 1 - 0.8^4 =
 
 Prompts of which almost nothing was computed do not count for prefill. A replica that decodes prompts read elsewhere
 (`routing.disaggregation`) computes one token of each in a whole step, and would seem to take ten times as long per
-token (test_prompts_that_others_have_read_teach_nothing_about_reading).
+token (test_prefill_rate_ignores_prompts_read_elsewhere).
 
 A replica that was slow once receives no requests and would never be measured again. So while an engine is idle, the
 prefill estimate moves back towards the best measured value, by a twentieth at each sample. An engine that another
-process on its machine slowed down is used again within a minute (test_an_idle_engine_is_given_another_chance). The
-best value itself decays by 1 % at each measurement, so that a lasting slowdown is adopted.
+process on its machine slowed down is used again within a minute
+(test_prefill_rate_of_an_idle_engine_decays_to_its_best). The best value itself decays by 1 % at each measurement, so
+that a lasting slowdown is adopted.
 """
 
 from dataclasses import dataclass, replace

@@ -16,7 +16,7 @@ for 10,000 tokens; 1,000 gaps took 30 s. Queue 50 ms, prefill 4000 / (10,000 + 4
 Sums and samples together show how busy a prefill-only engine is. vLLM's gauges are set at the end of a step, so a
 prompt read in one step is never seen running; a prompt of many seconds enters the sums only when it ends. Prompts
 that share a step each count it, so a full engine seems full a little early. Worked example
-(test_an_engine_that_reads_is_busy_by_its_sums_or_by_its_looks): 20 prompts of 0.3 s ended in 10 s, and no sample
+(test_prefill_counts_as_busy_by_counters_or_samples): 20 prompts of 0.3 s ended in 10 s, and no sample
 found one running: 0.6. One prompt of 30 s runs at every sample: 1.
 
 Neighbours: the agent measures (`functions.replica.monitor`), heartbeats carry the pace, `slow_replica` compares.

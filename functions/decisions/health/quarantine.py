@@ -13,7 +13,7 @@ with 2 of them. Each of the two is held for 600 / 2 = 300 s, the other six not a
 An answered request is no longer suspected: a request that kills engines is never answered. A request that was
 answered before (a health check, the same every ten seconds) is an unlikely cause, and should not be rejected for
 minutes. It is held only after twice as many failures, and for `KNOWN_HOLD_S`
-(test_what_was_answered_before_is_held_later_and_not_for_long).
+(test_previously_answered_prompt_is_held_later_and_briefly).
 
 Memory is bounded: at most `MAX_SUSPECTS` requests by fingerprint, the oldest failure forgotten first, and
 `AnsweredLately` with a fixed number of bits.

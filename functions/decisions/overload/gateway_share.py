@@ -8,7 +8,7 @@ I/O: the gateway and the simulator drive the same object.
 
 A replica's rate is measured while requests wait (`admission.drain_rate`). Rungs in force end the waiting, and the
 dispatch rate is then what the rungs let through: using it would keep them in force for good. So while the pool has
-room and rejects none, the assumed rate is raised by 5 % at each look (test_a_rate_that_was_too_low_is_found_out).
+room and rejects none, the assumed rate is raised by 5 % at each look (test_rate_measured_too_low_is_corrected).
 Waiting requests do not prevent this: batch may wait for minutes although room is free
 (test_batch_that_waits_does_not_keep_the_rate_low).
 

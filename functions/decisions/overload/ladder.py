@@ -172,9 +172,9 @@ def _rate(signals: PoolSignals, means: Means) -> float | None:
     """Return the learnt rate of a replica, but not more than a full pool that rejects requests shows.
 
     A pool is full if its utilization is three fifths or more, or requests wait. Shed and shift keep a full pool's use
-    below what it can do (test_a_spike_under_shed_is_provided_for). An idle pool that rejects does not show its rate.
+    below what it can do (test_spike_under_shed_provisions_replicas). An idle pool that rejects does not show its rate.
 
-    Worked example (test_a_pool_that_refuses_shows_what_it_does): of 90 requests a second, 54,000 tokens, 27 are
+    Worked example (test_refusing_pool_reveals_its_rate): of 90 requests a second, 54,000 tokens, 27 are
     rejected and 15 shifted. 4 replicas do 54,000 x 48 / 90 / 4 = 7,200 each, though 10,000 were learnt when they were
     half idle.
     """

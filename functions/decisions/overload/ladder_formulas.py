@@ -17,9 +17,9 @@ more than half of its maximum wait (batch: minutes). Until then its requests wai
     kept(band)  = 1 - min(1 - floor, excess left / its part of arrivals)
     floor(band) = clamp(its share of the pool x capacity / (its part x arriving), 0.05, 1)
 
-Worked example (test_worked_example_of_who_gives): twice the capacity arrives, 0.3 is to be rejected; 0.2 of arrivals is
-batch, with 0.05 of the pool, 0.5 near-real-time, guaranteed 0.3 of it. The floors are 0.05 x 0.5 / 0.2 = 0.125 and
-0.3 x 0.5 / 0.5 = 0.3. Batch gives 0.875 x 0.2 = 0.175, near-real-time the other 0.125: 0.75 is kept.
+Worked example (test_worked_example_of_kept_ratios): twice the capacity arrives, 0.3 is to be rejected; 0.2 of
+arrivals is batch, with 0.05 of the pool, 0.5 near-real-time, guaranteed 0.3 of it. The floors are 0.05 x 0.5 / 0.2 =
+0.125 and 0.3 x 0.5 / 0.5 = 0.3. Batch gives 0.875 x 0.2 = 0.175, near-real-time the other 0.125: 0.75 is kept.
 
 Replicas are wanted for the load that arrives now (or is expected by the time that they can help), at four fifths of
 what each can do: `ceil(arriving / (0.8 x rate))`. Worked example (test_worked_example_of_replicas): 100,000 / (0.8 x

@@ -18,7 +18,7 @@ kept an end without its beginning, the prediction is too good by that much, and 
 
 Worked example (test_depths_of_three_replicas): of a chain of 8 blocks, A holds 8, B the first 3, C none:
 {A: 8, B: 3}. If more than `MAX_NAMED` replicas share a depth, they are not listed, and the depths of the others count
-from theirs: a prefix that all replicas have distinguishes none (test_what_a_crowd_holds_counts_for_nobody).
+from theirs: a prefix that all replicas have distinguishes none (test_blocks_with_many_holders_count_for_no_replica).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -14,8 +14,9 @@ The bus shares out three fourths of a burst. The last fourth is for requests tha
 shares out all. There, credit is part of what the bus had left in its last answer (`RateLease.credit`); if nothing was
 left, no request is admitted on credit. The bus grants at most half of what is left for one ask, so that the first
 gateway does not get all. A partial grant is in whole requests, too: fractions of requests at many gateways are of no
-use (test_all_of_a_limit_passes). If a request finds no room here, the gateway immediately asks the bus, once, for
-exactly what is missing in all its limits, all or nothing. A refusal is remembered until the time that the bus named.
+use (test_whole_request_limit_is_usable). If a request finds no room here, the gateway immediately asks the bus,
+once, for exactly what is missing in all its limits, all or nothing. A refusal is remembered until the time that the
+bus named.
 
 All gateways together hold at most what the bus has granted, which is never more than the one bucket allows:
 
@@ -29,7 +30,7 @@ Debt that concurrent requests share is requested once. If the bus refuses it, no
 
 Concurrency is leased in places: the larger of the current and the recent peak use, and one more. A gateway that is
 silent for 10 s has returned its places. Of several concurrent requests each asks for places up to its own: if ten come
-and eight places exist, eight are admitted (test_of_a_burst_as_many_come_as_there_are_places_for).
+and eight places exist, eight are admitted (test_burst_is_admitted_up_to_the_free_concurrency_slots).
 
 Neighbours: `functions.fleet.quota_leases` is the bus's side.
 """

@@ -19,7 +19,7 @@ up to the limit: t x limit x gateways, for the 30 s.
 
 A gateway's share starts with what it holds and its part of what the bus had left. Each gateway reports to a bus that
 restarts empty what was spent there (`account.fit`). Until its first round, at most 250 ms, an account may be granted
-what was spent already, never more than a burst (test_a_bus_that_restarts_costs_at_most_one_more_burst).
+what was spent already, never more than a burst (test_bus_restart_admits_at_most_one_more_burst).
 
 The number of gateways is the number that the bus heard of in its last 10 s. Before it was ever reached, it is the
 number that the registry counts, or the last known one (`gateway.quota.gateway_count`). A single gateway shares with no

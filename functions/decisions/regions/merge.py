@@ -8,7 +8,7 @@
 A version that a channel here names is not deleted, but counts as created anew, so other regions restore it (`kept`).
 
 A region that adopts a fact keeps the fact's time, so all regions converge whatever the order of messages
-(test_regions_end_alike_in_whatever_order_they_hear). A contradiction is held and changes nothing: a version never
+(test_regions_converge_in_any_merge_order). A contradiction is held and changes nothing: a version never
 gets other content, nor a key another secret. A version comes before the channel that names it, deletions come last.
 
 Worked example (test_worked_example): we have v1 on stable since 10, they v1 and v2, stable on v2 since 20: v2 is added,

@@ -6,8 +6,8 @@ Bytes per token, per (base model, tenant), are weighted by tokens, so that many 
 
 The start is 4,000 bytes and 1,000 tokens: English with a vocabulary of 50k. A prompt then counts as
 `ceil(1.1 x bytes / bytes_per_token)` tokens, rather too many, since quotas reserve by it.
-Worked example (test_bytes_a_token_follow_what_was_counted): one prompt of 3,000 bytes and 1,500 tokens makes
-(0.95 x 4,000 + 3,000) / (0.95 x 1,000 + 1,500) = 2.78; a prompt of 1,000 bytes then counts as 397 tokens.
+Worked example (test_bytes_per_token_are_learned_per_tenant_and_vocabulary): one prompt of 3,000 bytes and 1,500
+tokens makes (0.95 x 4,000 + 3,000) / (0.95 x 1,000 + 1,500) = 2.78; a prompt of 1,000 bytes then counts as 397 tokens.
 
 Answers, per (model, tenant), are counted in buckets that grow by 5 %, from 64 to 4,096 tokens. So a quantile is never
 too small and at most 5 % too large. All counts are halved at 512 answers, so that old ones fade. Fewer than 14 answers
@@ -18,7 +18,7 @@ Worked example (test_the_percentile_of_answers): 95 answers of 100 tokens and fi
 104, and 104 are expected; with one more answer of 2,000, 2,044.
 
 An answer that was cut by its own limit shows only that it would have been longer. So it is learnt only if it is longer
-than the current expectation (test_answers_cut_short_do_not_teach_that_answers_are_short).
+than the current expectation (test_truncated_answers_do_not_lower_the_expectation).
 
 Both maps are bounded and evict the entry that learnt least recently.
 """

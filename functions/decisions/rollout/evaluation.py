@@ -17,7 +17,7 @@ load on the new one, no stage begins or passes: its share of requests would be r
 
 A lost replica of a base's new version is one failure (`losses`). While no replica has the new version, the old one
 answers its requests, which proves nothing: the stage is held, and halted after `deadline_s`. Worked example
-(test_a_base_whose_new_version_is_on_no_replica_is_held_and_taken_back_at_the_deadline): the only replica with v2 is
+(test_base_candidate_without_replicas_is_held_and_rolled_back_at_the_deadline): the only replica with v2 is
 killed; held for 599 s, halted at 600 s.
 
 Loading ends when the new version is on every ready replica that has the old one, and on half of the ready ones. For a

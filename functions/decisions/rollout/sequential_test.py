@@ -15,7 +15,7 @@ nothing.
 
 A request may also be a fractional event: a tenth of a stream's gaps were long. For a share x from 0 to 1, r^x is at
 most 1 + (r - 1) x, so shares weigh no more than whole events of the same mean
-(test_shares_prove_no_more_than_events).
+(test_fractional_events_prove_no_more_than_whole_ones).
 
 The inverse gives bounds that hold at all times together: `upper_bound` and `lower_bound` of a rate, and of a quantile
 (`quantile_above_ms`, `quantile_below_ms`). Worked example (test_worked_example_of_a_bound): no failure among 1,000,

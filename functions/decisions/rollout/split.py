@@ -10,7 +10,7 @@ tenant's requests are assigned alike. The rollout is part of the hash, so no ten
 example (test_worked_example_of_the_prologue): in rollout ro-pxqrecv55wvliu7b acme's session `chat-0` has bucket
 3,944. That is below 50 x 100 but not below 10 x 100: control at 10 %, and candidate at 50 % without its pin.
 
-Laws: a growing percentage moves no request away from the candidate (test_a_larger_share_never_takes_a_session_back).
+Laws: a growing percentage moves no request away from the candidate (test_larger_share_never_moves_a_session_back).
 A session that began on control is pinned there until the rollout ends, since a conversation must not change its
 model. Neighbours: `catalogue` has a model's split; the gateway stores the pins.
 """

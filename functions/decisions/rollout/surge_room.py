@@ -8,7 +8,7 @@ a cluster's nodes or of a quota. One more replica starts if every limit has room
 Otherwise replicas are replaced one by one, each drained first: a surge that cannot start would delay the change for
 as long as a start may take.
 
-Worked example (test_worked_example_of_an_accelerator_that_is_shared): two engines with 0.3 of an accelerator each
+Worked example (test_worked_example_of_a_shared_accelerator): two engines with 0.3 of an accelerator each
 leave room for a third of 0.3; with 0.45 each they leave none.
 
 Neighbours: targets count; `replica_shares` explains the surge.

@@ -5,7 +5,7 @@ request's key), plus the first MAX_HITS replicas with the prompt in their cache,
 decision costs the same at 33 replicas and at 2,000. Gateways, which do not coordinate, do not all choose the one
 replica that looked idle a second ago, as they would with a true minimum.
 The price: the best of 16 samples is among the best q of the pool with probability 1 - (1 - q)^16, so among the best
-20 % in 97 of 100 decisions (test_the_best_of_those_drawn_is_among_the_best_of_the_pool).
+20 % in 97 of 100 decisions (test_sampled_choice_is_among_the_best_of_the_pool).
 
 A pool that is dedicated to tenants has no candidates for other tenants (`PoolIndex.dedicated_to`, by the snapshot in
 force). `placement` does not choose such a pool for them. This is the last check after an error or a change of snapshot

@@ -55,7 +55,7 @@ from functions.decisions.routing.request import (
 # An agent keeps an eighth of its slots free, so that a cold load need not wait until another adapter is withdrawn
 # (`adapter_state.AdapterPolicy.headroom`). If a copy uses one of those, the next cold load waits for a withdrawal, and
 # the evicted adapter must be loaded again later.
-# Worked example (test_a_copy_that_takes_the_headroom_must_be_worth_an_eviction): with 14 of 16 slots used, A counts
+# Worked example (test_second_copy_without_free_slot_costs_an_eviction): with 14 of 16 slots used, A counts
 # 100 + 300 + 3,000 = 3,400: no copy for a holder predicted at 900, and one for a holder predicted at 4,000.
 # In a replay of 200 adapters and 128 slots (docs/explanation/routing.md) without EVICTION_MS, 168 copies were made in
 # four minutes. Each evicted another adapter, cold starts went from 6 to 9 % of all requests, and p99 from 2.0 to 5.1 s.
@@ -63,7 +63,7 @@ from functions.decisions.routing.request import (
 
 # Among replicas within NEAR_MS of the least, the adapter's hash decides; in a large pool it also selects the sample.
 # So forty gateways that see the same holder busy, each with a different load, want the same copy and not forty
-# (test_gateways_with_loads_of_their_own_want_the_same_copy).
+# (test_gateways_with_different_loads_choose_the_same_replica).
 
 
 DISK_MS = 300.0  # measured: 0.1 to 0.3 s with the agent's round trip

@@ -6,7 +6,7 @@
 
 The line changes with a heartbeat and with this gateway's requests in flight there, not with the request. A replica's
 row stores it for the heartbeat's figures (`replicas`). The loop over all rows recomputes it for the few replicas with
-own requests (`prediction.least`; test_the_loop_is_the_formula).
+own requests (`prediction.least`; test_loop_equals_the_formula).
 """
 
 CROWD = 20.0  # number of running requests that delay a new one as much as one waiting request

@@ -9,7 +9,7 @@ tell each other the exceptions (`functions.gateway.routing.homes`).
                               follows one most closely wins (multi-probe consistent hashing, Appleton and O'Reilly 2015)
 
 A replica that joins receives its share of the conversations, and one that leaves passes its share on to the others. No
-other conversation moves (test_a_replica_that_comes_takes_only_its_share). A new replica receives its share only some
+other conversation moves (test_added_replica_takes_only_its_share). A new replica receives its share only some
 seconds after it became ready (SETTLES_S). By then, gateways that know the real home of one of these conversations have
 reported it to the others, which would otherwise look for it at the new replica (`functions.gateway.routing.homes`).
 When a pool grows or shrinks past SCAN_MAX, all conversations move, once.

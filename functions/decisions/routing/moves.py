@@ -19,7 +19,7 @@ the LoRA trace at 0.6 to 0.85 of capacity, p99 to first token against no hold at
 `prediction` assumes that each waiting stranger waits until another request has ended (`service_ms`). If few run, that
 is most of an answer, although the stranger gets a slot with the next step; hence the minimum above. The pool's median
 is over measured rates only: a replica that reports an agent's initial rates has measured nothing.
-Worked example (test_a_glimpse_of_prompts_that_wait_moves_no_conversation): 1,500 tokens, 1,400 of them cached at the
+Worked example (test_momentary_queue_moves_no_conversation): 1,500 tokens, 1,400 of them cached at the
 home, where 1 runs and 3 wait, at 400 ms between two ends and 0.2 ms a token. It stays for 3 x 300 + 80 + 20 =
 1,000 ms. The new replica reports 0.5 ms a token and has nothing: 750, and 1,000 is less than 1.5 x 750 + 50.
 With 20,000 tokens of ours ahead of it the home would need 4,080 + 920 ms, and the turn moves.

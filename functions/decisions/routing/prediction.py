@@ -117,7 +117,7 @@ def session_credit_ms(request: RouteRequest, prefill_ms_per_token: float) -> flo
 
 
 def kept_ratio(utilization_ratio: float, spread_above_ratio: float) -> float:
-    """Return the share of a cache's attraction that is left at this utilization (test_a_full_pool_spreads)."""
+    """Return the share of a cache's attraction that is left at this utilization (test_full_pool_spreads_requests)."""
     if utilization_ratio <= spread_above_ratio:
         return 1.0
     return max(0.0, (1.0 - utilization_ratio) / (1.0 - spread_above_ratio))
@@ -128,7 +128,7 @@ def least(  # noqa: C901, PLR0912  one loop without calls: each branch is a term
 ) -> tuple[list[Row], int]:
     """Return the rows with the least `score_ms`, and the sum of all outstanding requests.
 
-    The formula is repeated here in one loop without calls (test_the_loop_is_the_formula), because it runs for every
+    The formula is repeated here in one loop without calls (test_loop_equals_the_formula), because it runs for every
     request and replica.
     """
     in_flight, ahead_tokens, cached = load.in_flight, load.ahead_tokens, request.cached_tokens

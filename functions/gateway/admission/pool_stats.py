@@ -7,9 +7,9 @@ zeros.
 The expected wait is that of a new request that is not batch, because batch requests wait by design. It is the queued
 cost ahead divided by the pool's drain rate, if that is known, and at least the time that the oldest request has
 waited. A prefill pool has no queue here. Its wait is the mean predicted wait of the last prompts at its replicas,
-including prompts that therefore went elsewhere (test_the_wait_of_a_prefill_pool_is_its_prompts). Worked example
-(test_the_expected_wait): 6,000 tokens wait and 2 replicas drain 1,000 a second each: 3 s. If the oldest request has
-waited for 4 s, the wait is 4 s. The expected wait is at most one hour.
+including prompts that therefore went elsewhere (test_prefill_pool_wait_is_the_mean_of_its_prompts). Worked example
+(test_expected_wait_uses_drain_rate_or_oldest_wait): 6,000 tokens wait and 2 replicas drain 1,000 a second each: 3 s.
+If the oldest request has waited for 4 s, the wait is 4 s. The expected wait is at most one hour.
 """
 
 from collections import deque

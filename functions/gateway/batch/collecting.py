@@ -3,7 +3,7 @@
 Several gateways may collect at the same time, because deletions are idempotent. Files that an open batch reads or
 writes are never deleted. Ages are measured by the store's clock alone, which is read from an object that is written
 for this purpose. If that clock and this gateway's differ by more than an hour, one of them is wrong and nothing is
-deleted: a clock that is a month ahead must not delete all files. (test_where_clocks_disagree_nothing_goes)
+deleted: a clock that is a month ahead must not delete all files. (test_disagreeing_clocks_collect_nothing)
 """
 
 import asyncio

@@ -3,14 +3,14 @@
 Memory is reserved for the answer of each line in flight, as large as the largest answer of this batch so far: 32
 answers of 32 MiB would be a GiB. The first few lines start before that is known, at most as many as a batch begins
 with. Each answer lowers the expected size by 2 %: one of 30 MiB counts as 15 after 35 shorter ones, and as 1 after
-168. (test_large_answers_come_few_at_a_time, test_one_large_answer_is_forgotten_in_time)
+168. (test_large_answers_limit_concurrent_lines, test_one_large_answer_stops_limiting_after_35_small_ones)
 
 Half of a tenant's concurrent requests, over all gateways, are left to its own calls. A batch runs on one gateway, so
 at most as many gateways send lines of a tenant as it has open batches (by the last scan):
 
     lines of a tenant at this gateway <= max(1, concurrent_requests // 2 // min(gateways, its open batches))
 
-Worked example (test_half_of_a_tenants_requests_at_a_time_are_left_to_its_calls_at_all_gateways_together): with a
+Worked example (test_batch_lines_leave_half_of_concurrency_to_calls_across_gateways): with a
 limit of 64 and eight gateways, one batch gets 32 lines, each of two gets 16, and each of eight or more gets four.
 
 Lines start in order of arrival. The first one checks again whenever a line ends, and ten times a second.

@@ -12,9 +12,9 @@ with such a body each would need 37 GB, and 70 slow readers of 32 MB 2 GB. Large
     share of one tenant              at most as much as it leaves free: held by it <= limit - held by all
 
 An announced length reserves nothing. In a burst most bodies are complete before the last begin, and a client that
-announces a body without sending it must not block others (test_what_is_announced_takes_no_room_before_it_comes).
+announces a body without sending it must not block others (test_announced_body_takes_no_room_before_it_arrives).
 
-Worked example (test_a_tenant_has_at_most_as_much_as_it_leaves_free): of 256 MiB the first tenant gets 128, a second
+Worked example (test_tenant_holds_at_most_what_it_leaves_free): of 256 MiB the first tenant gets 128, a second
 one then 64, a third 32. Together with the free part, 9,500 connections hold at most 256 MiB + 9,500 x 64 KiB = 850
 MiB (`memory` has the whole sum).
 

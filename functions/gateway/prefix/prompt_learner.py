@@ -9,7 +9,7 @@ The queue is short and fair (`tokenize_queue`), and prompts that do not fit are 
 interpreter's lock, tokenizing does not. Only the first MAX_LEARNT_CHARS of a very long prompt are learned. Replicas
 differ there, and the steps that hold the lock (reading 100,000 token ids from the library: 10 ms) stay short.
 Measured with a prompt of 4 MB: the event loop is blocked for 26 ms at a time for English, for 80 ms for random
-letters (test_the_interpreters_lock_is_free_while_it_tokenises; without these measures 10 s).
+letters (test_tokenising_releases_the_gil; without these measures 10 s).
 
 A prompt is learned only if its text blocks are those with which the request was admitted. This detects bodies that
 were changed since or are read differently here.

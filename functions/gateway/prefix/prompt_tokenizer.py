@@ -6,7 +6,7 @@ Some tokenizers have special tokens that affect neighbouring text, or add someth
 the whole text is tokenized every time. A probe detects this once, on loading.
 
 Exactness is required: different token ids name blocks that no replica holds.
-test_token_ids_are_those_of_the_whole_text checks it for thousands of conversations.
+test_token_ids_match_the_whole_text checks it for thousands of conversations.
 
 This runs on a thread beside the event loop, which must not wait for it. `Tokenizer.encode` holds the interpreter's
 lock to its end (1.1 s for 1 MB), `encode_batch` does not. A list of all offsets would be one call too (100 ms for

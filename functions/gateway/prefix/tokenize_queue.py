@@ -5,7 +5,7 @@ the thread. The queue therefore serves the tenant that has used the thread least
 quarter of the jobs and of the bytes.
 
     spent[tenant] += bytes of its job         a tenant that starts to wait begins with the least of the waiting ones
-    worked example (test_long_prompts_of_one_do_not_keep_others_waiting): A has three jobs of 100 KB, then B three of
+    worked example (test_long_prompts_of_one_tenant_do_not_delay_others): A has three jobs of 100 KB, then B three of
     1 KB: A, B, B, B, A, A
 
 `prompt_learner` reads the queue on its thread and the event loop writes, both under one lock, held for microseconds.

@@ -10,7 +10,7 @@ No request waits for this. Until a tokenizer is available the gateway uses its o
 line give the reason. Retries:
 
     delay after the n-th failure in a row = min(300 s, 2 s * 2**(n - 1)) * (0.75 to 1.25, at random)
-    worked example (test_a_store_that_is_away_is_asked_less_and_less): 2, 4, 8 s … so that gateways that lost a store
+    worked example (test_unavailable_store_is_retried_with_backoff): 2, 4, 8 s … so that gateways that lost a store
     together do not retry together
 
 `exact_prefixes` requests a pool's directory; `functions.gateway.feeds` calls `refresh` each second.

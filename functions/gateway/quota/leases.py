@@ -15,7 +15,7 @@ For requests per minute the bus distributes the whole burst. Credit there is a s
 left, and none if that was nothing (`test_quota_slow_bus`).
 
 One call at a time requests what an account owes. Requests of other calls wait for that call's answer too
-(test_a_burst_of_several_calls_asks_for_its_debt_once).
+(test_burst_of_several_calls_requests_its_debt_once).
 
 `functions.decisions.quota.lease` computes amounts; `functions.fleet.quota_leases` carries them.
 """

@@ -15,7 +15,7 @@ room for others. While a pool is on its overload ladder, its adapters are loaded
 requests that are being answered. Several gateways share that time (`next_turn_s`). Loading does not stop entirely:
 otherwise a request for a cold adapter would be locked out for as long as the overload lasts. An artifact that an
 agent refused is not requested again for a moment, so that a flood of requests for it costs nothing. Worked example
-(test_fifty_at_once_are_one_call): 50 requests for one cold adapter make one call and get 50 answers.
+(test_fifty_concurrent_requests_make_one_load_call): 50 requests for one cold adapter make one call and get 50 answers.
 """
 
 import asyncio

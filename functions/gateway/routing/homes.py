@@ -10,13 +10,14 @@ Sources of a home, the best first:
 A gateway publishes only exceptions: conversations that went elsewhere because their assumed home was busy or gone for
 a moment. It publishes within 0.2 s and again halfway through the session time. The latest report wins. Without the
 bus each gateway uses what it has seen and what all assume. Unpublished homes are published later or counted as lost.
-Worked example (test_only_exceptions_are_told): a conversation goes to its assumed home, and nothing is published. At
-its next turn that replica is busy and it goes to B, which is published. At another gateway the third turn goes to B.
+Worked example (test_only_homes_that_differ_from_the_hash_are_published): a conversation goes to its assumed home,
+and nothing is published. At its next turn that replica is busy and it goes to B, which is published. At another
+gateway the third turn goes to B.
 
 When another replica becomes ready (or holds the adapter), the assumed home of some conversations changes, including
 conversations at their former assumed home, which were never published. The gateways that have seen them publish them
 before the new replica becomes the assumed home of any (`functions.decisions.routing.homes`). Worked example
-(test_a_replica_that_joins_takes_no_conversation_that_another_has): C joins A and B. Of 40 conversations at A and B,
+(test_joining_replica_gets_no_running_conversation): C joins A and B. Of 40 conversations at A and B,
 13 would be assumed at C, and are published as being at A or B.
 
 A home is valid for the pool's session time (`session.ttl` of its RoutingPolicy) after the last turn. Routing decides

@@ -7,7 +7,7 @@ candidate would.
 
 Memory is bounded, each tenant at its own cost (`functions.decisions.routing.sessions`). A rollout that ends loses its
 pins immediately.
-Worked example (test_a_pin_is_told_again_halfway_through_its_time): with 300 s, a session pinned at 0 s and seen at
+Worked example (test_pin_is_republished_halfway_through_its_ttl): with 300 s, a session pinned at 0 s and seen at
 100 and 160 s is published at 0 and 160 s.
 """
 

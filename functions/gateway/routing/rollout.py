@@ -15,7 +15,7 @@ replicas had the version when the stage began, so a replica was lost or ejected,
 controller decides how long the version may be missing. There is one exception: after BLAMED_AFTER failures without
 any complete answer here, a missing base counts as a failure. An engine that dies of its first requests is thus found
 at its second death. A control version that no replica has is lack of capacity. Worked example
-(test_while_a_lost_replica_is_started_again_its_share_is_no_evidence): the only replica with v2 is killed with 12
+(test_share_of_a_restarting_replica_is_no_evidence): the only replica with v2 is killed with 12
 streams. v1 answers 40 requests of v2's share until it is back: 1 failure of v2.
 
 Time to first token counts whenever a first token came. Token gaps and total time count only for complete answers,

@@ -6,9 +6,9 @@ candidate, a request whose session has had no candidate answer goes to control. 
 control.
 
 If a model has no split, the module only remembers which version serves an adapter's session. A new rollout then does
-not change the version in the middle of a session. Worked example (test_a_rollout_that_begins_takes_no_session_away):
-a session sends a request at 0 s, and a rollout to 99 % begins. With a session time of 300 s, its request at 299 s
-goes to control.
+not change the version in the middle of a session. Worked example
+(test_starting_rollout_keeps_running_sessions_on_control): a session sends a request at 0 s, and a rollout to 99 %
+begins. With a session time of 300 s, its request at 299 s goes to control.
 
 `intake` requests the version, `exchange` uses it and reports, and `evidence` counts.
 """

@@ -7,7 +7,7 @@
 point is the median of its repetitions and is weighted relative to its own size, so an error of 5 % counts alike at 20
 ms and at 2 s. A cost that would be negative is dropped, and the others are fitted again.
 
-Worked example (test_a_profile_is_found_again): points made of 8 ms per step, 0.05 ms per prompt token, 0.1 ms per
+Worked example (test_fit_recovers_a_known_profile): points made of 8 ms per step, 0.05 ms per prompt token, 0.1 ms per
 sequence and 3 ms of overhead yield these values. `functions.simulator.fleet.engine_profile` has the step's formula.
 """
 

@@ -3,7 +3,7 @@
 Heartbeats report each step to gateways after a delay; like an agent, a replica sends one immediately after a change.
 An accelerator costs from its allocation until the replica is gone or lost.
 
-Worked example (test_accelerators_cost_from_their_beginning_to_their_end): a replica that is ordered cold at 0 s, has
+Worked example (test_accelerators_are_paid_from_start_to_end): a replica that is ordered cold at 0 s, has
 its accelerator at 300 and is gone at 900 costs 600 accelerator seconds. Related modules: `replica` has the states and
 the heartbeats, `start_times` the delays, `faults` makes replicas fail.
 """

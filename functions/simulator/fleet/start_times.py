@@ -11,7 +11,7 @@ The defaults are for an 8B model of 15 GB, from published figures. Run:ai's stre
 ServerlessLLM: 4.4 s for safetensors from local NVMe. 15 GB over 25 GbE at 2.5 GB/s take 6 s. An accelerator takes
 five minutes, as clouds state for available ones.
 
-Worked example (test_a_start_takes_what_its_source_takes): from disk 4.4 + 18.3 = 22.7 s, from a peer 24.3, from S3
+Worked example (test_start_time_depends_on_its_source): from disk 4.4 + 18.3 = 22.7 s, from a peer 24.3, from S3
 46.5, cold 346.5.
 """
 

@@ -11,7 +11,7 @@ per second is full, however many sequences it has.
 
 Worked example (test_worked_example_of_work): 1,000 prompt and 200 output tokens on h100-8b: 1,000 x 0.2 + 200 x (0.05
 + 1,100 x 0.00005) = 221 ms, so a replica does 4.5 such requests a second. Four replicas at a load of 0.7 get 12
-(test_a_rate_is_a_share_of_what_the_replicas_can_do).
+(test_rate_is_a_share_of_the_replicas_capacity).
 """
 
 from collections.abc import Sequence

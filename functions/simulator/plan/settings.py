@@ -4,7 +4,7 @@ Pools start like a fleet that has run for a while: with the replicas that the wi
 utilization, within the pool's bounds. So the figures show the change and not a cold start. A prefill pool starts with
 the replicas that read the prompts long enough for it, although the answering pools could read them too.
 
-Worked example (test_a_pool_begins_with_what_its_first_minutes_need): 0.5 s of work per request, 5 requests a second:
+Worked example (test_initial_replicas_follow_the_first_minutes): 0.5 s of work per request, 5 requests a second:
 2.5 replicas at full work, 4 at 75 %.
 """
 

@@ -10,7 +10,7 @@ Rows have time, tenant, model, lengths and the cached part of the prompt, but no
 
 Known errors: a shared prefix that was cached nowhere when its request came does not show, so hit ratios of requests
 without a session are too low by what the recorded routing missed. An edited chat counts as one that grew. A client
-that left early requests only what it had received. test_simulated_again_as_many_are_served_and_as_much_is_cached
+that left early requests only what it had received. test_simulation_of_traces_matches_served_and_cached
 bounds the difference to a recorded run.
 
 Requests that a tenant's own limits rejected have no row. Rows are written when requests end, so all are held in

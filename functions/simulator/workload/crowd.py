@@ -8,8 +8,8 @@
     rate                    mean x (1 + swing sin(2 pi (t / day - 1/4))) x spikes: lowest when the day begins
 
 A spike rises over `rise_s` to `factor` times the rate, lasts, and falls as it rose; a spike with an adapter
-multiplies only that adapter's chats. Worked example (test_a_spike_rises_in_its_time): 5 times within 30 s from 100 s
-on: at 115 s there are 3 times as many, at 130 s 5 times.
+multiplies only that adapter's chats. Worked example (test_spike_rises_within_its_rise_time): 5 times within 30 s
+from 100 s on: at 115 s there are 3 times as many, at 130 s 5 times.
 
 Times of many senders in one window (`spread`):
 

@@ -6,10 +6,10 @@
     lengths            log-normal with the given medians
 
 Chats start before the first request that is yielded, so that the first second is like all others
-(test_the_rate_is_even). The daily curve and spikes apply to new chats; requests of later turns follow with a delay.
-Traffic with more than half a million chats in progress is rejected; with one turn per chat there is no limit.
+(test_generated_rate_is_even). The daily curve and spikes apply to new chats; requests of later turns follow with a
+delay. Traffic with more than half a million chats in progress is rejected; with one turn per chat there is no limit.
 
-Worked example (test_a_chat_shares_its_beginning): with blocks of 64 tokens and a system prompt of 512, the first 8
+Worked example (test_turns_of_a_chat_share_a_prefix): with blocks of 64 tokens and a system prompt of 512, the first 8
 blocks of every turn are the tenant's own, the next ones the chat's. A request costs about 5 us. `crowd` gives the
 start times; for several pools, `merged` combines several `synthetic`s.
 """

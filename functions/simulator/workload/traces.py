@@ -7,7 +7,8 @@
     .json       an agent's run as OpenTelemetry spans, also a directory of those (`agents`)
 
 `.gz` may follow. Mooncake's conversation timestamps are multiples of about 3 s. Requests with the same timestamp are
-spread evenly up to the next one, since clumps were not in the original traffic (test_clumps_are_spread).
+spread evenly up to the next one, since clumps were not in the original traffic
+(test_requests_at_one_timestamp_are_spread).
 """
 
 from collections.abc import Iterator

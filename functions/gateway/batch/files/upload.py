@@ -9,7 +9,7 @@ Slots are few, so a slow upload may not hold one, and one tenant may not hold th
     a tenant's second slot      only if two stay free after it: of 8, four tenants hold 7, and a fifth has the last
     a client's bytes            at least 32 KiB for each second of waiting for the client, once that exceeds 30 s; else
                                 408 if fewer than two slots are free and more of the file is expected. Time in which
-                                the store writes does not count (test_who_sends_a_byte_now_and_then_is_refused)
+                                the store writes does not count (test_slow_upload_is_refused)
 """
 
 import asyncio

@@ -5,8 +5,8 @@ most the allowed messages and values (objects, arrays and keys); all of them tog
 see them, so the oldest turns are dropped, as for too many tokens:
 
     values = those of the body around the messages + those of each message     at most `Limits.json_values`
-    worked example (test_turns_go_that_hold_too_many_values): turns of 40,003, 40,003 and, new, 40,003 values beside ten
-    around: 120,019 are over 100,000, so the first turn is dropped
+    worked example (test_turns_with_too_many_values_are_dropped): turns of 40,003, 40,003 and, new, 40,003 values
+    beside ten around: 120,019 are over 100,000, so the first turn is dropped
 
 Metrics are labelled by outcome only, because names of tools and sessions belong to tenants. Neighbours: `server`
 makes it, `composer` and `composition` use it.
