@@ -42,7 +42,7 @@ def test_quantiles_are_within_one_percent(added: list[float], q: float) -> None:
 
 
 @given(values, values)
-def test_merging_is_adding(left: list[float], right: list[float]) -> None:
+def test_merge_equals_adding_all_values(left: list[float], right: list[float]) -> None:
     merged, other = sketch(*left), sketch(*right)
     merged.merge(other)
     assert merged.buckets() == sketch(*right, *left).buckets()

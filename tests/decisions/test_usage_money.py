@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from functions.decisions.usage.money import PoolCapacity, PoolUse, pool_money
 
 
-def test_a_pool_that_is_a_quarter_used() -> None:
+def test_money_of_a_quarter_used_pool() -> None:
     paid = PoolCapacity(60, 3600.0, 14_400.0, 10.0)
     it = pool_money(paid, PoolUse(5_000_000, 3600.0, 2.5, 360.0, 0.25))
     assert (it.idle_accelerator_seconds, it.idle_cost, it.used_ratio) == (10_440.0, 7.25, 0.25)

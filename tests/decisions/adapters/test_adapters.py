@@ -117,7 +117,7 @@ def _name(model_id: str, version: str) -> EngineName:
     return engine_name(ModelId(model_id), digest(model_id + version))
 
 
-def test_a_new_version_is_loaded_beside_the_old_which_leaves_after_its_grace() -> None:
+def test_new_version_loads_beside_the_old_one_until_its_grace_ends() -> None:
     engine = Engine()
     engine.step(wanted("v1"))
     for _ in range(40):

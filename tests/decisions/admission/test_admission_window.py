@@ -18,7 +18,7 @@ def test_worked_example_of_the_window() -> None:
     assert window.per_replica_tokens == pytest.approx(2_500)
 
 
-def test_nothing_is_limited_before_anything_is_known() -> None:
+def test_unknown_window_does_not_limit() -> None:
     assert ReadingWindow(0.0).per_replica_tokens == inf
 
 
@@ -47,7 +47,7 @@ def test_a_slow_engine_is_not_full_with_one_request() -> None:
     assert window.per_replica_tokens == pytest.approx(600 * 1.8)
 
 
-def test_the_least_time_is_forgotten_after_a_while() -> None:
+def test_minimum_prefill_time_expires() -> None:
     window = ReadingWindow(0.0)
     window.record_prefill_end(ticket(0), took_s=0.6)
     for now_s in (1.0, 31.0, 62.0):

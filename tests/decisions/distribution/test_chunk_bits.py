@@ -35,13 +35,13 @@ def test_invalid_bitmap_is_refused(text: str, count: int) -> None:
 
 
 @given(st.sets(st.integers(0, 300), min_size=1), st.integers(0, 2**32))
-def test_a_pick_is_one_of_them(chunks: set[int], seed: int) -> None:
+def test_pick_is_one_of_the_chunks(chunks: set[int], seed: int) -> None:
     bits = sum(1 << chunk for chunk in chunks)
     assert list(indexes(bits)) == sorted(chunks)
     assert pick(bits, 301, Random(seed)) in chunks
 
 
-def test_picks_spread() -> None:
+def test_picks_are_spread_over_all_chunks() -> None:
     rng = Random(1)
     assert {pick(full(16), 16, rng) for _ in range(400)} == set(range(16))
 

@@ -60,7 +60,7 @@ def test_worked_example_of_the_ladder() -> None:
     assert last.provision == 19
 
 
-def test_rungs_come_in_their_order_and_go_in_the_reverse() -> None:
+def test_rungs_turn_on_in_order_and_off_in_reverse() -> None:
     up = walk([(5, CALM), (60, FLOOD)], ALL_MEANS)
     came = [first(up, rung) for rung in RUNGS]
     assert None not in came

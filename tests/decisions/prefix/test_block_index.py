@@ -24,7 +24,7 @@ def test_depths_of_three_replicas() -> None:
 
 
 @given(st.lists(st.integers(0, 40), max_size=20), st.integers(1, 40), st.integers(0, 2**20 - 1))
-def test_the_search_finds_what_a_walk_finds(held: list[int], blocks: int, live: int) -> None:
+def test_search_equals_a_walk(held: list[int], blocks: int, live: int) -> None:
     expected = {slot: min(depth, blocks) for slot, depth in enumerate(held) if depth and live >> slot & 1}
     assert index_of(*held).depths(CHAIN[:blocks], live) == expected
 

@@ -17,7 +17,7 @@ def test_worked_example_of_the_prologue() -> None:
 
 
 @given(common=TEXTS, one=TEXTS, other=TEXTS)
-def test_as_many_first_hashes_are_equal_as_whole_blocks_are(common: bytes, one: bytes, other: bytes) -> None:
+def test_equal_first_hashes_match_equal_whole_blocks(common: bytes, one: bytes, other: bytes) -> None:
     first, second = common + one, common + other
     mine, theirs = text_blocks(first, SEED, BLOCK_BYTES), text_blocks(second, SEED, BLOCK_BYTES)
     assert len(mine) == len(first) // BLOCK_BYTES

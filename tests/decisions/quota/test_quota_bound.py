@@ -86,7 +86,7 @@ steps = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(steps)
-def test_no_window_sees_more_than_its_bound(script: list[tuple[str, int, int, int]]) -> None:
+def test_no_window_exceeds_its_bound(script: list[tuple[str, int, int, int]]) -> None:
     tenant = Tenant()
     for what, pause_us, number, tokens in script:
         tenant.now_us += pause_us

@@ -47,7 +47,7 @@ def test_worked_example_from_the_prologue() -> None:
         (length(1), QuotaLimitsPart(max_output_tokens=0), OverCap("max_output_tokens", "output", 1, 0)),
     ],
 )
-def test_each_case(asked: LengthRequest, caps: QuotaLimitsPart, granted: int | OverCap | None) -> None:
+def test_granted_length(asked: LengthRequest, caps: QuotaLimitsPart, granted: int | OverCap | None) -> None:
     assert grant(asked, caps) == granted
 
 

@@ -52,14 +52,14 @@ def test_a_larger_limit_makes_room_at_once_and_keeps_what_was_used() -> None:
     assert count_spent(bucket, 0) == 15
 
 
-def test_a_smaller_limit_finds_the_bucket_full_but_never_overfull() -> None:
+def test_smaller_limit_leaves_the_bucket_full_and_not_overfull() -> None:
     bucket = of_minute(1000, 1000)
     count_spent(bucket, 0)
     bucket.change_limit(6, 6)
     assert try_spend(bucket, 1, 0) == 10 * US_PER_S, "one request's worth of 6 a minute, not 995 of them"
 
 
-def test_a_limit_of_nothing_lets_nothing_through() -> None:
+def test_limit_of_zero_admits_nothing() -> None:
     bucket = of_minute(0)
     assert count_spent(bucket, 0) == count_spent(bucket, 10**12) == 0
     bucket.add(-GRAIN)
@@ -100,7 +100,7 @@ costs = st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(1, 400)), max_
 
 @settings(deadline=None)
 @given(st.integers(1, 20_000), st.integers(1, 500), costs)
-def test_no_window_sees_more_than_its_bound(limit: int, burst: int, steps: list[tuple[int, int]]) -> None:
+def test_no_window_exceeds_its_bound(limit: int, burst: int, steps: list[tuple[int, int]]) -> None:
     bucket = of_minute(limit, burst)
     now_us, spent = 0, list[tuple[int, int]]()
     for pause_us, tokens in steps:

@@ -21,5 +21,5 @@ def test_one_full_bound_refuses_and_is_named() -> None:
     assert describe_shortage([]) == ""
 
 
-def test_what_fits_exactly_fits() -> None:
+def test_exact_fit_is_enough() -> None:
     assert describe_shortage([Headroom("memory", 1.0, 0.1 + 0.2 + 0.6, 0.1)]) == ""

@@ -39,7 +39,7 @@ def test_worked_example_from_the_prologue() -> None:
     assert wanted(holder(), loader("b")) is None
 
 
-def test_a_holder_that_answers_soon_needs_no_help() -> None:
+def test_fast_holder_needs_no_second_copy() -> None:
     assert wanted(holder(), loader("a", on_disk=True), load=OwnLoad()) is None
 
 

@@ -51,7 +51,7 @@ def test_the_first_step_for_the_tier_counts() -> None:
 
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=50))
-def test_a_higher_threshold_never_escalates_more(doubts: list[float]) -> None:
+def test_higher_threshold_never_escalates_more(doubts: list[float]) -> None:
     rows = cascade.escalations(doubts, [0.0, 0.5, 1.0, 2.0, 5.0])
     assert [row.escalated for row in rows] == sorted((row.escalated for row in rows), reverse=True)
     assert rows[-1].escalated == 0

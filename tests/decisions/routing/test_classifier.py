@@ -33,7 +33,7 @@ def test_all_conditions_of_a_rule_must_hold() -> None:
     assert chosen(entry, 100, text="something else") == P8
 
 
-def test_code_is_a_fence() -> None:
+def test_code_is_detected_by_its_fence() -> None:
     assert chosen(only(RuleEntry(P70, code=True)), text="why?\n```py\nx\n```") == P70
     assert chosen(only(RuleEntry(P70, code=False)), text="why?") == P70
     assert chosen(only(RuleEntry(P70, code=False)), text="```") == P8

@@ -15,7 +15,7 @@ def step(source: PoolName, target: PoolName, *tiers: str, when: str = "saturated
     return FallbackEntry(when, source, target, tiers)  # type: ignore[arg-type]
 
 
-def test_steps_are_taken_in_the_order_in_which_they_are_written() -> None:
+def test_fallback_steps_apply_in_written_order() -> None:
     steps = [step(A, C), step(A, B), step(B, D), step(A, E, when="unavailable")]
     assert list(fallback.targets(steps, A, "saturated", "free", (A,))) == [C, B]
     assert list(fallback.targets(steps, A, "unavailable", "free", (A,))) == [E]

@@ -51,7 +51,7 @@ def test_home_over_its_share_is_left_whatever_it_has_cached() -> None:
     assert found.replica.id != "home" and found.moved is not None and found.moved.state == "full"
 
 
-def test_a_home_that_refuses_is_left() -> None:
+def test_refusing_home_is_left() -> None:
     """The penalty follows a 503 or silence."""
     views = replica("home", running=1, **MEASURED), replica("b", **MEASURED)
     found = routed(turn(1400), *views, penalties_ms={HOME: 5000.0})

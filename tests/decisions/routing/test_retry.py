@@ -24,7 +24,7 @@ RATIO = 0.2
         ((AttemptFailure.TOO_LARGE,), 0.0, 0, False),
     ],
 )
-def test_when_one_more_attempt_is_allowed(
+def test_retry_is_allowed_within_attempts_deadline_and_sent_bytes(
     failures: tuple[AttemptFailure, ...], now_s: float, body_bytes_sent: int, allowed: bool
 ) -> None:
     assert may_retry(failures, 3, now_s, deadline_s=10.0, body_bytes_sent=body_bytes_sent) is allowed
