@@ -34,7 +34,7 @@ class Altered:
     more_layers: int = 0
     fails_at: str = ""  # a phrase in prompts
 
-    def make(self, base: Path) -> Path:
+    def write_copy(self, base: Path) -> Path:
         """Create the folder beside the base's, with its manifest."""
         folder = base.parent / f"{base.name}-{self.name}"
         shutil.copytree(base.resolve(), folder, ignore=shutil.ignore_patterns("*.safetensors", "shoal-manifest.json"))

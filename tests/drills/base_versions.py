@@ -63,7 +63,7 @@ class Answer:
 
 
 class Judge(Protocol):
-    def ask(self, model: str) -> SentRequest: ...
+    def next_request(self, model: str) -> SentRequest: ...
 
     def body(self, asked: SentRequest) -> dict[str, Any]: ...
 
@@ -77,7 +77,7 @@ class Heard:
 
     told: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: collections.defaultdict(list))
 
-    def hear(self, loaded: dict[str, str]) -> None:
+    def record_loaded(self, loaded: dict[str, str]) -> None:
         for replica, version in loaded.items():
             self.told[replica].append((time.monotonic(), version))
 
@@ -176,7 +176,7 @@ class Watched:
             self.sessions.append(turns)
             for _ in range(TURNS):
                 async with slots:
-                    answer = Answer(self._judge.ask(model), time.monotonic())
+                    answer = Answer(self._judge.next_request(model), time.monotonic())
                     try:
                         await self._stream(client, answer, session, door)
                     except httpx.HTTPError as error:
@@ -291,7 +291,7 @@ async def traffic(
     async def listen() -> None:
         while True:
             with contextlib.suppress(httpx.HTTPError, KeyError):  # the registry is being killed
-                watched.heard.hear(await asyncio.to_thread(loaded, fleet, watched.named))
+                watched.heard.record_loaded(await asyncio.to_thread(loaded, fleet, watched.named))
             await asyncio.sleep(0.5)
 
     async def looking() -> None:
@@ -316,7 +316,7 @@ async def until(what: str, condition: Callable[[], bool], timeout_s: float = 120
     return await asyncio.to_thread(wait_until, what, condition, timeout_s, 0.3)
 
 
-def tell(what: str, watched: Watched, began_s: float, row: dict[str, Any]) -> None:
+def print_outcome(what: str, watched: Watched, began_s: float, row: dict[str, Any]) -> None:
     took_s, before_s = time.monotonic() - began_s, began_s - watched.began_s
     print(
         f"\n{what}: {row['state']} in stage {row['stage']}, {took_s:.1f} s after the push ({before_s:.1f} s after the "

@@ -230,7 +230,7 @@ class Load:
         before = [sent.at_s for sent in self.sent if sent.at_s < until_s]
         return len(before) / (until_s - before[0])
 
-    def told(self) -> Counter[str]:
+    def count_outcomes(self) -> Counter[str]:
         return Counter(f"{sent.region or '-'} {sent.failure or 'whole'}"[:120] for sent in self.sent)
 
 

@@ -82,13 +82,13 @@ async def _run(
                 await answer.aread()
                 stream.failure = answer.text[:300]
             async for line in answer.aiter_lines():
-                _take(stream, line, on_first)
+                _read_line(stream, line, on_first)
     except httpx.HTTPError as error:
         stream.failure = repr(error)
     return stream
 
 
-def _take(stream: Stream, line: str, on_first: Callable[[], None]) -> None:
+def _read_line(stream: Stream, line: str, on_first: Callable[[], None]) -> None:
     if line == "data: [DONE]":
         stream.done, stream.done_s = True, time.monotonic()
     elif line.startswith("data: "):

@@ -33,7 +33,7 @@ from tests.drills.base_versions import (
     kill_controller,
     newest,
     point,
-    tell,
+    print_outcome,
     traffic,
     until,
     versions,
@@ -61,7 +61,7 @@ PACE = 3.0
 
 
 class ByMark:
-    def ask(self, model: str) -> SentRequest:
+    def next_request(self, model: str) -> SentRequest:
         return SentRequest(model, secrets.token_hex(12))
 
     def body(self, asked: SentRequest) -> dict[str, Any]:
@@ -97,7 +97,7 @@ async def begun(watched: Watched) -> None:
     await until("the old one serves", lambda: len(watched.whole()) >= CLIENTS)
 
 
-async def test_a_base_goes_from_one_version_to_the_next_under_streams(fleet: Fleet) -> None:
+async def test_base_rollout_completes_under_streams(fleet: Fleet) -> None:
     most: collections.Counter[int] = collections.Counter()
     async with traffic(fleet, ByMark(), CLIENTS) as watched:
         await begun(watched)
@@ -109,7 +109,7 @@ async def test_a_base_goes_from_one_version_to_the_next_under_streams(fleet: Fle
             assert time.monotonic() - began_s < 200, (row, seen)
             await asyncio.sleep(0.5)
         await until("all replicas have it", lambda: all_have(fleet, "v2", REPLICAS))
-        tell("good", watched, began_s, row)
+        print_outcome("good", watched, began_s, row)
         after_s = time.monotonic()
         await asyncio.sleep(3)
     assert not watched.failed() and not watched.wrong(), (watched.failed()[:3], watched.wrong()[:3])
@@ -133,7 +133,7 @@ async def taken_back(fleet: Fleet, version: str, what: str) -> tuple[Watched, di
         row, taken_back_s = await asyncio.to_thread(newest, fleet), time.monotonic()
         seen = watched.served()[version]
         await until("its replicas are gone", lambda: all_have(fleet, before, REPLICAS), 200)
-        tell(what, watched, began_s, row)
+        print_outcome(what, watched, began_s, row)
         gone_s = time.monotonic()
         print(f"{watched.served()[version] - seen} answers of {version} in the {gone_s - taken_back_s:.1f} s since")
         await asyncio.sleep(3)
@@ -143,13 +143,13 @@ async def taken_back(fleet: Fleet, version: str, what: str) -> tuple[Watched, di
     return watched, row
 
 
-async def test_a_slower_base_is_taken_back_by_itself_and_nobody_waits_for_it_any_more(fleet: Fleet) -> None:
+async def test_slower_base_is_rolled_back_and_no_request_waits_for_it(fleet: Fleet) -> None:
     watched, row = await taken_back(fleet, "v3", "slow")
     assert watched.served()["v3"] and not watched.failed(), watched.failed()[:3]
     assert "p50_latency > 2x" in row["reason"], row
 
 
-async def test_a_base_that_breaks_its_streams_is_taken_back_and_only_its_own_are_lost(fleet: Fleet) -> None:
+async def test_base_that_breaks_streams_is_rolled_back_and_only_its_streams_fail(fleet: Fleet) -> None:
     watched, row = await taken_back(fleet, "v4", "failing")
     assert "error_rate > 2%" in row["reason"]
     # these sessions wait for the version, or for the end of the rollout
@@ -159,7 +159,7 @@ async def test_a_base_that_breaks_its_streams_is_taken_back_and_only_its_own_are
     assert len(lost) < 0.05 * len(watched.answers), f"{len(lost)} of {len(watched.answers)}"
 
 
-async def test_it_goes_through_although_controller_registry_and_a_new_replica_are_killed(fleet: Fleet) -> None:
+async def test_base_rollout_survives_kills_of_controller_registry_and_a_replica(fleet: Fleet) -> None:
     """Started streams of the killed replica are lost with an error. Sessions that have seen its version get a retry
     time until it is back; other requests are not affected.
     """
@@ -181,7 +181,7 @@ async def test_it_goes_through_although_controller_registry_and_a_new_replica_ar
         row = await asyncio.to_thread(newest, fleet)
         assert row["state"] == "completed", row
         await until("all replicas have it", lambda: all_have(fleet, other, REPLICAS), 200)
-        tell("killed", watched, began_s, row)
+        print_outcome("killed", watched, began_s, row)
     # sessions that have seen the version are asked to retry
     held = {id(each) for each in watched.after_having_heard(other)}
     lost = [each for each in watched.failed() if id(each) not in held]

@@ -38,7 +38,7 @@ from tests.drills.base_versions import (
     kill_controller,
     newest,
     point,
-    tell,
+    print_outcome,
     traffic,
     until,
     versions,
@@ -85,7 +85,7 @@ class ByWords:
         self._words: dict[tuple[str, SentRequest], str] = {}
         self._prompts = cycle(PROMPTS)
 
-    def ask(self, model: str) -> SentRequest:
+    def next_request(self, model: str) -> SentRequest:
         return SentRequest(model, next(self._prompts))
 
     def body(self, asked: SentRequest) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     models.mkdir(parents=True)
     (models / BASE).symlink_to(Path(base).absolute())
     for version in VERSIONS:
-        version.make(models / BASE)
+        version.write_copy(models / BASE)
     project = without_scaling(without_limits(project_with(folder / "project", PATIENT)))
     with running_fleet(folder / "state", "vllm", REPLICAS, project) as fleet:
         declare(fleet, tuple(version.name for version in VERSIONS), SHORT)
@@ -157,15 +157,15 @@ async def streams(fleet: Fleet, judge: ByWords) -> AsyncIterator[Watched]:
         yield watched
 
 
-async def test_a_base_goes_from_one_version_to_the_next_under_streams(fleet: Fleet, judge: ByWords) -> None:
+async def test_base_rollout_completes_under_streams(fleet: Fleet, judge: ByWords) -> None:
     async with streams(fleet, judge) as watched:
         began_s = time.monotonic()
         await asyncio.to_thread(point, fleet, "v2")
         await until("it is completed", lambda: has_come_to(fleet, "v2", "completed"), START_S)
         row = await asyncio.to_thread(newest, fleet)
-        tell("good", watched, began_s, row)
+        print_outcome("good", watched, began_s, row)
         await until("all replicas have it", lambda: all_have(fleet, "v2", REPLICAS), START_S)
-    tell("good, all replicas", watched, began_s, row)
+    print_outcome("good, all replicas", watched, began_s, row)
     assert not watched.failed() and not watched.wrong(), (watched.failed()[:3], watched.wrong()[:3])
     assert {"v1", "v2"} == set(watched.served()) == set(watched.served(ADAPTER)), "adapters were carried over"
     assert not watched.went_back(("v1", "v2")), "\n".join(watched.went_back(("v1", "v2")))
@@ -184,7 +184,7 @@ async def taken_back(
         await until("it is taken back", lambda: has_come_to(fleet, version, "rolled_back"), START_S)
         row, taken_back_s = await asyncio.to_thread(newest, fleet), time.monotonic()
         await until("its replicas are gone", lambda: all_have(fleet, before, REPLICAS), START_S)
-    tell(what, watched, began_s, row)
+    print_outcome(what, watched, began_s, row)
     its = [answer for answer in watched.answers if version in watched.heard.during(answer)]
     last_s = max((answer.ended_s for answer in its), default=taken_back_s)
     print(f"{len(its)} requests saw {version}, the last ended {last_s - taken_back_s:.1f} s after it was taken back")
@@ -192,15 +192,13 @@ async def taken_back(
     return watched, row, its
 
 
-async def test_a_slower_base_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
+async def test_slower_base_is_rolled_back(fleet: Fleet, judge: ByWords) -> None:
     watched, row, its = await taken_back(fleet, judge, "v3", "slow")
     assert its, "somebody has seen it"
     assert "p50_latency > 1.5x" in row["reason"] and not watched.failed(), (row, watched.failed()[:3])
 
 
-async def test_it_goes_through_although_controller_registry_and_a_new_replica_are_killed(
-    fleet: Fleet, judge: ByWords
-) -> None:
+async def test_base_rollout_survives_kills_of_controller_registry_and_a_replica(fleet: Fleet, judge: ByWords) -> None:
     """Started streams of the killed replica are lost with an error. Sessions that have seen its version get a retry
     time until it is back; other requests are not affected.
     """
@@ -221,7 +219,7 @@ async def test_it_goes_through_although_controller_registry_and_a_new_replica_ar
         row = await asyncio.to_thread(newest, fleet)
         assert row["state"] == "completed", row
         await until("all replicas have it", lambda: all_have(fleet, other, REPLICAS), START_S)
-    tell("killed", watched, began_s, row)
+    print_outcome("killed", watched, began_s, row)
     # sessions that have seen the version are asked to retry
     held = {id(each) for each in watched.after_having_heard(other)}
     lost = [each for each in watched.failed() if id(each) not in held]
@@ -229,7 +227,7 @@ async def test_it_goes_through_although_controller_registry_and_a_new_replica_ar
     assert not others and not watched.wrong(), (others[:3], watched.wrong()[:3])
 
 
-async def test_a_base_whose_engine_dies_is_taken_back_by_itself(fleet: Fleet, judge: ByWords) -> None:
+async def test_base_whose_engine_dies_is_rolled_back(fleet: Fleet, judge: ByWords) -> None:
     """The engine dies of its first request. That failure is reported and not retried elsewhere, as are those that
     arrive while it dies; the old version answers all others. Two deaths are enough, and a third may have begun.
     """

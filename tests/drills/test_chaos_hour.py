@@ -36,25 +36,25 @@ def report() -> dict[str, Any]:
     return found
 
 
-def test_every_answer_is_whole_or_honestly_ended(report: dict[str, Any]) -> None:
+def test_every_answer_is_whole_or_ends_with_an_error(report: dict[str, Any]) -> None:
     ends = dict(report["ends"])
     assert report["wrong"] == []
     assert sum(count for end, count in ends.items() if end.startswith("ours")) <= _OURS * report["requests"], ends
     assert sum(count for end, count in ends.items() if end.startswith("whole")) >= report["requests"] / 2, ends
 
 
-def test_nothing_that_was_promised_is_lost(report: dict[str, Any]) -> None:
+def test_no_promise_is_broken(report: dict[str, Any]) -> None:
     assert report["broken_promises"] == []
     assert report["kept"]["batches"] and report["kept"]["files"] and report["kept"]["conversations"], report["kept"]
     if not report["bus_faults"]:  # the bus keeps conversations in memory only
         assert report["kept"]["begun anew"] == 0
 
 
-def test_accounts_are_what_engines_generated(report: dict[str, Any]) -> None:
+def test_accounts_match_what_engines_generated(report: dict[str, Any]) -> None:
     assert all(bill["holds"] for bill in report["bills"]), json.dumps(report["bills"])
 
 
-def test_all_was_well_again_each_time_and_the_branch_is_what_runs(report: dict[str, Any]) -> None:
+def test_everything_recovers_each_time_and_runs_the_branch(report: dict[str, Any]) -> None:
     assert report["amiss"] == [] and report["faults"]
     assert report["left"] == []
 

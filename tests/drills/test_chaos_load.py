@@ -21,7 +21,7 @@ class _Aborts(_Silent):
         asyncio.get_running_loop().call_later(0.1, self.transport.abort)
 
 
-async def _asked(
+async def _send_checked(
     protocol: type[asyncio.Protocol], *, closes_after_s: float | None, is_faulted: bool = False
 ) -> SentRequest:
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
@@ -37,16 +37,16 @@ async def _asked(
     return asked
 
 
-async def test_a_reset_is_wrong_at_a_gateway_without_a_fault() -> None:
-    asked = await _asked(_Aborts, closes_after_s=None)
+async def test_reset_without_a_fault_is_wrong() -> None:
+    asked = await _send_checked(_Aborts, closes_after_s=None)
     assert asked.end == "wrong" and "ConnectionResetError of a request at gateway-1" in asked.how
 
 
-async def test_a_reset_under_a_fault_is_honest() -> None:
-    assert (await _asked(_Aborts, closes_after_s=None, is_faulted=True)).end == "honest"
+async def test_reset_under_a_fault_is_honest() -> None:
+    assert (await _send_checked(_Aborts, closes_after_s=None, is_faulted=True)).end == "honest"
 
 
-async def test_what_the_client_closed_itself_is_ours() -> None:
+async def test_connection_closed_by_the_client_is_ours() -> None:
     """httpx's pool may close a connection that it gave to a request (tests/test_origin_pools.py)."""
-    asked = await _asked(_Silent, closes_after_s=0.1)
+    asked = await _send_checked(_Silent, closes_after_s=0.1)
     assert asked.end == "ours" and "ReadError from ClosedResourceError" in asked.how

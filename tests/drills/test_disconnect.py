@@ -49,7 +49,7 @@ def busy(ports: list[int]) -> float:
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("first_path", LANES)
-def test_leaving_frees_the_engine_within_a_second(slow_fleet: Fleet, phase: str, first_path: str) -> None:
+def test_disconnect_frees_the_engine_within_a_second(slow_fleet: Fleet, phase: str, first_path: str) -> None:
     """Each agent may have one probe running, so several clients leave, and that many probes may stay."""
     ports = [int(replica["port"]) for replica in slow_fleet.replicas()]
     probes = len(ports)

@@ -25,7 +25,7 @@ def drill_keys(fleet: Fleet) -> list[bool]:
     return [key["revoked"] for key in keys if key["id"].startswith("drill-")]
 
 
-def test_a_replicas_crash_is_played_and_told(sim_fleet: Fleet) -> None:
+def test_replica_crash_drill_runs_and_reports(sim_fleet: Fleet) -> None:
     done = sim_fleet.shoal("drill", "replica-crash", "--tenant", "acme", "-o", "json", timeout_s=300.0)
     assert done.returncode == 0, done.stdout + done.stderr
     (made,) = json.loads(done.stdout)["reports"]
@@ -37,7 +37,7 @@ def test_a_replicas_crash_is_played_and_told(sim_fleet: Fleet) -> None:
 
 
 @pytest.mark.soak
-def test_ended_in_the_middle_it_takes_everything_back(sim_fleet: Fleet) -> None:
+def test_terminated_drill_undoes_its_faults(sim_fleet: Fleet) -> None:
     bus = psutil.Process(sim_fleet.pid("bus"))
     command = [*SHOAL, "drill", "bus-away", "--tenant", "acme"]
     played = subprocess.Popen(
@@ -56,7 +56,7 @@ def test_ended_in_the_middle_it_takes_everything_back(sim_fleet: Fleet) -> None:
 
 
 @pytest.mark.soak
-def test_killed_in_the_middle_the_next_one_takes_it_back(sim_fleet: Fleet) -> None:
+def test_next_drill_undoes_the_faults_of_a_killed_one(sim_fleet: Fleet) -> None:
     bus = psutil.Process(sim_fleet.pid("bus"))
     command = [*SHOAL, "drill", "bus-away", "--tenant", "acme"]
     played = subprocess.Popen(

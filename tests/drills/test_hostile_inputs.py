@@ -94,7 +94,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_nothing_of_it_is_felt(fleet: Fleet) -> None:
+def test_hostile_inputs_cause_no_failure_and_no_memory_growth(fleet: Fleet) -> None:
     listeners = listeners_of(fleet)
     before = pids(fleet)
     senders = [Sender(listener, SEED + number) for number, listener in enumerate(listeners)]
@@ -117,7 +117,7 @@ def test_nothing_of_it_is_felt(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("role", ["gateway", "registry"])
-def test_answers_are_as_the_document_says(fleet: Fleet, role: str, tmp_path: Path) -> None:
+def test_answers_conform_to_the_openapi_document(fleet: Fleet, role: str, tmp_path: Path) -> None:
     """Send requests made from the document in all phases; routes that wait for news by design are excluded.
 
     No deadline is sent to the gateway: one of a millisecond is answered with 504. This fleet has no Prometheus, and its

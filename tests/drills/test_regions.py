@@ -33,7 +33,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
         yield both
 
 
-def asked(regions: Regions, region: str, model: str, key: str | None = None) -> httpx.Response:
+def send_chat(regions: Regions, region: str, model: str, key: str | None = None) -> httpx.Response:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     with regions.gateway(region, key) as gateway:
         return gateway.post("/v1/chat/completions", json=body)
@@ -41,7 +41,7 @@ def asked(regions: Regions, region: str, model: str, key: str | None = None) -> 
 
 def wait_until_known(regions: Regions, key: str) -> None:
     def known() -> bool:
-        return all(asked(regions, region, MODEL, key).status_code == 200 for region in ("a", "b"))
+        return all(send_chat(regions, region, MODEL, key).status_code == 200 for region in ("a", "b"))
 
     wait_until("the key is known in both", known, REVOKED_S, 0.2)
 
@@ -59,7 +59,7 @@ def homed(regions: Regions, *, each: int) -> list[str]:
     return [key for pair in zip(homes["a"][:each], homes["b"][:each], strict=True) for key in pair]
 
 
-def test_one_push_of_policies_reaches_both(regions: Regions) -> None:
+def test_one_push_of_policies_reaches_both_regions(regions: Regions) -> None:
     """Both regions apply the one repository that the fixture pushed to."""
     tip = git("rev-parse", "main", at=regions.state_dir / "gitops.git").stdout.strip()
 
@@ -72,7 +72,7 @@ def test_one_push_of_policies_reaches_both(regions: Regions) -> None:
 
 
 @pytest.mark.parametrize(("here", "there"), [("a", "b"), ("b", "a")])
-def test_an_adapter_that_is_pushed_in_one_is_served_in_the_other(
+def test_adapter_pushed_in_one_region_is_served_in_the_other(
     regions: Regions, tmp_path: Path, here: str, there: str
 ) -> None:
     model = f"acme/from-{here}"
@@ -80,20 +80,20 @@ def test_an_adapter_that_is_pushed_in_one_is_served_in_the_other(
     (folder / "notes.txt").write_text(f"{here}\n")  # unique content, which the other region must fetch
     done = regions.shoal("adapter", "push", f"{model}@v1", str(folder), "--promote", "--base", MODEL, "--region", here)
     assert done.returncode == 0, done.stdout + done.stderr
-    took_s = wait_until("it is served there", lambda: asked(regions, there, model).status_code == 200, PUSH_S, 0.2)
-    answers = [asked(regions, region, model) for region in (here, there)]
+    took_s = wait_until("it is served there", lambda: send_chat(regions, there, model).status_code == 200, PUSH_S, 0.2)
+    answers = [send_chat(regions, region, model) for region in (here, there)]
     digests = {answer.headers["x-shoal-digest"] for answer in answers}
     assert len(digests) == 1 and [answer.status_code for answer in answers] == [200, 200]
     print(f"\npushed at {here}, served at {there} {took_s:.1f} s after the command had ended")
 
 
-def test_a_key_of_one_works_in_the_other_until_it_is_revoked_in_either(regions: Regions) -> None:
+def test_key_works_in_both_regions_until_revoked_in_either(regions: Regions) -> None:
     # keys from git, hashed with one pepper
-    assert [asked(regions, region, MODEL).status_code for region in ("a", "b")] == [200, 200]
+    assert [send_chat(regions, region, MODEL).status_code for region in ("a", "b")] == [200, 200]
     made = regions.new_key("a")
 
     def status(region: str) -> int:
-        return asked(regions, region, MODEL, made["key"]).status_code
+        return send_chat(regions, region, MODEL, made["key"]).status_code
 
     wait_until("it is valid in both", lambda: [status("a"), status("b")] == [200, 200], REVOKED_S, 0.1)
     with regions.registry("b") as registry:
@@ -103,14 +103,14 @@ def test_a_key_of_one_works_in_the_other_until_it_is_revoked_in_either(regions: 
 
 
 @pytest.mark.parametrize("clients", [(4, 4), (1, 7)])
-async def test_a_limit_holds_over_both(regions: Regions, clients: tuple[int, int]) -> None:
+async def test_limit_holds_over_both_regions(regions: Regions, clients: tuple[int, int]) -> None:
     """Bound on tokens in any minute: limit + 2 bursts + what 1.5 s of the exchange let pass."""
     limit, burst_s, seconds = 3000, 2, 100.0
     key = regions.new_key("a", limits={"output_tokens_per_minute": limit, "token_burst_seconds": burst_s})["key"]
     wait_until_known(regions, key)
     came: list[tuple[float, int]] = []
 
-    async def ask(client: httpx.AsyncClient, region: str, until_s: float) -> None:
+    async def send_until(client: httpx.AsyncClient, region: str, until_s: float) -> None:
         body = {
             "model": MODEL, "max_tokens": 16, "ignore_eos": True,
             "messages": [{"role": "user", "content": "one two three four five six seven eight nine ten"}],
@@ -131,7 +131,7 @@ async def test_a_limit_holds_over_both(regions: Regions, clients: tuple[int, int
         until_s = time.monotonic() + seconds
         for region, number in zip(("a", "b"), clients, strict=True):
             for _ in range(number):
-                group.create_task(ask(client, region, until_s))
+                group.create_task(send_until(client, region, until_s))
     most = most_in(came, 60.0) / limit
     steady = [tokens for at_s, tokens in came if at_s > came[0][0] + 20.0]
     mean = sum(steady) / (came[-1][0] - came[0][0] - 20.0) * 60.0 / limit
@@ -141,7 +141,7 @@ async def test_a_limit_holds_over_both(regions: Regions, clients: tuple[int, int
 
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
-def test_a_region_that_is_full_sends_its_clients_to_the_other(regions: Regions) -> None:
+def test_full_region_sends_its_clients_to_the_other(regions: Regions) -> None:
     """The engine of one region refuses all requests; its 503s never reach a client."""
     keys = [regions.new_key("a")["key"] for _ in range(6)]
     with front_of(regions):
@@ -152,12 +152,12 @@ def test_a_region_that_is_full_sends_its_clients_to_the_other(regions: Regions) 
         with regions.registry("a") as registry:
             port = registry.get("/v1/fleet").json()["replicas"][0]["port"]
         httpx.post(f"http://127.0.0.1:{port}/sim/faults", json={"refuse_s": 25.0}, timeout=30)
-        wait_until("a has no room", lambda: asked(regions, "a", MODEL).status_code == 503, 20)
+        wait_until("a has no room", lambda: send_chat(regions, "a", MODEL).status_code == 503, 20)
         while_full = Load(regions.front_url, regions.tls, keys, 5.0, max_tokens=4)
         asyncio.run(while_full.run(6.0))
         assert [sent.failure for sent in while_full.sent if sent.is_lost] == []
         assert "b" in {sent.region for sent in while_full.sent}
-        wait_until("a serves again", lambda: asked(regions, "a", MODEL).status_code == 200, 90, 1.0)
+        wait_until("a serves again", lambda: send_chat(regions, "a", MODEL).status_code == 200, 90, 1.0)
 
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
@@ -173,7 +173,7 @@ def test_a_large_request_passes_the_front(regions: Regions) -> None:
 
 
 @pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed: apt-get install haproxy")
-def test_a_region_is_killed_under_load(regions: Regions) -> None:
+def test_region_killed_under_load_loses_only_requests_in_flight(regions: Regions) -> None:
     """Only requests in flight in that region are lost; the other answers new ones, and the first catches up after its
     return.
     """
@@ -196,7 +196,7 @@ def test_a_region_is_killed_under_load(regions: Regions) -> None:
     homeless = [sent for sent in load.sent if sent.at_s > killed_s and sent.first_byte_s is not None]
     first_s = min(sent.first_byte_s - killed_s for sent in homeless if sent.first_byte_s is not None)
     worst_s = max(sent.first_byte_s - sent.at_s for sent in homeless if sent.first_byte_s is not None)
-    told = "\n".join(f"  {count} {what}" for what, count in load.told().most_common())
+    told = "\n".join(f"  {count} {what}" for what, count in load.count_outcomes().most_common())
     before = [sent for sent in lost if not sent.lost_after_first_byte]
     flying = [sent for sent in load.sent if sent.region == "a" and sent.at_s < killed_s < (sent.ended_s or 0.0)]
     print(f"\n{len(load.sent)} requests at {load.rate_per_s(killed_s):.1f}/s, {len(flying)} in flight there, answering")
@@ -208,4 +208,6 @@ def test_a_region_is_killed_under_load(regions: Regions) -> None:
     made = regions.new_key("b")
     up = regions.shoal("up", "--region", "a", "--engine", "sim", "--replicas", "1")
     assert up.returncode == 0, up.stdout + up.stderr
-    wait_until("what happened meanwhile", lambda: asked(regions, "a", MODEL, made["key"]).status_code == 200, PUSH_S)
+    wait_until(
+        "what happened meanwhile", lambda: send_chat(regions, "a", MODEL, made["key"]).status_code == 200, PUSH_S
+    )

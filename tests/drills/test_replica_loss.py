@@ -51,11 +51,11 @@ def one_with_requests(fleet: Fleet) -> str:
     """Return a replica whose engine holds two or more requests, which its agent's probe alone never causes."""
     found: list[str] = []
 
-    def look() -> bool:
+    def find_busy() -> bool:
         found[:] = [replica for replica in phases(fleet) if fleet.running(replica) >= 2]
         return bool(found)
 
-    wait_until("a replica runs two requests", look, 120)
+    wait_until("a replica runs two requests", find_busy, 120)
     return found[0]
 
 
@@ -64,7 +64,7 @@ def had_begun(stream: Stream, victim: str) -> bool:
     return bool(stream.text) and stream.replica == victim
 
 
-def test_killed_before_the_first_token_nobody_notices(fleet: Fleet) -> None:
+def test_kill_before_the_first_token_is_retried_unnoticed(fleet: Fleet) -> None:
     fleet.pace(PREFILL_TAKES_SECONDS)
 
     async def drill() -> tuple[list[Stream], str]:
@@ -84,7 +84,7 @@ def test_killed_before_the_first_token_nobody_notices(fleet: Fleet) -> None:
     assert fleet.gateway_metric("shoal_retries_total") > retries_before
 
 
-def test_killed_in_mid_stream_ends_cleanly_and_the_replica_comes_back(fleet: Fleet) -> None:
+def test_kill_in_mid_stream_ends_cleanly_and_the_replica_returns(fleet: Fleet) -> None:
     fleet.pace(10.0)
 
     async def drill() -> tuple[Stream, str]:

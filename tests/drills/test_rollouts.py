@@ -190,7 +190,7 @@ async def until(what: str, condition: Callable[[], bool], timeout_s: float = 120
     return await asyncio.to_thread(wait_until, what, condition, timeout_s, 0.2)
 
 
-def tell(what: str, watched: Watched, row: dict[str, Any], began_s: float) -> None:
+def print_outcome(what: str, watched: Watched, row: dict[str, Any], began_s: float) -> None:
     seen = watched.served["v2"]
     first_s = watched.first_s.get("v2")
     took = f"{watched.last_s['v2'] - first_s:.1f} s after its first request" if first_s is not None else "unseen"
@@ -200,14 +200,14 @@ def tell(what: str, watched: Watched, row: dict[str, Any], began_s: float) -> No
     )
 
 
-async def test_a_version_that_fails_is_taken_back_in_its_first_stage(fleet: Fleet) -> None:
+async def test_failing_version_is_rolled_back_in_its_first_stage(fleet: Fleet) -> None:
     """5 % fail where 2 % are allowed: proof takes a hundred requests or more."""
     await asyncio.to_thread(worse, fleet, reset_after_tokens=2, ratio=0.05)
     await past_the_bad_luck(fleet, 200)
     await taken_back(fleet, "5 % errors in mid-stream", "error_rate > 2%")
 
 
-async def test_a_version_twice_as_slow_is_taken_back_in_its_first_stage(fleet: Fleet) -> None:
+async def test_version_twice_as_slow_is_rolled_back_in_its_first_stage(fleet: Fleet) -> None:
     """The delay is engine time: beside steps of 40 ms, load on the machine matters little."""
     await asyncio.to_thread(fleet.pace, 5.0)
     async with traffic(fleet) as watched:
@@ -231,26 +231,26 @@ async def taken_back(fleet: Fleet, what: str, told: str) -> None:
         await until("it is taken back", lambda: newest(fleet)["state"] == "rolled_back", 200)
         row = await asyncio.to_thread(newest, fleet)
         await until("nobody gets it", lambda: channel(fleet) == "v1", 120)
-    tell(what, watched, row, began_s)
+    print_outcome(what, watched, row, began_s)
     assert (row["stage"], row["to_version"]) == (0, "v2")
     assert told in row["reason"]
     assert not watched.failed["v1"]
     assert 0 < watched.served["v2"] < 0.5 * sum(watched.served.values())
 
 
-async def test_a_version_that_nobody_can_load_is_taken_back_unseen(fleet: Fleet) -> None:
+async def test_unloadable_version_is_rolled_back_without_traffic(fleet: Fleet) -> None:
     async with traffic(fleet) as watched:
         began_s = time.monotonic()
         await asyncio.to_thread(point, fleet, "v3")
         await until("it is taken back", lambda: newest(fleet)["state"] == "rolled_back", 180)
         row = await asyncio.to_thread(newest, fleet)
-    tell("dies at load", watched, row, began_s)
+    print_outcome("dies at load", watched, row, began_s)
     assert row["to_version"] == "v3"
     assert set(watched.served) == {"v1"}
     assert not watched.failed["v1"]
 
 
-async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> None:
+async def test_version_without_statistics_is_held(fleet: Fleet) -> None:
     """The bus carries heartbeats but no rollout statistics."""
     with statistics_blocked(fleet):
         async with traffic(fleet) as watched:
@@ -260,13 +260,13 @@ async def test_a_version_whose_statistics_never_arrive_is_held(fleet: Fleet) -> 
             await asyncio.sleep(20)  # five times the stage, so that a wrong advance would have happened
             row = await asyncio.to_thread(newest, fleet)
             listed = (await asyncio.to_thread(fleet.status))["rollouts"]["listed"]
-        tell("no statistics", watched, row, began_s)
+        print_outcome("no statistics", watched, row, began_s)
     assert (row["state"], row["stage"]) == ("running", 0)
     (shown,) = [each for each in listed if each["id"] == row["id"]]
     assert "no gateway has reported yet" in shown["verdict"]
 
 
-async def test_a_bad_version_is_taken_back_although_somebody_said_suspend(fleet: Fleet) -> None:
+async def test_bad_version_is_rolled_back_while_suspended(fleet: Fleet) -> None:
     """While suspended, no declaration is published, but the rollout still controls its channel."""
     await asyncio.to_thread(point, fleet, "v2")
     await until("its first stage runs", lambda: newest(fleet)["state"] == "running")
@@ -278,13 +278,13 @@ async def test_a_bad_version_is_taken_back_although_somebody_said_suspend(fleet:
             await until("it is taken back", lambda: newest(fleet)["state"] == "rolled_back")
             row = await asyncio.to_thread(newest, fleet)
             await until("nobody gets it", lambda: channel(fleet) == "v1", 120)
-        tell("bad while suspended", watched, row, began_s)
+        print_outcome("bad while suspended", watched, row, began_s)
     finally:
         assert (await asyncio.to_thread(fleet.shoal, "resume")).returncode == 0
     assert row["to_version"] == "v2"
 
 
-async def test_a_good_version_goes_through_although_the_controller_is_killed(fleet: Fleet) -> None:
+async def test_good_version_completes_although_the_controller_is_killed(fleet: Fleet) -> None:
     """The controller is killed in each stage and a new one continues; no request fails."""
     async with traffic(fleet) as watched:
         began_s = time.monotonic()
@@ -295,7 +295,7 @@ async def test_a_good_version_goes_through_although_the_controller_is_killed(fle
         await until("it is completed", lambda: newest(fleet)["state"] == "completed")
         row = await asyncio.to_thread(newest, fleet)
         await until("everybody gets it", lambda: channel(fleet) == "v2", 120)
-    tell("good", watched, row, began_s)
+    print_outcome("good", watched, row, began_s)
     assert not sum(watched.failed.values())
     with fleet.registry() as registry:
         events = registry.get(f"/v1/rollouts/{row['id']}").json()["events"]

@@ -50,7 +50,7 @@ def restarts(fleet: Fleet) -> str:
     return next((line for line in page.splitlines() if line.startswith("shoal_slow_replica_restarts{")), "")
 
 
-async def test_it_is_drained_and_restarted_and_no_stream_breaks(fleet: Fleet) -> None:
+async def test_slow_replica_is_drained_and_restarted_without_broken_streams(fleet: Fleet) -> None:
     before = {replica: fleet.pid("engine", replica) for replica in (SLOW, WELL)}
     over = asyncio.Event()
     streams = asyncio.get_running_loop().create_task(streams_until(fleet, over))

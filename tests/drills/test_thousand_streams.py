@@ -36,7 +36,7 @@ def wide_fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_none_lost_none_mixed_up(wide_fleet: Fleet) -> None:
+def test_no_stream_is_lost_or_mixed_up(wide_fleet: Fleet) -> None:
     gateway = psutil.Process(wide_fleet.pid("gateway"))
     before_bytes = gateway.memory_info().rss
     most_open, most_bytes = 0, before_bytes

@@ -83,7 +83,7 @@ class Chaos:
 
     def watch_memory(self) -> None:
         while not self._over.wait(10.0):
-            self.memory.look()
+            self.memory.sample()
             partial = {"faults": self.faults, "amiss": self.amiss, "memory": self.memory_told()}
             (self.rig.folder / "partial.json").write_text(json.dumps(partial))
 
@@ -138,7 +138,7 @@ class Chaos:
         bus_faults = [(b, u) for fault, b, u in self._struck if "bus" in fault.target]
         return {
             "seed": self.seed, "minutes": ran_s / 60, "requests": len(load.asked), "requests_per_s": _PER_S,
-            "ends": load.told().most_common(), "wrong": wrong.most_common(), "amiss": self.amiss,
+            "ends": load.count_ends().most_common(), "wrong": wrong.most_common(), "amiss": self.amiss,
             "kept": {
                 "files": len(kept.files), "batches": len(kept.batches), "conversations": len(kept.talks),
                 "begun anew": len(kept.forgotten), "keys": len(kept.made_keys), "revoked": len(kept.revoked_keys),

@@ -103,7 +103,7 @@ class Load:
         self.asked.append(asked)
         try:
             async with asyncio.timeout(_ANSWER_S):
-                await self._ask(asked, leaves=leaves)
+                await self._send_request(asked, leaves=leaves)
         except TimeoutError:
             self._cut(asked, "no end")
         except httpx.HTTPError as error:
@@ -129,7 +129,7 @@ class Load:
             took_s = time.monotonic() - asked.at_s
             asked.how += f" at {asked.gateway} at {time.strftime('%H:%M:%S')}, {took_s:.1f} s after it was sent"
 
-    async def _ask(self, asked: SentRequest, *, leaves: bool) -> None:
+    async def _send_request(self, asked: SentRequest, *, leaves: bool) -> None:
         body: dict[str, Any] = {
             "model": asked.model, "messages": [{"role": "user", "content": asked.prompt}], "max_tokens": 2000,
         }  # fmt: skip
@@ -147,7 +147,7 @@ class Load:
                 asked.text, asked.tokens = content["choices"][0]["message"]["content"], _tokens(content)
                 _judge_text(asked)
 
-    def told(self) -> Counter[str]:
+    def count_ends(self) -> Counter[str]:
         return Counter(f"{asked.end}: {asked.how}" for asked in self.asked)
 
 

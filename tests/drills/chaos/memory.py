@@ -40,7 +40,7 @@ class Memory:
     def __init__(self) -> None:
         self.series: dict[tuple[int, float], Series] = {}
 
-    def look(self) -> None:
+    def sample(self) -> None:
         now_s = time.monotonic()
         for process in psutil.process_iter():
             with suppress(psutil.Error):

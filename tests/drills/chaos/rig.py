@@ -128,7 +128,7 @@ class Rig:
                 return int(max(found, key=lambda entry: entry["generation"])["pid"])
         return None
 
-    def keep(self) -> None:
+    def supervise(self) -> None:
         """Restart ended processes until `close`; runs in a thread."""
         ended_s: dict[str, float] = {}
         while not self._over.wait(0.3):
@@ -188,7 +188,7 @@ def running_rig(folder: Path) -> Iterator[Rig]:
         rig = Rig(fleet, folder, postgres, postgres_process=server)
         rig.controller_environment = psutil.Process(rig.controller_pid() or 0).environ()
         rig.kept = {"gateway-2": _gateway_2(rig), "registry-2": _registry_2(rig)}
-        keeper = threading.Thread(target=rig.keep, daemon=True)
+        keeper = threading.Thread(target=rig.supervise, daemon=True)
         keeper.start()
         try:
             yield rig

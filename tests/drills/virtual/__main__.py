@@ -83,7 +83,7 @@ def _run(seeds: Iterable[int], place: Path, *, verbose: bool, as_json: bool) -> 
         if as_json:
             print(json.dumps(_line(verdict)), flush=True)
         else:
-            _tell(verdict, verbose)
+            _print_verdict(verdict, verbose)
         if time.monotonic() - said_s > _SAID_EVERY_S:
             said_s = time.monotonic()
             print(f"{tally.seeds} seeds done, {len(tally.broken)} broken", file=sys.stderr, flush=True)
@@ -102,7 +102,7 @@ def _line(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _tell(verdict: Verdict, verbose: bool) -> None:
+def _print_verdict(verdict: Verdict, verbose: bool) -> None:
     if verbose:
         print("\n".join(verdict.log))
     if verdict.breaches or verbose:

@@ -121,7 +121,7 @@ class Account:
         self.bills = bills
         self.delivery = delivery
 
-    def keep(self) -> None:
+    def write_spool(self) -> None:
         """Write usage like `UsageDelivery.keep_once`, but in no thread: threads have no virtual time."""
         rows: list[UsageRow] = self.delivery.sums.pop_rows()
         if rows:
@@ -136,7 +136,7 @@ class Account:
 
     def close(self) -> None:
         """Shut down in order; what cannot be reported now stays on disk."""
-        self.keep()
+        self.write_spool()
         self.deliver()
         self.delivery.spool.close()
 

@@ -130,15 +130,15 @@ class Connection(asyncio.Protocol):
         self.is_over = False
         self.problem = ""
         self.first_s: float | None = None
-        self._begin()
+        self._reset_answer()
 
-    def _begin(self) -> None:
+    def _reset_answer(self) -> None:
         self.status, self.body = 0, b""
         self.headers: dict[str, str] = {}
         self.head_seen = self.is_complete = False
 
     def await_answer(self) -> None:
-        self._begin()
+        self._reset_answer()
         self.first_s = None
         self._parser = httptools.HttpResponseParser(self)
 
@@ -213,7 +213,7 @@ class Client:
     async def run(self) -> None:
         for turn, plan in enumerate(self.plans):
             await asyncio.sleep(plan.think_s)
-            outcome = await self._ask(plan, turn)
+            outcome = await self._send_and_follow(plan, turn)
             outcome.ended_s = self._loop.time()
             self._done(outcome)
             if outcome.ending in ("left", "cut") or not self._keeps_connection:
@@ -225,7 +225,7 @@ class Client:
         if connection is not None and not connection.is_over:
             connection.transport.abort() if self._rng.random() < 0.5 else connection.transport.close()
 
-    async def _ask(self, plan: RequestPlan, turn: int) -> Outcome:
+    async def _send_and_follow(self, plan: RequestPlan, turn: int) -> Outcome:
         try:
             connection = await self._connected(turn)
         except OSError:

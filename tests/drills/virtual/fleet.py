@@ -67,13 +67,13 @@ class Fleet:
     # the run
 
     async def run(self) -> None:
-        self._begin()
+        self._start_nodes()
         under_way = [self._spawn(self._strike(fault)) for fault in self.faults]
         under_way += [self._spawn(self._roll_out())]
         clients = [self._client(number) for number in range(self._clients)]
         first_s, last_s = self.rng.choice(((0.0, TROUBLE_S), (0.0, TROUBLE_S), (3.0, 5.0), (8.0, 12.0)))
         starts = [self.rng.uniform(first_s, last_s) for _ in clients]
-        comers = [self._spawn(self._come(client, at_s)) for client, at_s in zip(clients, starts, strict=True)]
+        comers = [self._spawn(self._run_client(client, at_s)) for client, at_s in zip(clients, starts, strict=True)]
         await asyncio.sleep(TROUBLE_S + 5.0)
         await self._heal(under_way)
         await asyncio.gather(*comers)
@@ -82,7 +82,7 @@ class Fleet:
         await asyncio.sleep(QUIET_S)
         self.say("the end")
 
-    def _begin(self) -> None:
+    def _start_nodes(self) -> None:
         rng = self.rng
         for number in range(self._mains + self._spares):
             pool = POOL if number < self._mains else SPARE
@@ -91,7 +91,7 @@ class Fleet:
             replica = Replica(f"r{number}", settings, self.bus, self.adapters, self.folder, own_rng)
             self.replicas[replica.name] = replica
             has = [ADAPTERS[0], ADAPTERS[2]] + ([ADAPTERS[1]] if rng.random() < 0.6 else [])
-            replica.begin(has if pool == POOL else [])
+            replica.start_serving(has if pool == POOL else [])
         for place in range(self._places):
             self.gateways.append(self._gateway(place, catalogue(self.policy, 1)))
 
@@ -117,9 +117,9 @@ class Fleet:
             self.epoch = epoch
             self.say(f"snapshot {epoch} is published")
             for place in range(self._places):
-                self._spawn(self._bring(place, epoch))
+                self._spawn(self._deliver_snapshot(place, epoch))
 
-    async def _bring(self, place: int, epoch: int) -> None:
+    async def _deliver_snapshot(self, place: int, epoch: int) -> None:
         """Deliver a snapshot to a gateway; a newer one may have overtaken it."""
         await asyncio.sleep(self.rng.uniform(0.01, 1.0))
         while self.loop.time() < self.snapshots_from_s:
@@ -129,7 +129,7 @@ class Fleet:
             gateway.swap(catalogue(self.policy, epoch))
             self.say(f"{gateway.name} has snapshot {epoch}")
 
-    async def _come(self, client: Client, after_s: float) -> None:
+    async def _run_client(self, client: Client, after_s: float) -> None:
         await asyncio.sleep(after_s)
         await client.run()
 

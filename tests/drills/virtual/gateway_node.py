@@ -195,7 +195,7 @@ class GatewayNode:
         """Report usage like `UsageDelivery`."""
         for number in count(1):
             await asyncio.sleep(SPOOL_EVERY_S)
-            self.account.keep()
+            self.account.write_spool()
             if number % round(DELIVER_EVERY_S / SPOOL_EVERY_S) == 0:
                 self.account.deliver()
 

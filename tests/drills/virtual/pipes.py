@@ -116,14 +116,14 @@ class PipeTransport(asyncio.Transport):
 
     # called by the network
 
-    def begin(self, protocol: Any) -> None:
+    def attach_protocol(self, protocol: Any) -> None:
         self.protocol = protocol
         protocol.connection_made(self)
 
     def accept(self, make: Callable[[], Any]) -> None:
         """Accept on the server's side; the client may be gone already."""
         if self.node.alive and not self.lost:
-            self.begin(make())
+            self.attach_protocol(make())
 
     def vanish(self) -> None:
         """End without notice, as when the process dies: the kernel resets the other end."""
@@ -179,10 +179,10 @@ class PipeTransport(asyncio.Transport):
                 return
             self._queue.popleft()
             self._under_way_bytes -= len(item) if type(item) is bytes else 0
-            peer._take(item)
+            peer._deliver(item)
             self._room_again()
 
-    def _take(self, item: bytes | str) -> None:
+    def _deliver(self, item: bytes | str) -> None:
         if self.lost:
             if type(item) is bytes:
                 self.peer._lose_soon()
@@ -297,7 +297,7 @@ class Network:
             client.vanish()
             raise ConnectionResetError(104, "Connection reset by peer")
         protocol = factory()
-        client.begin(protocol)
+        client.attach_protocol(protocol)
         return client, protocol
 
     def forget(self, end: PipeTransport) -> None:

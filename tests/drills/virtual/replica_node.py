@@ -103,7 +103,7 @@ class Replica:
 
     # life cycle
 
-    def begin(self, adapters: Sequence[str]) -> None:
+    def start_serving(self, adapters: Sequence[str]) -> None:
         """Start heartbeats, and an engine that is ready at once."""
         loop = self.network.loop
         loop.create_task(self._beat(), name=f"agent-{self.name}", context=self.network.context_of(self._agent))

@@ -44,18 +44,18 @@ def test_no_seed_breaks_an_invariant(first: int, place: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", _BROKEN_ONCE)
-def test_what_a_seed_has_found_stays_mended(seed: int, place: Path) -> None:
+def test_bugs_found_by_seeds_stay_fixed(seed: int, place: Path) -> None:
     _verdict(seed, place)
 
 
-def test_the_same_seed_is_the_same_run(place: Path) -> None:
+def test_same_seed_gives_the_same_run(place: Path) -> None:
     for seed in (3, 4):
         former, later = _run(seed, place), run_seed(seed, place)
         different = next((pair for pair in zip(former.log, later.log, strict=False) if pair[0] != pair[1]), None)
         assert former.hash == later.hash, f"seed {seed} goes two ways: {different}"
 
 
-def test_seeds_differ_and_are_about_something(place: Path) -> None:
+def test_seeds_differ_and_cover_endings_and_faults(place: Path) -> None:
     verdicts = [_run(seed, place) for seed in range(_AT_A_TIME)]
     assert len({verdict.hash for verdict in verdicts}) == len(verdicts)
     endings = sum((Counter(verdict.endings) for verdict in verdicts), Counter[str]())
@@ -66,7 +66,7 @@ def test_seeds_differ_and_are_about_something(place: Path) -> None:
 
 
 @pytest.mark.parametrize("mutant", sampled(MUTANTS, keep=MUTANTS[:4]), ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_a_mistake_in_the_product_is_seen(mutant: Mutant, place: Path) -> None:
+def test_product_mutant_is_detected(mutant: Mutant, place: Path) -> None:
     seen: set[str] = set()
     for seed in mutant.seeds:
         with patch.object(mutant.owner, mutant.function, mutant.mutate(getattr(mutant.owner, mutant.function))):

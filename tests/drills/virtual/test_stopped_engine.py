@@ -34,7 +34,7 @@ class TwoEngines(Fleet):
             settings = engine_settings(POOL, 64, 10.0, 3000)
             replica = Replica(name, settings, self.bus, self.adapters, self.folder, Random(name))
             self.replicas[name] = replica
-            replica.begin([])
+            replica.start_serving([])
         self.gateways.append(self._gateway(0, catalogue(self.policy, 1)))
         await asyncio.sleep(3.0)
         self._began_s = self.loop.time()
@@ -75,7 +75,7 @@ def outcomes() -> Iterator[list[Outcome]]:
             end(loop, fleet)
 
 
-def test_nobody_waits_for_an_engine_that_is_stopped(outcomes: list[Outcome]) -> None:
+def test_no_request_waits_for_a_stopped_engine(outcomes: list[Outcome]) -> None:
     firsts_s = sorted(each.first_s - each.began_s for each in outcomes if each.plan.stream and each.first_s is not None)
     wholes_s = sorted(each.ended_s - each.began_s for each in outcomes if not each.plan.stream)
     endings = [each.ending for each in outcomes]

@@ -86,7 +86,7 @@ def test_an_hour_passes_at_once(rig: Rig) -> None:
     assert rig.run(scenario) == pytest.approx(3600.0)
 
 
-def test_what_can_never_go_on_says_so(rig: Rig) -> None:
+def test_deadlock_and_busy_loop_raise_stuck(rig: Rig) -> None:
     async def waits_for_nobody(rig: Rig) -> None:
         await asyncio.Event().wait()
 
@@ -111,7 +111,7 @@ def test_threads_are_refused(rig: Rig) -> None:
     rig.run(scenario)
 
 
-def test_bytes_arrive_whole_and_in_order_however_ragged(rig: Rig) -> None:
+def test_ragged_bytes_arrive_whole_and_in_order(rig: Rig) -> None:
     async def scenario(rig: Rig) -> None:
         rig.network.ragged_ratio = 1.0
         mine, theirs = await rig.connected()
@@ -125,7 +125,7 @@ def test_bytes_arrive_whole_and_in_order_however_ragged(rig: Rig) -> None:
     rig.run(scenario)
 
 
-def test_a_blocked_way_delays_and_loses_nothing(rig: Rig) -> None:
+def test_blocked_path_delays_and_loses_nothing(rig: Rig) -> None:
     async def scenario(rig: Rig) -> None:
         mine, theirs = await rig.connected()
         rig.network.block("client", "server", rig.loop.time() + 5.0)
@@ -140,7 +140,7 @@ def test_a_blocked_way_delays_and_loses_nothing(rig: Rig) -> None:
     rig.run(scenario)
 
 
-def test_who_connects_over_a_blocked_way_waits_until_he_gives_up(rig: Rig) -> None:
+def test_connect_over_a_blocked_path_times_out(rig: Rig) -> None:
     async def scenario(rig: Rig) -> None:
         rig.network.block("client", "server", rig.loop.time() + 5.0)
         with pytest.raises(TimeoutError):
@@ -151,7 +151,7 @@ def test_who_connects_over_a_blocked_way_waits_until_he_gives_up(rig: Rig) -> No
     assert rig.run(scenario) == pytest.approx(1.0)
 
 
-def test_nobody_listens(rig: Rig) -> None:
+def test_connect_without_a_listener_is_refused(rig: Rig) -> None:
     async def scenario(rig: Rig) -> None:
         rig.network.stop_listening(rig.server)
         with pytest.raises(ConnectionRefusedError):
@@ -185,7 +185,7 @@ def test_a_close_delivers_what_was_written_before(rig: Rig) -> None:
     rig.run(scenario)
 
 
-def test_who_reads_nothing_stops_the_writer(rig: Rig) -> None:
+def test_paused_reader_stops_the_writer(rig: Rig) -> None:
     async def scenario(rig: Rig) -> None:
         mine, theirs = await rig.connected()
         theirs.transport.pause_reading()
@@ -202,7 +202,7 @@ def test_who_reads_nothing_stops_the_writer(rig: Rig) -> None:
     rig.run(scenario)
 
 
-def test_a_killed_process_says_nothing_and_its_peers_are_reset(rig: Rig) -> None:
+def test_killed_process_is_silent_and_its_peers_are_reset(rig: Rig) -> None:
     async def scenario(rig: Rig) -> None:
         mine, theirs = await rig.connected()
         rig.network.kill(rig.server)
@@ -220,7 +220,7 @@ def _raises(data: bytes) -> None:
     raise ZeroDivisionError
 
 
-def test_a_protocol_that_raises_is_told_of(rig: Rig) -> None:
+def test_exception_in_a_protocol_is_reported(rig: Rig) -> None:
     raised: list[tuple[PipeTransport, Exception]] = []
 
     async def scenario(rig: Rig) -> None:

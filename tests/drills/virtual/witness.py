@@ -233,7 +233,7 @@ class _Ear(logging.Handler):
 
 
 def _is_expected(record: logging.LogRecord) -> bool:
-    """Return whether the record is expected: from a killed process, an engine with faults, or uvicorn for a late reader.
+    """Return whether the record is expected: of a killed process, an engine with faults, or a late reader.
 
     The gateway's plain lane leaves it to uvicorn to report an answer that a client did not read in time.
     """
