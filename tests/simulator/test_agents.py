@@ -52,20 +52,20 @@ def test_a_fan_in_waits_for_all_its_branches(tmp_path: Path) -> None:
     assert len({asked.session for asked in (first, left, right, summary)}) == 1
 
 
-def test_a_parent_goes_before_what_only_happened_to_end(tmp_path: Path) -> None:
+def test_parent_span_takes_precedence_over_spans_that_ended_before(tmp_path: Path) -> None:
     spans = [span("a", 0, 2, ["x"]), span("b", 1, 3, ["x"]), span("c", 5, 6, ["x"], parent="a")]
     [run] = read_runs(write(tmp_path / "run.json", spans))
     assert [call.follows for call in run] == [(), (), (0,)]
     assert run[2].pause_s == 3.0
 
 
-def test_calls_that_are_no_models_are_pauses(tmp_path: Path) -> None:
+def test_tool_calls_are_pauses(tmp_path: Path) -> None:
     tool = span("tool", 2, 3, []) | {"attributes": {"gen_ai.operation.name": "execute_tool"}}
     [run] = read_runs(write(tmp_path / "run.json", [FAN_IN[0], tool, FAN_IN[1]]))
     assert [(call.follows, call.pause_s) for call in run] == [((), 0.0), ((0,), 1.0)]
 
 
-def test_a_conversation_shares_its_beginning_and_two_runs_only_the_system_message(tmp_path: Path) -> None:
+def test_calls_of_a_run_share_a_prefix_and_runs_only_the_system_message(tmp_path: Path) -> None:
     workload = AgentRuns(read_runs(write(tmp_path / "run.json", FAN_IN)), requests=8)
     firsts = list(workload.at_rate(1.0, seed=1))
     assert [asked.session for asked in firsts] == ["agent-0", "agent-1"]
@@ -98,7 +98,7 @@ def play(first: WorkloadRequest) -> list[WorkloadRequest]:
         (json.dumps({"spans": [span("a", 0, 1, []) | {"attributes": {"gen_ai.input.messages": "1"}}]}), "span 'a'"),
     ],
 )
-def test_what_is_no_run_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_run_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(TraceUnreadable, match=words):

@@ -25,7 +25,7 @@ GAPS = [
 ]
 
 
-def test_a_profile_is_found_again() -> None:
+def test_fit_recovers_a_known_profile() -> None:
     """The worked example of the prologue."""
     found = fit(FIRSTS, GAPS)
     costs = (found.overhead_ms, found.step_ms, found.prefill_ms_per_token)
@@ -34,7 +34,7 @@ def test_a_profile_is_found_again() -> None:
     assert (found.ttft_error_ratio, found.gap_error_ratio) == pytest.approx((0.0, 0.0), abs=1e-9)
 
 
-def test_no_cost_is_below_nothing() -> None:
+def test_fitted_costs_are_never_negative() -> None:
     falling = [Gap(streams, 40.0, 10.0 - 0.1 * streams) for streams in (1, 2, 4)]
     found = fit(FIRSTS, falling)
     assert found.decode_ms_per_sequence == 0.0
@@ -43,7 +43,7 @@ def test_no_cost_is_below_nothing() -> None:
 
 
 @pytest.mark.parametrize(("firsts", "gaps"), [(FIRSTS[:1], GAPS), (FIRSTS, GAPS[:2])])
-def test_a_line_needs_two_ends(firsts: list[FirstToken], gaps: list[Gap]) -> None:
+def test_fit_with_too_few_points_is_refused(firsts: list[FirstToken], gaps: list[Gap]) -> None:
     with pytest.raises(TooFewPoints, match="at least two"):
         fit(firsts, gaps)
 
@@ -65,12 +65,12 @@ def _between(first_s: float, last_s: float, count: int) -> Iterator[float]:
     return (first_s + (last_s - first_s) * index / (count - 1) for index in range(count))
 
 
-def test_what_is_held_out_is_the_same_for_the_same_seed() -> None:
+def test_held_out_requests_depend_only_on_the_seed() -> None:
     assert held_out_requests(Plan()) == held_out_requests(Plan()) != held_out_requests(Plan(seed=1))
     assert all(8 <= each.prompt_tokens <= 512 for each in held_out_requests(Plan()))
 
 
-def test_a_profile_must_be_able_to_read() -> None:
+def test_profile_with_too_small_a_step_budget_is_refused() -> None:
     found = StepFit(1.0, 8.0, 0.05, 0.1, 0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="raise step_budget_tokens"):
         profile_of(found, step_budget_tokens=8, max_sequences=8, kv_tokens=100)
@@ -80,7 +80,7 @@ def test_a_profile_must_be_able_to_read() -> None:
 @pytest.mark.soak
 @pytest.mark.servers
 @pytest.mark.timeout(400)
-def test_the_simulated_engines_costs_are_found_by_its_address(tmp_path: Path) -> None:
+def test_calibration_finds_the_costs_of_a_running_engine(tmp_path: Path) -> None:
     """Steps are so long that catch-up after a machine pause (0.25 s at most) matters little.
 
     A pause during one measurement shifts costs between step and sequences; their sum for two streams is robust.
@@ -105,7 +105,7 @@ def test_the_simulated_engines_costs_are_found_by_its_address(tmp_path: Path) ->
     assert set(found["held_out"]) == {f"{what}_{share}" for what in ("ttft", "itl", "e2e") for share in ("p50", "p99")}
 
 
-def test_what_is_no_engine_is_refused() -> None:
+def test_calibration_without_an_engine_is_refused() -> None:
     result = CliRunner().invoke(app, ["simulate", "calibrate", "--url", f"http://127.0.0.1:{free_port()}"])
     assert result.exit_code == 1
     assert "does not list a model" in str(result.exception)

@@ -41,7 +41,7 @@ def test_rows_of_all_files_come_in_order_of_arrival(tmp_path: Path) -> None:
     assert block_tokens_of(tmp_path) == BLOCK_TOKENS
 
 
-def test_what_was_asked_for_counts_and_not_what_answered(tmp_path: Path) -> None:
+def test_requested_model_counts_and_not_the_answering_one(tmp_path: Path) -> None:
     base = {"adapter_id": "", "pool": "large", "model_id": "large"}
     found = read(
         tmp_path,
@@ -54,7 +54,7 @@ def test_what_was_asked_for_counts_and_not_what_answered(tmp_path: Path) -> None
     assert [(asked.adapter, asked.pool) for asked in found] == [bot, large, bot, bot]
 
 
-def test_the_refused_are_as_long_as_the_others_of_their_tenant(tmp_path: Path) -> None:
+def test_refused_requests_get_the_mean_length_of_their_tenant(tmp_path: Path) -> None:
     unknown = {"prompt_tokens": None, "cached_tokens": None, "completion_tokens": None, "decode_tokens": 0}
     found = read(
         tmp_path,
@@ -69,12 +69,12 @@ def test_the_refused_are_as_long_as_the_others_of_their_tenant(tmp_path: Path) -
     assert lengths[3:] == [(200, 20), (800, 80), (200, 7)]
 
 
-def test_nothing_known_of_any_length_is_still_a_request(tmp_path: Path) -> None:
+def test_request_without_known_lengths_gets_defaults(tmp_path: Path) -> None:
     [found] = read(tmp_path, row(0.0, prompt_tokens=None, completion_tokens=None, decode_tokens=0))
     assert (found.prompt_tokens, found.output_tokens) == (512, 128)
 
 
-def test_a_chats_next_turn_begins_with_the_former_and_its_answer(tmp_path: Path) -> None:
+def test_next_turn_of_a_chat_begins_with_the_last_turn_and_its_answer(tmp_path: Path) -> None:
     turns = [
         row(float(number), session_id="s", prompt_tokens=640 * (number + 1), completion_tokens=128)
         for number in range(3)
@@ -87,7 +87,7 @@ def test_a_chats_next_turn_begins_with_the_former_and_its_answer(tmp_path: Path)
     assert [len(asked.blocks) for asked in found] == [10, 20, 30, 10]
 
 
-def test_without_a_chat_as_much_is_shared_as_was_cached(tmp_path: Path) -> None:
+def test_prompts_without_a_session_share_what_was_cached(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         row(0.0, cached_tokens=256),
@@ -101,7 +101,7 @@ def test_without_a_chat_as_much_is_shared_as_was_cached(tmp_path: Path) -> None:
     assert not set(found[3].blocks) & {block for asked in found[:3] for block in asked.blocks}
 
 
-def test_the_half_line_of_a_process_that_was_killed_is_passed_over(tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "requests-0000000000001-7.ndjson"
     path.write_bytes(msgspec.json.encode(row(0.0)) + b'\n{"ts": 18')
     assert len(list(read_trace(path))) == 1
@@ -119,11 +119,11 @@ def test_the_half_line_of_a_process_that_was_killed_is_passed_over(tmp_path: Pat
         ({"tenant_id": 7}, r"line 1: Expected `str`.*tenant_id"),
     ],
 )
-def test_what_no_gateway_writes_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_invalid_row_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(TraceUnreadable, match=words):
         read(tmp_path, row(0.0) | changes)
 
 
-def test_an_empty_folder_is_said(tmp_path: Path) -> None:
+def test_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceUnreadable, match="neither request traces"):
         list(read_trace(tmp_path))

@@ -19,20 +19,20 @@ def test_a_bursty_sender_keeps_its_rate() -> None:
 
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 4.0])
-def test_gaps_are_as_uneven_as_asked_for(cv: float) -> None:
+def test_gaps_have_the_requested_cv(cv: float) -> None:
     rng = np.random.default_rng(2)
     gaps = np.concatenate([np.diff(spread(np.array([500]), np.array([cv]), rng).times) for _ in range(40)])
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.2)
 
 
-def test_the_smallest_shapes_make_no_nonsense() -> None:
+def test_extreme_burstiness_gives_finite_times() -> None:
     """A gamma of shape 0.0001 is nearly always 0 in floating point."""
     found = spread(np.full(200, 3), np.full(200, 100.0), np.random.default_rng(3))
     assert len(found.times) == 600
     assert np.isfinite(found.times).all()
 
 
-def test_counts_vary() -> None:
+def test_counts_vary_with_burstiness() -> None:
     """Worked example: 100 on average with cv 3 have a standard deviation of 30; without bursts, of 10."""
     rng = np.random.default_rng(4)
     for cv, deviation in ((3.0, 30.0), (1.0, 10.0), (0.2, 10.0)):
@@ -41,13 +41,13 @@ def test_counts_vary() -> None:
         assert counts.std() == pytest.approx(deviation, rel=0.1)
 
 
-def test_parts_of_a_request_come_by_chance() -> None:
+def test_fractional_counts_are_rounded_at_random() -> None:
     counts = rounded(np.full(10_000, 2.3), np.random.default_rng(5))
     assert set(counts.tolist()) == {2, 3}
     assert counts.mean() == pytest.approx(2.3, rel=0.01)
 
 
-def test_a_spike_rises_in_its_time() -> None:
+def test_spike_rises_within_its_rise_time() -> None:
     """The worked example of the prologue: 5 times within 30 s."""
     spike = Spike(at_s=100.0, factor=5.0, rise_s=30.0, lasts_s=100.0)
     heights = spike.height(np.array([99.0, 115.0, 130.0, 229.0, 245.0, 261.0])).tolist()
@@ -79,7 +79,7 @@ def test_a_day_rises_and_falls() -> None:
 
 
 @pytest.mark.parametrize(("tenants", "adapters"), [(1000, 200), (20, 400)])
-def test_as_many_use_an_adapter_as_asked_for_and_each_is_one_tenants(tenants: int, adapters: int) -> None:
+def test_adapter_share_matches_and_each_adapter_has_one_tenant(tenants: int, adapters: int) -> None:
     traffic = Traffic(requests_per_s=500.0, seconds=40.0, turns=1, tenants=tenants, adapters=adapters)
     used: Counter[str] = Counter()
     owners: dict[str, set[str]] = {}
@@ -113,13 +113,13 @@ def test_some_tenants_are_much_more_bursty_than_most() -> None:
     assert cvs[-1] > 4.0
 
 
-def test_more_chats_than_memory_are_refused() -> None:
+def test_more_chats_than_fit_in_memory_are_refused() -> None:
     with pytest.raises(ValueError, match="ask for turns=1"):
         Traffic(requests_per_s=100_000.0, seconds=1.0)
     assert Traffic(requests_per_s=100_000.0, seconds=1.0, turns=1).turns == 1
 
 
-def test_pools_are_put_together_in_order() -> None:
+def test_workloads_of_pools_are_merged_in_order() -> None:
     parts = [
         synthetic(Traffic(requests_per_s=20.0, seconds=10.0, pool=pool), seed) for seed, pool in enumerate(("a", "b"))
     ]

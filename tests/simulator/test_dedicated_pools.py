@@ -83,7 +83,7 @@ def drill(requests: int) -> tuple[Simulation, Counter[tuple[TenantId, PoolName]]
 
 
 @pytest.mark.parametrize("requests", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
-def test_none_comes_to_anothers_replica(requests: int) -> None:
+def test_no_request_reaches_another_tenants_replica(requests: int) -> None:
     simulation, came = drill(requests)
     strangers = {(tenant, name): count for (tenant, name), count in came.items() if OWN.get(name, tenant) != tenant}
     assert strangers == {}

@@ -27,7 +27,7 @@ class Controller:
     restarted: list[tuple[float, ReplicaId]] = field(default_factory=list)
     health: FleetHealth | None = None
 
-    def look(self, simulation: Simulation) -> None:
+    def restart_slow(self, simulation: Simulation) -> None:
         if self.health is None:
             now = lambda: simulation.now_s  # noqa: E731 - the one clock
             self.health = FleetHealth(self.policy, now, lambda: simulation.now_s + 1000.0)
@@ -47,14 +47,14 @@ def slowed(replicas: int, factor: float, *, per_s: float = 4.0, minutes: float =
     controller = Controller()
     slow = [(20.0, lambda it: it.slow(FIRST, factor, 10_000.0))] if factor > 1.0 else []
     simulation = rig(
-        stream(per_s * replicas, minutes * 60.0), *slow, replicas=replicas, actors=((1.0, controller.look),)
+        stream(per_s * replicas, minutes * 60.0), *slow, replicas=replicas, actors=((1.0, controller.restart_slow),)
     )
     simulation.run()
     return simulation, controller
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_a_slow_replica_is_found_and_replaced_and_no_stream_is_lost(replicas: int) -> None:
+def test_slow_replica_is_replaced_without_lost_streams(replicas: int) -> None:
     simulation, controller = slowed(replicas, 8.0)
     (at_s, who), *more = controller.restarted
     assert (who, more) == (FIRST, [])
@@ -62,7 +62,7 @@ def test_a_slow_replica_is_found_and_replaced_and_no_stream_is_lost(replicas: in
     assert not lost(simulation.outcome) and not shed(simulation.outcome)
 
 
-def test_replicas_that_are_busy_are_not_slow() -> None:
+def test_busy_replicas_are_not_slow() -> None:
     """The load is near the capacity of four, from tenants with different sizes: the paces differ, explained by load."""
     controller = Controller()
     sizes = [100, 400, 6000, 800, 200, 12_000, 300]
@@ -70,7 +70,7 @@ def test_replicas_that_are_busy_are_not_slow() -> None:
         WorkloadRequest((number + 1) / 10.0, TenantId(f"t{number % 4}"), sizes[number % 7], 20 + number % 500)
         for number in range(1800)
     )
-    simulation = rig(asked, replicas=4, actors=((1.0, controller.look),))
+    simulation = rig(asked, replicas=4, actors=((1.0, controller.restart_slow),))
     simulation.run()
     assert not controller.restarted
 
@@ -97,7 +97,7 @@ def zone_lost(monkeypatch: pytest.MonkeyPatch, *, detecting: bool) -> tuple[Simu
     return simulation, last[-1][0] - 20.3
 
 
-def test_a_lost_zone_is_avoided_before_each_gateway_has_found_out_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_zone_is_avoided_before_each_gateway_detects_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before, before_s = zone_lost(monkeypatch, detecting=False)
     monkeypatch.undo()
     after, after_s = zone_lost(monkeypatch, detecting=True)
@@ -108,7 +108,7 @@ def test_a_lost_zone_is_avoided_before_each_gateway_has_found_out_for_itself(mon
 
 
 @pytest.mark.parametrize("what", ["mute", "half"])
-def test_what_is_the_buss_fault_changes_nothing(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bus_failure_raises_no_suspicion(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All agents, or every second one of each zone, fall silent for ten seconds while their engines serve."""
     seen: list[int] = []
 

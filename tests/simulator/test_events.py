@@ -9,7 +9,7 @@ from functions.simulator.events import Events
 from functions.simulator.virtual_loop import VirtualLoop, seldom_collected
 
 
-def test_equal_times_happen_in_the_order_in_which_they_were_asked_for() -> None:
+def test_events_at_equal_times_run_in_scheduling_order() -> None:
     events, seen = Events(), []
     for number in (1, 2, 3):
         events.at(5.0, lambda number=number: seen.append(number))
@@ -21,7 +21,7 @@ def test_equal_times_happen_in_the_order_in_which_they_were_asked_for() -> None:
     assert events.happened == 5
 
 
-def test_what_is_asked_for_in_the_past_happens_now() -> None:
+def test_event_scheduled_in_the_past_runs_now() -> None:
     events, seen = Events(), []
     events.at(5.0, lambda: events.at(1.0, lambda: seen.append(events.now_s)))
     events.at(7.0, events.stop)
@@ -38,14 +38,14 @@ def test_nothing_happens_after_stop() -> None:
     assert events.now_s == 1.0
 
 
-def test_time_without_events_is_an_error_and_not_for_ever() -> None:
+def test_run_without_events_raises() -> None:
     with pytest.raises(TimeoutError, match="the run was not stopped"):
         Events().run_until_stopped()
     with pytest.raises(TimeoutError, match="no event is left"):
         Events().run(lambda: False, 10.0)
 
 
-def test_the_collector_is_as_it_was_after_a_run() -> None:
+def test_garbage_collection_settings_are_restored_after_a_run() -> None:
     usual = gc.get_threshold()
     with pytest.raises(ValueError, match="a run that fails"), seldom_collected():
         assert gc.get_threshold()[0] > 10 * usual[0]
@@ -60,7 +60,7 @@ async def waits(ended: list[str]) -> None:
         ended.append("cancelled")
 
 
-def test_tasks_end_with_a_simulation_that_fails() -> None:
+def test_tasks_are_cancelled_when_a_simulation_fails() -> None:
     """Such tasks were once left pending, and a later test logged them when they were collected."""
     loop, ended = VirtualLoop(Events()), list[str]()
 
@@ -71,7 +71,7 @@ def test_tasks_end_with_a_simulation_that_fails() -> None:
     assert ended == ["cancelled"]
 
 
-def test_what_a_task_begins_at_its_end_ends_too() -> None:
+def test_task_started_by_a_cancelled_task_ends_too() -> None:
     """Example: when a request is cut off, a gateway tells the replica to stop, in a separate task."""
     loop, ended = VirtualLoop(Events()), list[str]()
 
@@ -96,7 +96,7 @@ def test_what_a_task_begins_at_its_end_ends_too() -> None:
     assert ended == ["cancelled", "told"]
 
 
-def test_one_that_fails_at_its_end_does_not_keep_the_others() -> None:
+def test_task_that_fails_on_cancellation_does_not_block_others() -> None:
     loop, ended = VirtualLoop(Events()), list[str]()
 
     with pytest.raises(ZeroDivisionError), loop.running():

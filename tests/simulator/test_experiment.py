@@ -26,7 +26,7 @@ CHATS = Chats(Traffic(requests_per_s=1.0, seconds=1.0), requests=300)
 
 
 @pytest.mark.soak
-def test_capacity_is_what_the_oracle_serves_in_time() -> None:
+def test_capacity_is_the_rate_that_the_oracle_serves_in_time() -> None:
     capacity = capacity_per_s(replace(SETTING, replicas=2), CHATS, seed=0)
     twice = capacity_per_s(SETTING, CHATS, seed=0)
     assert 1.3 < twice / capacity < 3.0
@@ -36,7 +36,7 @@ def test_capacity_is_what_the_oracle_serves_in_time() -> None:
 
 
 @pytest.mark.soak
-def test_a_fleet_that_cannot_do_one_request_a_second_has_a_capacity_too() -> None:
+def test_fleet_below_one_request_a_second_has_a_capacity() -> None:
     slow = replace(SETTING, replicas=1, profile=replace(SETTING.profile, prefill_ms_per_token=2.0))
     few = replace(CHATS, requests=60)
     assert 0.02 < capacity_per_s(slow, few, seed=0, slo_s=6.0) < 1.0
@@ -45,7 +45,7 @@ def test_a_fleet_that_cannot_do_one_request_a_second_has_a_capacity_too() -> Non
 
 
 @pytest.mark.soak
-def test_cells_come_by_load_and_router_with_a_run_for_each_seed() -> None:
+def test_cells_are_ordered_by_load_and_router_with_a_run_per_seed() -> None:
     said: list[str] = []
     capacity, cells = compare(
         SETTING, CHATS, routers={"shoal": None, "omniscient": oracle}, loads=[0.4, 0.8], seeds=2, progress=said.append
@@ -61,7 +61,7 @@ def test_cells_come_by_load_and_router_with_a_run_for_each_seed() -> None:
     assert said[-1] == "omniscient at 80%, seed 2 of 2"
 
 
-def test_a_trace_is_played_at_the_rate_asked_for_in_windows(tmp_path: Any) -> None:
+def test_trace_is_replayed_at_the_requested_rate_in_windows(tmp_path: Any) -> None:
     path = tmp_path / "trace.jsonl"
     rows = (f'{{"timestamp": {n * 1000}, "input_length": {n + 1}, "output_length": 1}}\n' for n in range(100))
     path.write_text("".join(rows))

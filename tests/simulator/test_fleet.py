@@ -39,7 +39,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     assert run(20.0, 10.0).figures() == run(20.0, 10.0).figures() != run(20.0, 10.0, seed=2).figures()
 
 
-def test_at_low_load_nothing_waits_and_a_first_token_takes_its_prefill() -> None:
+def test_ttft_at_low_load_is_the_prefill_time() -> None:
     interactive = run(1.0, 120.0).bands[0]
     assert not interactive.shed
     assert interactive.queued.quantile(0.99) == pytest.approx(0.01, abs=0.01)
@@ -50,7 +50,7 @@ def test_at_low_load_nothing_waits_and_a_first_token_takes_its_prefill() -> None
     assert shortest_ms < p50_ms < profile.step_ms + 1500 * profile.prefill_ms_per_token
 
 
-def test_overload_is_refused_and_without_a_waiting_room_it_is_waited_out() -> None:
+def test_overload_is_refused_with_admission_and_queued_without() -> None:
     with_room, without = run(150.0, 10.0).bands[0], run(150.0, 10.0, admission=None).bands[0]
     assert sum(with_room.shed.values()) > 0.2 * with_room.asked
     assert not without.shed
@@ -60,6 +60,6 @@ def test_overload_is_refused_and_without_a_waiting_room_it_is_waited_out() -> No
     assert slowest < waited_out / 2
 
 
-def test_a_router_that_knows_of_caches_finds_more_in_them() -> None:
+def test_cache_aware_routing_has_more_hits() -> None:
     hits = {router: run(12.0, router=ROUTERS[router]).figures()["hit_ratio"] for router in ("shoal", "round-robin")}
     assert hits["shoal"] > hits["round-robin"] + 0.1

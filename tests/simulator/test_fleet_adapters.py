@@ -26,7 +26,7 @@ def cold(outcome: Outcome) -> int:
     return sum(band.cold_starts for band in outcome.bands)
 
 
-def test_where_all_fit_all_are_loaded_ahead_and_nobody_waits() -> None:
+def test_adapters_that_all_fit_are_prefetched_without_cold_starts() -> None:
     simulation = run(8.0, 20.0, models=4, times=AdapterTimes(names=NAMES[:4], cpu_slots=4))
     assert cold(simulation.outcome) == 0
     assert served(simulation.outcome) == 160
@@ -35,7 +35,7 @@ def test_where_all_fit_all_are_loaded_ahead_and_nobody_waits() -> None:
         assert len(replica.adapters.advertised) == 4
 
 
-def test_a_new_replica_loads_them_after_its_start() -> None:
+def test_new_replica_loads_adapters_after_its_start() -> None:
     workload = stream(8.0, 40.0, adapter=lambda number: NAMES[number % 4])
     few = AdapterTimes(names=NAMES[:4], cpu_slots=4)
     simulation = rig(
@@ -58,7 +58,7 @@ def test_many_requests_for_one_cold_adapter_are_one_load() -> None:
     assert outcome.adapter_loads <= 4 + 1
 
 
-def test_more_adapters_than_places_are_exchanged_for_each_other() -> None:
+def test_more_adapters_than_slots_evict_each_other() -> None:
     crowded, ample = run(2.0, 60.0, models=12), run(2.0, 60.0, models=12, times=AdapterTimes(names=NAMES, cpu_slots=12))
     assert cold(crowded.outcome) > 2 * cold(ample.outcome)
     assert crowded.outcome.adapter_loads > ample.outcome.adapter_loads
@@ -68,7 +68,7 @@ def test_more_adapters_than_places_are_exchanged_for_each_other() -> None:
         assert len(replica.adapters.advertised) <= 4
 
 
-def test_what_lies_on_the_disk_comes_back_sooner() -> None:
+def test_adapter_on_disk_reloads_faster() -> None:
     tiers = ReplicaAdapterTiers(TIMES, demand_of(TIMES))
     name = engine_name_of(NAMES[5])
     answer, begun = tiers.request_load(name, 100.0, 1.0)
@@ -80,7 +80,7 @@ def test_what_lies_on_the_disk_comes_back_sooner() -> None:
     assert again.ready_s == pytest.approx(50.0 + TIMES.disk_s)
 
 
-def test_one_that_is_in_no_slot_of_the_accelerator_is_moved_there_first() -> None:
+def test_adapter_outside_accelerator_slots_is_moved_there_first() -> None:
     tiers = ReplicaAdapterTiers(TIMES, demand_of(TIMES))
     names = [engine_name_of(name) for name in NAMES[:3]]
     assert [tiers.acquire_slot(name) for name in (names[0], names[0], names[1], names[2], names[0])] == [
@@ -88,13 +88,13 @@ def test_one_that_is_in_no_slot_of_the_accelerator_is_moved_there_first() -> Non
     ]  # fmt: skip
 
 
-def test_an_adapter_that_nobody_knows_is_refused() -> None:
+def test_unknown_adapter_is_refused() -> None:
     workload = stream(5.0, 4.0, adapter="acme/unheard-of")
     outcome = rig(workload, pools=(pool(adapters=TIMES),)).run()
     assert shed(outcome) == {"adapter_not_loaded": 20}
 
 
-def test_an_adapters_prompt_is_none_of_its_bases() -> None:
+def test_adapter_prompt_does_not_hit_the_bases_cache() -> None:
     """Equal prompts for the base hit its cache; an adapter's equal prompt does not."""
 
     def hits(**changes: Any) -> int:
@@ -106,7 +106,7 @@ def test_an_adapters_prompt_is_none_of_its_bases() -> None:
 
 
 @pytest.mark.parametrize("router", ["shoal", "least-loaded", "cache-aware"])
-def test_every_router_finds_who_could_load(router: str) -> None:
+def test_every_router_finds_a_replica_that_can_load(router: str) -> None:
     outcome = run(4.0, 15.0, models=6, router=ROUTERS[router]).outcome
     assert served(outcome) + sum(shed(outcome).values()) == 60
     assert served(outcome) > 50
@@ -132,7 +132,7 @@ def test_a_lost_holder_is_replaced_by_a_load_elsewhere() -> None:
     assert served(outcome) > 140
 
 
-def test_a_fleet_that_has_run_for_a_while_holds_its_adapters() -> None:
+def test_resident_fleet_holds_every_adapter() -> None:
     """Every adapter is loaded somewhere, with as many copies as fit."""
     times = AdapterTimes(names=NAMES, cpu_slots=6, resident=True)
     simulation = rig(stream(5.0, 4.0, adapter=NAMES[0]), pools=(pool(adapters=times, replicas=4),))

@@ -33,7 +33,7 @@ def settled(simulation: Simulation) -> Outcome:
     return outcome
 
 
-def test_a_crash_ends_streams_that_had_begun_and_retries_the_rest() -> None:
+def test_crash_ends_started_streams_and_retries_other_requests() -> None:
     simulation = rig(
         stream(20.0, 30.0, prompt_tokens=3000), (10.0, lambda it: it.crash(FIRST)), gateways=2, admission=None
     )
@@ -44,7 +44,7 @@ def test_a_crash_ends_streams_that_had_begun_and_retries_the_rest() -> None:
     assert served(outcome) + lost(outcome)["upstream_lost"] == 600
 
 
-def test_after_a_crash_nobody_is_sent_there_for_long() -> None:
+def test_crashed_replica_soon_receives_no_requests() -> None:
     """The first refusal ejects the replica; at most one probe goes there until silence removes it."""
     without = settled(rig(stream(20.0, 20.0)))
     with_crash = settled(rig(stream(20.0, 30.0), (10.0, lambda it: it.crash(FIRST))))
@@ -53,7 +53,7 @@ def test_after_a_crash_nobody_is_sent_there_for_long() -> None:
     assert served(with_crash) + sum(lost(with_crash).values()) == 600
 
 
-def test_a_restarted_replica_comes_back_empty_and_serves() -> None:
+def test_restarted_replica_serves_with_an_empty_cache() -> None:
     happens = (10.0, lambda it: it.crash(FIRST)), (12.0, lambda it: it.restart(FIRST, "disk"))
     simulation = rig(stream(8.0, 90.0), *happens, replicas=2)
     settled(simulation)
@@ -63,7 +63,7 @@ def test_a_restarted_replica_comes_back_empty_and_serves() -> None:
     assert replica.engine.finished > 100
 
 
-def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
+def test_hung_engine_is_avoided_after_its_agents_report() -> None:
     simulation = rig(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 20.0)))
     outcome = settled(simulation)
     assert served(outcome) == 600
@@ -74,7 +74,7 @@ def test_a_hung_engine_is_led_around_by_what_its_agent_says() -> None:
     assert simulation.lifecycle.replicas[FIRST].engine.finished > 60
 
 
-def test_a_mute_hang_is_found_out_by_those_who_wait() -> None:
+def test_hang_with_a_silent_agent_is_detected_by_waiting_requests() -> None:
     """The agent hangs too. Its silence would remove the replica after 15 s, but the gateway reacts after a second."""
     outcome = settled(rig(stream(10.0, 60.0), (10.0, lambda it: it.hang(FIRST, 40.0, mute=True))))
     slowest_ms = outcome.bands[0].ttft.quantile(1.0)
@@ -82,7 +82,7 @@ def test_a_mute_hang_is_found_out_by_those_who_wait() -> None:
     assert 1000 < slowest_ms < 3000
 
 
-def test_a_hang_for_too_long_is_ended_by_its_agent() -> None:
+def test_agent_restarts_an_engine_that_hangs_too_long() -> None:
     simulation = rig(stream(4.0, 120.0), (10.0, lambda it: it.hang(FIRST, 1000.0)))
     settled(simulation)
     assert simulation.lifecycle.replicas[FIRST].incarnation == 1
@@ -106,7 +106,7 @@ def test_streams_on_an_unreachable_replica_end_after_their_idle_time() -> None:
     assert ended_s[0] == pytest.approx(40.0, abs=0.5)
 
 
-def test_a_slow_node_is_ejected_for_what_it_does() -> None:
+def test_slow_replica_is_ejected_as_an_outlier() -> None:
     """There are six replicas, so that the slow one can be compared with others."""
 
     def part_of_first(**happens: Any) -> float:
@@ -120,7 +120,7 @@ def test_a_slow_node_is_ejected_for_what_it_does() -> None:
     assert part_of_first(is_slow=True) < 0.11
 
 
-def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
+def test_restarted_gateway_loses_its_requests_and_serves_again() -> None:
     simulation = rig(stream(20.0, 40.0), (10.0, lambda it: it.restart_gateway(0)), gateways=2)
     outcome = settled(simulation)
     assert lost(outcome).keys() == {"gateway_lost"}
@@ -131,7 +131,7 @@ def test_a_restarted_gateway_has_lost_its_requests_and_serves_again() -> None:
         assert not replica.engine.running  # its engines were notified
 
 
-def test_two_restarts_at_once_are_one() -> None:
+def test_overlapping_gateway_restarts_count_as_one() -> None:
     """The second restart must not remove the first one's successor with its requests."""
     happens = (10.0, lambda it: it.restart_gateway(0)), (11.0, lambda it: it.restart_gateway(0, after_s=6.0))
     simulation = rig(stream(20.0, 30.0), *happens, gateways=2)
@@ -145,7 +145,7 @@ def test_without_any_gateway_requests_are_lost() -> None:
     assert lost(outcome)["no_gateway"] == pytest.approx(50, abs=2)
 
 
-def test_a_partitioned_gateway_goes_by_its_last_view() -> None:
+def test_partitioned_gateway_keeps_its_last_fleet_view() -> None:
     """The gateway learns of no new replica and forgets none."""
     happens = (
         (5.0, lambda it: it.partition(0, 40.0)),
@@ -158,7 +158,7 @@ def test_a_partitioned_gateway_goes_by_its_last_view() -> None:
     assert len(simulation.gateways[0].fleet.index(POOL).ready) == 2
 
 
-def test_after_a_partition_it_knows_again() -> None:
+def test_gateway_updates_its_view_after_a_partition() -> None:
     happens = ((5.0, lambda it: it.partition(0, 30.0)), (6.0, lambda it: it.start_replica(POOL, "disk")))
     simulation = rig(stream(8.0, 60.0), *happens, pools=(pool(replicas=2),))
     settled(simulation)
@@ -168,7 +168,7 @@ def test_after_a_partition_it_knows_again() -> None:
 ZONES = (Zone("a", "north"), Zone("b", "north"), Zone("c", "south"))
 
 
-def test_replicas_and_gateways_are_dealt_out_to_zones() -> None:
+def test_replicas_and_gateways_are_spread_over_zones() -> None:
     simulation = rig(stream(1.0, 2.0), zones=ZONES, replicas=6, gateways=3)
     simulation.run()
     assert [replica.zone.name for replica in simulation.lifecycle.replicas.values()] == ["a", "b", "c"] * 2
@@ -177,7 +177,7 @@ def test_replicas_and_gateways_are_dealt_out_to_zones() -> None:
     assert known == [4, 4, 2]  # each region has its own bus
 
 
-def test_a_lost_zone_takes_its_replicas_and_gateways_along() -> None:
+def test_lost_zone_loses_its_replicas_and_gateways() -> None:
     simulation = rig(stream(10.0, 60.0), (10.0, lambda it: it.lose_zone("a")), zones=ZONES[:2], replicas=6, gateways=2)
     outcome = settled(simulation)
     assert simulation.counts(POOL).lost == 3
@@ -186,7 +186,7 @@ def test_a_lost_zone_takes_its_replicas_and_gateways_along() -> None:
     assert served(outcome) > 540
 
 
-def test_a_lost_regions_clients_are_served_from_afar_and_pay_a_round_trip() -> None:
+def test_clients_of_a_lost_region_are_served_elsewhere_with_a_round_trip() -> None:
     def run(*happens: tuple[float, Callable[[Simulation], Any]]) -> Outcome:
         workload = stream(4.0, 60.0, region=lambda number: ("north", "south")[number % 2])
         return settled(rig(workload, *happens, zones=ZONES[1:], replicas=8, gateways=2, cross_region_s=0.5))
@@ -224,7 +224,7 @@ happening = st.tuples(st.floats(0.5, 25.0), st.sampled_from(sorted(FAULTS)), st.
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(happening, max_size=8), st.booleans(), st.sampled_from([6.0, 25.0]))
-def test_whatever_happens_each_request_has_one_end(
+def test_each_request_has_one_end_under_any_faults(
     happens: list[tuple[float, str, int, float]], has_room: bool, per_s: float
 ) -> None:
     simulation = rig(

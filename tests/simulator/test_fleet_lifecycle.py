@@ -17,16 +17,16 @@ def counted(at_s: float, simulation: Simulation) -> tuple[int, int, int, int]:
     """Return the replicas starting, warm, ready and draining at that time."""
     seen: list[tuple[int, int, int, int]] = []
 
-    def look() -> None:
+    def record_counts() -> None:
         counts = simulation.counts(POOL)
         seen.append((counts.starting, counts.warm, counts.ready, counts.draining))
 
-    simulation.events.at(at_s, look)
+    simulation.events.at(at_s, record_counts)
     simulation.run()
     return seen[0]
 
 
-def test_a_start_takes_what_its_source_takes() -> None:
+def test_start_time_depends_on_its_source() -> None:
     times = StartTimes()
     assert times.of("disk") == pytest.approx(22.7)
     assert times.of("peer") == pytest.approx(24.3)
@@ -44,7 +44,7 @@ def test_a_replica_is_ready_after_its_start_and_not_before(source: str, takes_s:
     assert counted(10.0 + takes_s + 0.1, ordered()) == (0, 0, 3, 0)
 
 
-def test_a_new_replica_takes_its_part_of_the_traffic() -> None:
+def test_new_replica_receives_its_share_of_traffic() -> None:
     simulation = rig(
         stream(8.0, 60.0), (5.0, lambda it: it.start_replica(POOL, "disk")), pools=(pool(replicas=1, start=QUICK),)
     )
@@ -54,7 +54,7 @@ def test_a_new_replica_takes_its_part_of_the_traffic() -> None:
     assert new.engine.finished > 0.3 * old.engine.finished
 
 
-def test_a_warm_replica_gets_nothing_until_it_is_promoted() -> None:
+def test_warm_replica_receives_nothing_until_promoted() -> None:
     promote = (20.0, lambda it: it.promote(POOL))
     simulation = rig(stream(8.0, 40.0), promote, pools=(pool(replicas=1, warm=1, start=QUICK),))
     finished: list[int] = []
@@ -75,13 +75,13 @@ def test_one_warm_replica_is_promoted_once() -> None:
     assert asked[1] is None
 
 
-def test_a_warm_one_can_be_ordered_and_promoted_later() -> None:
+def test_warm_replica_can_be_started_on_demand() -> None:
     order = (1.0, lambda it: it.start_replica(POOL, "disk", warm=True))
     simulation = rig(stream(2.0, 30.0), order, pools=(pool(start=QUICK),))
     assert counted(9.0, simulation) == (0, 1, 2, 0)
 
 
-def test_who_drains_takes_nothing_new_ends_what_it_has_and_is_gone() -> None:
+def test_draining_replica_finishes_its_requests_and_ends() -> None:
     drain = (10.0, lambda it: it.drain(it.ready_ids(POOL)[0]))
     simulation = rig(stream(4.0, 40.0, output_tokens=400), drain, pools=(pool(),))
     outcome = simulation.run()
@@ -91,7 +91,7 @@ def test_who_drains_takes_nothing_new_ends_what_it_has_and_is_gone() -> None:
     assert not shed(outcome)
 
 
-def test_a_start_that_is_drained_never_comes() -> None:
+def test_start_drained_early_never_becomes_ready() -> None:
     def order(simulation: Simulation) -> None:
         replica_id = simulation.start_replica(POOL, "cold")
         simulation.events.after(5.0, lambda: simulation.drain(replica_id))
@@ -101,7 +101,7 @@ def test_a_start_that_is_drained_never_comes() -> None:
     assert simulation.accelerator_seconds(POOL) == pytest.approx(2 * simulation.now_s)
 
 
-def test_accelerators_cost_from_their_beginning_to_their_end() -> None:
+def test_accelerators_are_paid_from_start_to_end() -> None:
     def order(simulation: Simulation) -> None:
         replica_id = simulation.start_replica(POOL, "cold")
         simulation.events.at(899.0, lambda: simulation.drain(replica_id))
@@ -112,14 +112,14 @@ def test_accelerators_cost_from_their_beginning_to_their_end() -> None:
     assert own_s == pytest.approx(600.0, abs=1.5)
 
 
-def test_a_life_allows_only_its_own_steps() -> None:
+def test_replica_life_allows_only_defined_transitions() -> None:
     replica = Replica(ReplicaId("r1"), pool(), Zone(""), block_tokens=64, gaps=TokenGaps(), adapters=None)
     with pytest.raises(ValueError, match="r1 is ordered: it cannot become ready"):
         replica.move(Life.READY)
     assert replica.life is Life.ORDERED
 
 
-def test_pools_are_apart_and_requests_name_theirs() -> None:
+def test_requests_are_served_by_the_pool_they_name() -> None:
     pools = (pool("small"), pool("large", replicas=1))
     workload = stream(4.0, 30.0, pool=lambda number: ("small", "large")[number % 2])
     simulation = rig(workload, pools=pools, gateways=2)

@@ -29,7 +29,7 @@ def run(per_s: float, seconds: float, quota: QuotaEntry, *happens: Any, **settin
 
 
 @pytest.mark.parametrize("gateways", [1, 3])
-def test_requests_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> None:
+def test_request_limit_holds_for_any_number_of_gateways(gateways: int) -> None:
     """120 a minute with a burst of 120: in 30 s at most 180 of 300 pass; several gateways share three fourths of the
     burst.
     """
@@ -40,33 +40,33 @@ def test_requests_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> 
 
 
 @pytest.mark.parametrize("gateways", [1, 3])
-def test_tokens_a_minute_are_kept_by_any_number_of_gateways(gateways: int) -> None:
+def test_token_limit_holds_for_any_number_of_gateways(gateways: int) -> None:
     """24,000 a minute are one request of 400 tokens a second; a burst is 2 % of that, or one such request."""
     outcome = run(5.0, 40.0, entry(input_tokens_per_minute=24_000), gateways=gateways)
     assert 36 <= served(outcome) <= 44
 
 
-def test_places_are_kept() -> None:
+def test_concurrency_limit_holds() -> None:
     outcome = run(20.0, 20.0, entry(concurrent_requests=3), gateways=2)
     assert 0 < served(outcome) < 400
     assert shed(outcome)["over_quota"] == 400 - served(outcome)
 
 
-def test_nobody_elses_limit_is_touched() -> None:
+def test_limit_of_one_tenant_does_not_affect_others() -> None:
     few = {TenantId("t0"): entry(requests_per_minute=6)}
     outcome = rig(stream(8.0, 20.0), quotas=few).run()
     assert shed(outcome)["over_quota"] == pytest.approx(40 - 8, abs=2)
     assert served(outcome) == 160 - shed(outcome)["over_quota"]
 
 
-def test_without_the_bus_each_gateway_goes_by_its_share() -> None:
+def test_without_the_bus_each_gateway_uses_its_share() -> None:
     """Three gateways cut off after the burst is spent pass what one bucket would, and what `quota_outage` adds."""
     cut = tuple((15.0, lambda it, number=number: it.partition(number, 100.0)) for number in range(3))
     outcome = run(20.0, 40.0, entry(requests_per_minute=120), *cut, gateways=3)
     assert 120 + 2 * 15 < served(outcome) < 120 + 2 * 15 + 2 * 25 * (2 - 1 / 3) + 10
 
 
-def test_what_failed_is_not_paid_for() -> None:
+def test_failed_requests_are_not_charged() -> None:
     """The replica is gone for a while: requests that fail leave their tokens to later ones."""
     quota = entry(input_tokens_per_minute=60_000, token_burst_seconds=60)
     happens = (1.0, lambda it: it.crash(it.replica_ids()[0])), (20.0, lambda it: it.restart(it.replica_ids()[0]))
@@ -76,7 +76,7 @@ def test_what_failed_is_not_paid_for() -> None:
     assert shed(outcome).get("over_quota", 0) == 0
 
 
-def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
+def test_idle_accounts_are_forgotten() -> None:
     """The bus forgets an account two minutes after the last request, as the server's script does."""
     simulation: Simulation = rig(
         stream(20.0, 10.0, tenant=lambda number: f"t{number}"), quota=entry(requests_per_minute=600), gateways=2
@@ -92,7 +92,7 @@ def test_accounts_are_forgotten_when_they_are_as_good_as_new() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4_000), st.integers(0, 3_000_000)), max_size=40))
-def test_the_bus_grants_no_more_than_one_bucket_bears(asks: list[tuple[int, int, int]]) -> None:
+def test_bus_grants_no_more_than_one_bucket_allows(asks: list[tuple[int, int, int]]) -> None:
     """All grants together <= three fourths of a burst + what time has emptied, for any requests."""
     bus, limits = QuotaBus(f"g{number}" for number in range(3)), QuotaLimitsPart(input_tokens_per_minute=60_000)
     accounts = [QuotaAccount() for _ in range(3)]

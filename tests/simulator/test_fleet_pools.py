@@ -31,7 +31,7 @@ def finished(simulation: Simulation, name: PoolName) -> int:
     return sum(replica.engine.finished for replica in simulation.lifecycle.members[name].values())
 
 
-def test_a_pool_that_is_gone_is_answered_for_by_another() -> None:
+def test_unavailable_pool_falls_back_to_another() -> None:
     happens = [(10.0, lambda it: [it.crash(each) for each in it.ready_ids(LARGE)])]
     pools = (pool(LARGE, replicas=1, routing=falls_back("unavailable")), pool(SMALL))
     simulation = rig(stream(4.0, 40.0), *happens, pools=pools)
@@ -41,7 +41,7 @@ def test_a_pool_that_is_gone_is_answered_for_by_another() -> None:
     assert sum(band.degraded for band in outcome.bands) == finished(simulation, SMALL)
 
 
-def test_a_pool_that_is_full_sends_on_what_it_would_refuse() -> None:
+def test_full_pool_falls_back_instead_of_refusing() -> None:
     def run(*, with_fallback: bool) -> Simulation:
         routing = falls_back("saturated") if with_fallback else None
         simulation = rig(stream(50.0, 20.0), pools=(pool(LARGE, replicas=1, routing=routing), pool(SMALL, replicas=4)))
@@ -54,7 +54,7 @@ def test_a_pool_that_is_full_sends_on_what_it_would_refuse() -> None:
     assert finished(alone, SMALL) == 0
 
 
-def test_a_pool_that_nobody_has_is_an_error_of_the_workload() -> None:
+def test_unknown_pool_in_a_workload_is_an_error() -> None:
     with pytest.raises(KeyError, match="elsewhere"):
         rig(stream(1.0, 2.0, pool="elsewhere"), pools=(pool(SMALL),)).run()
 
@@ -66,7 +66,7 @@ class _Steering:
         return SMALL if asked.tenant == "t1" else None
 
 
-def test_who_steers_may_refuse_and_send_elsewhere() -> None:
+def test_steering_may_refuse_and_redirect() -> None:
     workload = stream(4.0, 10.0, band=lambda number: (0, 0, 2, 0)[number % 4])
     simulation = rig(workload, pools=(pool(LARGE), pool(SMALL)))
     simulation.context.steering = _Steering()
@@ -75,7 +75,7 @@ def test_who_steers_may_refuse_and_send_elsewhere() -> None:
     assert (finished(simulation, SMALL), finished(simulation, LARGE)) == (10, 20)
 
 
-def test_a_session_goes_back_to_where_its_last_request_went() -> None:
+def test_session_returns_to_its_last_replica() -> None:
     """Prompt texts are unknown here, so only the session decides."""
     workload = stream(2.0, 60.0, session=lambda number: f"s{number % 5}", tenant="acme", output_tokens=20)
     simulation = rig(workload, replicas=5)
@@ -83,7 +83,7 @@ def test_a_session_goes_back_to_where_its_last_request_went() -> None:
     assert outcome.routes["session"] > 100
 
 
-def test_a_closed_loop_asks_on_when_it_was_answered() -> None:
+def test_closed_loop_sends_the_next_request_after_an_answer() -> None:
     ended_s: list[float] = []
 
     def then(now_s: float) -> Sequence[WorkloadRequest]:
@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_figures_in_any_process() -> None:
     assert first == figures("2")
 
 
-def test_nothing_is_lost_where_nothing_fails() -> None:
+def test_no_request_is_lost_without_faults() -> None:
     outcome = rig(stream(8.0, 20.0), gateways=3).run()
     assert served(outcome) == 160
     assert not lost(outcome)

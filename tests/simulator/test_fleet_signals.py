@@ -15,7 +15,7 @@ def signals_at(at_s: float, simulation: Simulation) -> PoolSignals:
     return seen[0]
 
 
-def test_a_steady_stream_is_told_as_it_is() -> None:
+def test_signals_match_a_steady_stream() -> None:
     signals = signals_at(30.5, rig(stream(8.0, 40.0), replicas=2))
     assert signals.at_s == pytest.approx(29.0)
     assert signals.arrivals_per_s == pytest.approx(8.0, abs=0.2)
@@ -30,14 +30,14 @@ def test_a_steady_stream_is_told_as_it_is() -> None:
     assert 0.0 < signals.kv_usage_ratio < 0.1
 
 
-def test_the_last_second_is_not_known_yet() -> None:
+def test_last_second_is_not_reported_yet() -> None:
     """Arrivals from 20 s on are reported at 22 s."""
     late = [asked for asked in stream(10.0, 30.0) if asked.at_s > 20.05]
     assert signals_at(20.9, rig(iter(late))).arrivals_per_s == 0.0
     assert (signals_at(22.1, rig(iter(late))).arrivals_per_s or 0.0) > 0.5
 
 
-def test_nothing_is_known_in_the_first_moment() -> None:
+def test_signals_are_unknown_at_first() -> None:
     signals = signals_at(0.5, rig(stream(8.0, 3.0), replicas=2))
     assert signals.arrivals_per_s is None
     assert signals.utilization_ratio is None
@@ -52,13 +52,13 @@ def test_utilization_is_linear_in_the_load() -> None:
     assert 1.6 < two / one < 2.4
 
 
-def test_cached_prompts_are_no_work() -> None:
+def test_cached_prompts_do_not_count_as_arriving_tokens() -> None:
     same = rig(stream(8.0, 30.0, blocks=(1, 2, 3, 4, 5, 6)), replicas=1)
     signals = signals_at(28.0, same)
     assert signals.arriving_tokens_per_s == pytest.approx(8 * (400 - 384 + 104), rel=0.03)
 
 
-def test_overload_shows_in_the_queue_and_in_what_is_shed() -> None:
+def test_overload_shows_in_queue_and_shed_signals() -> None:
     signals = signals_at(10.5, rig(stream(60.0, 20.0), replicas=2, ladder=False))
     assert signals.shed_per_s is not None
     assert signals.shed_per_s > 5.0
@@ -71,7 +71,7 @@ def test_overload_shows_in_the_queue_and_in_what_is_shed() -> None:
     assert signals.ttft_p99_s > 0.5
 
 
-def test_replicas_that_left_do_not_take_their_work_out_of_the_sums() -> None:
+def test_ended_replicas_still_count_in_the_sums() -> None:
     drain = (15.0, lambda it: it.drain(it.ready_ids(POOL)[0]))
     signals = signals_at(24.5, rig(stream(4.0, 26.0), drain, pools=(pool(replicas=3),)))
     assert signals.ready == 2

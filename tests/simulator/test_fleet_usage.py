@@ -32,7 +32,7 @@ _REPLICAS, _GATEWAYS = 20, 4
 _TOLD_EVERY_S, _TROUBLE_EVERY_S, _LEAVE_EVERY_S = 10, 3.0, 0.2
 
 
-def _asked(requests: int) -> Iterator[WorkloadRequest]:
+def _workload(requests: int) -> Iterator[WorkloadRequest]:
     for number in range(requests):
         yield WorkloadRequest((number + 1) / PER_S, TenantId(f"t{number % 5}"), 400, 1 + number * 37 % 150)
 
@@ -51,7 +51,7 @@ class Run:
         self.accounts: dict[int, Account] = {}
         actors: list[Actor] = [(1.0, self._second), (_LEAVE_EVERY_S, self._leave), (_TROUBLE_EVERY_S, self._trouble)]
         self.simulation = rig(
-            _asked(requests),
+            _workload(requests),
             actors=actors,
             replicas=_REPLICAS,
             gateways=_GATEWAYS,
@@ -77,7 +77,7 @@ class Run:
         for number, gateway in enumerate(simulation.gateways):
             if gateway.is_up:
                 account = self._account(number)
-                account.keep()
+                account.write_spool()
                 if (self.seconds + number) % _TOLD_EVERY_S == 0:
                     account.deliver()
 
@@ -157,7 +157,7 @@ _SOAK = pytest.param(100_000, marks=pytest.mark.soak)
 
 @pytest.mark.timeout(3600)  # 2 s of one core, or a minute of it
 @pytest.mark.parametrize("requests", [4_000, _SOAK])
-def test_bills_are_what_engines_generated(tmp_path: Path, requests: int) -> None:
+def test_bills_match_what_engines_generated(tmp_path: Path, requests: int) -> None:
     run = Run(tmp_path, requests, seed=5)
     run.run()
     outcome, bills = run.simulation.outcome, run.bills

@@ -103,7 +103,7 @@ def test_agrees_with_the_engine_that_steps(per_s: float) -> None:
     assert engine.gaps.tokens == pytest.approx(len(gaps))
 
 
-def test_one_request_alone_takes_exactly_what_its_steps_take() -> None:
+def test_single_request_takes_exactly_its_steps() -> None:
     first, last, _ = fluid([(1.0, 5000, 11)], SIM)
     reading_ms = 3 * SIM.step_ms + 5000 * SIM.prefill_ms_per_token
     assert first[0] == pytest.approx(1.0 + reading_ms / 1000)
@@ -127,7 +127,7 @@ SMALL = EngineProfile(
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 500), st.integers(1, 300)), min_size=1, max_size=25))
-def test_whatever_comes_each_has_one_first_token_and_one_end_and_all_memory_is_free(asked: list[Arrival]) -> None:
+def test_any_requests_each_end_once_and_free_all_memory(asked: list[Arrival]) -> None:
     """Memory is small and slots are few: requests are preempted repeatedly, and some exceed the cache alone."""
     first, last, engine = fluid(sorted(asked), SMALL)
     assert set(first) == set(last) == set(range(len(asked)))
@@ -137,7 +137,7 @@ def test_whatever_comes_each_has_one_first_token_and_one_end_and_all_memory_is_f
     assert engine.finished == len(asked)
 
 
-def test_what_is_cached_is_not_read_again() -> None:
+def test_cached_blocks_are_not_prefilled_again() -> None:
     engine = FluidEngine(SIM, TokenGaps(), PrefixCache(SIM.kv_tokens, 64))
     took = []
     for number in range(2):
@@ -149,7 +149,7 @@ def test_what_is_cached_is_not_read_again() -> None:
     assert took[1] == pytest.approx((SIM.step_ms + (2000 - 31 * 64) * SIM.prefill_ms_per_token) / 1000)
 
 
-def test_the_least_recently_used_blocks_go_first_and_a_beginning_outlives_its_ends() -> None:
+def test_lru_eviction_keeps_prefixes_longer_than_their_ends() -> None:
     cache = PrefixCache(kv_tokens=4 * 16, block_tokens=16)
     cache.enter((1, 2, 3))
     cache.enter((7, 8))
@@ -176,7 +176,7 @@ def test_the_simulated_engine_has_the_costs_of_its_server() -> None:
     assert SIM.decode_ms_per_sequence == pytest.approx(costs.decode_s_per_seq * 1000)
 
 
-def test_a_profile_that_could_never_read_is_refused() -> None:
+def test_profile_with_step_budget_below_max_sequences_is_refused() -> None:
     with pytest.raises(ValueError, match="raise step_budget_tokens above max_sequences"):
         EngineProfile(
             step_ms=1.0, prefill_ms_per_token=1.0, decode_ms_per_sequence=0.0, decode_ms_per_kv_token=0.0,

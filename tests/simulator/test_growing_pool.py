@@ -30,7 +30,7 @@ QUICK = StartTimes(disk_s=1.0, engine_s=2.0)
 WARM_S, GROWS_S, SECONDS = 40.0, (60.0, 75.0), 180.0
 
 
-def tell(simulation: Simulation) -> None:
+def exchange_homes(simulation: Simulation) -> None:
     """Exchange homes between the gateways as over the bus, each 0.2 s."""
     for gateway in simulation.gateways:
         told = tuple(gateway.services.router.homes.to_publish())
@@ -103,7 +103,7 @@ def test_conversations_stay_at_home_while_their_pool_grows(profile: str, per_s: 
     made = pool(replicas=2, profile=PROFILES[profile], start=QUICK)
     routing = RoutingEntry("default", ("*",), prefix_source="sent")
     setting = Setting(pools=(made,), gateways=3, routing=routing, block_tokens=64, seed=1)
-    simulation = Simulation(setting, long_talks(per_s, 1), [(0.2, tell)])
+    simulation = Simulation(setting, long_talks(per_s, 1), [(0.2, exchange_homes)])
     for at_s in GROWS_S:
         simulation.events.at(at_s, partial(simulation.start_replica, POOL, "disk"))
     talks = Talks(simulation)

@@ -26,11 +26,11 @@ def arm(host_gib: float, gigabytes_per_s: float = 25.0) -> HostArm:
     return TRIAL.arm(3.0, host_gib, gigabytes_per_s)
 
 
-def test_what_the_prologue_says_is_under_way() -> None:
+def test_chats_under_way_match_the_prologue() -> None:
     assert round(HostExperiment(profile=PROFILE).under_way(2.0)) == 244
 
 
-def test_chats_that_come_back_are_reloaded_and_not_computed() -> None:
+def test_returning_chats_are_reloaded_and_not_recomputed() -> None:
     without, with_host = arm(0.0), arm(32.0)
     assert without.reloaded_ratio == 0.0
     assert with_host.reloaded_ratio > 0.1 and with_host.computed_ratio < 0.7 * without.computed_ratio
@@ -43,13 +43,13 @@ def test_a_slow_link_costs_more_than_it_saves() -> None:
     assert arm(32.0, 1.0).ttft_p50_ms > max(arm(0.0).ttft_p50_ms, 1.5 * arm(32.0).ttft_p50_ms)
 
 
-def test_a_memory_no_larger_than_the_cache_gains_nothing() -> None:
+def test_host_memory_no_larger_than_the_cache_gains_nothing() -> None:
     """The host memory only copies the cache: 4 GiB are 32,768 tokens, the cache has 40,000."""
     assert arm(4.0).computed_ratio == arm(0.0).computed_ratio > arm(32.0).computed_ratio
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6)), max_size=40), st.integers(0, 12))
-def test_gateways_know_what_each_memory_holds(sent: list[tuple[int, int]], host_blocks: int) -> None:
+def test_reported_prefixes_match_each_host_memory(sent: list[tuple[int, int]], host_blocks: int) -> None:
     told = ReportedPrefixes()
     cache = PrefixCache(8 * 16, 16, told.listener_of(A), host_tokens=host_blocks * 16)
     for chain, length in sent:

@@ -6,7 +6,7 @@ from functions.simulator.prefill_pools import PrefillExperiment
 TRIAL = PrefillExperiment(profile=PROFILES["h100-8b"], requests=120)
 
 
-def test_streams_are_steady_where_others_read() -> None:
+def test_prefill_pool_steadies_streams() -> None:
     one, two = TRIAL.arm(4096, 0.45, 0), TRIAL.arm(4096, 0.45, 2)
     assert two.split_ratio > 0.8 and one.split_ratio == 0.0
     assert two.gap_p99_ms * 4 < one.gap_p99_ms, (one, two)
@@ -14,7 +14,7 @@ def test_streams_are_steady_where_others_read() -> None:
     assert one.lost_ratio == two.lost_ratio == 0.0
 
 
-def test_short_prompts_stay_where_they_are() -> None:
+def test_short_prompts_are_not_split() -> None:
     assert TRIAL.arm(200, 0.3, 1).split_ratio == 0.0
 
 

@@ -19,7 +19,7 @@ def apart(load: OfferedLoad, tried: list[str] | None = None) -> Apart:
     return replicas_apart(PROFILE, READING, load, 0, (tried if tried is not None else []).append)
 
 
-def test_both_keep_the_promise_and_one_replica_less_does_not() -> None:
+def test_sized_pools_meet_the_slo_and_one_replica_less_does_not() -> None:
     tried: list[str] = []
     steady = replace(LOAD, itl_slo_s=0.025)
     found = apart(steady, tried)
@@ -32,7 +32,7 @@ def test_both_keep_the_promise_and_one_replica_less_does_not() -> None:
         assert total - 1 in sizes
 
 
-def test_where_only_first_tokens_are_promised_one_pool_takes_no_more() -> None:
+def test_single_pool_needs_no_more_replicas_if_only_ttft_is_promised() -> None:
     found, one = apart(LOAD), replicas_needed(PROFILE, LOAD, 0, lambda _: None)
     assert one.replicas <= found.reading + found.writing
 
@@ -40,10 +40,10 @@ def test_where_only_first_tokens_are_promised_one_pool_takes_no_more() -> None:
 @pytest.mark.parametrize(
     ("replicas", "share", "readers"), [(1, 0.5, []), (2, 0.1, [1]), (4, 0.5, [2, 3, 1]), (4, 0.9, [3, 2])]
 )
-def test_each_side_has_one_at_least(replicas: int, share: float, readers: list[int]) -> None:
+def test_each_pool_has_at_least_one_replica(replicas: int, share: float, readers: list[int]) -> None:
     assert list(_readers(replicas, share)) == readers
 
 
-def test_what_one_idle_replica_cannot_do_two_pools_cannot() -> None:
+def test_slo_beyond_an_idle_replica_is_unreachable() -> None:
     with pytest.raises(Unreachable):
         apart(replace(LOAD, ttft_slo_s=0.1))

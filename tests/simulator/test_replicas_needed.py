@@ -15,7 +15,7 @@ def needed(load: OfferedLoad) -> Needed:
     return replicas_needed(PROFILE, load, 0, lambda _: None)
 
 
-def test_the_answer_keeps_the_promise_and_one_less_does_not() -> None:
+def test_replicas_needed_meet_the_slo_and_one_less_does_not() -> None:
     tried: list[str] = []
     found = replicas_needed(PROFILE, LOAD, 0, tried.append)
     assert found.ttft_p99_ms <= 1500
@@ -24,7 +24,7 @@ def test_the_answer_keeps_the_promise_and_one_less_does_not() -> None:
 
 
 @pytest.mark.soak
-def test_a_large_load_is_tried_in_part_and_takes_no_more_than_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_load_is_simulated_in_part_and_scaled_at_most_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than four replicas' work counts as large here; as shipped it is forty, and a trial takes ten seconds."""
     monkeypatch.setattr("functions.simulator.replicas_needed.SLICE_REPLICAS", 4)
     small = needed(LOAD)
@@ -33,7 +33,7 @@ def test_a_large_load_is_tried_in_part_and_takes_no_more_than_in_proportion(monk
     assert 5 * small.replicas < large.replicas <= 22 * small.replicas
 
 
-def test_what_one_replica_cannot_do_alone_no_number_can() -> None:
+def test_slo_beyond_a_single_replica_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="one in a hundred has"):
         needed(replace(LOAD, prompt_tokens=5000))
     with pytest.raises(Unreachable, match="ms a token"):
@@ -41,7 +41,7 @@ def test_what_one_replica_cannot_do_alone_no_number_can() -> None:
 
 
 @pytest.mark.soak
-def test_a_promise_that_the_longest_prompts_miss_even_alone_is_told() -> None:
+def test_slo_missed_by_the_longest_prompts_alone_is_reported() -> None:
     with pytest.raises(Unreachable, match="requests hardly ever overlap"):
         needed(replace(LOAD, ttft_slo_s=0.705))
 

@@ -26,7 +26,7 @@ chains = st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 4), st.integ
 
 
 @given(chains)
-def test_gateways_know_what_each_cache_holds(sent: list[tuple[ReplicaId, int, int]]) -> None:
+def test_reported_prefixes_match_each_cache(sent: list[tuple[ReplicaId, int, int]]) -> None:
     told = ReportedPrefixes()
     caches = {name: PrefixCache(8 * 16, 16, told.listener_of(name)) for name in (A, B)}
     for name, chain, length in sent:
@@ -37,7 +37,7 @@ def test_gateways_know_what_each_cache_holds(sent: list[tuple[ReplicaId, int, in
         assert told.match(blocks).blocks == {name: count for name, count in held.items() if count}
 
 
-def test_a_cache_that_is_cleared_or_begins_again_is_known_no_more() -> None:
+def test_cleared_or_restarted_cache_is_forgotten() -> None:
     told = ReportedPrefixes()
     cache = PrefixCache(100 * 16, 16, told.listener_of(A))
     cache.enter((1, 2, 3))
@@ -49,7 +49,7 @@ def test_a_cache_that_is_cleared_or_begins_again_is_known_no_more() -> None:
     assert told.match((1, 2)).blocks == {A: 1}, "the former engine's cache went with it"
 
 
-def test_by_events_more_is_found_in_caches_than_by_what_was_sent() -> None:
+def test_cache_events_find_more_hits_than_round_robin() -> None:
     setting = Setting(replicas=4, profile=PROFILES["h100-8b"], block_tokens=BLOCK_TOKENS, admission=None)
     assert setting.routing.prefix_source == "events", "as policies have it where none was written"
     outcome = simulate(setting, synthetic(Traffic(requests_per_s=8.0, seconds=30.0), 1))
@@ -63,7 +63,7 @@ def test_by_events_more_is_found_in_caches_than_by_what_was_sent() -> None:
 
 
 @pytest.mark.parametrize("ahead", [(), (4_000,), (4_000, 9_000)])
-def test_a_first_token_is_foretold_to_within_a_step(ahead: tuple[int, ...]) -> None:
+def test_first_token_time_is_predicted_within_a_step(ahead: tuple[int, ...]) -> None:
     engine = FluidEngine(PROFILES["h100-8b"], TokenGaps())
     for number, tokens in enumerate(ahead):
         engine.add(FluidSequence(number, tokens, 300, None), 0.0)
@@ -74,14 +74,14 @@ def test_a_first_token_is_foretold_to_within_a_step(ahead: tuple[int, ...]) -> N
     assert engine.now_s == pytest.approx(foretold_s, rel=0.1)
 
 
-def test_who_finds_the_budget_used_up_waits_by_the_metrics() -> None:
+def test_request_beyond_the_step_budget_counts_as_unscheduled() -> None:
     engine = FluidEngine(PROFILES["h100-8b"], TokenGaps())
     for number, tokens in enumerate((1_500, 1_500, 1_500)):
         engine.add(FluidSequence(number, tokens, 10, None), 0.0)
     assert (engine.running, engine.waiting, engine.unscheduled) == (3, 0, 1), "of 2,048 tokens two prompts have some"
 
 
-def test_the_truth_is_of_now_and_changes_nothing() -> None:
+def test_oracle_reads_the_present_state_without_side_effects() -> None:
     events = Events()
     pool = PoolSetting(name=POOL, profile=PROFILES["h100-8b"], replicas=1)
     replica = Replica(A, pool, Zone(""), block_tokens=16, gaps=TokenGaps(), adapters=None)
@@ -90,7 +90,7 @@ def test_the_truth_is_of_now_and_changes_nothing() -> None:
     assert engines.cached_tokens(A, question) == 0
     replica.engine.add(FluidSequence(1, 48, 400, None, blocks=(1, 2, 3)), 0.0)
     begun_s = engines.first_token_s(A, 10_000)
-    events.at(0.015, partial(_see, engines, begun_s))
+    events.at(0.015, partial(_check_prediction, engines, begun_s))
     events.at(0.016, lambda: None)
     events.run(lambda: events.now_s >= 0.016, 1.0)
     replica.engine.advance(1.0)
@@ -100,5 +100,5 @@ def test_the_truth_is_of_now_and_changes_nothing() -> None:
     assert replica.engine.cache.asked_tokens == 48, "to look is not to ask"
 
 
-def _see(engines: ModelledEngines, begun_s: float) -> None:
+def _check_prediction(engines: ModelledEngines, begun_s: float) -> None:
     assert engines.first_token_s(A, 10_000) < begun_s, "some of what is ahead has been read since"

@@ -24,7 +24,7 @@ TIMESTAMP,ContextTokens,GeneratedTokens
 """
 
 
-def test_clumps_are_spread(tmp_path: Path) -> None:
+def test_requests_at_one_timestamp_are_spread(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(MOONCAKE)
     found = list(read_trace(path))
@@ -62,28 +62,28 @@ def test_azure_times_count_from_the_first(tmp_path: Path) -> None:
         ("a.txt", "", "neither .jsonl"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_its_line(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_unreadable_trace_is_refused_with_its_line(tmp_path: Path, name: str, text: str, words: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(TraceUnreadable, match=words):
         list(read_trace(path))
 
 
-def test_what_is_no_text_is_said(tmp_path: Path) -> None:
+def test_trace_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(MOONCAKE.encode() + b"\xff\n")
     with pytest.raises(TraceUnreadable, match="line 5: not UTF-8"):
         list(read_trace(path))
 
 
-def test_half_a_gzip_file_is_said(tmp_path: Path) -> None:
+def test_truncated_gzip_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(gzip.compress(MOONCAKE.encode())[:-20])
     with pytest.raises(TraceUnreadable, match="ended before"):
         list(read_trace(path))
 
 
-def test_an_empty_trace_asks_for_nothing(tmp_path: Path) -> None:
+def test_empty_trace_has_no_requests(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text("")
     assert list(read_trace(path)) == []
@@ -92,7 +92,7 @@ def test_an_empty_trace_asks_for_nothing(tmp_path: Path) -> None:
 TRAFFIC = Traffic(requests_per_s=40.0, seconds=200.0)
 
 
-def test_the_rate_is_even() -> None:
+def test_generated_rate_is_even() -> None:
     """The rate holds from the first second on, because earlier chats are already under way."""
     found = list(synthetic(TRAFFIC, seed=1))
     per_quarter = Counter(int(asked.at_s / 50) for asked in found)
@@ -102,7 +102,7 @@ def test_the_rate_is_even() -> None:
     assert all(one.at_s <= next_.at_s for one, next_ in pairwise(found))
 
 
-def test_the_same_seed_asks_the_same_and_another_one_something_else() -> None:
+def test_generated_requests_depend_only_on_the_seed() -> None:
     first, again, other = (
         [(asked.at_s, asked.tenant, asked.prompt_tokens, asked.blocks) for asked in synthetic(TRAFFIC, seed)]
         for seed in (1, 1, 2)
@@ -110,7 +110,7 @@ def test_the_same_seed_asks_the_same_and_another_one_something_else() -> None:
     assert first == again != other
 
 
-def test_a_chat_shares_its_beginning() -> None:
+def test_turns_of_a_chat_share_a_prefix() -> None:
     chats: dict[str, list[tuple[int, ...]]] = {}
     tenants: dict[str, set[tuple[int, ...]]] = {}
     system_blocks = TRAFFIC.system_tokens // BLOCK_TOKENS
@@ -132,7 +132,7 @@ def test_tenants_follow_zipfs_law() -> None:
     assert counts["t0"] / counts["t9"] == pytest.approx(10.0, rel=0.5)
 
 
-def test_bursts_are_as_wide_as_asked_for() -> None:
+def test_burstiness_matches_its_setting() -> None:
     gaps: dict[float, float] = {}
     for burstiness in (1.0, 4.0):
         traffic = Traffic(requests_per_s=40.0, seconds=300.0, turns=1, tenants=1, burstiness=burstiness)

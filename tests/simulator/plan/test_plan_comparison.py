@@ -21,28 +21,28 @@ def test_worked_example_of_the_prologue() -> None:
     assert (found.before, found.marked) == (410.0, "worse")
 
 
-def test_what_is_equal_in_every_window_is_no_difference() -> None:
+def test_equal_windows_show_no_difference() -> None:
     found = compared(TTFT, [400.0, 900.0], [400.0, 900.0])
     assert found.difference == Interval(0.0, 0.0, 0.0)
     assert found.marked == "same"
 
 
-def test_what_some_windows_gain_and_others_lose_is_noise() -> None:
+def test_gains_and_losses_across_windows_are_noise() -> None:
     assert compared(TTFT, [400.0, 400.0, 400.0], [500.0, 300.0, 410.0]).marked == "same"
 
 
-def test_a_difference_that_nobody_would_care_for_is_none() -> None:
+def test_negligible_difference_counts_as_same() -> None:
     assert compared(TTFT, [400.0, 410.0, 420.0], [401.0, 411.0, 421.0]).marked == "same"
     assert compared(TTFT, [400.0, 410.0, 420.0], [420.0, 430.0, 440.0]).marked == "worse"
 
 
-def test_more_is_better_of_some_and_neither_of_others() -> None:
+def test_direction_of_improvement_depends_on_the_figure() -> None:
     assert compared(HITS, [0.5, 0.52], [0.3, 0.31]).marked == "worse"
     assert compared(HITS, [0.5, 0.52], [0.7, 0.71]).marked == "better"
     assert compared(BUSY, [0.5, 0.5], [0.9, 0.9]).marked == "same"
 
 
-def test_windows_in_which_nobody_was_served_are_left_out_of_the_pairs() -> None:
+def test_windows_without_served_requests_are_excluded_from_pairs() -> None:
     found = compared(TTFT, [400.0, None, 420.0], [440.0, 9e9, 461.0])
     assert found.before == 410.0
     assert found.difference is not None
@@ -51,20 +51,20 @@ def test_windows_in_which_nobody_was_served_are_left_out_of_the_pairs() -> None:
     assert (nobody.before, nobody.after, nobody.difference, nobody.marked) == (None, 1.5, None, "same")
 
 
-def test_one_window_has_no_interval_but_what_it_shows() -> None:
+def test_one_window_has_an_interval_of_its_single_value() -> None:
     assert interval_of([30.0]) == Interval(30.0, 30.0, 30.0)
     assert compared(TTFT, [400.0], [430.0]).marked == "worse"
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40))
-def test_an_interval_holds_its_mean_and_turns_with_its_sign(differences: list[float]) -> None:
+def test_interval_contains_its_mean_and_flips_with_its_sign(differences: list[float]) -> None:
     found = interval_of(differences)
     turned = interval_of([-each for each in differences])
     assert found.low <= found.mean <= found.high
     assert (turned.low, turned.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
 
 
-def test_figures_that_no_run_has_are_left_out() -> None:
+def test_figures_missing_in_all_runs_are_omitted() -> None:
     found = all_compared({"a": TTFT, "b": TTFT}, [{"a": 1.0}, {"a": 2.0}], [{"a": 1.0}, {"a": 2.0, "b": None}])
     assert list(found) == ["a"]
 
@@ -92,11 +92,11 @@ def test_worked_example_of_promises(before: list[float], after: list[float], sta
     assert made.refuses == (state in {"broken", "worsened"})
 
 
-def test_nobody_asked_so_nothing_was_promised() -> None:
+def test_band_without_requests_has_no_promise() -> None:
     assert promise("base", "batch", 500.0, compared(IN_TIME, [None], [0.5])) is None
 
 
-def test_a_broken_promise_outweighs_whatever_got_better() -> None:
+def test_broken_promise_outweighs_improvements() -> None:
     broken = promise("base", "interactive", 500.0, attained([0.996, 0.997], [0.96, 0.961]))
     assert broken is not None
     assert verdict([broken], ["better"], ["better", "better"]) == "breaks"

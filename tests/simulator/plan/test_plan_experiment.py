@@ -36,7 +36,7 @@ def played(folder: Path, name: str, requests: int = 200, windows: int = 2) -> Pl
     return play(before, planned(written(folder, name)), traffic_for(before, requests, windows), lambda words: None)
 
 
-def test_what_changes_nothing_that_decides_changes_no_figure(tmp_path: Path) -> None:
+def test_change_without_effect_changes_no_figure(tmp_path: Path) -> None:
     found = played(tmp_path, "tenant-added")
     assert found.verdict == "same"
     assert found.before.runs == found.after.runs
@@ -60,7 +60,7 @@ def test_too_few_replicas_break_the_promise(tmp_path: Path) -> None:
     assert hours.marked == "better"
 
 
-def test_a_pool_that_goes_is_a_promise_that_breaks(tmp_path: Path) -> None:
+def test_removed_pool_breaks_its_promise(tmp_path: Path) -> None:
     before = planned(CASES / "base")
     after = PlannedFleet(tuple(pool for pool in before.pools if pool.name != CHAT), before.tenants)
     found = play(before, after, traffic_for(before, 100), lambda words: None)
@@ -68,7 +68,7 @@ def test_a_pool_that_goes_is_a_promise_that_breaks(tmp_path: Path) -> None:
     assert found.compared[Key(CHAT, "interactive", "shed_ratio")].after == 1.0
 
 
-def test_both_sides_get_the_same_requests_and_a_picture_has_both(tmp_path: Path) -> None:
+def test_both_sides_get_the_same_requests_and_a_timeline(tmp_path: Path) -> None:
     said: list[str] = []
     before = planned(CASES / "base")
     traffic = traffic_for(before, 200)

@@ -59,7 +59,7 @@ def played(before: PlannedFleet, after: PlannedFleet, traffic: PlanTraffic) -> P
     return play(before, after, replace(traffic, models=models_by_pool(before, after)), lambda words: None)
 
 
-def test_what_sleeps_costs_nothing_and_who_comes_first_waits_for_a_start(tmp_path: Path) -> None:
+def test_pool_at_zero_costs_nothing_and_first_requests_wait_for_a_start(tmp_path: Path) -> None:
     found = played(planned(pool("m"), scaled("m", 1)), planned(pool("m"), scaled("m", 0)), asking(tmp_path, TWO_BURSTS))
     hours = found.compared[Key("m", "", "accelerator_hours")]
     assert hours.before == pytest.approx(1227 / 3600, rel=0.01)
@@ -72,7 +72,7 @@ def test_what_sleeps_costs_nothing_and_who_comes_first_waits_for_a_start(tmp_pat
     assert found.compared[Key("m", "interactive", "shed_ratio")].after == 0.0
 
 
-def test_a_start_that_takes_longer_than_a_request_waits_refuses_it(tmp_path: Path) -> None:
+def test_request_is_refused_if_a_start_takes_longer_than_it_may_wait(tmp_path: Path) -> None:
     traffic = asking(tmp_path, TWO_BURSTS, "cold")
     found = played(planned(pool("m"), scaled("m", 1)), planned(pool("m"), scaled("m", 0)), traffic)
     shed = found.compared[Key("m", "interactive", "shed_ratio")]
@@ -80,7 +80,7 @@ def test_a_start_that_takes_longer_than_a_request_waits_refuses_it(tmp_path: Pat
     assert found.compared[Key("m", "interactive", "lost_ratio")].after == 0.0
 
 
-def test_a_pool_that_nobody_asks_for_at_first_begins_at_zero(tmp_path: Path) -> None:
+def test_pool_without_early_requests_begins_at_zero(tmp_path: Path) -> None:
     """The pool is started by its first request alone."""
     fleet = planned(pool("m"), pool("other"), scaled("other", 0))
     traffic = asking(tmp_path, [0.0, 1.0, 630.0], other_s=[600.0, 601.0, 630.0])
@@ -103,7 +103,7 @@ def test_while_one_pool_starts_another_of_its_model_answers(tmp_path: Path) -> N
     assert (hours.after or 1.0) < 0.5 * (hours.before or 0.0)
 
 
-def test_it_is_said_what_a_window_cannot_show(tmp_path: Path) -> None:
+def test_notes_say_what_a_window_cannot_show(tmp_path: Path) -> None:
     fleet = planned(pool("m"), scaled("m", 0, "30m"))
     traffic = asking(tmp_path, [0.0, 1.0, 2.0], "cold")
     said = list(notes_of(played(fleet, fleet, traffic), traffic, 1))

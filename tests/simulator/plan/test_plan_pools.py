@@ -46,7 +46,7 @@ def placed(fleet: PlannedFleet, tenant: TenantId, prompt_tokens: int = 500, band
     return Entry(fleet, is_own=False).place(WorkloadRequest(0.0, tenant, prompt_tokens, 50, band=band, pool="m"))
 
 
-def test_a_rule_moves_what_it_names_and_the_figures_say_where_it_went() -> None:
+def test_rule_moves_its_requests_and_figures_show_it_by_pool() -> None:
     found = played(planned(*POOLS), planned(*POOLS, routing("{when: {classes: [batch]}, to: m-spot}")))
     here = {
         (key.pool, key.band): (each.before, each.after)
@@ -78,7 +78,7 @@ def test_each_kind_of_rule_decides(when: str, moves: dict[str, object], stays: d
     assert placed(fleet, **{"tenant": ACME, **stays}) == "m"  # type: ignore[arg-type]
 
 
-def test_a_rule_on_predicted_time_moves_those_that_would_come_late() -> None:
+def test_rule_on_predicted_ttft_moves_late_requests() -> None:
     def there(time: str) -> float:
         after = planned(*POOLS, routing(f"{{when: {{minPredictedTtft: {time}}}, to: m-spot}}"))
         found = played(planned(*POOLS), after).compared[Key("m-spot", "interactive", "here_ratio")]
@@ -89,7 +89,7 @@ def test_a_rule_on_predicted_time_moves_those_that_would_come_late() -> None:
     assert 0.05 < there("200ms") < 0.95
 
 
-def test_a_tenant_with_a_pool_of_its_own_is_answered_there_and_nobody_else_is() -> None:
+def test_dedicated_pool_answers_only_its_tenant() -> None:
     own = pool("m-acme", model="m", dedicated_to="acme")
     before, after = planned(*POOLS), planned(*POOLS, own, acme="dedicated")
     assert (placed(after, ACME), placed(after, GLOBEX), placed(before, ACME)) == ("m-acme", "m", "m")
@@ -102,7 +102,7 @@ def test_a_tenant_with_a_pool_of_its_own_is_answered_there_and_nobody_else_is() 
     assert (foreground.before, found.compared[Key("m", "interactive", "here_ratio")].before) == (None, 1.0)
 
 
-def test_what_a_preferred_pool_cannot_take_goes_to_the_shared_ones_and_a_dedicated_ones_is_refused() -> None:
+def test_preferred_pool_overflows_to_shared_pools_and_a_dedicated_one_refuses() -> None:
     own = pool("m-acme", model="m", dedicated_to="acme", replicas=0)
     preferred, dedicated = (planned(*POOLS, own, acme=use) for use in ("preferred", "dedicated"))
     found = play(preferred, dedicated, traffic_for(planned(*POOLS)), lambda words: None)
@@ -112,7 +112,7 @@ def test_what_a_preferred_pool_cannot_take_goes_to_the_shared_ones_and_a_dedicat
     assert found.verdict != "same"
 
 
-def test_made_up_requests_are_of_the_tenants_whose_pool_it_is_and_ask_for_the_model() -> None:
+def test_generated_requests_match_tenants_of_pools_and_name_the_model() -> None:
     fleet = planned(*POOLS, pool("m-acme", model="m", dedicated_to="acme"), acme="dedicated")
     traffic = traffic_for(fleet)
     assert "a second to m by acme for its pool m-acme" in traffic.words
@@ -123,7 +123,7 @@ def test_made_up_requests_are_of_the_tenants_whose_pool_it_is_and_ask_for_the_mo
     assert part == pytest.approx(1 / 3, abs=0.12), "one pool of three alike is its"
 
 
-def test_a_recorded_row_asks_for_the_model_of_the_pool_that_answered(tmp_path: Path) -> None:
+def test_recorded_row_requests_the_model_of_its_pool(tmp_path: Path) -> None:
     rows = [
         row(f"r{at}", ts=1e9 + at, tenant_id="acme", model_id="m", pool=name, prompt_tokens=9)
         for at, name in enumerate(("m", "m-spot") * 15)
@@ -134,7 +134,7 @@ def test_a_recorded_row_asks_for_the_model_of_the_pool_that_answered(tmp_path: P
     assert {each.pool for each in traffic.requests(0)} == {"m"}, "the last row's pool, as far as anybody knows"
 
 
-def test_a_pool_begins_with_what_rules_place_there() -> None:
+def test_initial_replicas_follow_placement_rules() -> None:
     spot = pool("m-spot", model="m", spot=True, replicas=9)
     scaled = """\
 apiVersion: shoal.dev/v1alpha1
@@ -154,7 +154,7 @@ spec: {pool: m-spot, replicas: {min: 1, max: 9}}
     assert begins("{when: {classes: [batch]}, to: m-spot}") == 9
 
 
-def test_a_prompt_has_the_window_of_the_largest_pool_that_its_tenant_may_use() -> None:
+def test_context_window_is_that_of_the_largest_usable_pool() -> None:
     roomy = pool("m-acme", model="m", dedicated_to="acme", window=16_384)
     entry = Entry(planned(*POOLS, roomy, acme="preferred"), is_own=False)
     rows = [WorkloadRequest(0.0, tenant, 10_000, 50, pool="m") for tenant in (ACME, GLOBEX)]
@@ -163,7 +163,7 @@ def test_a_prompt_has_the_window_of_the_largest_pool_that_its_tenant_may_use() -
     assert list(entry.entering([WorkloadRequest(0.0, ACME, 10, 50, pool="m-spot")])) == [], "it is no model's name"
 
 
-def test_hours_and_cost_of_a_models_pools_are_judged_together() -> None:
+def test_hours_and_cost_are_compared_across_all_pools_of_a_model() -> None:
     """Moving two replicas from one pool to the other is neither a gain nor a loss."""
     before = planned(pool("m", replicas=3), pool("m-spot", model="m", spot=True, replicas=1))
     after = planned(pool("m", replicas=1), pool("m-spot", model="m", spot=True, replicas=3))
@@ -179,14 +179,14 @@ def test_hours_and_cost_of_a_models_pools_are_judged_together() -> None:
     assert one.compared[Key("m", "", "model_accelerator_hours")].marked == "worse", "the second pool costs, too"
 
 
-def test_a_pool_obeys_the_policies_of_its_model() -> None:
+def test_pool_uses_the_policies_of_its_model() -> None:
     fleet = planned(*POOLS, routing("{when: {classes: [batch]}, to: m-spot}"))
     spot = fleet.pool(PoolName("m-spot"))
     assert spot is not None
     assert spot.routing.name == "m", "what governs the model governs its second pool"
 
 
-def test_what_stands_there_and_is_not_played_is_said_although_nothing_of_it_changes() -> None:
+def test_unsimulated_settings_are_noted_even_if_unchanged() -> None:
     policy = """\
 apiVersion: shoal.dev/v1alpha1
 kind: RoutingPolicy

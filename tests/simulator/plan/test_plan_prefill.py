@@ -45,7 +45,7 @@ def read_ratio(found: Played) -> float | None:
     return each.after if each is not None else None
 
 
-def test_half_of_the_replicas_that_read_make_streams_steady() -> None:
+def test_prefill_pool_of_half_the_replicas_steadies_streams() -> None:
     found = played(planned(pool("m", replicas=4)), planned(pool("m", replicas=2), READER, prefill_policy(256)))
     assert (read_ratio(found) or 0.0) > 0.8
     gaps = found.compared[Key("m", "", "gap_p99_ms")]
@@ -61,7 +61,7 @@ def test_half_of_the_replicas_that_read_make_streams_steady() -> None:
     ("least", "gigabits_per_s", "prompt_tokens", "reads"),
     [(256, 100, 4096, True), (8000, 100, 4096, False), (256, 100, 200, False), (256, 0.1, 4096, False)],
 )
-def test_policy_prompt_and_link_decide_who_reads(
+def test_policy_prompt_and_link_decide_where_prefill_runs(
     least: int, gigabits_per_s: float, prompt_tokens: int, reads: bool
 ) -> None:
     reader = pool("m-prefill", model="m", reads_gigabits_per_s=gigabits_per_s, replicas=2)
@@ -70,7 +70,7 @@ def test_policy_prompt_and_link_decide_who_reads(
     assert ratio > 0.5 if reads else ratio == 0.0
 
 
-def test_nobody_asks_a_prefill_pool() -> None:
+def test_prefill_pool_receives_no_client_requests() -> None:
     fleet = planned(pool("m"), READER, prefill_policy(256))
     entry = Entry(fleet, is_own=False)
     assert list(entry.entering([WorkloadRequest(0.0, ACME, 4096, 10, pool="m-prefill")])) == []
@@ -78,7 +78,7 @@ def test_nobody_asks_a_prefill_pool() -> None:
     assert [each.name for each in fleet.answering] == ["m"]
 
 
-def test_a_prefill_pool_begins_with_what_reads_the_longer_prompts() -> None:
+def test_initial_prefill_replicas_follow_the_longer_prompts() -> None:
     scaled = """\
 apiVersion: shoal.dev/v1alpha1
 kind: AutoscalingPolicy
@@ -106,7 +106,7 @@ class Growing(Steady):
 
 
 @pytest.mark.parametrize("least", [1, 0])
-def test_a_prefill_pool_grows_with_the_prompts_that_wait_for_it(least: int) -> None:
+def test_prefill_pool_grows_with_waiting_prompts(least: int) -> None:
     """An earlier version kept one replica however many prompts it turned away, or none after scaling to zero."""
     scaled = f"""\
 apiVersion: shoal.dev/v1alpha1
@@ -128,7 +128,7 @@ spec:
     assert (read_ratio(found) or 0.0) > 0.5
 
 
-def test_a_prefill_pool_is_not_said_to_be_missing() -> None:
+def test_prefill_pool_is_not_reported_as_unsimulated() -> None:
     added = (pool("m"), READER, prefill_policy(9))
     was, is_ = (load(*documents, tier("standard")) for documents in ((pool("m"),), added))
     found = unsimulated(compiled(was, {}), compiled(is_, {}), declarations_of(was), declarations_of(is_))

@@ -31,7 +31,7 @@ def fleet(tmp_path: Path) -> PlannedFleet:
     return planned(written(tmp_path / "fleet"))
 
 
-def told(traffic: PlanTraffic, window: int) -> list[tuple[object, ...]]:
+def request_rows(traffic: PlanTraffic, window: int) -> list[tuple[object, ...]]:
     return [(each.at_s, each.pool, each.tenant, each.prompt_tokens, each.blocks) for each in traffic.requests(window)]
 
 
@@ -42,7 +42,7 @@ def azure(path: Path, count: int) -> Path:
     return path
 
 
-def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: PlannedFleet) -> None:
+def test_rate_is_a_share_of_the_replicas_capacity(fleet: PlannedFleet) -> None:
     """A replica of h100-8b serves 4.5 requests of 1,000 and 200 tokens a second; its steps add little."""
     sample = [WorkloadRequest(float(each), ANYBODY, 1000, 200) for each in range(10)]
     work_s = request_work_s(PROFILES["h100-8b"], sample, 64)
@@ -54,7 +54,7 @@ def test_a_rate_is_a_share_of_what_the_replicas_can_do(fleet: PlannedFleet) -> N
     assert whole.requests_per_s == pytest.approx(8 / request_work_s(chat.engine.profile, sample, 64))
 
 
-def test_what_came_before_is_no_work() -> None:
+def test_cached_prompts_cost_little_work() -> None:
     profile = PROFILES["h100-8b"]
     fresh = [
         WorkloadRequest(float(each), ANYBODY, 640, 1, blocks=tuple(range(100 * each, 100 * each + 10)))
@@ -69,7 +69,7 @@ def test_a_load_is_for_all_pools_or_for_one() -> None:
     assert (load.at("small"), load.at("large")) == (0.4, 1.1)
 
 
-def test_a_rush_is_in_the_middle_and_nothing_is_lost() -> None:
+def test_rush_is_in_the_middle_and_keeps_all_requests() -> None:
     parts = [each / 999 for each in range(1000)]
     moved = [rushed(part) for part in parts]
     assert all(first < second for first, second in pairwise(moved))
@@ -78,10 +78,10 @@ def test_a_rush_is_in_the_middle_and_nothing_is_lost() -> None:
     assert middle == pytest.approx(1000 * 1.3 / 3, abs=2)
 
 
-def test_made_up_traffic_says_so_and_is_the_same_each_time(fleet: PlannedFleet) -> None:
+def test_generated_traffic_is_marked_and_reproducible(fleet: PlannedFleet) -> None:
     traffic = made_up(fleet.generating, TENANTS, Load(), windows=3, requests=400)
     assert traffic.words.startswith("MADE UP")
-    assert told(traffic, 1) == told(traffic, 1) != told(traffic, 2)
+    assert request_rows(traffic, 1) == request_rows(traffic, 1) != request_rows(traffic, 2)
     first = list(traffic.requests(0))
     assert len(first) == pytest.approx(400, rel=0.25)
     assert [each.at_s for each in first] == sorted(each.at_s for each in first)
@@ -93,7 +93,7 @@ def test_made_up_traffic_says_so_and_is_the_same_each_time(fleet: PlannedFleet) 
     assert not blocks["chat-8b"] & blocks["large-32b"]
 
 
-def test_made_up_chats_fit_the_context_window(fleet: PlannedFleet) -> None:
+def test_generated_chats_fit_the_context_window(fleet: PlannedFleet) -> None:
     narrow = tuple(
         replace(pool, entry=msgspec.structs.replace(pool.entry, context_window_tokens=2048))
         for pool in fleet.generating
@@ -104,7 +104,7 @@ def test_made_up_chats_fit_the_context_window(fleet: PlannedFleet) -> None:
     assert sum(lengths) / len(lengths) > 64
 
 
-def test_a_foreign_trace_is_dealt_out_at_a_share_of_what_the_fleet_can_do(fleet: PlannedFleet, tmp_path: Path) -> None:
+def test_foreign_trace_is_scaled_to_a_share_of_the_fleets_capacity(fleet: PlannedFleet, tmp_path: Path) -> None:
     path = azure(tmp_path / "trace.csv", 600)
     traffic = foreign(path, fleet.generating, TENANTS, Load().for_others(0.5), windows=3, requests=200)
     windows = [list(traffic.requests(window)) for window in range(3)]
@@ -119,14 +119,14 @@ def test_a_foreign_trace_is_dealt_out_at_a_share_of_what_the_fleet_can_do(fleet:
     assert {each.tenant for each in windows[0]} == set(TENANTS)
 
 
-def test_a_short_trace_is_played_in_windows_of_six_tenths(fleet: PlannedFleet, tmp_path: Path) -> None:
+def test_short_trace_uses_windows_of_six_tenths(fleet: PlannedFleet, tmp_path: Path) -> None:
     traffic = foreign(azure(tmp_path / "t.csv", 100), fleet.generating, TENANTS, Load(), windows=2, requests=4000)
     first, last = (list(traffic.requests(window)) for window in range(2))
     assert [each.prompt_tokens for each in first] == list(range(100, 160))
     assert [each.prompt_tokens for each in last] == list(range(140, 200))
 
 
-def test_the_fleets_own_traces_are_played_as_they_came(tmp_path: Path) -> None:
+def test_own_traces_are_replayed_as_recorded(tmp_path: Path) -> None:
     rows = [
         row(f"r{each}", ts=1e9 + each, tenant_id="acme", pool="chat-8b", prompt_tokens=50, session_id="")
         for each in range(100)
@@ -138,7 +138,7 @@ def test_the_fleets_own_traces_are_played_as_they_came(tmp_path: Path) -> None:
     assert (found[0].tenant, found[0].pool, found[1].at_s) == ("acme", "chat-8b", 1.0)
 
 
-def test_a_trace_with_nothing_in_it_is_refused(tmp_path: Path) -> None:
+def test_empty_own_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "requests-1.ndjson").write_bytes(b"")
     with pytest.raises(TraceUnreadable, match="fewer than two"):
         recorded(tmp_path, windows=2, requests=10)
@@ -149,24 +149,33 @@ def small(fleet: PlannedFleet, **limits: int) -> PlannedFleet:
     return PlannedFleet(fleet.pools, {TenantId("acme"): quota})
 
 
-def asked(prompt: int, output: int, pool: str = "chat-8b") -> WorkloadRequest:
+def workload_request(prompt: int, output: int, pool: str = "chat-8b") -> WorkloadRequest:
     return WorkloadRequest(0.0, TenantId("acme"), prompt, output, pool=pool)
 
 
-def test_only_what_a_gateway_would_let_in_comes_in(fleet: PlannedFleet) -> None:
+def test_requests_that_a_gateway_would_reject_are_excluded(fleet: PlannedFleet) -> None:
     entry = Entry(small(fleet, max_context_tokens=1000, max_output_tokens=50), is_own=True)
-    found = list(entry.entering([asked(500, 100), asked(2000, 100), asked(40_000, 1), asked(1, 1, pool="gone")]))
+    found = list(
+        entry.entering(
+            [
+                workload_request(500, 100),
+                workload_request(2000, 100),
+                workload_request(40_000, 1),
+                workload_request(1, 1, pool="gone"),
+            ]
+        )
+    )
     assert [(each.prompt_tokens, each.output_tokens) for each in found] == [(500, 50)]
     assert (entry.too_long["chat-8b", 0], entry.no_pool["gone", 0]) == (2, 1)
     foreign_entry = Entry(small(fleet, max_context_tokens=1000), is_own=False)
-    (only,) = foreign_entry.entering([asked(32_700, 500)])
+    (only,) = foreign_entry.entering([workload_request(32_700, 500)])
     assert only.output_tokens == 68  # the context window ends there
 
 
-def test_a_pool_begins_with_what_its_first_minutes_need(fleet: PlannedFleet) -> None:
+def test_initial_replicas_follow_the_first_minutes(fleet: PlannedFleet) -> None:
     chat = fleet.pool("chat-8b")
     assert isinstance(chat, PlannedPool)
-    work_s = request_work_s(chat.engine.profile, [asked(1000, 200)], 64)
+    work_s = request_work_s(chat.engine.profile, [workload_request(1000, 200)], 64)
     rows = [WorkloadRequest(each * work_s / 5.5, ANYBODY, 1000, 200, pool="chat-8b") for each in range(200)]
     beginning = Beginning.of(rows)
     assert initial_replicas(chat, beginning, 64) == 8  # 5.5 at full work, 7.3 at 75 %

@@ -38,7 +38,7 @@ def edited(old: str, new: str) -> tuple[str, ...]:
         ("--max-model-len=2048", "--max-model-len=4096"),
     ],
 )
-def test_what_is_played_is_not_said_to_be_missing(old: str, new: str) -> None:
+def test_simulated_change_is_not_reported(old: str, new: str) -> None:
     assert said(*edited(old, new)) == []
 
 
@@ -56,38 +56,38 @@ def test_what_is_played_is_not_said_to_be_missing(old: str, new: str) -> None:
         ),
     ],
 )
-def test_what_is_not_played_is_said(old: str, new: str, what: str) -> None:
+def test_unsimulated_change_is_reported(old: str, new: str, what: str) -> None:
     assert what in said(*edited(old, new))
 
 
-def test_pools_of_one_model_and_their_rules_are_played() -> None:
+def test_pools_of_one_model_and_their_rules_are_simulated() -> None:
     rule = "retry: {maxAttempts: 2, budget: 0.5}\n  placement: [{when: {classes: [batch]}, to: spot}]"
     ruled = edited("retry: {maxAttempts: 2, budget: 0.5}", rule)
     beside = pool("spot").replace("shoal.dev/pool: spot", "shoal.dev/pool: spot, shoal.dev/model: base")
     assert said(*ruled, beside) == []
 
 
-def test_many_of_a_kind_are_told_once() -> None:
+def test_many_changes_of_a_kind_are_reported_once() -> None:
     before = [lora(f"acme/m{number}", "v1", "v2") for number in range(7)]
     after = [document.replace("stable: v1", "stable: v2") for document in before]
     assert said(*BASE, *after, base=(*BASE, *before)) == ["7 models, acme/m0 among them: channels"]
 
 
-def test_a_limit_and_a_source_that_are_not_played_as_written_are_said() -> None:
+def test_limit_and_source_simulated_differently_are_reported() -> None:
     assert said(*edited("prefix: {source: sent}", "prefix: {source: events}")) == []
     assert said(*edited("prefix: {source: sent}", "prefix: {source: bloom}")) == ["routing llamas: prefix.source bloom"]
     limited = tier(spec="{limits: {requestsPerMinute: 10, gpuSecondsPerHour: 60}}")
     assert said(limited, *BASE[1:]) == ["quota standard: gpuSecondsPerHour"]
 
 
-def test_a_key_that_goes_is_said_and_a_tenant_that_sends_nothing_is_not() -> None:
+def test_removed_key_is_reported_and_a_silent_tenant_is_not() -> None:
     assert said(*(document.replace("{id: ci, hmacSha256", "{id: cd, hmacSha256") for document in BASE)) == [
         "2 keys, cd among them"
     ]
     assert said(*BASE, tenant("globex")) == []
 
 
-def test_every_section_of_a_snapshot_is_either_played_or_has_a_reason() -> None:
+def test_every_snapshot_section_is_simulated_or_has_a_reason() -> None:
     """A new field is reported until it is simulated; a removed one must not be named."""
     for section, (kind, _) in SECTIONS.items():
         names = {field.name for field in msgspec.structs.fields(kind)}
@@ -95,7 +95,7 @@ def test_every_section_of_a_snapshot_is_either_played_or_has_a_reason() -> None:
         assert names <= SIMULATED.get(section, frozenset()) or section in WHY or section == "quotas"
 
 
-def test_nothing_changed_nothing_said() -> None:
+def test_no_change_reports_nothing() -> None:
     snapshot = compiled(load(*BASE), {})
     assert isinstance(snapshot, Snapshot)
     assert said(*BASE) == []

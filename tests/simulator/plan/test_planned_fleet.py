@@ -69,7 +69,7 @@ def test_an_engine_is_named_by_its_annotation() -> None:
     assert (found.profile.price_per_hour, found.price_is_known, found.is_assumed) == (2.5, True, False)
 
 
-def test_without_accelerators_it_is_the_profile_measured_on_cpu_with_the_environments_cache() -> None:
+def test_cpu_engine_uses_the_measured_profile_and_the_configured_cache() -> None:
     text = service(uri="smollm2-135m", selector="", gpus=0)
     usual = choose_engine(declared(text))
     env = 'env: [{name: VLLM_CPU_KVCACHE_SPACE, value: "1"}], modelFormat'
@@ -88,13 +88,13 @@ def test_without_accelerators_it_is_the_profile_measured_on_cpu_with_the_environ
         (service(selector="nodeSelector: {nvidia.com/gpu.product: NVIDIA-X1}"), "no accelerator is called"),
     ],
 )
-def test_an_engine_that_cannot_be_is_said_with_what_to_do(text: str, said: str) -> None:
+def test_impossible_engine_is_refused_with_a_remedy(text: str, said: str) -> None:
     with pytest.raises(EngineImpossible, match=said) as told:
         choose_engine(declared(text))
     assert "pool base" in str(told.value)
 
 
-def test_a_pool_obeys_the_policies_that_fit_it_best() -> None:
+def test_pool_uses_its_most_specific_policies() -> None:
     other, scaled = service(name="other"), policies().replace("max: 1}", "max: 3}")
     found = planned(tier(), tenant("acme"), service(), other, scaled)
     first, second = found.pools
@@ -106,14 +106,14 @@ def test_a_pool_obeys_the_policies_that_fit_it_best() -> None:
     assert found.pool("nobody") is None
 
 
-def test_a_pool_that_writes_no_text_is_not_played() -> None:
+def test_embedding_pool_is_not_simulated() -> None:
     text = service(name="vectors", uri="bge-m3").replace("shoal.dev/pool", "shoal.dev/task: embed, shoal.dev/pool")
     found = planned(tier(), service(), text)
     assert [each.name for each in found.pools] == ["base", "vectors"]
     assert [each.name for each in found.generating] == ["base"]
 
 
-def test_what_changes_of_engines_is_told() -> None:
+def test_engine_changes_are_listed() -> None:
     was = declarations_of(load(service("--max-num-seqs=128", "--enable-lora")))
     is_ = declarations_of(load(service("--max-num-seqs", "'64'")))
     assert list(engine_changes(was, is_)) == [
@@ -124,6 +124,6 @@ def test_what_changes_of_engines_is_told() -> None:
     assert not list(engine_changes((), is_))
 
 
-def test_pools_without_anything_special_need_nothing_special() -> None:
+def test_pool_without_a_known_model_needs_an_architecture() -> None:
     with pytest.raises(EngineImpossible, match="architecture"):
         planned(tier(), pool())
