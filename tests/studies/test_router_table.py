@@ -23,19 +23,19 @@ def found() -> list[Run]:
     return run_piece(PIECE)
 
 
-def test_a_piece_runs_every_router_on_the_same_requests(found: list[Run]) -> None:
+def test_piece_runs_every_router_on_the_same_requests(found: list[Run]) -> None:
     assert [run.router for run in found] == list(ROUTERS)
     assert len({run.asked for run in found}) == 1
     assert all(run.ttft_p50_ms and run.ttft_p99_ms and run.ttft_p50_ms <= run.ttft_p99_ms for run in found)
     assert all(0.0 < run.goodput_ratio <= 1.0 and run.cold_starts == 0 for run in found)
 
 
-def test_a_piece_is_the_same_each_time(found: list[Run]) -> None:
+def test_piece_is_reproducible(found: list[Run]) -> None:
     two: tuple[str, ...] = ("shoal", "power-of-two")
     assert run_piece(replace(PIECE, routers=two)) == [run for run in found if run.router in two]
 
 
-def test_adapters_are_asked_for_and_cost_cold_starts() -> None:
+def test_adapter_trial_has_cold_starts() -> None:
     adapters = replace(PIECE, trial=TRIALS["adapters"], routers=("shoal", "round-robin", "dynamo"))
     assert all(run.cold_starts > 0 and run.goodput_ratio > 0.5 for run in run_piece(adapters))
 
@@ -51,7 +51,7 @@ def write(path: Path, *lines: Line) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
-def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
+def test_stored_runs_are_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     had = [run("shoal", 1.0, 1.0), run("dynamo", 1.0, 1.0), run("shoal", 1.0, 1.0, seed=1)]
     write(path, PLAN.sizes, Capacity("chats", 0, 20.0), *had)
@@ -60,7 +60,7 @@ def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
     assert runs.read_lines(path, PLAN.sizes)[2:] == had
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped_and_a_broken_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     write(path, PLAN.sizes, Capacity("chats", 0, 20.0))
     with path.open("ab") as file:
@@ -93,7 +93,7 @@ def test_within_one_percent_they_are_level(ours: float, place: str) -> None:
     assert Standing("chats", 0.8, "ttft_p99_ms", ours, 1000.0, "dynamo").place == place
 
 
-def test_a_router_that_never_answers_a_hundredth_is_behind_any_number() -> None:
+def test_router_without_a_p99_is_behind_any_other() -> None:
     lines = [run("shoal", 90_000.0, 0.5), run("dynamo", None, 0.5)]
     p99, good = standings(cells(lines))
     assert (p99.best_other, p99.place, good.place) == (inf, "first", "level")

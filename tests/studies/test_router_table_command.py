@@ -19,7 +19,7 @@ SMALL = ("--trace", "chats", "--requests", "100", "--seeds", "1", "--load", "0.6
 
 
 @pytest.mark.soak
-def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_table_continues_stored_runs(tmp_path: Path) -> None:
     results, report, plot = tmp_path / "runs.jsonl", tmp_path / "table.md", tmp_path / "table.svg"
     first = study(str(results), *SMALL, "-o", "json")
     assert first.returncode == 0, first.stderr
@@ -33,7 +33,7 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert plot.read_text().lstrip().startswith("<?xml")
 
 
-def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+def test_table_refuses_impossible_input(tmp_path: Path) -> None:
     results = tmp_path / "runs.jsonl"
     results.write_text('{"type":"sizes","requests":7,"seeds":1}\n')
     other = study(str(results), *SMALL)

@@ -27,7 +27,7 @@ def test_too_small_a_fleet_and_a_lone_region_are_refused() -> None:
         replace(SMALL, regions=1, lost_at_s=3.0)
 
 
-def test_nobody_is_forgotten() -> None:
+def test_requests_of_a_lost_region_are_sent_once() -> None:
     """Every request of the lost region's clients is sent once, there or in another region."""
     lost = LOSING.lost_region
     assert lost == 3
@@ -43,7 +43,7 @@ def test_nobody_is_forgotten() -> None:
     assert there + elsewhere == before
 
 
-def test_who_was_under_way_asks_again() -> None:
+def test_interrupted_requests_are_retried_in_other_regions() -> None:
     lost = run_region(LOSING, 3, [])
     assert lost.seconds == pytest.approx(3.0)
     assert lost.broken
@@ -56,7 +56,7 @@ def test_who_was_under_way_asks_again() -> None:
     assert sum(point.asked for point in kept.points) <= kept.asked
 
 
-def test_the_same_seed_the_same_run() -> None:
+def test_same_seed_gives_the_same_scale_run() -> None:
     first, second = (run_region(SMALL, 1, []) for _ in range(2))
     assert (first.asked, first.ttft.buckets(), first.events) == (second.asked, second.ttft.buckets(), second.events)
     assert run_region(replace(SMALL, seed=1), 1, []).ttft.buckets() != first.ttft.buckets()

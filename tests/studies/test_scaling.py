@@ -37,14 +37,14 @@ def test_worked_example_of_work() -> None:
     assert work_s(1000, 200, PROFILES["h100-8b"]) == pytest.approx(0.221)
 
 
-def test_a_workload_becomes_a_load_with_jobs_apart() -> None:
-    def asked() -> Iterator[WorkloadRequest]:
+def test_load_of_a_workload_separates_jobs() -> None:
+    def requests() -> Iterator[WorkloadRequest]:
         yield WorkloadRequest(0.2, TenantId("a"), 1000, 200)
         yield WorkloadRequest(0.9, TenantId("a"), 1000, 200, band=2)
         yield WorkloadRequest(2.5, TenantId("a"), 10, 5)
         yield WorkloadRequest(99.0, TenantId("a"), 10, 5)
 
-    load = load_of(asked(), 4, PROFILES["h100-8b"])
+    load = load_of(requests(), 4, PROFILES["h100-8b"])
     assert load.requests.tolist() == [2, 0, 1, 0]
     assert load.later[0].tolist() == [1, 0, 0, 0]
     assert load.soon[2][0] == pytest.approx(0.221)
@@ -59,7 +59,7 @@ def test_worked_example_of_the_basin() -> None:
     assert outcome.in_time == pytest.approx(4 * 102.0)  # in the fifth second the wait exceeds a second
 
 
-def test_jobs_take_what_others_leave_the_oldest_first() -> None:
+def test_jobs_use_leftover_capacity_oldest_first() -> None:
     basin = Basin(later_slack_s=3.0)
     outcome = FluidPool(basin, flow([8.2] * 5 + [0.0] * 10, [8.2] + [0.0] * 14), 10).run(StaticScaler(10))
     assert outcome.attainment_ratio == 1.0
@@ -69,13 +69,13 @@ def test_jobs_take_what_others_leave_the_oldest_first() -> None:
     assert sooner.run(StaticScaler(10)).later_attainment_ratio == pytest.approx(1.0)
 
 
-def test_what_would_wait_too_long_is_refused() -> None:
+def test_requests_beyond_the_maximum_wait_are_refused() -> None:
     outcome = FluidPool(Basin(most_wait_s=2.0), flow([100.0] * 15), 10).run(StaticScaler(10))
     assert max(outcome.waits_s) == pytest.approx(2.0)
     assert 0.85 < outcome.refused / outcome.asked < 0.92
 
 
-def test_replicas_come_after_their_time_and_cost_from_the_start() -> None:
+def test_replicas_start_after_their_start_time_and_are_paid_from_its_beginning() -> None:
     pool = FluidPool(Basin(startup_s=60, drain_s=20), flow([1.0] * 150), 2)
     outcome = pool.run(PlannedScaler([2] * 10 + [4] * 190, 1.0, 0.0))
     assert outcome.replicas == [2, 4, 4, 4, 4, 4, 4, 4, 4, 4]
@@ -83,13 +83,13 @@ def test_replicas_come_after_their_time_and_cost_from_the_start() -> None:
     assert outcome.replica_s == 15 * 2 + 135 * 4
 
 
-def test_a_replica_that_goes_costs_until_it_is_drained() -> None:
+def test_removed_replica_is_paid_until_drained() -> None:
     outcome = FluidPool(Basin(drain_s=20), flow([1.0] * 60), 3).run(StaticScaler(2))
     assert outcome.replicas == [3, 3, 2, 2]
     assert outcome.replica_s == 15 * 3 + 20 * 3 + 25 * 2
 
 
-def test_turns_are_counted_from_growing_to_shrinking_and_back() -> None:
+def test_turns_count_changes_between_growing_and_shrinking() -> None:
     outcome = DayOutcome()
     for change in (1, 2, 0, -1, -1, 0, 3, -1):
         outcome.scaled(change)
@@ -101,7 +101,7 @@ def test_worked_example_of_the_oracle() -> None:
     assert plan(flow(soon, [4.0] * 60), 0.8, 300.0) == [33]
 
 
-def test_an_oracle_does_not_give_back_what_it_soon_needs() -> None:
+def test_oracle_keeps_replicas_it_soon_needs() -> None:
     minutes = [10.0] * 5 + [2.0] * 3 + [10.0] * 5 + [2.0] * 20
     needed = plan(flow([value for value in minutes for _ in range(60)]), 1.0, 300.0)
     assert needed[:13] == [10] * 13
@@ -123,13 +123,13 @@ def test_a_planned_replica_is_started_ahead_of_its_time() -> None:
     ]
 
 
-def test_worked_examples_of_others() -> None:
+def test_worked_examples_of_hpa() -> None:
     assert hpa(HpaState(), signals(0, 10, arrivals_per_s=50.0), 0.0, target_per_s=3.2, bounds=BOUNDS)[1] == 16
     assert hpa(HpaState(), signals(0, 10, arrivals_per_s=34.0), 0.0, target_per_s=3.2, bounds=BOUNDS)[1] == 10
     assert hpa(HpaState(), signals(0, 10, arrivals_per_s=500.0), 0.0, target_per_s=3.2, bounds=BOUNDS)[1] == 20
 
 
-def test_an_hpa_holds_the_most_of_five_minutes_before_it_shrinks() -> None:
+def test_hpa_holds_the_maximum_of_five_minutes_before_shrinking() -> None:
     state, sizes = HpaState(), []
     for at_s in range(0, 360, 15):
         rate = 32.0 if at_s < 15 else 3.0
@@ -139,7 +139,7 @@ def test_an_hpa_holds_the_most_of_five_minutes_before_it_shrinks() -> None:
     assert sizes[20:] == [1] * 4
 
 
-def test_a_kpa_panics_upwards_and_never_shrinks_while_it_does() -> None:
+def test_kpa_panics_upwards_and_does_not_shrink_meanwhile() -> None:
     state, desired = kpa(KpaState(), signals(0, 10), 40.0, 0.0, target=4.0, bounds=BOUNDS)
     assert desired == 10
     state, desired = kpa(state, signals(15, 10), 100.0, 15.0, target=4.0, bounds=BOUNDS)
@@ -178,17 +178,17 @@ def test_shoal_keeps_the_promise_near_the_oracles_cost(hours: dict[ScalerName, D
     assert hours["shoal"].replica_s < hours["static"].replica_s
 
 
-def test_rules_alone_come_too_late(hours: dict[ScalerName, DayOutcome]) -> None:
+def test_rules_alone_react_too_late(hours: dict[ScalerName, DayOutcome]) -> None:
     assert hours["rules"].attainment_ratio < hours["shoal"].attainment_ratio
 
 
-def test_figures_are_for_people_and_machines(hours: dict[ScalerName, DayOutcome]) -> None:
+def test_figures_contain_turns_and_rounded_hours(hours: dict[ScalerName, DayOutcome]) -> None:
     figures = hours["static"].figures()
     assert figures["turns"] == 0
     assert figures["replica_hours"] == round(hours["static"].replica_s / 3600, 1)
 
 
-def test_lessons_teach_what_a_replica_does() -> None:
+def test_lessons_teach_the_rate_of_a_replica() -> None:
     demand = learnt(Demand(), policy(), wave(1800, 3), -1800.0)
     assert demand.replica_per_s == pytest.approx(1000.0, rel=0.02)
 

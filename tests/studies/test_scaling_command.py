@@ -44,7 +44,7 @@ def given(traces: Path, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.soak
-def test_a_day_as_it_is_typed_with_its_table_and_its_picture(traces: Path, tmp_path: Path) -> None:
+def test_scaling_command_prints_a_table_and_draws_a_plot(traces: Path, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
     words = ["scaling", "--day", "1", "--hours", "1", "--scaler", "hpa", "--scaler", "static", "--plot", str(picture)]
     command = [sys.executable, "-m", "studies", *words]
@@ -58,7 +58,7 @@ def test_a_day_as_it_is_typed_with_its_table_and_its_picture(traces: Path, tmp_p
     assert "Replicas that are paid for" in picture.read_text()
 
 
-def test_machines_get_every_figure(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scaling_json_has_every_figure(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scaling(**given(traces))
     answer = json.loads(capsys.readouterr().out)
     assert answer["startup_s"] == 60
@@ -66,7 +66,7 @@ def test_machines_get_every_figure(traces: Path, capsys: pytest.CaptureFixture[s
     assert 0.0 <= answer["scalers"]["shoal"]["attainment_ratio"] <= 1.0
 
 
-def test_minutes_of_a_day_request_by_request(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fleet_scaling_simulates_minutes_request_by_request(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = {
         "traces_dir": traces, "traffic_pool": "language_m-large", "day": 0, "from_minute": 5, "minutes": 10,
         "share": 4.0, "startup_s": 30, "slo_s": 5.0, "profile": "h100-8b",
@@ -100,6 +100,6 @@ def test_a_backtest_has_every_series_and_method(traces: Path, capsys: pytest.Cap
         ({"day": 5}, "the recording cannot be read: .* has no requests"),
     ],
 )
-def test_what_is_wrong_is_said(traces: Path, changed: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(traces: Path, changed: dict[str, Any], said: str) -> None:
     with pytest.raises(CommandRefused, match=said):
         scaling(**given(traces, **changed))

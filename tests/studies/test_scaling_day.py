@@ -35,7 +35,7 @@ def recording(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_who_comes_in_clumps_is_a_job(recording: Path) -> None:
+def test_bursty_client_counts_as_a_job(recording: Path) -> None:
     assert jobs(read_clients(recording, "tiny")) == {"tiny-1"}
 
 
@@ -88,14 +88,14 @@ def test_minutes_of_a_trace_are_counted(tmp_path: Path) -> None:
     assert trace_minutes(path) == [3 / 60, 0.0, 3 / 60]
 
 
-def test_a_line_is_foreseen_by_its_trend() -> None:
+def test_linear_series_is_forecast_by_trend() -> None:
     result = backtest([100.0 + 2.0 * minute for minute in range(300)], 300.0, 60)
     assert result.wape("trend") < result.wape("last") < result.wape("smooth")
     assert result.wape("shoal") == pytest.approx(result.wape("trend"))
     assert result.chosen["trend"] == result.minutes == 240
 
 
-def test_last_is_off_by_what_a_line_grows_ahead() -> None:
+def test_error_of_last_is_the_growth_within_the_horizon() -> None:
     """A line that grows by 2 a minute is 2 higher one minute ahead and 10 higher five minutes ahead."""
     series = [100.0 + 2.0 * minute for minute in range(200)]
     for horizon_s, off in ((60.0, 2.0), (300.0, 10.0)):
@@ -103,7 +103,7 @@ def test_last_is_off_by_what_a_line_grows_ahead() -> None:
         assert result.error_sums["last"] / result.minutes == pytest.approx(off)
 
 
-def test_a_day_that_repeats_is_foreseen_by_the_day() -> None:
+def test_repeating_day_is_forecast_by_day() -> None:
     sharp = [100.0 + 50.0 * max(-1.0, min(1.0, 8.0 * sin(2 * pi * minute / 1440))) for minute in range(3 * 1440)]
     result = backtest(sharp, 900.0, 2 * 1440)
     assert result.wape("day") < 0.5 * result.wape("last")
@@ -111,7 +111,7 @@ def test_a_day_that_repeats_is_foreseen_by_the_day() -> None:
     assert result.figures()["minutes"] == 1440
 
 
-def test_request_by_request_a_growing_load_gets_its_replicas() -> None:
+def test_growing_load_gets_replicas_request_by_request() -> None:
     """The load grows from 1 to 4 requests a second on replicas that serve 1.3 each; starts take 20 s."""
 
     def growing() -> list[WorkloadRequest]:

@@ -40,7 +40,7 @@ def clients(tmp_path: Path, begins_s: int = 0, seconds: int = 1800, rates: str =
     return read_clients(tmp_path, "p", begins_s, seconds)
 
 
-def test_each_client_asks_as_often_as_recorded(tmp_path: Path) -> None:
+def test_each_client_sends_at_its_recorded_rate(tmp_path: Path) -> None:
     found = list(ServeGenDay(clients=clients(tmp_path)).requests(1))
     per = Counter((asked.tenant, int(asked.at_s // 600)) for asked in found)
     assert per == {("p-7", 0): 600, ("p-7", 1): 2400, ("p-7", 2): 600, ("p-3", 0): 1200, ("p-9", 1): 540}
@@ -53,7 +53,7 @@ def test_another_rate_keeps_the_shape(tmp_path: Path) -> None:
     assert sum(1 for _ in day.at_rate(0.5, seed=3)) == pytest.approx(900, abs=3)
 
 
-def test_an_hour_is_that_hour_of_the_day(tmp_path: Path) -> None:
+def test_window_equals_that_part_of_the_day(tmp_path: Path) -> None:
     whole = [
         (round(a.at_s - 600, 6), a.tenant, a.prompt_tokens) for a in ServeGenDay(clients=clients(tmp_path)).requests(5)
     ]
@@ -66,7 +66,7 @@ def test_an_hour_is_that_hour_of_the_day(tmp_path: Path) -> None:
     assert [row[0] for row in part] != [round(asked.at_s, 6) for asked in other]
 
 
-def test_lengths_are_those_of_the_client_and_the_time(tmp_path: Path) -> None:
+def test_lengths_match_the_client_and_the_time(tmp_path: Path) -> None:
     by_tenant: dict[str, list[int]] = {}
     for asked in ServeGenDay(clients=clients(tmp_path)).requests(1):
         by_tenant.setdefault(asked.tenant, []).append(asked.prompt_tokens)
@@ -101,12 +101,12 @@ def test_a_clients_prompts_may_share_their_beginning(tmp_path: Path) -> None:
         ("7,0,1", "line 7: 3 cells where the header has 7"),
     ],
 )
-def test_hostile_rows_are_said_with_their_line(tmp_path: Path, row: str, words: str) -> None:
+def test_hostile_rows_are_refused_with_their_line(tmp_path: Path, row: str, words: str) -> None:
     with pytest.raises(TraceUnreadable, match=words):
         clients(tmp_path, rates=RATES + row + "\n")
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_pool_or_window_is_refused(tmp_path: Path) -> None:
     clients(tmp_path)
     with pytest.raises(TraceUnreadable, match=r"no q_rates.csv or .csv.gz; pools there: p"):
         read_clients(tmp_path, "q")

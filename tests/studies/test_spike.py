@@ -18,7 +18,7 @@ def ladder() -> SpikeRun:
 
 
 @pytest.mark.soak
-def test_with_the_ladder_who_is_taken_in_is_answered_in_time(ladder: SpikeRun) -> None:
+def test_ladder_answers_admitted_requests_in_time(ladder: SpikeRun) -> None:
     with_ladder = figures_of(ladder, SMALL_SPIKE)
     alone = figures_of(run(SMALL_SPIKE, "hpa", 1), SMALL_SPIKE)
     assert with_ladder.interactive_p99_ms is not None and alone.interactive_p99_ms is not None
@@ -28,13 +28,13 @@ def test_with_the_ladder_who_is_taken_in_is_answered_in_time(ladder: SpikeRun) -
 
 
 @pytest.mark.soak
-def test_batch_waits_rather_than_be_refused(ladder: SpikeRun) -> None:
+def test_batch_waits_instead_of_being_refused(ladder: SpikeRun) -> None:
     """Batch may wait for ten minutes, and the spike lasts one."""
     assert figures_of(ladder, SMALL_SPIKE).batch_shed_ratio == 0.0
     assert max(ladder.recorder.timeline.waiting) > 100
 
 
-def test_the_warm_one_serves_before_the_first_start_does(ladder: SpikeRun) -> None:
+def test_warm_replica_serves_before_the_first_started_one(ladder: SpikeRun) -> None:
     line = ladder.recorder.timeline
     borrowed_s = next(at_s for at_s, ready in zip(line.at_s, line.ready, strict=True) if ready > SMALL_SPIKE.replicas)
     assert SMALL_SPIKE.at_s < borrowed_s < SMALL_SPIKE.at_s + 25.0
@@ -42,7 +42,7 @@ def test_the_warm_one_serves_before_the_first_start_does(ladder: SpikeRun) -> No
     assert any(degraded for degraded in line.degraded_ratio if degraded)
 
 
-def test_all_meet_the_same_requests_with_the_same_accelerators() -> None:
+def test_arms_get_the_same_requests_and_accelerators() -> None:
     arms: tuple[ArmName, ...] = ("ladder", "hpa")
     seen = []
     for arm in arms:
@@ -61,7 +61,7 @@ def test_the_same_seed_is_the_same_spike() -> None:
     assert {each.pool for each in workload(SMALL_SPIKE, 1)} == {LARGE, "small"}
 
 
-def test_recovery_is_when_it_stays_within_the_promise() -> None:
+def test_recovery_is_when_latency_stays_within_the_slo() -> None:
     looks = [400.0, 900.0, 450.0, 700.0, 480.0, 460.0]
     during = [(100.0 + 10 * index, p99) for index, p99 in enumerate(looks)]
     assert recovery_s(during, 100.0, 500.0) == 40.0
@@ -70,7 +70,7 @@ def test_recovery_is_when_it_stays_within_the_promise() -> None:
     assert recovery_s([(100.0, None)], 100.0, 500.0) is None
 
 
-def test_over_seeds_never_recovering_is_the_worst() -> None:
+def test_never_recovering_is_the_worst_over_seeds() -> None:
     found = [SpikeFigures(100.0, 1.0, 0.0, 0.0, 0.0, recovered, 1.0) for recovered in (30.0, None, 10.0)]
     recovered = over_seeds("ladder", found).figures["recovery_s"]
     assert (recovered.least, recovered.median, recovered.most) == (10.0, 30.0, None)

@@ -18,14 +18,14 @@ def spike(tmp_path: Path, *, arms: tuple[str, ...] = (), plot: str = "p.svg") ->
     )  # fmt: skip
 
 
-def test_unknown_ways_and_impossible_pictures_are_refused_first(tmp_path: Path) -> None:
+def test_unknown_arms_and_plot_types_are_refused_first(tmp_path: Path) -> None:
     with pytest.raises(CommandRefused, match="one of ladder, room, hpa, kpa"):
         spike(tmp_path, arms=("prayer",))
     with pytest.raises(CommandRefused, match="ends in"):
         spike(tmp_path, plot="p.txt")
 
 
-def test_a_table_says_who_recovered_and_who_did_not() -> None:
+def test_table_shows_which_arms_recovered() -> None:
     recovered_s: dict[ArmName, float | None] = {"ladder": 0.0, "hpa": None}
     found = [
         over_seeds(arm, [SpikeFigures(237.0, 0.85, 0.15, 0.16, 0.26, after_s, 1.5)])
@@ -40,7 +40,7 @@ def test_a_table_says_who_recovered_and_who_did_not() -> None:
 
 
 @pytest.mark.soak
-def test_a_picture_has_a_column_for_each_way(tmp_path: Path) -> None:
+def test_plot_has_a_column_for_each_arm(tmp_path: Path) -> None:
     brief = SpikeSetting(replicas=1, warm=1, small_replicas=1, at_s=4.0, rise_s=1.0, lasts_s=3.0, after_s=1.0)
     simulate_spike.draw(tmp_path / "p.svg", brief, [run(brief, arm, 0) for arm in ARMS[:2]])
     words = (tmp_path / "p.svg").read_text()

@@ -20,7 +20,7 @@ def rows(*names: str, kv_tokens: int = 16_000) -> list[Row]:
     return PoolIndex(views).rows
 
 
-def ask(
+def make_question(
     blocks: Sequence[int] = (), prompt_tokens: int | None = None, key: str = "r", session: str | None = None
 ) -> Question:
     tokens = prompt_tokens if prompt_tokens is not None else max(1, len(blocks) * BLOCK_TOKENS)

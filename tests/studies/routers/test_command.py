@@ -16,7 +16,7 @@ SMALL = ("--requests", "200", "--replicas", "2", "--seeds", "2", "--load", "0.5"
 
 @pytest.mark.soak
 @pytest.mark.soak
-def test_the_table_names_each_router_and_what_the_fleet_can_do() -> None:
+def test_table_lists_routers_and_the_fleets_capacity() -> None:
     done = study(*SMALL, "--router", "shoal", "--router", "round-robin")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -25,7 +25,7 @@ def test_the_table_names_each_router_and_what_the_fleet_can_do() -> None:
     assert "round-robin at 50%" not in done.stdout, "progress is not part of the answer"
 
 
-def test_an_unknown_router_is_said_with_those_that_there_are() -> None:
+def test_unknown_router_error_lists_the_known_ones() -> None:
     done = study("--router", "fastest")
     assert done.returncode == 1
     assert "there is no router 'fastest': one of shoal, oracle, round-robin" in done.stderr

@@ -25,7 +25,7 @@ def picked(name: LiveRouterName, turns: int, load: OwnLoad | None = None) -> lis
     return [router.pick(POOL, MODEL, (), rows("a", "b", "c").rows, load or OwnLoad())[0] for _ in range(turns)]
 
 
-def test_shoals_own_router_is_none_of_them() -> None:
+def test_shoal_router_has_no_separate_entry() -> None:
     assert live_choice("shoal") is None
 
 
@@ -33,7 +33,7 @@ def test_round_robin_takes_turns() -> None:
     assert picked("round-robin", 5) == ["a", "b", "c", "a", "b"]
 
 
-def test_least_loaded_takes_the_one_with_the_fewest_requests() -> None:
+def test_least_loaded_chooses_the_replica_with_the_fewest_requests() -> None:
     load = OwnLoad({ReplicaId("a"): 2, ReplicaId("b"): 1, ReplicaId("c"): 1})
     assert picked("least-loaded", 2, load) == ["b", "b"]
 
@@ -43,7 +43,7 @@ def router() -> CacheAware:
     return CacheAware()
 
 
-def ask(router: CacheAware, blocks: tuple[int, ...], **in_flight: int) -> str:
+def pick(router: CacheAware, blocks: tuple[int, ...], **in_flight: int) -> str:
     load = OwnLoad({ReplicaId(name): count for name, count in in_flight.items()})
     return router.pick(POOL, MODEL, blocks, rows("A", "B").rows, load)[0]
 
@@ -52,30 +52,30 @@ KNOWN, OTHERS = (1, 2, 3, 4), (11, 12, 13, 14, 15, 16)
 
 
 def test_worked_example_from_the_prologue(router: CacheAware) -> None:
-    assert ask(router, KNOWN) == "A"
-    assert ask(router, KNOWN + OTHERS, A=5) == "A", "0.4 of it is known there"
+    assert pick(router, KNOWN) == "A"
+    assert pick(router, KNOWN + OTHERS, A=5) == "A", "0.4 of it is known there"
     fresh = CacheAware()
-    ask(fresh, KNOWN[:3])
-    assert ask(fresh, (*KNOWN[:3], *OTHERS, 17), A=5) == "B", "0.3 is not above the threshold"
-    assert ask(router, KNOWN, A=70, B=2) == "B", "out of balance"
-    assert ask(router, KNOWN, A=66, B=2) == "B", "whoever had it last"
+    pick(fresh, KNOWN[:3])
+    assert pick(fresh, (*KNOWN[:3], *OTHERS, 17), A=5) == "B", "0.3 is not above the threshold"
+    assert pick(router, KNOWN, A=70, B=2) == "B", "out of balance"
+    assert pick(router, KNOWN, A=66, B=2) == "B", "whoever had it last"
 
 
-def test_a_replica_that_may_not_be_asked_is_not(router: CacheAware) -> None:
-    ask(router, KNOWN)
+def test_cache_aware_chooses_only_candidates(router: CacheAware) -> None:
+    pick(router, KNOWN)
     assert router.pick(POOL, MODEL, KNOWN, rows("B").rows, OwnLoad())[0] == "B"
 
 
-def test_what_was_not_used_for_longest_is_forgotten_first(router: CacheAware, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_aware_evicts_least_recently_used_prefixes(router: CacheAware, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_awares, "MAX_BLOCKS", 8)
-    ask(router, KNOWN)
-    ask(router, OTHERS, A=1)
+    pick(router, KNOWN)
+    pick(router, OTHERS, A=1)
     assert len(router) == 8
-    assert ask(router, OTHERS, B=1) == "B"
-    assert ask(router, KNOWN, A=1) == "B", "its beginning is gone, and so is the match"
+    assert pick(router, OTHERS, B=1) == "B"
+    assert pick(router, KNOWN, A=1) == "B", "its beginning is gone, and so is the match"
 
 
-def test_what_nobody_holds_is_loaded_where_the_same_rule_says() -> None:
+def test_cold_adapter_is_loaded_where_the_router_would_send_it() -> None:
     adapter = EngineName("acme/bot@sha256:1")
     views = [replace(row[6], peer_port=9) for row in rows("a", "b", "c").rows]
     pool, load = PoolIndex(views), OwnLoad({ReplicaId("a"): 1})
