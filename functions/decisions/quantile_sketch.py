@@ -9,9 +9,9 @@ Worked example (test_worked_example_of_the_prologue): 100 ms falls into ceil(4.6
 to 101.51 ms and reads as 100.49 ms.
 The range from 0.01 ms to an hour needs at most 986 buckets. Values outside count in the first or the last bucket.
 
-Laws: merging is adding, in any order (test_merging_is_adding). Comparisons with a threshold are conservative:
-`count_above` counts only values that are certainly above, `count_up_to` only values that are certainly not above
-(test_counts_are_conservative).
+Laws: merging is adding, in any order (test_merge_equals_adding_all_values). Comparisons with a threshold are
+conservative: `count_above` counts only values that are certainly above, `count_up_to` only values that are certainly
+not above (test_counts_are_conservative).
 Source: DDSketch (Masson, Rim, Lee, VLDB 2019), with a fixed range in place of collapsing buckets.
 Neighbours: `rollout.evidence` holds three sketches for each group; `rollout.sequential_test` reads them.
 """

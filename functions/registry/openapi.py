@@ -92,7 +92,7 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
 
 
 def refusals_of(method: str, path: str, operation: Mapping[str, Any]) -> list[int]:
-    """Return all error statuses that this route may answer (test_no_request_makes_the_registry_fail)."""
+    """Return all error statuses that this route may answer (test_no_request_causes_an_internal_error)."""
     found = set(_ANY_REQUEST)
     if path not in _OPEN:
         found |= {401, 403}

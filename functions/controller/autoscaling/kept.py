@@ -5,7 +5,7 @@ autoscaler has started, while they serve. Forecasts have one owner; the whole fi
 a minute, so a kill loses up to one minute. Size with every figure at its longest:
 
     a pool  1,008 + 144 levels, 5 x 360 errors, 120 x (1 + 5) ahead: 3,672 figures of at most 25 bytes = 92 KB
-    a file  64 pools x 92 KB = 5.9 MB, under FORECASTS_MAX_BYTES (test_the_largest_memory_fits)
+    a file  64 pools x 92 KB = 5.9 MB, under FORECASTS_MAX_BYTES (test_largest_forecast_fits_its_file)
 
 If a file is malformed, of another version or has impossible values (a profile of another length, a negative rate), a
 warning is logged and the memory is empty: pools then begin at their minReplicas. JSON has no NaN and no infinity.

@@ -42,10 +42,10 @@ from functions.fleet.pool_board import PoolReport, PoolSum, ReplicaReport
 #     prefill        an engine of a prefill pool makes one token per request, without a gap. Its utilization is the
 #                    time share in which it computes prompts, which is linear in its load (`health.pace`'s busy_ratio)
 #
-# Worked example (test_a_prefill_pool_is_used_for_as_long_as_it_reads): of two replicas one computes prompts for six
+# Worked example (test_prefill_pool_utilization_is_its_busy_ratio): of two replicas one computes prompts for six
 # tenths of the time, the other for two: 0.4.
 #
-# Worked example (test_an_engine_without_tokens_is_not_taken_for_an_idle_one): of four replicas three embed, which
+# Worked example (test_engine_without_tokens_does_not_count_as_idle): of four replicas three embed, which
 # makes no tokens: 0.75 are unmeasured and utilization is unknown, even if all four are between two requests when
 # observed.
 

@@ -25,7 +25,7 @@ from functions.fleet.pool_board import PoolReport, ReplicaReport
 # A stuck replica gives way to pools that lack a slot, and does not delay the loading of another. While the registry is
 # away, none of this is evaluated and no replica is stuck.
 #
-# Worked example (test_worked_example_of_a_silent_one): silent from 0 s on. At 119 s it is spared, at 120 s it gives
+# Worked example (test_worked_example_of_a_silent_replica): silent from 0 s on. At 119 s it is spared, at 120 s it gives
 # way.
 
 

@@ -9,7 +9,7 @@
     LeadershipLost stop writing: another controller leads
 
 Worked example: the server answers 409 for two errors. With causes of reason FieldManagerConflict it is Conflict,
-without them Stale (test_a_409_is_told_apart_by_its_causes). An apply that does not match the schema is Terminal,
+without them Stale (test_409_is_classified_by_its_causes). An apply that does not match the schema is Terminal,
 although newer servers (seen on 1.34) answer 500.
 """
 

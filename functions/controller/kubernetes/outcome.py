@@ -106,7 +106,7 @@ class ReconcileIntervals:
 def next_pass_delay_s(result: PassResult, repeats: int, pace: ReconcileIntervals, unit: float) -> float:
     """Return the seconds until the next pass. `repeats` counts passes in a row that ended like this; `unit`: 0..1.
 
-    Worked example (test_failures_double_and_spread): the third failure waits 4 s, less up to half of that.
+    Worked example (test_failure_interval_doubles_with_jitter): the third failure waits 4 s, less up to half of that.
     """
     match result.kind:
         case "done" | "refused" | "stalled":

@@ -76,7 +76,8 @@ def _has(fields: Mapping[str, Any], path: tuple[str, ...]) -> bool:
 #     a policy is removed       we apply with our number, by force; a single step
 #
 # The next reconcile recognises every intermediate state by the owners alone, so a controller may die at any of them
-# (test_dies_at_every_write_of_a_handover). A pool whose YAML never had the field keeps the autoscaler's last number.
+# (test_handover_survives_a_kill_at_every_write). A pool whose YAML never had the field keeps the autoscaler's last
+# number.
 
 
 FIELD = ("spec", "predictor", "minReplicas")

@@ -4,8 +4,8 @@ An object may be deleted if our field manager applies it and it has the uid in t
 own annotation opts out. Deleting everything, or more than half of the services in one pass, is what a broken checkout
 or a wrong branch looks like. That needs a person's consent for this very revision (the record's annotation).
 
-Worked example (test_half_of_the_services_may_go_at_once): of 4 services, 2 may be deleted; 3 wait for consent; so
-does 1 of 1, since nothing would be left. Services added by the same change are not counted.
+Worked example (test_half_of_the_services_may_be_pruned_without_consent): of 4 services, 2 may be deleted; 3 wait for
+consent; so does 1 of 1, since nothing would be left. Services added by the same change are not counted.
 """
 
 from collections.abc import Iterable, Mapping

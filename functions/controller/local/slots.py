@@ -17,8 +17,8 @@ class TooManyReplicas(Exception):
 
 def fit_replicas(declared: Mapping[str, int], asked: Mapping[str, int], max_slots: int) -> dict[str, int]:
     """Return how many replicas each pool gets. Replicas that the pools' YAML declares come before further ones in
-    `asked`. Worked example (test_worked_example_of_what_fits): the autoscaler has 19 of A, which declares 2, and B is
-    added with 4. B gets its 4 and A keeps 16."""
+    `asked`. Worked example (test_worked_example_of_port_capacity): the autoscaler has 19 of A, which declares 2, and
+    B is added with 4. B gets its 4 and A keeps 16."""
     demands = {name: SlotDemand(asked.get(name, least), least=least) for name, least in declared.items()}
     return {name: demand.serving for name, demand in grant_slots(demands, {}, max_slots).items()}
 

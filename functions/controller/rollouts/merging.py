@@ -15,7 +15,7 @@ models come from the smallest on, each whole or not at all.
     free = SNAPSHOT_MAX_BYTES * 255 / 256 - git's - splits'     (a 256th for what this very pass holds and begins)
     all fits in free? everything    else room = free * 7 / 8;  cap: sum(min(size, cap)) = room
 
-Worked example (test_the_largest_tenants_lose_first): a room of 100 KB; acme has 300 KB, globex 30, initech 20. Then
+Worked example (test_largest_tenants_are_left_out_first): a room of 100 KB; acme has 300 KB, globex 30, initech 20. Then
 globex and initech get all of theirs and acme 50.
 """
 

@@ -3,7 +3,7 @@
 A model version whose artifact has no digest yet is left out, and so is a channel that points at it; each is reported
 as a problem, and the rest is compiled. An adapter without any version stays as a name that cannot be called: the
 registry's API must not accept an id that git declares. Everything is sorted by name, so that the order of files or
-documents never changes the content's hash (test_order_of_input_never_changes_the_hash).
+documents never changes the content's hash (test_input_order_does_not_change_the_hash).
 
 Neighbours: `functions.api.loader` loads the objects, `resolve` finds the digests, `compile_policies` translates the
 policies, `publish` sends the result.

@@ -4,8 +4,8 @@ A snapshot that adds a version and points a channel at it in one step would leav
 version loads. Therefore the first snapshot has the version, but the channel stays. When at least half of the pool's
 ready replicas have the version loaded, a second snapshot has the flip.
 
-Worked example (test_a_flip_waits_for_half_of_the_replicas): stable moves v1 -> v2, three replicas are ready and have
-v1. With v2 on one of them stable stays v1; with v2 on two it becomes v2.
+Worked example (test_channel_flip_waits_for_half_of_the_replicas): stable moves v1 -> v2, three replicas are ready
+and have v1. With v2 on one of them stable stays v1; with v2 on two it becomes v2.
 
 No flip is held if that helps no caller: if no ready replica has the old version, or if more than half of them report
 no room for the new one (`Heartbeat.adapters_without_room`), so that waiting would never end. An older agent does not

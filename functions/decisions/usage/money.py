@@ -8,7 +8,7 @@
 Tokens are counted as endpoints charge: prompt and output together, including cached ones. The operator sets the price
 of an accelerator-hour by the annotation `shoal.dev/accelerator-price-per-hour`; without it all costs are 0.
 
-Worked example (test_a_pool_that_is_a_quarter_used): a replica of four accelerators at 2.50 each, one hour: 14,400
+Worked example (test_money_of_a_quarter_used_pool): a replica of four accelerators at 2.50 each, one hour: 14,400
 accelerator-seconds and 10.00 were paid. Tenants used 3,600 (2.50) for 5 M tokens, 360 (0.25) were lost: 10,440 and 7.25
 were idle. A million tokens cost 0.50, and would have to bring 2.00.
 """

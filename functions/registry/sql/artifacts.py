@@ -73,7 +73,7 @@ def refuse_without_room(
     connection: Connection, digest: str, tenant: str, wanted_bytes: int, limit: ByteLimit, *, now_unix_s: float
 ) -> None:
     """Raise CatalogueRefused if this artifact would exceed the tenant's limit; one that counts already passes. Worked
-    example (test_what_no_version_names_gives_its_room_back_after_the_grace): with a limit of 100 bytes and a grace
+    example (test_unnamed_artifact_frees_its_room_after_the_grace): with a limit of 100 bytes and a grace
     period of a day, one artifact of 60 bytes fits. The next one fits a day after the version that named the first was
     deleted."""
     of_versions = (

@@ -3,9 +3,9 @@
     hash(n) = sha256(hash(n-1) || entry(n)),   hash(0) = 64 zeros,   entry(n) = canonical JSON with `seq` n
 
 Hash and entry are joined as text: the first entry `{"a":1}` has the hash of `000…000{"a":1}`
-(test_the_chain_is_what_it_says). The same transaction writes the last number and hash to `state`, so a truncated
-chain is detected. Write access to the whole database still allows a forged chain; so store `head` elsewhere from time
-to time and compare it (docs/explanation/registry.md).
+(test_audit_hashes_cover_the_canonical_entries). The same transaction writes the last number and hash to `state`, so
+a truncated chain is detected. Write access to the whole database still allows a forged chain; so store `head`
+elsewhere from time to time and compare it (docs/explanation/registry.md).
 """
 
 import hashlib

@@ -22,7 +22,7 @@ from functions.registry.sql.transaction import Write
 #     channel  200 + name + version              (the 200 of a channel: the split of a rollout that moves it)
 #
 # A snapshot over its size limit is rejected as a whole, including git's part and all new keys. So each tenant has a
-# share, far below the whole. Worked example (test_a_share_is_no_smaller_than_what_the_snapshot_takes): `acme/bot`
+# share, far below the whole. Worked example (test_share_is_at_least_the_size_in_the_snapshot): `acme/bot`
 # over `base`, with one version `v1` and the channel `stable`, is 219 + 170 + 208 = 597 bytes, and 312 in the
 # snapshot.
 

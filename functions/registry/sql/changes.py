@@ -4,7 +4,7 @@ A page holds up to `PAGE_ROWS` rows (a model counts with its versions). A write 
 its own. A reader at `change` N has read all writes up to N and requests those above. After a restore from a backup,
 `change` is below the reader's; another database has another `lineage`.
 
-Worked example (test_a_page_never_tears_a_write_apart): writes 4 and 5 touch two rows each; a page of three ends at 4.
+Worked example (test_page_never_splits_a_write): writes 4 and 5 touch two rows each; a page of three ends at 4.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
     with the row of `state` locked:  read → decide → write → `add_audit_entry` → commit
 
 A write that audits nothing is rolled back, and its number goes to the next write. So every committed write is in the
-audit log (test_a_write_that_audits_nothing_is_undone).
+audit log (test_write_without_audit_entry_is_rolled_back).
 """
 
 from dataclasses import dataclass, field

@@ -246,8 +246,8 @@ def rounded(expected: Floats, rng: np.random.Generator) -> Ints:
 def drawn(expected: Floats, cvs: Floats, rng: np.random.Generator) -> Ints:
     """Return counts that vary like a renewal process: mean n, variance about cv^2 n, or n if cv is below 1.
 
-    Each is Poisson with a gamma distributed mean of variance (cv^2 - 1) n. Worked example (test_counts_vary): n = 100
-    and cv = 3 have a standard deviation of 30.
+    Each is Poisson with a gamma distributed mean of variance (cv^2 - 1) n. Worked example
+    (test_counts_vary_with_burstiness): n = 100 and cv = 3 have a standard deviation of 30.
     """
     excess = np.maximum(cvs**2 - 1.0, 0.0)
     bursty = (excess > 1e-9) & (expected > 0.0)

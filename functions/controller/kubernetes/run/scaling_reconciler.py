@@ -293,7 +293,7 @@ def _warm_of(report: PoolReport | None, pool: str) -> int:
 def _size(number: int | None, entry: AutoscalingEntry, warm: int) -> int | None:
     """Return what an earlier leader asked for, to judge by the cluster: within the policy, without warm replicas.
 
-    Worked example (test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away): 10 are asked for, and the
+    Worked example (test_new_warm_policy_removes_no_serving_replica): 10 are asked for, and the
     policy wants 4 warm ones besides. While none is warm, all 10 serve, and 4 more are asked for.
     """
     if number is None:

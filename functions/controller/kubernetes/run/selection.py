@@ -9,7 +9,7 @@ Seniority decides which object a contradiction is blamed on. Objects that were a
 that a newcomer that claims what is taken is refused, never the present owner.
 
 Laws: the result has no contradictions; every refused object has its reasons; and if nothing is wrong, the result is
-everything (test_what_is_not_blamed_is_taken).
+everything (test_objects_without_blame_are_selected).
 
 Neighbours: `cr_source` remembers the last good versions.
 """
