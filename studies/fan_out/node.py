@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 # A link as a token bucket: reserved bytes pass one after the other, at the link's rate, as in the real node's
-# `Bandwidth`. Worked example (test_links_share): two transfers of two slices of 1 MB on a link of 1 MB/s, started
-# together, alternate and end after 3 and 4 s.
+# `Bandwidth`. Worked example (test_link_serves_transfers_in_sequence): two transfers of two slices of 1 MB on a link
+# of 1 MB/s, started together, alternate and end after 3 and 4 s.
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@
                the first of all if the pool is empty, or if none fits
 
 The first user message belongs to one session, so the session is the key if there is one; else the prompt's first
-block; else the request itself. Worked example (test_a_full_replica_passes_it_on): three replicas with 5 requests in
-all may have 1.25 x 6 / 3 = 2.5 each, so one that has 2 would have 3 and is skipped.
+block; else the request itself. Worked example (test_full_replica_passes_the_session_on): three replicas with 5
+requests in all may have 1.25 x 6 / 3 = 2.5 each, so one that has 2 would have 3 and is skipped.
 """
 
 from bisect import bisect_left

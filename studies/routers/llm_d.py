@@ -9,7 +9,7 @@ here they are always current, which favours it. `LLMD` is the default profile, w
 history: chains of at most 256 blocks of 16 tokens, and for each replica a table as large as its cache. `LLMDPrecise`
 has an index fed by the engines' events. Its scores are spread over the range found, so that of replicas with a match
 the smallest gets 0 (`indexedScoresToNormalizedScoredPods`); a single one gets 1. Worked example
-(test_a_long_match_outweighs_a_queue_only_where_it_is_long): A has 4 of 5 blocks and 3 waiting requests, B has nothing
+(test_prefix_match_outweighs_a_queue_only_if_it_is_long): A has 4 of 5 blocks and 3 waiting requests, B has nothing
 and no waiting requests; both caches are half full. A: 0 + 1 + 3 x 0.8 = 3.4, B: 2 + 1 = 3.0. With 3 of 5: 2.8, and B.
 """
 

@@ -6,8 +6,9 @@
 
 A lost region's clients continue. Those with requests in flight retry elsewhere within two seconds of the DNS failover
 (`failover_s`), as do those that send meanwhile; later requests reach the other regions directly. The hash of its
-session selects a request's region, so that a chat stays together. Worked example (test_nobody_is_forgotten): of four
-regions one is lost; each of the others then has four thirds of its load.
+session selects a request's region, so that a chat stays together. Worked example
+(test_requests_of_a_lost_region_are_sent_once): of four regions one is lost; each of the others then has four thirds
+of its load.
 """
 
 from collections.abc import Iterable, Iterator

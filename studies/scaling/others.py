@@ -8,7 +8,7 @@
             (Knative's autoscaler with its defaults, on requests in flight a replica)
 
 Starting replicas count for HPA's bounds and not for its mean, like pods that are not ready. Worked example
-(test_worked_examples_of_others): 10 replicas with a target of 3.2 a second each receive 50: HPA wants ceil(50 / 3.2)
+(test_worked_examples_of_hpa): 10 replicas with a target of 3.2 a second each receive 50: HPA wants ceil(50 / 3.2)
 = 16.
 
 Neighbours: `scaler` makes them interchangeable with shoal's own.

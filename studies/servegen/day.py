@@ -7,7 +7,7 @@
                 their correlation is not recorded
 
 Each window is independent: the requests of ten minutes depend only on the seed and these ten minutes. So a run over
-an hour has the same requests as that hour of a run over a day (test_an_hour_is_that_hour_of_the_day). At most half a
+an hour has the same requests as that hour of a run over a day (test_window_equals_that_part_of_the_day). At most half a
 million requests are in memory. Prompts have no recorded text or shared prefixes: `share_ratio` of each client's
 median prompt counts as one common prefix (0: none).
 

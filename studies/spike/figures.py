@@ -4,7 +4,7 @@
                  to the spike's end; 0 if it always was, None if it never was again
     in_time      interactive requests with their first token within the target / all interactive requests
 
-Worked example (test_recovery_is_when_it_stays_within_the_promise): samples ten seconds apart show a p99 of 400, 900,
+Worked example (test_recovery_is_when_latency_stays_within_the_slo): samples ten seconds apart show a p99 of 400, 900,
 450, 700, 480 and 460 ms, with a target of 500: it stayed within from the fifth on, 40 s after the beginning.
 """
 
