@@ -18,8 +18,8 @@ __all__ = ["free_ports"]
 
 CREDENTIALS = S3Credentials(access_key_id="shoal-tests", secret_access_key="shoal-tests-secret")
 _START_TIMEOUT_S = 90.0
-_START_READ_TIMEOUT_S = 5.0  # while it starts it may take a request and never answer
-_READ_TIMEOUT_S = 60.0  # a store that is slow on a crowded machine is not one that is away
+_START_READ_TIMEOUT_S = 5.0  # a store that is starting may accept a request and never answer
+_READ_TIMEOUT_S = 60.0  # a store that is slow on a busy machine is not unavailable
 
 
 def weed_arguments(directory: Path, ports: list[int]) -> list[str]:
@@ -83,7 +83,7 @@ def s3_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Settings
     finally:
         process.kill()  # SIGTERM waits 15 s for readers that these tests do not have
         process.wait()
-        for port in ports:  # weed's own choice of folder, whatever TMPDIR says; a killed one leaves them
+        for port in ports:  # weed chooses this folder and ignores TMPDIR; a killed process leaves its sockets
             for left in Path("/tmp").glob(f"seaweedfs-*-grpc-{port}.sock"):
                 left.unlink()
 

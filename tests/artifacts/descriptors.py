@@ -1,4 +1,4 @@
-"""A process that has run out of file descriptors, for as long as a test says."""
+"""Let the process run out of file descriptors during a test."""
 
 import os
 import resource
@@ -9,8 +9,10 @@ from pathlib import Path
 
 @contextmanager
 def no_descriptors(*, left: int) -> Iterator[None]:
-    """At most `left` files can be opened meanwhile; what is open stays open. The limit counts numbers, so that holes
-    below the highest number in use are filled first."""
+    """Allow at most `left` more open files; open files stay open.
+
+    The limit applies to descriptor numbers, so unused numbers below the highest one are filled first.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     fillers: list[int] = []
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())

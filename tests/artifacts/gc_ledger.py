@@ -1,4 +1,4 @@
-"""A ledger in one SQLite file: outlives the process that is killed, and keeps the laws with nothing around them."""
+"""Ledger of the garbage collector in one SQLite file, which survives a killed process."""
 
 import sqlite3
 import uuid
@@ -17,7 +17,7 @@ create table if not exists candidates (key text primary key, moment integer, mar
 
 
 def _kept_open(path: str) -> sqlite3.Connection:
-    """It ends with its ledger, in whichever thread the last reference to that goes."""
+    """Open a connection that closes with its ledger, in any thread that drops the last reference."""
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
 

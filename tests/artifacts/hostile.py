@@ -1,7 +1,7 @@
-"""Adapters that must be refused: a table of what is wrong → how to make it → the words of the refusal.
+"""Adapters that must be refused: a table of defect → builder → message of the refusal.
 
-Each builder gets an empty directory and leaves a whole adapter there with one thing wrong. `HOSTILE` needs nothing but
-the directory; `AGAINST_BASE` is sound in itself and wrong for the model `BASE`, which the plain `make_adapter` fits.
+Each builder writes an adapter with one defect into an empty directory. `HOSTILE` adapters are always wrong.
+`AGAINST_BASE` adapters are valid but do not fit the model `BASE`, which the plain `make_adapter` fits.
 """
 
 import json
@@ -91,7 +91,7 @@ def _linked_weights(directory: Path) -> None:
 
 
 def _valued(dtype: str, good: bytes, bad: bytes) -> dict[str, tuple[str, list[int], bytes]]:
-    """One pair of rank 4 whose last value is bad."""
+    """Return one LoRA pair of rank 4 whose last value is bad."""
     values = good * 31
     return {
         f"{MODULE}.lora_A.weight": (dtype, [4, 8], values + good),

@@ -1,9 +1,9 @@
-"""`kill -9` at every step that a piece of work takes, on the file system and towards a server.
+"""`kill -9` at every step of a piece of work, on the file system and towards a server.
 
 Python announces each file operation and each HTTP message to audit hooks before it happens. A forked child does the
-work with a hook that sends it SIGKILL at its n-th operation; n grows until the work comes to its end. So no step can
-be forgotten, and the code under test needs no hooks of its own. The kernel calls that are not announced (pwrite, fsync)
-lie between two that are.
+work with a hook that sends it SIGKILL at its n-th operation; n grows until the work completes. So no step can be
+forgotten, and the code under test needs no hooks of its own. Kernel calls that are not announced (pwrite, fsync) come
+between two that are.
 """
 
 import os
@@ -28,9 +28,10 @@ def killed_at_each_step(
     check: Callable[[], object],
     every: int = 1,
 ) -> list[str]:
-    """`prepare`, `work` killed at step n, `check` what is left; for each n, or each `every`-th, until `work` ends.
+    """Run `prepare`, kill `work` at step n and `check` what is left, for each n or each `every`-th, until `work` ends.
 
-    The names of the steps at which it was killed."""
+    Return the names of the steps at which it was killed.
+    """
     steps: list[str] = []
     for step in range(1, _MOST_STEPS, every):
         prepare()
@@ -53,7 +54,7 @@ def killed_at_each_step(
 
 
 def _work_until(step: int, folder: str, writer: int, work: Callable[[], object]) -> None:
-    """In the child: never returns."""
+    """Run `work` in the forked child and kill the child at `step`; never returns."""
     seen = 0
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:

@@ -1,4 +1,4 @@
-"""An object store in a dictionary: what publishing, ingesting and collecting ask of S3, with every call counted."""
+"""An object store in a dictionary: the S3 operations of publish, ingest and garbage collection, all counted."""
 
 from collections.abc import Iterable, Iterator
 

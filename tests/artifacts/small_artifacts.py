@@ -1,4 +1,4 @@
-"""Artifacts of a few bytes, as a store holds them: for tests of what lies in a store, not of what is inside."""
+"""Artifacts of a few bytes, for tests of the objects in a store rather than of their content."""
 
 import hashlib
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class SmallArtifact:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """Everything of it, by store key."""
+        """All objects of the artifact, by store key."""
         return {**self.chunks, manifest_key(manifests.hex_of(self.digest)): self.document}
 
     def chunk_of(self, content: str) -> str:

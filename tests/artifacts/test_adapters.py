@@ -1,4 +1,4 @@
-"""Adapters: what vLLM would refuse is refused before it gets there; what it serves passes. The corpus: test_hostile."""
+"""Adapters that vLLM would refuse are refused earlier, and adapters that it serves pass. See also test_hostile."""
 
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def test_only_what_training_makes_large_may_come_in_as_large_text(tmp_path: Path
 
 
 def test_large_text_that_was_taken_once_is_served_for_ever(tmp_path: Path) -> None:
-    """Agents check all that they obtain, and a version never changes."""
+    """Agents check every artifact that they fetch, and a version never changes."""
     adapter = make_adapter(tmp_path / "adapter")
     (adapter / "notes.json").write_bytes(b"x" * (TEXT_MAX_BYTES + 1))
     assert check_adapter(adapter).rank == 4

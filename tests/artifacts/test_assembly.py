@@ -1,4 +1,4 @@
-"""Putting artifacts together: any order, any writer; what is not verified is never visible."""
+"""Assemble artifacts from chunks in any order and by any writer; unverified content is never visible."""
 
 import hashlib
 import random
@@ -57,7 +57,7 @@ def test_chunks_in_any_order_make_the_artifact(tmp_path: Path) -> None:
     with cache.single_flight(made.digest):
         assembly = made.open(cache)
         chunks = assembly.missing()
-        assert len(chunks) == 4  # the repeated one travels once
+        assert len(chunks) == 4  # the repeated chunk is transferred once
         random.Random(1).shuffle(chunks)
         for chunk in chunks:
             assert not cache.held(made.digest)
@@ -129,7 +129,7 @@ def test_what_rotted_before_the_end_is_found_and_fetched_again(tmp_path: Path) -
     for chunk in assembly.missing():
         assembly.put(chunk, made.read(chunk))
     weights = cache.partial_path(made.digest) / TREE_NAME / "sub" / "weights"
-    with weights.open("r+b") as file:  # as a power cut leaves it: marked, and yet not written
+    with weights.open("r+b") as file:  # as after a power cut: marked as written but not on disk
         file.seek(MIB)
         file.write(bytes(MIB))
     (weights.parent.parent / "config").write_bytes(bytes(50))

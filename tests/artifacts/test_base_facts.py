@@ -1,4 +1,4 @@
-"""What is read of a base model's directory, and what is refused there."""
+"""Facts that are read from a base model's directory, and directories that are refused."""
 
 import json
 import os
@@ -21,7 +21,7 @@ LINEAR = "model.layers.0.self_attn.k_proj"
 
 
 def shard(directory: Path, name: str, shapes: dict[str, tuple[str, list[int]]]) -> None:
-    """A safetensors file of which only the header is there: nothing else may be read."""
+    """Write a safetensors file that consists of a header only, since nothing else may be read."""
     header = {
         tensor: {"dtype": dtype, "shape": shape, "data_offsets": [0, 0]} for tensor, (dtype, shape) in shapes.items()
     }

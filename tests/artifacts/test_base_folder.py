@@ -1,4 +1,4 @@
-"""A base model's folder made ready: any model's, as a download leaves it."""
+"""Prepare the folder of any base model, as a download leaves it."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def model(folder: Path, **config: object) -> Path:
 
 
 def downloaded(cache: Path) -> Path:
-    """As huggingface_hub keeps it: links into a folder of blobs."""
+    """Build a cache as huggingface_hub does: links into a folder of blobs."""
     blobs, snapshot = cache / "blobs", cache / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     model(blobs)
@@ -116,7 +116,7 @@ def test_a_volume_is_prepared_whole_and_what_cannot_be_is_said(
 
 
 def test_the_jobs_command_is_this_module(tmp_path: Path) -> None:
-    """As the Job of the manifests starts it, on a folder of ours."""
+    """Run the command of the manifests' Job on a test folder."""
     model(tmp_path / "llama")
     (container,) = render(MANIFESTS / "jobs" / "base-manifest").one("Job", "base-manifest")["spec"]["template"]["spec"][
         "containers"

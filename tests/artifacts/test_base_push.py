@@ -1,4 +1,4 @@
-"""Base weights into the store: one digest whatever the way, little memory, and nothing sent or hashed twice."""
+"""Push base weights into the store: the same digest from any source, little memory, nothing sent or hashed twice."""
 
 import hashlib
 from collections.abc import Callable
@@ -25,11 +25,11 @@ NAME = WeightsName("llama", "v1")
 
 
 class Killed(BaseException):
-    """What a SIGKILL looks like to code that must not tidy up."""
+    """Exception that stands for SIGKILL: no `except Exception` block may clean up after it."""
 
 
 class CountingStore(MemoryStore):
-    """Counts chunks written; `dies` is asked before each write."""
+    """Store that counts written chunks; `dies` is called before each write and may kill it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class CountingStore(MemoryStore):
 
 @dataclass
 class Counted:
-    """A source that counts the bytes read of each file, and the most at once."""
+    """Source that counts the bytes read from each file and the largest single read."""
 
     source: WeightSource
     read_bytes: dict[str, int] = field(default_factory=dict)
@@ -132,8 +132,8 @@ def test_a_killed_push_is_gone_on_with(tmp_path: Path, at: str) -> None:
     source = Counted(FolderSource(folder))
     done = pushed(store, source)
     assert done.digest == clean.digest
-    assert store.chunks_written == clean.chunks  # in both runs together: none twice
-    assert "model-0.safetensors" not in source.read_bytes  # hashed by the first
+    assert store.chunks_written == clean.chunks  # in both runs together: no chunk twice
+    assert "model-0.safetensors" not in source.read_bytes  # hashed by the first run
     assert done.resumed_files >= 2
 
 
@@ -208,7 +208,7 @@ def test_an_empty_prefix_is_said(tmp_path: Path) -> None:
 
 
 def _ranged(store: CountingStore) -> S3Store:
-    """With S3's own client for ranges."""
+    """Return an S3Store whose client serves range requests from `store`."""
 
     class Body:
         def __init__(self, content: bytes) -> None:

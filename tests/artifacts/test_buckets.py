@@ -1,4 +1,4 @@
-"""Buckets made and tried, on a real store; and stores that do less than is needed, each told by what it lacks."""
+"""Create and check buckets on a real store; a store that lacks a needed feature is reported with that feature."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from tests.artifacts.conftest import CREDENTIALS
 
 
 class Kept:
-    """A store in a dictionary, as far as it is tried, with one thing that it does wrong."""
+    """Store in a dictionary with the operations that are checked and one defect."""
 
     bucket = "shoal-models"
 
@@ -74,7 +74,7 @@ def test_what_a_store_lacks_is_told(wrong: str, told: str) -> None:
 def test_only_who_needs_conditions_is_not_served_without(
     monkeypatch: pytest.MonkeyPatch, *, needs_conditions: bool
 ) -> None:
-    """A publisher may look first: its content is the same either way. Who claims something may not."""
+    """A publisher falls back to checking first, since its content is always the same; other writers need conditions."""
     store = S3Store(S3Settings("http://127.0.0.1:9", CREDENTIALS, needs_conditions=needs_conditions))
     written: list[str] = []
 
@@ -98,7 +98,7 @@ def test_only_who_needs_conditions_is_not_served_without(
 
 @pytest.mark.servers
 def test_buckets_are_made_and_nothing_is_left_in_them(s3_settings: S3Settings, tmp_path: Path) -> None:
-    """As the Job runs it: two buckets, the second with credentials that are wrong."""
+    """Run the Job's command for two buckets, the second with wrong credentials."""
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(
         json.dumps({"access_key_id": CREDENTIALS.access_key_id, "secret_access_key": CREDENTIALS.secret_access_key})

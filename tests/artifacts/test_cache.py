@@ -1,4 +1,4 @@
-"""The cache: whole or absent, bounded, and only what nobody needs is ever taken away."""
+"""The cache is bounded, holds only whole artifacts, and evicts only unused ones."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def install(cache: ArtifactCache, seed: int = 0, *, used_unix_s: float | None = 
 
 
 def leftovers(cache: ArtifactCache) -> list[str]:
-    """Whatever is not a whole artifact."""
+    """Return all files that are not part of a whole artifact."""
     folders = ("partial", "locks", "trash")
     return sorted(str(path.relative_to(cache.root)) for name in folders for path in (cache.root / name).glob("*"))
 
@@ -101,7 +101,7 @@ def test_a_use_is_written_down_at_most_once_a_minute(tmp_path: Path) -> None:
     assert cache.path_of(digest).stat().st_mtime == NOW_UNIX_S
     cache.touch(digest, NOW_UNIX_S + TOUCH_EVERY_S)
     assert cache.path_of(digest).stat().st_mtime == NOW_UNIX_S + TOUCH_EVERY_S
-    cache.touch(Digest("sha256:" + "0" * 64))  # gone meanwhile: nothing to note
+    cache.touch(Digest("sha256:" + "0" * 64))  # evicted meanwhile: no use to record
 
 
 def test_the_least_recently_used_go_until_the_rest_fits(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_one_flight_a_digest(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_a_flight_takes_it_over(tmp_path: Path) -> None:
-    """Many threads, one counter that only a lock can keep right."""
+    """Twelve threads enter one flight; at most one is inside at a time."""
     digest = Digest("sha256:" + "1" * 64)
     inside: list[int] = []
     most = 0
@@ -237,7 +237,7 @@ def test_cleaning_keeps_what_a_fetch_can_go_on_with_for_a_day(tmp_path: Path) ->
     changed_unix_s = (cache.partial_path(unfinished.digest) / "progress").stat().st_mtime
     (tmp_path / "trash" / "left").mkdir(parents=True)
     (tmp_path / "sha256" / ".fetch-old").mkdir(parents=True)
-    (tmp_path / "partial" / ("0" * 64)).mkdir()  # killed before anything was laid out
+    (tmp_path / "partial" / ("0" * 64)).mkdir()  # killed before any file was written
     assert cache.clean_garbage(changed_unix_s + PARTIAL_KEPT_S - 1) == 3
     assert len(assembly.missing()) == len(unfinished.open(cache).missing())
     assert cache.clean_garbage(changed_unix_s + PARTIAL_KEPT_S + 10) == 1

@@ -1,4 +1,4 @@
-"""Single passes of the collector over a store in memory: what stays, what goes, when, and what stops it."""
+"""Single passes of the garbage collector over a store in memory: deletions, grace periods and aborts."""
 
 from collections.abc import Iterable
 
@@ -22,7 +22,7 @@ TWO = artifact("two", "shared")
 
 
 class Rig:
-    """A store, a ledger and what is named."""
+    """A store, a ledger and the named artifacts."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -88,7 +88,7 @@ def test_named_again_within_the_grace_is_no_candidate(rig: Rig) -> None:
     rig.collect(after_s=HOUR_S)
     assert rig.ledger.candidates() == frozenset()
     rig.named.discard(TWO.digest)
-    assert rig.collect(after_s=DAY_S).deleted == 0  # the grace begins anew
+    assert rig.collect(after_s=DAY_S).deleted == 0  # the grace period starts again
 
 
 def test_a_pointer_keeps_what_it_names(rig: Rig) -> None:
@@ -202,7 +202,7 @@ def test_a_pointer_of_schema_1_keeps_nothing_else(rig: Rig) -> None:
 
 
 class _Stubborn(MemoryStore):
-    """Refuses to delete while `down`."""
+    """Store that refuses to delete while `down`."""
 
     down = True
 

@@ -1,15 +1,14 @@
-"""Ingests and the collector, cut into their single steps and mixed in every order that hypothesis finds.
+"""Ingests and the garbage collector, split into single steps and interleaved in every order that hypothesis finds.
 
-    law 1  whatever is named, or pointed at, is whole in the store at every moment
-    law 2  what an open, unexpired ingest has put or found there stays there
-    law 3  when everybody has finished, the store holds exactly what is reachable
+    law 1  each named artifact, and each target of a pointer, is whole in the store at every moment
+    law 2  objects that an open, unexpired ingest has put or found in the store stay there
+    law 3  when all actors have finished, the store holds exactly the reachable objects
 
 Actors are killed between any two steps; the clock jumps, so that sessions expire under ingests that still run. The
-collector is the real one (`collect.steps`); an ingest does, step by step, what `Ingest` does, and a publisher without
-a ledger what `publish_directory` does: what it points at is whole once it has ended, however often it was killed and
-run again. Hypothesis looks for
-short counterexamples; long walks from fixed seeds, which mostly let somebody go on by one step, look deeper: each of
-the guards that the laws rest on was taken out once, and the walks noticed.
+collector is the real one (`collect.steps`). An ingest repeats the steps of `Ingest`. A publisher without a ledger
+repeats those of `publish_directory`: the target of its pointer is whole once it has ended, however often it was killed
+and run again. Hypothesis finds short counterexamples; long walks from fixed seeds go deeper. Each guard that the laws
+rest on was removed once, and the walks failed each time.
 """
 
 import random
@@ -37,7 +36,7 @@ MAX_ACTORS = 3
 
 
 class Actor:
-    """One ingest, or one registration, on its way."""
+    """One running ingest or registration."""
 
     def __init__(self, steps_of: Iterator[None]) -> None:
         self.steps = steps_of
@@ -65,7 +64,7 @@ class Interleaved(RuleBasedStateMachine):
             self.ledger.mark(frozenset(self.store.objects), self.now_s - 100.0)
         self.grace_s = grace_s
 
-    # What may happen next.
+    # Possible next steps.
 
     @precondition(lambda self: len(self.actors) < MAX_ACTORS)
     @rule(made=st.sampled_from(ARTIFACTS), pointed=st.booleans())
@@ -150,14 +149,14 @@ class Interleaved(RuleBasedStateMachine):
     def teardown(self) -> None:
         for _ in self.collector or ():
             pass
-        for _ in self._collector():  # the end of a sweep that was killed
+        for _ in self._collector():  # finish a sweep that was killed
             pass
         for actor in self.actors:
             if actor.publishes is not None:
                 assert len([*actor.steps]) < 100
         self.actors.clear()
         self.what_is_pointed_at_is_whole()
-        for _ in range(3):  # the pass that was cut off, one that marks, one that deletes
+        for _ in range(3):  # the interrupted pass, one that marks, one that deletes
             for _ in self.collector or ():
                 pass
             self.now_s += SESSION_S + self.grace_s
@@ -194,7 +193,7 @@ class Interleaved(RuleBasedStateMachine):
                 actor.relies_on.add(key)
                 yield
         if pointed and session in self.ledger.open_ingests():
-            # Pointers are written within the session, whose owner knows how much of it is left.
+            # Pointers are written within the session, whose owner knows its remaining time.
             self.store.put(pointer_key(made), made.document)
             yield
         self.ledger.end_ingest(session)

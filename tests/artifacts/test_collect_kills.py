@@ -1,7 +1,7 @@
 """`kill -9` at every step of an ingest, of naming what it published, and of a collection, against a real store.
 
-Whatever was killed where: what is named is whole, what is visible is verified, the next run comes to its end, and
-once sessions have expired and the grace has passed, the store holds what is named and nothing else.
+After each kill, named artifacts are whole, visible artifacts are verified and the next run completes. Once
+sessions have expired and the grace period has passed, the store holds the named artifacts and nothing else.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ GRACE_S = 10.0
 
 
 class Names:
-    """What is named, in a file that outlives whoever is killed."""
+    """Named digests, in a file that survives killed processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +65,7 @@ class Rig:
         return self.ingest.store
 
     def with_own_connections(self) -> "Rig":
-        """For a forked child: connections cannot be shared between processes."""
+        """Return a copy for a forked child, which must not share connections with its parent."""
         return replace(self, ingest=replace(self.ingest, store=S3Store(self.store.settings)))
 
     def upload_and_name(self, source: Path) -> Digest:
@@ -92,7 +92,7 @@ class Rig:
         return {stored.key for stored in self.store.list("") if collected(stored.key)}
 
     def settle(self) -> None:
-        """Long after: sessions have expired, two passes have been made."""
+        """Let all sessions expire, then run two passes."""
         self.now_unix_s += SESSION_S + GRACE_S
         self.collect()
         self.now_unix_s += GRACE_S
@@ -122,7 +122,7 @@ def test_an_ingest_killed_at_every_step(rig: Rig, every: int) -> None:
     sources: list[Path] = []
 
     def prepare() -> None:
-        """An adapter none of whose files is in the store; the one before it is garbage from now on."""
+        """Make an adapter with no file in the store yet; the previous one becomes garbage."""
         rig.names.clear()
         number = len(sources) + 1
         source = make_adapter(rig.folder / "sources" / str(number), seed=number, lora_alpha=number)
@@ -153,7 +153,7 @@ def test_a_collection_killed_at_every_step(rig: Rig, every: int) -> None:
     kept: list[Digest] = []
 
     def prepare() -> None:
-        """Two artifacts that share files; one is no longer named and long due."""
+        """Publish two artifacts that share files; one is no longer named and due for deletion."""
         rig.names.clear()
         rig.upload_and_name(goes)
         rig.names.clear()
@@ -191,7 +191,7 @@ def test_a_collection_killed_at_every_step_while_its_garbage_is_published_again(
         rig.now_unix_s += GRACE_S
 
     def check() -> None:
-        """A new collector finishes what was in `deleting`, as the ingest waits for; then it publishes."""
+        """A new collector finishes the pending deletions that the ingest waits for; then the ingest publishes."""
         hurried = replace(rig.ingest, sleep=lambda _: rig.collect())
         digest = Rig(hurried, rig.names, rig.folder, rig.now_unix_s).upload_and_name(source)
         rig.check_what_is_named()

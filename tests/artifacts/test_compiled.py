@@ -1,4 +1,4 @@
-"""What engines compiled, packed and laid out: the same bytes each time, and plain files alone where they belong."""
+"""Compile caches of engines: packing is reproducible, and unpacking writes only plain files inside the folder."""
 
 import io
 import tarfile
@@ -57,7 +57,7 @@ def test_what_an_engine_has_compiled_itself_is_left_to_it(tmp_path: Path) -> Non
 
 
 def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:
-    """Two replicas that compiled the same push one artifact, whatever the times of their files."""
+    """Two replicas with the same compiled files push the same artifact, whatever the files' timestamps."""
     first, second = packed(tmp_path, name="one"), packed(tmp_path, dict(reversed(FILES.items())), name="two")
     assert (first / PACK_NAME).read_bytes() == (second / PACK_NAME).read_bytes()
 
@@ -95,7 +95,7 @@ def link(name: str) -> tarfile.TarInfo:
     ],
 )
 def test_what_is_no_plain_file_refuses_the_whole(tmp_path: Path, member: Callable[[], tarfile.TarInfo]) -> None:
-    """Nothing of a pack that reaches outside of the engine's folder is written, not even what comes before."""
+    """A pack with a member outside of the engine's folder is refused before any file is written."""
     with tarfile.open(tmp_path / PACK_NAME, "w") as made:
         good = tarfile.TarInfo("good")
         good.size = 2
@@ -122,7 +122,7 @@ def test_a_node_says_what_it_can_use(wanted: str, fits: bool) -> None:
 
 
 def test_no_artifact_of_a_tenants_leads_to_them() -> None:
-    """A compile cache is code: who may name an artifact must not be able to name one of these, or write there."""
+    """A compile cache is code: tenants must not be able to name one as an artifact or to write one."""
     with pytest.raises(ArtifactRefused, match="the store's own folders"):
         parse_artifact_uri(f"s3://models/compiled/sha256/{'a' * 63}", bucket="models")
 

@@ -1,4 +1,4 @@
-"""Directories: what is hashed is what is inside, and a directory is either exactly its digest or refused."""
+"""Artifact directories: the digest covers all content, and a directory that differs from its digest is refused."""
 
 import hashlib
 import os
@@ -122,7 +122,7 @@ def test_an_empty_directory_is_no_artifact(tmp_path: Path) -> None:
 
 
 def test_a_process_without_descriptors_does_not_take_files_for_rotten(tmp_path: Path) -> None:
-    """Else it would throw away everything that it looks at."""
+    """Otherwise it would discard every artifact that it verifies."""
     made = make(tmp_path / "a")
     directories.write_manifest(made)
     _, manifest = directories.read_manifest(made)

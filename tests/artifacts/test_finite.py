@@ -1,4 +1,4 @@
-"""NaN and infinity: found wherever they are, never where they are not, at a bounded cost."""
+"""NaN and infinity are found at every position, without false alarms and at a bounded cost."""
 
 import io
 import math
@@ -17,7 +17,7 @@ _PACKED = {"F64": "<d", "F32": "<f", "F16": "<e"}
 
 
 def tensors(*values: bytes, dtype: str, behind: int = 0) -> tuple[io.BytesIO, tuple[Tensor, ...]]:
-    """A file of tensors of one dimension."""
+    """Return a file of one-dimensional tensors, and the tensors."""
     found, begin = [], behind
     for number, data in enumerate(values):
         shape = (len(data) // ITEM_BYTES[dtype],)
@@ -71,7 +71,7 @@ def test_bf16_is_judged_as_the_f32_that_it_is_the_front_of(value: bytes) -> None
 
 
 class Counted(io.BytesIO):
-    """Counts the bytes that are read."""
+    """File that counts the bytes read from it."""
 
     read_bytes = 0
 

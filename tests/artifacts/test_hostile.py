@@ -1,4 +1,4 @@
-"""Every adapter of the corpus is refused in its words; and its sound neighbours are not."""
+"""Every adapter of the hostile corpus is refused with its message; similar valid adapters pass."""
 
 from pathlib import Path
 from typing import Any

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # a process for ea
 
 
 def visible(cache: ArtifactCache) -> list[Digest]:
-    """What anybody would take for an artifact; each of them is whole, or this fails."""
+    """Return the artifacts visible in the cache; fail if one of them is not whole."""
     found = [cached.digest for cached in cache.digests()]
     for digest in found:
         directories.verify_directory(cache.path_of(digest), digest)
@@ -32,7 +32,7 @@ def visible(cache: ArtifactCache) -> list[Digest]:
 
 
 def clean_and_empty(cache: ArtifactCache) -> bool:
-    """Nothing is left of what was killed, a day later."""
+    """Collect garbage as a day later and return whether no leftovers remain."""
     cache.clean_garbage(NOW_UNIX_S + 2 * PARTIAL_KEPT_S)
     return leftovers(cache) == []
 

@@ -1,4 +1,4 @@
-"""The digest of a folder that an engine is started from: what it is, and how seldom it costs reading all of it."""
+"""Digest of the folder that an engine is started from; the folder is rarely read in full."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.artifacts.test_base_folder import model
 
 
 class Reads:
-    """Counts how often a folder was read whole."""
+    """Counter of the times that a folder was read in full."""
 
     def __init__(self, notes: Path) -> None:
         self.notes, self.folders = notes, list[Path]()
@@ -28,14 +28,14 @@ def reads(tmp_path: Path) -> Reads:
 
 
 def rewrite(file: Path, text: str, seconds: int = 0) -> None:
-    """As somebody would who copies another model over this one; so many seconds after now."""
+    """Overwrite a file as copying another model over this one does; the file's time is `seconds` after now."""
     file.write_text(text)
     times_ns = file.stat().st_mtime_ns + seconds * 10**9
     os.utime(file, ns=(times_ns, times_ns))
 
 
 def test_with_and_without_a_manifest_it_is_the_same_digest(tmp_path: Path, reads: Reads) -> None:
-    """Else a replica on a bare copy would seem to have other weights than one that fetched them."""
+    """Otherwise a replica on a plain copy would seem to have other weights than one that fetched them."""
     folder = model(tmp_path / "llama")
     by_content = reads.digest(folder)
     assert directories.write_manifest(folder) == by_content == reads.digest(folder)
@@ -53,7 +53,7 @@ def test_a_folder_is_read_once_a_node_and_again_when_a_file_changes(tmp_path: Pa
 
 
 def test_a_manifest_that_is_older_than_a_file_is_not_believed(tmp_path: Path, reads: Reads) -> None:
-    """Weights that are copied over others leave the manifest as it was: the drift that nobody could see."""
+    """Copying weights over others does not change the manifest, so the manifest alone would hide the change."""
     folder = model(tmp_path / "llama")
     old = directories.write_manifest(folder)
     rewrite(folder / "tokenizer.json", "[]", seconds=1)

@@ -1,4 +1,4 @@
-"""Artifact URIs: only our own bucket is ever followed."""
+"""Artifact URIs: only URIs in shoal's own bucket are followed."""
 
 import pytest
 

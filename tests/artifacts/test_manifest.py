@@ -1,4 +1,4 @@
-"""Manifests: one form, safe names, bounded; whatever else arrives is refused in words."""
+"""Manifests have one form, safe names and bounds; any other document is refused with a message."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ MIB = 1024**2
 
 
 def sized(path: str, size_bytes: int, hashes: list[str]) -> FileEntry:
-    """A file of that size whose chunk hashes are taken from `hashes` in turn."""
+    """Return a file of that size whose chunk hashes cycle through `hashes`."""
     count = -(-size_bytes // MIB)
     chunks = tuple(hashes[index % len(hashes)] for index in range(count))
     sha256 = chunks[0] if count == 1 else hashes[-1]

@@ -1,4 +1,4 @@
-"""A store behind the region's cache: what is asked where, and that a bad cache costs no artifact."""
+"""A store behind the region's cache: requests go to the right place, and a bad cache costs no artifact."""
 
 import hashlib
 import threading
@@ -29,7 +29,7 @@ class Store:
 
 
 class Cache:
-    """What the region's cache answers next, and what it was asked."""
+    """Next answer of the region's cache, and the requests it received."""
 
     def __init__(self) -> None:
         self.status, self.content = 200, CONTENT
@@ -48,7 +48,7 @@ def listening(cache: Cache) -> Iterator[Cache]:
             self.wfile.write(cache.content)
 
         def log_request(self, *_: Any) -> None:
-            """Not on the tests' stderr."""
+            """Write no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""Locks between processes: one holder, no file left, nothing held by the dead."""
+"""Locks between processes: one holder, no file left behind, and no lock held by an ended process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Bytes that rot in the store keep their size and their name; whoever publishes the content again mends them."""
+"""Corrupt objects in the store keep their size and name; publishing the content again repairs them."""
 
 from pathlib import Path
 from typing import cast

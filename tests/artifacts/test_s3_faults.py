@@ -1,4 +1,4 @@
-"""A store that breaks, lies or stalls: each way ends as StoreUnavailable in bounded time, and what came is kept."""
+"""A store that fails, sends wrong data or stalls: StoreUnavailable in bounded time, and received chunks are kept."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @contextmanager
 def store_that(answer: Answer, *, max_attempts: int = 1, read_timeout_s: float = 60.0) -> Iterator[S3Store]:
-    """A client of an HTTP server that answers every GET so."""
+    """Yield a client of an HTTP server that answers every GET with `answer`."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -34,7 +34,7 @@ def store_that(answer: Answer, *, max_attempts: int = 1, read_timeout_s: float =
             answer(self)
 
         def log_message(self, *arguments: object) -> None:
-            """No lines on the test's output."""
+            """Write no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -84,7 +84,7 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
 
 
 def stall(handler: BaseHTTPRequestHandler) -> None:
-    """Headers, and then silence for as long as the client stays."""
+    """Send headers, then nothing until the client disconnects."""
     handler.send_response(200)
     handler.send_header("Content-Length", "100000")
     handler.end_headers()
@@ -127,7 +127,7 @@ def test_a_store_that_is_not_there_is_unavailable() -> None:
 
 
 class Serving:
-    """Serves one artifact's objects; whichever key is in `broken` is answered that way."""
+    """Server of one artifact's objects; keys in `broken` get the answer set there."""
 
     def __init__(self, made: Source) -> None:
         self.objects = {f"/shoal-models/{manifest_key(hex_of(made.digest))}": made.document}

@@ -1,5 +1,6 @@
-"""Large objects before stores that other makers built: what Amazon's asks of an upload, and what MinIO says of one that
-is over. Stubbed where no such store can be had; what SeaweedFS does is in tests/gateway/test_batch_collecting.py.
+"""Multipart uploads to other stores: Amazon's checksums, and MinIO's answers about finished uploads.
+
+Both stores are stubbed; SeaweedFS is tested in tests/gateway/test_batch_collecting.py.
 """
 
 import base64
@@ -70,7 +71,7 @@ def test_what_is_complete_is_not_aborted(store: S3Store, stub: Stubber, caplog: 
     writer = LargeWriter(store, "large")
     writer.write(FIRST + LAST)
     writer.finish()
-    writer.abort()  # a call would be one that nobody stubbed: a warning
+    writer.abort()  # a call to the store would not be stubbed and would log a warning
     assert not caplog.records
 
 
@@ -78,7 +79,7 @@ def test_an_upload_that_is_gone_is_aborted(store: S3Store, stub: Stubber, caplog
     takes(stub, FIRST, LAST)
     stub.add_client_error(
         "complete_multipart_upload", "SlowDown", http_status_code=503
-    )  # it was completed all the same
+    )  # although the store has completed it
     stub.add_client_error("abort_multipart_upload", "NoSuchUpload", http_status_code=404)
     writer = LargeWriter(store, "large")
     writer.write(FIRST + LAST)
@@ -136,7 +137,7 @@ def test_a_write_that_is_refused_is_told_from_a_store_that_is_away(
 
 
 class SlowStore(MemoryStore):
-    """Writes once it may."""
+    """Store whose writes wait until the test releases them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +154,7 @@ def test_an_abort_waits_for_what_is_under_way() -> None:
     writer = LargeWriter(slow, "small")  # type: ignore[arg-type]
     writer.write(b"text")
     with ThreadPoolExecutor(2) as threads:
-        finishing = threads.submit(writer.finish)  # whoever waits for it may be cancelled: the thread goes on
+        finishing = threads.submit(writer.finish)  # the waiting task may be cancelled: the thread continues
         assert slow.is_writing.wait(WAIT_S)
         aborting = threads.submit(writer.abort)
         assert not wait([aborting], timeout=0.2).done

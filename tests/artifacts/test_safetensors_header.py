@@ -1,4 +1,4 @@
-"""Safetensors headers: what a good writer makes is accepted, every kind of lie is refused in words."""
+"""Safetensors headers: output of the common writer is accepted, every malformed header is refused with a message."""
 
 import ctypes
 import io
@@ -66,7 +66,7 @@ def test_accepts_what_the_common_writer_writes(specs: dict[str, tuple[str, list[
 
 @given(st.data())
 def test_whatever_passes_here_is_readable_by_the_common_reader(data: st.DataObject) -> None:
-    """One byte of a good file is changed; a header that we still accept must be one that the library accepts too."""
+    """Change one byte of a valid file; if shoal still accepts the header, the library must accept it too."""
     good = bytearray(safetensors_bytes(tensors()))
     position = data.draw(st.integers(0, len(good) - 1))
     good[position] = data.draw(st.integers(0, 255))

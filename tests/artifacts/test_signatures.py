@@ -1,4 +1,4 @@
-"""Signatures made with the real library: which hold, and which are refused with which words."""
+"""Signatures made with the real library: valid ones are accepted, others are refused with a message."""
 
 import base64
 import json
@@ -55,7 +55,7 @@ def test_a_signed_adapter_is_verified(signed: Path, policy: SignaturePolicy) -> 
 
 
 def test_it_still_holds_with_the_manifest_beside_it(signed: Path, policy: SignaturePolicy) -> None:
-    directories.write_manifest(signed)  # as it lies in a node's cache
+    directories.write_manifest(signed)  # as in a node's cache
     assert verify_signed(signed, ACME, policy) == "verified"
 
 

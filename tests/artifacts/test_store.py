@@ -37,7 +37,7 @@ pytestmark = pytest.mark.servers
 
 
 def uri(tmp_path: Path) -> str:
-    """A version nobody else of this session publishes."""
+    """A version that no other test of this session publishes."""
     return f"s3://shoal-models/acme/{abs(hash(str(tmp_path)))}/v1"
 
 
@@ -105,7 +105,7 @@ def test_a_pointer_in_the_former_form_is_no_version_and_is_healed(store: S3Store
 
 
 def test_what_a_sweep_takes_while_it_is_published_is_put_again(store: S3Store, tmp_path: Path) -> None:
-    """The sweep listed the pointers before this one was there, and deletes afterwards."""
+    """The sweep lists the pointers before this one exists and deletes afterwards."""
     source = make_adapter(tmp_path / "source", seed=41)
     digest = publish_content(store, source)
     pointer = parse_artifact_uri(uri(tmp_path), bucket=store.bucket).pointer_key
@@ -159,7 +159,7 @@ def test_a_chunk_cut_short_in_the_store_is_repaired_by_publishing_again(store: S
 
 
 class Counting(S3Store):
-    """The real store; notes what is sent and what is asked for."""
+    """The real store; records sent and requested objects."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,7 +239,7 @@ def test_what_a_power_cut_took_from_an_unfinished_fetch_is_fetched_again(countin
         assembly.put(chunk, made.read(chunk))
     with (cache.partial_path(made.digest) / "tree" / "sub" / "weights").open("r+b") as file:
         file.seek(MIB)
-        file.write(bytes(100))  # marked as written, and never on the disk
+        file.write(bytes(100))  # marked as written but never on disk
     rotten = chunk_key(made.manifest.files[-1].chunks[1])
     directories.verify_directory(fetch(counting, cache, made.digest), made.digest)
     assert counting.asked == [manifest_key(manifests.hex_of(made.digest)), rotten]
@@ -277,7 +277,7 @@ def test_a_listing_is_paged_and_what_it_names_can_be_deleted(store: S3Store) -> 
 def test_a_killed_upload_leaves_what_was_there(
     store: S3Store, s3_settings: S3Settings, tmp_path: Path, there: bytes | None, size_bytes: int
 ) -> None:
-    """The store must not keep what it got of a body; an empty object under a chunk's name would look published."""
+    """The store must not keep a partial body: an empty object under a chunk's name would look published."""
     key = f"killed/{there is None}/{size_bytes}"
     forked = S3Store(s3_settings)
 
@@ -357,7 +357,7 @@ def test_bit_rot_in_the_cache_is_fetched_again(store: S3Store, tmp_path: Path) -
 def test_what_rotted_stays_until_a_sound_one_takes_its_place(
     store: S3Store, s3_settings: S3Settings, tmp_path: Path
 ) -> None:
-    """An engine that has loaded it may read the directory at any time, also while the store is away."""
+    """An engine that has loaded it may read the directory at any time, also while the store is unavailable."""
     digest = publish_directory(store, make_adapter(tmp_path / "source"), uri(tmp_path))
     cache = ArtifactCache(tmp_path / "cache")
     readme = fetch(store, cache, digest) / "README.md"

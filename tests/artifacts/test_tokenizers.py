@@ -1,4 +1,4 @@
-"""A base's tokenizer in the store and on a reader's disk: under the base's digest, and nothing it does not name."""
+"""A base model's tokenizer in the store and on disk: under the base's digest, and only files in its manifest."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_what_is_published_is_what_arrives(store: S3Store, objects: MemoryStore,
 
 
 def test_the_manifest_comes_last(objects: MemoryStore, tmp_path: Path) -> None:
-    """A publisher that is killed leaves nothing that would be taken for whole."""
+    """A killed publisher leaves nothing that looks like a whole artifact."""
 
     class Dying(MemoryStore):
         def put(self, key: str, body: bytes, *, sha256: str | None = None) -> None:

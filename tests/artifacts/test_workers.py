@@ -1,4 +1,4 @@
-"""Bounded threads: everything is done once, no more at a time than allowed, and the first failure ends it."""
+"""Bounded threads: each item is processed once, within the parallelism limit, and the first failure ends the run."""
 
 import threading
 
@@ -16,7 +16,7 @@ def test_every_item_is_worked_on_once(parallel: int) -> None:
 
 
 def test_no_more_at_once_than_allowed_and_as_many_as_that() -> None:
-    meeting = threading.Barrier(3, timeout=30.0)  # passes only if three are at it at once
+    meeting = threading.Barrier(3, timeout=30.0)  # passes only if three threads work at once
     running = 0
     most = 0
     lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A real TLS server for ingests to fetch from: what it answers under each path is a function of the test's."""
+"""A real TLS server for ingests to fetch from; the test sets a function that answers each path."""
 
 import ssl
 import threading
@@ -11,7 +11,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class HttpsHost:
-    """Remembers what was asked, and of whom."""
+    """TLS server that records each request's path, Host and Accept-Encoding."""
 
     def __init__(self, address: str, port: int, certificate: Path, key: Path) -> None:
         self.answers: dict[str, Answer] = {}
@@ -51,7 +51,7 @@ class HttpsHost:
                 host.answers.get(self.path, status(404))(self)
 
             def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
+                """Write no log."""
 
         return Handler
 
@@ -65,7 +65,7 @@ class _Server(ThreadingHTTPServer):
             super().finish_request(secured, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that gives up is what several tests are about."""
+        """Ignore errors: in several tests the client disconnects on purpose."""
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def https_host(certificate: Path, key: Path, address: str = "127.0.0.1", port: i
 
 
 def plain(body: bytes, **headers: str) -> Answer:
-    """200 with that body; header names with underscores."""
+    """Answer 200 with `body`; header names have underscores for dashes."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -104,7 +104,7 @@ def status(code: int, **headers: str) -> Answer:
 def endless(
     block: bytes, every_s: float = 0.0, head: bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 ) -> Answer:
-    """`head`, then `block` over and over until the client leaves or the test is long over."""
+    """Answer `head`, then `block` repeatedly until the client disconnects or the test has long ended."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         pause = threading.Event()

@@ -36,7 +36,7 @@ PRIVATE = [
     "100::1",
     "2001:0:808:808::1",  # Teredo
     "2001:db8::1",
-    "2002:808:808::1",  # 6to4, whatever it carries
+    "2002:808:808::1",  # 6to4, whatever address it contains
     "3fff::1",
     "5f00::1",
     "fc00::1",
@@ -84,7 +84,7 @@ def test_a_form_that_carries_an_address_is_judged_by_it(form: str, inner: str) -
 def test_worked_example() -> None:
     """64:ff9b::7f00:1 is NAT64 for 127.0.0.1."""
     assert not is_allowed(ip_address("64:ff9b::7f00:1"))
-    assert not is_allowed(ip_address("64:ff9b:1::7f00:1"))  # the local-use prefix leads into the own network
+    assert not is_allowed(ip_address("64:ff9b:1::7f00:1"))  # the local-use prefix leads into the local network
 
 
 @pytest.mark.parametrize("text", SPECIAL)

@@ -1,4 +1,4 @@
-"""Bringing in an artifact by its digest from another region's store: believed by its hashes alone, checked as ever."""
+"""Ingest an artifact by digest from another region's store: hashes are verified and all checks apply."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ EXPECT = Expectation(tenant=TenantId("acme"))
 
 
 class CountingStore(MemoryStore):
-    """The other region; it goes away after so many chunks."""
+    """The other region's store; it becomes unavailable after a number of chunks."""
 
     def __init__(self) -> None:
         super().__init__()

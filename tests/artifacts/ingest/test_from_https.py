@@ -1,4 +1,4 @@
-"""Fetching from a real TLS server on loopback: what is followed, what is refused, and what is never connected to."""
+"""Fetch from a real TLS server on loopback: sources that are accepted, refused, or never connected to."""
 
 import ssl
 import time
@@ -27,7 +27,7 @@ CONFIG = "/adapter/adapter_config.json"
 
 
 class Resolving:
-    """A resolver that answers one list after the other, and counts."""
+    """Resolver that returns the given lists one after the other and counts its calls."""
 
     def __init__(self, *answers: list[str]) -> None:
         self._answers = list(answers)
@@ -70,7 +70,7 @@ def uri(host: HttpsHost, path: str = "/adapter", name: str = "localhost") -> str
 
 
 def refused(ingest: Ingest, where: str, words: str, kind: type[ArtifactError] = ArtifactRefused) -> None:
-    """`where` is refused with these words, and nothing is left of it anywhere."""
+    """Check that `where` is refused with `words` and leaves nothing behind."""
     with pytest.raises(kind, match=words):
         ingest.from_uri(where, EXPECT)
     assert ingest.store.objects == {}
@@ -101,7 +101,7 @@ def test_a_missing_file_is_missing(host: HttpsHost, ingest: Ingest) -> None:
 def test_the_name_is_resolved_once_and_the_answer_pinned(
     certificate: tuple[Path, Path], host: HttpsHost, ingest: Ingest
 ) -> None:
-    """A second look at the name would lead to another server; there is no second look."""
+    """A second resolution would return another server, so the name is resolved only once."""
     rebinding = Resolving(["127.0.0.1"], ["127.0.0.2"])
     with https_host(*certificate, address="127.0.0.2", port=host.port) as other:
         replace(ingest, resolver=rebinding).from_uri(uri(host), EXPECT)
@@ -218,9 +218,9 @@ def test_a_body_cut_short_is_no_file(host: HttpsHost, ingest: Ingest) -> None:
 
 @dataclass
 class Hurried:
-    """Ten seconds in every one from when the weights are asked for: what is given up after 20 s is after two.
+    """Clock that runs ten times faster once the weights are requested: a limit of 20 s expires after two.
 
-    Not before: what goes well may take its time on a machine that others use.
+    Before that it runs normally, since successful requests may be slow on a shared machine.
     """
 
     host: HttpsHost
@@ -287,6 +287,6 @@ def test_nobody_listens(host: HttpsHost, ingest: Ingest) -> None:
 
 
 def _system_authorities() -> Path | None:
-    """The system's own file where there is one, else the default."""
+    """Return the system's CA file if it exists, else the default."""
     found: Callable[[], ssl.DefaultVerifyPaths] = ssl.get_default_verify_paths
     return Path(found().cafile) if found().cafile else None

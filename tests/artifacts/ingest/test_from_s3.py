@@ -31,7 +31,7 @@ def ingest(store: S3Store, tmp_path: Path) -> Ingest:
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
-    """A folder of acme's that nobody else of this session writes to."""
+    """A folder of acme that no other test of this session writes to."""
     return f"acme/{tmp_path.name.replace('_', '-').lower()[:60].rstrip('-')}"
 
 
@@ -91,7 +91,7 @@ def test_so_does_one_that_was_cut_differently(ingest: Ingest, prefix: str, tmp_p
 
 
 def replace_chunk_bytes(manifest: manifests.Manifest) -> manifests.Manifest:
-    """The same small files are one chunk each at any size of chunks; the digest is another."""
+    """Return the manifest with another chunk size: small files keep their single chunk, but the digest changes."""
     assert manifest.chunk_bytes != CHUNK_MIN_BYTES
     return manifests.Manifest(chunk_bytes=CHUNK_MIN_BYTES, files=manifest.files)
 
@@ -159,7 +159,7 @@ def test_a_pointer_that_is_no_manifest(ingest: Ingest, prefix: str, document: by
 def test_a_hostile_adapter_is_refused_wherever_it_was_published(
     ingest: Ingest, prefix: str, tmp_path: Path, name: str
 ) -> None:
-    """The store is not trusted: somebody with write access to a bucket can publish anything there."""
+    """The store is not trusted: a client with write access to the bucket can publish anything."""
     source = tmp_path / "hostile"
     source.mkdir()
     hostile = {**HOSTILE, **AGAINST_BASE}[name]

@@ -1,4 +1,4 @@
-"""The hostile corpus once more, as somebody with write access to the bucket could have put it there."""
+"""The hostile corpus, as a client with write access to the bucket could have published it."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_links_and_pipes_are_not_published(ingest: Ingest, tmp_path: Path, name:
     "key", ["../adapter_model.safetensors", "../../../etc/x.json", "/etc/x.json", "a\x00.json", "", ".hidden.json"]
 )
 def test_keys_that_climb_out_of_the_prefix(ingest: Ingest, key: str) -> None:
-    """Most stores refuse such keys; this one is ours in name only."""
+    """Most stores refuse such keys, but an attacker could control this store."""
     ingest.store.put(f"acme/bot/v1/{key}", b"{}")
     refused(ingest, "is not allowed")
 

@@ -1,4 +1,4 @@
-"""Which URIs are followed at all: each form that hides another place is refused with its reason."""
+"""Accepted source URIs; each form that hides another location is refused with its reason."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_allowed_places(uri: str, expected: S3Source | HttpsSource) -> None:
         ("ftp://models.example.com/a", "has the scheme 'ftp'"),
         ("gopher://127.0.0.1:6379/_x", "has the scheme 'gopher'"),
         ("s3a://shoal-models/acme/bot", "has the scheme 's3a'"),
-        # other people's and the store's own folders
+        # folders of other tenants and of the store itself
         ("s3://shoal-models/globex/bot/v1", "names only its own folder"),
         ("s3://shoal-models/acme", "names only its own folder"),
         ("s3://shoal-models/acme2/bot", "names only its own folder"),
@@ -83,7 +83,7 @@ def test_allowed_places(uri: str, expected: S3Source | HttpsSource) -> None:
         ("https://[::1]/a", "names the address"),
         ("https://[::ffff:127.0.0.1]:443/a", "names the address"),
         ("https://[fe80::1%25eth0]/a", "a percent sign"),
-        # characters that two readers could take differently
+        # characters that two parsers could interpret differently
         ("https://models.example.com\\@evil.net/a", "a backslash"),
         ("https://models.example.com/a b", "a space"),
         ("https://models.example.com/a\r\nHost: evil", "outside plain ASCII"),

@@ -1,4 +1,4 @@
-"""Uploads: what becomes an artifact, and the whole hostile corpus refused with nothing stored anywhere."""
+"""Uploads become artifacts; the whole hostile corpus is refused and nothing is stored."""
 
 import os
 import threading
@@ -77,9 +77,9 @@ def test_the_same_files_are_the_same_artifact(ingest: Ingest, tmp_path: Path) ->
     assert ingest.store.objects == before
 
 
-# Some are refused earlier than by the checks of the whole: by their names, before a byte is written.
+# Some files are refused by name before a byte is written, so before the checks of the whole upload.
 _BY_NAME = {"folder": "is in a folder", "hidden file": "is not allowed"}
-_NOT_UPLOADABLE = ("link", "pipe", "linked weights")  # what streams in is bytes
+_NOT_UPLOADABLE = ("link", "pipe", "linked weights")  # an upload contains bytes only
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name not in _NOT_UPLOADABLE])
@@ -217,7 +217,7 @@ def test_a_client_that_leaves(ingest: Ingest, ledger: FileLedger) -> None:
 
 
 def test_files_that_nobody_closed_are_closed(ingest: Ingest, ledger: FileLedger) -> None:
-    """A form that ends in the middle of a file leaves its writer as it is; warnings are errors here."""
+    """A form that ends in the middle of a file leaves its writer open; warnings are errors here."""
     with ingest.upload() as upload:
         writer = upload.file("adapter_config.json")
         writer.write(b"{")
@@ -293,12 +293,12 @@ def test_an_unsigned_or_tampered_adapter_is_not_published(ingest: Ingest, ledger
     nothing_is_left(signing, ledger)
 
 
-# What is agreed with the collector.
+# Protocol with the garbage collector.
 
 
 @pytest.fixture
 def deleting(ingest: Ingest, ledger: FileLedger, tmp_path: Path) -> Iterator[tuple[Path, frozenset[str]]]:
-    """An adapter whose objects lie in the store and are just being deleted."""
+    """An adapter whose objects are in the store and are being deleted."""
     source = make_adapter(tmp_path / "source")
     ingested = ingest_directory(ingest, source)
     keys = object_keys(ingested.digest, directories.build_manifest(source))
@@ -397,7 +397,7 @@ def test_many_uploads_at_once_do_not_meet(ingest: Ingest, tmp_path: Path) -> Non
     assert list(shared.staging_root.iterdir()) == []
 
 
-# what all uploads of a process have on the disk together
+# Disk budget shared by all uploads of a process.
 
 MIB = 1024**2
 
@@ -408,7 +408,7 @@ def bounded(tmp_path: Path, max_bytes: int) -> Ingest:
 
 
 def junk(upload: Upload, size_mib: int) -> int:
-    """How much of it was taken."""
+    """Write zeros into the upload and return how many MiB it accepted."""
     taken = 0
     with upload.file("adapter_model.safetensors") as writer:
         for _ in range(size_mib):
@@ -418,7 +418,7 @@ def junk(upload: Upload, size_mib: int) -> int:
 
 
 def test_two_uploads_of_junk_stay_within_the_volume(tmp_path: Path) -> None:
-    """An emptyDir's limit shows nowhere on the node's disk: two uploads of 2.2 GB had the pod evicted."""
+    """A process cannot see an emptyDir's limit: two uploads of 2.2 GB got the pod evicted."""
     ingest = bounded(tmp_path, 256 * MIB)
     with ingest.upload(ACME) as first, ingest.upload(TenantId("globex")) as second:
         assert junk(first, 100) == 100

@@ -5,7 +5,7 @@ digest = rig.publish(files=40)
 node = rig.node(1)
 path = await node.fetch(digest)
 
-Nobody is held silent because the machine is slow: times of silence are an hour, and a test that wants one to pass says
+Silence timeouts are one hour, so that a slow machine triggers none of them. To let a timeout pass, a test runs
 `rig.clock.skip_s += HOUR_S`.
 """
 
@@ -49,7 +49,7 @@ POLICY = SwarmPolicy(tracker_silent_s=HOUR_S, takeover_s=10 * HOUR_S)
 
 
 class Clock:
-    """The nodes'; the tracker has its own."""
+    """Clock of the nodes; the tracker has its own."""
 
     skip_s = 0.0
 
@@ -58,7 +58,7 @@ class Clock:
 
 
 class CountingStore(MemoryStore):
-    """Counts the reads of each chunk; `broken` reads fail first."""
+    """Store that counts the reads of each chunk; the first `broken` reads fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class CountingStore(MemoryStore):
 
 
 class Away(httpx.AsyncBaseTransport):
-    """Nobody listens there."""
+    """Transport to a host that refuses connections."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
@@ -82,7 +82,7 @@ class Away(httpx.AsyncBaseTransport):
 
 @dataclass
 class Switch(httpx.AsyncBaseTransport):
-    """The network: who is where, and who is away."""
+    """The network: a transport for each reachable host; other hosts refuse connections."""
 
     hosts: dict[str, httpx.AsyncBaseTransport] = field(default_factory=dict)
 
@@ -149,7 +149,7 @@ class SwarmRig:
         return httpx.AsyncClient(base_url=base_url, transport=self.network, headers=HEADERS)
 
     def publish(self, files: int, seed: int = 1) -> Digest:
-        """An artifact of so many chunks: a file each, since a chunk cannot be smaller than a MiB."""
+        """Publish an artifact of `files` chunks, one file each, since a chunk has at least 1 MiB."""
         rng = Random(seed)
         entries = []
         for number in range(files):
@@ -165,7 +165,7 @@ class SwarmRig:
         return digest
 
     def node(self, number: int, *, zone: str = "", shelf: type[ChunkShelf] = ChunkShelf) -> SwarmNode:
-        """A node that serves what it has from now on."""
+        """Add a node that serves the chunks it has from now on."""
         node = SwarmNode(self, number, shelf(ArtifactCache(self.folder / f"cache-{number}")), ChunkUploads(), zone)
         app = FastAPI()
         app.include_router(chunk_routes(node.shelf, node.uploads))

@@ -1,4 +1,4 @@
-"""Which addresses are believed to be peers."""
+"""Addresses that are accepted as peers."""
 
 import pytest
 

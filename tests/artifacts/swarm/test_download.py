@@ -25,7 +25,7 @@ class LongShelf(ChunkShelf):
 
 
 class EmptyShelf(ChunkShelf):
-    """Says to have what it does not give."""
+    """Shelf that announces chunks but never serves them."""
 
     def read(self, digest: Digest, sha256: str) -> bytes | None:
         return None
@@ -70,7 +70,7 @@ async def test_a_seed_spares_the_store(tmp_path: Path) -> None:
     assert not rig.chunk_reads()
     stopped.set()
     await seeding
-    assert [report.nodes for report in rig.tracker.reports()] == [1]  # the second; the seed said goodbye
+    assert [report.nodes for report in rig.tracker.reports()] == [1]  # the second node; the seed has deregistered
 
 
 async def test_what_is_cached_is_not_fetched(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_a_corrupt_sender_is_banned_and_its_chunks_come_from_elsewhere(
     download = rig.node(2).download(digest)
     async with asyncio.timeout(60):
         check_whole(await download.run(), digest)
-    assert 1 <= download.progress.failures["peer corrupt"] <= 4  # what was under way when the first was found out
+    assert 1 <= download.progress.failures["peer corrupt"] <= 4  # under way at the first detection
     assert download.progress.from_peers_bytes == 0
     background.cancel()
 
@@ -124,7 +124,7 @@ async def test_a_dead_peer_is_got_over(tmp_path: Path) -> None:
     background = asyncio.get_running_loop().create_task(download.seed(0.5, asyncio.Event()))
     while not rig.tracker.reports() or rig.tracker.reports()[0].complete == 0:
         await asyncio.sleep(0.01)
-    background.cancel()  # killed: it says no goodbye
+    background.cancel()  # killed: it does not deregister
     rig.away(dead.address)
     check_whole(await rig.node(2).fetch(digest, 100.0), digest)
 
@@ -153,13 +153,13 @@ async def test_a_tracker_that_goes_away_half_way_leaves_the_known_peers(tmp_path
         while any(download.progress.have < 5 or download.progress.nodes < 3 for download in downloads):
             await asyncio.sleep(0.001)
         rig.tracker_away()
-        for _ in range(50):  # what it had answered before is heard before the hour passes
+        for _ in range(50):  # let the tracker's earlier answers arrive before the hour passes
             await asyncio.sleep(0.001)
         rig.clock.skip_s += HOUR_S
         for path in await asyncio.gather(*running):
             check_whole(path, digest)
     assert len(rig.chunk_reads()) == 200
-    assert sum(rig.chunk_reads().values()) < 400  # a third each and what had been granted (116); alone, 600
+    assert sum(rig.chunk_reads().values()) < 400  # a third each plus chunks already assigned (116); without peers 600
 
 
 async def test_a_store_that_answers_503_for_a_while_is_waited_for(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A chunk from a peer: what each way of failing is called, and that nothing of it is without bounds."""
+"""Fetch a chunk from a peer: each failure has a name, and every answer is bounded."""
 
 import asyncio
 import gzip
@@ -41,7 +41,7 @@ class Drip(httpx.AsyncByteStream):
 
 
 class Body(httpx.AsyncByteStream):
-    """Not read ahead, as the body of a real answer is not."""
+    """Body that is not read ahead, like that of a real answer."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -127,7 +127,7 @@ async def test_a_peer_that_drips_is_given_up() -> None:
 
 
 class Silent(httpx.AsyncBaseTransport):
-    """Takes the request, and its headers never end."""
+    """Transport that accepts the request and never finishes its headers."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()

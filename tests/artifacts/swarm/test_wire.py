@@ -1,4 +1,4 @@
-"""What nodes and tracker say to each other is strict and bounded."""
+"""Messages between nodes and tracker are strict and bounded."""
 
 import json
 
