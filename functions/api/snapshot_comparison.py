@@ -52,7 +52,7 @@ class _Walk:
 
 
 class Comparison:
-    """Comparison with a base: `take` every entry of the new content in order; then `finish` returns the changes."""
+    """Comparison with a base: `add` every entry of the new content in order; then `finish` returns the changes."""
 
     def __init__(self, base: Snapshot) -> None:
         self._walks = {section: _Walk(section, getattr(base, section)) for section in SECTIONS}

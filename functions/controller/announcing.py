@@ -29,7 +29,7 @@ class AnnouncedState:
 
 @dataclass(slots=True)
 class Announcer:
-    """Sender of events; `look` is called each time that a branch report is made."""
+    """Sender of events; `send_events` is called each time that a branch report is made."""
 
     sender: OtlpSender
     _former: AnnouncedState | None = field(default=None)

@@ -56,7 +56,7 @@ class Catalogue:
     """Indexes over one snapshot. Immutable once built; a request uses one from start to finish."""
 
     def __init__(self, snapshot: Snapshot, snapshot_hash: str, tables: Tables | None = None) -> None:
-        """Index `snapshot`. Pass its `tables` if they exist already, as `Catalogue.of` does."""
+        """Index `snapshot`. Pass its `tables` if they exist already, as `Catalogue.from_indexed` does."""
         if tables is None:
             content = indexed(snapshot)
             snapshot, tables = content.snapshot, content.tables

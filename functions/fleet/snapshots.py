@@ -3,11 +3,12 @@
 The principle is static stability. A snapshot is verified before it is stored, and stored on disk before it is used.
 The current snapshot stays until a better one arrives, so losing the registry or receiving garbage changes nothing.
 
-* `load_cached` starts a process without a control plane. * `run` polls `GET /v1/snapshot?after=<epoch>` with the hash
-of the current content: 204 means that nothing is newer, 200
-  has the changes since, or the whole. Either way the result must have the hash that the response states.
-* `heard` restarts the poll: a notice on the bus says that a later epoch exists, and the poll in flight may be lost. *
-Epochs only grow. A registry that lost its state learns from `after` which epoch followers have (`EPOCH_FLOOR_HEADER`
+* `load_cached` starts a process without a control plane.
+* `run` polls `GET /v1/snapshot?after=<epoch>` with the hash of the current content: 204 means that nothing is newer,
+  200 has the changes since, or the whole. Either way the result must have the hash that the response states.
+* `handle_notice` restarts the poll: a notice on the bus says that a later epoch exists, and the poll in flight may be
+  lost.
+* Epochs only grow. A registry that lost its state learns from `after` which epoch followers have (`EPOCH_FLOOR_HEADER`
   in its responses), and the controller publishes above that.
 
 Reading, verifying and storing run in a thread, in slices that let the event loop run in between. The swap itself is

@@ -7,7 +7,7 @@ heartbeats report, because a replica can reach the bus and still not answer requ
 new agent that takes its place.
 
 If the agents of a node or zone fall silent together, or a node is reported as not ready, its replicas are suspected
-(`functions.decisions.health.failure_domains`). `suspect` decides this a few times a second.
+(`functions.decisions.health.failure_domains`). `update_suspicions` decides this a few times a second.
 
 Neighbours: `outlier_status` stores the evidence; `functions.decisions.routing.replicas` is the index that decisions
 read.

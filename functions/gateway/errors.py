@@ -1,7 +1,7 @@
 """Errors in the form that OpenAI clients expect: `{"error": {"message", "type", "param", "code"}}`.
 
-Code raises `Refused` anywhere; one edge converts it to bytes. A message says what to do. It contains no secret, and
-contains text of the caller only after `quote` has shortened and cleaned it.
+Code raises `RequestRejected` anywhere; one edge converts it to bytes. A message says what to do. It contains no
+secret, and contains text of the caller only after `quote` has shortened and cleaned it.
 """
 
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ class _Gone:
 
 
 class ReplicaGauges(Collector):
-    """Collector of replica gauges: `take` updates them on the loop, the scraping thread reads them."""
+    """Collector of replica gauges: `update` updates them on the loop, the scraping thread reads them."""
 
     def __init__(self) -> None:
         self._present: tuple[Heartbeat, ...] = ()

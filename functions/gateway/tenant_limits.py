@@ -41,7 +41,7 @@ _SWEPT_AT = 1000  # number of buckets at which unused ones are dropped: a full b
 class TenantShares:
     """Shares of an amount: at most `most` in all, and at most `most_per_tenant` for one tenant.
 
-    The owner checks `is_free` before `take`; with a `refusal`, `taken` checks it and raises.
+    The owner checks `is_free` before `reserve`; with a `refusal`, `reserved` checks it and raises.
     """
 
     __slots__ = ("_held", "_most_per_tenant", "_refusal", "held", "most")

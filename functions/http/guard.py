@@ -1,7 +1,7 @@
 """Limits, connection count and error format that the connections of one listener share.
 
     Bounds      limits of one connection
-    Refusal     an error that the listener answers by itself; `in_words` formats it as plain text
+    Refusal     an error that the listener answers by itself; `plain_text_answer` formats it as plain text
     Guard       these plus the listener's connections, which it sweeps while there are any
 
 `guarded` has the protocol that enforces them.

@@ -300,7 +300,8 @@ class LocalScaling:
         now_s = time.monotonic()
         if now_s - self._told_s < TELL_REGISTRY_EVERY_S or not self._wanted:
             return
-        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochConflict, OSError):  # `_report` logs it
+        # `_fetch_report` logs the error.
+        with contextlib.suppress(RegistryUnavailable, RegistryRefused, EpochConflict, OSError):
             await (await self._source.pools_client()).put_desired(self._wanted)
             self._told_s = now_s
 

@@ -2,7 +2,7 @@
 
     counts                from the last heartbeats of replicas that are not silent
     arrivals, waits, …    from the sums over gateways; None (never zero) if no gateway has reported lately
-    utilization           from replicas' token rates, see `PoolUse`; for a prefill pool, from its engines' busy time
+    utilization           from replicas' token rates, see `PoolUtilization`; of a prefill pool, from engines' busy time
 
 If gateways report on a pool without requests, its time to first token is 0: no request waits. If no gateway reports
 on a pool, the value is unknown (None).

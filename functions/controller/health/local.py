@@ -5,7 +5,7 @@ Every few seconds the autoscaler's latest report is judged. A restart is the sam
 is restarted.
 
 A replica whose accelerator has failed takes itself out. The supervisor does not start its engine while the file with
-the error exists (`functions.replica.accelerator_fault`); `clear` deletes that file.
+the error exists (`functions.replica.accelerator_fault`); `clear_fault` deletes that file.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Paths of the state directory. Only `make` and `accelerator_fault_files` touch the disk."""
+"""Paths of the state directory. Only `make_directories` and `accelerator_fault_files` touch the disk."""
 
 import hashlib
 import tempfile

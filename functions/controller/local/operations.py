@@ -80,7 +80,7 @@ class Operations:
         end.
 
         `surge` returns the processes of one extra replica of a pool. Return the names of processes that are not ready
-        yet, whether this call or an earlier one added them. They start by themselves: `all_ready` waits for them
+        yet, whether this call or an earlier one added them. They start by themselves: `wait_all_ready` waits for them
         without blocking other operations.
         """
         async with self._exclusive():

@@ -8,9 +8,9 @@ accepted such names).
 
 A snapshot above SNAPSHOT_MAX_BYTES is rejected whole, so one tenant with a hundred thousand versions could block
 every push and every new key. Therefore git's part always goes in, and the API's part is limited if it does not fit
-beside git's part and the splits of active rollouts. No tenant gets more than `cap`, the largest value at which
-everything fits: the largest tenants lose first, the others nothing. All keys come before all models; within a tenant,
-models come from the smallest on, each whole or not at all.
+beside git's part and the splits of active rollouts. No tenant gets more than `tenant_cap_bytes`, the largest value
+at which everything fits: the largest tenants lose first, the others nothing. All keys come before all models; within
+a tenant, models come from the smallest on, each whole or not at all.
 
     free = SNAPSHOT_MAX_BYTES * 255 / 256 - git's - splits'     (a 256th for what this very pass holds and begins)
     all fits in free? everything    else room = free * 7 / 8;  cap: sum(min(size, cap)) = room

@@ -1,7 +1,7 @@
 """Client of the registry for publishers: read its snapshot, and put a newer one.
 
 httpx errors are translated here. `RegistryUnavailable`: no answer or overload, try again. `RegistryRefused`:
-rejected, trying again changes nothing. `EpochTaken`: the message has the epoch to exceed.
+rejected, trying again changes nothing. `EpochConflict`: the message has the epoch to exceed.
 """
 
 import asyncio

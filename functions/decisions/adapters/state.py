@@ -101,8 +101,8 @@ class AdapterState:
         return max(self.busy_s.get(name, float("-inf")), self.asked_s.get(name, float("-inf")))
 
 
-# Results of `ask`: the adapter will be loaded; is loaded; is not in the snapshot; failed recently, for good (refused)
-# or not (failed); too many loads wait.
+# Results of `request_load`: the adapter will be loaded; is loaded; is not in the snapshot; failed recently, for good
+# (refused) or not (failed); too many loads wait.
 LoadVerdict = Literal["accepted", "loaded", "unknown", "refused", "failed", "full"]
 
 

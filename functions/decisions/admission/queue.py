@@ -157,7 +157,7 @@ class Admission:
                 yield ticket
 
     def refuse_late(self, ticket: Ticket, now_s: float) -> Refuse:
-        """Return the refusal for a ticket that `next` or `late` returned as late."""
+        """Return the refusal for a ticket that `next` or `expire_late` returned as late."""
         flow = self.queues[ticket.band].flow(ticket.tenant, ticket.weight, now_s)
         return Refuse("queue_timeout", self._assign_return_time(ticket, flow, now_s))
 
@@ -213,7 +213,7 @@ class Admission:
             queue.unpark(flow)
 
     def update_capacity(self, ready: Sequence[ReplicaView], now_s: float) -> None:
-        """Update capacity and overload from the pool's ready replicas. Call `late` and `next` afterwards."""
+        """Update capacity and overload from the pool's ready replicas. Call `expire_late` and `next` afterwards."""
         interactive = self.queues[_INTERACTIVE]
         slo_s = self.rules[_INTERACTIVE].slo_s or _SECOND_S
         self.gate.update_capacity(ready, slo_s, now_s)

@@ -1,7 +1,7 @@
 """Accelerators by the name in a node's label `nvidia.com/gpu.product`: memory, bandwidth and arithmetic.
 
 Figures are from the makers' data sheets, arithmetic without sparsity. Memory is the total that the driver reports, a
-little less than the name says. A product that is not listed can be described on the command line (`described`).
+little less than the name says. A product that is not listed can be described on the command line (`parse_accelerator`).
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ ACCELERATORS = MappingProxyType(
 
 
 def accelerator(name: str) -> Accelerator:
-    """Return an accelerator by its product label, or from a description (`described`)."""
+    """Return an accelerator by its product label, or from a description (`parse_accelerator`)."""
     if "=" in name:
         return parse_accelerator(name)
     found = ACCELERATORS.get(name)

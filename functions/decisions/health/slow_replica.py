@@ -87,7 +87,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class PoolWatch:
-    """Memory of one pool. Updated by `look` and `restarting`."""
+    """Memory of one pool. Updated by `update_watch` and `record_restart`."""
 
     numbers: Mapping[ReplicaId, int] = field(default_factory=dict)  # number of the last pace, by replica
     suspects: Mapping[ReplicaId, Suspect] = field(default_factory=dict)

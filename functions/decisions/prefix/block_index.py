@@ -1,8 +1,8 @@
 """Index of token blocks: maps a name to the set of its holders, as the bits of one integer.
 
-A holder is a slot: a bit number that `begin` reserves and `retire` releases. Retiring costs nothing: the bit no longer
-counts, and `sweep` wipes it from a few entries at a time before it is reused. So a restarted replica gets a new slot
-and fills it, whether its old slot still answers meanwhile or not.
+A holder is a slot: a bit number that `add_slot` reserves and `retire` releases. Retiring costs nothing: the bit no
+longer counts, and `sweep` wipes it from a few entries at a time before it is reused. So a restarted replica gets a
+new slot and fills it, whether its old slot still answers meanwhile or not.
 
 Memory is bounded: beyond `max_entries` distinct names no new one is stored. Results then become smaller, never wrong.
 Measured: 75 bytes a name, 110 if many replicas share it; 1,000,000 names are about 100 MB.

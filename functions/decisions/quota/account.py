@@ -8,11 +8,11 @@
     gpu_seconds_per_hour            nothing, but no debt may be left      `request.cost.gpu_seconds`
     concurrent_requests             1                                     0, when it ends
 
-A request is reserved in every account it belongs to (its tenant's, its key's) or in none: `lacks` checks, `take`
-reserves. The KV seconds per token are learnt from what earlier requests were charged, so that many concurrent requests
-cannot all start for free. The first one reserves nothing and is charged in the end. GPU seconds are charged only in the
-end: a request that decodes alone uses a hundred times as much as one among a hundred. A request that reserves nothing
-in one of these two dimensions is admitted only while there is no debt in it.
+A request is reserved in every account it belongs to (its tenant's, its key's) or in none: `find_shortage` checks,
+`spend` reserves. The KV seconds per token are learnt from what earlier requests were charged, so that many
+concurrent requests cannot all start for free. The first one reserves nothing and is charged in the end. GPU seconds
+are charged only in the end: a request that decodes alone uses a hundred times as much as one among a hundred. A
+request that reserves nothing in one of these two dimensions is admitted only while there is no debt in it.
 
 The state outlives snapshots: a limit that a push changes applies to the next request, and requests in flight from
 before count against it. For the same reason, requests in flight are counted even without a limit.

@@ -64,7 +64,8 @@ class Losses(Generic[Group, Failed]):
     def failed(
         self, replica_id: ReplicaId, sent_s: float, group: Group, failed: Failed, now_s: float, *, begun: bool
     ) -> list[tuple[Group, Failed]]:
-        """Record a failed request, sent at `sent_s`; `begun` is True if its answer had begun. Call `decided` first."""
+        """Record a failed request, sent at `sent_s`; `begun` is True if its answer had begun. Call `collect_decided`
+        first."""
         counted: list[tuple[Group, Failed]] = []
         loss = self._losses.get(replica_id)
         if loss is not None and begun and sent_s > loss.began_s:

@@ -197,7 +197,7 @@ class AdmissionQueues:
         self._offered(admitted, 1)
 
     def count_returned(self, admitted: Admitted) -> None:
-        """Undo the count of `shifted`, because the request is now submitted to its own pool."""
+        """Undo the count of `count_shifted`, because the request is now submitted to its own pool."""
         self._offered(admitted, -1)
 
     def _offered(self, admitted: Admitted, requests: int) -> None:

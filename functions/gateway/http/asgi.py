@@ -1,8 +1,8 @@
 """ASGI application: all routes off the fast lane, and the engine routes for connections that cannot use it.
 
-`Envelope` is the outermost layer, in pure ASGI. It checks headers and paths, adds the request id to every answer, and
-writes errors in the shape of the route's API, also for an unknown path or a handler's exception. Optional parts add
-their routes with a `RouteProvider`.
+`GatewayEnvelope` is the outermost layer, in pure ASGI. It checks headers and paths, adds the request id to every
+answer, and writes errors in the shape of the route's API, also for an unknown path or a handler's exception.
+Optional parts add their routes with a `RouteProvider`.
 """
 
 import asyncio

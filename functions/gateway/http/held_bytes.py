@@ -153,7 +153,7 @@ class HeldBytes:
     # readers
 
     def add_waiting(self, reader: Reader, tenant: TenantId) -> None:
-        """Count what waits for this reader until `gone`. Repeated calls and small amounts are ignored."""
+        """Count what waits for this reader until `remove_waiting`. Repeated calls and small amounts are ignored."""
         size_bytes = reader.unread_bytes
         if size_bytes <= FREE_BYTES or reader in self._unread:
             return

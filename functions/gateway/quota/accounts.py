@@ -5,7 +5,7 @@
 `functions.decisions.quota.account` and `reservation` decide. This module stores the accounts, which outlive
 snapshots, and raises the 429 that `refusals` formulates. A single gateway, or one without a bus, enforces limits
 exactly. Several gateways share them by leases (`leases`). Then `reserve` may return False: the missing part must be
-requested, which takes milliseconds (`TenantQuotas.ask`).
+requested, which takes milliseconds (`TenantQuotas.request_missing`).
 
 The number of accounts is limited by the callers: only tenants and keys of a snapshot have one. The sweep drops
 accounts that would decide nothing any more, a few at a time, and so also tenants that are gone from the snapshot.
@@ -86,7 +86,7 @@ class RequestQuota:
 
         Raise OverQuota (429, or 400 if waiting cannot help). If part of it is missing in this gateway's lease,
         reserve it anyway, so that other requests do not use it, and return False. The caller then calls
-        `TenantQuotas.ask`.
+        `TenantQuotas.request_missing`.
         """
         now_us = int(now_s * US_PER_S)
         reservation = self.reservation

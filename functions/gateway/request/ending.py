@@ -1,7 +1,7 @@
 """End of a request: the client's last bytes, one `Ended` record, and the listeners that receive it.
 
-    nothing sent yet        a whole error                        `give_up`
-    in mid-stream           an error event, no `[DONE]`          `lose`
+    nothing sent yet        a whole error                        `end_with_error`
+    in mid-stream           an error event, no `[DONE]`          `end_broken_stream`
     all of it sent          nothing more                         `finish`
 
 `settlement` decides what the request used. Listeners are notified in the order of `assembly`. If one fails, the

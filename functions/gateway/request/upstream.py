@@ -62,7 +62,7 @@ class Upstreams(Protocol):
         """Return a new connection. Raise OSError (TimeoutError included) if the engine does not accept it."""
 
     def release(self, connection: Any) -> None:
-        """Return an unused connection of `take` or `dial` to the pool."""
+        """Return an unused connection of `pop_idle` or `dial` to the pool."""
 
     def sweep(self) -> None:
         """Close connections that have been idle for too long."""

@@ -3,8 +3,8 @@
     decide -> sent -> started -> left
 
 `decide` collects what the fleet, the prefix sources and the sessions know, and a pure function chooses. An attempt
-calls `sent` when it begins, `started` with its first token, and `left` when it is over. Each is called exactly once,
-so that the counted load is the real load.
+calls `record_sent` when it begins, `record_first_token` with its first token, and `record_over` when it is over.
+Each is called exactly once, so that the counted load is the real load.
 
 With an `OtherChoice` another algorithm chooses, for comparison, from the same candidates and with the same
 accounting. It also chooses the replica that loads a missing adapter.

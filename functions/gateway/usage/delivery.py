@@ -35,7 +35,8 @@ class NotDelivered(Exception):
 
 
 class UsageDelivery:
-    """Writes and delivers usage. `keep` and `deliver_often` loop on the event loop; `deliver` blocks, in a thread."""
+    """Writes and delivers usage. `write_often` and `deliver_often` loop on the event loop; `deliver` blocks, in a
+    thread."""
 
     def __init__(
         self,

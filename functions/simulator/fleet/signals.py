@@ -1,7 +1,7 @@
 """Signals of a pool for its controller: figures per second, summed over a past interval, with a delay.
 
-Gateways and replicas report once a second; `close` ends such a second. `over` sums up the last seconds known at a
-time. Replica counts have no delay, since a controller knows its own. `decisions.autoscaling.signals` defines the
+Gateways and replicas report once a second; `close` ends such a second. `signals_over` sums up the last seconds known
+at a time. Replica counts have no delay, since a controller knows its own. `decisions.autoscaling.signals` defines the
 figures; `simulation` closes the seconds and reads the signals.
 """
 

@@ -71,7 +71,7 @@ class _Known:
 
 
 class CustomResources:
-    """Source over all informers. Only one thread at a time may call `look`."""
+    """Source over all informers. Only one thread at a time may call `observe`."""
 
     def __init__(self, informers: Sequence[Informer]) -> None:
         self._informers = tuple(informers)

@@ -61,7 +61,8 @@ class TermGuard:
 
 
 class Elector:
-    """Election thread. `run` belongs to that thread; any thread may use `term`, `guard`, `outranked` and `stop`."""
+    """Election thread. `run` belongs to that thread; any thread may use `term`, `guard`, `end_outranked_term` and
+    `stop`."""
 
     def __init__(
         self,

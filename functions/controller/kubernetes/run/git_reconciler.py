@@ -107,7 +107,7 @@ class GitReconciler:
         await self._branch.watch(self._fetch_and_notify, every_s, min(_FETCH_APART_S, every_s))
 
     def fetch_soon(self) -> None:
-        """Request a fetch after a push. `follow` fetches as soon as it may, once for all requests in between."""
+        """Request a fetch after a push. `follow_branch` fetches as soon as it may, once for all requests in between."""
         self._branch.wake()
 
     async def fetch_tip(self) -> None:

@@ -1,7 +1,7 @@
 """Reconcile loop of one term: observe, act, wait. Level-triggered; events and operator orders only wake it.
 
 However much changes during a pass, one more pass follows and reads everything. A failed pass is repeated after the
-delay of its result (`outcome.next_look_s`); any change ends the wait.
+delay of its result (`outcome.next_pass_delay_s`); any change ends the wait.
 
 Laws: no pass while suspended, except on request; LeadershipLost ends the loop immediately.
 """

@@ -6,8 +6,8 @@ A pass runs every two seconds while something moves, this process leads and is n
     3  store the wanted totals (`versions.counts_store`) before acting on them
     4  write services that lose replicas, then those that gain some; then remove services that are no longer needed
 
-From the first step to the last, the pool's number is written here alone: the autoscaler sets the total (`ask`), and
-git's number is left out (`applicable`). `turn` serialises the three writers of a pool's service.
+From the first step to the last, the pool's number is written here alone: the autoscaler sets the total
+(`request_total`), and git's number is left out (`applicable`). `turn` serialises the three writers of a pool's service.
 """
 
 import asyncio

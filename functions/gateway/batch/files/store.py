@@ -25,7 +25,8 @@ _Got = TypeVar("_Got")
 
 
 class FileStore:
-    """Asynchronous calls to the store. They raise StoreUnavailable in an outage; `refused` makes a 503 of it."""
+    """Asynchronous calls to the store. They raise StoreUnavailable in an outage; `storage_unavailable` makes a 503
+    of it."""
 
     def __init__(self, store: S3Store) -> None:
         self._store = store
