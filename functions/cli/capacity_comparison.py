@@ -18,8 +18,8 @@ from functions.simulator.replicas_needed import Needed
 class PrefillComparison:
     pool: str
     reads: str  # name of the prefill pool
-    apart: Apart | None  # None: no sizes are enough; `trouble` says why
-    one: Needed | None  # None: no number of replicas is enough
+    apart: Apart | None  # None means that no sizes are enough; `trouble` says why
+    one: Needed | None  # None means that no number of replicas is enough
     cost: float | None = None
     one_cost: float | None = None
     unit: str = "accelerators"  # unit of both costs

@@ -53,7 +53,7 @@ class Panel:
     series: Sequence[Series]
     marks: Sequence[ChartMark] = ()
     is_log: bool = False
-    y_max: float | None = None  # None: chosen from the values
+    y_max: float | None = None  # None means: chosen from the values
 
 
 def lines(

@@ -20,7 +20,7 @@ from functions.cli.drill.timeline import DrillTimeline, Ending, RequestOutcome
 @dataclass(frozen=True, slots=True)
 class Check:
     what: str
-    ok: bool | None  # None: not checked; `words` gives the reason
+    ok: bool | None  # None means not checked; `words` gives the reason
     words: str = ""
 
 

@@ -76,7 +76,7 @@ class DrillTimeline:
     looks: tuple[FleetObservation, ...] = ()
     shown: tuple[tuple[float, bool], ...] = ()  # (time, effect shows) from Prometheus, more exact than polls
     sees_alerts: bool = True  # False: no Prometheus runs
-    accounts: Accounts | None = None  # None: not checked
+    accounts: Accounts | None = None  # None means not checked
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class PlanContext:
     drain_timeout_s: float
     models_root: Path  # the directory with `<name>` of `pvc://shoal-models/<name>`
     has_trace_store: bool = False
-    prometheus: Path | None = None  # None: not installed or disabled
+    prometheus: Path | None = None  # None means not installed or disabled
     zones: int = 1
     environment: str = "local"
     simulated_accelerators: bool = False

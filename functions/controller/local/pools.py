@@ -28,7 +28,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Engine kind, and number of replicas of each pool, as chosen with `shoal up`."""
 
     engine: EngineKind = "vllm"
-    replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None: the InferenceService's number
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=20)] | None = None  # None means the InferenceService's number
 
 
 def read_target(path: Path) -> Target:

@@ -24,7 +24,7 @@ _TROUBLES: Mapping[str, NodeTrouble] = {"False": "down", "Unknown": "unknown"}
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    trouble: NodeTrouble | None = None  # None: ready
+    trouble: NodeTrouble | None = None  # None means ready
     is_tainted: bool = False  # tainted by the controller
     is_cleared: bool = False  # an operator confirms that its accelerators were repaired
 
