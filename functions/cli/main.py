@@ -156,7 +156,7 @@ def traces(
     replica: Annotated[str | None, typer.Option(help="Replica of the last attempt.")] = None,
     trace_id: Annotated[str | None, typer.Option("--trace-id", help="Trace id from a `traceparent` header.")] = None,
     errors: Annotated[
-        bool, typer.Option("--errors", help="Only requests answered with a status of 400 or above.")
+        bool, typer.Option("--errors", help="Show only requests answered with a status of 400 or above.")
     ] = False,
     slow: Annotated[bool, typer.Option("--slow", help="Slowest requests first, instead of newest.")] = False,
     over: Annotated[str | None, typer.Option(help="Minimum total duration, such as 2s or 500ms.")] = None,

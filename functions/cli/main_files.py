@@ -60,7 +60,7 @@ def plan(
     requests: Annotated[int, typer.Option(min=50, max=200_000, help="Maximum number of requests in a window.")] = 4_000,
     start: Annotated[
         StartSource,
-        typer.Option(help="What a new replica waits for: an accelerator (cold), or its weights."),
+        typer.Option(help="Start of a new replica: it waits for an accelerator (cold), or only for its weights."),
     ] = "cold",
     plot: Annotated[
         Path | None, typer.Option(help="File (.svg or .png) for a chart of queue, first tokens and replicas.")
