@@ -30,7 +30,7 @@ def book(change: int, *rollouts: Rollout) -> Book:
     return fold_page(EMPTY, page(change, *rollouts))
 
 
-def test_every_push_since_the_last_look_is_told_in_its_order() -> None:
+def test_every_push_since_the_last_look_is_sent_in_order() -> None:
     """Two pushes came between two looks; the newest alone would hide the refused one."""
     former, now = AnnouncedState(report(FORMER), EMPTY), AnnouncedState(report(APPLIED, REFUSED, FORMER), EMPTY)
     refused, applied = events_between(former, now, 12.0)
@@ -40,12 +40,12 @@ def test_every_push_since_the_last_look_is_told_in_its_order() -> None:
     assert events_between(now, now, 13.0) == []
 
 
-def test_the_same_result_again_is_no_other_push() -> None:
+def test_repeated_result_is_not_another_push() -> None:
     again = msgspec.structs.replace(REFUSED, count=2, at_unix_s=20.0)
     assert events_between(AnnouncedState(report(REFUSED), EMPTY), AnnouncedState(report(again), EMPTY), 21.0) == []
 
 
-def test_a_clusters_own_objects_have_no_history_and_are_told_by_what_is_in_force() -> None:
+def test_object_source_without_history_sends_the_revision_in_force() -> None:
     former = BranchReport("kubernetes", tip="objects@1", applied="objects@1")
     wrong = BranchReport(
         "kubernetes", tip="objects@2", applied="objects@1", problems=("no such pool",), problem_count=1
@@ -56,7 +56,7 @@ def test_a_clusters_own_objects_have_no_history_and_are_told_by_what_is_in_force
     assert [each.attributes["shoal.result"] for each in (refused, applied)] == ["refused", "applied"]
 
 
-def test_a_rollouts_way_is_told_step_by_step() -> None:
+def test_rollout_steps_are_sent_one_by_one() -> None:
     begun = rollout()
     running = transition(begun, VersionLoaded(), 100.0)
     back = transition(running, RolledBack("an operator said so"), 200.0)
@@ -71,7 +71,7 @@ def test_a_rollouts_way_is_told_step_by_step() -> None:
     assert told[2][0].severity == "warning" and "an operator said so" in told[2][0].words
 
 
-def test_a_controller_that_begins_tells_nothing_of_before() -> None:
+def test_starting_controller_sends_no_old_events() -> None:
     """Otherwise each restart would send the whole history again."""
     with collector() as taken, closing(Collector(taken.url, {})) as client:
         announcer = Announcer(OtlpSender(client, "shoal-controller", "c0"))

@@ -60,9 +60,9 @@ class Rig:
         self.rows, self.judge, self.surge = Rows(), Judge(), surge
         self.stable, self.split = "v1", None
         self.replicas, self.asked_for_room = replicas, 0
-        self.begin()
+        self.start_controller()
 
-    def begin(self) -> None:
+    def start_controller(self) -> None:
         """Start another controller."""
         self.reconciler = Reconciler(
             self.layout, LocalSettings(), Target(engine="sim"), until_published=_at_once, on_done=lambda *_: None,
@@ -128,12 +128,12 @@ async def test_a_rollout_from_one_version_to_the_next(rig: Rig) -> None:
     assert await rig.now(settled=True) == "v2 v2 v2 v2"
 
 
-async def test_what_is_taken_back_ends_at_once(rig: Rig) -> None:
+async def test_rolled_back_replicas_end_at_once(rig: Rig) -> None:
     assert await rig.at(VersionLoaded(), StagePassed(), StagePassed()) == "v1 v1 v1 v2 v2"
     assert await rig.at(VersionLoaded(), Breached("slow")) == "v1 v1 v1 v1"
 
 
-async def test_without_a_surge_there_are_never_more_replicas(tmp_path: Path) -> None:
+async def test_rollout_without_surge_has_no_extra_replica(tmp_path: Path) -> None:
     rig = Rig(tmp_path, surge=False)
     assert await rig.at(VersionLoaded()) == "v1 v1 v1 v2"
     assert await rig.at(VersionLoaded(), StagePassed(), StagePassed(), widens=True) == "v1 v2 v2 v2"
@@ -141,7 +141,7 @@ async def test_without_a_surge_there_are_never_more_replicas(tmp_path: Path) -> 
     assert await rig.now() == "v2 v2 v2 v2"
 
 
-async def test_engines_memory_is_not_looked_at_while_no_version_moves(rig: Rig) -> None:
+async def test_engine_memory_is_not_measured_without_a_rollout(rig: Rig) -> None:
     """Twice a second, for engines of some gigabytes, the measurement took a tenth of a core."""
     assert await rig.now() == "v1 v1 v1 v1"
     assert rig.asked_for_room == 0
@@ -149,7 +149,7 @@ async def test_engines_memory_is_not_looked_at_while_no_version_moves(rig: Rig) 
     assert rig.asked_for_room == 1
 
 
-async def test_while_the_rows_are_not_published_nothing_is_changed(rig: Rig) -> None:
+async def test_replicas_do_not_change_before_the_rows_are_published(rig: Rig) -> None:
     before = await rig.at(VersionLoaded(), StagePassed(), StagePassed())
     split = rig.published()
     rig.rows.active = ()  # completed: the channel still points at v1
@@ -157,17 +157,17 @@ async def test_while_the_rows_are_not_published_nothing_is_changed(rig: Rig) -> 
     assert await rig.now() == before
 
 
-async def test_a_controller_that_was_killed_finds_the_replicas_as_it_left_them(rig: Rig) -> None:
+async def test_restarted_controller_restores_replica_versions(rig: Rig) -> None:
     """Otherwise it would not know the processes of the new version, and end them as foreign ones."""
     await rig.at(VersionLoaded(), StagePassed(), StagePassed())
     ran = engines(plan_fleet(CONTEXT, rig.reconciler.wanted.pools, Target(engine="sim"), {}))
-    rig.begin()
+    rig.start_controller()
     (pool,) = rig.reconciler.wanted.pools
     assert " ".join(pool.folders) == "v1 v1 v1 v2 v2"
     assert engines(plan_fleet(CONTEXT, [pool], Target(engine="sim"), {})) == ran
 
 
-async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(rig: Rig) -> None:
+async def test_replica_in_the_middle_of_a_change_is_drained_not_ended(rig: Rig) -> None:
     """The plan was stored and the controller killed before replica 3 changed: it still runs v1 and should run v2."""
     await rig.at(VersionLoaded())
     before = plan_fleet(rig.reconciler.context(), rig.reconciler.wanted.pools, Target(engine="sim"), {})
@@ -176,7 +176,7 @@ async def test_a_replica_that_was_just_being_changed_is_drained_and_not_ended(ri
     runs = [found(number, spec) for number, spec in enumerate(before.values())]
     for known in (rig, None):
         if known is None:
-            rig.begin()
+            rig.start_controller()
         plan = plan_adoption(
             runs, {each.pid: each.pid for each in runs}, ProcessLedger(), rig.reconciler.candidates(slots)
         )
@@ -199,7 +199,7 @@ def engines(specs: dict[str, ProcessSpec]) -> dict[str, str]:
     return {name or "": folder for name, folder in started.items()}
 
 
-async def test_a_pool_that_moves_has_no_other_replica_more(rig: Rig) -> None:
+async def test_pool_in_a_rollout_has_no_second_extra_replica(rig: Rig) -> None:
     """The rollout's surge is the only extra replica allowed."""
     await rig.now()
     (pool,) = rig.reconciler.wanted.pools
@@ -212,7 +212,7 @@ async def test_a_pool_that_moves_has_no_other_replica_more(rig: Rig) -> None:
     assert one_more(CONTEXT, [pool], Target(engine="sim"), {}, POOL) == {}
 
 
-def test_a_file_that_is_none_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_versions_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "kept" / "base-versions.json"
     assert read_folders(file) == {}
     write_folders(file, {"a": PoolFolders("x", (("y", 2),), 1)})
@@ -230,6 +230,6 @@ def test_a_file_that_is_none_is_a_warning(tmp_path: Path, caplog: pytest.LogCapt
         (PoolFolders("a", (("b", 9),)), 0, ""),
     ],
 )
-def test_the_first_numbers_have_what_most_have(folders: PoolFolders, replicas: int, expected: str) -> None:
+def test_majority_version_gets_the_lowest_numbers(folders: PoolFolders, replicas: int, expected: str) -> None:
     named: Sequence[str] = folders.by_number(replicas)
     assert " ".join(named) == expected

@@ -25,7 +25,7 @@ def status(objects: int = 1) -> dict[str, Any]:
     return {"revision": REVISION, "objects": [ready, *({**unready, "name": f"m{n}"} for n in range(objects))]}
 
 
-def test_a_report_has_what_is_not_ready_and_fits_what_the_registry_takes() -> None:
+def test_branch_report_lists_unready_objects_within_the_size_limit() -> None:
     report = report_of(status(objects=5000))
     assert (report.source, report.tip, report.applied, report.suspended) == ("main", "main@b", "main@a", "why")
     assert (report.problem_count, report.object_count, report.history[0].result) == (80, 5000, "refused")
@@ -34,7 +34,7 @@ def test_a_report_has_what_is_not_ready_and_fits_what_the_registry_takes() -> No
     assert msgspec.json.decode(document, type=BranchReport) == report
 
 
-async def test_it_is_told_when_it_is_another_and_each_half_minute_and_after_an_outage() -> None:
+async def test_branch_report_is_sent_on_change_every_half_minute_and_after_an_outage() -> None:
     heard: list[bytes] = []
     is_away, now_s = False, 0.0
 
@@ -66,6 +66,6 @@ async def test_it_is_told_when_it_is_another_and_each_half_minute_and_after_an_o
     assert len(heard) == 5
 
 
-def test_no_path_of_the_machine_is_in_the_report(tmp_path: Path) -> None:
+def test_branch_report_has_no_local_paths(tmp_path: Path) -> None:
     told = {**status(), "revision": {**REVISION, "repository": str(tmp_path)}}
     assert str(tmp_path).encode() not in msgspec.json.encode(report_of(told))

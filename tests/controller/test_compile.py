@@ -33,7 +33,7 @@ def sound(it: Snapshot) -> bool:
     return snapshots.decode(snapshots.encode(it)) == it
 
 
-def test_everything_declared_arrives() -> None:
+def test_all_declared_objects_reach_the_snapshot() -> None:
     result = compiled(
         pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1", "v2", channels="{stable: v1, next: v2}")
     )
@@ -55,7 +55,7 @@ def test_everything_declared_arrives() -> None:
     assert [(p.name, p.context_window_tokens, p.min_replicas) for p in it.pools] == [("base", 2048, 1)]
 
 
-def test_what_an_engine_holds_of_adapters_is_its_arguments() -> None:
+def test_adapter_limits_of_a_pool_come_from_engine_arguments() -> None:
     arguments = "[--max-model-len=2048, --enable-lora, --max-cpu-loras=32, --max-lora-rank=64]"
     (entry,) = compiled(pool().replace("[--max-model-len=2048]", arguments)).snapshot.pools
     assert (entry.max_adapters, entry.max_lora_rank) == (32, 64)
@@ -85,7 +85,7 @@ def test_a_model_without_any_artifact_is_left_out_and_the_rest_goes_on() -> None
     assert "acme/bot is left out: none of its versions has an artifact" in "\n".join(map(str, result.problems))
 
 
-def test_a_pinned_digest_needs_no_answer_and_counts_more_than_one() -> None:
+def test_pinned_digest_overrides_the_stores_answer() -> None:
     model = lora("acme/bot", "v1", pin=f', digest: "{D3}"')
     loaded = load(pool(), tenant("acme"), model)
     assert unpinned_artifacts(loaded.objects) == []
@@ -103,12 +103,12 @@ def test_an_expiry_date_becomes_the_end_of_its_day() -> None:
     assert result.snapshot.keys[0].expires_unix_s == datetime(2027, 7, 1, tzinfo=UTC).timestamp()
 
 
-def test_a_service_that_is_not_ours_is_no_pool() -> None:
+def test_foreign_service_is_not_a_pool() -> None:
     foreign = pool().replace(", labels: {shoal.dev/pool: base}", "")
     assert compiled(foreign, tenant("acme")).snapshot.pools == ()
 
 
-def test_replicas_without_a_limit_are_bounded_all_the_same() -> None:
+def test_replicas_without_a_maximum_are_bounded() -> None:
     result = compiled(pool(bounds="minReplicas: 2, maxReplicas: 0"))
     assert result.snapshot.pools[0].max_replicas == 100_000
     assert sound(result.snapshot)
@@ -129,7 +129,7 @@ DOCUMENTS = [
 
 @settings(max_examples=40, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 10**6), st.text(max_size=10))
-def test_order_of_input_never_changes_the_hash(rng: random.Random, epoch: int, revision: str) -> None:
+def test_input_order_does_not_change_the_hash(rng: random.Random, epoch: int, revision: str) -> None:
     digests = {V1: D1, V2: D2, WEIGHTS: D3}
 
     def built(documents: list[tuple[str, bytes]], epoch: int, revision: str) -> Compiled:
@@ -146,7 +146,7 @@ def test_order_of_input_never_changes_the_hash(rng: random.Random, epoch: int, r
     assert snapshots.encode(same) == document, "not only the hash: the bytes"
 
 
-def test_arrays_are_sorted_and_without_repeats() -> None:
+def test_arrays_are_sorted_and_deduplicated() -> None:
     it = compiled(*reversed(DOCUMENTS)).snapshot
     assert [tenant_.name for tenant_ in it.tenants] == ["acme", "globex"]
     assert it.tenants[0].models == ("acme/*", "base")

@@ -29,7 +29,7 @@ def compiled(*documents: str) -> Snapshot:
     return it
 
 
-def test_policies_arrive_with_units_and_canonical_expressions() -> None:
+def test_policies_compile_to_numeric_units_and_canonical_expressions() -> None:
     quota = tier(spec="{weight: 2, limits: {requestsPerMinute: 60, maxOutputTokens: 100}}")
     it = compiled(quota, pool(), pool("other"), tenant("acme"), base(), lora("acme/bot", "v1"), policies())
     limits = QuotaLimitsPart(requests_per_minute=60, max_output_tokens=100, token_burst_seconds=10)
@@ -50,7 +50,7 @@ def test_without_a_default_rollout_the_stages_are_the_built_in_ones() -> None:
     assert {model.rollout for model in compiled(pool(), tenant("acme"), base(), lora("acme/bot", "v1")).models} == {""}
 
 
-def test_what_a_policy_leaves_out_is_what_holds_without_one() -> None:
+def test_omitted_policy_fields_equal_the_defaults_without_a_policy() -> None:
     """The defaults exist in two places: in the kind for omitted fields, and in the entry for a missing policy."""
     routing = compiled(
         pool(),
@@ -59,12 +59,12 @@ def test_what_a_policy_leaves_out_is_what_holds_without_one() -> None:
     assert routing == (RoutingEntry(name="built-in", pools=("*",)),)
 
 
-def test_a_model_does_not_change_when_lines_above_it_do() -> None:
+def test_model_entry_does_not_depend_on_its_line_number() -> None:
     documents = (pool(), tenant("acme"), base(), lora("acme/bot", "v1"), tier())
     assert compiled("---\n".join(documents)) == compiled("# a remark\n" + "---\n".join(documents))
 
 
-def test_cascades_hedging_and_classifiers_arrive_in_the_snapshots_units() -> None:
+def test_cascades_hedging_and_classifiers_compile_to_snapshot_units() -> None:
     policy = (
         "apiVersion: shoal.dev/v1alpha1\nkind: RoutingPolicy\nmetadata: {name: all}\nspec:\n  pools: ['*']\n"
         "  retry: {hedgeAfter: 250ms}\n  unknownFields: pass\n"

@@ -70,13 +70,13 @@ def of(
         ((heartbeat("a", BOT, phase="draining"),), ("Reconciling", "NoReplica", "no replica of pool base is ready")),
     ],
 )
-def test_an_adapter_is_ready_where_every_replica_has_it(
+def test_adapter_is_ready_once_every_replica_has_it(
     heartbeats: tuple[Heartbeat, ...], expected: tuple[str, str, str]
 ) -> None:
     assert of("acme/bot", seen(CONFIG, *heartbeats)) == expected
 
 
-def test_a_base_whose_replicas_have_loaded_something_else_says_so() -> None:
+def test_base_with_other_loaded_weights_is_stalled() -> None:
     """The volume was overwritten and some pods have restarted since; without the digest, no one could tell which."""
     here, other = (
         msgspec.structs.replace(heartbeat("a"), weights_digest=each) for each in (DIGEST, "sha256:" + "9" * 64)
@@ -91,19 +91,19 @@ def test_a_base_is_ready_with_its_replicas() -> None:
     assert of("base", seen(CONFIG, heartbeat("a"), heartbeat("b"))) == ("Ready", "Served", "on 2 replicas")
 
 
-def test_what_is_not_published_yet_is_on_its_way() -> None:
+def test_unpublished_object_is_reconciling() -> None:
     assert of("acme/bot", seen(CONFIG, heartbeat("a", BOT), current=False))[:2] == ("Reconciling", "NotPublished")
     assert of("acme", seen(CONFIG, current=False))[:2] == ("Reconciling", "NotPublished")
 
 
-def test_an_artifact_that_is_missing_stalls_its_model_with_the_place() -> None:
+def test_missing_artifact_stalls_its_model_with_the_location() -> None:
     loaded = load(pool(), tenant("acme", "ci"), base(), lora("acme/bot", "v1", "v9"))
     state, reason, message = of("acme/bot", seen(loaded, heartbeat("a", BOT)), loaded)
     assert (state, reason) == ("Stalled", "LeftOut")
     assert "acme/bot@v9 is left out: nothing is published at s3://shoal-models/acme/bot/v9" in message
 
 
-def test_a_held_channel_whose_new_version_no_replica_can_load_is_told_with_the_reason() -> None:
+def test_held_channel_with_an_unloadable_version_has_the_reason() -> None:
     held, why = ("acme/bot:stable stays v0 until v1 is loaded",), f"{BOT}: rank 64 is too large (failed 4 times)"
     assert of("acme/bot", coming(seen(CONFIG, heartbeat("a", reason=why), held=held))) == (
         "Stalled",
@@ -113,12 +113,12 @@ def test_a_held_channel_whose_new_version_no_replica_can_load_is_told_with_the_r
     assert of("acme/bot", coming(seen(CONFIG, heartbeat("a"), held=held))) == ("Reconciling", "Loading", held[0])
 
 
-def test_a_held_channel_is_told_as_loading() -> None:
+def test_held_channel_is_shown_as_loading() -> None:
     held = ("acme/bot:stable stays v0 until v1 is loaded",)
     assert of("acme/bot", seen(CONFIG, heartbeat("a", BOT), held=held)) == ("Reconciling", "Loading", held[0])
 
 
-def test_a_tenant_that_nobody_can_call_as_is_listed_and_others_are_counted() -> None:
+def test_tenants_without_valid_keys_are_listed_and_others_counted() -> None:
     loaded = load(
         pool(), tenant("acme", "ci"), tenant("keyless"), tenant("late", "old", extra=', expires: "2001-01-01"'), base()
     )
@@ -128,19 +128,19 @@ def test_a_tenant_that_nobody_can_call_as_is_listed_and_others_are_counted() -> 
     assert found.counts["Tenant"] == {"Ready": 1, "Reconciling": 0, "Stalled": 2}
 
 
-def test_thousands_are_counted_and_what_is_wrong_comes_first() -> None:
+def test_thousands_of_objects_are_counted_and_problems_come_first() -> None:
     loaded = load(*(tenant(f"t{number}") for number in range(SHOWN_PER_KIND + 50)))
     found = conditions(loaded, (), seen(loaded))
     assert found.counts["Tenant"]["Stalled"] == SHOWN_PER_KIND + 50
     assert len([each for each in found.listed if each.kind == "Tenant"]) == SHOWN_PER_KIND
 
 
-def test_the_targets_own_findings_are_among_them() -> None:
+def test_conditions_include_findings_of_the_target() -> None:
     pools = (ObjectCondition("InferenceService", "base", "Stalled", "Failing", "it died 3 times"),)
     assert of("base", seen(load(pool())), load(pool()), pools) == ("Stalled", "Failing", "it died 3 times")
 
 
-def test_a_model_that_is_rolled_out_is_on_its_way_and_one_that_was_taken_back_needs_somebody() -> None:
+def test_model_in_a_rollout_is_reconciling_and_a_rolled_back_one_is_stalled() -> None:
     ready = heartbeat("a", BOT)
     words = "acme/bot:stable goes from v1 to v2, stage 1 of 4 (1%)"
     assert of("acme/bot", seen(CONFIG, ready, rollouts=(running(),))) == ("Reconciling", "RollingOut", words)

@@ -32,12 +32,12 @@ def test_worked_example_of_a_quota(tmp_path: Path, quota: str, cores: int) -> No
     assert grouped(tmp_path, "0::/\n", {"cpu.max": f"{quota}\n"}) == cores
 
 
-def test_a_group_above_limits_as_well(tmp_path: Path) -> None:
+def test_parent_group_limits_apply(tmp_path: Path) -> None:
     files = {"pods/cpu.max": "100000 100000\n", "pods/one/cpu.max": "max 100000\n"}
     assert grouped(tmp_path, "0::/pods/one\n", files) == 1
 
 
-def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
+def test_cgroup_v1_limits_are_read(tmp_path: Path) -> None:
     files = {"cpu/docker/x/cpu.cfs_quota_us": "100000\n", "cpu/docker/x/cpu.cfs_period_us": "100000\n"}
     assert grouped(tmp_path, "3:memory:/\n2:cpu,cpuacct:/docker/x\n", files) == 1
     none = {"cpu/docker/x/cpu.cfs_quota_us": "-1\n"}
@@ -45,7 +45,7 @@ def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("membership", ["", "\x00", "0::", "nonsense", "0::/../../..", "2:cpu"])
-def test_what_cannot_be_read_limits_nothing(tmp_path: Path, membership: str) -> None:
+def test_unreadable_limits_are_ignored(tmp_path: Path, membership: str) -> None:
     assert grouped(tmp_path, membership, {"cpu.max": "a b c" if membership else "1 0"}) == ALL
     assert usable_cores(tmp_path / "gone", tmp_path / "gone") == ALL
 

@@ -27,7 +27,7 @@ SERVICE = PROJECT / "inferenceservices" / "smollm2-135m.yaml"
 # -- ports ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_taken_port_is_named_with_its_holder_and_the_setting_that_moves_it() -> None:
+def test_used_port_is_reported_with_its_process_and_setting() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -57,17 +57,17 @@ async def channel(layout: StateLayout) -> AsyncIterator[Path]:
     server.close()
 
 
-async def test_an_order_is_answered(channel: Path) -> None:
+async def test_control_request_is_answered(channel: Path) -> None:
     assert await asyncio.to_thread(ask_controller, channel, {"do": "status"}) == {"fine": True}
 
 
-async def test_a_refusal_comes_back_in_words(channel: Path) -> None:
+async def test_control_refusal_is_returned_as_a_message(channel: Path) -> None:
     with pytest.raises(OrderRefused, match="no such order"):
         await asyncio.to_thread(ask_controller, channel, {"do": "dance"})
 
 
 @pytest.mark.parametrize("line", [b"{\n", b"[]\n", b'"x"\n', b"\xff\xfe\n", b"[" * 100_000 + b"\n"])
-async def test_what_is_no_order_is_refused_and_the_channel_lives(channel: Path, line: bytes) -> None:
+async def test_invalid_control_request_is_refused_and_the_channel_survives(channel: Path, line: bytes) -> None:
     reader, writer = await asyncio.open_unix_connection(str(channel))
     writer.write(line)
     answer = await reader.readline()
@@ -76,7 +76,7 @@ async def test_what_is_no_order_is_refused_and_the_channel_lives(channel: Path, 
     assert await asyncio.to_thread(ask_controller, channel, {"do": "status"}) == {"fine": True}
 
 
-async def test_an_endless_line_is_cut_off(channel: Path) -> None:
+async def test_endless_control_line_is_cut_off(channel: Path) -> None:
     reader, writer = await asyncio.open_unix_connection(str(channel), limit=4096)
     try:
         writer.write(b"x" * (2 * 1024 * 1024))
@@ -88,12 +88,12 @@ async def test_an_endless_line_is_cut_off(channel: Path) -> None:
     assert await asyncio.to_thread(ask_controller, channel, {"do": "status"}) == {"fine": True}
 
 
-async def test_the_channel_is_its_owners_only(channel: Path) -> None:
+async def test_control_socket_is_private_to_its_owner(channel: Path) -> None:
     assert channel.stat().st_mode & 0o777 == 0o600
     assert channel.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_without_a_controller_that_is_said(layout: StateLayout) -> None:
+def test_missing_controller_is_reported(layout: StateLayout) -> None:
     with pytest.raises(ControllerGone):
         ask_controller(layout.control_socket, {"do": "status"})
 
@@ -123,7 +123,7 @@ def test_every_socket_has_its_directory_however_long_the_state_directory_is(tmp_
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_large_log_is_turned_over_at_the_next_start(tmp_path: Path) -> None:
+def test_large_log_is_rotated_at_the_next_start(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_bytes(b"old\n")
     with log.open("r+b") as file:
@@ -157,7 +157,7 @@ def test_the_ledger_reads_what_it_wrote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", [b"{}x", b'{"engine": "other"}', b'{"replicas": 99}', b'{"unknown": 1}'])
-def test_a_target_that_makes_no_sense_is_the_default(tmp_path: Path, document: bytes) -> None:
+def test_invalid_target_falls_back_to_the_default(tmp_path: Path, document: bytes) -> None:
     (tmp_path / "target").write_bytes(document)
     assert read_target(tmp_path / "target") == Target()
 
@@ -189,7 +189,7 @@ def test_our_inference_service_becomes_a_pool() -> None:
 
 
 @pytest.mark.parametrize("uri", ["s3://elsewhere/x", "pvc://shoal-models/", "pvc://shoal-models/a/b", "pvc://other/x"])
-def test_a_model_that_lies_elsewhere_is_refused_with_place_and_what_would_do(uri: str) -> None:
+def test_model_outside_the_models_directory_is_refused_with_location_and_fix(uri: str) -> None:
     (problem,) = unusable_problems(loaded(storageUri=uri), Target())
     assert problem.key_path == "spec.predictor.model.storageUri"
     assert (problem.place.file, problem.place.line) == ("x.yaml", 4)
@@ -198,7 +198,7 @@ def test_a_model_that_lies_elsewhere_is_refused_with_place_and_what_would_do(uri
         pools_of(loaded(storageUri=uri))
 
 
-def test_a_service_of_somebody_else_is_none_of_ours() -> None:
+def test_foreign_inference_service_is_ignored() -> None:
     theirs = yaml_of({"storageUri": "s3://elsewhere/x"}, "x", labels="app: other")
     assert pools_of(load_texts([("x.yaml", theirs.encode())])) == ()
 
@@ -214,7 +214,7 @@ def test_more_replicas_than_there_are_ports_for_are_refused(target: Target, coun
 # -- KServe -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_inference_service_is_one_that_kserve_takes() -> None:
+def test_inference_service_matches_kserves_schema() -> None:
     directory = os.environ.get("SHOAL_CRDS_DIR", "")
     if not directory:
         pytest.skip(

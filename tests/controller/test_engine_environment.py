@@ -126,7 +126,7 @@ def installed(environment: EngineEnvironment) -> dict[str, str]:
 
 @pytest.mark.soak
 @REAL_PIP
-def test_the_cpu_build_is_taken_where_a_wheel_folder_offers_it(environment: EngineEnvironment, tmp_path: Path) -> None:
+def test_cpu_build_is_installed_if_a_wheel_folder_offers_it(environment: EngineEnvironment, tmp_path: Path) -> None:
     steps = made(environment, tmp_path)
     assert installed(environment)["torch"] == "1.0+cpu"
     assert set(MODULES) <= set(installed(environment))
@@ -142,7 +142,9 @@ def test_the_cpu_build_is_taken_where_a_wheel_folder_offers_it(environment: Engi
 
 @pytest.mark.soak
 @REAL_PIP
-def test_elsewhere_the_general_build_is_taken(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
+def test_general_build_is_installed_without_a_cpu_build(
+    index: Index, environment: EngineEnvironment, tmp_path: Path
+) -> None:
     index.withdraw("torch", "1.0+cpu")
     steps = made(environment, tmp_path)
     assert installed(environment)["torch"] == "1.0"
@@ -179,7 +181,7 @@ def test_a_half_made_environment_is_completed(environment: EngineEnvironment, tm
 
 @pytest.mark.soak
 @REAL_PIP
-def test_a_renewed_lock_changes_what_it_changes(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
+def test_renewed_lock_changes_only_its_packages(index: Index, environment: EngineEnvironment, tmp_path: Path) -> None:
     """A package that no lock names any more is removed."""
     rest = (index.locks / REST).read_text().splitlines()
     index.lock(REST, *rest, index.publish("torchvision", "1.0"))
@@ -194,7 +196,7 @@ def test_a_renewed_lock_changes_what_it_changes(index: Index, environment: Engin
 
 @pytest.mark.soak
 @REAL_PIP
-def test_an_environment_that_is_a_link_is_made_where_it_points_to(index: Index, tmp_path: Path) -> None:
+def test_linked_environment_is_created_at_the_link_target(index: Index, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     made(EngineEnvironment(tmp_path / "link", index.locks), tmp_path)
     assert (tmp_path / "link").is_symlink()
@@ -228,7 +230,7 @@ def test_the_general_build_is_refused_before_it_is_downloaded(
     assert "torch" not in installed(environment)
 
 
-def test_space_is_summed_over_what_lies_on_one_file_system(tmp_path: Path) -> None:
+def test_space_is_summed_per_file_system(tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("venv", "scratch", "cache")}
     needs = space_needs(GENERAL_BUILD, 0, **places)
     whole = GENERAL_BUILD.installed_bytes + 2 * GENERAL_BUILD.downloaded_bytes
@@ -243,7 +245,7 @@ def test_space_is_summed_over_what_lies_on_one_file_system(tmp_path: Path) -> No
     assert str(places["venv"]) in space_short(needs, device=apart.__getitem__, free=lambda path: 4 * 10**9)
 
 
-def test_what_is_there_needs_no_more_space(tmp_path: Path) -> None:
+def test_installed_packages_need_no_more_space(tmp_path: Path) -> None:
     left = space_needs(
         GENERAL_BUILD, GENERAL_BUILD.installed_bytes - 5, venv=tmp_path, scratch=tmp_path, cache=tmp_path
     )
@@ -258,11 +260,11 @@ def test_what_is_there_needs_no_more_space(tmp_path: Path) -> None:
         ({}, f"{Path.home()}/.cache/pip"),
     ],
 )
-def test_pips_cache_is_where_pip_looks_for_it(environ: dict[str, str], expected: str) -> None:
+def test_pip_cache_folder_matches_pips_own(environ: dict[str, str], expected: str) -> None:
     assert pip_cache(environ) == Path(expected)
 
 
-def test_what_pip_says_is_counted() -> None:
+def test_pip_output_is_counted() -> None:
     output = PipOutput()
     assert output.progress_text(0) == "querying the index"
     output.parse_line("Collecting torch==2.13.0 (from -r engine-torch.lock.txt (line 2))")
@@ -275,7 +277,7 @@ def test_what_pip_says_is_counted() -> None:
     assert output.progress_text(2_340_000_000) == "installing, 2.3 GB so far"
 
 
-def test_what_a_killed_pip_left_is_removed_and_no_more(tmp_path: Path) -> None:
+def test_only_leftovers_of_a_killed_pip_are_removed(tmp_path: Path) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     for name in ("whole-1.dist-info", "half-1.dist-info", "~et-aside", "whole"):
         (packages / name).mkdir(parents=True)

@@ -80,11 +80,11 @@ def test_a_change_of_any_field_is_described() -> None:
     assert failing(ROLLING, is_described) - OF_ROLLOUTS == set()
 
 
-def test_what_nobody_declares_is_no_change() -> None:
+def test_undeclared_fields_are_no_change() -> None:
     assert describe(ROLLING, AT_REST) == describe(AT_REST, ROLLING) == ()
 
 
-def kept(snapshot: Snapshot) -> Snapshot:
+def stand_ins(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot in force if every object has become invalid."""
     last_good = LastGood(snapshot)
     keys = {
@@ -97,19 +97,19 @@ def kept(snapshot: Snapshot) -> Snapshot:
     return compiled([one for one in objects if one is not None])
 
 
-def test_every_field_stays_as_it_was_accepted() -> None:
+def test_last_good_version_keeps_every_field() -> None:
     def stays(section: str, other: Any, after: Snapshot) -> bool:
-        return bool(named(kept(after), section, other) == named(after, section, other))
+        return bool(named(stand_ins(after), section, other) == named(after, section, other))
 
     assert failing(AT_REST, stays) == set()
 
 
 @pytest.mark.parametrize("snapshot", [AT_REST, ROLLING])
-def test_everything_stays_as_it_was_accepted(snapshot: Snapshot) -> None:
+def test_last_good_version_keeps_the_whole_snapshot(snapshot: Snapshot) -> None:
     rolled_out = {model.id: model.channels | {"stable": "v2"} for model in snapshot.models if model.splits}
     for section in SECTIONS:
         for entry in getattr(snapshot, section):
-            found = named(kept(snapshot), section, entry)
+            found = named(stand_ins(snapshot), section, entry)
             if section == "models" and entry.id in rolled_out:
                 assert (found.channels, found.splits) == (rolled_out[entry.id], ())
             else:

@@ -58,18 +58,18 @@ def test_a_base_flips_when_half_of_the_replicas_have_loaded_its_weights() -> Non
     assert channels(old, new, LoadedReplica(frozenset()), LoadedReplica(frozenset()))["stable"] == "v2"
 
 
-def test_a_flip_waits_for_half_of_the_replicas() -> None:
+def test_channel_flip_waits_for_half_of_the_replicas() -> None:
     assert channels(OLD, NEW, replica("v1"), replica("v1"), replica("v1", "v2"))["stable"] == "v1"
     assert channels(OLD, NEW, replica("v1"), replica("v1", "v2"), replica("v1", "v2")) == {"stable": "v2"}
 
 
-def test_what_is_held_is_told_and_loaded_before_what_no_channel_names() -> None:
+def test_held_version_is_reported_and_loaded_before_unnamed_ones() -> None:
     held = hold_flips(OLD, NEW, {POOL: (replica("v1"),)})
     assert held.flips == ("acme/bot:stable stays v1 until v2 is loaded",)
     assert held.snapshot.models[0].channels == {INCOMING: "v2", "stable": "v1"}
 
 
-def test_a_version_that_is_gone_stays_for_as_long_as_its_channel_is_held() -> None:
+def test_removed_version_stays_while_its_channel_is_held() -> None:
     only_new = snapshot("v2", stable="v2")
     held = hold_flips(OLD, only_new, {POOL: (replica("v1"),)}).snapshot.models[0]
     assert [entry.name for entry in held.versions] == ["v1", "v2"]
@@ -80,18 +80,18 @@ def test_a_version_that_is_gone_stays_for_as_long_as_its_channel_is_held() -> No
     assert done.flips == ()
 
 
-def test_nothing_is_held_where_the_old_version_serves_nobody() -> None:
+def test_channel_is_not_held_if_no_replica_has_the_old_version() -> None:
     assert channels(OLD, NEW) == {"stable": "v2"}
     assert channels(OLD, NEW, replica("v3")) == {"stable": "v2"}
 
 
-def test_nothing_is_held_where_there_is_no_room_for_both() -> None:
+def test_channel_is_not_held_without_room_for_both_versions() -> None:
     full = replica("v1", without_room=("v2",))
     assert channels(OLD, NEW, full, full, replica("v1")) == {"stable": "v2"}
     assert channels(OLD, NEW, full, replica("v1"), replica("v1"))["stable"] == "v1"  # half of them may have it already
 
 
-def test_a_flip_is_held_whatever_else_finds_no_room() -> None:
+def test_channel_is_held_even_if_other_adapters_have_no_room() -> None:
     full = replica("v1", without_room=("v3",))
     assert channels(OLD, NEW, full, full)["stable"] == "v1"
 
@@ -103,13 +103,13 @@ def test_new_models_new_channels_and_moved_pools_are_not_held() -> None:
     assert hold_flips(OLD, moved, {POOL: (replica("v1"),), PoolName("other"): ()}).flips == ()
 
 
-def test_a_version_whose_artifact_is_another_now_is_followed_at_once() -> None:
+def test_version_with_a_new_artifact_is_not_held() -> None:
     """A name means one artifact at a time; a version never changes, except in a workshop."""
     again = snapshot(entries=(version("v1", DIGESTS["v3"]),), stable="v1")
     assert hold_flips(OLD, again, {POOL: (replica("v1"),)}).snapshot == again
 
 
-def test_only_a_channel_that_moves_is_worth_a_question() -> None:
+def test_only_moving_channels_are_checked() -> None:
     assert has_flips(OLD, NEW)
     assert not has_flips(OLD, OLD)
     assert not has_flips(None, NEW)
@@ -130,7 +130,7 @@ def test_replicas_that_are_not_ready_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("newer", [0, 2])
-def test_agents_that_say_it_only_in_their_reason_hold_nothing_for_ever(newer: int) -> None:
+def test_older_agents_without_room_field_do_not_hold_for_ever(newer: int) -> None:
     heartbeat = Heartbeat(
         replica_id="old", pool="base", host="h", port=1, phase="ready", sequence=0, incarnation=0, sent_unix_s=0.0,
         adapters=(version("v1").engine_name,), reason="acme/bot@sha256:2: over this replica's limit of 1 adapters",
@@ -143,7 +143,7 @@ def test_agents_that_say_it_only_in_their_reason_hold_nothing_for_ever(newer: in
     )  # reported: no adapter without room
 
 
-def test_a_beat_says_what_finds_no_room_among_however_many_that_fail() -> None:
+def test_heartbeat_lists_adapters_without_room_beside_many_failures() -> None:
     """The reason text of a heartbeat has no space for eight broken versions."""
     bot = snapshot("v1", "v2", "v3", stable="v1", **{INCOMING: "v2", f"{INCOMING}-2": "v3"}).models[0]
     broken = [ModelEntry(ModelId(f"acme/x{n}"), POOL, "lora", (version("v1", digest_of(n)),), {}) for n in range(8)]
@@ -173,7 +173,7 @@ names = st.sampled_from(["v1", "v2", "v3"])
 
 
 @given(old=names, new=names, loaded=st.lists(st.sets(names), max_size=4))
-def test_a_channel_never_leaves_what_is_served_for_what_is_not(old: str, new: str, loaded: list[set[str]]) -> None:
+def test_channel_never_moves_from_a_served_to_an_unserved_version(old: str, new: str, loaded: list[set[str]]) -> None:
     replicas = [replica(*sorted(each)) for each in loaded]
     chosen = channels(snapshot("v1", "v2", "v3", stable=old), snapshot("v1", "v2", "v3", stable=new), *replicas)[
         "stable"

@@ -29,7 +29,7 @@ def test_another_shell_finds_the_fleet_where_it_was_started(layout: StateLayout)
     assert plan_ports(found) == plan_ports(LocalSettings(port_base=16_000, port_gateway=443))
 
 
-def test_a_port_in_the_environment_wins_over_all_that_was_kept(layout: StateLayout) -> None:
+def test_port_in_the_environment_overrides_stored_ones(layout: StateLayout) -> None:
     ports.save_ports(layout, LocalSettings(port_base=16_000, port_gateway=443))
     named = LocalSettings(port_base=9_000)
     assert ports.with_saved_ports(named, layout, {"SHOAL_PORT_BASE": "9000"}) is named
@@ -45,12 +45,14 @@ def test_a_stopped_fleet_leaves_no_ports_behind(layout: StateLayout) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"port_base": "x"}', '{"port_base": -1}', '{"port_base": 99999}', '{"state_dir": 3}']
 )
-def test_a_file_that_makes_no_sense_is_as_none(layout: StateLayout, text: str) -> None:
+def test_invalid_ports_file_counts_as_missing(layout: StateLayout, text: str) -> None:
     layout.ports_file.write_text(text)
     assert ports.with_saved_ports(LocalSettings(), layout, {}) == LocalSettings()
 
 
-def test_a_process_started_with_them_has_the_same_ports(layout: StateLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_started_with_stored_ports_has_the_same_ports(
+    layout: StateLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ports.save_ports(layout, LocalSettings(port_base=16_000, port_bus=7_000))
     found = ports.with_saved_ports(LocalSettings(), layout, {})
     for name, value in ports.as_environment(found).items():

@@ -47,13 +47,13 @@ def test_no_ports_above_the_highest(tmp_path: Path) -> None:
         ensure_region(StateLayout.at(tmp_path, "a"), "a", 65_200)
 
 
-def test_the_shells_ports_are_the_plain_fleets(tmp_path: Path) -> None:
+def test_ports_in_the_environment_apply_to_the_plain_fleet(tmp_path: Path) -> None:
     address = ensure_region(StateLayout.at(tmp_path, "a"), "a", 8440)
     settings = settings_of(LocalSettings(port_gateway=1234), address)
     assert plan_ports(settings).gateway == 8643
 
 
-def test_what_regions_share_and_what_they_do_not(tmp_path: Path) -> None:
+def test_regions_share_some_files_and_separate_others(tmp_path: Path) -> None:
     home, a, b = StateLayout.at(tmp_path), StateLayout.at(tmp_path, "a"), StateLayout.at(tmp_path, "b")
     for layout in (a, b):
         layout.make_directories()
@@ -68,7 +68,7 @@ def test_what_regions_share_and_what_they_do_not(tmp_path: Path) -> None:
     assert all(getattr(a, name) != getattr(b, name) != getattr(home, name) for name in apart)
 
 
-def test_a_regions_registry_follows_the_others_and_a_plain_one_nobody(tmp_path: Path) -> None:
+def test_region_registry_follows_the_others_and_a_plain_one_follows_none(tmp_path: Path) -> None:
     def environment(layout: StateLayout) -> dict[str, str]:
         nowhere = Path("/nowhere")
         context = PlanContext(layout, plan_ports(LocalSettings()), nowhere, nowhere, nowhere, nowhere, 5.0, nowhere)
@@ -84,7 +84,7 @@ def test_a_regions_registry_follows_the_others_and_a_plain_one_nobody(tmp_path: 
     ("text", "says"),
     [("{", "is not"), ('{"A b": {"registry_url": "https://a"}}', "is not"), ('{"a": {"registry_url": "a"}}', "is not")],
 )
-def test_a_wrong_list_is_told_in_words(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_region_list_has_a_readable_message(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "regions.json"
     file.write_text(text)
     with pytest.raises(RegionsUnreadable, match=says):
@@ -127,7 +127,7 @@ def test_a_push_is_judged_by_the_first_controller_that_answers(tmp_path: Path) -
     assert (done.returncode, done.stdout) == (1, "judged by b\n")
 
 
-def test_the_region_may_stand_behind_the_command() -> None:
+def test_region_option_may_follow_the_command() -> None:
     assert _region_first(["up", "--region", "a", "--detach"]) == ["--region", "a", "up", "--detach"]
     assert _region_first(["status", "--region=b"]) == ["--region=b", "status"]
     assert _region_first(["chat", "x", "--", "--region", "a"]) == ["chat", "x", "--", "--region", "a"]

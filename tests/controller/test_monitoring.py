@@ -16,14 +16,14 @@ from functions.controller.local.spec import STOP_ORDER
 from tests.controller.test_plan import CONTEXT, POOL
 
 
-def test_it_is_part_of_the_fleet_only_where_it_is_installed() -> None:
+def test_prometheus_joins_the_fleet_only_if_installed() -> None:
     assert "prometheus" not in plan_fleet(CONTEXT, [POOL], Target(), {})
     spec = plan_fleet(replace(CONTEXT, prometheus=Path("/bin/prometheus")), [POOL], Target(), {})["prometheus"]
     assert "--web.listen-address=127.0.0.1:8452" in spec.argv
     assert STOP_ORDER[0] == spec.role, "whatever else stops, nothing waits for it"
 
 
-def test_a_pool_that_grows_moves_no_process_of_prometheus(tmp_path: Path) -> None:
+def test_growing_pool_does_not_restart_prometheus(tmp_path: Path) -> None:
     layout = StateLayout.at(tmp_path)
     context = replace(CONTEXT, layout=layout, prometheus=Path("/bin/prometheus"))
     small, large = (plan_fleet(context, [replace(POOL, replicas=n)], Target(engine="sim"), {}) for n in (1, 3))
@@ -34,7 +34,7 @@ def test_a_pool_that_grows_moves_no_process_of_prometheus(tmp_path: Path) -> Non
     assert group["targets"] == ["127.0.0.1:8480", "127.0.0.1:8481", "127.0.0.1:8482"]
 
 
-def test_promtool_takes_the_configuration(tmp_path: Path) -> None:
+def test_promtool_accepts_the_configuration(tmp_path: Path) -> None:
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")

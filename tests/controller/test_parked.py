@@ -59,7 +59,7 @@ def log_of(layout: StateLayout, name: str) -> str:
     return file.read_text() if file.exists() else ""
 
 
-async def test_an_engine_is_forked_and_serves_and_all_of_it_ends(shop: Shop, layout: StateLayout) -> None:
+async def test_forked_engine_serves_and_ends_completely(shop: Shop, layout: StateLayout) -> None:
     parked, _ = await waiting(shop, layout)
     specs = with_one(layout, simulated(0))
     await shop.operations.converge(specs)
@@ -74,7 +74,7 @@ async def test_an_engine_is_forked_and_serves_and_all_of_it_ends(shop: Shop, lay
     assert not fleet_processes(layout, ProcessLedger())
 
 
-async def test_a_killed_parent_is_replaced_and_its_engines_go_on(shop: Shop, layout: StateLayout) -> None:
+async def test_killed_parked_process_is_replaced_while_its_engines_run(shop: Shop, layout: StateLayout) -> None:
     parked, _ = await waiting(shop, layout)
     await shop.operations.converge(with_one(layout, simulated(0)))
     engine = await shop.reaches("engine-a-0", "ready")
@@ -103,7 +103,7 @@ async def test_a_killed_engine_is_forked_again(shop: Shop, layout: StateLayout) 
 
 
 @pytest.mark.parametrize("trouble", ["stopped", "another environment", "not there"])
-async def test_where_none_can_be_forked_the_engine_starts_by_itself(
+async def test_engine_starts_directly_if_it_cannot_be_forked(
     shop: Shop, layout: StateLayout, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parked, _ = await waiting(shop, layout)
@@ -129,9 +129,7 @@ def known_pids(shop: Shop) -> set[int | None]:
     return {instance.state.pid for instance in shop.supervisor.instances.values()}
 
 
-async def test_the_next_controller_keeps_what_was_forked_and_what_it_was_forked_from(
-    shop: Shop, layout: StateLayout
-) -> None:
+async def test_next_controller_keeps_forked_engines_and_their_parent(shop: Shop, layout: StateLayout) -> None:
     """Both have the parked process's environment in their process entries: only the ledger distinguishes them."""
     parked, _ = await waiting(shop, layout)
     specs = with_one(layout, simulated(0))
@@ -148,7 +146,7 @@ async def test_the_next_controller_keeps_what_was_forked_and_what_it_was_forked_
     assert plan.end == ()
 
 
-async def test_of_two_that_the_ledger_does_not_tell_apart_the_parked_one_stays(shop: Shop, layout: StateLayout) -> None:
+async def test_parked_process_is_kept_if_the_ledger_is_ambiguous(shop: Shop, layout: StateLayout) -> None:
     parked, _ = await waiting(shop, layout)
     specs = with_one(layout, simulated(0))
     await shop.operations.converge(specs)

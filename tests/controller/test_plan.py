@@ -50,7 +50,7 @@ def test_no_two_uses_share_a_port() -> None:
     assert len(ports) == len(set(ports))
 
 
-def test_every_replica_is_an_engine_and_an_agent_that_know_each_other() -> None:
+def test_every_replica_has_an_engine_and_an_agent_with_matching_addresses() -> None:
     specs = plan_fleet(CONTEXT, [POOL], Target(), {})
     engine, agent = specs["engine-base-a-1"], specs["agent-base-a-1"]
     assert engine.argv == (
@@ -73,14 +73,14 @@ def test_the_simulated_engine_runs_under_our_own_python() -> None:
     assert "engine-base-a-1" not in specs
 
 
-def test_the_simulated_engine_is_told_the_task_that_a_real_one_sees_in_its_model() -> None:
+def test_simulated_engine_gets_the_task_of_its_model() -> None:
     pool = dataclasses.replace(POOL, task="score")
     simulated = plan_fleet(CONTEXT, [pool], Target(engine="sim", replicas=1), {})["engine-base-a-0"]
     assert read_settings(simulated.argv[3:], {}).task == "score"
     assert "--sim-task" not in plan_fleet(CONTEXT, [pool], Target(), {})["engine-base-a-0"].argv
 
 
-def test_whatever_must_be_ready_first_is_in_the_plan() -> None:
+def test_dependencies_of_every_process_are_planned() -> None:
     specs = plan_fleet(CONTEXT, [POOL], Target(), {})
     assert all(name in specs for spec in specs.values() for name in (*spec.after, *spec.stops_before))
 
@@ -109,26 +109,26 @@ def test_scaling_one_pool_leaves_the_other_untouched() -> None:
     assert not change.replaced
 
 
-def test_the_lowest_free_slot_is_taken() -> None:
+def test_new_replica_gets_the_lowest_free_slot() -> None:
     assert assign_slots(["a", "b", "c"], {"b": 0, "gone": 1}, 20) == {"a": 1, "b": 0, "c": 2}
 
 
-def test_a_slot_that_two_claim_goes_to_one() -> None:
+def test_slot_claimed_twice_goes_to_one_replica() -> None:
     assert sorted(assign_slots(["a", "b"], {"a": 5, "b": 5}, 20).values()) == [0, 5]
 
 
-def test_worked_example_of_what_fits() -> None:
+def test_worked_example_of_port_capacity() -> None:
     assert fit_replicas({"a": 2, "b": 4}, {"a": 19}, 20) == {"a": 16, "b": 4}
     assert fit_replicas({"a": 2, "b": 4}, {"a": 16, "b": 3}, 20) == {"a": 16, "b": 3}, "less than declared is asked for"
     assert fit_replicas({"a": 21}, {}, 20) == {"a": 21}, "too many are declared: that is for the pusher to hear"
 
 
-def test_more_replicas_than_ports_is_said() -> None:
+def test_more_replicas_than_ports_are_reported() -> None:
     with pytest.raises(TooManyReplicas, match="21 replicas"):
         assign_slots([f"r{i}" for i in range(21)], {}, 20)
 
 
-def test_requests_stop_before_what_serves_them_and_what_it_needs() -> None:
+def test_gateways_stop_before_engines_and_their_dependencies() -> None:
     travelling = replace(POOL, name="base-b", model="base-b@v1")  # weights from a node fetcher
     change = difference(
         plan_fleet(

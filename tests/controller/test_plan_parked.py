@@ -22,13 +22,13 @@ def parked_in(specs: dict[str, ProcessSpec]) -> list[str]:
     return [name for name, spec in specs.items() if spec.role == "parked"]
 
 
-def test_nothing_waits_where_nobody_asked_for_it() -> None:
+def test_no_process_is_parked_without_the_setting() -> None:
     specs = planned(0, A)
     assert not parked_in(specs)
     assert {spec.forked_from for spec in specs.values()} == {None}
 
 
-def test_pools_that_differ_in_arguments_share_one_and_another_environment_has_its_own() -> None:
+def test_parked_process_is_shared_per_environment_despite_other_arguments() -> None:
     specs = planned(8, A, SAME, OTHER)
     first, second = parked_in(specs)
     assert {specs[f"engine-{each}"].forked_from for each in ("a-0", "a-1", "b-0")} == {first}
@@ -36,20 +36,20 @@ def test_pools_that_differ_in_arguments_share_one_and_another_environment_has_it
     assert first.startswith("parked-a-") and second.startswith("parked-c-")
 
 
-def test_no_more_wait_than_the_setting_says() -> None:
+def test_parked_processes_are_bounded_by_the_setting() -> None:
     specs = planned(1, A, OTHER)
     assert len(parked_in(specs)) == 1
     assert specs["engine-c-0"].forked_from is None
 
 
-def test_a_pool_at_zero_has_one_at_once_and_one_with_engines_leaves_them_the_processor_first() -> None:
+def test_parked_process_starts_at_once_for_a_pool_at_zero_and_after_engines_otherwise() -> None:
     zero, serving = planned(1, replace(A, replicas=0)), planned(1, A)
     assert zero[parked_in(zero)[0]].after == ()
     assert serving[parked_in(serving)[0]].after == ("engine-a-0", "engine-a-1")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sim"])
-def test_an_engine_is_the_same_process_with_and_without(kind: str) -> None:
+def test_engine_spec_does_not_depend_on_parking(kind: str) -> None:
     """Turning the setting on restarts nothing."""
     without, parked = planned(0, A, kind=kind), planned(1, A, kind=kind)
     assert all(parked[name].spec_hash == spec.spec_hash for name, spec in without.items())
@@ -58,7 +58,7 @@ def test_an_engine_is_the_same_process_with_and_without(kind: str) -> None:
     assert set(parked[name].env) <= set(parked["engine-a-0"].env)
 
 
-def test_each_version_of_a_base_has_the_same_one() -> None:
+def test_versions_of_a_base_share_a_parked_process() -> None:
     """The parked process has no compile cache: a replica reads its own compiled artifacts when it starts to work."""
     versions = replace(A, model="m@v1", folders=("m@v1", "m@v2"))
     specs = planned(8, versions)

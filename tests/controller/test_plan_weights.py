@@ -17,7 +17,7 @@ from tests.controller.test_plan import CONTEXT
 POOL = Pool("llama", replicas=2, model="llama@v1")
 
 
-def test_engines_wait_for_their_versions_fetcher() -> None:
+def test_engines_wait_for_the_fetcher_of_their_version() -> None:
     plan = plan_fleet(CONTEXT, [replace(POOL, folders=("llama@v1", "llama@v2"))], Target("sim"), {})
     assert plan["engine-llama-0"].after == ("weights-llama@v1",)
     assert plan["engine-llama-1"].after == ("weights-llama@v2",)
@@ -29,7 +29,7 @@ def test_engines_wait_for_their_versions_fetcher() -> None:
     assert STOP_ORDER.index("engine") < STOP_ORDER.index("weights") < STOP_ORDER.index("registry")
 
 
-def test_one_fetcher_serves_all_replicas_and_a_folder_of_the_machine_needs_none() -> None:
+def test_one_fetcher_serves_all_replicas_and_local_folders_need_none() -> None:
     pools = [POOL, replace(POOL, name="other"), Pool("smollm2", replicas=1, model="smollm2")]
     plan = plan_fleet(CONTEXT, pools, Target("sim"), {})
     assert [name for name in plan if name.startswith("weights-")] == ["weights-llama@v1"]
@@ -52,13 +52,13 @@ def test_one_fetcher_serves_all_replicas_and_a_folder_of_the_machine_needs_none(
         ("", None),
     ],
 )
-def test_where_a_uri_lies_below_the_models_directory(uri: str, folder: str | None) -> None:
+def test_folder_of_a_uri_below_the_models_directory(uri: str, folder: str | None) -> None:
     """A version's artifact and a pool's storageUri mean one folder, so that a rollout finds the first weights."""
     assert folder_at(uri) == folder
     assert weights_at(uri) == (WeightsName("llama", "v1") if folder == "llama@v1" else None)
 
 
-async def test_a_link_that_leads_nowhere_is_not_ready(tmp_path: Path) -> None:
+async def test_dangling_link_is_not_ready(tmp_path: Path) -> None:
     """The cache's artifact was deleted by hand: engines must wait for the fetcher again."""
     prober, link = ProcessProber(), tmp_path / "llama@v1"
     link.symlink_to(tmp_path / "sha256")

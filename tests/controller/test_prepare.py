@@ -71,7 +71,7 @@ def mode(path: Path) -> int:
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 
-def test_secrets_are_made_once_and_for_their_owner_only(layout: StateLayout) -> None:
+def test_secrets_are_created_once_and_private(layout: StateLayout) -> None:
     ensure_secrets(layout)
     first = {path.name: path.read_bytes() for path in layout.secrets_dir.iterdir()}
     ensure_secrets(layout)
@@ -91,7 +91,7 @@ def test_a_secret_outlives_a_power_cut(layout: StateLayout, monkeypatch: pytest.
     assert at and synced[at[0] + 1] == str(layout.secrets_dir.resolve()), "its content, then its name"
 
 
-def test_a_secret_that_was_cut_off_is_made_again(layout: StateLayout) -> None:
+def test_truncated_secret_is_recreated(layout: StateLayout) -> None:
     layout.secret("pepper").touch()
     ensure_secrets(layout)
     assert len(layout.secret("pepper").read_text()) == 64
@@ -105,7 +105,7 @@ def test_the_servers_get_the_same_credentials_as_their_clients(layout: StateLayo
     assert f"requirepass {layout.secret('bus-password').read_text()}\n" in layout.secret("valkey.conf").read_text()
 
 
-def test_a_bus_that_is_full_forgets_nothing_that_was_spent(layout: StateLayout) -> None:
+def test_full_bus_does_not_evict_spending(layout: StateLayout) -> None:
     ensure_secrets(layout)
     assert "maxmemory-policy noeviction\n" in layout.secret("valkey.conf").read_text()
 
@@ -136,7 +136,7 @@ def test_clients_that_trust_the_authority_trust_this_machines_names(layout: Stat
     handshake(layout, layout.ca_bundle_file, name)
 
 
-def test_the_bundle_keeps_what_the_machine_trusts(layout: StateLayout, tmp_path: Path) -> None:
+def test_ca_bundle_includes_the_machines_authorities(layout: StateLayout, tmp_path: Path) -> None:
     ensure_certificates(layout)
     theirs = tmp_path / "theirs.pem"
     theirs.write_text("their authority")
@@ -175,7 +175,7 @@ def test_certificates_are_kept_then_renewed_under_the_same_authority(layout: Sta
 
 
 @pytest.mark.parametrize("broken", ["server.pem", "server.key", "ca.pem", "ca.key"])
-def test_a_file_that_is_lost_or_cut_off_is_made_good(layout: StateLayout, broken: str) -> None:
+def test_lost_or_truncated_certificate_file_is_recreated(layout: StateLayout, broken: str) -> None:
     ensure_certificates(layout)
     path = layout.tls_dir / broken
     path.write_bytes(path.read_bytes()[:40])
@@ -186,7 +186,7 @@ def test_a_file_that_is_lost_or_cut_off_is_made_good(layout: StateLayout, broken
     handshake(layout, layout.ca_file, "localhost")
 
 
-def test_keys_are_for_their_owner_only(layout: StateLayout) -> None:
+def test_private_keys_are_readable_by_their_owner_only(layout: StateLayout) -> None:
     ensure_certificates(layout)
     assert {mode(layout.tls_dir / name) for name in ("ca.key", "server.key")} == {0o600}
 
@@ -231,7 +231,7 @@ def test_tenants_get_a_key_of_this_installation_and_comments_stay(layout: StateL
     assert demo.key not in repr(demo)
 
 
-def test_a_second_time_changes_nothing(layout: StateLayout, project: Path) -> None:
+def test_second_preparation_changes_nothing(layout: StateLayout, project: Path) -> None:
     ensure_secrets(layout)
     ensure_configuration(layout, project)
     before = commits(layout, "main")
@@ -240,7 +240,7 @@ def test_a_second_time_changes_nothing(layout: StateLayout, project: Path) -> No
     assert len(before) == 1
 
 
-def test_main_moves_along_while_nobody_has_pushed(layout: StateLayout, project: Path) -> None:
+def test_main_follows_the_project_until_the_first_push(layout: StateLayout, project: Path) -> None:
     ensure_secrets(layout)
     ensure_configuration(layout, project)
     (project / "policies" / "tenants.yaml").write_text(TENANTS.replace("enterprise", "free"))
@@ -253,7 +253,7 @@ def test_main_moves_along_while_nobody_has_pushed(layout: StateLayout, project: 
     assert "more.yaml" not in git("ls-tree", "-r", "--name-only", "main", at=layout.gitops_dir).stdout
 
 
-def test_what_somebody_pushed_stays_and_the_projects_change_is_there_to_merge(
+def test_pushed_commit_stays_and_the_projects_change_can_be_merged(
     layout: StateLayout, project: Path, tmp_path: Path
 ) -> None:
     ensure_secrets(layout)
@@ -284,7 +284,7 @@ def test_a_configuration_from_before_the_repository_becomes_a_commit_on_main(
     assert not layout.former_config_dir.exists()
 
 
-def test_a_file_that_is_no_yaml_is_there_for_the_loader_to_judge(layout: StateLayout, project: Path) -> None:
+def test_invalid_yaml_is_committed_for_the_loader_to_check(layout: StateLayout, project: Path) -> None:
     ensure_secrets(layout)
     (project / "policies" / "bad.yaml").write_text("a: [1\n")
     ensure_configuration(layout, project)
@@ -293,7 +293,7 @@ def test_a_file_that_is_no_yaml_is_there_for_the_loader_to_judge(layout: StateLa
     assert "policies/bad.yaml" in {problem.place.file for problem in observed.problems}
 
 
-def test_a_directory_that_is_no_project_is_said(layout: StateLayout, tmp_path: Path) -> None:
+def test_directory_without_a_project_is_reported(layout: StateLayout, tmp_path: Path) -> None:
     with pytest.raises(CannotPrepare, match="SHOAL_PROJECT_DIR"):
         ensure_configuration(layout, tmp_path / "elsewhere")
 

@@ -27,7 +27,7 @@ from functions.controller.local.spec import HttpProbe
         ("", ""),
     ],
 )
-def test_the_reason_alone(answer: str, line: str) -> None:
+def test_status_text_is_the_reason_alone(answer: str, line: str) -> None:
     assert answer_text(answer) == line
 
 
@@ -46,7 +46,7 @@ async def test_probes_that_are_cut_short_leave_nothing_behind() -> None:
         assert (await ProcessProber().probe(HttpProbe(url))).ok
 
 
-async def test_who_answered_while_the_supervisor_stood_still_is_well() -> None:
+async def test_process_that_answered_during_a_stall_is_healthy() -> None:
     """Two late probes, half a minute apart, got a healthy process killed."""
     async with _healthy() as url:
         loop = asyncio.get_running_loop()

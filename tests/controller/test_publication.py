@@ -65,14 +65,14 @@ async def test_publishes_at_the_start_and_at_once_after_a_change() -> None:
         assert attempts.count == 2
 
 
-async def test_tries_again_soon_while_something_is_missing() -> None:
+async def test_publication_is_retried_soon_while_something_is_missing() -> None:
     attempts = Attempts()
     attempts.outcome = PublishOutcome("unavailable", "the registry is away")
     async with publishing(attempts, asyncio.Event(), retry_s=0.05, resync_s=60):
         await until(lambda: attempts.count >= 3)
 
 
-async def test_publishes_now_and_then_although_nothing_changed() -> None:
+async def test_unchanged_snapshot_is_republished_periodically() -> None:
     """A registry that lost its state gets it back."""
     attempts = Attempts()
     async with publishing(attempts, asyncio.Event(), retry_s=60, resync_s=0.05):
@@ -112,7 +112,7 @@ async def test_adapters_are_published_to_a_real_s3_and_replaced_when_git_has_oth
     assert digests[0] != digests[1]
 
 
-async def test_what_is_held_for_long_is_looked_at_less_and_less_until_something_changes() -> None:
+async def test_held_channels_are_checked_at_growing_intervals_until_a_change() -> None:
     """Each pass compiles everything."""
     attempts, changed = Attempts(), asyncio.Event()
     attempts.outcome = PublishOutcome("unchanged", "", held=("acme/bot:stable stays v1 until v2 is loaded",))

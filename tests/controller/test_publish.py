@@ -93,7 +93,7 @@ async def test_the_snapshot_says_which_revision_it_came_from(setting: Setting) -
     assert outcome.revision == setting.rig.store.current.snapshot.revision == "main@" + "1" * 40
 
 
-async def test_an_empty_configuration_publishes_nothing_unless_that_is_meant(setting: Setting) -> None:
+async def test_empty_configuration_is_published_only_with_consent(setting: Setting) -> None:
     await setting.publish()
     outcome = await setting.publisher.publish(Loaded(()), "main@empty")
     assert (outcome.kind, setting.rig.store.epoch) == ("invalid", 1)
@@ -102,7 +102,7 @@ async def test_an_empty_configuration_publishes_nothing_unless_that_is_meant(set
     assert (outcome.kind, setting.rig.store.epoch, setting.served_ids()) == ("published", 2, [])
 
 
-async def test_a_missing_artifact_costs_its_version_and_asks_for_another_try(setting: Setting) -> None:
+async def test_missing_artifact_removes_its_version_and_requests_a_retry(setting: Setting) -> None:
     setting.missing = {"s3://shoal-models/acme/bot/v1"}
     outcome = await setting.publish()
     assert (outcome.kind, outcome.complete) == ("published", False)
@@ -115,7 +115,7 @@ async def test_a_missing_artifact_costs_its_version_and_asks_for_another_try(set
     assert setting.served_ids() == ["acme/bot", "base"]
 
 
-async def test_a_store_that_is_away_at_the_start_takes_no_model_away(setting: Setting) -> None:
+async def test_store_outage_at_the_start_removes_no_model(setting: Setting) -> None:
     await setting.publish()
     setting.publisher = setting.new_publisher()  # a restarted controller knows nothing by itself
     setting.store_is_away = True
@@ -133,7 +133,7 @@ async def test_a_registry_that_lost_its_state_gets_the_content_above_every_epoch
     assert (await setting.publish()).kind == "unchanged"
 
 
-async def test_a_registry_that_is_away_is_tried_again_with_growing_pauses_and_then_told(setting: Setting) -> None:
+async def test_unreachable_registry_is_retried_with_backoff_and_then_reported(setting: Setting) -> None:
     setting.publisher = setting.new_publisher(url="http://127.0.0.1:1")
     outcome = await setting.publish()
     assert (outcome.kind, outcome.complete) == ("unavailable", False)
@@ -148,7 +148,7 @@ async def test_a_wrong_token_is_refused_at_once(setting: Setting) -> None:
     assert "answered 401" in outcome.message
 
 
-async def test_losing_a_race_for_an_epoch_is_made_good(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_epoch_race_is_retried(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     other = setting.new_publisher()
     state = RegistryClient.state
     raced = False
@@ -167,7 +167,7 @@ async def test_losing_a_race_for_an_epoch_is_made_good(setting: Setting, monkeyp
     assert (outcome.kind, outcome.epoch) == ("published", 2)
 
 
-async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) -> None:
+async def test_server_that_is_no_registry_is_detected(setting: Setting) -> None:
     async def stranger(scope: object, receive: object, send: object) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
         await send({"type": "http.response.body", "body": b"hello"})  # type: ignore[operator]
@@ -180,7 +180,7 @@ async def test_something_that_is_no_registry_is_told_from_one(setting: Setting) 
     assert "does not answer as a registry does" in outcome.message
 
 
-async def test_a_small_change_is_sent_as_what_changed(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_change_is_sent_as_a_delta(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await setting.publish()
     sent: list[int] = []
     send = RegistryClient.send

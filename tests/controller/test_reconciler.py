@@ -64,7 +64,7 @@ def of_pools(layout: StateLayout, counts: dict[str, int]) -> Reconciler:
     )
 
 
-async def test_what_went_wrong_in_an_unforeseen_way_is_tried_again(shop: Shop, layout: StateLayout) -> None:
+async def test_unexpected_error_is_retried(shop: Shop, layout: StateLayout) -> None:
     told = Told(OSError("no space left on the device"))
     made, tasks = reconciler(layout, told, tiny()), Supervised(restart_after_s=0.05)
     tasks.forever("converge", lambda: made.run(shop.supervisor, shop.operations))
@@ -74,7 +74,7 @@ async def test_what_went_wrong_in_an_unforeseen_way_is_tried_again(shop: Shop, l
     await tasks.close()
 
 
-async def test_a_second_look_at_what_never_became_ready_does_not_call_it_done(shop: Shop, layout: StateLayout) -> None:
+async def test_second_pass_does_not_report_an_unready_fleet_as_done(shop: Shop, layout: StateLayout) -> None:
     told = Told()
     never = replace(tiny(), argv=("/bin/sleep", "600"), timing=Timing(start_s=0.5, drain_s=1))
     made, tasks = reconciler(layout, told, never), Supervised(restart_after_s=0.05)
@@ -86,7 +86,7 @@ async def test_a_second_look_at_what_never_became_ready_does_not_call_it_done(sh
     await tasks.close()
 
 
-def test_what_the_autoscaler_asked_for_goes_before_the_yaml_and_not_before_the_operator(layout: StateLayout) -> None:
+def test_autoscaler_size_overrides_the_yaml_but_not_the_operator(layout: StateLayout) -> None:
     made = of_pools(layout, {"a": 3})
     made.set_desired("main@1", (Pool("a", 2, "m"), Pool("b", 1, "m")))
     assert replicas_in(made.specs({})) == {"a-0", "a-1", "a-2", "b-0"}
@@ -103,7 +103,7 @@ def replicas_in(specs: dict[str, ProcessSpec]) -> set[str]:
 
 @pytest.mark.parametrize("may_surge", [True, False])
 @pytest.mark.parametrize("are_of", ["what is wanted", "what was applied last"])
-def test_what_the_ledger_names_is_kept_to_be_drained_however_many_are_wanted(
+def test_surplus_replicas_in_the_ledger_are_kept_until_drained(
     layout: StateLayout, may_surge: bool, are_of: str
 ) -> None:
     """The autoscaler's size is lost, or it was scaled down or its policy removed a moment before."""
@@ -124,14 +124,14 @@ def test_what_the_ledger_names_is_kept_to_be_drained_however_many_are_wanted(
     assert "a-2" not in replicas_in(made.specs(slots)), "it is drained then"
 
 
-def test_nothing_comes_of_a_ledger_that_names_no_replica_of_ours(layout: StateLayout) -> None:
+def test_ledger_without_our_replicas_has_no_effect(layout: StateLayout) -> None:
     made = of_pools(layout, {})
     made.set_desired("main@1", (Pool("a", 1, "m"),))
     odd = {"a-3": 99, "a-4": -1, "a-20": 1, "a-01": 2, "a-x": 3, "a-": 4, "gone-0": 5, "": 6}
     assert set().union(*(replicas_in(specs) for specs in made.candidates(odd))) == {"a-0", "a-1"}
 
 
-def test_pools_that_were_scaled_up_give_way_to_what_others_declare(layout: StateLayout) -> None:
+def test_scaled_up_pools_yield_to_declared_replicas_of_others(layout: StateLayout) -> None:
     made = of_pools(layout, {"a": 19})
     made.set_desired("main@1", (Pool("a", 2, "m"),))
     assert len(replicas_in(made.candidates({})[0])) == 19

@@ -37,7 +37,7 @@ async def test_every_address_gets_its_digest() -> None:
     assert (resolved.digests, resolved.problems) == ({A: D1, B: D2}, ())
 
 
-async def test_an_answer_is_believed_for_a_while_and_then_asked_for_again() -> None:
+async def test_digest_is_cached_for_a_while() -> None:
     store = Store()
     await store.resolver.resolve([A])
     store.answers[A] = D2
@@ -48,7 +48,7 @@ async def test_an_answer_is_believed_for_a_while_and_then_asked_for_again() -> N
     assert store.asked == [A, A]
 
 
-async def test_what_is_missing_is_asked_for_each_time() -> None:
+async def test_missing_digest_is_requested_each_time() -> None:
     store = Store()
     store.answers[A] = ArtifactMissing("the store has no such pointer")
     missing = await store.resolver.resolve([A, B])
@@ -62,7 +62,7 @@ FAILURES: list[Callable[[str], Exception]] = [StoreUnavailable, ArtifactMissing,
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_ignorance_removes_nothing(failure: Callable[[str], Exception]) -> None:
+async def test_unknown_digest_keeps_the_last_one(failure: Callable[[str], Exception]) -> None:
     store = Store()
     await store.resolver.resolve([A])
     store.now_s, store.answers[A] = FRESH_S, failure("no")
@@ -71,7 +71,7 @@ async def test_ignorance_removes_nothing(failure: Callable[[str], Exception]) ->
     assert resolved.problems == (f"{A}: no; the last known digest {D1} stays",)
 
 
-async def test_what_was_known_before_the_start_stands_in_but_never_overrules() -> None:
+async def test_previously_known_digest_is_only_a_fallback() -> None:
     store = Store()
     await store.resolver.resolve([B])
     store.answers[A] = StoreUnavailable("away")
@@ -79,7 +79,7 @@ async def test_what_was_known_before_the_start_stands_in_but_never_overrules() -
     assert (await store.resolver.resolve([A, B])).digests == {A: D2, B: D2}
 
 
-async def test_a_store_that_is_away_is_not_asked_for_everything() -> None:
+async def test_unreachable_store_is_not_queried_for_every_address() -> None:
     store = Store()
     addresses = [f"s3://shoal-models/t/m{number}/v1" for number in range(100)]
     store.answers = dict.fromkeys(addresses, StoreUnavailable("timed out")) | {PVC: D1}
@@ -89,7 +89,7 @@ async def test_a_store_that_is_away_is_not_asked_for_everything() -> None:
     assert resolved.digests == {PVC: D1}
 
 
-async def test_only_what_is_asked_for_is_remembered() -> None:
+async def test_only_requested_digests_are_remembered() -> None:
     store = Store()
     await store.resolver.resolve([A])
     await store.resolver.resolve([B])
@@ -128,7 +128,7 @@ def test_no_folder_is_no_digest(tmp_path: Path, uri: str, error: type[Exception]
         DigestReader(None, tmp_path / "models")(uri)
 
 
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_manifest_is_refused(tmp_path: Path) -> None:
     put_model(tmp_path, "m")
     (tmp_path / "m" / "shoal-manifest.json").write_bytes(b"{}")
     with pytest.raises(ArtifactRefused):

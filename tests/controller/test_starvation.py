@@ -28,7 +28,7 @@ def _running(program: str) -> Iterator[int]:
             process.kill()
 
 
-def test_one_of_two_on_one_processor_stands_in_line_and_one_that_sleeps_does_not() -> None:
+def test_processor_wait_grows_for_competing_processes_only() -> None:
     with _running(_BUSY) as busy, _running(_BUSY), _running(_IDLE) as idle:
         of_busy, of_idle = Starvation(), Starvation()
         assert of_busy.since_last_s(busy) == of_idle.since_last_s(idle) == 0.0
@@ -41,7 +41,7 @@ def test_one_of_two_on_one_processor_stands_in_line_and_one_that_sleeps_does_not
         assert of_idle.since_last_s(idle) < 0.2
 
 
-def test_another_process_begins_anew_and_one_that_is_gone_has_not_waited(tmp_path: Path) -> None:
+def test_processor_wait_is_per_process_and_zero_for_a_dead_one(tmp_path: Path) -> None:
     for pid, waited_ns in ((7, 5_000_000_000), (8, 9_000_000_000)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "schedstat").write_text(f"1 {waited_ns} 3\n")

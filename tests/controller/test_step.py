@@ -112,7 +112,7 @@ def test_an_hour_of_health_forgets_former_failures(life: Life) -> None:
     assert life.state.retry_at_s == 3601
 
 
-def test_one_that_is_not_ready_in_time_is_killed_and_says_why(life: Life) -> None:
+def test_process_that_is_not_ready_in_time_is_killed_with_a_reason(life: Life) -> None:
     life << Permitted() << Spawned(42) << ReadinessProbed(ok=False, detail="connection refused")
     life.at(29) << Ticked()
     assert life.actions == ()
@@ -130,7 +130,7 @@ def test_liveness_kills_only_after_failing_for_its_whole_period(ready: Life) -> 
     assert (ready.actions, ready.state.reason) == (("kill_group",), "not live: hung")
 
 
-def test_one_good_answer_starts_the_liveness_period_over(ready: Life) -> None:
+def test_one_successful_probe_restarts_the_liveness_period(ready: Life) -> None:
     ready.at(10) << LivenessProbed(ok=False)
     ready.at(15) << LivenessProbed(ok=True)
     ready.at(16) << LivenessProbed(ok=False)
@@ -138,7 +138,7 @@ def test_one_good_answer_starts_the_liveness_period_over(ready: Life) -> None:
     assert ready.actions == ()
 
 
-def test_what_it_stood_in_line_for_a_processor_is_no_silence(ready: Life) -> None:
+def test_processor_wait_does_not_count_as_silence(ready: Life) -> None:
     """On a full machine every process missed its probes, and the controller killed the gateway and the registry."""
     ready.at(10) << LivenessProbed(ok=False, detail="no answer")
     ready.at(15) << LivenessProbed(ok=False, detail="no answer", starved_s=4.5)
@@ -148,7 +148,7 @@ def test_what_it_stood_in_line_for_a_processor_is_no_silence(ready: Life) -> Non
     assert ready.actions == ("kill_group",)
 
 
-def test_liveness_does_not_count_before_it_was_ready(life: Life) -> None:
+def test_liveness_does_not_count_before_readiness(life: Life) -> None:
     """The agent still reports an engine that has just restarted as dead."""
     life << Permitted() << Spawned(42)
     for second in range(25):
@@ -171,22 +171,22 @@ def test_draining_terminates_then_kills_then_kills_again(ready: Life) -> None:
     assert (ready.phase, ready.state.pid) == ("stopped", None)
 
 
-def test_a_stopped_process_starts_again_when_asked_and_counts_it(ready: Life) -> None:
+def test_stopped_process_restarts_on_request_and_counts_it(ready: Life) -> None:
     ready << StopRequested() << Exited("exit status 0") << GroupSwept() << StartRequested()
     assert (ready.phase, ready.state.restarts) == ("pending", 1)
 
 
-def test_asking_ends_the_backoff_early(life: Life) -> None:
+def test_start_request_ends_the_backoff(life: Life) -> None:
     life << Permitted() << Exited("exit status 1") << GroupSwept() << StartRequested()
     assert (life.phase, life.actions, life.state.failures) == ("starting", ("spawn",), 0)
 
 
-def test_stopping_while_it_waits_needs_no_signal(life: Life) -> None:
+def test_stop_during_backoff_sends_no_signal(life: Life) -> None:
     life << Permitted() << Exited("exit status 1") << GroupSwept() << StopRequested(remove=True)
     assert (life.phase, life.actions, life.state.removed) == ("stopped", (), True)
 
 
-def test_what_cannot_be_started_backs_off_like_a_crash(life: Life) -> None:
+def test_failed_start_backs_off_like_a_crash(life: Life) -> None:
     life << Permitted() << SpawnFailed("No such file") << GroupSwept()
     assert (life.phase, life.state.reason) == ("backoff", "No such file")
 
@@ -206,7 +206,7 @@ def test_after_a_failed_takeover_an_end_is_a_crash_again(ready: Life) -> None:
     assert ready.phase == "crashed"
 
 
-def test_late_news_of_a_dead_process_changes_nothing(ready: Life) -> None:
+def test_late_event_of_a_dead_process_changes_nothing(ready: Life) -> None:
     ready << Exited("exit status 1")
     dead = ready.state
     for late in (ReadinessProbed(ok=True), LivenessProbed(ok=False), Exited("exit status 1"), Permitted()):
@@ -215,7 +215,7 @@ def test_late_news_of_a_dead_process_changes_nothing(ready: Life) -> None:
 
 
 @pytest.mark.parametrize("phase", list(TRANSITIONS))
-def test_a_move_that_the_table_lacks_raises(phase: Phase) -> None:
+def test_transition_missing_in_the_table_raises(phase: Phase) -> None:
     for target in set(TRANSITIONS) - TRANSITIONS[phase]:
         with pytest.raises(IllegalPhaseChange):
             ProcessState(phase=phase).moved(target, 0.0)
@@ -231,7 +231,7 @@ def any_event() -> Iterator[st.SearchStrategy[Event]]:
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.one_of(*any_event())), max_size=60))
-def test_no_order_of_events_makes_an_illegal_move_or_two_processes(story: list[tuple[float, Event]]) -> None:
+def test_no_event_order_causes_an_illegal_transition_or_two_processes(story: list[tuple[float, Event]]) -> None:
     """In any order, events raise no exception and never spawn a process while the former one may still run."""
     life, running = Life(), False
     for waited_s, event in story:

@@ -22,7 +22,7 @@ from tests.controller.conftest import PATIENCE_S, Shop, free_port, tiny
 pytestmark = pytest.mark.servers
 
 
-async def test_starts_in_order_of_dependence_and_writes_the_ledger(shop: Shop) -> None:
+async def test_processes_start_in_dependency_order_and_are_recorded(shop: Shop) -> None:
     await shop.operations.converge({"late": tiny("late", after=("early",)), "early": tiny("early")})
     await shop.reaches("early", "starting")
     late = shop.supervisor.current("late")
@@ -49,7 +49,7 @@ async def test_a_killed_process_comes_back_after_its_backoff(shop: Shop) -> None
     assert again.state.pid != first
 
 
-async def test_what_a_file_holds_is_not_started_again_until_it_is_gone(shop: Shop, tmp_path: Path) -> None:
+async def test_process_held_by_a_file_restarts_only_after_its_removal(shop: Shop, tmp_path: Path) -> None:
     """An engine whose accelerator has failed would fail again if it were restarted on it."""
     held = tmp_path / "accelerator-fault"
     await shop.operations.converge({"one": replace(tiny(), held_by=held)})
@@ -80,7 +80,7 @@ async def test_workers_of_a_dead_leader_are_killed(shop: Shop, tmp_path: Path) -
     assert await shop.supervisor.wait_until(lambda: not is_alive(worker, worker_start), PATIENCE_S)
 
 
-async def test_one_that_is_not_live_is_killed_and_started_again(shop: Shop, tmp_path: Path) -> None:
+async def test_process_without_liveness_is_killed_and_restarted(shop: Shop, tmp_path: Path) -> None:
     sick = tmp_path / "sick"
     await shop.operations.converge({"one": tiny("one", "--sick", str(sick), live=True)})
     first = (await shop.reaches("one", "ready")).state.pid
@@ -93,7 +93,7 @@ async def test_one_that_is_not_live_is_killed_and_started_again(shop: Shop, tmp_
     assert again.state.last_exit == "killed by SIGKILL"
 
 
-async def test_an_answerer_that_is_away_is_no_evidence_against_an_engine(shop: Shop) -> None:
+async def test_unreachable_prober_does_not_count_against_an_engine(shop: Shop) -> None:
     nobody = HttpProbe(f"http://127.0.0.1:{free_port()}/engine/livez")
     spec = replace(tiny(timing=Timing(liveness_failing_s=0.5)), liveness=nobody, liveness_by_other=True)
     await shop.operations.converge({"one": spec})
@@ -102,7 +102,7 @@ async def test_an_answerer_that_is_away_is_no_evidence_against_an_engine(shop: S
     assert (await shop.reaches("one", "ready")).state.pid == first
 
 
-async def test_one_that_ignores_sigterm_is_killed_when_its_time_is_over(shop: Shop) -> None:
+async def test_process_that_ignores_sigterm_is_killed_after_its_grace(shop: Shop) -> None:
     await shop.operations.converge({"one": tiny("one", "--ignore-term", timing=Timing(drain_s=0.5))})
     await shop.reaches("one", "ready")
     await shop.operations.stop_all()
@@ -110,7 +110,7 @@ async def test_one_that_ignores_sigterm_is_killed_when_its_time_is_over(shop: Sh
     await shop.settles()
 
 
-async def test_a_program_that_is_not_there_is_said_and_tried_again(shop: Shop) -> None:
+async def test_missing_program_is_reported_and_retried(shop: Shop) -> None:
     await shop.operations.converge({"one": replace(tiny(), argv=("/nowhere/at-all",))})
     instance = await shop.reaches("one", "backoff")
     assert "No such file" in instance.state.reason
@@ -129,7 +129,7 @@ async def test_a_changed_spec_replaces_one_process_after_the_other(shop: Shop) -
     assert {name: instance.state.pid for name, instance in shop.supervisor.instances.items()} == kept
 
 
-async def test_a_replacement_that_does_not_come_up_stops_the_rest(shop: Shop) -> None:
+async def test_failed_replacement_stops_further_ones(shop: Shop) -> None:
     specs = {name: tiny(name) for name in ("a", "b")}
     await shop.operations.converge(specs)
     untouched = (await shop.reaches("b", "ready")).state.pid
@@ -141,7 +141,7 @@ async def test_a_replacement_that_does_not_come_up_stops_the_rest(shop: Shop) ->
     assert (await shop.reaches("b", "ready")).state.pid == untouched
 
 
-async def test_what_is_no_longer_wanted_is_drained_and_forgotten(shop: Shop) -> None:
+async def test_unwanted_process_is_drained_and_removed(shop: Shop) -> None:
     spec = tiny("a")
     await shop.operations.converge({"a": spec, "b": tiny("b")})
     await shop.reaches("a", "ready")
@@ -149,7 +149,7 @@ async def test_what_is_no_longer_wanted_is_drained_and_forgotten(shop: Shop) -> 
     await shop.settles("a")
 
 
-async def test_an_engines_agent_is_stopped_first_and_comes_back_with_it(shop: Shop) -> None:
+async def test_agent_stops_before_its_engine_and_restarts_with_it(shop: Shop) -> None:
     await shop.operations.converge(
         {"engine": tiny("engine", stops_before=("agent",)), "agent": tiny("agent", role="agent")}
     )
@@ -172,7 +172,7 @@ def phases_of(shop: Shop, *names: str) -> list[str]:
     return [instance.state.phase if instance is not None else "gone" for instance in found]
 
 
-async def test_of_a_removed_replica_the_engine_outlives_its_agent(shop: Shop) -> None:
+async def test_engine_of_a_removed_replica_stops_after_its_agent(shop: Shop) -> None:
     """The agent drains: its engine must answer until the last request has ended."""
     pair = replica_of("a", 0)
     pair["agent-a-0"] = replace(pair["agent-a-0"], argv=(*pair["agent-a-0"].argv, "--ignore-term"))
@@ -206,7 +206,7 @@ async def test_replicas_of_a_pool_are_replaced_one_at_a_time(shop: Shop) -> None
     assert [shop.supervisor.specs()[name].argv[-1] for name in ("engine-a-0", "engine-a-1")] == ["2", "2"]
 
 
-async def test_a_change_is_given_up_when_something_else_is_wanted_and_what_was_begun_is_made_good(shop: Shop) -> None:
+async def test_superseded_change_is_abandoned_and_repaired(shop: Shop) -> None:
     before = {**replica_of("a", 0), **replica_of("a", 1)}
     await shop.operations.converge(before)
     for name in before:
@@ -229,7 +229,7 @@ async def test_a_change_is_given_up_when_something_else_is_wanted_and_what_was_b
         await shop.reaches(name, "ready")
 
 
-async def test_nothing_that_serves_is_touched_while_another_of_its_pool_does_not(shop: Shop, tmp_path: Path) -> None:
+async def test_serving_replica_is_not_replaced_while_another_of_its_pool_is_unready(shop: Shop, tmp_path: Path) -> None:
     sick = tmp_path / "sick"
     before = {**replica_of("a", 0), **replica_of("a", 1)}
     broken = before["engine-a-1"]
@@ -252,7 +252,7 @@ async def test_nothing_that_serves_is_touched_while_another_of_its_pool_does_not
     assert (await shop.reaches("engine-a-0", "ready")).state.pid == pid
 
 
-async def test_an_agent_that_is_not_ready_is_changed_with_its_engine_and_not_before(shop: Shop, tmp_path: Path) -> None:
+async def test_unready_agent_is_replaced_with_its_engine_and_not_before(shop: Shop, tmp_path: Path) -> None:
     """The agent reported the weights of the new engine while the old engine still answered."""
     sick = tmp_path / "sick"
     before = replica_of("a", 0)
@@ -277,7 +277,7 @@ async def test_an_agent_that_is_not_ready_is_changed_with_its_engine_and_not_bef
     assert phases_of(shop, *after) == ["ready", "ready"]
 
 
-async def test_restarting_what_does_not_exist_lists_what_does(shop: Shop) -> None:
+async def test_restart_of_an_unknown_process_lists_the_known_ones(shop: Shop) -> None:
     await shop.operations.converge({"one": tiny()})
     with pytest.raises(NoSuchProcess, match="there are: one"):
         await shop.operations.restart("two")
@@ -303,7 +303,7 @@ async def test_a_gateway_is_replaced_by_its_next_generation_without_a_gap(shop: 
     await shop.settles("gateway.g2")
 
 
-async def test_a_gateway_whose_successor_fails_goes_on(shop: Shop, tmp_path: Path) -> None:
+async def test_gateway_keeps_running_if_its_successor_fails(shop: Shop, tmp_path: Path) -> None:
     spec = tiny("gateway", "--takes-over", str(tmp_path / "pid"), role="gateway", takes_over=True)
     await shop.operations.converge({"gateway": spec})
     first = (await shop.reaches("gateway", "ready")).state.pid
@@ -314,7 +314,7 @@ async def test_a_gateway_whose_successor_fails_goes_on(shop: Shop, tmp_path: Pat
     assert psutil.pid_exists(first or 0)
 
 
-async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop: Shop) -> None:
+async def test_next_controller_adopts_matching_processes_and_ends_others(shop: Shop) -> None:
     kept, stale = tiny("kept"), tiny("stale")
     await shop.operations.converge({"kept": kept, "stale": stale})
     pid = (await shop.reaches("kept", "ready")).state.pid
@@ -341,7 +341,7 @@ async def test_the_next_controller_adopts_what_fits_and_ends_what_does_not(shop:
     assert fleet_processes(shop.layout, ProcessLedger()) == []
 
 
-async def test_a_fleet_without_its_ledger_is_found_by_its_mark(shop: Shop) -> None:
+async def test_fleet_without_its_ledger_is_found_by_its_environment_mark(shop: Shop) -> None:
     """The controller was killed between starting a process and recording it."""
     await shop.operations.converge({"one": tiny()})
     pid = (await shop.reaches("one", "ready")).state.pid
@@ -362,7 +362,7 @@ async def test_a_fleet_without_a_controller_can_be_stopped(shop: Shop) -> None:
     assert fleet_processes(shop.layout, ProcessLedger()) == []
 
 
-async def test_what_did_not_become_ready_is_waited_for_by_the_next_try_too(shop: Shop) -> None:
+async def test_next_attempt_also_waits_for_an_unready_process(shop: Shop) -> None:
     """Otherwise a second look at the same processes would call the change complete."""
     good = tiny("one")
     await shop.operations.wait_all_ready(await shop.operations.converge({"one": good}))

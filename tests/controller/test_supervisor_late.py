@@ -8,7 +8,7 @@ from functions.controller.local.supervisor import TICK_S, Supervisor
 from tests.controller.conftest import tiny
 
 
-def test_a_start_that_was_in_time_is_not_ended_by_the_supervisors_own_stop(tmp_path: Path) -> None:
+def test_supervisor_stall_does_not_end_a_start_in_time(tmp_path: Path) -> None:
     """The process had been ready for long, but the check ran before the probe that would have reported it."""
     now_s = [100.0]
     layout = StateLayout(tmp_path)

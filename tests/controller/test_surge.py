@@ -59,7 +59,7 @@ async def test_a_pool_never_has_fewer_replicas_than_it_wants(shop: Shop, replica
 
 
 @pytest.mark.servers
-async def test_what_does_not_work_as_changed_shows_before_anything_is_drained(shop: Shop) -> None:
+async def test_broken_change_is_detected_before_any_drain(shop: Shop) -> None:
     before = replica_of("a", 0)
     await shop.operations.converge(before)
     pids = {name: (await shop.reaches(name, "ready")).state.pid for name in before}
@@ -75,7 +75,7 @@ async def test_what_does_not_work_as_changed_shows_before_anything_is_drained(sh
 
 @pytest.mark.soak
 @pytest.mark.servers
-async def test_only_pools_whose_engines_change_get_one_more(shop: Shop) -> None:
+async def test_only_pools_with_changed_engines_get_an_extra_replica(shop: Shop) -> None:
     before = {**replica_of("a", 0), **replica_of("b", 0)}
     await shop.operations.converge(before)
     for name in before:
@@ -91,7 +91,7 @@ async def test_only_pools_whose_engines_change_get_one_more(shop: Shop) -> None:
     assert asked == ["b"]
 
 
-def test_one_more_is_the_next_replica_as_it_is_wanted_now() -> None:
+def test_extra_replica_has_the_next_number_and_the_new_spec() -> None:
     slots = {"a-0": 0, "a-1": 1, "b-0": 2}
     more = one_more(CONTEXT, (A, B), Target("sim"), slots, "a")
     assert sorted(more) == ["agent-a-2", "engine-a-2"]
@@ -99,7 +99,7 @@ def test_one_more_is_the_next_replica_as_it_is_wanted_now() -> None:
     assert sorted(one_more(CONTEXT, (A, B), Target("sim", 1), slots, "b")) == ["agent-b-1", "engine-b-1"]
 
 
-def test_none_where_the_yaml_or_the_ports_say_no() -> None:
+def test_surge_is_off_if_yaml_or_ports_forbid_it() -> None:
     assert one_more(CONTEXT, (replace(A, may_surge=False),), Target("sim"), {}, "a") == {}
     assert one_more(CONTEXT, (replace(A, replicas=20),), Target("sim"), {}, "a") == {}
     assert one_more(CONTEXT, (A,), Target("sim"), {}, "gone") == {}
@@ -116,7 +116,7 @@ def test_none_where_the_yaml_or_the_ports_say_no() -> None:
         ("deploymentStrategy: {type: Recreate}, ", False),
     ],
 )
-def test_the_deployment_strategy_says_whether_it_may(strategy: str, may: bool) -> None:
+def test_deployment_strategy_controls_the_surge(strategy: str, may: bool) -> None:
     text = pool(bounds=f"minReplicas: 1, {strategy}".rstrip(", ")).replace(
         "modelFormat: {name: vLLM}", "modelFormat: {name: vLLM}, storageUri: pvc://shoal-models/base"
     )
@@ -132,7 +132,7 @@ def test_a_surge_needs_memory() -> None:
     assert has_memory([2**22 + 1], available_bytes=0), "nobody can be looked at"
 
 
-def test_the_next_controller_keeps_the_one_more_that_an_earlier_one_had_started() -> None:
+def test_next_controller_keeps_an_earlier_extra_replica() -> None:
     """The extra replica serves: it is drained like any other unwanted replica, not ended."""
     slots = {"a-0": 0, "a-1": 1, "b-0": 2, "a-2": 3}
     wanted = plan_fleet(CONTEXT, (A, B), Target("sim"), slots)

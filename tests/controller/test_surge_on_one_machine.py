@@ -21,17 +21,17 @@ THIRD = Pool("a", 1, "m", args=("--gpu-memory-utilization=0.3",))
 ONE = Machine(accelerators=("0",))
 
 
-def test_an_engine_with_its_accelerator_to_itself_leaves_no_room() -> None:
+def test_engine_with_its_own_accelerator_leaves_no_room() -> None:
     assert "accelerator 0" in ONE.no_room(WHOLE, {"a": 1}, [WHOLE], "vllm")
     assert ONE.no_room(WHOLE, {}, [WHOLE], "vllm") == ""
 
 
 @pytest.mark.parametrize(("awake", "fits"), [(2, True), (3, False)])
-def test_engines_that_share_one_leave_what_they_do_not_ask_for(awake: int, fits: bool) -> None:
+def test_engines_that_share_an_accelerator_leave_its_unused_memory(awake: int, fits: bool) -> None:
     assert (ONE.no_room(THIRD, {"a": awake}, [THIRD], "vllm") == "") == fits
 
 
-def test_another_pools_engine_counts_where_it_has_the_same_accelerator() -> None:
+def test_engine_of_another_pool_on_the_same_accelerator_counts() -> None:
     apart = Pool("b", 1, "m", env=(("CUDA_VISIBLE_DEVICES", "1"),))
     two = Machine(accelerators=("0", "1"))
     assert two.no_room(apart, {"a": 1}, [WHOLE, apart], "vllm") == ""
@@ -40,18 +40,18 @@ def test_another_pools_engine_counts_where_it_has_the_same_accelerator() -> None
     assert "accelerator 1" in two.no_room(apart, {"c": 1}, [apart, Pool("c", 1, "m", args=both.args)], "vllm")
 
 
-def test_slot_bound_a_surge_only_where_they_are_set() -> None:
+def test_slots_limit_a_surge_only_if_set() -> None:
     assert Machine().no_room(WHOLE, {"a": 30}, [WHOLE], "vllm") == ""
     two = Machine(max_engines=2)
     assert "SHOAL_MAX_ENGINES" in two.no_room(WHOLE, {"a": 1, "b": 1}, [WHOLE], "sim")
     assert two.no_room(WHOLE, {"a": 1}, [WHOLE], "sim") == ""
 
 
-def test_simulated_engines_take_no_accelerator() -> None:
+def test_simulated_engines_need_no_accelerator() -> None:
     assert ONE.no_room(WHOLE, {"a": 5}, [WHOLE], "sim") == ""
 
 
-def test_accelerators_are_those_of_the_machine_that_this_environment_sees(tmp_path: Path) -> None:
+def test_accelerators_are_those_visible_in_the_environment(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert find_machine({}, 3, tmp_path) == Machine(("0", "1", "10"), 3)
@@ -60,7 +60,7 @@ def test_accelerators_are_those_of_the_machine_that_this_environment_sees(tmp_pa
     assert find_machine({"CUDA_VISIBLE_DEVICES": "0"}, None, tmp_path / "none").accelerators == ()
 
 
-def test_a_rollouts_replica_more_waits_for_a_slot(tmp_path: Path) -> None:
+def test_surge_of_a_rollout_waits_for_a_slot(tmp_path: Path) -> None:
     """An engine that is draining, or crashed and about to restart, still has its slot."""
     controller = Controller(LocalSettings(state_dir=tmp_path, max_engines=2), ControllerSettings())
     controller._reconciler.retarget(Target("sim"))
@@ -77,7 +77,7 @@ def test_a_rollouts_replica_more_waits_for_a_slot(tmp_path: Path) -> None:
 
 
 @pytest.mark.servers
-async def test_a_change_asks_for_room_before_it_starts_one_more(shop: Shop, layout: StateLayout) -> None:
+async def test_change_checks_room_before_starting_an_extra_replica(shop: Shop, layout: StateLayout) -> None:
     asked: list[str] = []
 
     def no_room(pool: Pool) -> str:

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, help="start a sleeping process of our own; write its pid here")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--sick", type=Path)
-    parser.add_argument("--takes-over", type=Path, help="share the port; end whoever wrote its pid here")
+    parser.add_argument("--takes-over", type=Path, help="share the port; end the process whose pid is in the file")
     parser.add_argument("--spec", help="only there to make another command line")
     given = parser.parse_args()
     if given.ignore_term:

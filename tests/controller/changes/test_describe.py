@@ -153,11 +153,11 @@ def words(**sections: Any) -> list[str]:
          "autoscaling base: scaleUp queue_seconds > 0.5: +5% removed"),
     ],
 )  # fmt: skip
-def test_each_change_is_told_as_a_person_would(sections: dict[str, Any], says: str) -> None:
+def test_changes_are_described_in_plain_words(sections: dict[str, Any], says: str) -> None:
     assert words(**sections) == [says]
 
 
-def test_what_is_new_is_told_with_what_it_is() -> None:
+def test_new_objects_are_described_with_their_content() -> None:
     told = [change.words for change in describe(None, WORLD)]
     assert told[0] == "tenant acme added: tier standard, models acme/*, key ci"
     assert "model acme/bot added: pool base, type lora, versions v1, v2, stable v1" in told
@@ -165,7 +165,7 @@ def test_what_is_new_is_told_with_what_it_is() -> None:
     assert {change.verb for change in describe(None, WORLD)} == {"added"}
 
 
-def test_where_nothing_changed_there_is_nothing_to_tell() -> None:
+def test_no_change_has_no_description() -> None:
     assert describe(WORLD, replace(WORLD, epoch=9, revision="other")) == ()
 
 
@@ -175,26 +175,26 @@ def test_a_change_names_its_kind_and_thing() -> None:
 
 
 @given(st.sampled_from([KEY, replace(KEY, hmac_sha256=OTHER_HMAC), None]), st.sampled_from([KEY, None]))
-def test_no_hash_of_a_key_is_ever_told(old: KeyEntry | None, new: KeyEntry | None) -> None:
+def test_key_hashes_are_never_described(old: KeyEntry | None, new: KeyEntry | None) -> None:
     before, after = (replace(WORLD, keys=(key,) if key is not None else ()) for key in (old, new))
     told = " ".join(change.words for pair in ((before, after), (None, after)) for change in describe(*pair))
     assert HMAC[:8] not in told
     assert OTHER_HMAC[:8] not in told
 
 
-def test_channels_are_told_even_if_they_are_called_like_something_else() -> None:
+def test_channels_named_like_other_fields_are_described() -> None:
     model = replace(BOT, channels={"pool": "v1", "type": "v1"})
     moved = replace(model, channels={"pool": "v2", "type": "v1"})
     (change,) = describe(replace(WORLD, models=(model,)), replace(WORLD, models=(moved,)))
     assert change.words == "model acme/bot: channel pool v1 -> v2"
 
 
-def test_what_moves_a_cursor_is_not_printed() -> None:
+def test_control_characters_are_not_printed() -> None:
     (change,) = describe(WORLD, replace(WORLD, models=(replace(BOT, declared_in="a\x1b[2J\nb"),)))
     assert change.words == "model acme/bot: declared in nowhere -> a?[2J?b"
 
 
-def test_a_tools_own_change_is_told_whole_but_short() -> None:
+def test_tool_change_is_described_completely_but_shortened() -> None:
     before = replace(WORLD, tenants=(replace(ACME, tools=(TOOL,)),))
     after = replace(TOOL, timeout_s=2.0, description="d" * 999 + "e", secret="token")
     (change,) = describe(before, replace(WORLD, tenants=(replace(ACME, tools=(after,)),)))
@@ -220,7 +220,7 @@ class Tomorrow(msgspec.Struct, frozen=True):
     zones: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-def test_a_field_without_words_of_its_own_is_told_by_its_name_and_unit() -> None:
+def test_field_without_description_is_named_with_its_unit() -> None:
     full = Tomorrow(grace_s=3.0, is_spare=True, knob=Knob(3), knobs=(Knob(), Knob(2)), tools=(TOOL,), zones={"a": "b"})
     assert facts.entry_facts(Tomorrow(), briefly=True) == {}  # type: ignore[arg-type]
     assert facts.entry_facts(full, briefly=True) == {  # type: ignore[arg-type]
@@ -240,14 +240,14 @@ def test_a_field_without_words_of_its_own_is_told_by_its_name_and_unit() -> None
     }
 
 
-def test_a_long_story_is_cut() -> None:
+def test_long_description_is_cut() -> None:
     many = tuple(sorted(f"{'m' * 60}{number}" for number in range(100)))
     (change,) = describe(WORLD, replace(WORLD, tenants=(replace(ACME, models=many),)))
     assert len(change.words) <= 400
     assert "and 96 more added" in change.words
 
 
-def test_thousands_are_counted_and_the_first_are_told() -> None:
+def test_thousands_of_changes_are_counted_and_the_first_described() -> None:
     tenants = tuple(TenantEntry(TenantId(f"t{number:04d}"), "standard", ()) for number in range(1000))
     changes = describe(WORLD, replace(WORLD, tenants=(ACME, *tenants), models=(), quotas=()))
     summary = summarize(changes, shown=2)

@@ -15,7 +15,7 @@ from tests.controller.gitops.conftest import Bench
 pytestmark = pytest.mark.servers  # real git processes
 
 
-async def test_a_remote_that_is_away_costs_freshness_and_nothing_else(bench: Bench) -> None:
+async def test_unreachable_remote_keeps_the_last_known_tip(bench: Bench) -> None:
     """If the tip were forgotten, the fleet could not be repaired."""
     away = False
 
@@ -36,7 +36,7 @@ async def test_a_remote_that_is_away_costs_freshness_and_nothing_else(bench: Ben
     assert (await branch.refresh_tip()).commit != commit and branch.trouble == ""
 
 
-async def test_a_commit_is_a_revision_where_it_can_be_read_and_the_check_finds_nothing(bench: Bench) -> None:
+async def test_commit_is_a_revision_if_it_loads_and_the_check_passes(bench: Bench) -> None:
     """Both checks must pass: otherwise a fleet would get a configuration that cannot run or does not validate."""
     wrong = Problem(SourceLocation("pool.yaml", 1, 1), "", "too many replicas")
     found: list[Problem] = []
@@ -53,23 +53,23 @@ async def test_a_commit_is_a_revision_where_it_can_be_read_and_the_check_finds_n
     assert await branch.has_revision(branch.revision_of(await branch.refresh_tip())), "good or bad"
 
 
-async def test_what_the_repository_never_had_is_neither_known_nor_recalled(bench: Bench) -> None:
+async def test_commit_missing_in_the_repository_is_unknown(bench: Bench) -> None:
     branch, elsewhere = FollowedBranch(GitSource(bench.repository.path)), f"main@{'a' * 40}"
     bench.force({})
     assert await branch.load_revision(elsewhere) is None and not await branch.has_revision(elsewhere)
     assert "a" * 40 in branch.trouble or "fail" in branch.trouble
 
 
-async def test_many_calls_for_a_look_are_one_and_none_comes_too_soon(bench: Bench) -> None:
+async def test_wakes_are_merged_into_one_fetch_per_interval(bench: Bench) -> None:
     """A git server may send a thousand push notices; the repository must not be fetched a thousand times."""
     branch, looked_s = FollowedBranch(GitSource(bench.repository.path)), list[float]()
 
-    async def look() -> None:
+    async def record_fetch() -> None:
         looked_s.append(time.monotonic())
         branch.wake()  # another push notice during the fetch
 
     began_s = time.monotonic()
-    watching = asyncio.get_running_loop().create_task(branch.watch(look, every_s=30.0, apart_s=0.1))
+    watching = asyncio.get_running_loop().create_task(branch.watch(record_fetch, every_s=30.0, apart_s=0.1))
     for _ in range(1000):
         branch.wake()
     await asyncio.sleep(0.35)  # real time: three times apart_s

@@ -53,9 +53,7 @@ def results(following: BranchFollower) -> list[str]:
     return [past.result for past in following.record.history]
 
 
-async def test_the_tip_is_desired_then_applied_once_it_is_published_and_converged(
-    bench: Bench, following: BranchFollower
-) -> None:
+async def test_tip_is_desired_and_counts_as_applied_once_converged(bench: Bench, following: BranchFollower) -> None:
     assert desired(following) == bench.tip()
     assert following.desired is not None
     following.mark_published(following.desired.revision)
@@ -65,9 +63,7 @@ async def test_the_tip_is_desired_then_applied_once_it_is_published_and_converge
     assert results(following) == ["applied"]
 
 
-async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(
-    bench: Bench, following: BranchFollower
-) -> None:
+async def test_commit_forced_past_the_hook_is_reported_and_ignored(bench: Bench, following: BranchFollower) -> None:
     good = bench.tip()
     apply(following)
     bad = bench.force(BAD)
@@ -81,7 +77,7 @@ async def test_a_commit_forced_past_the_hook_changes_nothing_and_is_told(
     assert results(following) == ["refused", "applied"], "judged once"
 
 
-async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, following: BranchFollower) -> None:
+async def test_next_controller_restores_the_last_good_revision(bench: Bench, following: BranchFollower) -> None:
     good = bench.tip()
     apply(following)
     bench.force(BAD)
@@ -91,7 +87,7 @@ async def test_the_next_controller_knows_the_last_good_revision(bench: Bench, fo
     assert successor.branch.refused
 
 
-async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Bench, following: BranchFollower) -> None:
+async def test_lost_record_keeps_the_last_good_revision(bench: Bench, following: BranchFollower) -> None:
     """A power failure may leave the file empty."""
     good = bench.tip()
     bench.force(BAD)
@@ -101,9 +97,7 @@ async def test_a_lost_record_loses_neither_what_was_good_nor_the_fleet(bench: Be
     assert desired(successor) == good
 
 
-async def test_what_was_good_survives_a_rewritten_history_and_a_collection_of_garbage(
-    bench: Bench, following: BranchFollower
-) -> None:
+async def test_last_good_revision_survives_history_rewrite_and_git_gc(bench: Bench, following: BranchFollower) -> None:
     good = bench.tip()
     git("checkout", "--quiet", "--orphan", "other", at=bench.checkout)
     bench.force(BAD)
@@ -115,7 +109,7 @@ async def test_what_was_good_survives_a_rewritten_history_and_a_collection_of_ga
     assert desired(successor) == good
 
 
-async def test_a_good_commit_after_a_bad_one_is_taken_up(bench: Bench, following: BranchFollower) -> None:
+async def test_good_commit_after_a_bad_one_is_desired(bench: Bench, following: BranchFollower) -> None:
     bench.force(BAD)
     await following.check_branch()
     fixed = bench.force({"tenants.yaml": GOOD["tenants.yaml"]}, "fixed")
@@ -134,7 +128,7 @@ async def test_a_newer_revision_supersedes_one_that_is_being_applied(bench: Benc
     assert not following.desired.published, "news of the old one is no news"
 
 
-async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, following: BranchFollower) -> None:
+async def test_suspended_branch_is_followed_only_after_resume(bench: Bench, following: BranchFollower) -> None:
     before = bench.tip()
     apply(following)
     following.suspend("moving house")
@@ -153,7 +147,7 @@ async def test_suspended_nothing_is_taken_up_and_resumed_it_is(bench: Bench, fol
     assert desired(successor) == new
 
 
-async def test_what_the_target_cannot_run_is_refused_and_judged_again_when_asked(bench: Bench) -> None:
+async def test_revision_the_target_cannot_run_is_refused_until_rechecked(bench: Bench) -> None:
     bench.force({})
     wrong = [Problem(SourceLocation("pool.yaml", 1, 1), "", "too many replicas")]
     following = BranchFollower(
@@ -169,7 +163,7 @@ async def test_what_the_target_cannot_run_is_refused_and_judged_again_when_asked
     assert desired(following) == bench.tip()
 
 
-async def test_removing_everything_needs_to_be_meant(bench: Bench, following: BranchFollower) -> None:
+async def test_removing_everything_needs_consent(bench: Bench, following: BranchFollower) -> None:
     good = bench.tip()
     empty = bench.force(dict.fromkeys(GOOD))
     await following.check_branch()
@@ -199,7 +193,7 @@ async def test_the_last_good_revision_has_a_reference_of_its_own(bench: Bench, f
     assert named == desired(following)
 
 
-async def test_waiting_ends_with_the_news_or_with_the_time(following: BranchFollower) -> None:
+async def test_wait_ends_with_news_or_its_timeout(following: BranchFollower) -> None:
     assert not await following.wait_until(lambda: False, 0.01)
     waiting = asyncio.get_running_loop().create_task(following.wait_until(lambda: following.suspended, 30))
     await asyncio.sleep(0)
@@ -207,7 +201,7 @@ async def test_waiting_ends_with_the_news_or_with_the_time(following: BranchFoll
     assert await waiting
 
 
-async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Bench, following: BranchFollower) -> None:
+async def test_problems_of_one_commit_are_not_reported_for_the_next(bench: Bench, following: BranchFollower) -> None:
     bench.force(BAD)
     await following.check_branch()
     assert following.branch.refused
@@ -220,9 +214,7 @@ async def test_what_was_wrong_with_one_commit_is_not_told_of_the_next(bench: Ben
     assert desired(following) == fixed
 
 
-async def test_what_was_refused_before_a_suspension_is_told_again_after_it(
-    bench: Bench, following: BranchFollower
-) -> None:
+async def test_refusal_is_reported_again_after_a_suspension(bench: Bench, following: BranchFollower) -> None:
     bad = bench.force(BAD)
     await following.check_branch()
     following.suspend("")
@@ -235,7 +227,7 @@ async def test_what_was_refused_before_a_suspension_is_told_again_after_it(
     assert following.branch.refused
 
 
-async def test_a_suspension_that_comes_while_a_commit_is_judged_holds(
+async def test_suspension_during_a_check_takes_effect(
     bench: Bench, following: BranchFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = desired(following)
@@ -257,9 +249,7 @@ async def test_a_suspension_that_comes_while_a_commit_is_judged_holds(
     assert desired(following) == new
 
 
-async def test_going_back_before_the_new_revision_was_applied_is_applied_too(
-    bench: Bench, following: BranchFollower
-) -> None:
+async def test_revert_before_the_new_revision_was_applied_is_applied(bench: Bench, following: BranchFollower) -> None:
     apply(following)
     first = bench.tip()
     bench.force({"more.yaml": tenant("globex", "g")})
@@ -276,7 +266,7 @@ def past(revision: str, result: str = "applied", at_unix_s: float = 1.0) -> Form
     return FormerRevision(revision, "words", result, "", at_unix_s, at_unix_s, 0.5)  # type: ignore[arg-type]
 
 
-def test_the_history_is_short_and_counts_what_repeats() -> None:
+def test_history_is_bounded_and_counts_repeats() -> None:
     record = RevisionRecord()
     for number in range(HISTORY_MAX + 3):
         record = record.concluded(past(f"main@{number}"))
@@ -287,7 +277,7 @@ def test_the_history_is_short_and_counts_what_repeats() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"history": 3}'])
-def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_record_counts_as_missing(tmp_path: Path, content: bytes) -> None:
     from functions.controller.gitops import record as records
 
     (tmp_path / "record").write_bytes(content)

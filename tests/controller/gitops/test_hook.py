@@ -17,7 +17,7 @@ from tests.soak import sampled
 pytestmark = pytest.mark.servers  # real git processes, dozens of them: too slow for `make check`
 
 
-def test_a_good_push_is_accepted_and_told_that_nobody_applies_it_yet(bench: Bench) -> None:
+def test_good_push_without_controller_is_accepted_for_the_next_up(bench: Bench) -> None:
     pushed = bench.push()
     assert pushed.returncode == 0, pushed.stderr
     assert "the next `shoal up` applies this push" in pushed.stderr
@@ -36,7 +36,7 @@ def test_a_bad_push_is_refused_with_place_line_and_caret(bench: Bench) -> None:
 
 
 @pytest.mark.soak
-def test_what_this_machine_could_not_run_is_refused(bench: Bench) -> None:
+def test_push_this_machine_cannot_run_is_refused(bench: Bench) -> None:
     elsewhere = ("pvc://shoal-models/base", "s3://elsewhere/base")
     bench.commit({name: GOOD[name].replace(*elsewhere) for name in ("pool.yaml", "models.yaml")})
     pushed = bench.push()
@@ -64,7 +64,7 @@ def test_deletion_and_rewriting_are_refused_by_the_real_hook(bench: Bench) -> No
 
 
 @pytest.mark.soak
-def test_the_controllers_own_references_are_neither_seen_nor_pushed_to(bench: Bench) -> None:
+def test_controller_references_are_hidden_and_closed_to_pushes(bench: Bench) -> None:
     bench.push()
     git("update-ref", "refs/shoal/last-good", "main", at=bench.repository.path)
     assert "refs/shoal" not in git("ls-remote", "origin", at=bench.checkout).stdout
@@ -72,7 +72,7 @@ def test_the_controllers_own_references_are_neither_seen_nor_pushed_to(bench: Be
 
 
 @pytest.mark.parametrize("locale", sampled(["C", "POSIX", "de_DE.ISO-8859-1"], keep=["C"]))
-def test_names_and_words_beyond_ascii_survive_any_locale(bench: Bench, locale: str) -> None:
+def test_non_ascii_names_and_texts_survive_any_locale(bench: Bench, locale: str) -> None:
     bench.commit({"größe.yaml": tenant("acme", "ci").replace("tier:", "teir:")})
     environment = {**os.environ, "LC_ALL": locale, "LANG": locale, "GIT_CONFIG_GLOBAL": os.devnull}
     pushed = subprocess.run(
@@ -84,7 +84,7 @@ def test_names_and_words_beyond_ascii_survive_any_locale(bench: Bench, locale: s
 
 
 @pytest.mark.soak
-def test_the_environment_of_the_pusher_does_not_reach_the_judge(bench: Bench, tmp_path: Path) -> None:
+def test_environment_of_the_pusher_does_not_reach_the_hook(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(0)")  # if imported, it would accept everything
     bench.commit({"tenants.yaml": "kind: Tenant\n"})
     environment = {
@@ -102,7 +102,7 @@ def test_the_environment_of_the_pusher_does_not_reach_the_judge(bench: Bench, tm
 
 
 @pytest.mark.soak
-def test_a_repository_that_was_damaged_is_made_good_by_the_next_start(bench: Bench) -> None:
+def test_damaged_repository_is_repaired_by_the_next_start(bench: Bench) -> None:
     (bench.repository.path / "hooks" / "pre-receive").unlink()
     (bench.repository.path / "shoal.config").unlink()
     bench.repository.ensure([bench.socket])
@@ -111,7 +111,7 @@ def test_a_repository_that_was_damaged_is_made_good_by_the_next_start(bench: Ben
 
 
 @pytest.mark.soak
-def test_nobodys_word_makes_the_judge_read_objects_from_elsewhere(bench: Bench, tmp_path: Path) -> None:
+def test_reviewer_refuses_objects_outside_a_quarantine(bench: Bench, tmp_path: Path) -> None:
     source = GitSource(bench.repository.path)
     reviewer = Reviewer(source, lambda loaded: (), lambda present, candidate: ())
     update = ReferenceUpdate("0" * 40, "1" * 40, "refs/heads/main")
@@ -128,7 +128,7 @@ def test_files_of_every_name_are_committed_as_they_are(bench: Bench) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
-def test_no_name_of_another_branch_hides_what_main_becomes(bench: Bench, separator: str) -> None:
+def test_odd_branch_names_do_not_hide_the_update_of_main(bench: Bench, separator: str) -> None:
     """Some characters end a line for Python but are part of a name for git."""
     bench.push()
     good = bench.tip()

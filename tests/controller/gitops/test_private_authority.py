@@ -75,7 +75,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_a_private_authority_is_trusted_where_it_is_named(served: tuple[str, Path], tmp_path: Path) -> None:
+def test_configured_private_authority_is_trusted(served: tuple[str, Path], tmp_path: Path) -> None:
     url, certificate = served
     local = tmp_path / "local.git"
     with pytest.raises(GitFailed, match="certificate"):
@@ -84,6 +84,6 @@ def test_a_private_authority_is_trusted_where_it_is_named(served: tuple[str, Pat
     assert Git(local).run("show", "main:a.yaml") == b"a: 1\n"
 
 
-def test_an_authority_that_cannot_be_read_is_said(served: tuple[str, Path], tmp_path: Path) -> None:
+def test_unreadable_authority_file_is_reported(served: tuple[str, Path], tmp_path: Path) -> None:
     with pytest.raises(GitFailed):
         Remote(served[0], ca_file=tmp_path / "nowhere.pem").fetch(tmp_path / "local.git")

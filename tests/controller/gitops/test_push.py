@@ -16,18 +16,18 @@ def judged(
     return found.refusals, found.commit
 
 
-def test_a_step_forward_of_the_branch_is_what_would_be_deployed() -> None:
+def test_fast_forward_of_the_branch_is_the_commit_to_deploy() -> None:
     assert judged(ReferenceUpdate(A, B, "refs/heads/main")) == ((), B)
     assert judged(ReferenceUpdate(NONE, B, "refs/heads/main")) == ((), B)
 
 
-def test_the_branch_is_not_deleted_whatever_is_asked() -> None:
+def test_branch_deletion_is_always_refused() -> None:
     (words,), commit = judged(ReferenceUpdate(A, NONE, "refs/heads/main"), options=("allow-rewrite", "allow-empty"))
     assert "cannot be deleted" in words
     assert commit is None
 
 
-def test_history_is_rewritten_only_when_that_is_meant() -> None:
+def test_history_rewrite_needs_a_push_option() -> None:
     update = ReferenceUpdate(A, B, "refs/heads/main")
     (words,), commit = judged(update, ancestor=False)
     assert "-o allow-rewrite" in words
@@ -65,7 +65,7 @@ def test_a_reference_that_is_moved_twice_is_refused() -> None:
     assert (len(refusals), commit) == (1, None)
 
 
-def test_an_option_that_means_nothing_is_refused_with_those_that_do() -> None:
+def test_unknown_push_option_is_refused_with_the_valid_ones() -> None:
     (words,), _ = judged(ReferenceUpdate(A, B, "refs/heads/main"), options=("allow-emtpy",))
     assert "known: allow-rewrite, allow-empty" in words
 
@@ -92,7 +92,7 @@ def test_a_problem_without_a_line_is_shown_alone() -> None:
     assert len(lines(Problem(SourceLocation("a.yaml", 9, 1), "", "x"), a_yaml=b"one\n")) == 1
 
 
-def test_of_a_long_line_the_part_that_matters_is_shown() -> None:
+def test_long_line_is_cut_around_the_problem() -> None:
     _, excerpt, caret = lines(
         Problem(SourceLocation("a.yaml", 1, 5000), "", "x"), a_yaml=b"a" * 4999 + b"!" + b"b" * 5000
     )
@@ -106,7 +106,7 @@ def test_many_problems_are_cut_off_with_a_count() -> None:
     assert shown[-1] == "… and 7 more"
 
 
-def test_nothing_that_a_terminal_obeys_gets_through() -> None:
+def test_terminal_control_sequences_are_removed() -> None:
     shown = lines(
         Problem(SourceLocation("a.yaml", 1, 1), "x", "found \x1b[31m\r\n"), a_yaml=b"\x1b]0;title\x07 \xff\x9b"
     )

@@ -29,7 +29,7 @@ def served(name: str = "base", args: str = "--max-model-len=2048") -> str:
     return pool(name, args=args).replace("model: {", WEIGHTS)
 
 
-def test_what_changes_for_callers_and_which_processes_are_told() -> None:
+def test_push_lists_changes_for_callers_and_processes() -> None:
     before = load(served(), tenant("acme", "ci"), base())
     after = load(served(args='"--max-model-len=2048", "--seed=1"'), served("second"), tenant("acme"), base())
     words = "\n".join(changes_in_words(before, after))
@@ -41,7 +41,7 @@ def test_what_changes_for_callers_and_which_processes_are_told() -> None:
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])
-def test_another_number_for_a_pool_that_is_scaled_says_who_owns_it(is_scaled: bool) -> None:
+def test_replica_change_of_a_scaled_pool_names_the_owner(is_scaled: bool) -> None:
     policy = """\
 apiVersion: shoal.dev/v1alpha1
 kind: AutoscalingPolicy
@@ -57,7 +57,7 @@ spec: {pool: base, replicas: {min: 1, max: 4}, scaleUp: ["queue_seconds > 9: +1"
     assert "minReplicas is" not in "\n".join(changes_in_words(after, after))
 
 
-def test_the_same_once_more_changes_nothing() -> None:
+def test_equal_push_changes_nothing() -> None:
     same = load(served(), tenant("acme", "ci"), base())
     assert changes_in_words(same, same) == ("no change",)
 
@@ -69,7 +69,7 @@ def test_a_push_that_replaces_replicas_is_not_called_no_change() -> None:
     assert lines == ["pool base: other arguments; its replicas are replaced one at a time, each drained first"]
 
 
-def test_diff_tells_of_processes_against_the_branch_of_this_machine(bench: Bench) -> None:
+def test_diff_lists_processes_against_the_local_branch(bench: Bench) -> None:
     bench.force({})
     candidate = load(served(args='"--max-model-len=2048", "--seed=1"'), tenant("acme", "ci"), base())
     for repository, told in ((bench.repository.path, 1), (bench.repository.path / "none", 0)):
@@ -79,7 +79,7 @@ def test_diff_tells_of_processes_against_the_branch_of_this_machine(bench: Bench
 
 
 @pytest.mark.servers
-def test_a_push_is_told_what_it_changes_where_no_controller_runs(bench: Bench) -> None:
+def test_push_without_controller_lists_its_changes(bench: Bench) -> None:
     assert bench.push().returncode == 0
     bench.commit({"pool.yaml": served(args='"--max-model-len=2048", "--seed=1"'), "tenants.yaml": tenant("acme")})
     pushed = bench.push()
@@ -96,7 +96,7 @@ def test_thousands_of_changes_are_cut_off(bench: Bench) -> None:
     assert (len(verdict.lines), verdict.lines[-1]) == (SHOWN_CHANGES + 1, "… and 500 more changes")
 
 
-def test_a_pusher_is_warned_of_what_cannot_be_obeyed(bench: Bench) -> None:
+def test_push_warns_of_policies_that_cannot_be_obeyed(bench: Bench) -> None:
     reviewer = Reviewer(GitSource(bench.repository.path), lambda loaded: (), changes_in_words)
     pools = "---\n".join(
         served(f"p{number:02}", args='"--max-model-len=2048", "--no-enable-prefix-caching"')
@@ -110,7 +110,7 @@ def test_a_pusher_is_warned_of_what_cannot_be_obeyed(bench: Bench) -> None:
     assert warnings[-1] == "… and 2 more warnings"
 
 
-async def test_how_a_push_went(bench: Bench) -> None:
+async def test_push_result_is_described(bench: Bench) -> None:
     bench.force({})
     following = BranchFollower(GitSource(bench.repository.path), bench.socket.with_name("r.json"), lambda loaded: ())
     await following.start()

@@ -33,7 +33,7 @@ def test_the_tip_is_loaded_with_its_message_and_time(bench: Bench, source: GitSo
     assert [declared.value.metadata.name for declared in observed.loaded.objects_of(Tenant)] == ["globex", "acme"]
 
 
-def test_a_mistake_has_its_place_in_the_repository(bench: Bench, source: GitSource) -> None:
+def test_problem_has_its_location_in_the_repository(bench: Bench, source: GitSource) -> None:
     bench.force({"policies/deep/t.yaml": tenant("globex").replace("tier:", "teir:")})
     observed = source.read_tip()
     assert observed.loaded is None
@@ -41,18 +41,18 @@ def test_a_mistake_has_its_place_in_the_repository(bench: Bench, source: GitSour
     assert b"teir" in observed.texts["policies/deep/t.yaml"]
 
 
-def test_what_no_loader_would_read_is_not_read(bench: Bench, source: GitSource) -> None:
+def test_files_no_loader_reads_are_skipped(bench: Bench, source: GitSource) -> None:
     bench.force({"README.md": "tier: none", ".github/x.yaml": "not: [ours", "a/.hidden.yaml": "not: [ours"})
     assert source.read_tip().loaded is not None
 
 
-def test_a_branch_without_a_commit_says_so(bench: Bench) -> None:
+def test_branch_without_a_commit_is_reported(bench: Bench) -> None:
     observed = GitSource(bench.repository.path).read_tip()
     assert (observed.commit, observed.loaded) == ("", None)
     assert "the branch main has no commit" in str(observed.problems[0])
 
 
-def test_a_repository_that_is_not_there_is_no_empty_configuration(tmp_path: Path) -> None:
+def test_missing_repository_is_an_error_not_an_empty_configuration(tmp_path: Path) -> None:
     with pytest.raises(GitFailed):
         GitSource(tmp_path / "nowhere.git").read_tip()
 
@@ -78,12 +78,12 @@ def test_only_files_that_changed_are_read_again(
 
 
 @pytest.mark.parametrize("name", ["ä.yaml", "mit leer.yaml", 'quote".yaml', "back\\slash.yaml"])
-def test_unusual_names_are_read_as_they_are(bench: Bench, source: GitSource, name: str) -> None:
+def test_unusual_file_names_are_read(bench: Bench, source: GitSource, name: str) -> None:
     bench.force({name: tenant("globex", "g").replace("tier:", "teir:")})
     assert {problem.place.file for problem in source.read_tip().problems} == {name}
 
 
-def test_links_submodules_and_names_that_are_no_text_are_refused(bench: Bench, source: GitSource) -> None:
+def test_links_submodules_and_non_text_names_are_refused(bench: Bench, source: GitSource) -> None:
     (bench.checkout / "link.yaml").symlink_to("/etc/passwd")
     (bench.checkout / "new\nline.yaml").write_text("")
     Path(os.fsdecode(os.fsencode(bench.checkout) + b"/\xff.yaml")).write_text("")
@@ -106,7 +106,7 @@ def test_a_file_over_the_limit_is_refused_without_being_read(bench: Bench, sourc
     assert "over the limit of 1048576: split the file" in problem.message
 
 
-def test_the_callers_environment_has_no_say(
+def test_environment_of_the_caller_has_no_effect(
     bench: Bench, source: GitSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
@@ -130,12 +130,12 @@ def test_a_remotes_branch_is_fetched_and_followed(bench: Bench, source: GitSourc
 
 
 @pytest.mark.parametrize("url", ["ext::sh -c true", "--upload-pack=touch /x", "file:///nowhere at all", "git://x/y"])
-def test_addresses_that_run_programs_or_are_none_are_refused(tmp_path: Path, url: str) -> None:
+def test_program_and_invalid_addresses_are_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(GitFailed):
         Remote(url).fetch(tmp_path / "local.git")
 
 
-def test_a_remote_that_is_away_leaves_what_is_known(bench: Bench, source: GitSource, tmp_path: Path) -> None:
+def test_unreachable_remote_keeps_the_known_commits(bench: Bench, source: GitSource, tmp_path: Path) -> None:
     local = tmp_path / "local.git"
     Remote(f"file://{bench.repository.path}").fetch(local)
     with pytest.raises(GitFailed):
@@ -145,9 +145,7 @@ def test_a_remote_that_is_away_leaves_what_is_known(bench: Bench, source: GitSou
     assert GitSource(local).read_tip().commit == source.read_tip().commit
 
 
-def test_a_few_objects_that_name_each_other_into_millions_of_files_are_refused(
-    bench: Bench, source: GitSource, tmp_path: Path
-) -> None:
+def test_tree_that_expands_to_millions_of_files_is_refused(bench: Bench, source: GitSource, tmp_path: Path) -> None:
     """The listing stops at its limit, long before git has printed all files."""
 
     def tree(lines: str) -> str:
@@ -167,7 +165,7 @@ def test_a_few_objects_that_name_each_other_into_millions_of_files_are_refused(
     assert "too many files" in str(observed.problems[0])
 
 
-def test_a_command_that_does_not_end_is_ended_with_what_it_started(bench: Bench, tmp_path: Path) -> None:
+def test_hanging_command_is_killed_with_its_children(bench: Bench, tmp_path: Path) -> None:
     script = tmp_path / "waits"
     script.write_text("#!/bin/sh\nsleep 600 & wait\n")
     script.chmod(0o755)
@@ -176,13 +174,13 @@ def test_a_command_that_does_not_end_is_ended_with_what_it_started(bench: Bench,
         Git(bench.repository.path).run("waits", timeout_s=0.5)
 
 
-def test_a_repository_that_git_cannot_read_is_no_branch_without_a_commit(bench: Bench, source: GitSource) -> None:
+def test_unreadable_repository_is_not_an_empty_branch(bench: Bench, source: GitSource) -> None:
     (bench.repository.path / "HEAD").write_text("nonsense")
     with pytest.raises(GitFailed, match="not a git repository"):
         source.read_tip()
 
 
-def test_a_key_written_where_its_hash_belongs_is_told_to_nobody(bench: Bench, source: GitSource) -> None:
+def test_key_in_place_of_its_hash_is_never_printed(bench: Bench, source: GitSource) -> None:
     """Problems are logged, shown by status, and printed by any pipeline that pushes."""
     wrong = re.sub(r'hmacSha256: "[0-9a-f]+"', 'hmacSha256: "sk-plain-text"', tenant("acme", "ci"))
     assert "sk-plain-text" in wrong

@@ -34,7 +34,7 @@ class TestAgainstAServer:
     def test_a_missing_object_is_none(self, api: KubeApi, space: Space) -> None:
         assert api.get(CONFIG_MAP, space.models, "nobody") is None
 
-    def test_a_kind_that_is_not_served_is_told(self, api: KubeApi, space: Space) -> None:
+    def test_unserved_kind_is_reported(self, api: KubeApi, space: Space) -> None:
         for kind in (Kind("policy/v9", "PodDisruptionBudget"), Kind("no.such/v1", "Thing"), Kind("v1", "Thing")):
             assert not api.serves(kind)
             with pytest.raises(KindMissing, match="is its CRD installed"):
@@ -51,10 +51,10 @@ class TestAgainstAServer:
         api.delete(CONFIG_MAP, space.models, "a", uid=first["metadata"]["uid"])
         assert api.counts.writes == 5
 
-    def test_deleting_what_is_gone_is_no_error(self, api: KubeApi, space: Space) -> None:
+    def test_deleting_a_missing_object_is_no_error(self, api: KubeApi, space: Space) -> None:
         api.delete(CONFIG_MAP, space.models, "nobody", uid="x")
 
-    def test_an_object_made_anew_does_not_take_the_old_ones_apply(self, api: KubeApi, space: Space) -> None:
+    def test_recreated_object_refuses_an_apply_for_the_old_one(self, api: KubeApi, space: Space) -> None:
         """resourceVersion alone is not enough: an old server creates the object again (seen on 1.20)."""
         old = api.create(config_map(space))["metadata"]
         space.client.request("delete", api.path(CONFIG_MAP, space.models, "a"), serializer=lambda _c, data: data)
@@ -107,13 +107,13 @@ class TestAgainstAServer:
         with pytest.raises(Stale):
             api.patch_status(INFERENCE_SERVICE, space.models, "a", status, resource_version=before["resourceVersion"])
 
-    def test_a_missing_namespace_is_a_persons_to_mend(self, api: KubeApi, space: Space) -> None:
+    def test_missing_namespace_is_a_terminal_error(self, api: KubeApi, space: Space) -> None:
         body = config_map(space)
         body["metadata"]["namespace"] = "nowhere"
         with pytest.raises(Terminal, match='namespaces "nowhere" not found'):
             api.server_side_apply(body)
 
-    def test_a_wrong_token_may_pass(self, space: Space) -> None:
+    def test_wrong_token_is_retryable(self, space: Space) -> None:
         api = KubeApi(space.server.client("wrong"), Leader())
         with pytest.raises(Retryable, match="Unauthorized"):
             api.get(CONFIG_MAP, space.models, "a")
@@ -180,7 +180,7 @@ MAP: Body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", 
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, Retryable), (503, Retryable), (500, Retryable)])
-def test_nothing_is_sent_twice_behind_our_back(stub: Any, status: int, error: type[Exception]) -> None:
+def test_client_library_does_not_resend_requests(stub: Any, status: int, error: type[Exception]) -> None:
     state, client = stub
     state.status, state.headers = status, {"Retry-After": "7"}
     api = KubeApi(client, Leader())
@@ -203,7 +203,7 @@ def test_a_connection_that_breaks_is_retryable_and_not_retried(stub: Any) -> Non
         assert len(state.asked) == 1
 
 
-def test_a_server_that_hangs_is_left_after_the_time_limit(stub: Any) -> None:
+def test_hanging_request_ends_at_its_time_limit(stub: Any) -> None:
     state, client = stub
     api = KubeApi(client, Leader(), timeout_s=1.0)
     assert api.serves(CONFIG_MAP)
@@ -212,7 +212,7 @@ def test_a_server_that_hangs_is_left_after_the_time_limit(stub: Any) -> None:
         api.get(CONFIG_MAP, "m", "a")
 
 
-def test_a_write_ends_before_the_right_to_write_does(stub: Any) -> None:
+def test_write_ends_before_the_term_does(stub: Any) -> None:
     class Soon(Leader):
         def remaining_s(self) -> float:
             return 2.5
@@ -226,7 +226,7 @@ def test_a_write_ends_before_the_right_to_write_does(stub: Any) -> None:
     assert "force=false" in state.asked[0]
 
 
-def test_nobody_there_is_retryable() -> None:
+def test_refused_connection_is_retryable() -> None:
     api = KubeApi(connect(Configuration(host="http://127.0.0.1:1")), Leader())
     with pytest.raises(Retryable):
         api.get(CONFIG_MAP, "m", "a")

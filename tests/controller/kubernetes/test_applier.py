@@ -29,14 +29,14 @@ def test_creates_services_and_budgets(fleet: Fleet) -> None:
     assert selector == {"serving.kserve.io/inferenceservice": "b"}
 
 
-def test_is_healthy_only_once_the_pods_are(fleet: Fleet) -> None:
+def test_service_is_healthy_only_with_healthy_pods(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"))
     assert not fleet.applier.reconcile(desired).is_healthy
     fleet.kserve.settle()
     assert fleet.applier.reconcile(desired).is_healthy
 
 
-def test_a_converged_fleet_costs_no_write_in_ten_resyncs(fleet: Fleet) -> None:
+def test_converged_fleet_causes_no_write_in_ten_resyncs(fleet: Fleet) -> None:
     desired = fleet.desired(*(pool(name) for name in "abc"))
     fleet.converge(desired)
     before = fleet.api.counts
@@ -47,7 +47,7 @@ def test_a_converged_fleet_costs_no_write_in_ten_resyncs(fleet: Fleet) -> None:
     assert after.dry_runs == before.dry_runs + 10 * 6
 
 
-def test_a_resync_of_twenty_pools_takes_two_dry_runs_a_pool_and_four_reads(fleet: Fleet) -> None:
+def test_resync_of_twenty_pools_makes_two_dry_runs_per_pool_and_four_reads(fleet: Fleet) -> None:
     desired = fleet.desired(*(pool(f"pool-{number}") for number in range(20)))
     fleet.converge(desired)
     before = fleet.api.counts
@@ -74,7 +74,7 @@ def test_an_update_changes_only_what_changed(fleet: Fleet) -> None:
     assert fleet.kserve.restarts == {"a": 1}
 
 
-def test_what_was_just_written_is_not_healthy_yet_whatever_the_cluster_says(fleet: Fleet) -> None:
+def test_just_written_service_is_not_healthy_despite_a_ready_status(fleet: Fleet) -> None:
     """Arguments that only lost their first one cannot be told apart from the old ones by their end."""
     before, after = pool("a").replace("args: [", "args: [--first, "), pool("a")
     fleet.converge(fleet.desired(before))
@@ -106,7 +106,7 @@ def test_controller_annotations_never_reach_the_cluster(fleet: Fleet) -> None:
     assert fleet.kserve.restarts == {}
 
 
-def test_nothing_of_ours_is_stamped_on_the_service(fleet: Fleet) -> None:
+def test_applier_adds_no_marks_to_the_service(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"))
     fleet.converge(desired)
     live = fleet.service("a") or {}
@@ -114,7 +114,7 @@ def test_nothing_of_ours_is_stamped_on_the_service(fleet: Fleet) -> None:
     assert live["spec"] == desired.objects[-1].body["spec"]
 
 
-def test_repairs_what_somebody_edited(fleet: Fleet) -> None:
+def test_manual_edit_is_repaired(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"))
     fleet.converge(desired)
     fleet.edit("a", {"spec": {"predictor": {"minReplicas": 7}}})
@@ -123,14 +123,14 @@ def test_repairs_what_somebody_edited(fleet: Fleet) -> None:
     assert fleet.replicas("a") == 2
 
 
-def test_leaves_alone_what_it_does_not_declare(fleet: Fleet) -> None:
+def test_undeclared_fields_are_left_alone(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"))
     fleet.converge(desired)
     fleet.edit("a", {"spec": {"predictor": {"timeout": 99}}})
     assert fleet.applier.reconcile(desired).written == ()
 
 
-def test_makes_again_what_somebody_deleted(fleet: Fleet) -> None:
+def test_manually_deleted_object_is_recreated(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"))
     fleet.converge(desired)
     fleet.delete("a")
@@ -140,7 +140,7 @@ def test_makes_again_what_somebody_deleted(fleet: Fleet) -> None:
     assert fleet.replicas("a") == 2
 
 
-def test_takes_over_an_object_that_was_there_already(fleet: Fleet) -> None:
+def test_existing_object_is_taken_over(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"), pool("b"))
     found = next(each for each in desired.objects if (each.ref.kind, each.ref.name) == ("InferenceService", "a"))
     fleet.apply_as("kubectl", found.body)
@@ -150,7 +150,7 @@ def test_takes_over_an_object_that_was_there_already(fleet: Fleet) -> None:
     assert fleet.service("a") is None  # it was ours, so it was deleted
 
 
-def test_a_field_that_is_no_longer_declared_goes(fleet: Fleet) -> None:
+def test_field_no_longer_declared_is_removed(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a", more="timeout: 60, ")))
     fleet.converge(fleet.desired(pool("a")))
     assert "timeout" not in (fleet.service("a") or {})["spec"]["predictor"]
@@ -173,7 +173,7 @@ def test_the_next_wave_waits_for_the_health_of_the_one_before(fleet: Fleet) -> N
     assert fleet.service("second") is not None
 
 
-def test_waiting_at_a_gate_costs_no_writes(fleet: Fleet) -> None:
+def test_waiting_at_a_gate_causes_no_writes(fleet: Fleet) -> None:
     fleet.kserve.scripts["first"] = Script(crashes=True)
     desired = fleet.desired(pool("first"), pool("second", annotations='shoal.dev/wave: "1"'))
     fleet.applier.reconcile(desired)
@@ -185,7 +185,7 @@ def test_waiting_at_a_gate_costs_no_writes(fleet: Fleet) -> None:
     assert fleet.api.counts.writes == before
 
 
-def test_a_gate_does_not_believe_arguments_from_before_they_were_taken_away(fleet: Fleet) -> None:
+def test_gate_waits_until_removed_arguments_are_gone(fleet: Fleet) -> None:
     """KServe is slow: Ready is still True, and the old arguments end with the new ones."""
     front, late = "args: [--enforce-eager, --max-model-len=2048", pool("b", annotations='shoal.dev/wave: "1"')
     fleet.converge(fleet.desired(pool("a").replace("args: [--max-model-len=2048", front), late))
@@ -200,7 +200,7 @@ def test_a_gate_does_not_believe_arguments_from_before_they_were_taken_away(flee
     assert "--max-loras=2" in str(fleet.service("b"))
 
 
-def test_a_gate_calls_a_person_after_its_time_even_across_restarts(fleet: Fleet) -> None:
+def test_gate_reports_a_timeout_even_across_restarts(fleet: Fleet) -> None:
     fleet.kserve.scripts["first"] = Script(crashes=True)
     desired = fleet.desired(pool("first"), pool("second", annotations='shoal.dev/wave: "1"'))
     fleet.applier.reconcile(desired)
@@ -228,7 +228,7 @@ def test_history_keeps_one_line_for_each_of_the_last_five_revisions(fleet: Fleet
     assert [attempt.revision for attempt in history] == [outcome.revision for outcome in outcomes[:1:-1]]
 
 
-def test_a_record_that_somebody_edited_is_ours_to_write(fleet: Fleet) -> None:
+def test_edited_record_is_overwritten(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a")))
     fleet.edit_record({"data": {"lastAppliedRevision": "main@forged"}})
     outcome = fleet.push(pool("a"))

@@ -90,7 +90,7 @@ def test_killed_at_every_request_of_the_first_install(space: Space, after: bool,
 
 @every(6)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_what_was_made_again_in_the_last_moment_can_still_be_deleted(fleet: Fleet, after: bool, every: int) -> None:
+def test_recreated_service_can_be_pruned_after_a_crash(fleet: Fleet, after: bool, every: int) -> None:
     """A person deletes a service, the controller recreates it and dies, and the next revision no longer has it."""
     documents = (pool("kept"), pool("dropped"))
     same = fleet.desired(*documents)
@@ -107,7 +107,7 @@ def test_what_was_made_again_in_the_last_moment_can_still_be_deleted(fleet: Flee
 
 @pytest.mark.soak
 @pytest.mark.parametrize("every", [1], ids=["each"])
-def test_a_leader_that_is_overtaken_at_any_request_undoes_nothing(fleet: Fleet, every: int) -> None:
+def test_overtaken_leader_undoes_nothing_at_any_request(fleet: Fleet, every: int) -> None:
     """The old leader is stopped before a request, a new one applies the newer revision, the old one goes on.
 
     Its guard is blind (it always says yes), so only what the API server enforces holds it: uid and resourceVersion in
@@ -150,7 +150,7 @@ def test_a_leader_that_is_overtaken_at_any_request_undoes_nothing(fleet: Fleet, 
     assert call > 25
 
 
-def test_a_guard_that_says_no_stops_every_write(space: Space) -> None:
+def test_lost_leadership_stops_every_write(space: Space) -> None:
     class Follower(Leader):
         def check(self) -> None:
             raise LeadershipLost("another leads")
@@ -163,7 +163,7 @@ def test_a_guard_that_says_no_stops_every_write(space: Space) -> None:
     assert fleet.record() is None
 
 
-def test_a_write_is_not_begun_without_time_to_end_it(space: Space) -> None:
+def test_write_is_not_started_too_late_in_the_term(space: Space) -> None:
     class AtTheEndOfItsTerm(Leader):
         def remaining_s(self) -> float:
             return 0.1

@@ -68,11 +68,11 @@ FORBIDDEN = answer(
         (504, "", Retryable),
     ],
 )
-def test_each_status_is_named_by_what_to_do(status: int, body: str, error: type[KubeError]) -> None:
+def test_each_http_status_maps_to_an_error_class(status: int, body: str, error: type[KubeError]) -> None:
     assert type(from_status(status, body, {}, "apply X a/b")) is error
 
 
-def test_a_409_is_told_apart_by_its_causes() -> None:
+def test_409_is_classified_by_its_causes() -> None:
     conflict = from_status(409, HELD, {}, "apply")
     assert isinstance(conflict, Conflict)
     assert conflict.conflicts == (FieldConflict("kubectl-edit", ".spec.predictor.minReplicas"),)
@@ -85,30 +85,30 @@ def test_a_missing_right_says_what_to_grant() -> None:
     )
 
 
-def test_an_apply_that_may_not_create_is_told_so_although_the_server_says_nothing() -> None:
+def test_apply_without_create_right_names_the_verb_to_grant() -> None:
     silent = answer('poddisruptionbudgets.policy "a" is forbidden: ', "Forbidden")
     assert "grant the verb create on poddisruptionbudgets of API group policy" in str(from_status(403, silent, {}, ""))
 
 
-def test_says_what_was_asked_and_what_was_answered() -> None:
+def test_error_names_the_request_and_the_answer() -> None:
     assert str(from_status(422, answer("no"), {}, "apply Service a/b")) == "apply Service a/b: no"
 
 
 @pytest.mark.parametrize(
     ("text", "after_s"), [("7", 7.0), ("99999999", RETRY_AFTER_MAX_S), ("-1", None), ("soon", None), ("", None)]
 )
-def test_retry_after_is_believed_within_bounds(text: str, after_s: float | None) -> None:
+def test_retry_after_is_bounded(text: str, after_s: float | None) -> None:
     error = from_status(429, "{}", {"Retry-After": text}, "")
     assert isinstance(error, Retryable)
     assert error.after_s == after_s
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", "null", '{"details": []}', '{"details": {"causes": [1, null]}}'])
-def test_any_body_gives_an_error_of_ours(body: bytes | str) -> None:
+def test_any_error_body_maps_to_an_error_class(body: bytes | str) -> None:
     assert isinstance(from_status(409, body, {}, "x"), Stale)
 
 
-def test_an_unserved_path_is_told_apart_from_a_missing_object() -> None:
+def test_unserved_path_differs_from_a_missing_object() -> None:
     assert is_unknown_kind("404 page not found\n")
     assert not is_unknown_kind(answer('configmaps "a" not found', "NotFound"))
 

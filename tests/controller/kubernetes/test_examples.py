@@ -17,7 +17,7 @@ FOLDERS = ("inferenceservices", "policies", "registry")
 
 
 @pytest.mark.parametrize("which", ["demo", "fleet"])
-def test_an_example_is_taken_and_converges(space: Space, which: str) -> None:
+def test_example_is_accepted_and_converges(space: Space, which: str) -> None:
     paths = (
         [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.yaml"))]
         if which == "demo"

@@ -34,13 +34,13 @@ def scale(fleet: Fleet, replicas: int) -> None:
     fleet.apply_as(AUTOSCALER_MANAGER, body)
 
 
-def test_a_pool_under_a_policy_begins_with_its_seed_and_belongs_to_the_autoscaler(fleet: Fleet) -> None:
+def test_autoscaled_pool_starts_with_its_seed_owned_by_the_autoscaler(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a", replicas=2), autoscaling("a", least=1)))
     assert fleet.replicas("a") == 2
     assert owners_of(fleet) == {(AUTOSCALER_MANAGER, "Apply")}
 
 
-def test_what_the_autoscaler_says_stays(fleet: Fleet) -> None:
+def test_autoscaler_number_is_kept(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"), autoscaling("a"))
     fleet.converge(desired)
     scale(fleet, 6)
@@ -49,7 +49,7 @@ def test_what_the_autoscaler_says_stays(fleet: Fleet) -> None:
     assert fleet.replicas("a") == 6
 
 
-def test_adding_a_policy_keeps_the_number_that_is_live(fleet: Fleet) -> None:
+def test_adding_a_policy_keeps_the_live_number(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a", replicas=5)))
     with watched(fleet) as numbers:
         fleet.converge(fleet.desired(pool("a", replicas=5), autoscaling("a")))
@@ -59,7 +59,7 @@ def test_adding_a_policy_keeps_the_number_that_is_live(fleet: Fleet) -> None:
     assert fleet.replicas("a") == 7
 
 
-def test_removing_a_policy_goes_to_the_number_in_git_in_one_step(fleet: Fleet) -> None:
+def test_removing_a_policy_applies_the_number_in_git_in_one_step(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a", replicas=4), autoscaling("a")))
     scale(fleet, 7)
     with watched(fleet) as numbers:
@@ -68,7 +68,7 @@ def test_removing_a_policy_goes_to_the_number_in_git_in_one_step(fleet: Fleet) -
     assert owners_of(fleet) == {(FIELD_MANAGER, "Apply")}
 
 
-def test_removing_a_policy_is_no_conflict_that_counts_as_repair(fleet: Fleet) -> None:
+def test_removing_a_policy_does_not_count_as_repair(fleet: Fleet) -> None:
     covered, plain = (pool("a"), autoscaling("a")), (pool("a"),)
     for _ in range(4):
         fleet.converge(fleet.desired(*covered))
@@ -76,14 +76,14 @@ def test_removing_a_policy_is_no_conflict_that_counts_as_repair(fleet: Fleet) ->
         assert fleet.converge(fleet.desired(*plain)).result == "applied"
 
 
-def test_a_pool_that_never_said_its_number_keeps_the_last_one(fleet: Fleet) -> None:
+def test_pool_without_a_number_keeps_the_last_one(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a", replicas=None), autoscaling("a", least=1)))
     scale(fleet, 6)
     fleet.converge(fleet.desired(pool("a", replicas=None)))
     assert fleet.replicas("a") == 6
 
 
-def test_an_edit_by_hand_of_an_autoscaled_number_is_the_autoscalers_to_mend(fleet: Fleet) -> None:
+def test_manual_edit_of_an_autoscaled_number_is_left_to_the_autoscaler(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"), autoscaling("a"))
     fleet.converge(desired)
     fleet.edit("a", {"spec": {"predictor": {"minReplicas": 8}}})
@@ -95,7 +95,7 @@ def test_an_edit_by_hand_of_an_autoscaled_number_is_the_autoscalers_to_mend(flee
 @pytest.mark.parametrize("every", [1], ids=["each"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.timeout(600)
-def test_dies_at_every_write_of_a_handover(fleet: Fleet, after: bool, every: int) -> None:
+def test_handover_survives_a_kill_at_every_write(fleet: Fleet, after: bool, every: int) -> None:
     """The controller is killed at each call of a handover and of its reverse; the number is always 5."""
     plain, covered = (pool("a", replicas=5),), (pool("a", replicas=5), autoscaling("a"))
     fleet.converge(fleet.desired(*plain))

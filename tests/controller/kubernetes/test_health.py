@@ -180,19 +180,19 @@ KNATIVE = [
 @pytest.mark.parametrize(
     ("live", "child", "state", "reason"), [row[1:] for row in STANDARD], ids=[r[0] for r in STANDARD]
 )
-def test_standard(live: Body, child: Body | None, state: str, reason: str) -> None:
+def test_health_in_standard_mode(live: Body, child: Body | None, state: str, reason: str) -> None:
     health = assess_health(live, child)
     assert (health.state, health.reason) == (state, reason)
 
 
 @pytest.mark.parametrize(("child", "state", "reason"), [row[1:] for row in KNATIVE], ids=[row[0] for row in KNATIVE])
-def test_knative(child: Body, state: str, reason: str) -> None:
+def test_health_in_knative_mode(child: Body, state: str, reason: str) -> None:
     health = assess_health(service(mode="Knative"), child)
     assert (health.state, health.reason) == (state, reason)
 
 
 @pytest.mark.parametrize(("mode", "child"), [("Standard", deployment()), ("Knative", knative())])
-def test_arguments_taken_away_at_the_front_are_seen_by_what_was_there(mode: str, child: Body) -> None:
+def test_removed_leading_arguments_are_detected_from_the_old_ones(mode: str, child: Body) -> None:
     before, after = service(mode=mode), service(mode=mode)
     after["spec"]["predictor"]["model"]["args"] = ["--name={{.Name}}"]
     assert is_shortened(before, after)
@@ -204,23 +204,23 @@ def test_arguments_taken_away_at_the_front_are_seen_by_what_was_there(mode: str,
     assert assess_health(after, with_container(child, args=["--port=8080", "--name=a"]), outdated).is_current
 
 
-def test_each_mode_has_its_own_child() -> None:
+def test_each_deployment_mode_has_its_child_kind() -> None:
     children = Children({("m", "a-predictor"): deployment()}, {("m", "a-predictor"): knative(metadata__generation=4)})
     assert children.health_of(service()).reason == "Current"
     assert children.health_of(service(mode="Knative")).reason == "NotObserved"
     assert children.health_of(None).reason == "Missing"
 
 
-def test_says_why_in_words() -> None:
+def test_health_has_a_readable_reason() -> None:
     failed = {"transitionStatus": "BlockedByFailedLoad", "lastFailureInfo": {"message": "out of memory"}}
     assert assess_health(service(status__modelStatus=failed), None).message == "out of memory"
     assert "1 of 2 replicas are updated" in assess_health(service(), deployment(status__updatedReplicas=1)).message
 
 
-def test_a_budget_is_current_by_being_there() -> None:
+def test_existing_budget_is_current() -> None:
     assert assess_health({"kind": "PodDisruptionBudget", "metadata": {}}, None) == Health("Current", "Current")
 
 
-def test_the_childs_name_has_the_predictors_in_it() -> None:
+def test_child_name_includes_the_predictor_suffix() -> None:
     assert child_name(service()) == "a-predictor"
     assert child_name(service(spec__predictor__name="v4")) == "a-v4-predictor"

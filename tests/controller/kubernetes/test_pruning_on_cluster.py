@@ -21,7 +21,7 @@ def inventory(fleet: Fleet) -> set[str]:
     return {f"{entry.kind}/{entry.name}" for entry in fleet.store.read().entries}
 
 
-def test_deletes_what_is_not_desired_any_more(fleet: Fleet) -> None:
+def test_undesired_objects_are_deleted(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     fleet.converge(fleet.desired(pool("a")))
     assert fleet.service("b") is None
@@ -29,13 +29,13 @@ def test_deletes_what_is_not_desired_any_more(fleet: Fleet) -> None:
     assert inventory(fleet) == {"InferenceService/a", "PodDisruptionBudget/a"}
 
 
-def test_services_go_before_their_budgets(fleet: Fleet) -> None:
+def test_services_are_deleted_before_their_budgets(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     outcome = fleet.push(pool("a"))
     assert [ref.kind for ref in outcome.pruned] == ["InferenceService", "PodDisruptionBudget"]
 
 
-def test_deletes_in_the_foreground_and_forgets_only_what_is_gone(fleet: Fleet) -> None:
+def test_foreground_deletion_keeps_the_inventory_entry_until_done(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     desired = fleet.desired(pool("a"))
     fleet.applier.reconcile(desired)
@@ -48,7 +48,7 @@ def test_deletes_in_the_foreground_and_forgets_only_what_is_gone(fleet: Fleet) -
     assert "InferenceService/b" not in inventory(fleet)
 
 
-def test_a_foreign_finalizer_is_reported_and_not_fought(fleet: Fleet) -> None:
+def test_foreign_finalizer_is_reported_and_kept(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     fleet.edit("b", {"metadata": {"finalizers": ["example.com/backup"]}})
     desired = fleet.desired(pool("a"))
@@ -63,7 +63,7 @@ def test_a_foreign_finalizer_is_reported_and_not_fought(fleet: Fleet) -> None:
     assert "InferenceService/b" in inventory(fleet)
 
 
-def test_what_is_wanted_again_while_it_goes_comes_back_afterwards(fleet: Fleet) -> None:
+def test_service_desired_again_during_its_deletion_is_recreated(fleet: Fleet) -> None:
     both = (pool("a"), pool("b"))
     fleet.converge(fleet.desired(*both))
     fleet.push(pool("a"))
@@ -126,7 +126,7 @@ def test_opting_out_on_the_live_object_keeps_it(fleet: Fleet) -> None:
     assert fleet.service("b") is not None
 
 
-def test_opting_out_in_the_last_moment_is_heeded(fleet: Fleet) -> None:
+def test_opt_out_just_before_deletion_is_respected(fleet: Fleet) -> None:
     """The opt-out comes between the read and the deletion: the object has another resourceVersion by then."""
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     admin = fleet.space.client
@@ -144,7 +144,7 @@ def test_opting_out_in_the_last_moment_is_heeded(fleet: Fleet) -> None:
     assert not (fleet.service("b") or {})["metadata"].get("deletionTimestamp")
 
 
-def test_an_object_that_somebody_made_anew_is_not_ours_to_delete(fleet: Fleet) -> None:
+def test_recreated_object_is_not_deleted(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     body = next(each.body for each in fleet.desired(pool("b")).objects if each.ref.kind == "InferenceService")
     fleet.delete("b")
@@ -155,7 +155,7 @@ def test_an_object_that_somebody_made_anew_is_not_ours_to_delete(fleet: Fleet) -
     assert "InferenceService/b" not in inventory(fleet)
 
 
-def test_an_object_without_our_field_manager_is_not_ours_to_delete(fleet: Fleet) -> None:
+def test_object_without_our_field_manager_is_not_deleted(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), pool("b")))
     fleet.edit("b", {"metadata": {"managedFields": [{}]}})
     outcome = fleet.push(pool("a"))

@@ -28,7 +28,7 @@ def refused(outcome: ApplyOutcome) -> dict[str, str]:
     return {refusal.ref.name: str(refusal) for refusal in outcome.refusals}
 
 
-def test_one_refused_object_stops_all_of_them(fleet: Fleet) -> None:
+def test_one_refused_object_blocks_the_revision(fleet: Fleet) -> None:
     reasons = refused(fleet.push(pool("a"), pool("b", more="scaleTarget: many, "), pool("c", more="timeout: soon, ")))
     assert sorted(reasons) == ["b", "c"]
     assert "1.yaml:1" in reasons["b"]
@@ -37,7 +37,7 @@ def test_one_refused_object_stops_all_of_them(fleet: Fleet) -> None:
     assert fleet.budget("a") is None
 
 
-def test_a_field_that_the_server_would_drop_in_silence_is_refused(fleet: Fleet) -> None:
+def test_field_the_server_would_drop_is_refused(fleet: Fleet) -> None:
     reasons = refused(fleet.push(pool("a", more="minReplica: 3, ")))
     assert "spec.predictor.minReplica" in reasons["a"]
 
@@ -64,7 +64,7 @@ def test_the_deployment_mode_cannot_change(fleet: Fleet) -> None:
     assert "from Standard to Knative" in reasons["a"]
 
 
-def test_two_declarations_that_differ_are_reported_and_not_fought(fleet: Fleet) -> None:
+def test_conflicting_declarations_are_reported_and_kept(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"), pool("b"))
     fleet.converge(desired)
     body = dict(desired.objects[-1].body)
@@ -81,7 +81,7 @@ def test_two_declarations_that_differ_are_reported_and_not_fought(fleet: Fleet) 
     assert fleet.api.counts.writes == writes + 1  # the record reports the refusal once
 
 
-def test_conflicts_may_be_settled_by_force(space: Space) -> None:
+def test_conflicts_are_overwritten_with_force(space: Space) -> None:
     fleet = Fleet(space, settings={"conflicts": "force"})
     desired = fleet.desired(pool("a"))
     fleet.converge(desired)
@@ -91,7 +91,7 @@ def test_conflicts_may_be_settled_by_force(space: Space) -> None:
     assert fleet.replicas("a") == 2
 
 
-def test_an_edit_that_comes_back_and_back_is_reported(fleet: Fleet) -> None:
+def test_recurring_edit_is_reported(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a"))
     fleet.converge(desired)
     for _ in range(3):

@@ -33,7 +33,7 @@ def test_a_pool_is_a_service_and_a_budget() -> None:
     }
 
 
-def test_the_service_goes_as_it_is_written() -> None:
+def test_service_is_sent_as_written() -> None:
     predictor = services(pool("a"))["a"].body["spec"]["predictor"]
     assert predictor == {
         "minReplicas": 2,
@@ -46,7 +46,7 @@ def test_the_service_goes_as_it_is_written() -> None:
     }
 
 
-def test_whose_a_pool_is_goes_to_the_cluster_with_it() -> None:
+def test_pool_owner_labels_are_sent_to_the_cluster() -> None:
     """Network policies, node taints and people select the pool's pods by these labels."""
     own = pool("a-acme", annotations="shoal.dev/dedicated-to: acme")
     own = own.replace("shoal.dev/pool: a-acme", "shoal.dev/pool: a-acme, shoal.dev/model: a")
@@ -58,14 +58,14 @@ def test_whose_a_pool_is_goes_to_the_cluster_with_it() -> None:
     assert metadata["annotations"]["shoal.dev/dedicated-to"] == "acme"
 
 
-def test_a_namespace_that_is_given_stays() -> None:
+def test_given_namespace_is_kept() -> None:
     there = services(pool("a").replace("  name: a\n", "  name: a\n  namespace: elsewhere\n"))
     assert there["a"].ref.namespace == "elsewhere"
     budgets = [each for each in rendered(pool("a")).desired.objects if each.ref.kind == BUDGET.kind]
     assert {each.ref.namespace for each in budgets} == {"shoal-models"}
 
 
-def test_what_the_server_owns_is_left_out_of_an_exported_object() -> None:
+def test_server_fields_of_an_exported_object_are_removed() -> None:
     exported = pool("a").replace(
         "metadata:\n",
         'metadata:\n  uid: x\n  resourceVersion: "7"\n  generation: 3\n  managedFields: []\n'
@@ -77,22 +77,22 @@ def test_what_the_server_owns_is_left_out_of_an_exported_object() -> None:
     assert sorted(body["metadata"]) == ["annotations", "labels", "name", "namespace"]
 
 
-def test_a_service_without_a_pool_is_not_ours() -> None:
+def test_service_without_a_pool_is_ignored() -> None:
     assert rendered(pool("a").replace("labels: {shoal.dev/pool: a}", "labels: {}")).desired.objects == ()
 
 
-def test_an_autoscaled_pool_has_no_number_of_ours() -> None:
+def test_autoscaled_pool_is_sent_without_a_number() -> None:
     covered = services(pool("a", replicas=3), autoscaling("a"), pool("b"))
     assert "minReplicas" not in covered["a"].body["spec"]["predictor"]
     assert covered["a"].autoscaled == Autoscaled(seed=3)
     assert covered["b"].autoscaled is None
 
 
-def test_an_autoscaled_pool_that_says_no_number_begins_as_kserve_would() -> None:
+def test_autoscaled_pool_without_a_number_starts_with_kserves_default() -> None:
     assert services(pool("a", replicas=None), autoscaling("a", least=1))["a"].autoscaled == Autoscaled(seed=1)
 
 
-def test_annotations_to_the_controller_are_read_and_not_sent() -> None:
+def test_controller_annotations_are_read_and_not_sent() -> None:
     service = services(pool("a", annotations='shoal.dev/wave: "7", shoal.dev/prune: disabled'))["a"]
     assert (service.wave, service.keep) == (7, True)
     assert not any("shoal.dev" in name for name in service.body["metadata"]["annotations"])
@@ -107,14 +107,14 @@ def test_annotations_to_the_controller_are_read_and_not_sent() -> None:
         ("shoal.dev/prune: maybe", '"maybe"'),
     ],
 )
-def test_a_misspelt_annotation_is_told_with_its_place(annotation: str, found: str) -> None:
+def test_misspelt_annotation_is_reported_with_its_location(annotation: str, found: str) -> None:
     (problem,) = rendered(pool("a", annotations=annotation)).problems
     assert found in problem.message
     assert problem.place.line == 6
     assert problem.key_path.startswith("metadata.annotations.shoal.dev/")
 
 
-def test_what_kserve_would_refuse_is_told_with_its_place() -> None:
+def test_service_kserve_would_refuse_is_reported_with_its_location() -> None:
     (problem,) = rendered(pool("a").replace("Class: none", "Class: always")).problems
     assert str(problem).startswith("0.yaml:6")
     assert "hpa, external, keda, none" in problem.message

@@ -74,7 +74,7 @@ def whole_life(fleet: Fleet) -> ApplyOutcome:
     return fleet.converge(fleet.desired(pool("a", args="--changed")))
 
 
-def test_these_rights_do(space: Space) -> None:
+def test_documented_rights_suffice(space: Space) -> None:
     fleet = limited_fleet(space, NEEDED)
     whole_life(fleet)
     assert fleet.service("b") is None
@@ -93,7 +93,7 @@ def test_each_missing_right_is_named(space: Space, key: tuple[str, str, str], ve
     assert f"grant the verb {verb} on {key[2]} of API group {key[1] or 'core'}" in said
 
 
-def test_what_cannot_be_deleted_stays_in_the_inventory(space: Space) -> None:
+def test_object_that_cannot_be_deleted_stays_in_the_inventory(space: Space) -> None:
     key = ("models", "serving.kserve.io", "inferenceservices")
     fleet = limited_fleet(space, {**NEEDED, key: ("list", "create", "patch")})
     fleet.converge(fleet.desired(pool("a"), pool("b")))

@@ -43,7 +43,7 @@ def delivered(fleet: Fleet, manager: str, replicas: int | None = 2, annotations:
 
 
 @pytest.mark.servers
-def test_a_pool_from_git_is_scaled_by_the_autoscalers_own_field(fleet: Fleet) -> None:
+def test_pool_from_git_is_scaled_through_the_autoscalers_field(fleet: Fleet) -> None:
     desired = fleet.desired(pool("a", replicas=2), autoscaling("a"))
     fleet.converge(desired)
     written = scaling.write_replicas(fleet.api, live(fleet), 5, "report")
@@ -54,7 +54,7 @@ def test_a_pool_from_git_is_scaled_by_the_autoscalers_own_field(fleet: Fleet) ->
 
 
 @pytest.mark.servers
-def test_the_same_number_again_writes_nothing(fleet: Fleet) -> None:
+def test_equal_number_causes_no_write(fleet: Fleet) -> None:
     fleet.converge(fleet.desired(pool("a"), autoscaling("a")))
     scaling.write_replicas(fleet.api, live(fleet), 4, "report")
     before = live(fleet)["metadata"]["resourceVersion"]
@@ -65,7 +65,7 @@ def test_the_same_number_again_writes_nothing(fleet: Fleet) -> None:
 
 
 @pytest.mark.servers
-def test_a_pool_that_flux_applies_with_a_number_is_shared_and_reported_then_taken_over(fleet: Fleet) -> None:
+def test_number_applied_by_flux_is_shared_reported_and_then_owned(fleet: Fleet) -> None:
     delivered(fleet, FLUX, replicas=3)
     written = scaling.write_replicas(fleet.api, live(fleet), 6, "report")
     assert (written.replicas, written.changed) == (3, False)
@@ -78,7 +78,7 @@ def test_a_pool_that_flux_applies_with_a_number_is_shared_and_reported_then_take
 
 
 @pytest.mark.servers
-def test_what_somebody_set_by_hand_is_overruled(fleet: Fleet) -> None:
+def test_manually_set_number_is_overwritten(fleet: Fleet) -> None:
     delivered(fleet, FLUX, replicas=None)
     path = f"/apis/serving.kserve.io/v1beta1/namespaces/{fleet.space.models}/inferenceservices/a"
     body = {"spec": {"predictor": {"minReplicas": 7}}}
@@ -90,14 +90,14 @@ def test_what_somebody_set_by_hand_is_overruled(fleet: Fleet) -> None:
 
 
 @pytest.mark.servers
-def test_by_force_where_the_settings_say_so(fleet: Fleet) -> None:
+def test_declared_number_is_overwritten_with_force(fleet: Fleet) -> None:
     delivered(fleet, FLUX, replicas=3)
     assert scaling.write_replicas(fleet.api, live(fleet), 6, "force").changed
     assert fleet.replicas("a") == 6
 
 
 @pytest.mark.servers
-def test_a_service_that_was_deleted_does_not_come_back(fleet: Fleet) -> None:
+def test_scaling_does_not_recreate_a_deleted_service(fleet: Fleet) -> None:
     former = delivered(fleet, FLUX, replicas=None)
     path = f"/apis/serving.kserve.io/v1beta1/namespaces/{fleet.space.models}/inferenceservices/a"
     fleet.space.client.request("delete", path, serializer=lambda _client, data: data)
@@ -161,7 +161,7 @@ def floor_of(fleet: Fleet, name: str) -> str:
 
 
 @pytest.mark.servers
-def test_in_knative_mode_revisions_with_traffic_get_the_floor_and_the_service_nothing(knative: Fleet) -> None:
+def test_knative_scaling_sets_the_floor_on_revisions_with_traffic(knative: Fleet) -> None:
     service = delivered(knative, FLUX, replicas=2, annotations=KNATIVE)
     for name in ("a-1", "a-2", "a-3"):
         revision(knative, name, "2")
@@ -176,7 +176,7 @@ def test_in_knative_mode_revisions_with_traffic_get_the_floor_and_the_service_no
 
 
 @pytest.mark.servers
-def test_in_knative_mode_nothing_is_written_before_a_revision_serves(knative: Fleet) -> None:
+def test_knative_scaling_waits_for_a_serving_revision(knative: Fleet) -> None:
     service = delivered(knative, FLUX, annotations=KNATIVE)
     assert "no revision" in scaling.write_replicas(knative.api, service, 5, "report").pending
     revision(knative, "a-9", "2")
@@ -203,7 +203,7 @@ def described(mode: str, klass: str | None = None, most: int | None = None) -> B
         (described("Serverless"), "revision"),
     ],
 )
-def test_each_mode_has_its_way(service: Body, way: str) -> None:
+def test_each_deployment_mode_has_its_scaling_field(service: Body, way: str) -> None:
     assert write_method_of(service) == way
 
 
@@ -218,11 +218,11 @@ def test_each_mode_has_its_way(service: Body, way: str) -> None:
         (described("Knative"), 0, 0),
     ],
 )
-def test_the_number_is_one_that_kserve_takes(service: Body, asked: int, given: int) -> None:
+def test_scaled_number_is_valid_for_kserve(service: Body, asked: int, given: int) -> None:
     assert clamp_replicas(service, asked) == given
 
 
-def test_an_hpa_that_keeps_one_replica_of_a_pool_at_zero_is_told_with_the_way_out() -> None:
+def test_hpa_that_keeps_a_pool_above_zero_is_reported_with_a_fix() -> None:
     assert "autoscalerClass: none" in zero_refusal_reason(described("Standard", "hpa"), 0)
     assert not zero_refusal_reason(described("Standard", "none"), 0) and not zero_refusal_reason(
         described("Standard", "hpa"), 1

@@ -54,7 +54,7 @@ def wanted(*, autoscaled: bool = False) -> DesiredObject:
 
 
 class TestOwnership:
-    def test_tells_every_owner_of_a_field(self) -> None:
+    def test_owners_lists_every_owner_of_a_field(self) -> None:
         live = owned((OURS, "Apply", NUMBER), ("kubectl", "Update", NUMBER), ("other", "Apply", {"f:spec": {}}))
         assert owners(live, *FIELD) == {(OURS, "Apply"), ("kubectl", "Update")}
 
@@ -64,22 +64,22 @@ class TestOwnership:
         assert owners(live, *FIELD) == set()
         assert not declares(live, OURS)
 
-    def test_updating_is_not_declaring(self) -> None:
+    def test_update_does_not_count_as_declaration(self) -> None:
         assert not declares(owned(("kubectl", "Update", NUMBER)), "kubectl")
 
     @pytest.mark.parametrize("entries", [None, "text", [None], [{}], [{"fieldsV1": []}]])
-    def test_reads_any_shape(self, entries: Any) -> None:
+    def test_malformed_managed_fields_have_no_owners(self, entries: Any) -> None:
         assert owners({"metadata": {"managedFields": entries}}, *FIELD) == set()
 
 
 class TestCompare:
-    def test_what_every_write_moves_is_no_difference(self) -> None:
+    def test_server_metadata_is_no_difference(self) -> None:
         live = owned((OURS, "Apply", NUMBER), spec={"x": 1}, status={"a": 1})
         result = owned((OURS, "Apply", NUMBER), spec={"x": 1})
         result["metadata"] |= {"resourceVersion": "2", "generation": 9, "creationTimestamp": "later"}
         assert is_converged(live, result)
 
-    def test_the_spec_labels_and_our_fields_are(self) -> None:
+    def test_spec_labels_and_owned_fields_are_differences(self) -> None:
         live = owned((OURS, "Apply", NUMBER), spec={"x": 1})
         assert not is_converged(live, owned((OURS, "Apply", NUMBER), spec={"x": 2}))
         assert not is_converged(live, owned((OURS, "Apply", {}), spec={"x": 1}))
@@ -87,22 +87,22 @@ class TestCompare:
         labelled["metadata"]["labels"] = {"a": "b"}
         assert not is_converged(live, labelled)
 
-    def test_others_fields_are_their_own(self) -> None:
+    def test_fields_of_other_managers_are_no_difference(self) -> None:
         live = owned((OURS, "Apply", NUMBER), ("x", "Apply", NUMBER), spec={})
         assert is_converged(live, owned((OURS, "Apply", NUMBER), spec={}))
 
-    def test_names_what_the_server_dropped(self) -> None:
+    def test_dropped_fields_are_named(self) -> None:
         empty = {"nothing": None, "text": "", "zero": 0, "no": False, "list_": [], "map": {}}
         sent = {"spec": {"a": 1, "b": {"c": 1}, "list": [{"d": 1}], "gone": [1], **empty}}
         got = {"spec": {"a": 2, "b": {}, "list": [{}], "more": 1}}
         assert dropped_fields(sent, got) == ["spec.b.c", "spec.list[0].d", "spec.gone"]
 
-    def test_a_list_that_a_webhook_made_longer_is_not_compared(self) -> None:
+    def test_list_extended_by_a_webhook_is_not_compared(self) -> None:
         assert dropped_fields({"a": [{"b": 1}]}, {"a": [{}, {}]}) == []
 
 
 class TestHandover:
-    def test_a_new_object_begins_with_the_seed(self) -> None:
+    def test_new_object_starts_with_the_seed(self) -> None:
         body = body_for(wanted(autoscaled=True), None)
         assert body["spec"]["predictor"]["minReplicas"] == 2
 
@@ -110,22 +110,22 @@ class TestHandover:
         body = body_for(wanted(), owned())
         assert (body["metadata"]["uid"], body["metadata"]["resourceVersion"]) == ("u", "1")
 
-    def test_the_autoscaler_takes_the_live_number_before_we_let_go(self) -> None:
+    def test_seed_hands_the_live_number_to_the_autoscaler(self) -> None:
         live = owned((OURS, "Apply", NUMBER), spec={"predictor": {"minReplicas": 5}})
         seed = seed_body(wanted(autoscaled=True), live)
         assert seed is not None
         assert seed["spec"] == {"predictor": {"minReplicas": 5}}
 
     @pytest.mark.parametrize("owner", [("shoal-autoscaler", "Apply"), ("kubectl", "Update")])
-    def test_nobody_is_seeded_where_somebody_holds_the_number(self, owner: tuple[str, str]) -> None:
+    def test_number_with_an_owner_is_not_seeded(self, owner: tuple[str, str]) -> None:
         live = owned((OURS, "Apply", NUMBER), (*owner, NUMBER), spec={"predictor": {"minReplicas": 5}})
         assert seed_body(wanted(autoscaled=True), live) is None
 
-    def test_what_a_webhook_set_in_our_name_is_handed_over_too(self) -> None:
+    def test_number_set_by_a_webhook_in_our_name_is_handed_over(self) -> None:
         live = owned((OURS, "Update", NUMBER), spec={"predictor": {"minReplicas": 5}})
         assert seed_body(wanted(autoscaled=True), live) is not None
 
-    def test_without_a_policy_there_is_nothing_to_hand_over(self) -> None:
+    def test_pool_without_policy_has_no_seed(self) -> None:
         assert seed_body(wanted(), owned((OURS, "Apply", NUMBER))) is None
 
 
@@ -135,19 +135,19 @@ class TestConflicts:
     def forbidden(self, *entries: tuple[str, str, dict[str, Any]], often: bool = False, policy: Any = "report") -> Any:
         return contested_fields(Conflict("", (self.HELD,)), wanted(), owned(*entries), policy, repaired_often=often)
 
-    def test_what_was_updated_once_is_drift(self) -> None:
+    def test_single_update_by_others_is_drift(self) -> None:
         assert self.forbidden(("them", "Update", {})) == ()
 
-    def test_what_is_declared_is_not_fought_over(self) -> None:
+    def test_field_declared_by_others_is_a_conflict(self) -> None:
         assert self.forbidden(("them", "Apply", {})) == (self.HELD,)
         assert self.forbidden(("them", "Apply", {}), policy="force") == ()
 
-    def test_what_a_webhook_set_in_our_name_is_ours(self) -> None:
+    def test_field_set_by_a_webhook_in_our_name_is_no_conflict(self) -> None:
         conflict = Conflict("", (FieldConflict(OURS, ".spec.predictor.timeout"),))
         live = owned((OURS, "Apply", NUMBER), (OURS, "Update", {}))
         assert contested_fields(conflict, wanted(), live, "report", repaired_often=True) == ()
 
-    def test_what_comes_back_and_back_is_a_controllers(self) -> None:
+    def test_recurring_update_counts_as_a_controllers(self) -> None:
         assert self.forbidden(("them", "Update", {}), often=True) == (self.HELD,)
 
     @pytest.mark.parametrize(("autoscaled", "ours"), [(False, True), (True, False)])
@@ -157,7 +157,7 @@ class TestConflicts:
         refused = contested_fields(conflict, wanted(autoscaled=autoscaled), live, "report", repaired_often=True)
         assert (refused == ()) is ours
 
-    def test_repairs_are_forgotten_after_their_window(self) -> None:
+    def test_repairs_expire_after_their_window(self) -> None:
         repairs, ref = Repairs(), ObjectRef("g", "K", "n", "a")
         for second in range(3):
             assert not repairs.is_limit_reached(ref, second)
@@ -202,11 +202,11 @@ class TestRecord:
             ("waiting", "[]"),
         ],
     )
-    def test_half_a_record_is_none(self, key: str, text: str) -> None:
+    def test_incomplete_record_is_an_error(self, key: str, text: str) -> None:
         with pytest.raises(Terminal, match="cannot be read"):
             decode({**encode(self.RECORD), key: text})
 
-    def test_the_history_is_bounded_and_one_line_a_revision(self) -> None:
+    def test_history_is_bounded_to_one_line_per_revision(self) -> None:
         record = InventoryRecord()
         for number in range(HISTORY_MAX + 2):
             record = record.with_attempt(ReconcileAttempt(f"main@{number}", "waiting", number))
@@ -214,13 +214,13 @@ class TestRecord:
         assert len(record.history) == HISTORY_MAX
         assert {attempt.result for attempt in record.history} == {"applied"}
 
-    def test_the_same_fate_again_is_no_news(self) -> None:
+    def test_repeated_result_does_not_change_the_record(self) -> None:
         record = InventoryRecord().with_attempt(ReconcileAttempt("main@1", "refused", 1.0, message="x" * 10**6))
         again = record.with_attempt(ReconcileAttempt("main@1", "refused", 2.0, message="x" * 10**6))
         assert again is record
         assert len(record.history[0].message) == MESSAGE_MAX_CHARS
 
-    def test_what_stays_in_force_beside_a_refusal_is_no_news(self) -> None:
+    def test_applied_revision_beside_a_refusal_does_not_change_the_record(self) -> None:
         record = (
             InventoryRecord()
             .with_attempt(ReconcileAttempt("main@1", "applied", 1.0))
@@ -266,14 +266,14 @@ class TestPruning:
     def names(self, plan: PrunePlan) -> list[str]:
         return [ref.name for ref, _ in plan.delete]
 
-    def test_half_of_the_services_may_go_at_once(self) -> None:
+    def test_half_of_the_services_may_be_pruned_without_consent(self) -> None:
         four = tuple(entry(name) for name in "abcd")
         assert self.names(self.plan(four, ("a", "b"))) == ["d", "c"]
         assert "3 of 4 services" in self.plan(four, ("a",)).refused
         assert self.names(self.plan(four, ("a",))) == []
         assert self.names(self.plan(four, ("a",), consent="main@9")) == ["d", "c", "b"]
 
-    def test_the_last_one_never_goes_without_consent(self) -> None:
+    def test_last_service_is_never_pruned_without_consent(self) -> None:
         assert "nothing is desired" in self.plan((entry("a"),), ()).refused
         assert self.names(self.plan((entry("a"),), (), consent="main@9")) == ["a"]
         assert "nothing is desired" in self.plan((entry("a"),), (), consent="main@8").refused
@@ -290,24 +290,24 @@ class TestPruning:
         kinds = [(ref.kind, ref.name) for ref, _ in self.plan(entries, ("k", "l")).delete]
         assert kinds == [("InferenceService", "b"), ("InferenceService", "a"), ("PodDisruptionBudget", "a")]
 
-    def test_what_is_gone_is_forgotten(self) -> None:
+    def test_missing_objects_leave_the_inventory(self) -> None:
         plan = self.plan((entry("a"), entry("b")), ("a",), missing="b")
         assert [ref.name for ref in plan.forget] == ["b"]
 
-    def test_an_entry_without_a_uid_is_ours_by_its_manager(self) -> None:
+    def test_entry_without_a_uid_is_matched_by_field_manager(self) -> None:
         assert self.names(self.plan((entry("a"), entry("b", uid="")), ("a",))) == ["b"]
 
-    def test_another_uid_is_somebody_elses(self) -> None:
+    def test_object_with_another_uid_is_not_pruned(self) -> None:
         plan = self.plan((entry("a"), entry("b", uid="older")), ("a",))
         assert self.names(plan) == []
         assert [ref.name for ref in plan.forget] == ["b"]
 
-    def test_kinds_outside_the_scope_are_let_go_of(self) -> None:
+    def test_kinds_outside_the_scope_leave_the_inventory(self) -> None:
         stays = InventoryEntry("example.com", "Other", "m", "x", "uid-x")
         live = {stays.ref: owned((OURS, "Apply", {}))}
         plan = plan_prune(InventoryRecord(entries=(stays,)), Desired("r", (INFERENCE_SERVICE,), ()), live)
         assert (plan.delete, plan.forget) == ((), (stays.ref,))
 
 
-def test_fields_applied_by_nobody_are_none() -> None:
+def test_fields_without_an_apply_are_none() -> None:
     assert fields_applied_by(owned(), OURS) is None

@@ -70,7 +70,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("body", "path"), BROKEN)
-def test_each_rule_names_the_place(body: dict[str, Any], path: str) -> None:
+def test_each_broken_webhook_rule_names_its_path(body: dict[str, Any], path: str) -> None:
     assert [path_text(found) for found, _ in findings(body)] == [path]
 
 
@@ -91,11 +91,11 @@ def test_each_rule_names_the_place(body: dict[str, Any], path: str) -> None:
         canary({"name": "v4", "minReplicas": 2}),
     ],
 )
-def test_what_kserve_takes_is_taken(body: dict[str, Any]) -> None:
+def test_valid_kserve_services_pass_the_rules(body: dict[str, Any]) -> None:
     assert findings(body) == []
 
 
-def test_every_broken_rule_of_one_object_is_told() -> None:
+def test_every_broken_rule_of_an_object_is_reported() -> None:
     body = service("9a", mode="Other", autoscaler="kpa", minReplicas=2, maxReplicas=1)
     assert len(findings(body)) == 4
 
@@ -118,6 +118,6 @@ def test_the_mode_of_a_live_service_cannot_change(wanted: str | None, is_: str |
     assert bool(mode_change(service(mode=wanted), live)) is refused
 
 
-def test_the_status_knows_the_mode_better_than_the_annotation() -> None:
+def test_deployment_mode_in_the_status_overrides_the_annotation() -> None:
     assert mode_of({**service(mode="Knative"), "status": {"deploymentMode": "Standard"}}) == "Standard"
     assert mode_of(service(mode=None)) is None

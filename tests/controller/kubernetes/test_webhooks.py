@@ -57,13 +57,13 @@ def test_empty_values_that_the_webhook_leaves_out_are_not_lost_fields(fleet: Fle
     assert predictor(fleet)["model"]["env"] == [{"name": "EMPTY"}]  # type: ignore[index]
 
 
-def test_a_default_that_git_says_otherwise_later_is_no_conflict(fleet: Fleet, webhook: Webhook) -> None:
+def test_default_that_git_overrides_later_is_no_conflict(fleet: Fleet, webhook: Webhook) -> None:
     fleet.converge(fleet.desired(pool("a")))
     fleet.converge(fleet.desired(pool("a", more="timeout: 3600, ")))
     assert predictor(fleet)["timeout"] == 3600
 
 
-def test_what_the_webhook_refuses_stops_everything_and_is_told(fleet: Fleet, webhook: Webhook) -> None:
+def test_refusal_of_the_webhook_blocks_the_revision_and_is_reported(fleet: Fleet, webhook: Webhook) -> None:
     fleet.converge(fleet.desired(pool("a")))
     webhook.refuses = "exactly one of something is required"
     outcome = fleet.push(pool("a", args="--changed"), pool("b"))
@@ -72,7 +72,7 @@ def test_what_the_webhook_refuses_stops_everything_and_is_told(fleet: Fleet, web
     assert fleet.budget("b") is None
 
 
-def test_a_webhook_that_is_down_passes(fleet: Fleet, webhook: Webhook) -> None:
+def test_unreachable_webhook_is_retryable(fleet: Fleet, webhook: Webhook) -> None:
     fleet.converge(fleet.desired(pool("a")))
     webhook.is_down = True
     desired = fleet.desired(pool("a", args="--changed"))

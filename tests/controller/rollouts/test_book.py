@@ -38,7 +38,7 @@ def test_rows_are_known_once_the_last_page_is_read() -> None:
     assert (list(book.models), list(book.keys)) == (["acme/api"], ["ci"])
 
 
-def test_what_is_gone_is_gone_when_the_registry_says_so() -> None:
+def test_reported_deletions_remove_rows() -> None:
     book = fold_page(Book(), page(5, models=(api_model(),), keys=(key(),)))
     book = fold_page(book, page(6))
     assert (list(book.models), list(book.keys)) == (["acme/api"], ["ci"])
@@ -53,13 +53,13 @@ def test_what_is_gone_is_gone_when_the_registry_says_so() -> None:
         (ChangesPage(change=9, lineage="b"), "another database"),
     ],
 )
-def test_a_registry_that_knows_less_is_not_believed(later: ChangesPage, words: str) -> None:
+def test_registry_with_fewer_changes_is_not_trusted(later: ChangesPage, words: str) -> None:
     book = fold_page(Book(), page(5, models=(api_model(),)))
     with pytest.raises(Contradiction, match=words):
         fold_page(book, later)
 
 
-def test_of_each_channel_the_active_rollout_counts_else_the_newest() -> None:
+def test_active_rollout_of_a_channel_wins_over_the_newest() -> None:
     old = rollout(VersionLoaded(), Breached("bad"), now_unix_s=100.0)
     new = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=200.0)
     other = rollout(channel="next", now_unix_s=50.0)
@@ -74,18 +74,18 @@ def test_of_each_channel_the_active_rollout_counts_else_the_newest() -> None:
     assert [one.id for one in book.active] == sorted([again.id, other.id])
 
 
-def test_the_successor_is_newer_whatever_the_clocks_say() -> None:
+def test_successor_is_newer_despite_clock_skew() -> None:
     old = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=500.0)
     new = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=old.id, now_unix_s=100.0)
     assert fold_page(Book(), page(5, old, new)).rows.latest["acme/bot", "stable"].id == new.id  # type: ignore[index]
 
 
-def test_rollouts_that_no_longer_matter_are_forgotten() -> None:
+def test_irrelevant_rollouts_are_dropped() -> None:
     rows = [rollout(VersionLoaded(), Promoted("ada"), end=f"v{n + 2}", now_unix_s=float(n)) for n in range(50)]
     assert list(fold_page(Book(), page(60, *rows)).rollouts) == [rows[-1]]
 
 
-def test_an_answer_ahead_of_the_feed_is_not_undone_by_it() -> None:
+def test_feed_does_not_undo_a_newer_answer() -> None:
     before = rollout()
     after = transition(before, VersionLoaded(), 5.0)
     book = with_rows(fold_page(Book(), page(5, before)), [after])
@@ -98,7 +98,7 @@ def numbered(change: int, *rows: tuple[int, Rollout]) -> ChangesPage:
     return ChangesPage(change=change, lineage="a", rollouts=told)
 
 
-def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_clocks_say() -> None:
+def test_reread_orders_rollouts_by_succession_despite_clock_skew() -> None:
     """A registry whose clock was ahead created the first of three rollouts."""
     first = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=1000.0)
     second = rollout(VersionLoaded(), Promoted("ada"), end="v3", previous=first.id, now_unix_s=500.0)
@@ -113,7 +113,7 @@ def test_read_anew_the_last_rollout_is_the_one_that_was_last_live_whatever_the_c
     assert again.rows.latest == {("acme/bot", "stable"): third}
 
 
-def test_an_answer_ahead_of_the_feed_is_the_youngest_until_the_feed_numbers_it() -> None:
+def test_answer_ahead_of_the_feed_counts_as_newest_until_numbered() -> None:
     old = rollout(VersionLoaded(), Promoted("ada"), now_unix_s=1000.0)
     new = rollout(VersionLoaded(), Breached("bad"), end="v3", now_unix_s=1.0)
     later = rollout(VersionLoaded(), Breached("bad"), end="v4", now_unix_s=0.0)
@@ -124,7 +124,7 @@ def test_an_answer_ahead_of_the_feed_is_the_youngest_until_the_feed_numbers_it()
     assert book.rows.latest["acme/bot", "stable"] == later  # type: ignore[index]
 
 
-def test_an_event_looks_at_its_own_channel_alone() -> None:
+def test_event_reads_only_its_own_channel() -> None:
     rows = [rollout(channel=f"c{number}") for number in range(3)]
     book = fold_page(Book(), page(5, *rows))
     after = with_rows(book, [transition(rows[1], VersionLoaded(), 5.0)])

@@ -28,7 +28,7 @@ async def only(rig: Rig) -> Rollout:
     return row
 
 
-async def test_a_good_version_goes_through_its_stages(rig: Rig) -> None:
+async def test_good_version_passes_its_stages(rig: Rig) -> None:
     await begun(rig)
     shares: list[int] = []
     while not shares or shares[-1] != 100:
@@ -43,7 +43,7 @@ async def test_a_good_version_goes_through_its_stages(rig: Rig) -> None:
     assert len(shares) >= 20, "each stage lasts its time"
 
 
-async def test_nobody_is_sent_to_a_version_before_it_is_loaded(rig: Rig) -> None:
+async def test_unloaded_version_gets_no_requests(rig: Rig) -> None:
     await begun(rig)
     rig.replicas[1].loads = False
     await rig.seconds(30)
@@ -58,7 +58,7 @@ async def test_nobody_is_sent_to_a_version_before_it_is_loaded(rig: Rig) -> None
     [(Behaviour(error_ratio=0.2), "error_rate > 2%"), (Behaviour(median_ms=200.0), "p50_latency > 1.5x")],
     ids=["errors", "slow"],
 )
-async def test_a_worse_version_is_taken_back_in_its_first_stage(rig: Rig, behaviour: Behaviour, told: str) -> None:
+async def test_worse_version_is_rolled_back_in_its_first_stage(rig: Rig, behaviour: Behaviour, told: str) -> None:
     rig.gateway.behaviours["v2"] = behaviour
     await running(rig)
     took_s = await rig.until(lambda: not rig.bot.splits)
@@ -73,7 +73,7 @@ async def test_a_worse_version_is_taken_back_in_its_first_stage(rig: Rig, behavi
     assert len(await rig.rollouts()) == 1, "what git still says does not begin it anew"
 
 
-async def test_a_version_that_no_replica_can_load_is_taken_back_unseen(rig: Rig) -> None:
+async def test_version_no_replica_can_load_is_rolled_back_before_any_request(rig: Rig) -> None:
     for replica in rig.replicas:
         replica.refuses = {adapter("v2"): "its rank 64 is over the engine's 16"}
     await begun(rig)
@@ -102,7 +102,7 @@ async def test_a_stage_without_enough_requests_is_held(rig: Rig) -> None:
     await rig.until(lambda: rig.bot.channels["stable"] == "v2")
 
 
-async def test_a_pause_holds_the_share_until_somebody_resumes(rig: Rig) -> None:
+async def test_paused_rollout_keeps_its_share_until_resumed(rig: Rig) -> None:
     row = await running(rig)
     assert (await rig.order(row.id, "pause")).status_code == 200
     await rig.seconds(40)
@@ -111,7 +111,7 @@ async def test_a_pause_holds_the_share_until_somebody_resumes(rig: Rig) -> None:
     await rig.until(lambda: rig.bot.channels["stable"] == "v2")
 
 
-async def test_a_pause_does_not_protect_a_bad_version(rig: Rig) -> None:
+async def test_bad_version_is_rolled_back_while_paused(rig: Rig) -> None:
     row = await running(rig)
     await rig.order(row.id, "pause")
     rig.gateway.behaviours["v2"] = Behaviour(error_ratio=0.5)
@@ -119,14 +119,14 @@ async def test_a_pause_does_not_protect_a_bad_version(rig: Rig) -> None:
     assert (await only(rig)).state == "rolled_back"
 
 
-async def test_somebody_promotes_it_at_once(rig: Rig) -> None:
+async def test_promote_command_completes_at_once(rig: Rig) -> None:
     row = await running(rig)
     assert (await rig.order(row.id, "promote")).status_code == 200
     await rig.second()
     assert rig.bot.channels == {"stable": "v2"}
 
 
-async def test_somebody_rolls_it_back_and_tries_again(rig: Rig) -> None:
+async def test_rollback_command_and_retry(rig: Rig) -> None:
     row = await running(rig)
     await rig.order(row.id, "rollback")
     await rig.second()
@@ -138,7 +138,7 @@ async def test_somebody_rolls_it_back_and_tries_again(rig: Rig) -> None:
     assert (again.attempt, again.state) == (2, "completed")
 
 
-async def test_whoever_reverts_the_commit_withdraws_it(rig: Rig) -> None:
+async def test_reverted_commit_withdraws_the_rollout(rig: Rig) -> None:
     await running(rig)
     rig.declared = fleet("v1", "v2", stable="v1")
     await rig.second()
@@ -146,7 +146,7 @@ async def test_whoever_reverts_the_commit_withdraws_it(rig: Rig) -> None:
     assert (await only(rig)).reason == "3.yaml points stable at v1 again"
 
 
-async def test_another_target_supersedes_it(rig: Rig) -> None:
+async def test_another_target_supersedes_the_rollout(rig: Rig) -> None:
     first = await running(rig)
     rig.declared = fleet("v1", "v2", "v3", stable="v3")
     await rig.until(lambda: rig.bot.channels["stable"] == "v3")
@@ -167,7 +167,7 @@ async def test_a_version_that_is_dropped_from_the_file_serves_until_the_rollout_
     assert [version.name for version in rig.bot.versions] == ["v2"]
 
 
-async def test_a_deleted_model_takes_its_rollout_along(rig: Rig) -> None:
+async def test_deleted_model_ends_its_rollout(rig: Rig) -> None:
     await running(rig)
     rig.declared = load(pool(), tenant("acme", "ci"))
     await rig.second()
@@ -175,7 +175,7 @@ async def test_a_deleted_model_takes_its_rollout_along(rig: Rig) -> None:
     assert (await only(rig)).reason == "acme/bot:stable is not declared any more"
 
 
-async def test_a_policy_of_one_stage_moves_at_once_and_leaves_no_row(rig: Rig) -> None:
+async def test_one_stage_policy_moves_at_once_without_a_row(rig: Rig) -> None:
     rig.controller()
     await rig.seconds(3)
     at_once = policy(stages="{percent: 100}", rest="minRequests: 1")
@@ -184,7 +184,7 @@ async def test_a_policy_of_one_stage_moves_at_once_and_leaves_no_row(rig: Rig) -
     assert await rig.rollouts() == []
 
 
-async def test_rollouts_are_told_in_words(rig: Rig) -> None:
+async def test_rollouts_are_described_in_words(rig: Rig) -> None:
     row = await running(rig)
     await rig.seconds(3)
     (controller,) = rig.controllers

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from functions.controller.rollouts.merging import tenant_cap_bytes
 
 
-def test_the_largest_tenants_lose_first() -> None:
+def test_largest_tenants_are_left_out_first() -> None:
     assert tenant_cap_bytes([300, 30, 20], room_bytes=100) == 50
     assert tenant_cap_bytes([300, 200, 20], room_bytes=100) == 40
     assert tenant_cap_bytes([300], room_bytes=-5) == 0
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=20), room=st.integers(0, 5000))
-def test_all_fits_and_nothing_is_wasted(sizes: list[int], room: int) -> None:
+def test_fitted_models_use_all_room(sizes: list[int], room: int) -> None:
     most = tenant_cap_bytes(sizes, room)
     got = sum(min(size, most) for size in sizes)
     assert got <= room or got == 0

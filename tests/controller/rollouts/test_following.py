@@ -26,7 +26,7 @@ class Counted(RowsFollower):
         super()._write_copy(book)
 
 
-async def test_what_is_heard_while_a_copy_is_written_shares_the_next(tmp_path: Path) -> None:
+async def test_news_during_a_write_share_the_next_copy(tmp_path: Path) -> None:
     copy = tmp_path / "rows.json"
     news: list[set[str]] = []
     rows = Counted(no_registry, copy, lambda: news.append(loaded(copy)))

@@ -70,7 +70,7 @@ async def killed_after(rig: Rig, requests: int, *, is_heard: bool) -> bool:
 
 @pytest.mark.parametrize("is_heard", sampled([False, True], keep=[True]), ids=["before", "after"])
 @pytest.mark.parametrize("is_bad", [False, True], ids=["good", "bad"])
-async def test_killed_at_every_request_of_every_second(rig: Rig, is_heard: bool, is_bad: bool) -> None:
+async def test_rollout_survives_a_kill_at_every_request(rig: Rig, is_heard: bool, is_bad: bool) -> None:
     """The rollout ends as without kills, with a history without a gap.
 
     Each controller lives for less than a second and dies one request later than the one before. The next one begins
@@ -119,7 +119,7 @@ async def test_two_controllers_at_once_never_fork(rig: Rig) -> None:
     assert linear(told)
 
 
-async def test_two_that_want_different_things_leave_one_rollout_active(rig: Rig) -> None:
+async def test_two_controllers_with_different_targets_leave_one_active_rollout(rig: Rig) -> None:
     """One controller still reads an old revision: they alternate, and the channel is never in two rollouts."""
     await running(rig)
     for turn in range(20):
@@ -130,7 +130,7 @@ async def test_two_that_want_different_things_leave_one_rollout_active(rig: Rig)
         assert [split.rollout for split in rig.bot.splits] in ([], [active[0].id])
 
 
-async def test_a_leader_that_was_deposed_changes_no_rollout(rig: Rig) -> None:
+async def test_deposed_leader_changes_no_rollout(rig: Rig) -> None:
     row = await running(rig)
     old, new = Controller(rig, None, fence=3), Controller(rig, None, fence=4)
     for controller in (old, new):
@@ -157,7 +157,7 @@ async def test_a_controller_that_starts_without_the_registry_changes_nothing(rig
     assert outcome.held == ("acme/bot:stable stays v1 until the registry has the rollout to v3",)
 
 
-async def test_without_its_copy_it_publishes_nothing_until_the_registry_tells(rig: Rig) -> None:
+async def test_controller_without_its_copy_publishes_nothing_until_the_registry_answers(rig: Rig) -> None:
     await running(rig)
     before = rig.snapshot
     await rig.without_sql()
@@ -168,7 +168,7 @@ async def test_without_its_copy_it_publishes_nothing_until_the_registry_tells(ri
     assert rig.snapshot == before
 
 
-async def test_a_registry_that_lost_its_rows_is_not_believed(rig: Rig) -> None:
+async def test_registry_that_lost_its_rows_is_not_trusted(rig: Rig) -> None:
     row = await running(rig)
     before = rig.bot
     await rig.other_database()
@@ -181,7 +181,7 @@ async def test_a_registry_that_lost_its_rows_is_not_believed(rig: Rig) -> None:
     assert [known.id for known in controller.rows.book.active] == [row.id]
 
 
-async def test_a_copy_that_cannot_be_read_is_set_aside(rig: Rig, tmp_path: Path) -> None:
+async def test_unreadable_copy_is_set_aside(rig: Rig, tmp_path: Path) -> None:
     file = tmp_path / "rows-one.json"
     file.write_bytes(b"{half")
     controller = rig.controller()
@@ -192,7 +192,7 @@ async def test_a_copy_that_cannot_be_read_is_set_aside(rig: Rig, tmp_path: Path)
     assert file.exists()
 
 
-async def test_it_is_taken_back_although_nothing_that_is_declared_may_be_published(rig: Rig) -> None:
+async def test_rollback_is_published_while_declarations_are_suspended(rig: Rig) -> None:
     """The branch is suspended: it holds v3 by then, which is not applied."""
     row = await running(rig)
     (controller,) = rig.controllers
@@ -205,7 +205,7 @@ async def test_it_is_taken_back_although_nothing_that_is_declared_may_be_publish
     assert (await controller.follow_rows()).kind == "unchanged"
 
 
-async def test_it_is_taken_back_while_an_artifact_store_hangs(rig: Rig) -> None:
+async def test_rollback_is_published_while_an_artifact_store_hangs(rig: Rig) -> None:
     row = await running(rig)
     (controller,) = rig.controllers
     asked, answers = threading.Event(), threading.Event()
@@ -231,7 +231,7 @@ async def test_it_is_taken_back_while_an_artifact_store_hangs(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("way", ["publish", "follow_rows"])
-async def test_a_copy_from_before_a_rollback_sends_nobody_to_the_bad_version(rig: Rig, way: str) -> None:
+async def test_copy_from_before_a_rollback_does_not_restore_the_bad_version(rig: Rig, way: str) -> None:
     """One controller is killed, another one leads and rolls the version back, and the first starts again."""
     row = await running(rig)
     controller = rig.controller("two")
@@ -246,7 +246,7 @@ async def test_a_copy_from_before_a_rollback_sends_nobody_to_the_bad_version(rig
     assert again.rows.book.rows.latest[ModelId(BOT), "stable"].state == "rolled_back"
 
 
-async def test_without_sql_a_copy_moves_no_channel(rig: Rig) -> None:
+async def test_copy_moves_no_channel_without_sql(rig: Rig) -> None:
     await running(rig)
     again = rig.controller()
     await rig.without_sql()
@@ -255,7 +255,7 @@ async def test_without_sql_a_copy_moves_no_channel(rig: Rig) -> None:
     assert (outcome.kind, rig.snapshot) == ("unavailable", before)
 
 
-async def test_a_restored_registry_that_caught_up_is_read_anew(rig: Rig) -> None:
+async def test_restored_registry_that_caught_up_is_read_completely(rig: Rig) -> None:
     """The registry counts on from the backup: new writes with numbers below the known one must still be read."""
     row = await running(rig)
     (controller,) = rig.controllers

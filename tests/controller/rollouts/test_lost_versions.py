@@ -41,9 +41,9 @@ class Rig:
     now_s: float = 1000.0
 
     def __post_init__(self) -> None:
-        self.begin()
+        self.start_controller()
 
-    def begin(self) -> None:
+    def start_controller(self) -> None:
         """Start another controller."""
         rows = RowsFollower(self.client, None)  # type: ignore[arg-type]
         rows.book = fold_page(Book(), page(1, ROW))
@@ -63,7 +63,7 @@ class Rig:
         return self.driver.verdicts[ROW.id].reason
 
 
-async def test_it_is_taken_back_when_nobody_has_had_it_for_the_deadline() -> None:
+async def test_version_without_replicas_is_rolled_back_at_the_deadline() -> None:
     rig = Rig()
     assert "no replica has v2" not in await rig.after(0.0, "v1", "v2")
     assert "no replica has v2: v1 serves its share" in await rig.after(1.0, "v1")
@@ -75,7 +75,7 @@ async def test_it_is_taken_back_when_nobody_has_had_it_for_the_deadline() -> Non
 
 
 @pytest.mark.parametrize("meanwhile", [("v1", "v2"), ()], ids=["back", "nobody-ready"])
-async def test_the_time_begins_anew_when_one_was_back_and_while_nobody_is_ready(meanwhile: tuple[str, ...]) -> None:
+async def test_deadline_restarts_when_a_replica_returns_and_while_none_is_ready(meanwhile: tuple[str, ...]) -> None:
     rig = Rig()
     await rig.after(0.0, "v1")
     await rig.after(599.0, *meanwhile)
@@ -86,10 +86,10 @@ async def test_the_time_begins_anew_when_one_was_back_and_while_nobody_is_ready(
     assert len(rig.registry.posted) == 1
 
 
-async def test_a_controller_that_starts_again_takes_it_back_later_never_sooner() -> None:
+async def test_restarted_controller_rolls_back_later_but_not_earlier() -> None:
     rig = Rig()
     await rig.after(0.0, "v1")
-    rig.begin()
+    rig.start_controller()
     await rig.after(599.0, "v1")
     await rig.after(599.0, "v1")
     assert rig.registry.posted == []

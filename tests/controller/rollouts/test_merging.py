@@ -32,7 +32,7 @@ def book(*models: ApiModel, keys: tuple[ApiKeyRow, ...] = ()) -> Book:
     return fold_page(Book(), page(5, models=models, keys=keys))
 
 
-def test_both_are_in_and_sound() -> None:
+def test_models_and_keys_of_git_and_api_are_merged() -> None:
     whole, problems = merge_api(compiled(), book(api_model("acme/api"), keys=(key("ci"),)))
     assert problems == ()
     assert [model.id for model in whole.models] == ["acme/api", "acme/bot", "base"]
@@ -43,13 +43,13 @@ def test_both_are_in_and_sound() -> None:
     assert snapshots.decode(snapshots.encode(whole)) == whole
 
 
-def test_a_keys_own_limits_reach_the_gateways() -> None:
+def test_key_limits_reach_the_gateways() -> None:
     encoded = msgspec.json.encode({**msgspec.to_builtins(key("ci")), "limits": {"requests_per_minute": 60}})
     whole, _ = merge_api(compiled(), book(keys=(msgspec.json.decode(encoded, type=ApiKeyRow),)))
     assert [entry.limits for entry in whole.keys] == [QuotaLimitsPart(requests_per_minute=60), None]
 
 
-def test_where_both_name_it_git_wins_and_says_so() -> None:
+def test_git_wins_a_name_conflict_and_reports_it() -> None:
     whole, problems = merge_api(compiled(), book(api_model(BOT), keys=(key("git-key"),)))
     assert whole == compiled()
     assert problems == (
@@ -65,14 +65,14 @@ def test_where_both_name_it_git_wins_and_says_so() -> None:
         (ApiModel(api_model().id, "gone", "", api_model().versions), "there is no pool gone"),
     ],
 )
-def test_what_cannot_be_served_is_left_out_with_its_reason(model: ApiModel, why: str) -> None:
+def test_unservable_api_model_is_left_out_with_its_reason(model: ApiModel, why: str) -> None:
     whole, problems = merge_api(compiled(), book(model))
     assert whole == compiled()
     assert len(problems) == 1
     assert why in problems[0]
 
 
-def test_what_the_api_declared_outlives_a_change_of_git() -> None:
+def test_api_models_survive_a_change_of_git() -> None:
     rows = book(api_model("acme/api"), keys=(key("ci"),))
     published, _ = merge_api(compiled(), rows)
     assert with_api_of(published, compiled(), rows) == published
@@ -82,25 +82,25 @@ def test_what_the_api_declared_outlives_a_change_of_git() -> None:
     assert with_api_of(published, taken, rows).models == taken.models
 
 
-def test_a_key_of_a_tenant_that_git_does_not_declare_opens_nothing() -> None:
+def test_key_of_an_undeclared_tenant_is_left_out() -> None:
     stranger = ApiKeyRow(key().key_id, "globex", "0" * 64)
     whole, problems = merge_api(compiled(), book(keys=(stranger,)))
     assert whole == compiled()
     assert problems == ("the registry's key ci is left out: there is no tenant globex",)
 
 
-def test_a_model_names_a_policy_that_is_there_or_has_the_built_in_one() -> None:
+def test_model_with_a_missing_policy_gets_the_built_in_one() -> None:
     careful = ApiModel(api_model().id, "base", "careful", api_model().versions)
     assert [merge_api(compiled(), book(one))[0].models[0].rollout for one in (careful, api_model())] == ["careful", ""]
 
 
-def test_a_channel_whose_name_is_the_controllers_is_not_shown() -> None:
+def test_channel_with_a_reserved_name_is_left_out() -> None:
     """An older registry accepted the channel; engines would keep its version for ever."""
     one = msgspec.structs.replace(api_model(), channels={"stable": "v1", "incoming": "v1"})
     assert merge_api(compiled(), book(one))[0].models[0].channels == {"stable": "v1"}
 
 
-def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
+def test_api_models_without_room_are_left_out_and_gits_part_is_published() -> None:
     """One tenant's versions must not block the publication of pushes and keys of all others."""
     models = tuple(many(f"acme/api-{number}", versions=number) for number in range(1, 30))
     git_bytes = sum(map(len, full_lines(compiled())))
@@ -118,7 +118,7 @@ def test_what_has_no_room_is_left_out_by_name_and_gits_part_goes_out() -> None:
 
 
 @pytest.mark.parametrize("full_ratio", [0.9, 0.99])
-def test_what_fits_beside_git_and_the_splits_is_not_cut(full_ratio: float) -> None:
+def test_api_models_that_fit_beside_git_and_splits_are_kept(full_ratio: float) -> None:
     rows = book(*[api_model(f"acme/api-{number}") for number in range(40)], keys=(key("ci"),))
     whole, _ = merge_api(compiled(), rows)
     max_bytes = int(sum(map(len, full_lines(whole))) / full_ratio)
@@ -128,7 +128,7 @@ def test_what_fits_beside_git_and_the_splits_is_not_cut(full_ratio: float) -> No
     assert len(merge_api(compiled(), rolling, max_bytes)[0].models) < len(whole.models)  # the splits need their room
 
 
-def test_a_git_part_that_takes_nearly_all_leaves_keys_their_place() -> None:
+def test_keys_keep_their_room_beside_a_large_git_part() -> None:
     """A caller without a key gets no service at all; a missing model is only one model less."""
     git_bytes = sum(map(len, full_lines(compiled())))
     rows = book(*[many(f"acme/api-{number}", versions=20) for number in range(9)], keys=(key("ci"), key("cd")))
@@ -142,7 +142,7 @@ def many(id_: str, versions: int) -> ApiModel:
     return msgspec.structs.replace(api_model(id_), versions=named, channels={})
 
 
-def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays() -> None:
+def test_revoked_api_key_is_removed_and_gits_key_of_that_name_stays() -> None:
     whole, _ = merge_api(compiled(), book(keys=(key("ci"),)))
     later = fold_page(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True), key("git-key", revoked=True))))
     assert [entry.key_id for entry in without_revoked(whole, later).keys] == ["git-key"]
@@ -150,7 +150,7 @@ def test_a_revoked_key_leaves_what_is_published_and_gits_key_of_that_name_stays(
     assert without_revoked(whole, again) == whole
 
 
-def test_a_revoked_key_comes_back_with_no_publication_whoever_names_it() -> None:
+def test_revoked_key_never_returns_through_a_stand_in() -> None:
     """The stand-in of a broken Tenant may have been read before the book knew that the key belongs to the registry."""
     rows = fold_page(book(keys=(key("ci"),)), page(6, keys=(key("ci", revoked=True),)))
     with_key, _ = merge_api(compiled(), book(keys=(key("ci"),)))
@@ -199,7 +199,7 @@ async def test_a_model_of_the_api_is_published_and_rolled_out(rig: Rig) -> None:
     assert (api.channels, api.splits) == ({"stable": "v2"}, ())
 
 
-async def test_what_the_api_serves_is_not_changed_by_a_declaration(rig: Rig) -> None:
+async def test_declaration_does_not_change_content_served_by_the_api(rig: Rig) -> None:
     """Versions do not change: the declared model is held, with a message, until its content is the served one."""
     controller = rig.controller()
     rig.declared = fleet("v1", stable="v1")
@@ -231,7 +231,7 @@ async def test_what_the_api_serves_is_not_changed_by_a_declaration(rig: Rig) -> 
     assert [one.digest for one in served(rig).versions] == [one.digest for one in before.versions]
 
 
-async def test_rows_under_an_id_that_is_declared_by_now_can_be_deleted(rig: Rig) -> None:
+async def test_rows_of_a_now_declared_id_can_be_deleted(rig: Rig) -> None:
     controller = rig.controller()
     rig.declared = fleet("v1", stable="v1")
     await rig.seconds(2)
@@ -248,7 +248,7 @@ async def test_rows_under_an_id_that_is_declared_by_now_can_be_deleted(rig: Rig)
     assert served(rig).declared_in == "5.yaml"
 
 
-async def test_a_declared_models_id_is_taken_while_its_artifact_is_missing(rig: Rig) -> None:
+async def test_declared_model_id_is_reserved_while_its_artifact_is_missing(rig: Rig) -> None:
     def read(uri: str) -> Digest:
         if "acme/api" in uri:
             raise ArtifactMissing("nothing there")
@@ -275,7 +275,7 @@ def served(rig: Rig) -> ModelEntry:
     return next(model for model in rig.snapshot.models if model.id == "acme/api")
 
 
-async def test_a_revocation_does_not_wait_for_what_is_declared(rig: Rig) -> None:
+async def test_revocation_is_published_while_declarations_are_suspended(rig: Rig) -> None:
     """The branch is suspended or its tip refused: the holder of the revoked key must lose access all the same."""
     controller = rig.controller()
     rig.declared = fleet("v1", stable="v1")

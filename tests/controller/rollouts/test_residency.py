@@ -31,12 +31,12 @@ def residency(*replicas: Heartbeat) -> Residency:
     return residency_of(rollout(model=POOL), replicas)
 
 
-def test_a_bases_versions_are_counted_by_the_weights_that_replicas_tell() -> None:
+def test_base_versions_are_counted_by_reported_weights() -> None:
     where = residency(replica("v1"), replica("v1"), replica("v2"), replica("v3"))
     assert (where.ready, where.with_control, where.with_candidate, where.refusing) == (4, 2, 1, 0)
 
 
-def test_an_adapter_that_only_the_new_base_cannot_load_is_told_with_its_reason() -> None:
+def test_adapter_the_new_base_cannot_load_is_reported_with_its_reason() -> None:
     old = replica("v1", BOT)
     where = residency(old, replica("v2", other="no such store", bot="its rank 64 is over 16"), replica("v2", BOT))
     assert (where.refusing, where.refusal) == (1, f"{BOT}: its rank 64 is over 16")

@@ -24,35 +24,35 @@ def test_worked_example_of_the_allocation() -> None:
     assert next_allocation(grown, 3, 1, {4}) == now
 
 
-def test_the_loaded_ones_are_promoted_first() -> None:
+def test_loaded_warm_replicas_are_promoted_first() -> None:
     now = Allocation(5, frozenset({2, 3, 4}))
     assert next_allocation(now, 3, 3, {4}).standby >= {2, 3}
     assert 4 not in next_allocation(now, 3, 3, {4}).standby
 
 
-def test_without_warm_ones_new_ones_serve() -> None:
+def test_new_replicas_serve_without_warm_ones() -> None:
     assert next_allocation(Allocation(2), 4, 0) == Allocation(4)
 
 
-def test_new_ones_serve_until_enough_do() -> None:
+def test_new_replicas_serve_until_enough_do() -> None:
     assert next_allocation(Allocation(2, frozenset({1})), 4, 1, {1}) == Allocation(5, frozenset({4}))
 
 
-def test_one_goes_at_a_time() -> None:
+def test_one_replica_is_removed_at_a_time() -> None:
     assert next_allocation(Allocation(4), 1, 0) == Allocation(3)
 
 
-def test_a_warm_one_is_made_of_one_that_serves_too_many() -> None:
+def test_surplus_serving_replica_becomes_the_warm_one() -> None:
     assert next_allocation(Allocation(3), 2, 1) == Allocation(3, frozenset({2}))
 
 
-def test_a_warm_one_that_is_not_loaded_does_not_take_the_place_of_one_that_serves() -> None:
+def test_unloaded_warm_replica_does_not_replace_a_serving_one() -> None:
     now = Allocation(3, frozenset({0}))
     assert next_allocation(now, 2, 0) == now
     assert next_allocation(now, 2, 0, {0}) == Allocation(2)
 
 
-def test_what_sleeps_is_promoted_after_what_is_awake_and_only_as_far_as_it_may_be_woken() -> None:
+def test_sleeping_replicas_are_promoted_after_awake_ones_within_the_wake_limit() -> None:
     now = Allocation(5, frozenset({1, 2, 3, 4}))
     awake_too = next_allocation(now, 2, 3, {1, 2}, Sleepers(frozenset({1}), wake=1))
     assert awake_too.standby == {1, 3, 4}, "2 is loaded and awake"
@@ -64,7 +64,7 @@ def test_what_sleeps_is_promoted_after_what_is_awake_and_only_as_far_as_it_may_b
     )
 
 
-def test_what_sleeps_takes_the_place_of_one_that_serves_only_when_it_may_be_woken() -> None:
+def test_sleeping_replica_replaces_a_serving_one_only_if_it_may_wake() -> None:
     now = Allocation(2, frozenset({0}))
     assert next_allocation(now, 1, 0, {0}, Sleepers(frozenset({0}))) == now
     assert next_allocation(now, 1, 0, {0}, Sleepers(frozenset({0}), wake=1)) == Allocation(1)
@@ -76,9 +76,7 @@ def test_numbers_beyond_the_count_are_refused() -> None:
 
 
 @given(allocations(), numbers, numbers)
-def test_every_way_leads_there_and_never_serves_with_fewer_than_wanted(
-    now: Allocation, serving: int, warm: int
-) -> None:
+def test_every_transition_converges_without_fewer_serving_than_wanted(now: Allocation, serving: int, warm: int) -> None:
     for _ in range(40):
         then = next_allocation(now, serving, warm, set(range(now.count)))
         assert then.serving >= min(serving, now.serving), "nothing that should serve is taken away"
@@ -90,12 +88,12 @@ def test_every_way_leads_there_and_never_serves_with_fewer_than_wanted(
 
 
 @pytest.mark.parametrize("sleepers", [Sleepers(), Sleepers(frozenset({0}), wake=1)])
-def test_from_zero_the_warm_one_is_promoted_and_none_is_started(sleepers: Sleepers) -> None:
+def test_warm_replica_is_promoted_from_zero_without_a_start(sleepers: Sleepers) -> None:
     at_zero = Allocation(1, frozenset({0}))
     assert next_allocation(at_zero, 1, 0, {0}, sleepers) == Allocation(1)
     assert next_allocation(Allocation(1), 0, 1) == at_zero, "and back: it stays warm where the policy keeps one"
 
 
-def test_from_zero_without_a_warm_one_one_is_started() -> None:
+def test_replica_is_started_from_zero_without_a_warm_one() -> None:
     assert next_allocation(Allocation(0), 1, 0) == Allocation(1)
     assert next_allocation(Allocation(3), 0, 0) == Allocation(2), "one after the other on the way to none"

@@ -19,16 +19,16 @@ def test_worked_example_of_a_full_machine() -> None:
     assert allowed == {"a": SlotDemand(3, 0), "b": SlotDemand(1, 0)}
 
 
-def test_what_the_yaml_asks_for_is_given_whatever_the_bound_says() -> None:
+def test_number_in_the_yaml_is_granted_beyond_the_bound() -> None:
     assert grant_slots({"a": SlotDemand(3, 1, least=3)}, {}, 1) == {"a": SlotDemand(3, 0, least=3)}
 
 
-def test_where_there_is_room_all_is_given() -> None:
+def test_all_replicas_are_granted_if_there_is_room() -> None:
     asked = {"a": SlotDemand(4, 1), "b": SlotDemand(1, 1)}
     assert grant_slots(asked, {}, 7) == asked
 
 
-def test_a_replica_of_eight_accelerators_takes_eight() -> None:
+def test_replica_counts_all_its_accelerators() -> None:
     costs = {"large": 8, "small": 1}
     asked = {"large": SlotDemand(3), "small": SlotDemand(6, 2)}
     assert grant_slots(asked, {"large": 1, "small": 2}, 20, costs) == {"large": SlotDemand(2), "small": SlotDemand(4)}
@@ -38,13 +38,13 @@ def test_a_replica_of_eight_accelerators_takes_eight() -> None:
     }
 
 
-def test_what_is_too_little_for_one_pool_goes_to_another() -> None:
+def test_room_too_small_for_one_pool_goes_to_another() -> None:
     asked = {"large": SlotDemand(2), "small": SlotDemand(9)}
     assert grant_slots(asked, {"large": 1}, 15, {"large": 8}) == {"large": SlotDemand(1), "small": SlotDemand(7)}
 
 
 @given(demands, st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9)), st.integers(0, 20), costs)
-def test_never_more_than_the_bound_beyond_what_was_there(
+def test_growth_stays_within_the_bound(
     asked: dict[str, SlotDemand], present: dict[str, int], most: int, costs: dict[str, int]
 ) -> None:
     allowed = grant_slots(asked, present, most, costs)

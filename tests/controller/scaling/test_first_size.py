@@ -26,7 +26,7 @@ spec: {{pool: base, replicas: {{min: {least}, max: {most}}}}}
 
 
 @pytest.mark.parametrize(("bounds", "begins_with"), [("maxReplicas: 4", 2), ("minReplicas: 3, maxReplicas: 4", 3)])
-def test_a_pool_whose_service_declares_no_number_begins_with_its_policys(bounds: str, begins_with: int) -> None:
+def test_pool_without_a_declared_number_starts_with_its_policys(bounds: str, begins_with: int) -> None:
     uri = "--max-model-len=2048], storageUri: pvc://shoal-models/base, env: ["
     loaded = load(pool(bounds=bounds, args=uri), policy())
     snapshot = compile_snapshot(loaded.objects, {}, epoch=1, revision="r", compiled_unix_s=0.0).snapshot
@@ -38,9 +38,7 @@ def test_a_pool_whose_service_declares_no_number_begins_with_its_policys(bounds:
 
 @pytest.mark.parametrize(("least", "most"), [(3, 4), (1, 1)])
 @pytest.mark.parametrize("manager", [AUTOSCALER_MANAGER, "kubectl"])
-def test_a_policy_is_judged_against_what_is_declared_not_what_the_autoscaler_wrote(
-    least: int, most: int, manager: str
-) -> None:
+def test_policy_is_checked_against_the_declared_number_only(least: int, most: int, manager: str) -> None:
     """A floor is raised and a cap lowered while the pool is at 2. If another party declares the 2, it still counts."""
     entries = [{"manager": manager, "operation": "Apply", "fieldsV1": NUMBER}]
     item = {

@@ -14,7 +14,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_sizes(tmp_path / "controller" / "scaling.json") == allocations
 
 
-def test_speeds_and_allocations_are_kept_side_by_side(tmp_path: Path) -> None:
+def test_speeds_and_allocations_are_stored_side_by_side(tmp_path: Path) -> None:
     path, allocations = tmp_path / "scaling.json", {"a": Allocation(3, frozenset({2}))}
     speeds = KeptSpeeds(path)
     assert speeds.known == {}
@@ -38,7 +38,7 @@ def test_a_file_of_an_earlier_controller_knows_no_speed(tmp_path: Path) -> None:
     "content",
     [b"", b"\xff", b"[]", b'{"pools": {"a": {"count": -1}}}', b'{"pools": {"a": {"count": 1, "standby": [1]}}}'],
 )
-def test_what_is_none_counts_as_empty(tmp_path: Path, content: bytes) -> None:
+def test_invalid_sizes_file_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "scaling.json").write_bytes(content)
     assert read_sizes(tmp_path / "scaling.json") == {}
     assert read_sizes(tmp_path / "missing.json") == {}

@@ -15,7 +15,7 @@ from functions.decisions.autoscaling.forecast import MOST_AHEAD_BINS, Demand
 from functions.decisions.autoscaling.forecast_memory import Memory, StartupTimes
 from functions.decisions.autoscaling.forecast_methods import BINS_KEPT, DAY_S, KEPT, METHODS, WEEK_S, Score, Season
 from tests.controller.scaling.builders import POOL, report
-from tests.controller.scaling.test_scaler import FULL, TWO, ask
+from tests.controller.scaling.test_scaler import FULL, TWO, decide
 
 LONG = 1.2345678901234567e-100
 
@@ -24,7 +24,7 @@ def looked(minutes: int) -> Scaler:
     """Return a scaler that has observed a busy pool for so many minutes."""
     scaler = Scaler("disk")
     for look in range(int(minutes * 60 / DECIDE_EVERY_S)):
-        ask(scaler, report(*TWO, told=FULL), look * DECIDE_EVERY_S)
+        decide(scaler, report(*TWO, told=FULL), look * DECIDE_EVERY_S)
     return scaler
 
 
@@ -41,19 +41,19 @@ def largest() -> Memory:
     return Memory(demand, StartupTimes({"disk": (LONG,) * 20}))
 
 
-def test_a_pool_that_leaves_its_policy_and_returns_goes_on_from_what_was_learnt() -> None:
+def test_forecast_survives_removal_and_return_of_a_policy() -> None:
     scaler = looked(30)
     before = scaler.memories()
     scaler.step(report(*TWO, told=FULL), [], [], {}, 1800.0)
     assert scaler.memories() == before, "and is kept on disk meanwhile"
-    ask(scaler, report(*TWO, told=FULL), 1815.0)
+    decide(scaler, report(*TWO, told=FULL), 1815.0)
     assert scaler.memories()[POOL].demand.scores[0].came_sum >= before[POOL].demand.scores[0].came_sum > 0.0
 
 
-def test_what_pools_without_a_policy_have_learnt_is_bounded() -> None:
+def test_forecasts_of_pools_without_a_policy_are_bounded() -> None:
     memories = {f"p{number:03}": Memory(Demand(looked_s=float(number))) for number in range(MAX_POOLS + 9)}
     scaler = Scaler("disk", memories=memories)
-    ask(scaler, report(*TWO, told=FULL), 0.0)
+    decide(scaler, report(*TWO, told=FULL), 0.0)
     assert len(scaler.memories()) == MAX_POOLS + 1 and "p008" not in scaler.memories()
 
 
@@ -64,7 +64,7 @@ def written(path: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_controller_that_starts_again_goes_on_from_what_was_learnt(tmp_path: Path) -> None:
+def test_restarted_controller_continues_the_forecast(tmp_path: Path) -> None:
     path = tmp_path / "controller" / "forecasts.json"
     before = looked(30)
     Forecasts(path).keep(before.memories(), 0.0)
@@ -72,12 +72,12 @@ def test_a_controller_that_starts_again_goes_on_from_what_was_learnt(tmp_path: P
     assert after.memories() == before.memories(), "also of a pool that is not heard of yet"
     assert after.memories()[POOL].demand.scores[0].came_sum > 0.0
     now_s = 30 * 60.0
-    ask(after, report(*TWO, told=FULL), now_s)
-    ask(before, report(*TWO, told=FULL), now_s)
+    decide(after, report(*TWO, told=FULL), now_s)
+    decide(before, report(*TWO, told=FULL), now_s)
     assert after.memories()[POOL] == before.memories()[POOL]
 
 
-def test_it_is_written_once_a_minute(tmp_path: Path) -> None:
+def test_forecasts_are_written_once_a_minute(tmp_path: Path) -> None:
     path, memories = tmp_path / "forecasts.json", looked(5).memories()
     forecasts = Forecasts(path)
     forecasts.keep(memories, 0.0)
@@ -88,7 +88,7 @@ def test_it_is_written_once_a_minute(tmp_path: Path) -> None:
     assert Forecasts(path).known == {POOL: Memory()}
 
 
-def test_the_largest_memory_fits(tmp_path: Path) -> None:
+def test_largest_forecast_fits_its_file(tmp_path: Path) -> None:
     path = tmp_path / "forecasts.json"
     Forecasts(path).keep({f"{number:063d}": largest() for number in range(MAX_POOLS + 1)}, 0.0)
     assert path.stat().st_size < FORECASTS_MAX_BYTES
@@ -97,13 +97,13 @@ def test_the_largest_memory_fits(tmp_path: Path) -> None:
     assert known[f"{0:063d}"] == largest()
 
 
-def test_without_a_file_nothing_is_known_and_nothing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_forecast_file_is_empty_without_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert Forecasts(tmp_path / "missing.json").known == {}
     assert not caplog.records
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"version": 1', b" " * (FORECASTS_MAX_BYTES + 1)])
-def test_what_is_none_is_told_and_counts_as_empty(
+def test_invalid_forecast_file_is_reported_and_counts_as_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     path = tmp_path / "forecasts.json"
@@ -129,7 +129,7 @@ def test_what_is_none_is_told_and_counts_as_empty(
         ("starts_s", {"moon": [1.0]}),
     ],
 )
-def test_what_cannot_be_is_not_believed(
+def test_impossible_forecast_values_are_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, value: object
 ) -> None:
     path = tmp_path / "forecasts.json"
@@ -141,7 +141,7 @@ def test_what_cannot_be_is_not_believed(
     assert "forecasts start anew" in caplog.text
 
 
-def test_a_disk_that_takes_nothing_ends_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_forecast_write_does_not_stop_the_controller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     Forecasts(tmp_path / "file" / "forecasts.json").keep({POOL: Memory()}, 0.0)
     assert "forecasts cannot be stored" in caplog.text

@@ -141,7 +141,7 @@ async def hung() -> AsyncIterator[tuple[int, asyncio.Event]]:
             await writer.wait_closed()
 
 
-async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(layout: StateLayout) -> None:
+async def test_replica_after_a_warm_one_does_not_start_warm(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim", 2))
     marks = [layout.standby_file(f"{POOL}-{number}") for number in (2, 7)]
     for mark in marks:  # the second belongs to an allocation that no longer exists
@@ -151,7 +151,7 @@ async def test_a_replica_that_comes_after_one_that_was_warm_does_not_begin_warm(
     assert (machine.shown.serving, machine.shown.warm) == (2, 0)
 
 
-async def test_an_agent_that_hangs_keeps_no_process_waiting(layout: StateLayout) -> None:
+async def test_hanging_agent_does_not_delay_processes(layout: StateLayout) -> None:
     async with hung() as (port, asked):
         machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim"))
         machine.source.heard = report(replace(replica(0, "warm"), peer_port=port), replica(1), replica(2, "warm"))
@@ -163,17 +163,17 @@ async def test_an_agent_that_hangs_keeps_no_process_waiting(layout: StateLayout)
         await machine.source.close()
 
 
-async def test_a_pool_that_was_scaled_up_gives_way_to_what_another_declares(layout: StateLayout) -> None:
+async def test_scaled_up_pool_yields_to_declared_replicas_of_another(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(19), Target("sim"), Pool("other", 4, "m"))
     await machine.passes(lambda: machine.shown.serving == MAX_SLOTS - 4)
     assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [MAX_SLOTS - 4, 4]
 
 
-def test_more_than_there_are_ports_for_was_not_asked_for(layout: StateLayout) -> None:
+def test_stored_size_beyond_the_ports_is_ignored(layout: StateLayout) -> None:
     assert Machine(layout, Allocation(100_000), Target("sim")).shown.serving == MAX_SLOTS
 
 
-async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateLayout) -> None:
+async def test_real_engines_are_bounded_by_cores(layout: StateLayout) -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -183,7 +183,7 @@ async def test_real_engines_are_as_many_as_this_process_has_cores(layout: StateL
         os.sched_setaffinity(0, before)
 
 
-async def test_what_the_forecast_has_learnt_outlives_the_controller(layout: StateLayout) -> None:
+async def test_forecast_survives_the_controller(layout: StateLayout) -> None:
     learnt = Memory(Demand(replica_per_s=777.0, looked_s=time.time()))
     Forecasts(layout.forecasts_file).keep({POOL: learnt}, 0.0)
     machine = Machine(layout, Allocation(2), Target("sim"))

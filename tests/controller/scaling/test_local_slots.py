@@ -26,7 +26,7 @@ async def passes(machine: Machine, heard: PoolReport | None) -> tuple[int, int, 
     return machine.shown.serving, machine.shown.warm, machine.shown.held
 
 
-async def test_a_warm_one_that_sleeps_leaves_its_slot_to_the_next_that_is_loaded(layout: StateLayout) -> None:
+async def test_sleeping_warm_replica_frees_its_slot_for_the_next(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(2), Target("sim"), slots=3, args=SLEEPS, warm=2)
     serving, warm, held = await passes(machine, report(*HEARTBEATS))
     assert (serving, warm) == (2, 1) and held.startswith("warm replicas are loaded one at a time")
@@ -35,25 +35,25 @@ async def test_a_warm_one_that_sleeps_leaves_its_slot_to_the_next_that_is_loaded
     assert await passes(machine, report(*heartbeats)) == (2, 2, "")
 
 
-async def test_what_does_not_sleep_has_its_slot(layout: StateLayout) -> None:
+async def test_awake_warm_replica_holds_its_slot(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(2), Target("sim"), slots=3, warm=2)
     serving, warm, held = await passes(machine, report(*HEARTBEATS, replica(2, "warm", asleep=True)))
     assert (serving, warm) == (2, 1) and held.startswith("this machine runs 3 engines at most")
 
 
-async def test_what_sleeps_stays_though_nothing_is_heard_of_it_for_a_while(layout: StateLayout) -> None:
+async def test_sleeping_replicas_stay_without_heartbeats_for_a_while(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(4, frozenset({2, 3})), Target("sim"), slots=3, args=SLEEPS, warm=2)
     assert (await passes(machine, None))[:2] == (2, 2)
     heartbeats = [replica(number, "warm", asleep=True) for number in (2, 3)]
     assert await passes(machine, report(*HEARTBEATS, *heartbeats)) == (2, 2, "")
 
 
-async def test_what_an_operator_asks_for_is_woken_whatever_the_slot_are(layout: StateLayout) -> None:
+async def test_operator_size_wakes_replicas_beyond_the_slots(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(3, frozenset({2})), Target("sim", 3), slots=2, args=SLEEPS)
     assert (await passes(machine, report(*HEARTBEATS, replica(2, "warm", asleep=True))))[:2] == (3, 0)
 
 
-async def test_a_push_in_the_middle_of_a_pass_waits_for_the_next(layout: StateLayout) -> None:
+async def test_push_during_a_pass_waits_for_the_next_one(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(2), Target("sim"), slots=9, args=SLEEPS)
     machine.source.heard = report(*HEARTBEATS)
     one = machine.reconciler.declared
@@ -69,7 +69,7 @@ async def test_a_push_in_the_middle_of_a_pass_waits_for_the_next(layout: StateLa
     await asyncio.wait([running])
 
 
-def test_sleepers_whose_engines_are_gone_are_not_begun_all_at_once(layout: StateLayout) -> None:
+def test_lost_sleepers_are_not_restarted_all_at_once(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(4, frozenset({2, 3})), Target("sim"), slots=3, args=SLEEPS)
     mark = layout.standby_file(f"{POOL}-2")
     mark.parent.mkdir(parents=True)
@@ -80,13 +80,13 @@ def test_sleepers_whose_engines_are_gone_are_not_begun_all_at_once(layout: State
     assert (machine.shown.serving, machine.shown.warm) == (2, 0)
 
 
-def test_what_does_not_sleep_begins_as_it_was(layout: StateLayout) -> None:
+def test_non_sleeping_replicas_are_restored_completely(layout: StateLayout) -> None:
     machine = Machine(layout, Allocation(4, frozenset({2, 3})), Target("sim"), slots=4)
     machine.scaling.restore_sizes()
     assert [pool.replicas for pool in machine.reconciler.wanted.pools] == [4]
 
 
-async def test_one_whose_agent_is_started_again_is_not_ended_for_another(
+async def test_replica_with_a_restarting_agent_is_not_ended_for_another(
     layout: StateLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seating, "SURE_AFTER_S", 600.0)

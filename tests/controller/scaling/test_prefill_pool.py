@@ -43,7 +43,7 @@ def wanted(
         yield replicas
 
 
-async def test_a_pool_whose_prompts_wait_grows_by_how_busy_it_is() -> None:
+async def test_prefill_pool_with_waiting_prompts_grows_by_its_busy_ratio() -> None:
     """The report is made by a real gateway. The scaler used to see this pool as one without requests."""
     play = playing(reading={})
     asked = 0
@@ -69,19 +69,19 @@ def beats(play: Play) -> list[PoolHeartbeat]:
 BUSY = replace(IDLE, arrivals_per_s=2.0, arriving_tokens_per_s=8000.0, ttft_p50_s=0.4, ttft_p99_s=0.9)
 
 
-def test_a_pool_that_reads_all_day_is_not_taken_for_an_idle_one() -> None:
+def test_busy_prefill_pool_is_not_scaled_down_as_idle() -> None:
     """Each rule allows scaling down a pool without streams, cache or queue: one replica would do the prefill of six."""
     rules = ("kv_usage < 30% for 1m: -1", "utilization < 35% for 1m: -1", "queue_seconds < 0.1 for 1m: -1")
     assert min(wanted(policy(down=rules), BUSY, 0.7)) == 2
     assert min(wanted(policy(down=rules), BUSY, 0.1)) == 1
 
 
-def test_a_pool_that_reads_does_not_go_to_zero() -> None:
+def test_busy_prefill_pool_does_not_scale_to_zero() -> None:
     sleepy = policy(least=0)
     assert list(wanted(sleepy, BUSY, 0.3))[-1] == 2
     assert list(wanted(sleepy, IDLE, 0.0))[-1] == 0
 
 
-def test_a_revision_says_which_pools_read() -> None:
+def test_revision_lists_its_prefill_pools() -> None:
     services = (declared("m"), declared("m-prefill", model="m", reads_gigabits_per_s=100))
     assert Policies.of("r1", load(*services)).reading == {"m-prefill"}

@@ -9,7 +9,7 @@ from functions.controller.autoscaling.clients import RoleNotifier
 from functions.fleet.agent_credentials import agent_credential
 
 
-async def test_each_is_told_with_what_opens_that_agent_alone_and_failures_are_named() -> None:
+async def test_agents_get_notices_with_their_own_token_and_failures_are_named() -> None:
     heard: list[tuple[str, str, str]] = []
 
     def agent(request: httpx.Request) -> httpx.Response:

@@ -25,54 +25,56 @@ FULL = PoolSum(2, 10.0, 20_000.0, 0.0, 0.0, 0.8, 9000, 0.4, 0.9, 0.05)
 TWO = (replica(0), replica(1))
 
 
-def ask(scaler: Scaler, heard: PoolReport | None, now_s: float, entry: AutoscalingEntry = ENTRY) -> DesiredSize | None:
+def decide(
+    scaler: Scaler, heard: PoolReport | None, now_s: float, entry: AutoscalingEntry = ENTRY
+) -> DesiredSize | None:
     return scaler.step(heard, [entry], [ADMISSION], {POOL: 2}, now_s).get(POOL)
 
 
-def test_a_pool_of_which_nothing_was_heard_is_left_as_it_is() -> None:
-    assert ask(Scaler("disk"), None, 0.0) is None
-    assert ask(Scaler("disk"), report(*TWO, connected=False), 0.0) is None
+def test_pool_without_reports_keeps_its_size() -> None:
+    assert decide(Scaler("disk"), None, 0.0) is None
+    assert decide(Scaler("disk"), report(*TWO, connected=False), 0.0) is None
 
 
-def test_a_pool_goes_on_from_what_was_asked_for() -> None:
+def test_pool_continues_from_the_requested_size() -> None:
     # a restarted controller gets heartbeats of one replica of two
-    wanted = ask(Scaler("disk"), report(replica(0)), 0.0)
+    wanted = decide(Scaler("disk"), report(replica(0)), 0.0)
     assert wanted is not None
     assert (wanted.replicas, wanted.warm, wanted.cause) == (2, 1, "steady")
 
 
-def test_a_rule_that_holds_is_followed_and_says_why() -> None:
-    wanted = ask(Scaler("disk"), report(*TWO, told=FULL), 0.0)
+def test_matching_rule_is_applied_with_its_reason() -> None:
+    wanted = decide(Scaler("disk"), report(*TWO, told=FULL), 0.0)
     assert wanted is not None
     assert (wanted.replicas, wanted.cause) == (4, "rule")
     assert "queue_seconds" in wanted.reason
 
 
-def test_it_decides_every_few_seconds_and_at_once_for_another_policy() -> None:
+def test_scaler_decides_periodically_and_at_once_for_a_new_policy() -> None:
     scaler = Scaler("disk")
-    assert ask(scaler, report(*TWO), 0.0).replicas == 2  # type: ignore[union-attr]
-    assert ask(scaler, report(*TWO, told=FULL), 1.0).replicas == 2  # type: ignore[union-attr]
+    assert decide(scaler, report(*TWO), 0.0).replicas == 2  # type: ignore[union-attr]
+    assert decide(scaler, report(*TWO, told=FULL), 1.0).replicas == 2  # type: ignore[union-attr]
     another = structs.replace(ENTRY, max_replicas=3)
-    assert ask(scaler, report(*TWO, told=FULL), 2.0, another).replicas == 3  # type: ignore[union-attr]
-    later = ask(Scaler("disk"), report(*TWO, told=FULL), DECIDE_EVERY_S)
+    assert decide(scaler, report(*TWO, told=FULL), 2.0, another).replicas == 3  # type: ignore[union-attr]
+    later = decide(Scaler("disk"), report(*TWO, told=FULL), DECIDE_EVERY_S)
     assert later is not None and later.replicas == 4
 
 
 def test_since_is_when_the_number_changed() -> None:
     scaler = Scaler("disk")
-    ask(scaler, report(*TWO), 100.0)
-    ask(scaler, report(*TWO), 130.0)
-    wanted = ask(scaler, report(*TWO), 160.0)
+    decide(scaler, report(*TWO), 100.0)
+    decide(scaler, report(*TWO), 130.0)
+    wanted = decide(scaler, report(*TWO), 160.0)
     assert wanted is not None and wanted.since_unix_s == 100.0
-    grown = ask(scaler, report(*TWO, told=FULL), 190.0)
+    grown = decide(scaler, report(*TWO, told=FULL), 190.0)
     assert grown is not None and grown.since_unix_s == 190.0
 
 
-def test_after_a_restart_nothing_is_taken_away_for_a_while() -> None:
+def test_restarted_scaler_removes_nothing_for_a_while() -> None:
     scaler = Scaler("disk")
     sizes = []
     for now_s in range(0, 400, 10):
-        wanted = ask(scaler, report(*TWO), float(now_s))
+        wanted = decide(scaler, report(*TWO), float(now_s))
         sizes.append(wanted.replicas if wanted is not None else 0)
     assert sizes[:30] == [2] * 30
     assert sizes[-1] == 1, "nobody asks anything of it"
@@ -94,44 +96,44 @@ def test_a_full_pool_keeps_its_size_through_a_restart(speeds: dict[str, float]) 
     assert scaler.speeds() == speeds
 
 
-def test_how_fast_a_stream_alone_is_can_be_kept() -> None:
+def test_single_stream_speed_can_be_stored() -> None:
     scaler = Scaler("disk", {"another": 50.0})
     for now_s in range(7):
-        ask(scaler, report(replica(0), replica(1, running=1, decode_tokens_per_s=80.0)), float(now_s))
+        decide(scaler, report(replica(0), replica(1, running=1, decode_tokens_per_s=80.0)), float(now_s))
     assert scaler.speeds() == {"another": 50.0, POOL: 80.0}
 
 
-def test_a_pool_begins_once_something_is_heard() -> None:
+def test_scaler_starts_a_pool_with_its_first_report() -> None:
     """Before that, it is unknown which of the requested replicas are warm."""
     scaler = Scaler("cold")
     assert scaler.step(None, [ENTRY], [ADMISSION], {POOL: 6}, 0.0) == {}
-    assert ask(scaler, report(*TWO), 1.0).replicas == 2  # type: ignore[union-attr]
+    assert decide(scaler, report(*TWO), 1.0).replicas == 2  # type: ignore[union-attr]
 
 
-def test_figures_that_grow_old_change_nothing() -> None:
+def test_old_signals_change_no_size() -> None:
     scaler = Scaler("disk")
-    ask(scaler, report(*TWO), 0.0)
-    wanted = ask(scaler, None, 100.0)
+    decide(scaler, report(*TWO), 0.0)
+    wanted = decide(scaler, None, 100.0)
     assert wanted is not None
     assert (wanted.replicas, wanted.cause) == (2, "blind")
 
 
-def test_overload_borrows_what_is_warm_whatever_the_rules_say() -> None:
+def test_overload_promotes_warm_replicas_despite_the_rules() -> None:
     """Interactive requests wait longer than allowed, and the ladder has no other step."""
     scaler = Scaler("disk")
     quiet = structs.replace(ENTRY, scale_up=())
     heartbeats = (*TWO, replica(2, "warm"))
     drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0, overflow_per_s=5.0)
-    steps = [ask(scaler, report(*heartbeats, told=drowning), float(second), quiet) for second in range(60)]
+    steps = [decide(scaler, report(*heartbeats, told=drowning), float(second), quiet) for second in range(60)]
     last = steps[-1]
     assert last is not None
     assert last.replicas > 2
     assert "borrow" in last.rungs
-    calm = ask(scaler, report(*TWO, replica(2), told=IDLE), 61.0, quiet)
+    calm = decide(scaler, report(*TWO, replica(2), told=IDLE), 61.0, quiet)
     assert calm is not None and calm.replicas == last.replicas, "what was added goes by the scaler's rules, later"
 
 
-def test_overload_borrows_nothing_that_sleeps_and_cannot_be_woken() -> None:
+def test_overload_promotes_no_sleeper_that_cannot_wake() -> None:
     quiet = structs.replace(ENTRY, scale_up=())
     drowning = replace(FULL, queue_s=30.0, shed_per_s=5.0, overflow_per_s=5.0)
     heartbeats = report(*TWO, replica(2, "warm", asleep=True), told=drowning)
@@ -145,18 +147,18 @@ def test_overload_borrows_nothing_that_sleeps_and_cannot_be_woken() -> None:
     assert means == {0: True, 1: False}
 
 
-def test_a_pool_without_a_policy_is_nobodys() -> None:
+def test_pool_without_a_policy_is_not_scaled() -> None:
     scaler = Scaler("disk")
-    ask(scaler, report(*TWO), 0.0)
+    decide(scaler, report(*TWO), 0.0)
     assert scaler.step(report(*TWO), [], [], {POOL: 2}, 1.0) == {}
 
 
-def test_a_nearly_idle_pool_is_not_scaled_for_what_no_replica_would_help() -> None:
+def test_nearly_idle_pool_ignores_signals_no_replica_would_improve() -> None:
     """Adapters that cannot be loaded are refused, batch requests wait and are refused, and no other request waits."""
     scaler = Scaler("disk")
     heartbeats = (*TWO, replica(2, "warm"))
     odd = replace(IDLE, arrivals_per_s=1.0, arriving_tokens_per_s=500.0, shed_per_s=0.1, queued_tokens=200_000)
-    steps = [ask(scaler, report(*heartbeats, told=odd), float(second)) for second in range(600)]
+    steps = [decide(scaler, report(*heartbeats, told=odd), float(second)) for second in range(600)]
     known = [wanted for wanted in steps if wanted is not None]
     assert max(wanted.replicas for wanted in known) == 2
     assert {wanted.rungs for wanted in known} == {()}
@@ -171,7 +173,7 @@ def zero(scaler: Scaler, heard: PoolReport, now_s: float) -> DesiredSize:
     return wanted
 
 
-def test_a_pool_at_zero_is_started_at_the_look_that_finds_somebody_waiting() -> None:
+def test_pool_at_zero_starts_in_the_pass_that_finds_a_waiting_request() -> None:
     scaler = Scaler("disk")
     assert zero(scaler, report(), 0.0).replicas == 0
     asked = replace(FULL, waking=5, queue_s=0.0, queued_tokens=0)

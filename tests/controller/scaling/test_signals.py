@@ -19,21 +19,21 @@ def test_replicas_are_counted_by_phase_and_silent_ones_are_not_there() -> None:
     assert (signals.ready, signals.starting, signals.warm, signals.draining) == (1, 1, 1, 1)
 
 
-def test_without_a_gateways_word_nothing_is_known_of_requests() -> None:
+def test_request_signals_are_unknown_without_gateway_reports() -> None:
     signals = pool_signals([replica()], None, PoolUtilization(), 5.0)
     assert signals.queue_seconds is signals.arrivals_per_s is signals.ttft_p99_s is signals.shed_per_s is None
     assert signals.deferrable_tokens_per_s is None
 
 
-def test_where_nobody_asks_nobody_waits() -> None:
+def test_pool_without_requests_has_no_queue() -> None:
     assert pool_signals([replica()], IDLE, PoolUtilization(), 5.0).ttft_p99_s == 0.0
 
 
-def test_requests_without_a_first_token_are_not_taken_for_quick_ones() -> None:
+def test_requests_without_a_first_token_do_not_count_as_fast() -> None:
     asked = replace(IDLE, arrivals_per_s=3.0)
     assert pool_signals([replica()], asked, PoolUtilization(), 5.0).ttft_p99_s is None
 
 
-def test_the_fullest_cache_counts() -> None:
+def test_kv_signal_is_the_fullest_cache() -> None:
     known = [replica(0, kv_usage_ratio=0.2), replica(1, kv_usage_ratio=0.9), replica(2, "warm", kv_usage_ratio=1.0)]
     assert pool_signals(known, IDLE, PoolUtilization(), 5.0).kv_usage_ratio == 0.9

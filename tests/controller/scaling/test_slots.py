@@ -32,35 +32,35 @@ def asleep(number: int) -> ReplicaReport:
     return replica(number, "warm", asleep=True)
 
 
-def test_one_that_says_that_it_sleeps_has_no_slot() -> None:
+def test_sleeping_replica_has_no_slot() -> None:
     assert seating(replica(0), asleep(1)).held_slots() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
-def test_one_that_could_sleep_and_does_not_has_a_slot() -> None:
+def test_awake_warm_replica_has_a_slot() -> None:
     assert seating(replica(0), replica(1, "warm")).held_slots() == HeldSlots(serving=1, loaded=1, sleeps=True)
 
 
-def test_one_that_says_so_of_a_pool_that_cannot_is_not_believed() -> None:
+def test_sleep_report_of_a_pool_without_sleep_is_ignored() -> None:
     assert seating(asleep(1), sleeps=False).held_slots() == HeldSlots(serving=1, loaded=1)
 
 
 @pytest.mark.parametrize("phase", ["starting", "hung"])
-def test_one_that_sleeps_and_is_not_well_has_no_slot(phase: str) -> None:
+def test_unhealthy_sleeping_replica_has_no_slot(phase: str) -> None:
     heartbeat = replica(1, phase, asleep=True)  # type: ignore[arg-type]
     assert seating(heartbeat).held_slots() == HeldSlots(serving=1, asleep=1, sleeps=True)
 
 
 @pytest.mark.parametrize("phase", ["starting", "ready", "draining", "hung", "dead"])
-def test_one_in_any_other_phase_has_a_slot(phase: str) -> None:
+def test_warm_replica_in_any_other_phase_has_a_slot(phase: str) -> None:
     heartbeat = replica(1, phase, asleep=phase == "dead")  # type: ignore[arg-type]
     assert seating(heartbeat).held_slots() == HeldSlots(serving=1, loading=1, sleeps=True)
 
 
-def test_one_that_is_to_serve_has_its_slot_before_it_wakes() -> None:
+def test_promoted_sleeper_has_its_slot_before_it_wakes() -> None:
     assert seating(replica(0), asleep(1), allocation=Allocation(2)).held_slots() == HeldSlots(serving=2, sleeps=True)
 
 
-def test_one_that_is_not_heard_of_has_a_slot_and_is_not_ended_for_that() -> None:
+def test_silent_replica_has_a_slot_and_is_spared() -> None:
     silent = replica(1, "warm", asleep=True, age_s=60.0)
     assert (
         seating(silent).held_slots() == seating().held_slots() == HeldSlots(serving=1, unheard=1, spared=1, sleeps=True)
@@ -68,7 +68,7 @@ def test_one_that_is_not_heard_of_has_a_slot_and_is_not_ended_for_that() -> None
     assert seating(silent, sleeps=False).held_slots() == HeldSlots(serving=1, loading=1)
 
 
-def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
+def test_loading_replica_is_promoted_before_a_silent_one() -> None:
     pool = seating(replica(0), replica(2, "starting"), allocation=Allocation(3, frozenset({1, 2})))
     may = allot_slots({POOL: SlotDemand(2, 1)}, {POOL: pool.held_slots()}, 0, 3)[POOL]
     assert (
@@ -76,25 +76,25 @@ def test_one_that_loads_is_promoted_before_one_that_is_not_heard_of() -> None:
     )
 
 
-def test_after_a_reboot_those_at_the_end_that_slept_are_not_begun_all_at_once() -> None:
+def test_lost_trailing_sleepers_are_not_restarted_after_a_reboot() -> None:
     kept = Allocation(4, frozenset({1, 2, 3}))
     assert without_lost(kept, POOL, frozenset()) == Allocation(1)
     assert without_lost(kept, POOL, frozenset({f"{POOL}-2"})) == Allocation(3, frozenset({1, 2}))
     assert without_lost(Allocation(2, frozenset({0})), POOL, frozenset()) == Allocation(2, frozenset({0})), "no gaps"
 
 
-def test_one_whose_agent_or_registry_does_not_say_so_yet_is_taken_to_be_awake() -> None:
+def test_replica_without_a_sleep_field_counts_as_awake() -> None:
     said = msgspec.json.decode(msgspec.json.encode(asleep(1)))
     del said["asleep"]
     older = msgspec.convert(said, ReplicaReport)
     assert seating(replica(0), older).held_slots() == HeldSlots(serving=1, loaded=1, sleeps=True)
 
 
-def test_nothing_is_heard_without_a_report() -> None:
+def test_missing_report_lists_no_replicas() -> None:
     assert replicas_by_number(None, POOL) == {}
 
 
-def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
+def test_spared_and_stuck_replicas_depend_on_duration() -> None:
     one = frozenset({1})
     assert replace(seating(replica(1, "warm")), lasting=Lasting(settling=one)).held_slots().spared == 1
     begun = replace(seating(replica(1, "starting")), lasting=Lasting(unsure=one))
@@ -110,12 +110,12 @@ def test_who_is_spared_and_who_is_stuck_goes_by_how_long_it_lasts() -> None:
     ]
 
 
-def test_an_engine_that_no_allocation_has_keeps_its_slot_until_it_is_gone() -> None:
+def test_engine_outside_the_allocation_keeps_its_slot_until_it_ends() -> None:
     running = [f"{POOL}-0", f"{POOL}-1", f"{POOL}-2", "gone-0"]
     assert count_ending_engines(running, {POOL: seating()}) == 2
 
 
-def test_why_a_pool_has_less_is_said() -> None:
+def test_slot_shortage_has_a_reason() -> None:
     pool = seating(replica(0), asleep(1))
     assert shortage_text(SlotDemand(1, 1), SlotAllotment(1, 1), pool, 3) == ""
     waits = shortage_text(SlotDemand(2, 1), SlotAllotment(1, 1), pool, 3)
@@ -213,7 +213,7 @@ passes = st.lists(st.tuples(demands, st.booleans()), max_size=12)
 
 @settings(max_examples=60)
 @given(st.integers(2, 5), st.booleans(), passes)
-def test_no_more_are_awake_than_have_a_slot_whatever_is_wanted(
+def test_awake_engines_never_exceed_the_slots(
     slots: int, both: bool, asked: list[tuple[dict[str, SlotDemand], bool]]
 ) -> None:
     machine = Machine(slots, {"a": True, "b": both})
@@ -231,7 +231,7 @@ def test_no_more_are_awake_than_have_a_slot_whatever_is_wanted(
 
 @settings(max_examples=40)
 @given(st.integers(2, 5), demands, demands)
-def test_what_is_wanted_for_long_comes_as_far_as_there_are_slots(
+def test_lasting_demand_is_met_as_far_as_slots_allow(
     slots: int, before: dict[str, SlotDemand], wanted: dict[str, SlotDemand]
 ) -> None:
     machine = Machine(slots, {"a": True, "b": True})
@@ -255,7 +255,7 @@ def test_worked_example_of_a_spare_slot_on_a_machine() -> None:
     assert machine.allocations == {"a": ONE_AND_ONE, "b": Allocation(2)}
 
 
-def test_one_that_dies_asleep_gives_way_where_its_slot_is_taken() -> None:
+def test_sleeper_that_dies_is_dropped_if_its_slot_is_taken() -> None:
     machine = Machine(3, {"a": True, "b": True})
     machine.settle({"a": SlotDemand(1, 1), "b": SlotDemand(1, 1)})
     machine.settle({"a": SlotDemand(2, 1), "b": SlotDemand(1, 1)})

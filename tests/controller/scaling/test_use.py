@@ -39,7 +39,7 @@ def test_utilization_is_smoothed() -> None:
     assert after_30_s == pytest.approx(0.9 * (1 - 0.36788), rel=1e-3)
 
 
-def test_a_full_pool_that_a_new_controller_finds_is_not_taken_for_an_idle_one() -> None:
+def test_full_pool_has_unknown_utilization_for_a_new_controller() -> None:
     """No stream runs alone, so the speed of a single stream is unknown; the speed under load must not replace it."""
     assert (
         looks(PoolUtilization(), range(0, 600, 5), *(busy(number, 20.0) for number in range(4))).utilization_ratio
@@ -47,7 +47,7 @@ def test_a_full_pool_that_a_new_controller_finds_is_not_taken_for_an_idle_one() 
     )
 
 
-def test_what_was_known_before_tells_of_a_full_pool_at_once() -> None:
+def test_stored_speed_shows_a_full_pool_at_once() -> None:
     full = [busy(number, 20.0) for number in range(4)]
     assert update_utilization(PoolUtilization(100.0), full, 0.0).utilization_ratio == pytest.approx(0.8)
     assert looks(PoolUtilization(100.0), range(0, 86_400, 5), *full).utilization_ratio == pytest.approx(0.8), (
@@ -55,14 +55,14 @@ def test_what_was_known_before_tells_of_a_full_pool_at_once() -> None:
     )
 
 
-def test_one_request_beside_which_others_have_just_ended_is_not_alone_yet() -> None:
+def test_request_is_not_alone_right_after_others_ended() -> None:
     others = looks(PoolUtilization(), range(5), busy(0, 20.0))
     assert update_utilization(others, [busy(0, 20.0, running=1)], 5.0).alone_tokens_per_s == 0.0
     later = looks(others, range(5, 6 + int(ALONE_S)), busy(0, 100.0, running=1))
     assert later.alone_tokens_per_s == 100.0
 
 
-def test_one_odd_beat_is_hardly_noticed_and_forgotten() -> None:
+def test_odd_heartbeat_has_little_and_short_effect() -> None:
     known = looks(PoolUtilization(), range(10), busy(0, 100.0, running=1))
     odd = update_utilization(known, [busy(0, 5000.0, running=1)], 10.0)
     assert 100.0 < odd.alone_tokens_per_s < 105.0
@@ -71,13 +71,13 @@ def test_one_odd_beat_is_hardly_noticed_and_forgotten() -> None:
     assert after.alone_tokens_per_s == pytest.approx(100.0, rel=0.1)
 
 
-def test_a_quicker_engine_is_believed_within_minutes() -> None:
+def test_faster_engine_is_learned_within_minutes() -> None:
     known = looks(PoolUtilization(), range(10), busy(0, 100.0, running=1))
     after = looks(known, range(10, 190), busy(0, 150.0, running=4))
     assert after.alone_tokens_per_s == pytest.approx(150.0, rel=0.01)
 
 
-def test_an_engine_without_tokens_is_not_taken_for_an_idle_one() -> None:
+def test_engine_without_tokens_does_not_count_as_idle() -> None:
     """Embedding engines have no gaps between tokens, even when busy."""
     three_of_four = [idle(0), *(busy(number, 0.0) for number in (1, 2, 3))]
     use = looks(PoolUtilization(), range(60), *three_of_four)
@@ -86,7 +86,7 @@ def test_an_engine_without_tokens_is_not_taken_for_an_idle_one() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.0, 100.0])
-def test_when_all_are_busy_and_unmeasured_the_old_value_is_dropped(speed: float) -> None:
+def test_old_utilization_expires_while_all_are_busy_and_unmeasured(speed: float) -> None:
     calm = looks(PoolUtilization(speed), range(60), *(idle(number) for number in range(4)))
     assert calm.utilization_ratio == 0.0
     full = [busy(number, 0.0) for number in range(4)]
@@ -94,13 +94,13 @@ def test_when_all_are_busy_and_unmeasured_the_old_value_is_dropped(speed: float)
     assert looks(calm, range(60, 70 + int(STALE_S)), *full).utilization_ratio is None
 
 
-def test_a_look_without_tokens_counts_as_the_last_with_some() -> None:
+def test_heartbeat_without_tokens_reuses_the_last_value() -> None:
     """A long prompt is in prefill beside three streams."""
     use = looks(PoolUtilization(100.0), range(60), busy(0, 20.0), busy(1, 20.0))
     assert update_utilization(use, [busy(0, 0.0), busy(1, 20.0)], 60.0).utilization_ratio == pytest.approx(0.8)
 
 
-def test_a_probe_that_a_look_has_caught_does_not_hide_an_idle_pool() -> None:
+def test_health_probe_request_does_not_hide_an_idle_pool() -> None:
     pool = [idle(number) for number in range(4)]
     use = looks(PoolUtilization(), range(60), *pool)
     caught = update_utilization(use, [replica(0, running=1), *pool[1:]], 60.0)
@@ -112,7 +112,7 @@ def reading(number: int, busy_ratio: float | None) -> ReplicaReport:
     return structs.replace(replica(number), pace=pace)
 
 
-def test_a_prefill_pool_is_used_for_as_long_as_it_reads() -> None:
+def test_prefill_pool_utilization_is_its_busy_ratio() -> None:
     """A prefill pool has no gaps between tokens. Measured by gaps, its utilization was less known the busier it was."""
     use = update_utilization(PoolUtilization(), [reading(0, 0.6), reading(1, 0.2)], 0.0, reads=True)
     assert use.utilization_ratio == pytest.approx(0.4)
@@ -122,10 +122,10 @@ def test_a_prefill_pool_is_used_for_as_long_as_it_reads() -> None:
     assert full.utilization_ratio == pytest.approx(1.0) and full.at_s == 599.0
 
 
-def test_of_a_prefill_pool_with_older_agents_nothing_is_known_while_it_reads() -> None:
+def test_busy_prefill_pool_with_older_agents_has_unknown_utilization() -> None:
     old = [structs.replace(reading(number, None), running=2) for number in range(2)]
     assert update_utilization(PoolUtilization(), old, 0.0, reads=True).utilization_ratio is None
 
 
-def test_a_replica_that_was_not_heard_for_seconds_tells_nothing_of_its_load() -> None:
+def test_stale_heartbeat_has_unknown_load() -> None:
     assert update_utilization(PoolUtilization(), [replica(age_s=9.0)], 0.0).utilization_ratio is None

@@ -38,7 +38,7 @@ def said(*documents: str) -> list[tuple[str, str, str]]:
 EVENTS = policy("RoutingPolicy", '{pools: ["*"], prefix: {source: events}}')
 
 
-def test_events_of_engines_that_are_started_without_a_cache() -> None:
+def test_cache_events_without_prefix_caching_are_a_finding() -> None:
     uncached = service("a", "--no-enable-prefix-caching")
     assert said(uncached, service("b"), EVENTS) == [("routingpolicies/p", "PrefixCachingOff", "spec.prefix.source")]
     (finding,) = found(uncached, EVENTS)
@@ -47,16 +47,16 @@ def test_events_of_engines_that_are_started_without_a_cache() -> None:
 
 
 @pytest.mark.parametrize("spec", ['{pools: ["*"]}', '{pools: ["*"], prefix: {source: sent}}'])
-def test_a_default_is_no_promise(spec: str) -> None:
+def test_default_value_is_no_finding(spec: str) -> None:
     assert not said(service("a", "--no-enable-prefix-caching"), policy("RoutingPolicy", spec))
 
 
-def test_the_policy_that_governs_a_pool_is_told() -> None:
+def test_finding_follows_the_policy_that_governs_the_pool() -> None:
     sent = policy("RoutingPolicy", "{pools: [a], prefix: {source: sent}}", "other")
     assert not said(service("a", "--no-enable-prefix-caching"), service("b"), EVENTS, sent)
 
 
-def test_a_classifier_over_pools_of_different_tasks() -> None:
+def test_classifier_over_pools_of_different_tasks_is_a_finding() -> None:
     spec = '{pools: ["*"], classifier: {model: auto, rules: [{when: {tools: true}, to: b}], otherwise: a}}'
     rule = ("routingpolicies/p", "ClassifierMixesTasks", "spec.classifier.rules[0].to")
     assert said(service("a"), service("b", task="embed"), policy("RoutingPolicy", spec)) == [rule]
@@ -64,7 +64,7 @@ def test_a_classifier_over_pools_of_different_tasks() -> None:
 
 
 @pytest.mark.parametrize("key", ["fallback: [{when: saturated, from: a, to: b}]", "cascade: [{from: a, to: b}]"])
-def test_a_step_to_a_pool_of_another_task(key: str) -> None:
+def test_cascade_step_to_a_pool_of_another_task_is_a_finding(key: str) -> None:
     spec = f'{{pools: ["*"], {key}}}'
     path = f"spec.{key.partition(':')[0]}[0].to"
     assert said(service("a"), service("b", task="embed"), policy("RoutingPolicy", spec)) == [
@@ -76,7 +76,7 @@ def test_a_step_to_a_pool_of_another_task(key: str) -> None:
 RULES = '{pool: a, replicas: {min: 1, max: 2}, scaleUp: ["%s"], scaleDown: ["%s"]}'
 
 
-def test_a_rule_on_what_embedding_engines_never_show() -> None:
+def test_rule_on_a_signal_embedding_engines_lack_is_a_finding() -> None:
     rules = policy("AutoscalingPolicy", RULES % ("utilization > 75%: +1", "utilization < 30%: -1"))
     assert said(service("a", task="embed"), rules) == [
         ("autoscalingpolicies/p", "SignalNotMeasured", "spec.scaleUp[0]")
@@ -86,7 +86,7 @@ def test_a_rule_on_what_embedding_engines_never_show() -> None:
     assert not said(service("a"), rules, policy("QuotaPolicy", "{}"))
 
 
-def test_a_rule_on_gaps_where_prompts_are_read_and_nothing_is_written() -> None:
+def test_rule_on_token_gaps_of_a_prefill_pool_is_a_finding() -> None:
     """A single token has no gap: a scaleUp rule on gaps would keep the pool from shrinking for ever."""
     reads = prefill_pool("a", model="m", reads_gigabits_per_s=100, replicas=2)
     gaps = policy("AutoscalingPolicy", RULES % ("p99_inter_token > 60ms: +1", "utilization < 30%: -1"))
@@ -109,12 +109,12 @@ def test_a_rule_on_gaps_where_prompts_are_read_and_nothing_is_written() -> None:
         ((), "", False),
     ],
 )
-def test_a_task_and_an_engine_that_is_started_for_another(args: tuple[str, ...], task: str, is_found: bool) -> None:
+def test_engine_started_for_another_task_is_a_finding(args: tuple[str, ...], task: str, is_found: bool) -> None:
     expected = [("inferenceservices/a", "TaskContradictsEngine", "metadata.labels")] if is_found else []
     assert said(service("a", *args, task=task)) == expected
 
 
-def test_objects_are_counted_once_for_a_reason() -> None:
+def test_objects_are_counted_once_per_reason() -> None:
     findings = found(service("a", "--no-enable-prefix-caching"), service("b", "--no-enable-prefix-caching"), EVENTS)
     assert len(findings) == 2
     assert objects_by_reason(findings) == {("RoutingPolicy", "PrefixCachingOff"): 1}

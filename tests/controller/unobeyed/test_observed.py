@@ -34,7 +34,7 @@ def said(word: ObservedFleet, *documents: str) -> list[tuple[str, str, str]]:
 WITHOUT_TOKENIZER = Lacking("tokenizer", "a", 2, "SHOAL_GATEWAY_TOKENIZERS_DIR is not set")
 
 
-def test_gateways_without_a_tokenizer() -> None:
+def test_gateways_without_a_tokenizer_are_a_finding() -> None:
     word = ObservedFleet(report(WITHOUT_TOKENIZER))
     assert said(word, service("a"), EVENTS) == [("routingpolicies/p", "TokenizerMissing", "spec.prefix.source")]
     (finding,) = found(word, service("a"), EVENTS)
@@ -46,7 +46,7 @@ def test_gateways_without_a_tokenizer() -> None:
     assert not said(word, service("b"), EVENTS), "another pool's"
 
 
-def test_engines_without_events() -> None:
+def test_engines_without_events_are_a_finding() -> None:
     reason = [("routingpolicies/p", "EventsMissing", "spec.prefix.source")]
     assert said(ObservedFleet(report(events=(False, False))), service("a"), EVENTS) == reason
     (some,) = found(ObservedFleet(report(events=(False, True))), service("a"), EVENTS)
@@ -54,7 +54,7 @@ def test_engines_without_events() -> None:
     assert not said(ObservedFleet(report(events=(True, None))), service("a"), EVENTS), "None: nothing was computed yet"
 
 
-def test_a_tools_secret_that_is_not_there() -> None:
+def test_missing_secret_of_a_tool_is_a_finding() -> None:
     word = ObservedFleet(report(Lacking("tool_secret", "acme/weather-token", 2, "there is no file")))
     assert said(word, TENANT) == [("tenants/acme", "ToolSecretMissing", "spec.tools[0].secret")]
     (finding,) = found(word, TENANT)
@@ -64,7 +64,7 @@ def test_a_tools_secret_that_is_not_there() -> None:
     )
 
 
-def test_a_contested_number() -> None:
+def test_contested_replica_number_is_a_finding() -> None:
     word = ObservedFleet(None, {"p": "kubectl holds .spec.predictor.minReplicas"})
     (finding,) = found(word, service("a"), SCALING)
     assert (finding.key, finding.reason) == ("autoscalingpolicies/p", "ReplicasContested")
@@ -73,7 +73,7 @@ def test_a_contested_number() -> None:
 TARGETS = "fallback: [{when: saturated, from: a, to: b}], classifier: {model: auto, otherwise: b}"
 
 
-def test_a_pool_to_which_others_send_and_that_is_not_there() -> None:
+def test_missing_target_pool_is_a_finding() -> None:
     routing = policy("RoutingPolicy", f'{{pools: ["*"], {TARGETS}}}')
     paths = ["spec.fallback[0].to", "spec.classifier.otherwise"]
     word = ObservedFleet(report(events=(True,)))
@@ -87,7 +87,7 @@ def test_a_pool_to_which_others_send_and_that_is_not_there() -> None:
     assert not said(word, service("a"), may_be_empty, routing, empty), "its replicas come with requests"
 
 
-def test_silence_says_nothing() -> None:
+def test_missing_reports_are_no_finding() -> None:
     away = report(WITHOUT_TOKENIZER, events=(False,), connected=False)
     assert not found(ObservedFleet(away), service("a"), EVENTS)
     assert not found(ObservedFleet(None), service("a"), EVENTS)
@@ -96,5 +96,5 @@ def test_silence_says_nothing() -> None:
     assert ObservedFleet(report()).is_known
 
 
-def test_what_a_newer_gateway_knows_besides_is_ignored() -> None:
+def test_unknown_fields_of_a_newer_gateway_are_ignored() -> None:
     assert not found(ObservedFleet(report(Lacking("moonlight", "a", 2))), service("a"), EVENTS, TENANT)

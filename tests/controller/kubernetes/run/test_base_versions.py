@@ -123,7 +123,7 @@ class Cluster:
                     for split in model.splits:
                         self._request(split.rollout, split.stage, split.candidate)
                 with contextlib.suppress(BusUnavailable):
-                    await bus.publish_stats(rollout_heartbeat.encode(self._told()))
+                    await bus.publish_stats(rollout_heartbeat.encode(self._heartbeat()))
                 await asyncio.sleep(0.2)
 
     def _replicas(self) -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ class Cluster:
                 else:
                     group.total_ms.add(100.0)
 
-    def _told(self) -> RolloutHeartbeat:
+    def _heartbeat(self) -> RolloutHeartbeat:
         told = tuple(
             StageStats(rollout, stage, encoded_group(groups["candidate"]), encoded_group(groups["control"]))  # type: ignore[arg-type]
             for (rollout, stage), groups in self._stages.items()
@@ -202,23 +202,23 @@ def shown(rig: Rig) -> dict[str, tuple[str, int]]:
     return found
 
 
-def begin(rig: Rig, repository: Repository, token: str) -> ControllerProcess:
+def start_controller(rig: Rig, repository: Repository, token: str) -> ControllerProcess:
     return start(rig, repository, token=token, **LEASE)
 
 
-def test_a_push_takes_a_base_through_its_stages_and_a_bad_one_back(cluster: Cluster, tmp_path: Path) -> None:
+def test_push_rolls_a_base_out_in_stages_and_rolls_a_bad_one_back(cluster: Cluster, tmp_path: Path) -> None:
     """The controller is killed during the rollout; the next one continues it."""
     rig, repository = cluster.rig, Repository(tmp_path / "remote")
     token = grant(rig, BASE / "rbac.yaml", GIT_SOURCE / "rbac.yaml")
     first = push(repository, "a base", "v1")
-    controller = begin(rig, repository, token)
+    controller = start_controller(rig, repository, token)
     until(lambda: applied(rig) == f"main@{first}", controller.log)
     until(lambda: cluster.fewest_ready == REPLICAS, "both replicas are ready")
     push(repository, "its next version", "v1", "v2")
     until(lambda: "+v2" in shown(rig), controller.log)
     assert shown(rig)["a"] == ("v1", REPLICAS), "nothing of the old version goes for it"
     controller.end(signal.SIGKILL)
-    second = begin(rig, repository, token)
+    second = start_controller(rig, repository, token)
     until(lambda: rollouts(rig).get("v2", {}).get("state") == "completed", second.log)
     until(lambda: shown(rig) == {"a": ("v2", REPLICAS)}, "all are the pool's own again")
     assert cluster.templates[1:] == [("v2", 0)], "the own service had no replica to lose"
@@ -234,7 +234,7 @@ def test_a_push_takes_a_base_through_its_stages_and_a_bad_one_back(cluster: Clus
     assert "Traceback" not in controller.log + second.log
 
 
-def test_a_second_service_is_no_pool_for_whoever_lists_pools(rig: Rig) -> None:
+def test_second_service_is_not_listed_as_a_pool(rig: Rig) -> None:
     """With objects as the source, a service left over from the git source claims no pool and gets no budget."""
     populate(rig)
     labels = {"shoal.dev/pool": POOL, "shoal.dev/version-of": POOL}

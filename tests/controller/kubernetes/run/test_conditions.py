@@ -15,7 +15,7 @@ def by_type(status: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     return {each["type"]: each for each in status["conditions"]}
 
 
-def test_a_published_object_is_ready_and_nothing_else() -> None:
+def test_published_object_is_ready_without_other_conditions() -> None:
     status = status_of(PUBLISHED, 3, {}, T0)
     assert status is not None
     assert status["observedGeneration"] == 3
@@ -34,13 +34,13 @@ def test_a_published_object_is_ready_and_nothing_else() -> None:
         conditions.refused_status(["bad"], stands_in=True),
     ],
 )
-def test_saying_the_same_again_is_no_write(object_status: ObjectStatus) -> None:
+def test_equal_status_is_not_written(object_status: ObjectStatus) -> None:
     first = status_of(object_status, 1, {}, T0)
     assert first is not None
     assert status_of(object_status, 1, first, T1) is None
 
 
-def test_the_time_of_transition_moves_with_the_status_only() -> None:
+def test_transition_time_changes_with_the_status_only() -> None:
     first = status_of(conditions.refused_status(["bad"], stands_in=False), 1, {}, T0)
     assert first is not None
     again = status_of(conditions.refused_status(["worse"], stands_in=False), 2, first, T1)
@@ -51,7 +51,7 @@ def test_the_time_of_transition_moves_with_the_status_only() -> None:
     assert "Stalled" not in by_type(mended)
 
 
-def test_a_new_generation_is_observed_although_the_rest_stays() -> None:
+def test_new_generation_is_observed_without_other_changes() -> None:
     first = status_of(PUBLISHED, 1, {}, T0)
     assert first is not None
     second = status_of(PUBLISHED, 2, first, T1)
@@ -59,13 +59,13 @@ def test_a_new_generation_is_observed_although_the_rest_stays() -> None:
     assert by_type(second)["Ready"]["lastTransitionTime"] == T0
 
 
-def test_conditions_of_others_stay() -> None:
+def test_conditions_of_other_writers_stay() -> None:
     foreign = {"type": "Audited", "status": "True", "reason": "ByHand", "message": "", "lastTransitionTime": T0}
     status = status_of(PUBLISHED, 1, {"conditions": [foreign]}, T1)
     assert by_type(status)["Audited"] == foreign
 
 
-def test_a_refusal_says_what_is_in_force_meanwhile() -> None:
+def test_refusal_names_the_version_in_force() -> None:
     kept = status_of(conditions.refused_status(["spec.tier: unknown"], stands_in=True), 1, {}, T0)
     left_out = status_of(conditions.refused_status(["spec.tier: unknown"], stands_in=False), 1, {}, T0)
     assert "its last good version stays in force" in by_type(kept)["Stalled"]["message"]
@@ -87,13 +87,15 @@ def test_a_long_message_is_cut() -> None:
         (conditions.refused_status(["bad"], stands_in=True), 1, False),
     ],
 )
-def test_what_counts_as_published(object_status: ObjectStatus, generation: int, published: bool) -> None:
+def test_published_is_decided_by_publication_state(
+    object_status: ObjectStatus, generation: int, published: bool
+) -> None:
     status = status_of(object_status, 1, {}, T0)
     assert status is not None
     assert is_published(status, generation) is published
 
 
 @pytest.mark.parametrize("hostile", [{"conditions": None}, {"conditions": ["x", 3]}, {"observedGeneration": "one"}])
-def test_a_status_that_others_broke_is_written_anew(hostile: dict[str, Any]) -> None:
+def test_status_broken_by_others_is_rewritten(hostile: dict[str, Any]) -> None:
     assert not is_published(hostile, 1)
     assert by_type(status_of(PUBLISHED, 1, hostile, T0))["Ready"]["status"] == "True"

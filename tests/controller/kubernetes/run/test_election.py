@@ -43,14 +43,14 @@ THEIRS = LeaseRecord("other", 3, "10:00:00", "7")
         (THEIRS, 0, Term(4, until_s=200), WaitForLeader("other")),  # overruled: the record decides
     ],
 )
-def test_what_a_candidate_does(
+def test_candidate_decision_by_lease_and_term(
     record: LeaseRecord | None, seen_for_s: float, term: Term | None, action: object
 ) -> None:
     now_s = 100.0
     assert decide("me", LeaseObservation(record, now_s - seen_for_s), term, now_s, TIMING) == action
 
 
-def test_the_stopwatch_starts_again_with_every_renewal() -> None:
+def test_renewal_restarts_the_lease_timer() -> None:
     first = observe(None, THEIRS, 10.0)
     assert observe(first, THEIRS, 20.0).since_s == 10.0
     renewed = replace(THEIRS, renewed="10:00:02", resource_version="8")
@@ -67,7 +67,7 @@ def test_the_old_term_ends_before_the_next_begins() -> None:
 
 
 @pytest.mark.parametrize("times", [(15, 15, 2), (10, 15, 2), (15, 10, 10), (15, 10, 0)])
-def test_times_that_do_not_grow_are_refused(times: tuple[float, float, float]) -> None:
+def test_non_increasing_timing_is_refused(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="must grow"):
         LeaseTiming(*times)
 
@@ -170,7 +170,7 @@ class _Rig:
     offsets=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=3),
     rates=st.lists(st.floats(0.92, 1.08), min_size=3, max_size=3),
 )
-def test_never_two_leaders_and_tokens_grow(seed: int, offsets: list[float], rates: list[float]) -> None:
+def test_leaders_never_overlap_and_tokens_grow(seed: int, offsets: list[float], rates: list[float]) -> None:
     candidates = [_Candidate(f"c{i}", offset, rates[i]) for i, offset in enumerate(offsets)]
     rig = _Rig(candidates, random.Random(seed))
     rig.run(until_s=600)
@@ -178,6 +178,6 @@ def test_never_two_leaders_and_tokens_grow(seed: int, offsets: list[float], rate
     assert rig.record is not None, "somebody led"
 
 
-def test_a_token_is_never_the_same_for_two_terms() -> None:
+def test_two_terms_never_share_a_token() -> None:
     """A process that acquires the Lease again after its term expired gets a higher token."""
     assert decide("me", LeaseObservation(OURS, 0.0), Term(token_of(OURS), 50.0), 60.0, TIMING) == TakeLease(OURS)

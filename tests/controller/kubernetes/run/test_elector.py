@@ -46,7 +46,7 @@ def lease_of(space: Space) -> dict[str, Any]:
     return dict(answer)["spec"]
 
 
-def test_the_first_leads_and_renews_the_second_waits(plain_space: Space) -> None:
+def test_first_candidate_leads_and_renews_while_the_second_waits(plain_space: Space) -> None:
     first = Candidate(plain_space, "first", Clock(1000.0))
     second = Candidate(plain_space, "second", Clock(-5.0))
     first.step()
@@ -84,7 +84,7 @@ def test_a_leader_that_was_stopped_beyond_its_term_writes_nothing(plain_space: S
     assert first.leader == "second"
 
 
-def test_a_term_of_the_same_process_that_ran_out_is_not_revived(plain_space: Space) -> None:
+def test_expired_term_of_the_same_process_is_not_revived(plain_space: Space) -> None:
     only = Candidate(plain_space, "only", Clock(0.0))
     only.step()
     old = only.guard()
@@ -99,7 +99,7 @@ def test_a_term_of_the_same_process_that_ran_out_is_not_revived(plain_space: Spa
         old.check()
 
 
-def test_given_back_the_next_need_not_wait(plain_space: Space) -> None:
+def test_released_lease_is_acquired_at_once(plain_space: Space) -> None:
     first, second = (Candidate(plain_space, name, Clock(0.0)) for name in ("first", "second"))
     first.step()
     second.step()
@@ -113,7 +113,7 @@ def test_given_back_the_next_need_not_wait(plain_space: Space) -> None:
     assert guard.token == 2
 
 
-def test_a_lease_that_was_deleted_begins_above_every_known_token(plain_space: Space) -> None:
+def test_deleted_lease_restarts_above_every_known_token(plain_space: Space) -> None:
     elector = Candidate(plain_space, "first", Clock(0.0), lowest_token=lambda: 41)
     elector.step()
     guard = elector.guard()
@@ -121,7 +121,7 @@ def test_a_lease_that_was_deleted_begins_above_every_known_token(plain_space: Sp
     assert guard.token == 42
 
 
-def test_who_is_outranked_by_what_the_registry_kept_leads_anew_above_it(plain_space: Space) -> None:
+def test_outranked_leader_starts_a_new_term_above_the_registrys_token(plain_space: Space) -> None:
     """An installation recreated beside its old database would be refused for ever."""
     elector, other = (Candidate(plain_space, name, Clock(0.0)) for name in ("first", "second"))
     elector.step()
@@ -137,7 +137,7 @@ def test_who_is_outranked_by_what_the_registry_kept_leads_anew_above_it(plain_sp
     assert lease_of(plain_space)["holderIdentity"] == "first"
 
 
-def test_two_writes_over_the_same_record_one_is_refused(plain_space: Space) -> None:
+def test_second_write_over_the_same_record_is_refused(plain_space: Space) -> None:
     client = LeaseClient(plain_space.client.client, plain_space.system, "shoal-controller", TIMING)
     record = client.create("first", 0, 10)
     with pytest.raises(LeaseTaken):
@@ -148,7 +148,7 @@ def test_two_writes_over_the_same_record_one_is_refused(plain_space: Space) -> N
     assert lease_of(plain_space)["holderIdentity"] == "second"
 
 
-def test_when_it_was_acquired_stays_through_renewals(plain_space: Space) -> None:
+def test_acquire_time_stays_through_renewals(plain_space: Space) -> None:
     client = LeaseClient(plain_space.client.client, plain_space.system, "shoal-controller", TIMING)
     record = client.create("first", 0, 10)
     before = lease_of(plain_space)
@@ -158,7 +158,7 @@ def test_when_it_was_acquired_stays_through_renewals(plain_space: Space) -> None
     assert after["renewTime"] > before["renewTime"]
 
 
-def test_a_server_that_is_away_costs_the_term_nothing_but_time(plain_space: Space) -> None:
+def test_unreachable_server_does_not_end_the_term_early(plain_space: Space) -> None:
     first = Candidate(plain_space, "first", Clock(0.0))
     first.step()
     guard = first.guard()
@@ -178,7 +178,7 @@ def test_a_server_that_is_away_costs_the_term_nothing_but_time(plain_space: Spac
     assert json.dumps(first.problem) == '""'
 
 
-def test_of_two_running_candidates_one_leads(plain_space: Space, in_thread: InThread) -> None:
+def test_one_of_two_running_candidates_leads(plain_space: Space, in_thread: InThread) -> None:
     candidates = [Candidate(plain_space, name, Clock(0.0)) for name in ("first", "second")]
     for candidate in candidates:
         in_thread(candidate.run, candidate.stop)

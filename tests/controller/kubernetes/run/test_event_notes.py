@@ -47,30 +47,30 @@ NOT_OBEYED = conditions.with_findings(PUBLISHED, found(service("a", "--no-enable
     ],
     ids=lambda each: each[1] if isinstance(each, tuple) else "",
 )
-def test_each_standing_is_told_once(object_status: ObjectStatus, expected: tuple[str, str]) -> None:
+def test_each_condition_is_one_event(object_status: ObjectStatus, expected: tuple[str, str]) -> None:
     status = written(object_status)
     assert said({}, status) == [expected]
     assert said(status, written(object_status, known=status)) == []
 
 
-def test_what_passes_by_itself_is_no_event() -> None:
+def test_transient_condition_is_no_event() -> None:
     assert said({}, written(conditions.waiting_status("RegistryUnavailable", "it is away"))) == []
 
 
-def test_a_change_that_is_accepted_is_told_by_its_generation() -> None:
+def test_accepted_change_is_an_event_per_generation() -> None:
     first = written(PUBLISHED, 1)
     (note,) = notes_of_status(TENANT, first, written(PUBLISHED, 2, first))
     assert (note.reason, note.note) == ("Accepted", "generation 2 is in force")
 
 
-def test_a_rollout_from_stage_to_stage() -> None:
+def test_rollout_stages_are_events() -> None:
     one = written(conditions.rolling_out_status("stage 1 of 2"))
     two = written(conditions.rolling_out_status("stage 2 of 2"), known=one)
     assert said(one, two) == [("Normal", "RolloutStage")]
     assert said(two, written(PUBLISHED, known=two)) == [("Normal", "RolloutCompleted")]
 
 
-def test_obeyed_and_not_obeyed() -> None:
+def test_obedience_changes_are_events() -> None:
     fine, not_obeyed = written(PUBLISHED), written(NOT_OBEYED)
     (note,) = notes_of_status(TENANT, fine, not_obeyed)
     assert (note.type, note.reason) == ("Warning", "NotObeyed")
@@ -81,7 +81,7 @@ def test_obeyed_and_not_obeyed() -> None:
     assert said(fine, written(conditions.with_obeyed_again(PUBLISHED), known=fine)) == []
 
 
-def test_another_number_of_replicas() -> None:
+def test_replica_changes_are_events() -> None:
     two = written(conditions.with_scaling(PUBLISHED, ScalingStatus(2, 2)))
     three = written(conditions.with_scaling(PUBLISHED, ScalingStatus(3, 2)), known=two)
     (note,) = notes_of_status(TENANT, two, three)
@@ -89,30 +89,30 @@ def test_another_number_of_replicas() -> None:
     assert said(three, written(conditions.with_scaling(PUBLISHED, ScalingStatus(3, 3)), known=three)) == []
 
 
-def test_what_became_of_a_revision() -> None:
-    def told(before: list[ReconcileAttempt], after: list[ReconcileAttempt]) -> list[tuple[str, str, str]]:
+def test_revision_results_are_events() -> None:
+    def notes_after(before: list[ReconcileAttempt], after: list[ReconcileAttempt]) -> list[tuple[str, str, str]]:
         return [(each.type, each.reason, each.note) for each in notes_of_history(TENANT, before, after)]
 
     applied = ReconcileAttempt("main@1", "applied", 1.0)
     waiting = ReconcileAttempt("main@2", "waiting", 2.0, message="a pool is not ready")
     refused = ReconcileAttempt("main@2", "refused", 3.0, message="main@2 has 1 problem(s): a.yaml:3:4")
-    assert told([], [applied]) == [("Normal", "RevisionApplied", "main@1 is in force")]
-    assert told([applied], [applied]) == []
-    assert told([applied], [waiting, applied]) == [("Normal", "RevisionWaits", "main@2: a pool is not ready")]
-    assert told([waiting, applied], [refused, applied]) == [("Warning", "RevisionRefused", refused.message)]
-    assert told([refused, applied], [refused, applied]) == []
+    assert notes_after([], [applied]) == [("Normal", "RevisionApplied", "main@1 is in force")]
+    assert notes_after([applied], [applied]) == []
+    assert notes_after([applied], [waiting, applied]) == [("Normal", "RevisionWaits", "main@2: a pool is not ready")]
+    assert notes_after([waiting, applied], [refused, applied]) == [("Warning", "RevisionRefused", refused.message)]
+    assert notes_after([refused, applied], [refused, applied]) == []
 
 
-def test_rollouts_where_models_are_no_objects() -> None:
-    def told(*events: Any, before: tuple[Any, ...] | None = ()) -> list[EventNote]:
+def test_rollouts_without_model_objects_are_events() -> None:
+    def rollout_notes(*events: Any, before: tuple[Any, ...] | None = ()) -> list[EventNote]:
         row = rollout(*events)
         known = {row.id: rollout(*before)} if before is not None else {}
         return list(notes_of_rollouts(TENANT, known, {row.id: row}))
 
-    assert [each.reason for each in told(before=None)] == ["RolloutStage"]
-    assert told() == []
-    (stage,) = told(VersionLoaded(), StagePassed(), before=(VersionLoaded(),))
+    assert [each.reason for each in rollout_notes(before=None)] == ["RolloutStage"]
+    assert rollout_notes() == []
+    (stage,) = rollout_notes(VersionLoaded(), StagePassed(), before=(VersionLoaded(),))
     assert stage.reason == "RolloutStage" and "stage 2 of" in stage.note
-    (back,) = told(VersionLoaded(), Breached("error_rate > 2%"), before=(VersionLoaded(),))
+    (back,) = rollout_notes(VersionLoaded(), Breached("error_rate > 2%"), before=(VersionLoaded(),))
     assert (back.type, back.reason) == ("Warning", "RolloutTakenBack")
     assert "error_rate > 2%" in back.note

@@ -81,7 +81,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_same_word_is_one_event_with_a_count() -> None:
+async def test_equal_notes_are_one_event_with_a_count() -> None:
     server, recording = Server(), Recording()
     recording.recorder.record([note(1), note(1), note(2)])
     await recording.drained(server)
@@ -97,7 +97,7 @@ async def test_the_same_word_is_one_event_with_a_count() -> None:
     assert server.events[event_name(note(1))]["series"]["count"] == 22
 
 
-async def test_another_leader_counts_on() -> None:
+async def test_next_leader_continues_the_event_count() -> None:
     server = Server()
     for _ in range(3):
         recording = Recording()
@@ -107,7 +107,7 @@ async def test_another_leader_counts_on() -> None:
     assert server.events[event_name(note(1))]["series"]["count"] == 3
 
 
-async def test_what_waits_is_bounded_and_warnings_come_first() -> None:
+async def test_queued_events_are_bounded_and_warnings_come_first() -> None:
     server, recording = Server(), Recording()
     recording.recorder.record(note(number) for number in range(MAX_PENDING + 10))
     assert recording.recorder.pending == MAX_PENDING
@@ -119,7 +119,7 @@ async def test_what_waits_is_bounded_and_warnings_come_first() -> None:
     assert len(server.events) == MAX_PENDING
 
 
-async def test_what_fails_is_tried_again_a_few_times_and_then_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_event_is_retried_a_few_times_and_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_recorder, "_RETRY_S", 0.0)
     server, recording = Server(), Recording()
     server.errors = [Retryable("away")] * 2
@@ -132,7 +132,7 @@ async def test_what_fails_is_tried_again_a_few_times_and_then_let_go(monkeypatch
     assert recording.outcomes == {"sent": 1, "failed": 1}
 
 
-async def test_a_missing_right_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_right_for_events_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     server, recording = Server(), Recording()
     server.errors = [Terminal("grant the verb create on events")] * 2
     recording.recorder.record([note(1), note(2), note(3)])
@@ -154,7 +154,7 @@ async def running(recorder: EventRecorder, api: KubeApi) -> AsyncIterator[None]:
 
 
 @pytest.mark.servers
-async def test_a_real_api_server_takes_them_and_kubectl_finds_them(plain_space: Space) -> None:
+async def test_real_api_server_accepts_events_and_kubectl_finds_them(plain_space: Space) -> None:
     space = plain_space
     head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shoal-controller"}}
     body = create(space.client, f"/api/v1/namespaces/{space.system}/configmaps", head)

@@ -141,7 +141,7 @@ def test_a_bad_push_changes_nothing_and_drift_is_still_repaired(rig: Rig, reposi
     until(lambda: f"main@{mended}" in rig.events("shoal-controller")["RevisionApplied"]["message"], controller.log)
 
 
-def test_custom_resources_from_before_can_be_deleted(rig: Rig, repository: Repository) -> None:
+def test_leftover_custom_resources_can_be_deleted(rig: Rig, repository: Repository) -> None:
     """The controller has only the rights of the manifests; finalizers of others stay."""
     token = grant(rig, BASE / "rbac.yaml", GIT_SOURCE / "rbac.yaml")
     rig.create("Model", "acme.old", model_spec("acme/old"), finalizers=[FINALIZER])
@@ -155,7 +155,7 @@ def test_custom_resources_from_before_can_be_deleted(rig: Rig, repository: Repos
     rig.patch("QuotaPolicy", "gold", {"metadata": {"finalizers": None}})
 
 
-def test_a_request_fetches_at_once(rig: Rig, repository: Repository) -> None:
+def test_reconcile_request_fetches_at_once(rig: Rig, repository: Repository) -> None:
     """The next poll is far beyond this test's time limit."""
     first = first_push(repository)
     start(rig, repository, GIT_POLL_S="3600")
@@ -186,7 +186,7 @@ def deliver(controller: ControllerProcess, secret: str = SECRET) -> int:
     return httpx.post(f"http://127.0.0.1:{port}/hooks/git", content=body, headers=headers, timeout=30).status_code
 
 
-def test_a_webhook_fetches_at_once_whoever_of_two_is_told(rig: Rig, repository: Repository) -> None:
+def test_webhook_at_leader_or_standby_fetches_at_once(rig: Rig, repository: Repository) -> None:
     """The next poll is far beyond this test's time limit."""
     first = first_push(repository)
     leader = with_webhook(rig, repository)
@@ -227,7 +227,7 @@ def test_a_webhook_without_a_secret_does_not_start(rig: Rig, repository: Reposit
         assert said in controller.log
 
 
-def test_what_the_registry_has_not_taken_is_not_called_applied(rig: Rig, repository: Repository) -> None:
+def test_unpublished_revision_is_not_applied(rig: Rig, repository: Repository) -> None:
     """The objects are written, but policies and models are not in force. The record says so once, with the reason."""
     pushed = first_push(repository)
     blind = start(rig, repository, REGISTRY_URL="http://127.0.0.1:1")
@@ -246,7 +246,7 @@ def test_what_the_registry_has_not_taken_is_not_called_applied(rig: Rig, reposit
 
 
 @pytest.mark.soak
-def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Rig, repository: Repository) -> None:
+def test_pool_is_deleted_after_the_snapshot_stops_routing_to_it(rig: Rig, repository: Repository) -> None:
     good = first_push(repository)
     controller = start(rig, repository)
     until(lambda: applied(rig) == f"main@{good}")
@@ -268,7 +268,7 @@ def test_a_pool_goes_only_after_the_snapshot_that_no_longer_routes_to_it(rig: Ri
     assert [pool.name for pool in snapshot.pools] == ["pool-a", "pool-b"]
 
 
-def test_what_the_api_server_would_refuse_is_not_published(rig: Rig, repository: Repository) -> None:
+def test_revision_the_api_server_refuses_is_not_published(rig: Rig, repository: Repository) -> None:
     """The revision is valid for shoal but not for KServe: a dry run comes before any write or publication. The previous
     revision stays in force and its drift is repaired.
     """
@@ -292,7 +292,7 @@ def test_what_the_api_server_would_refuse_is_not_published(rig: Rig, repository:
 
 
 @pytest.mark.soak
-def test_a_standby_that_could_not_fetch_does_not_take_the_fleet_back(rig: Rig, repository: Repository) -> None:
+def test_standby_with_a_stale_fetch_does_not_roll_the_fleet_back(rig: Rig, repository: Repository) -> None:
     first = first_push(repository)
     leader = start(rig, repository)
     until(lambda: applied(rig) == f"main@{first}")
@@ -314,7 +314,7 @@ def test_a_standby_that_could_not_fetch_does_not_take_the_fleet_back(rig: Rig, r
 
 
 @pytest.mark.soak
-def test_a_remote_that_is_away_costs_freshness_only(rig: Rig, repository: Repository) -> None:
+def test_unreachable_remote_keeps_the_fleet_applied(rig: Rig, repository: Repository) -> None:
     good = first_push(repository)
     controller = start(rig, repository)
     until(lambda: applied(rig) == f"main@{good}")

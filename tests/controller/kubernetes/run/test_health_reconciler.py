@@ -77,7 +77,7 @@ class Cluster:
     def node_of(self, pod: str) -> str:
         return f"node-{pod}-{self.space.system}"
 
-    def make(self, pod: str, on: str = "") -> None:
+    def create_pod(self, pod: str, on: str = "") -> None:
         client = self.space.client
         if not on:
             create(client, "/api/v1/nodes", {"metadata": {"name": self.node_of(pod)}, "spec": {"taints": [_OTHER]}})
@@ -144,7 +144,7 @@ async def cluster(space: Space, tmp_path: Path) -> AsyncIterator[Cluster]:
         await asyncio.to_thread(_account, space)
         it = Cluster(space, registry_rig)
         for pod in ("a-0", "a-1", "a-2"):
-            await asyncio.to_thread(it.make, pod)
+            await asyncio.to_thread(it.create_pod, pod)
         it.thread.start()
         await asyncio.to_thread(until, lambda: len(it.informer.nodes()) >= 3, lambda: it.informer.problem)
         yield it
@@ -157,7 +157,7 @@ def _account(space: Space) -> None:
     create(space.client, f"/api/v1/namespaces/{space.models}/serviceaccounts", {"metadata": {"name": "default"}})
 
 
-async def test_a_node_with_a_failed_accelerator_is_tainted_until_somebody_clears_it(cluster: Cluster) -> None:
+async def test_node_with_a_failed_accelerator_is_tainted_until_cleared(cluster: Cluster) -> None:
     await cluster.step()
     assert cluster.taints("a-0") == ["nvidia.com/gpu"]
     cluster.faults["a-0"] = FAULT
@@ -179,7 +179,7 @@ async def test_a_node_with_a_failed_accelerator_is_tainted_until_somebody_clears
     assert not {TAINT, CLEARED_ANNOTATION} & cluster.node("a-0")["metadata"].get("annotations", {}).keys()
 
 
-async def test_a_fault_told_of_a_node_where_its_pod_is_not_is_not_believed(cluster: Cluster) -> None:
+async def test_fault_report_for_a_node_without_the_pod_is_ignored(cluster: Cluster) -> None:
     """A holder of the agents' secret can sign for any replica."""
     cluster.faults["a-0"] = FAULT
     await cluster.step()
@@ -190,8 +190,8 @@ async def test_a_fault_told_of_a_node_where_its_pod_is_not_is_not_believed(clust
     assert not cluster.is_ending("a-1") and not cluster.is_ending("a-2")
 
 
-async def test_of_a_pool_one_pod_goes_at_a_time_for_its_accelerator(cluster: Cluster) -> None:
-    cluster.make("a-3", on="a-0")
+async def test_faulty_pods_of_a_pool_are_replaced_one_at_a_time(cluster: Cluster) -> None:
+    cluster.create_pod("a-3", on="a-0")
     cluster.faults["a-0"] = FAULT
     await cluster.step()
     await asyncio.to_thread(until, lambda: cluster.informer.nodes()[cluster.node_of("a-0")].is_tainted, str)
@@ -211,7 +211,7 @@ async def test_a_slow_pod_is_deleted_and_only_that_one(cluster: Cluster) -> None
     assert [note.reason for note in cluster.notes] == ["SlowReplica"]
 
 
-async def test_a_node_that_is_not_ready_is_told_at_once(cluster: Cluster) -> None:
+async def test_unready_node_is_reported_at_once(cluster: Cluster) -> None:
     await cluster.step()
     cluster.changed.clear()
     condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "no runtime"}

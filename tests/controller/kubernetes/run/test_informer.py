@@ -32,9 +32,9 @@ class Watching:
         self.space = space
         self.news = 0
         watched = WatchedKind("v1", "ConfigMap", "configmaps", space.system, label_selector="shoal.dev/test=yes")
-        self.informer = Informer(client or WatchClient(space.client.client), watched, self._tell, timing)
+        self.informer = Informer(client or WatchClient(space.client.client), watched, self._count_news, timing)
 
-    def _tell(self) -> None:
+    def _count_news(self) -> None:
         self.news += 1
 
     def has_told(self, times: int) -> bool:
@@ -65,7 +65,7 @@ def remove(space: Space, name: str) -> None:
     space.client.request("delete", f"/api/v1/namespaces/{space.system}/configmaps/{name}")
 
 
-def test_lists_in_pages_then_follows(plain_space: Space, in_thread: InThread) -> None:
+def test_informer_lists_in_pages_then_watches(plain_space: Space, in_thread: InThread) -> None:
     for number in range(5):
         put(plain_space, f"c{number}")
     put(plain_space, "other", labels={"shoal.dev/test": "no"})
@@ -84,7 +84,7 @@ def test_lists_in_pages_then_follows(plain_space: Space, in_thread: InThread) ->
     assert watching.has_told(4)
 
 
-def test_what_we_write_ourselves_is_no_news(plain_space: Space, in_thread: InThread) -> None:
+def test_own_writes_are_not_news(plain_space: Space, in_thread: InThread) -> None:
     put(plain_space, "c0")
     watching = Watching(plain_space)
     in_thread(watching.informer.run, watching.informer.stop)
@@ -150,7 +150,7 @@ def etcd(space: Space, call: str, body: dict[str, Any]) -> Any:
         return json.load(answer)
 
 
-def test_a_page_that_expired_begins_the_list_again(plain_space: Space, in_thread: InThread) -> None:
+def test_expired_page_restarts_the_list(plain_space: Space, in_thread: InThread) -> None:
     for number in range(4):
         put(plain_space, f"c{number}")
     client = _Compacting(plain_space)
@@ -206,7 +206,7 @@ def test_an_expiry_inside_the_stream_lists_again(plain_space: Space, in_thread: 
     assert watching.has_told(2), "a list that shows the same is no news"
 
 
-def test_watches_that_end_go_on_where_they_ended(plain_space: Space, in_thread: InThread) -> None:
+def test_ended_watch_resumes_at_its_last_version(plain_space: Space, in_thread: InThread) -> None:
     """With watches of one second: many connections, one list."""
     watching = Watching(plain_space, InformerTiming(watch_s=1.0, shortest_watch_s=0.1))
     in_thread(watching.informer.run, watching.informer.stop)

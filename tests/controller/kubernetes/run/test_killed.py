@@ -56,7 +56,7 @@ def token(rig: Rig) -> int:
     return int(rig.record().get("data", {}).get("fencingToken", 0))
 
 
-def test_killed_after_every_write_it_always_converges(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controller_killed_after_any_write_converges(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     populate(rig, tenants=1, models=1)
     tokens = [0]
     for number, dies_at in enumerate(range(MOST_WRITES)):

@@ -20,13 +20,13 @@ def last_good(snapshot: Snapshot, key: str) -> object:
 
 
 @pytest.mark.parametrize("unknown", ["tenants/nobody", "models/acme/bot", "widgets/x", "tenants/", ""])
-def test_what_the_snapshot_does_not_know_is_not_invented(unknown: str) -> None:
+def test_object_missing_in_the_snapshot_has_no_last_good_version(unknown: str) -> None:
     found = LastGood(whole_snapshot())
     assert found.find_object(unknown) is None
     assert found.find_service("inferenceservices/x", "no-such-pool", b"{}") is None
 
 
-def test_all_that_stands_in_refers_to_what_the_objects_did() -> None:
+def test_stand_ins_keep_the_references_of_the_objects() -> None:
     written = [declared(key, document) for key, document in whole().items()]
     standing_in = [last_good(whole_snapshot(), key) for key in whole()]
     assert referrers(standing_in) == referrers(written)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ def test_all_that_stands_in_refers_to_what_the_objects_did() -> None:
 
 
 @pytest.mark.parametrize("gone", sorted(whole()))
-def test_what_is_left_without_an_object_is_found_as_if_it_had_been_written(gone: str) -> None:
+def test_dangling_references_are_found_for_stand_ins_too(gone: str) -> None:
     """If an object is gone, the same referring objects are blamed for stand-ins as for written objects."""
 
     def blamed(objects: list[object]) -> set[str]:
@@ -46,7 +46,7 @@ def test_what_is_left_without_an_object_is_found_as_if_it_had_been_written(gone:
 
 
 @pytest.mark.parametrize("key", sorted(whole()))
-def test_a_newcomer_that_claims_what_is_taken_is_found(key: str) -> None:
+def test_newcomer_that_claims_taken_names_is_detected(key: str) -> None:
     """A newcomer under another name claims keys, patterns and pools that belong to an existing object."""
     standing_in = [last_good(whole_snapshot(), each) for each in whole()]
     plural, _, name = key.partition("/")
@@ -59,7 +59,7 @@ def test_a_newcomer_that_claims_what_is_taken_is_found(key: str) -> None:
     assert blamed == {f"{plural}/{name}-2"}
 
 
-def test_where_a_rollout_is_under_way_its_target_is_what_was_declared() -> None:
+def test_stand_in_during_a_rollout_declares_its_target() -> None:
     """A stand-in for a broken object must not roll back the rollout."""
     found = LastGood(with_split(whole_snapshot())).find_object("models/acme.bot")
     assert found is not None
@@ -69,7 +69,7 @@ def test_where_a_rollout_is_under_way_its_target_is_what_was_declared() -> None:
     assert (entry.channels["stable"], entry.splits) == ("v2", ())  # type: ignore[union-attr]
 
 
-def test_what_is_being_loaded_is_no_channel_that_somebody_declared() -> None:
+def test_loading_version_is_not_a_declared_channel() -> None:
     whole_ = whole_snapshot()
     (bot,) = (model for model in whole_.models if model.id == "acme/bot")
     loading = structs.replace(bot, channels={**bot.channels, "incoming": "v2", "incoming-2": "v1"})
@@ -88,7 +88,7 @@ def test_a_service_keeps_the_document_that_the_cluster_has() -> None:
     assert found.document.tree().plain()["metadata"]["namespace"] == "models"
 
 
-def test_what_points_at_something_gone_since_is_left_out_and_told() -> None:
+def test_stand_in_with_a_dangling_reference_is_left_out_and_reported() -> None:
     """Such objects must not reach the snapshot: gateways would refuse all of it."""
     found = LastGood(whole_snapshot())
     objects = [found.find_object(key) for key in ("tenants/acme", "models/acme.bot", f"autoscalingpolicies/{POOL}")]

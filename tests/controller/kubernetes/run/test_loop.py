@@ -62,11 +62,11 @@ class Scene:
             pace=pace,
             settle_s=0.0,
             control_poll_s=0.02,
-            on_suspended=self._told,
+            on_suspended=self._count_suspension,
         )
         self.task: asyncio.Task[None] | None = None
 
-    def _told(self) -> None:
+    def _count_suspension(self) -> None:
         self.told += 1
 
     async def _reconcile(self, _guard: Any, _api: Any) -> PassResult:
@@ -103,13 +103,13 @@ class Scene:
         (ValueError("nobody foresaw this"), "passing"),
     ],
 )
-async def test_what_an_error_means(error: Exception, kind: str) -> None:
+async def test_each_error_has_its_result(error: Exception, kind: str) -> None:
     async with Scene(error) as scene:
         await scene.until(lambda: scene.loop.last.kind == kind)
         assert str(error) in scene.loop.last.message
 
 
-async def test_news_end_a_wait_that_would_never_end() -> None:
+async def test_news_end_an_unbounded_wait() -> None:
     async with Scene(Terminal("invalid"), PassResult("done")) as scene:
         await scene.until(lambda: scene.passes == 1)
         await asyncio.sleep(0.1)
@@ -118,7 +118,7 @@ async def test_news_end_a_wait_that_would_never_end() -> None:
         await scene.until(lambda: scene.loop.last.kind == "done")
 
 
-async def test_news_during_a_pass_make_one_more_pass_not_many() -> None:
+async def test_news_during_a_pass_cause_one_more_pass() -> None:
     async with Scene(PassResult("done")) as scene:
         for _ in range(50):
             scene.loop.wake()
@@ -129,7 +129,7 @@ async def test_news_during_a_pass_make_one_more_pass_not_many() -> None:
         assert 1 <= scene.passes <= 3
 
 
-async def test_suspended_nothing_is_done_until_somebody_asks_or_resumes() -> None:
+async def test_suspended_loop_waits_for_a_request_or_resume() -> None:
     scene = Scene(PassResult("done"))
     scene.api.annotations = {"shoal.dev/suspend": "true"}
     async with scene:
@@ -141,7 +141,7 @@ async def test_suspended_nothing_is_done_until_somebody_asks_or_resumes() -> Non
         await scene.until(lambda: scene.passes == 1)
 
 
-async def test_orders_that_cannot_be_read_are_as_they_were() -> None:
+async def test_unreadable_orders_keep_their_last_state() -> None:
     scene = Scene(PassResult("done"))
     scene.api.annotations = {"shoal.dev/suspend": "true"}
     async with scene:
@@ -152,7 +152,7 @@ async def test_orders_that_cannot_be_read_are_as_they_were() -> None:
         assert scene.passes == 0
 
 
-async def test_nothing_is_done_before_the_orders_are_known() -> None:
+async def test_first_pass_waits_for_the_orders() -> None:
     """A leader takes over while the API server fails: its predecessor may have been suspended."""
     scene = Scene(PassResult("done"))
     scene.api.broken = True
@@ -166,7 +166,7 @@ async def test_nothing_is_done_before_the_orders_are_known() -> None:
         await scene.until(lambda: scene.passes == 1)
 
 
-async def test_suspended_what_is_still_to_write_is_not_written() -> None:
+async def test_suspended_loop_drops_pending_writes() -> None:
     scene = Scene(PassResult("done"))
     async with scene:
         await scene.until(lambda: scene.passes == 1)
@@ -184,7 +184,7 @@ async def test_the_end_of_the_term_ends_the_loop() -> None:
                 await scene.task  # type: ignore[misc]
 
 
-async def test_failures_are_repeated_at_their_pace() -> None:
+async def test_failures_are_retried_with_backoff() -> None:
     quick = ReconcileIntervals(resync_s=NEVER_S, poll_s=0.01, slowest_poll_s=0.02)
     async with Scene(
         PassResult("waiting", "a load"), PassResult("waiting", "a load"), PassResult("done"), pace=quick
@@ -209,7 +209,7 @@ def held(epoch: int, *problems: str) -> PassResult:
     return PassResult("waiting", "; ".join((f"unchanged: the registry holds this content as epoch {epoch}", *problems)))
 
 
-def test_the_same_trouble_is_logged_once_in_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_problem_is_logged_once_in_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
     half_an_hour = [(30.0 * number, held(7, "acme/faq: declared in git")) for number in range(60)]
     assert len(logged(caplog, *half_an_hour)) == 3
     others = [(30.0 * number, held(number, *("ab" if number % 2 else "ba"))) for number in range(10)]
@@ -221,7 +221,7 @@ def test_whatever_changes_is_logged_at_once(caplog: pytest.LogCaptureFixture) ->
     assert len(logged(caplog, (0.0, a), (1.0, b), (2.0, a), (3.0, done), (4.0, a))) == 5
 
 
-def test_a_fleet_at_rest_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+def test_idle_fleet_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert (
         len(logged(caplog, *((300.0 * number, PassResult("done", "unchanged: epoch 7")) for number in range(20)))) == 1
     )

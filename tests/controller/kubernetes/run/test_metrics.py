@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from functions.controller.kubernetes.run.metrics import ControllerMetrics
 
 
-def test_when_all_was_applied_is_told_by_the_leader_alone() -> None:
+def test_last_applied_metric_is_set_by_the_leader_only() -> None:
     """`time() - … > 600` fires for a leader that applies nothing, and never for a standby."""
     metrics = ControllerMetrics()
     assert math.isnan(applied(metrics.registry))

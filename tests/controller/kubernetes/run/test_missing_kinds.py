@@ -30,7 +30,7 @@ def readiness(url: str) -> httpx.Response:
     return httpx.get(f"{url}/readyz", timeout=30)
 
 
-def test_kinds_that_come_late_and_one_that_goes(bare_rig: Rig) -> None:
+def test_controller_waits_for_late_kinds_and_survives_a_removed_one(bare_rig: Rig) -> None:
     client = bare_rig.space.client
     controller = bare_rig.controller()
     until(lambda: "Tenant (shoal.dev/v1alpha1) is not installed" in readiness(controller.url).text)

@@ -27,7 +27,7 @@ class Watch:
     def _changed(self, new: Sequence[Unobeyed]) -> None:
         self.changes += 1
 
-    def look(self, now_s: float, told: PoolReport | None, contested: dict[str, str] | None = None) -> list[str]:
+    def disobeyed(self, now_s: float, told: PoolReport | None, contested: dict[str, str] | None = None) -> list[str]:
         """Return the reasons why the policy is not obeyed."""
         self.obedience.update("main@1", self.loaded, ObservedFleet(told, contested or {}), now_s)
         return [each.reason for found in self.obedience.judgement.findings.values() for each in found]
@@ -40,16 +40,16 @@ class Watch:
 LACKING = report(WITHOUT_TOKENIZER)
 
 
-def test_it_counts_once_it_has_lasted_and_is_gone_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_finding_counts_after_its_delay_and_clears_at_once(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(service("a"), EVENTS)
     with caplog.at_level(logging.INFO):
-        assert not watch.look(0.0, LACKING)
+        assert not watch.disobeyed(0.0, LACKING)
         assert watch.counted("TokenizerMissing") is None
         for now_s in (SETTLE_S, SETTLE_S + 5, SETTLE_S + 10):
-            assert watch.look(now_s, LACKING) == ["TokenizerMissing"]
+            assert watch.disobeyed(now_s, LACKING) == ["TokenizerMissing"]
         assert watch.counted("TokenizerMissing") == 1
         changes = watch.changes
-        assert not watch.look(SETTLE_S + 15, report())
+        assert not watch.disobeyed(SETTLE_S + 15, report())
         assert watch.changes == changes + 1
         assert watch.counted("TokenizerMissing") is None
     lines = [record.getMessage() for record in caplog.records]
@@ -60,43 +60,43 @@ def test_it_counts_once_it_has_lasted_and_is_gone_at_once(caplog: pytest.LogCapt
     assert lines[1] == f"{KEY} is obeyed again"
 
 
-def test_a_pool_has_time_to_start() -> None:
+def test_starting_pool_is_no_finding() -> None:
     spec = '{pools: ["*"], fallback: [{when: saturated, from: a, to: b}]}'
     watch = Watch(service("a"), service("b"), policy("RoutingPolicy", spec))
     for now_s in (0.0, SETTLE_S, START_S - 1.0):
-        assert not watch.look(now_s, report())
-    assert watch.look(START_S, report()) == ["PoolNotHeard"]
+        assert not watch.disobeyed(now_s, report())
+    assert watch.disobeyed(START_S, report()) == ["PoolNotHeard"]
 
 
-def test_a_gateway_that_begins_is_no_finding() -> None:
+def test_starting_gateway_is_no_finding() -> None:
     watch = Watch(service("a"), EVENTS)
     for now_s in range(0, 120, 20):
-        assert not watch.look(float(now_s), LACKING if now_s % 40 else report())
+        assert not watch.disobeyed(float(now_s), LACKING if now_s % 40 else report())
 
 
-def test_while_the_bus_is_away_what_was_heard_last_stays() -> None:
+def test_findings_stay_while_the_bus_is_unreachable() -> None:
     watch = Watch(service("a"), EVENTS)
-    watch.look(0.0, LACKING)
+    watch.disobeyed(0.0, LACKING)
     for told in (None, report(connected=False), report(gateways=0), LACKING):
-        assert watch.look(SETTLE_S, told) == ["TokenizerMissing"]
+        assert watch.disobeyed(SETTLE_S, told) == ["TokenizerMissing"]
 
 
-def test_a_new_leader_clears_nothing_before_it_has_heard_gateways() -> None:
+def test_new_leader_keeps_findings_until_gateways_report() -> None:
     watch = Watch(service("a"), EVENTS)
-    watch.look(0.0, None)
+    watch.disobeyed(0.0, None)
     assert not watch.obedience.judgement.may_clear("TokenizerMissing")
     assert watch.obedience.judgement.may_clear("PrefixCachingOff"), "that the declarations show"
-    watch.look(5.0, report())
+    watch.disobeyed(5.0, report())
     assert watch.obedience.judgement.may_clear("TokenizerMissing")
     watch.obedience.reset()
     assert not watch.obedience.judgement.may_clear("TokenizerMissing")
 
 
-def test_what_declarations_show_counts_at_once_and_beside_the_rest() -> None:
+def test_declared_findings_count_at_once_beside_observed_ones() -> None:
     watch = Watch(service("a", "--no-enable-prefix-caching"), EVENTS)
-    assert watch.look(0.0, LACKING) == ["PrefixCachingOff"]
-    assert watch.look(SETTLE_S, LACKING) == ["PrefixCachingOff", "TokenizerMissing"]
-    assert watch.look(SETTLE_S + 1, report(Lacking("tokenizer", "other", 1))) == ["PrefixCachingOff"]
+    assert watch.disobeyed(0.0, LACKING) == ["PrefixCachingOff"]
+    assert watch.disobeyed(SETTLE_S, LACKING) == ["PrefixCachingOff", "TokenizerMissing"]
+    assert watch.disobeyed(SETTLE_S + 1, report(Lacking("tokenizer", "other", 1))) == ["PrefixCachingOff"]
 
 
 STAGES = policy("RolloutPolicy", "{stages: [{percent: 5, duration: 10m}, {percent: 100}]}", "default")
@@ -110,9 +110,9 @@ def base(versions: str) -> str:
 V1, V2 = "{name: v1, artifact: 'pvc://models/a/v1'}", "{name: v2, artifact: 'pvc://models/a/v2'}"
 
 
-def test_stages_of_a_base_are_said_not_to_be_obeyed() -> None:
+def test_stages_of_a_base_are_reported_as_not_obeyed() -> None:
     """On a cluster, a base's channel moves as a whole; the status must say that the policy's stages are ignored."""
     two = f"{V1}, {V2}"
-    assert Watch(service("a"), base(two), STAGES).look(0.0, report()) == ["BaseStagesNotObeyed"]
+    assert Watch(service("a"), base(two), STAGES).disobeyed(0.0, report()) == ["BaseStagesNotObeyed"]
     for documents in ((base(V1), STAGES), (base(two), AT_ONCE)):
-        assert not Watch(service("a"), *documents).look(0.0, report())
+        assert not Watch(service("a"), *documents).disobeyed(0.0, report())

@@ -13,7 +13,7 @@ def item(name: str = "acme", *, tier: str = "free", version: str = "1", **more: 
     return watched_object({"metadata": metadata, "spec": {"tier": tier}, **more}, "shoal.dev/v1alpha1", "Tenant")
 
 
-def test_what_its_author_wrote_is_kept_and_nothing_else() -> None:
+def test_store_keeps_only_the_authors_fields() -> None:
     noise = {"annotations": {"kubectl": "x" * 1000}, "managedFields": [{}], "labels": {"team": "a"}}
     one = item(metadata=noise, status={"conditions": []})
     assert one.document == (
@@ -34,14 +34,14 @@ def test_what_its_author_wrote_is_kept_and_nothing_else() -> None:
         (item(version="2", metadata={"uid": "another"}), True),
     ],
 )
-def test_only_an_authors_change_is_a_change(next_one: WatchedObject, is_change: bool) -> None:
+def test_only_changes_by_the_author_count(next_one: WatchedObject, is_change: bool) -> None:
     store = ObjectStore()
     assert store.put(item())
     assert store.put(next_one) is is_change
     assert store.get("acme") == next_one
 
 
-def test_a_relist_shows_deletions_that_no_event_told() -> None:
+def test_relist_shows_deletions_without_an_event() -> None:
     store = ObjectStore()
     store.replace_all([item("a"), item("b")])
     assert store.replace_all([item("a")])
@@ -56,7 +56,7 @@ def test_the_first_list_is_news_even_when_it_is_empty() -> None:
     assert store.synced
 
 
-def test_a_kind_that_goes_missing_is_unknown_not_empty() -> None:
+def test_removed_kind_is_unknown_not_empty() -> None:
     store = ObjectStore()
     store.replace_all([item()])
     store.mark_kind_missing()
@@ -65,7 +65,7 @@ def test_a_kind_that_goes_missing_is_unknown_not_empty() -> None:
     assert store.replace_all([item()]), "that it is back is news"
 
 
-def test_more_than_may_be_held_is_refused_and_changes_nothing() -> None:
+def test_object_over_the_store_limit_is_refused_and_changes_nothing() -> None:
     store = ObjectStore(max_objects=1)
     store.put(item("a"))
     with pytest.raises(TooManyObjects):

@@ -61,7 +61,7 @@ def test_a_controller_obeys_the_commands(
         orders.reconcile(choice)
 
 
-def test_what_became_of_a_push_is_said(
+def test_push_result_is_printed(
     rig: Rig, choice: ClusterChoice, repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = first_push(repository)

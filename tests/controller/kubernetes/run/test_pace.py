@@ -22,20 +22,20 @@ PACE = ReconcileIntervals(resync_s=300, poll_s=5, contested_s=60, backoff=Backof
         (PassResult("passing", after_s=30), 30),
     ],
 )
-def test_each_end_has_its_pace(result: PassResult, wait_s: float) -> None:
+def test_each_result_has_its_interval(result: PassResult, wait_s: float) -> None:
     assert next_pass_delay_s(result, 1, PACE, 0.0) == wait_s
 
 
-def test_failures_double_and_spread() -> None:
+def test_failure_interval_doubles_with_jitter() -> None:
     assert [next_pass_delay_s(PassResult("passing"), n, PACE, 0.0) for n in (1, 2, 3, 9, 99)] == [1, 2, 4, 120, 120]
     assert next_pass_delay_s(PassResult("passing"), 3, PACE, 1.0) == 2
 
 
-def test_what_is_under_way_is_looked_at_less_and_less_often() -> None:
+def test_pending_work_is_checked_at_growing_intervals() -> None:
     assert [next_pass_delay_s(PassResult("waiting"), n, PACE, 0.5) for n in (1, 2, 3, 4, 99)] == [5, 10, 20, 30, 30]
 
 
-def test_what_may_pass_is_tried_again_beside_what_is_stalled() -> None:
+def test_retryable_problems_are_retried_beside_stalled_ones() -> None:
     both = combine_results(
         [PassResult("stalled", "bad file"), PassResult("passing", "registry away", 7), PassResult("done", "fine")]
     )
@@ -53,14 +53,14 @@ LEFT = "the registry's key ci is left out: there is no tenant globex"
         (PublishOutcome("unchanged", "", refused=("models/x: versions do not change",)), "refused", "models/x"),
     ],
 )
-def test_what_the_api_declares_is_told_and_holds_up_nothing(outcome: PublishOutcome, kind: str, words: str) -> None:
+def test_api_problems_are_reported_and_block_nothing(outcome: PublishOutcome, kind: str, words: str) -> None:
     result = publication_result(outcome)
     assert result.kind == kind
     assert words in result.message
     assert words in combine_results([PassResult("done"), result]).message
 
 
-def test_all_done_keeps_its_words() -> None:
+def test_done_result_keeps_its_message() -> None:
     assert combine_results([PassResult("done", "published epoch 3"), PassResult("done")]) == PassResult(
         "done", "published epoch 3"
     )

@@ -34,7 +34,7 @@ from tests.controller.kubernetes.run.waiting import WAIT_S, until
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
 
 
-def test_custom_resources_become_the_snapshot_and_say_so(rig: Rig) -> None:
+def test_custom_resources_become_the_snapshot_and_are_ready(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
     settled(rig, controller)
@@ -51,7 +51,7 @@ def test_custom_resources_become_the_snapshot_and_say_so(rig: Rig) -> None:
 
 
 @pytest.mark.soak
-def test_a_fleet_at_rest_costs_no_write_in_ten_resyncs(rig: Rig) -> None:
+def test_idle_fleet_causes_no_write_in_ten_resyncs(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller(RESYNC_S="0.3")
     settled(rig, controller)
@@ -93,7 +93,7 @@ def test_one_bad_object_stops_no_other_and_its_last_good_version_stays(rig: Rig)
     assert "Stalled" not in rig.conditions("Tenant", "t1")
 
 
-def test_a_policy_that_cannot_be_obeyed_says_so_until_it_can(rig: Rig) -> None:
+def test_unobeyed_policy_reports_it_until_it_is_obeyed(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller(SCALING_INTERVAL_S="1")
     settled(rig, controller)
@@ -123,7 +123,7 @@ def test_a_policy_that_cannot_be_obeyed_says_so_until_it_can(rig: Rig) -> None:
     assert rig.events("default")["NotObeyed"].get("series") is None, "a new leader repeats nothing"
 
 
-def test_a_new_controller_knows_what_was_good_before_it_began(rig: Rig) -> None:
+def test_new_controller_restores_last_good_versions(rig: Rig) -> None:
     populate(rig)
     first = rig.controller()
     settled(rig, first)
@@ -140,7 +140,7 @@ def test_a_new_controller_knows_what_was_good_before_it_began(rig: Rig) -> None:
     assert rig.conditions("Tenant", "t1")["Stalled"]["reason"] == "InvalidKeepsLastGood"
 
 
-def test_a_newcomer_cannot_take_a_key_that_another_has(rig: Rig) -> None:
+def test_newcomer_cannot_claim_a_key_of_another_tenant(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
     settled(rig, controller)
@@ -181,7 +181,7 @@ def key_ids(rig: Rig) -> set[str]:
     return {str(key.key_id) for key in snapshot.keys} if snapshot is not None else set()
 
 
-def test_a_tier_in_use_is_not_deleted_and_a_model_goes_when_nobody_is_routed_to_it(rig: Rig) -> None:
+def test_used_tier_is_kept_and_model_is_deleted_once_unrouted(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
     settled(rig, controller)
@@ -227,7 +227,7 @@ def test_removal_as_documented_leaves_nothing_behind(rig: Rig) -> None:
     assert {kind: names(rig, kind) for kind in PLURALS} == {kind: [] for kind in PLURALS}
 
 
-def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:
+def test_suspended_controller_handles_a_request_once(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller()
     settled(rig, controller)
@@ -248,7 +248,7 @@ def test_suspended_it_waits_and_a_request_is_handled_once(rig: Rig) -> None:
 
 
 @pytest.mark.soak
-def test_suspended_a_rollout_that_is_taken_back_is_published_all_the_same(rig: Rig) -> None:
+def test_rollback_is_published_while_suspended(rig: Rig) -> None:
     """The controller starts after the rollout began and knows only the published snapshot and the rows."""
     stages = [{"percent": 50, "duration": "1h"}, {"percent": 100}]
     rig.create("RolloutPolicy", "careful", {"stages": stages})
@@ -295,7 +295,7 @@ def bot(rig: Rig) -> ModelEntry:
 
 
 @pytest.mark.soak
-def test_the_registry_comes_back_and_objects_say_what_they_wait_for(rig: Rig) -> None:
+def test_objects_report_the_registry_outage_until_it_returns(rig: Rig) -> None:
     populate(rig)
     controller = rig.controller(REGISTRY_URL="http://127.0.0.1:1")
     until(lambda: rig.conditions("Tenant", "t0").get("Reconciling", {}).get("reason") == "RegistryUnavailable")
@@ -315,7 +315,7 @@ def newest(rig: Rig) -> dict[str, Any]:
     return dict(history[0]) if history else {"revision": "", "result": "", "message": ""}
 
 
-def test_a_budget_for_each_pool_and_the_services_untouched(rig: Rig) -> None:
+def test_each_pool_gets_a_budget_and_services_stay_untouched(rig: Rig) -> None:
     populate(rig)
     before = rig.get("InferenceService", POOL)
     controller = rig.controller()
@@ -326,7 +326,7 @@ def test_a_budget_for_each_pool_and_the_services_untouched(rig: Rig) -> None:
     assert rig.get("InferenceService", POOL) == before
 
 
-def test_a_pool_that_is_wrong_for_shoal_keeps_its_budget(rig: Rig) -> None:
+def test_pool_with_an_invalid_service_keeps_its_budget(rig: Rig) -> None:
     """The pool's pods run regardless, so its budget stays."""
     populate(rig)
     spec = {"predictor": {"minReplicas": 1, "model": {"modelFormat": {"name": "vLLM"}, "args": ["--max-model-len=x"]}}}
@@ -355,7 +355,7 @@ def test_the_api_server_restarts_in_between(rig: Rig) -> None:
 
 
 @pytest.mark.soak
-def test_a_missing_artifact_is_said_on_the_model_and_found_when_it_comes(rig: Rig) -> None:
+def test_missing_artifact_is_reported_on_the_model_until_it_exists(rig: Rig) -> None:
     populate(rig)
     unpinned = model_spec("t0/m9")
     del unpinned["versions"][0]["digest"]
@@ -378,7 +378,7 @@ def test_a_missing_artifact_is_said_on_the_model_and_found_when_it_comes(rig: Ri
         ({"PORT": "99999"}, "port"),
     ],
 )
-def test_a_mistake_in_the_settings_is_said_in_words(rig: Rig, changes: dict[str, str], complaint: str) -> None:
+def test_settings_error_has_a_readable_message(rig: Rig, changes: dict[str, str], complaint: str) -> None:
     controller = rig.controller(**changes)
     assert controller.process.wait(WAIT_S) == 1
     assert complaint in controller.log

@@ -73,7 +73,7 @@ def may(rig: Rig, token: str, verb: str, resource: str, namespace: str, name: st
     return bool(answer["status"]["allowed"])
 
 
-def test_its_rights_are_enough_for_everything_that_it_does(rig: Rig) -> None:
+def test_manifest_rights_suffice_for_all_work(rig: Rig) -> None:
     token = grant(rig, BASE / "rbac.yaml")
     populate(rig)
     first = rig.controller(token=token)
@@ -96,7 +96,7 @@ def test_its_rights_are_enough_for_everything_that_it_does(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("with_git", [False, True])
-def test_it_may_do_nothing_else(rig: Rig, with_git: bool) -> None:
+def test_manifest_rights_allow_nothing_else(rig: Rig, with_git: bool) -> None:
     token = grant(rig, BASE / "rbac.yaml", *([GIT_SOURCE / "rbac.yaml"] if with_git else []))
     system, models = rig.space.system, rig.space.models
     forbidden = [

@@ -81,7 +81,7 @@ class Rig:
         self.told.append((request.url.port or 0, request.content.decode()))
         return httpx.Response(200)
 
-    def hear(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
+    def send_heartbeats(self, *phases: str, queue_s: float = 0.0, sequence: int = 1) -> None:
         self.registry_rig.fleet.link.set(True)
         for number, phase in enumerate(phases):
             replica = heartbeat(
@@ -119,52 +119,52 @@ async def rig(space: Space, tmp_path: Path) -> AsyncIterator[Rig]:
         await made.agents.aclose()
 
 
-async def test_before_anything_is_published_or_heard_nothing_is_written(rig: Rig) -> None:
+async def test_autoscaler_writes_nothing_before_publication_and_heartbeats(rig: Rig) -> None:
     wanted, rig.wanted = rig.wanted, None
     assert await rig.step() == 2
     rig.wanted = wanted
     assert await rig.step() == 2, "no replica and no gateway was heard"
 
 
-async def test_warm_ones_are_asked_for_beside_those_that_serve(rig: Rig) -> None:
-    rig.hear("ready", "ready")
+async def test_warm_replicas_are_requested_beside_serving_ones(rig: Rig) -> None:
+    rig.send_heartbeats("ready", "ready")
     assert await rig.step() == 3
     assert rig.told == []
 
 
-async def test_a_pool_that_nobody_gave_a_number_gets_its_policys(rig: Rig) -> None:
+async def test_pool_without_a_number_gets_its_policys(rig: Rig) -> None:
     rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": None}}})
-    rig.hear("ready")
+    rig.send_heartbeats("ready")
     assert await rig.step() == 3, "two that serve, one that is warm"
     assert rig.stood == [{"a": ScalingStatus(2, 1)}]
     assert await rig.step() == 3
     assert len(rig.stood) == 1, "the same again is not told"
 
 
-async def test_a_rule_that_holds_promotes_what_is_warm_and_asks_for_more(rig: Rig) -> None:
-    rig.hear("ready", "ready", "warm", queue_s=0.9)
+async def test_scale_up_rule_promotes_warm_replicas_and_requests_more(rig: Rig) -> None:
+    rig.send_heartbeats("ready", "ready", "warm", queue_s=0.9)
     assert await rig.step() == 5
     assert rig.told == [(9002, '{"standby":false}')]
     found = rig.metrics.registry.get_sample_value("shoal_autoscaler_desired_replicas", {"pool": "a", "reason": "rule"})
     assert found == 4
 
 
-async def test_where_one_serves_too_many_it_becomes_the_warm_one(rig: Rig) -> None:
-    rig.hear("ready", "ready", "ready")
+async def test_surplus_serving_replica_becomes_warm(rig: Rig) -> None:
+    rig.send_heartbeats("ready", "ready", "ready")
     await rig.step()
     assert rig.told == [(9002, '{"standby":true}')]
 
 
-async def test_while_versions_of_its_base_move_what_is_wanted_is_the_total_of_somebody_else(rig: Rig) -> None:
+async def test_desired_size_goes_to_the_version_reconciler_during_a_base_rollout(rig: Rig) -> None:
     """During the move the version reconciler writes the pool's number, so there is one writer. A warm replica is
     promoted, and replicas of both versions count as serving.
     """
     rig.totals.totals["a"] = 3
-    rig.hear("ready", "ready", "warm", queue_s=0.9)
+    rig.send_heartbeats("ready", "ready", "warm", queue_s=0.9)
     assert await rig.step() == 2, "the service's own number is left alone"
     assert rig.totals.totals["a"] == 5
     assert rig.told == [(9002, '{"standby":false}')]
-    rig.hear(*["ready"] * 5, sequence=2)
+    rig.send_heartbeats(*["ready"] * 5, sequence=2)
     await rig.step()
     assert rig.totals.totals["a"] <= 6, "within its policy, whatever is warm of others"
     assert len(rig.told) == 1, "none becomes warm"
@@ -172,10 +172,10 @@ async def test_while_versions_of_its_base_move_what_is_wanted_is_the_total_of_so
     assert await rig.step() > 2, "the number is the autoscaler's again"
 
 
-async def test_accelerators_of_a_surge_are_nobody_elses(rig: Rig) -> None:
+async def test_accelerators_of_a_surge_are_reserved(rig: Rig) -> None:
     rig.reconciler._settings = rig.settings.model_copy(update={"max_accelerators": 4})
     rig.totals.totals["a"], rig.totals.surges = 2, {"a": 1}
-    rig.hear("ready", "ready", queue_s=0.9)
+    rig.send_heartbeats("ready", "ready", queue_s=0.9)
     await rig.step()
     assert rig.totals.totals["a"] == 3, "of four, one is the surge's"
 
@@ -188,18 +188,18 @@ spec: {pool: a, replicas: {min: 2, max: 8}, warm: 4}
 """
 
 
-async def test_a_policy_with_warm_ones_on_a_pool_that_has_none_takes_nobody_away(rig: Rig) -> None:
+async def test_new_warm_policy_removes_no_serving_replica(rig: Rig) -> None:
     rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 6, "maxReplicas": 12}}})
     rig.wanted = ("main@2", load(pool("a", replicas=2), MANY))
-    rig.hear(*["ready"] * 6)
+    rig.send_heartbeats(*["ready"] * 6)
     assert await rig.step() == 10, "six serve, and four more are asked for"
     assert rig.told == []
 
 
-async def test_those_that_are_warm_are_not_taken_for_serving_ones(rig: Rig) -> None:
+async def test_warm_replicas_do_not_count_as_serving(rig: Rig) -> None:
     rig.fleet.edit("a", {"spec": {"predictor": {"minReplicas": 8, "maxReplicas": 12}}})
     rig.wanted = ("main@2", load(pool("a", replicas=2), MANY))
-    rig.hear(*["ready"] * 5, *["warm"] * 3)
+    rig.send_heartbeats(*["ready"] * 5, *["warm"] * 3)
     assert await rig.step() == 9, "five serve, three are warm, and one more is asked for"
     assert rig.told == []
 
@@ -214,24 +214,24 @@ def _with_at_most(rig: Rig, accelerators: int) -> ScalingReconciler:
     )
 
 
-async def test_what_all_pools_may_have_together_is_not_passed(rig: Rig) -> None:
+async def test_total_size_of_all_pools_is_bounded(rig: Rig) -> None:
     rig.reconciler = _with_at_most(rig, 3)
-    rig.hear("ready", "ready", queue_s=0.9)
+    rig.send_heartbeats("ready", "ready", queue_s=0.9)
     assert await rig.step() == 3
 
 
-async def test_accelerators_are_counted_and_not_replicas(rig: Rig) -> None:
+async def test_size_limit_counts_accelerators_not_replicas(rig: Rig) -> None:
     """Seven accelerators are allowed and a replica takes two: three replicas, not seven."""
     rig.fleet.edit("a", {"spec": {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}}})
     rig.reconciler = _with_at_most(rig, 7)
-    rig.hear("ready", "ready", queue_s=5.0)
+    rig.send_heartbeats("ready", "ready", queue_s=5.0)
     for _ in range(5):
         count = await rig.step()
     assert count == 3
 
 
-async def test_a_registry_that_is_away_changes_nothing(rig: Rig) -> None:
-    rig.hear("ready", "ready")
+async def test_unreachable_registry_changes_no_size(rig: Rig) -> None:
+    rig.send_heartbeats("ready", "ready")
     assert await rig.step() == 3
     rig.reconciler = ScalingReconciler(
         rig.settings,
@@ -264,12 +264,12 @@ def declared(rig: Rig, replicas: int) -> Body:
     return {**body, "spec": {"predictor": {"minReplicas": replicas, "model": model}}}
 
 
-async def test_a_number_that_another_party_declares_meanwhile_is_left_and_the_pass_goes_on(
+async def test_number_declared_meanwhile_is_kept_and_the_pass_continues(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server answers 409 twice: to the desired number, and to a shared apply of the number that was read."""
     rig.fleet.apply_as("flux", declared(rig, 3), force=True)
-    rig.hear(*["ready"] * 4)
+    rig.send_heartbeats(*["ready"] * 4)
     rig.fleet.api = Overtaken(rig.fleet, declared(rig, 5))
     assert await rig.step() == 5, "theirs, as it is now"
     assert rig.told == [(9003, '{"standby":true}')], "agents are told in the same pass"

@@ -53,20 +53,20 @@ def in_force(selection: Selection) -> set[str]:
     return {declared.document.file for declared in selection.objects}
 
 
-def test_what_is_not_blamed_is_taken() -> None:
+def test_objects_without_blame_are_selected() -> None:
     selection = select(fleet())
     assert in_force(selection) == set(fleet())
     assert selection.refusals == {}
 
 
-def test_a_place_names_the_object_and_a_problem_its_key_path() -> None:
+def test_problem_location_has_object_and_key_path() -> None:
     bad = judged("Tenant", "acme", {"tier": "free", "modles": ["a"]})
     assert bad.declared is None
     allowed = "tier, keys, models, isolation, contextOverflow, conversations, tools"
     assert bad.problems == (f'spec.modles: unknown key; allowed: {allowed}; did you mean "models"?',)
 
 
-def test_an_object_that_is_wrong_in_itself_leaves_the_others_alone() -> None:
+def test_invalid_object_does_not_affect_others() -> None:
     rig = fleet().put("Tenant", "zeta", {"tier": 7})
     selection = select(rig)
     assert in_force(selection) == set(fleet())
@@ -74,7 +74,7 @@ def test_an_object_that_is_wrong_in_itself_leaves_the_others_alone() -> None:
     assert "spec.tier" in selection.refusals["tenants/zeta"].problems[0]
 
 
-def test_the_last_good_version_stands_in() -> None:
+def test_last_good_version_replaces_an_invalid_object() -> None:
     good = judged("Tenant", "acme", tenant_spec(key="ci")).declared
     rig = fleet().put("Tenant", "acme", {"tier": 7}, last_good=good)
     selection = select(rig)
@@ -82,7 +82,7 @@ def test_the_last_good_version_stands_in() -> None:
     assert selection.refusals["tenants/acme"].stands_in
 
 
-def test_a_contradiction_steps_back_to_the_last_good_version() -> None:
+def test_contradictory_object_falls_back_to_its_last_good_version() -> None:
     good = judged("Tenant", "acme", tenant_spec(key="ci")).declared
     rig = fleet().put("Tenant", "acme", tenant_spec(tier="gold", key="ci"), last_good=good)
     selection = select(rig)
@@ -91,7 +91,7 @@ def test_a_contradiction_steps_back_to_the_last_good_version() -> None:
     assert "gold" in selection.refusals["tenants/acme"].problems[0]
 
 
-def test_what_points_at_something_left_out_is_left_out_and_told() -> None:
+def test_object_that_references_a_left_out_one_is_left_out_and_reported() -> None:
     rig = fleet().put("Tenant", "acme", tenant_spec(tier="gold"))
     selection = select(rig)
     assert in_force(selection) == {"quotapolicies/free", f"inferenceservices/{POOL}"}
@@ -99,14 +99,14 @@ def test_what_points_at_something_left_out_is_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize("thief", ["aaa", "zzz"])
-def test_who_came_first_keeps_what_two_claim(thief: str) -> None:
+def test_older_object_wins_a_double_claim(thief: str) -> None:
     rig = fleet().put("Tenant", thief, tenant_spec(key="ci"))
     selection = select(rig)
     assert in_force(selection) == set(fleet())
     assert set(selection.refusals) == {f"tenants/{thief}"}
 
 
-def test_a_second_service_for_a_pool_is_refused_not_the_first() -> None:
+def test_newer_service_of_a_pool_is_refused() -> None:
     second = written("InferenceService", "another", service_spec())
     second["metadata"]["labels"]["shoal.dev/pool"] = POOL
     rig = fleet()
@@ -129,7 +129,7 @@ _CHANGES = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(changes=_CHANGES, without_pool=st.booleans())
-def test_the_result_never_contradicts_itself_and_everybody_left_out_is_told(
+def test_selection_is_consistent_and_reports_every_left_out_object(
     changes: list[tuple[str, Any, str, bool, bool]], without_pool: bool
 ) -> None:
     rig = fleet()
@@ -147,7 +147,7 @@ def test_the_result_never_contradicts_itself_and_everybody_left_out_is_told(
     assert all(refusal.stands_in == (key in in_force(selection)) for key, refusal in selection.refusals.items())
 
 
-def test_who_points_at_whom() -> None:
+def test_reference_map_lists_all_references() -> None:
     rig = fleet()
     routing = {"pools": ["*"], "fallback": [{"when": "saturated", "from": "a", "to": "b", "tiers": ["gold"]}]}
     rig.put("RoutingPolicy", "default", routing)

@@ -111,7 +111,7 @@ def snapshot_with(*models: str) -> Snapshot:
     )
 
 
-async def test_what_was_good_in_an_earlier_term_yields_to_what_another_leader_put_in_force(tmp_path: Path) -> None:
+async def test_last_good_version_is_replaced_by_another_leaders_publication(tmp_path: Path) -> None:
     scene = Scene(None, tmp_path)
     scene.put("Tenant", "acme", tenant_spec(key="ci", models=("acme/old",)))
     await scene.reconcile(term=1)
@@ -122,7 +122,7 @@ async def test_what_was_good_in_an_earlier_term_yields_to_what_another_leader_pu
     assert scene.registry.models_of("acme") == ("acme/new",)
 
 
-async def test_nothing_is_published_before_what_is_in_force_was_read(tmp_path: Path) -> None:
+async def test_publication_waits_for_the_snapshot_in_force(tmp_path: Path) -> None:
     """The registry was unreachable for one request: an object that is invalid now would lose its last good version."""
     scene = Scene(snapshot_with("acme/good"), tmp_path)
     scene.put("Tenant", "acme", tenant_spec(tier="gold", key="ci"))
@@ -141,7 +141,7 @@ APPLICATIONS = {
 }
 
 
-async def test_after_a_restart_beside_an_invalid_tenant_its_tools_stay_in_force(tmp_path: Path) -> None:
+async def test_tools_of_an_invalid_tenant_survive_a_restart(tmp_path: Path) -> None:
     spec = {**tenant_spec(key="ci"), **APPLICATIONS}
     objects = [declared("QuotaPolicy", "free", {}), declared("Tenant", "acme", spec)]
     scene = Scene(compiled([*objects, declared("InferenceService", POOL, service_spec())]), tmp_path)
@@ -154,9 +154,7 @@ async def test_after_a_restart_beside_an_invalid_tenant_its_tools_stay_in_force(
 
 
 @pytest.mark.parametrize("bad", [{"context": 0}, {"replicas": -1}])
-async def test_after_a_restart_beside_an_invalid_service_its_pool_stays_what_it_was(
-    tmp_path: Path, bad: dict[str, int]
-) -> None:
+async def test_pool_of_an_invalid_service_survives_a_restart(tmp_path: Path, bad: dict[str, int]) -> None:
     """An embedding pool keeps its task, and the models over it stay in force."""
     in_force = replace(snapshot_with(), pools=(PoolEntry(PoolName(POOL), 4096, 2, 2, task="embed"),))
     scene = Scene(in_force, tmp_path)
@@ -165,7 +163,7 @@ async def test_after_a_restart_beside_an_invalid_service_its_pool_stays_what_it_
     assert scene.registry.snapshot.pools == in_force.pools
 
 
-async def test_of_two_services_that_claim_a_pool_neither_is_taken_for_what_was_accepted(tmp_path: Path) -> None:
+async def test_two_services_that_claim_a_pool_have_no_last_good_version(tmp_path: Path) -> None:
     in_force = replace(snapshot_with(), pools=(PoolEntry(PoolName(POOL), 4096, 2, 2),))
     scene = Scene(in_force, tmp_path)
     scene.put("InferenceService", "another", service_spec(context=0), labels={"shoal.dev/pool": POOL})
@@ -173,7 +171,7 @@ async def test_of_two_services_that_claim_a_pool_neither_is_taken_for_what_was_a
     assert [pool.context_window_tokens for pool in scene.registry.snapshot.pools] == [2048], "the one that is valid"
 
 
-async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stands_in(tmp_path: Path) -> None:
+async def test_stand_in_excludes_keys_and_models_of_the_api(tmp_path: Path) -> None:
     """The API's rows are merged again later; a key revoked there would otherwise stay with the tenant."""
     key_of_api = KeyEntry(KeyId("api"), TenantId("acme"), "1" * 64, ("inference",), "interactive")
     revoked = KeyEntry(KeyId("old"), TenantId("acme"), "2" * 64, ("inference",), "interactive")
@@ -192,7 +190,7 @@ async def test_what_the_registrys_api_declares_is_no_part_of_an_object_that_stan
     assert scene.registry.snapshot.models == ()
 
 
-async def test_a_key_that_was_minted_just_before_the_term_does_not_pass_for_a_tenants_own(tmp_path: Path) -> None:
+async def test_stand_in_excludes_a_key_created_just_before_the_term(tmp_path: Path) -> None:
     """The long poll has not reported the key yet, but the snapshot in force contains it."""
     whole = snapshot_with("acme/good")
     minted = KeyEntry(KeyId("api"), TenantId("acme"), "1" * 64, ("inference",), "interactive")
@@ -204,14 +202,14 @@ async def test_a_key_that_was_minted_just_before_the_term_does_not_pass_for_a_te
     assert scene.registry.snapshot.keys == whole.keys
 
 
-async def test_nothing_is_published_before_the_registrys_rows_are_known(tmp_path: Path) -> None:
+async def test_publication_waits_for_the_registrys_rows(tmp_path: Path) -> None:
     scene = Scene(snapshot_with("acme/good"), tmp_path)
     scene.registry.rows_now = Book()
     assert await scene.reconcile(term=1) == "passing"
     assert scene.registry.taken == []
 
 
-async def test_a_tier_stays_while_a_last_good_version_needs_it(tmp_path: Path) -> None:
+async def test_tier_used_by_a_last_good_version_stays(tmp_path: Path) -> None:
     scene = Scene(None, tmp_path)
     scene.put("Tenant", "acme", tenant_spec(key="ci", models=("acme/*",)))
     await scene.reconcile(term=1)
@@ -230,7 +228,7 @@ async def test_a_tier_stays_while_a_last_good_version_needs_it(tmp_path: Path) -
     assert scene.registry.models_of("acme") == ()
 
 
-async def test_a_record_that_cannot_be_read_now_holds_up_a_new_lease(tmp_path: Path) -> None:
+async def test_unreadable_record_blocks_a_new_lease(tmp_path: Path) -> None:
     """A term that began below the record's token would keep the Lease without being able to write, for ever."""
     (tmp_path / "token").write_text("t")
     configuration = Configuration()

@@ -16,9 +16,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(400)]
 TOOL = {"name": "weather", "url": "https://tools.example.com/weather", "secret": "weather-token"}
 
 
-def test_a_gateway_without_tokenizer_and_secret_shows_on_policy_and_tenant(
-    shoal_server: ApiServer, tmp_path: Path
-) -> None:
+def test_missing_tokenizer_and_secret_appear_on_policy_and_tenant(shoal_server: ApiServer, tmp_path: Path) -> None:
     (tmp_path / "gateway" / "secrets").mkdir(parents=True)
     with valkey(tmp_path) as bus_url, installation(make_space(shoal_server), tmp_path, bus_url=bus_url) as rig:
         populate(rig)

@@ -32,7 +32,7 @@ def leader_of(first: ControllerProcess, second: ControllerProcess) -> tuple[Cont
     return (first, second) if first.leads else (second, first)
 
 
-def test_a_leader_that_is_stopped_in_the_middle_writes_nothing_when_it_wakes(rig: Rig) -> None:
+def test_leader_stopped_during_writes_writes_nothing_after_waking(rig: Rig) -> None:
     """It is stopped while it writes statuses one after the other, with many still to come."""
     populate(rig, tenants=60)
     first = rig.controller(STATUS_WRITES_PER_S="4", **QUICK)
@@ -60,7 +60,7 @@ def test_a_leader_that_is_stopped_in_the_middle_writes_nothing_when_it_wakes(rig
     assert f"term {term} is over" in first.log
 
 
-def test_the_other_takes_over_at_once_from_one_that_is_asked_to_stop(rig: Rig) -> None:
+def test_standby_takes_over_at_once_after_sigterm(rig: Rig) -> None:
     populate(rig)
     pair = rig.controller(LEASE_S="120", RENEW_DEADLINE_S="100"), rig.controller(LEASE_S="120", RENEW_DEADLINE_S="100")
     leader, standby = leader_of(*pair)
@@ -72,7 +72,7 @@ def test_the_other_takes_over_at_once_from_one_that_is_asked_to_stop(rig: Rig) -
     assert record_token(rig) == 2
 
 
-def test_the_other_takes_over_from_one_that_is_killed(rig: Rig) -> None:
+def test_standby_takes_over_after_sigkill(rig: Rig) -> None:
     populate(rig)
     leader, standby = leader_of(rig.controller(**QUICK), rig.controller(**QUICK))
     settled(rig, leader)

@@ -49,18 +49,18 @@ def read(client: WatchClient, silence_s: float = WAIT_S) -> list[str]:
     return [event["type"] for event in client.events("/api/v1/things", {}, silence_s, lambda _cut: None)]
 
 
-def test_events_may_come_in_any_pieces() -> None:
+def test_events_split_at_any_byte_are_read() -> None:
     with answering("200 OK", b'{"type":"ADD', b'ED"}\n{"type":"BOOKMARK"}', b"\n\n") as client:
         assert read(client) == ["ADDED", "BOOKMARK"]
 
 
-def test_silence_is_not_waited_for_for_ever() -> None:
+def test_silent_watch_times_out() -> None:
     with answering("200 OK", b'{"type":"ADDED"}\n', then_silence=True) as client:
         events = client.events("/api/v1/things", {}, 0.3, lambda _cut: None)
         assert [event["type"] for event in events] == ["ADDED"], "it ends, and another one may begin"
 
 
-def test_a_watch_is_cut_from_another_thread() -> None:
+def test_watch_can_be_ended_from_another_thread() -> None:
     cuts: list[Cut] = []
     with answering("200 OK", b'{"type":"ADDED"}\n', then_silence=True) as client:
         events = client.events("/api/v1/things", {}, WAIT_S, cuts.append)
@@ -84,7 +84,7 @@ def test_a_watch_is_cut_from_another_thread() -> None:
         ("200 OK", b'"\xff"\n', Retryable),
     ],
 )
-def test_each_end_is_told_apart(status: str, body: bytes, error: type[Exception]) -> None:
+def test_each_end_of_a_watch_has_its_own_error(status: str, body: bytes, error: type[Exception]) -> None:
     with answering(status, body) as client, pytest.raises(error):
         read(client)
 
@@ -105,7 +105,7 @@ def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         client.page("/api/v1/things", {}, WAIT_S)
 
 
-def test_nobody_there_may_pass() -> None:
+def test_refused_watch_connection_is_retryable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     client = WatchClient(connect(Configuration(host=f"http://127.0.0.1:{port}")).client)

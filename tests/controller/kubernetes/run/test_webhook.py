@@ -46,7 +46,7 @@ def raw(headers: dict[str, str]) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("headers", [github(), gitea(), gitlab(), {"x-forgejo-signature": digest(PUSH)}])
-def test_each_servers_own_signature_counts(headers: dict[str, str]) -> None:
+def test_valid_signature_of_each_git_server_is_accepted(headers: dict[str, str]) -> None:
     assert is_signed(raw(headers), PUSH, SECRET)
 
 
@@ -64,11 +64,11 @@ def test_each_servers_own_signature_counts(headers: dict[str, str]) -> None:
         {"authorization": f"Bearer {SECRET.decode()}"},
     ],
 )
-def test_nothing_else_does(headers: dict[str, str]) -> None:
+def test_other_signatures_are_refused(headers: dict[str, str]) -> None:
     assert not is_signed(raw(headers), PUSH, SECRET)
 
 
-def test_a_signature_is_of_the_body() -> None:
+def test_signature_covers_the_body() -> None:
     assert not is_signed(raw(github()), PUSH + b" ", SECRET)
 
 
@@ -113,7 +113,7 @@ async def test_bodies_of_all_deliveries_together_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, gitlab(b"another"), {"authorization": "Bearer x"}])
-async def test_of_what_cannot_be_signed_no_body_is_kept(headers: dict[str, str]) -> None:
+async def test_body_without_a_signature_is_not_buffered(headers: dict[str, str]) -> None:
     hook = Webhook(SECRET, "main", lambda: None)
     delivery = Delivery(hook, headers)
     await delivery.sends(b"x" * 1000)
@@ -136,7 +136,7 @@ async def test_of_what_cannot_be_signed_no_body_is_kept(headers: dict[str, str])
         (github(), b'["ref"]', True),
     ],
 )
-def test_what_may_have_moved_the_branch(headers: dict[str, str], body: bytes, expected: bool) -> None:
+def test_deliveries_that_may_have_moved_the_branch(headers: dict[str, str], body: bytes, expected: bool) -> None:
     assert may_move_branch(raw(headers), body, "main") is expected
 
 
@@ -160,7 +160,7 @@ class Listening:
         server.close()
 
 
-async def test_a_push_is_taken_and_nothing_else_is() -> None:
+async def test_only_pushes_are_accepted() -> None:
     listening = Listening()
     async with listening.open() as client:
         answers = [
@@ -177,7 +177,7 @@ async def test_a_push_is_taken_and_nothing_else_is() -> None:
     assert listening.results == ["taken", "taken", "passed_over", "unsigned", "unsigned", "malformed", "malformed"]
 
 
-async def test_a_body_in_chunks_and_one_that_waits_to_be_asked_for() -> None:
+async def test_chunked_body_and_expect_continue_are_supported() -> None:
     listening = Listening()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -205,7 +205,7 @@ async def test_a_body_is_bounded_and_the_answer_reaches_the_client() -> None:
     assert listening.pushes == 1
 
 
-async def test_requests_are_bounded_whoever_they_are_from() -> None:
+async def test_requests_of_all_clients_are_bounded() -> None:
     listening = Listening()
     async with listening.open() as client:
         for _ in range(BURST):
@@ -225,7 +225,7 @@ async def test_requests_are_bounded_whoever_they_are_from() -> None:
         (b"POST / HTTP/1.1\r\n" + b"a: b\r\n" * 9000, b"431"),
     ],
 )
-async def test_what_is_no_request_is_told_so(request_: bytes, status: bytes) -> None:
+async def test_malformed_http_request_is_refused(request_: bytes, status: bytes) -> None:
     listening = Listening()
     async with listening.open():
         reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
@@ -235,7 +235,7 @@ async def test_what_is_no_request_is_told_so(request_: bytes, status: bytes) -> 
     assert listening.results == ["malformed"]
 
 
-async def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
+async def test_silent_connections_do_not_block_others() -> None:
     """Sixteen silent connections used to block the port for ten seconds at a time."""
     listening = Listening()
     async with listening.open() as client:

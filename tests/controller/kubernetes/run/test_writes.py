@@ -59,7 +59,7 @@ HOLDS = "kubectl holds .spec.predictor.minReplicas, but 3 replicas are wanted; l
 
 
 @pytest.mark.parametrize(("contested", "said"), [("", ("True", "Scaled")), (HOLDS, ("False", "ReplicasContested"))])
-def test_a_policy_that_cannot_be_obeyed_says_so_and_since_when(contested: str, said: tuple[str, str]) -> None:
+def test_unobeyed_policy_status_has_reason_and_start_time(contested: str, said: tuple[str, str]) -> None:
     look = looked(seen("AutoscalingPolicy", "autoscalingpolicies", obj("base")))
     (write,) = writes_after(look, IN_FORCE, scaling={"base": ScalingStatus(3, 2, contested)})
     assert write.object_status is not None
@@ -85,7 +85,7 @@ def test_all_stages_of_a_rollout_policy_are_shown() -> None:
     assert status["stages"] == "1,10,100"
 
 
-def test_a_model_that_would_change_a_version_says_so() -> None:
+def test_model_that_changes_a_version_reports_it() -> None:
     words = "acme/bot@v1 is sha256:1 in the API and sha256:2 here: versions do not change"
     publication = replace(IN_FORCE, refused={"models/acme.bot": words}, left_out={"models/acme.bot": "no artifact"})
     stored = obj("acme.bot", finalizers=(FINALIZER,))
@@ -99,7 +99,7 @@ def test_a_model_that_would_change_a_version_says_so() -> None:
 
 
 @pytest.mark.parametrize(("kind", "plural"), [("Model", "models"), ("QuotaPolicy", "quotapolicies")])
-def test_what_others_rely_on_gets_a_finalizer(kind: str, plural: str) -> None:
+def test_referenced_object_gets_a_finalizer(kind: str, plural: str) -> None:
     writes = due(looked(seen(kind, plural, obj(finalizers=("other/one",)))), IN_FORCE)
     assert reasons(writes) == [f"other/one,{FINALIZER}", "Published"]
 
@@ -114,7 +114,7 @@ def test_what_others_rely_on_gets_a_finalizer(kind: str, plural: str) -> None:
         ),
     ],
 )
-def test_a_model_says_how_its_rollout_goes(row: Rollout, told: list[tuple[str, str, str]]) -> None:
+def test_model_status_shows_its_rollout(row: Rollout, told: list[tuple[str, str, str]]) -> None:
     model = looked(seen("Model", "models", obj("acme.bot", finalizers=(FINALIZER,))))
     (write,) = due(model, PublicationState(in_force=True, rollouts={"models/acme.bot": row}))
     assert write.object_status is not None
@@ -122,35 +122,35 @@ def test_a_model_says_how_its_rollout_goes(row: Rollout, told: list[tuple[str, s
     assert "acme/bot:stable" in write.object_status.conditions[0].message
 
 
-def test_a_finalizer_goes_when_the_snapshot_without_it_is_out_and_not_before() -> None:
+def test_finalizer_is_removed_once_the_snapshot_without_the_object_is_in_force() -> None:
     dying = seen("Model", "models", obj(deleting=True, finalizers=(FINALIZER, "other/one")))
     assert due(looked(dying), AWAY) == []
     assert reasons(due(looked(dying), IN_FORCE)) == ["other/one"]
 
 
-def test_what_is_still_pointed_at_keeps_its_finalizer_and_says_by_whom() -> None:
+def test_referenced_object_keeps_its_finalizer_and_names_the_references() -> None:
     held = seen("QuotaPolicy", "quotapolicies", obj(deleting=True, finalizers=(FINALIZER,)), *"abcde")
     (write,) = due(looked(held), IN_FORCE)
     assert write.object_status is not None
     assert "a, b, c and 2 more still reference it" in write.object_status.conditions[0].message
 
 
-def test_unprotected_our_finalizers_are_taken_off() -> None:
+def test_finalizers_are_removed_without_protection() -> None:
     marked = seen("Model", "models", obj(finalizers=(FINALIZER,)))
     assert reasons(due(looked(marked), IN_FORCE, protect=False)) == ["", "Published"]
 
 
-def test_services_are_never_written_on() -> None:
+def test_services_are_never_written() -> None:
     watched = WatchedKind("serving.kserve.io/v1beta1", "InferenceService", "inferenceservices", "shoal-models")
     assert due(looked({"inferenceservices/a": SeenObject(watched, obj("a"))}), IN_FORCE) == []
 
 
-def test_a_refusal_counts_whatever_became_of_the_publication() -> None:
+def test_refusal_is_reported_with_and_without_publication() -> None:
     look = looked(seen("Tenant", "tenants", obj()), acme=SelectionRefusal(("spec.tier: bad",), stands_in=True))
     assert reasons(due(look, IN_FORCE)) == reasons(due(look, AWAY)) == ["InvalidKeepsLastGood"]
 
 
-def test_an_object_in_force_says_nothing_of_a_publication_that_is_late() -> None:
+def test_object_in_force_does_not_report_a_late_publication() -> None:
     status = conditions.status_of(PUBLISHED, 1, {}, "2027-01-01T00:00:00Z")
     assert status is not None
     assert due(looked(seen("Tenant", "tenants", obj(status=status))), AWAY) == []
@@ -175,13 +175,13 @@ class Server:
     def patch_status(
         self, _kind: Kind, _namespace: str, _name: str, status: Mapping[str, Any], *, resource_version: str = ""
     ) -> Body:
-        return self._take(status, resource_version, status=status)
+        return self._apply_write(status, resource_version, status=status)
 
     def merge_patch(self, _kind: Kind, _namespace: str, _name: str, patch: Body) -> Body:
         metadata = patch["metadata"]
-        return self._take(patch, metadata["resourceVersion"], finalizers=tuple(metadata["finalizers"]))
+        return self._apply_write(patch, metadata["resourceVersion"], finalizers=tuple(metadata["finalizers"]))
 
-    def _take(self, what: Any, version: str, **changes: Any) -> Body:
+    def _apply_write(self, what: Any, version: str, **changes: Any) -> Body:
         if self.refusals:
             raise self.refusals.pop(0)
         if version != self.held.resource_version:
@@ -243,7 +243,7 @@ async def test_a_finalizer_and_a_status_of_one_object_both_arrive() -> None:
     assert conditions.is_published(server.held.status, 1)
 
 
-async def test_somebody_who_wrote_in_between_is_looked_at_again() -> None:
+async def test_write_conflict_waits_for_the_new_version() -> None:
     server = Server(obj())
     server.held = replace(server.held, resource_version="7")
     writer = StatusWriter(server.current, per_second=1000)
@@ -255,14 +255,14 @@ async def test_somebody_who_wrote_in_between_is_looked_at_again() -> None:
     assert len(server.sent) == 1
 
 
-async def test_a_changed_object_is_left_to_the_next_look() -> None:
+async def test_changed_object_is_left_to_the_next_pass() -> None:
     server = Server(replace(obj(), generation=2))
     writer = StatusWriter(server.current, per_second=1000)
     writer.submit([status_write(obj())])
     assert writer.pending == 0
 
 
-async def test_what_may_pass_is_tried_again_and_what_may_not_is_told() -> None:
+async def test_retryable_refusals_are_retried_and_others_are_logged() -> None:
     server = Server(obj())
     server.refusals = [Retryable("busy")]
     writer = StatusWriter(server.current, per_second=1000)

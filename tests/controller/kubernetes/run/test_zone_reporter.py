@@ -60,7 +60,7 @@ async def zone_of(rig: Rig, **asked: str) -> Any:
     return answer.json()["zone"]
 
 
-async def test_from_labels_to_whoever_asks(rig: Rig) -> None:
+async def test_zone_labels_reach_callers_of_the_registry(rig: Rig) -> None:
     cluster = Cluster()
     reporter = ZoneReporter("shoal", RegistryClient(rig.client, rig.url, TOKEN), 15.0)
     assert await zone_of(rig, node="n1") == "", "nobody has told"
@@ -74,7 +74,7 @@ async def test_from_labels_to_whoever_asks(rig: Rig) -> None:
     assert await zone_of(rig, pod=("gateway-" + "long-" * 20)[:62]) == "eu-1a", "by the name that its host has"
 
 
-async def test_a_registry_that_forgot_is_told_again(rig: Rig) -> None:
+async def test_registry_that_lost_the_zones_gets_them_again(rig: Rig) -> None:
     reporter = ZoneReporter("shoal", RegistryClient(rig.client, rig.url, TOKEN), 15.0)
     await reporter.step(cast(KubeApi, Cluster()), 0.0)
     rig.fleet.zones = ZoneTable()
@@ -84,9 +84,7 @@ async def test_a_registry_that_forgot_is_told_again(rig: Rig) -> None:
     assert await zone_of(rig, node="n1") == "eu-1a"
 
 
-async def test_without_the_right_it_is_said_once_and_nothing_else_happens(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_missing_right_for_nodes_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     cluster.refusal = Terminal("list v1 Node: forbidden")
     reporter = ZoneReporter("shoal", RegistryClient(rig.client, rig.url, TOKEN), 15.0)
@@ -104,7 +102,7 @@ async def test_without_the_right_it_is_said_once_and_nothing_else_happens(
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"zones": {"n1": "a zone"}}', b'{"zoness": {}}', b'{"nodes": {"": "n"}}']
 )
-async def test_a_table_that_is_none_is_refused(rig: Rig, body: bytes) -> None:
+async def test_invalid_zone_table_is_refused(rig: Rig, body: bytes) -> None:
     await rig.client.put(ZONES_PATH, content=msgspec.json.encode(ZoneTable({"n1": "eu-1a"})))
     answer = await rig.client.put(ZONES_PATH, content=body)
     assert answer.status_code == 400

@@ -57,7 +57,7 @@ def declared(uri: str, *args: str, replicas: int | None = 4) -> DesiredObject:
 
 @pytest.mark.parametrize("version", ["v2", "V2.1_b", "2026-11-26", "v" * 63, "-"])
 @pytest.mark.parametrize("pool", ["a", "llama-3-8b", "x" * 63])
-def test_a_name_is_one_that_kserve_takes_and_its_versions_own(pool: str, version: str) -> None:
+def test_second_service_name_is_valid_and_unique_per_version(pool: str, version: str) -> None:
     name = service_name(pool, version, V2)
     assert len(name) <= NAME_MAX_CHARS
     wanted = second_service({**LIVE, "metadata": {**LIVE["metadata"], "name": pool}}, None, name, V2, 1)
@@ -66,7 +66,7 @@ def test_a_name_is_one_that_kserve_takes_and_its_versions_own(pool: str, version
     assert name != service_name(pool, version, V3) and name != service_name(pool, version + "x", V2)
 
 
-def test_it_is_the_pools_own_service_with_other_weights_and_a_number_of_its_own() -> None:
+def test_second_service_copies_the_pools_with_its_weights_and_number() -> None:
     second = second_service(LIVE, None, NAME, V2, 2)
     assert second["metadata"]["labels"] == {"shoal.dev/pool": "a", "team": "chat", "shoal.dev/version-of": "a"}
     assert second["metadata"]["annotations"] == {
@@ -84,14 +84,14 @@ def test_it_is_the_pools_own_service_with_other_weights_and_a_number_of_its_own(
     assert budget["metadata"]["ownerReferences"] == [owner]
 
 
-def test_what_was_declared_with_the_new_weights_is_theirs() -> None:
+def test_second_service_gets_the_fields_declared_with_its_weights() -> None:
     wanted = declared(V2, "--max-model-len=4096").body
     assert second_service(LIVE, wanted, NAME, V2, 1)["spec"]["predictor"]["model"]["args"] == ["--max-model-len=4096"]
     other = second_service(LIVE, wanted, "x", V3, 1)["spec"]["predictor"]["model"]
     assert (other["args"], other["storageUri"]) == (["--max-model-len=2048"], V3), "as the pool's are"
 
 
-def test_what_the_server_added_is_no_reason_to_write() -> None:
+def test_server_defaults_cause_no_write_of_the_second_service() -> None:
     second = second_service(LIVE, None, NAME, V2, 2)
     live = {**second, "status": {}, "metadata": {**second["metadata"], "uid": "u-2"}}
     assert is_as_wanted(second, live)
@@ -99,7 +99,7 @@ def test_what_the_server_added_is_no_reason_to_write() -> None:
         assert not is_as_wanted(second_service(LIVE, None, NAME, uri, count), live)
 
 
-def test_a_change_of_weights_waits_while_there_are_replicas_to_lose() -> None:
+def test_weights_of_the_own_service_change_without_replicas_only() -> None:
     wanted = declared(V2, "--max-model-len=4096")
     assert is_held_back(wanted, LIVE, {V1, V2}, 4)
     assert not is_held_back(wanted, LIVE, {V1, V2}, 0), "none is left"
@@ -110,7 +110,7 @@ def test_a_change_of_weights_waits_while_there_are_replicas_to_lose() -> None:
     assert applied.body["spec"]["predictor"]["minReplicas"] == 4
 
 
-def test_the_number_is_left_to_whoever_has_it_while_versions_move() -> None:
+def test_replica_number_keeps_its_owner_during_a_rollout() -> None:
     left = without_number(declared(V1), 5)
     assert "minReplicas" not in left.body["spec"]["predictor"]
     assert left.autoscaled == Autoscaled(5)
@@ -130,14 +130,14 @@ def at(own: int, second: int | None = None, *, uri: str = V1, pods: int | None =
     return FoundPool("a", FoundService(uri, own, own, own), seconds)
 
 
-def test_a_second_service_is_made_when_it_gets_its_first_replica() -> None:
+def test_second_service_is_created_with_its_first_replica() -> None:
     step = pool_step(at(4), 4, 1, MOVING, URIS)
     assert (step.counts, step.makes, step.is_settled) == ({"": 4, NAME: 1}, {NAME: V2}, False)
     asleep = pool_step(at(0), 0, 1, VersionShares("v1", {}, is_moving=True), URIS)
     assert (asleep.counts, asleep.makes) == ({"": 0}, {})
 
 
-def test_it_is_removed_when_its_last_pod_is_gone() -> None:
+def test_second_service_is_removed_with_its_last_pod() -> None:
     assert pool_step(at(4, 1), 4, 1, AT_V1, URIS).counts == {"": 4, NAME: 0}
     ending = pool_step(at(4, 0, pods=1), 4, 1, AT_V1, URIS)
     assert (ending.removes, ending.is_settled) == ((), True)
@@ -145,11 +145,11 @@ def test_it_is_removed_when_its_last_pod_is_gone() -> None:
     assert not pool_step(at(4, 0), 4, 1, MOVING, URIS).removes, "it is about to get its first one"
 
 
-def test_a_version_that_is_declared_no_longer_ends_as_the_new_ones_come() -> None:
+def test_undeclared_version_shrinks_as_new_replicas_start() -> None:
     """v1 was dropped from the Model when its rollout ended: requests no longer name their weights."""
     step = pool_step(at(2, 3), 4, 1, AT_V2, {"v2": V2}, by_version=False)
     assert step.counts == {"": 1, NAME: 4}
 
 
-def test_weights_that_do_not_travel_are_left_alone() -> None:
+def test_unmanaged_weights_are_left_alone() -> None:
     assert pool_step(at(4, 1, uri=""), 4, 1, AT_V1, URIS).counts[""] == 4

@@ -15,7 +15,7 @@ def said(loaded: Loaded, *, delivers: bool = True) -> list[tuple[str, str]]:
     return [(each.reason, str(each)) for each in stage_findings(loaded.objects, delivers=delivers)]
 
 
-def test_a_base_of_weights_that_travel_takes_stages() -> None:
+def test_base_with_fetched_weights_moves_in_stages() -> None:
     loaded = load(service(), TWO, CAREFUL)
     staged = staged_bases(loaded.objects)
     assert staged["a"].uris == {"v1": "shoal://a@v1", "v2": "shoal://a@v2"}
@@ -42,7 +42,7 @@ def test_a_base_of_weights_that_travel_takes_stages() -> None:
         ((service(more="workerSpec: {pipelineParallelSize: 2}, "), TWO), "span several nodes"),
     ],
 )
-def test_what_cannot_take_them_says_why_and_the_way_out(documents: tuple[str, ...], why: str) -> None:
+def test_base_without_stages_reports_reason_and_fix(documents: tuple[str, ...], why: str) -> None:
     loaded = load(*documents, CAREFUL)
     assert not staged_bases(loaded.objects)
     ((reason, words),) = said(loaded)
@@ -50,23 +50,23 @@ def test_what_cannot_take_them_says_why_and_the_way_out(documents: tuple[str, ..
     assert why in words, words
 
 
-def test_a_number_that_is_the_autoscalers_is_ours_in_the_class_external_too() -> None:
+def test_autoscaled_base_of_class_external_takes_stages() -> None:
     assert staged_bases(load(service(autoscaler="external"), TWO, SCALED, CAREFUL).objects)["a"].is_scaled
 
 
-def test_nothing_is_said_where_there_are_no_stages_to_take() -> None:
+def test_policy_without_stages_reports_nothing() -> None:
     hpa = service(autoscaler="hpa")
     for documents in ((hpa, base("v1"), CAREFUL), (hpa, TWO, AT_ONCE)):
         assert said(load(*documents)) == []
 
 
-def test_where_others_deliver_the_services_no_base_takes_stages() -> None:
+def test_services_of_another_source_move_without_stages() -> None:
     ((reason, words),) = said(load(service(), TWO, CAREFUL), delivers=False)
     assert reason == "BaseStagesNotObeyed"
     assert "only the git source can delay it" in words
 
 
-def test_a_storage_uri_that_the_channel_has_left_is_said() -> None:
+def test_storage_uri_behind_the_channel_is_reported() -> None:
     ((reason, words),) = said(load(service(), base("v1", "v2", stable="v2"), CAREFUL))
     assert reason == "StorageUriElsewhere"
     assert words.startswith("spec.predictor.model.storageUri: found shoal://a@v1, but a is at v2")

@@ -43,7 +43,7 @@ def to_the_last_stage(rig: VersionRig) -> None:
 def test_a_base_goes_from_one_version_to_the_next(rig: VersionRig) -> None:
     """The commit names the new weights and moves the channel; no replica of the old version is stopped for it."""
     assert rig.shown() == "v1 4/4"
-    assert rig.kept() in {"{}", "None"}, "nothing is on its way"
+    assert rig.stored_versions() in {"{}", "None"}, "nothing is on its way"
     rig.declare(*NEXT)
     rig.step()
     assert rig.shown() == "v1 4/4", "it waits for its turn, arguments and all"
@@ -54,7 +54,7 @@ def test_a_base_goes_from_one_version_to_the_next(rig: VersionRig) -> None:
     assert second["spec"]["predictor"]["model"]["args"] == ["--max-model-len=4096"], "as it was declared with"
     assert (VERSIONS_MANAGER, "Apply") in owners(second, *FIELD)
     assert rig.fleet.budget(SECOND) is not None
-    assert rig.kept() == '{"a":{"total":4,"surge":1}}'
+    assert rig.stored_versions() == '{"a":{"total":4,"surge":1}}'
     rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed())
     rig.settle()
     assert rig.shown() == "v1 3/3, v2 2/2"
@@ -64,17 +64,17 @@ def test_a_base_goes_from_one_version_to_the_next(rig: VersionRig) -> None:
     assert rig.shown() == "v1 1/1, v2 4/4" and rig.aimed == {"v2": 4}, "so many are waited for"
     assert not rig.fleet.kserve.restarts, "no replica was started anew by a changed template"
     rig.rolls_out(VersionLoaded(), Promoted("ada"))
-    rig.look()
+    rig.run_reconciler()
     assert rig.shown().startswith("v1 0/"), "what is through goes at once"
     rig.fleet.kserve.settle()
-    rig.look()
+    rig.run_reconciler()
     assert rig.woken, "git's pass may write the service by now"
     rig.settle()
     assert rig.shown() == "v2 4/4", "and all are the pool's own again"
     own = rig.services()[POOL]
     assert own["spec"]["predictor"]["model"]["args"] == ["--max-model-len=4096"]
     assert (FIELD_MANAGER, "Apply") in owners(own, *FIELD), "the number is git's again"
-    assert (rig.kept(), rig.fleet.budget(SECOND)) == ("{}", None)
+    assert (rig.stored_versions(), rig.fleet.budget(SECOND)) == ("{}", None)
     assert (rig.fewest_ready, rig.most_asked) == (4, 5)
     written = rig.fleet.api.counts.writes
     rig.step()
@@ -84,12 +84,12 @@ def test_a_base_goes_from_one_version_to_the_next(rig: VersionRig) -> None:
     assert rig.shown() == "v2 5/5"
 
 
-def test_what_is_taken_back_is_over_with_the_next_pass(rig: VersionRig) -> None:
+def test_rolled_back_base_is_restored_in_the_next_pass(rig: VersionRig) -> None:
     rig.declare(*NEXT)
     to_the_last_stage(rig)
     assert rig.shown() == "v1 1/1, v2 4/4"
     rig.rolls_out(VersionLoaded(), StagePassed(), Breached("slow"))
-    rig.look()
+    rig.run_reconciler()
     assert rig.shown().startswith("v1 4/"), "the numbers are back at once; the replica that still runs answers"
     assert rig.services()[SECOND]["spec"]["predictor"]["minReplicas"] == 0
     rig.settle()
@@ -98,7 +98,7 @@ def test_what_is_taken_back_is_over_with_the_next_pass(rig: VersionRig) -> None:
     assert not rig.fleet.kserve.restarts
 
 
-def test_a_commit_that_leaves_the_storage_uri_goes_by_stages_too(rig: VersionRig) -> None:
+def test_commit_without_a_storage_uri_change_moves_in_stages(rig: VersionRig) -> None:
     """The replicas stay with the second service until storageUri follows."""
     rig.declare(service(replicas=4), base("v1", "v2", stable="v2"), CAREFUL)
     to_the_last_stage(rig)
@@ -112,7 +112,7 @@ def test_a_commit_that_leaves_the_storage_uri_goes_by_stages_too(rig: VersionRig
     assert rig.fewest_ready == 4
 
 
-def test_without_a_surge_one_is_drained_for_each_that_comes(space: Space, tmp_path: Path) -> None:
+def test_rollout_without_surge_drains_one_replica_per_new_one(space: Space, tmp_path: Path) -> None:
     strategy = "deploymentStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}, "
     rig = VersionRig(space, tmp_path, (service(replicas=2, more=strategy), base("v1", "v2"), CAREFUL))
     rig.settle()
@@ -125,7 +125,7 @@ def test_without_a_surge_one_is_drained_for_each_that_comes(space: Space, tmp_pa
 SCALED_POOL = (service(replicas=3), base("v1", "v2"), CAREFUL, SCALED)
 
 
-def test_what_the_autoscaler_wants_meanwhile_is_what_both_have_in_all(space: Space, tmp_path: Path) -> None:
+def test_autoscaler_size_during_a_rollout_covers_both_services(space: Space, tmp_path: Path) -> None:
     rig = VersionRig(space, tmp_path, SCALED_POOL)
     rig.settle()
     assert rig.reconciler.total_of("a") is None, "nothing is on its way: the number is the autoscaler's"
@@ -136,8 +136,8 @@ def test_what_the_autoscaler_wants_meanwhile_is_what_both_have_in_all(space: Spa
     assert rig.reconciler.request_total("a", 6).changed and not rig.reconciler.request_total("a", 6).changed
     rig.settle()
     assert rig.shown() == "v1 4/4, v2 3/3"
-    assert rig.kept() == '{"a":{"total":6,"surge":1}}'
-    rig.begin()
+    assert rig.stored_versions() == '{"a":{"total":6,"surge":1}}'
+    rig.start_controller()
     rig.settle()
     assert rig.shown() == "v1 4/4, v2 3/3", "the next leader knows how many are wanted"
     assert rig.reconciler.total_of("a") == 6
@@ -148,7 +148,7 @@ def test_what_the_autoscaler_wants_meanwhile_is_what_both_have_in_all(space: Spa
     assert rig.reconciler.total_of("a") is None
 
 
-def test_a_surge_that_no_accelerator_is_left_for_is_none(space: Space, tmp_path: Path) -> None:
+def test_rollout_without_spare_accelerator_has_no_surge(space: Space, tmp_path: Path) -> None:
     rig = VersionRig(space, tmp_path, SCALED_POOL, changes={"max_accelerators": 3})
     rig.settle()
     rig.rolls_out()
@@ -157,19 +157,19 @@ def test_a_surge_that_no_accelerator_is_left_for_is_none(space: Space, tmp_path:
     assert rig.most_asked == 3
 
 
-def test_before_this_term_has_published_nothing_is_decided(rig: VersionRig) -> None:
+def test_version_decisions_wait_for_a_publication_of_the_term(rig: VersionRig) -> None:
     """The publications of another leader are unknown: a rollout that looks rolled back may be completed."""
     rig.declare(*NEXT)
     to_the_last_stage(rig)
     rig.rolls_out(VersionLoaded(), Breached("slow"))
     rig.published = False
-    rig.begin()
+    rig.start_controller()
     rig.step()
     rig.step()
     assert rig.shown() == "v1 1/1, v2 4/4"
 
 
-def test_a_number_that_another_party_declares_is_said_and_nothing_is_begun(
+def test_number_declared_by_others_is_reported_and_blocks_the_rollout(
     rig: VersionRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = {"spec": {"predictor": {"minReplicas": 4, "model": {"modelFormat": {"name": "vLLM"}}}}}
@@ -179,24 +179,26 @@ def test_a_number_that_another_party_declares_is_said_and_nothing_is_begun(
     rig.rolls_out(VersionLoaded(), StagePassed(), StagePassed())
     rig.settle()
     rig.fleet.apply_as("flux", {**head, **named, **theirs}, force=True)
-    rig.look()
+    rig.run_reconciler()
     assert "leave minReplicas out of what delivers a" in caplog.text
     counts = {name: asked for name, (_, asked, _) in rig.counts().items()}
     assert counts == {"a": 4, "+v2": 2}, "theirs stands, and nothing is added to it"
 
 
-def test_a_pool_that_is_gone_is_forgotten(rig: VersionRig) -> None:
+def test_removed_pool_leaves_the_versions_record(rig: VersionRig) -> None:
     rig.rolls_out(VersionLoaded())
     rig.settle()
     rig.fleet.delete("a")
-    rig.look()
-    assert rig.kept() == "{}"
+    rig.run_reconciler()
+    assert rig.stored_versions() == "{}"
 
 
 @every(7)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_any_request_the_next_one_goes_on(space: Space, tmp_path: Path, after: bool, every: int) -> None:
+def test_controller_killed_at_any_request_is_continued_by_the_next(
+    space: Space, tmp_path: Path, after: bool, every: int
+) -> None:
     """The controller is killed in passes that begin a rollout, change the shares and roll it back."""
     rig = VersionRig(space, tmp_path)
     rig.settle()
@@ -212,13 +214,13 @@ def test_killed_at_any_request_the_next_one_goes_on(space: Space, tmp_path: Path
             break
         died = False
         for begin, shown in zip(situations, wanted, strict=True):
-            rig.begin(DyingClient(space.client, call, after=after))
+            rig.start_controller(DyingClient(space.client, call, after=after))
             begin()
             try:
                 rig.step()
             except Killed:
                 died = True
-            rig.begin()
+            rig.start_controller()
             rig.settle()
             assert rig.shown() == shown, (call, died)
     assert not died, "the last one reached its end"

@@ -62,9 +62,9 @@ class VersionRig:
         self.rows = Book()
         self.revision = 0
         self.published = True
-        self.begin()
+        self.start_controller()
 
-    def begin(self, client: Any = None) -> None:
+    def start_controller(self, client: Any = None) -> None:
         """Replace the controller: the new one knows only the cluster's state."""
         settings = KubernetesSettings(
             namespace=self.space.system,
@@ -134,7 +134,7 @@ class VersionRig:
         desired = self.fleet.desired(*self.documents, revision=f"main@{self.revision}")
         return self.fleet.applier.reconcile(self.reconciler.applicable(self.fleet.api, self.loaded, desired))
 
-    def look(self) -> None:
+    def run_reconciler(self) -> None:
         asyncio.run(self.reconciler.run_pass(self.fleet.api))
         self._count()
 
@@ -142,7 +142,7 @@ class VersionRig:
         """Run git's pass and then the reconciler's, as after a push, and KServe until nothing changes."""
         outcome = self.git()
         assert not outcome.refusals, outcome
-        self.look()
+        self.run_reconciler()
         self.fleet.kserve.settle()
         self._count()
 
@@ -182,7 +182,7 @@ class VersionRig:
         deployment = self.fleet.kserve.deployment(name)
         return int(value_at(deployment or {}, "status", "readyReplicas") or 0)
 
-    def kept(self) -> str:
+    def stored_versions(self) -> str:
         """Return the versions entry of the controller's ConfigMap."""
         return str(value_at(self.fleet.record() or {}, "data", "versions"))
 
