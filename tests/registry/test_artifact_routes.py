@@ -95,7 +95,7 @@ async def bringing(tmp_path: Path, database: Database, objects: S3Store) -> Asyn
     ingesting.close()
 
 
-async def test_an_upload_is_known_by_its_digest_and_may_be_registered(bringing: Bringing, tmp_path: Path) -> None:
+async def test_upload_returns_its_digest_and_can_be_registered(bringing: Bringing, tmp_path: Path) -> None:
     adapter = make_adapter(tmp_path / "adapter")
     made = await bringing.upload(adapter, "acme-writer", base_model="base")
     assert made.status_code == 201, made.text
@@ -112,7 +112,7 @@ async def test_an_upload_is_known_by_its_digest_and_may_be_registered(bringing: 
     assert bringing.left() == []
 
 
-async def test_what_one_tenant_brought_in_another_cannot_see_or_name(bringing: Bringing, tmp_path: Path) -> None:
+async def test_artifact_is_invisible_to_other_tenants(bringing: Bringing, tmp_path: Path) -> None:
     adapter = make_adapter(tmp_path / "adapter")
     digest = (await bringing.upload(adapter, "acme-writer")).json()["digest"]
     assert (await bringing.call("GET", f"/v1/artifacts/{digest}", "globex-writer")).status_code == 404
@@ -126,14 +126,14 @@ async def test_what_one_tenant_brought_in_another_cannot_see_or_name(bringing: B
     ).status_code == 201
 
 
-async def test_the_operator_brings_in_for_a_tenant(bringing: Bringing, tmp_path: Path) -> None:
+async def test_operator_uploads_for_a_tenant(bringing: Bringing, tmp_path: Path) -> None:
     made = await bringing.upload(make_adapter(tmp_path / "adapter"), tenant="acme")
     assert made.json()["tenant"] == "acme"
     as_other = await bringing.upload(make_adapter(tmp_path / "other", seed=2), "acme-writer", tenant="globex")
     assert (as_other.status_code, error_of(as_other)["code"]) == (404, "tenant_not_found")
 
 
-async def test_a_version_may_name_where_its_content_lies(bringing: Bringing, tmp_path: Path) -> None:
+async def test_version_may_name_the_address_of_its_content(bringing: Bringing, tmp_path: Path) -> None:
     uri = f"s3://{bringing.objects.bucket}/acme/bot/v1"
     digest = publish_directory(bringing.objects, make_adapter(tmp_path / "adapter"), uri)
     body = {"artifact_uri": uri, "base_model": "base", "adapter_type": "lora", "promote_to": "stable"}
@@ -161,7 +161,7 @@ async def test_a_version_may_name_where_its_content_lies(bringing: Bringing, tmp
         "x" * 600,
     ],
 )
-async def test_addresses_that_may_not_be_followed_are_refused_with_the_reason(bringing: Bringing, uri: str) -> None:
+async def test_forbidden_addresses_are_refused_with_the_reason(bringing: Bringing, uri: str) -> None:
     before = bringing.stored()
     refused = await bringing.call("POST", "/v1/artifacts", "acme-writer", json={"artifact_uri": uri})
     assert (refused.status_code, error_of(refused)["code"]) == (422, "artifact_refused")
@@ -209,7 +209,7 @@ FIELD = 'Content-Disposition: form-data; name="base_model"'
         (form(*[file_part(f"f{number}") for number in range(200)]), 422, "files"),
     ],
 )
-async def test_forms_that_cannot_be_are_refused_and_leave_nothing(
+async def test_invalid_forms_are_refused_and_leave_nothing(
     bringing: Bringing, body: bytes, status: int, words: str
 ) -> None:
     before = bringing.stored()
@@ -222,12 +222,12 @@ async def test_forms_that_cannot_be_are_refused_and_leave_nothing(
 
 
 @pytest.mark.parametrize("media", ["", "text/plain", "multipart/mixed; boundary=x", "multipart/form-data"])
-async def test_other_media_are_refused(bringing: Bringing, media: str) -> None:
+async def test_other_media_types_are_refused(bringing: Bringing, media: str) -> None:
     refused = await bringing.call("POST", "/v1/artifacts", content=b"x", headers={"content-type": media})
     assert refused.status_code in (400, 415)
 
 
-async def test_a_tenant_has_few_places_and_the_registry_not_many_more(bringing: Bringing, tmp_path: Path) -> None:
+async def test_upload_places_are_bounded_per_tenant_and_in_total(bringing: Bringing, tmp_path: Path) -> None:
     ingesting = bringing.services.ingesting
     assert ingesting is not None
     adapter = make_adapter(tmp_path / "adapter")
@@ -244,7 +244,7 @@ async def test_a_tenant_has_few_places_and_the_registry_not_many_more(bringing: 
     assert (await bringing.upload(adapter, "acme-writer")).status_code == 201
 
 
-async def test_an_uploader_that_leaves_half_way_leaves_nothing(bringing: Bringing) -> None:
+async def test_aborted_upload_leaves_nothing(bringing: Bringing) -> None:
     before = bringing.stored()
     began = form(file_part("adapter_model.safetensors", b"x" * 3_000_000), end=False)
     messages = iter(({"type": "http.request", "body": began, "more_body": True}, {"type": "http.disconnect"}))
@@ -266,7 +266,7 @@ async def test_an_uploader_that_leaves_half_way_leaves_nothing(bringing: Bringin
     assert (bringing.stored(), bringing.left()) == (before, [])
 
 
-async def test_garbage_goes_and_what_is_named_stays(bringing: Bringing, tmp_path: Path) -> None:
+async def test_collector_deletes_unnamed_artifacts_only(bringing: Bringing, tmp_path: Path) -> None:
     kept = (await bringing.upload(make_adapter(tmp_path / "kept"), "acme-writer")).json()["digest"]
     body = {"digest": kept, "base_model": "base"}
     await bringing.call("PUT", "/v1/models/acme/bot/versions/v1", "acme-writer", json=body)
@@ -287,7 +287,9 @@ async def test_garbage_goes_and_what_is_named_stays(bringing: Bringing, tmp_path
     assert (await bringing.upload(make_adapter(tmp_path / "dropped", seed=7), "acme-writer")).status_code == 201
 
 
-async def test_what_a_replica_has_loaded_stays_although_its_version_is_gone(bringing: Bringing, tmp_path: Path) -> None:
+async def test_artifact_loaded_by_a_replica_is_kept_after_its_version_is_deleted(
+    bringing: Bringing, tmp_path: Path
+) -> None:
     digest = (await bringing.upload(make_adapter(tmp_path / "adapter"), "acme-writer")).json()["digest"]
     body = {"digest": digest, "base_model": "base"}
     await bringing.call("PUT", "/v1/models/acme/bot/versions/v1", "acme-writer", json=body)
@@ -303,7 +305,7 @@ async def test_what_a_replica_has_loaded_stays_although_its_version_is_gone(brin
     assert f"manifests/sha256/{digest.removeprefix('sha256:')}" not in bringing.stored()
 
 
-async def test_nothing_is_collected_by_who_cannot_know_what_is_needed(bringing: Bringing) -> None:
+async def test_collector_refuses_without_bus_or_while_another_collects(bringing: Bringing) -> None:
     bringing.fleet.link.set(False)
     refused = await bringing.call("POST", "/internal/v1/gc")
     assert (refused.status_code, error_of(refused)["code"]) == (409, "not_now")
@@ -313,14 +315,14 @@ async def test_nothing_is_collected_by_who_cannot_know_what_is_needed(bringing: 
         assert "another registry" in error_of(refused)["message"]
 
 
-async def test_uploads_at_the_same_time_of_the_same_content_agree(bringing: Bringing, tmp_path: Path) -> None:
+async def test_concurrent_uploads_of_equal_content_agree(bringing: Bringing, tmp_path: Path) -> None:
     adapter = make_adapter(tmp_path / "adapter")
     answers: list[Any] = await asyncio.gather(*(bringing.upload(adapter) for _ in range(3)))
     assert sorted(answer.status_code for answer in answers) == [200, 200, 201]
     assert len({answer.json()["digest"] for answer in answers}) == 1
 
 
-async def test_an_upload_whose_time_runs_out_while_a_piece_is_written_is_told_so(
+async def test_upload_that_times_out_during_a_write_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The upload must be answered instead of cut off during the write."""
@@ -335,7 +337,7 @@ async def test_an_upload_whose_time_runs_out_while_a_piece_is_written_is_told_so
             await asyncio.sleep(0.1)  # a slow disk
 
 
-async def test_an_upload_that_drips_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_slow_upload_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces that arrive just often enough would occupy one of the few places for half an hour."""
     monkeypatch.setattr(artifact_routes, "RATE_GRACE_S", 0.05)
 

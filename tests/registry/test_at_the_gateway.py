@@ -64,10 +64,10 @@ async def front(catalogue: Rig) -> AsyncIterator[Front]:
     gateway.swap(Catalogue(it, snapshots.content_hash(it)))
     made = Front(httpx.AsyncClient())
 
-    async def heard(request: httpx.Request) -> None:
+    async def record(request: httpx.Request) -> None:
         made.forwarded.append(f"{request.method} {request.url.path}")
 
-    hooks = {"request": [heard]}
+    hooks = {"request": [record]}
     transport = catalogue.client._transport
     forwarding = RegistryForwarding(
         services, httpx.AsyncClient(transport=transport, base_url="http://registry", event_hooks=hooks)
@@ -87,7 +87,7 @@ def test_only_routes_of_tenants_are_forwarded() -> None:
 
 
 @pytest.mark.parametrize("caller", [TOKEN, "acme-writer", ""], ids=["operator", "tenant", "nobody"])
-async def test_nothing_else_reaches_the_registry(catalogue: Rig, front: Front, caller: str) -> None:
+async def test_other_routes_do_not_reach_the_registry(catalogue: Rig, front: Front, caller: str) -> None:
     rollout = await catalogue.rolling()
     before = await catalogue.audited()
     closed = [door for door in DOORS if door not in ROUTES] + [("GET", path) for path in PAGE]
@@ -100,9 +100,7 @@ async def test_nothing_else_reaches_the_registry(catalogue: Rig, front: Front, c
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)
-async def test_the_installations_token_opens_nothing_at_a_gateway(
-    catalogue: Rig, front: Front, route: tuple[str, str]
-) -> None:
+async def test_installation_token_is_refused_at_a_gateway(catalogue: Rig, front: Front, route: tuple[str, str]) -> None:
     method, path = route[0], acmes(route[1], await catalogue.rolling())
     for caller in (TOKEN, ""):
         told = await front.call(method, path, caller, json=BODIES.get(route, {}))
@@ -122,14 +120,14 @@ async def test_the_installations_token_opens_nothing_at_a_gateway(
         "/v1/artifacts/%2e%2e",
     ],
 )
-async def test_a_path_that_could_be_read_otherwise_goes_nowhere(front: Front, path: str) -> None:
+async def test_ambiguous_path_is_not_forwarded(front: Front, path: str) -> None:
     told = await front.client.get(httpx.URL(path), headers={"authorization": f"Bearer {key_text('acme-writer')}"})
     assert told.status_code == 404, told.text
     assert front.forwarded == []
 
 
 @pytest.mark.parametrize("name", ["if-match", "content-type", "accept"])
-async def test_a_header_that_is_no_ascii_is_the_registrys_to_refuse(front: Front, name: str) -> None:
+async def test_non_ascii_header_is_refused_by_the_registry(front: Front, name: str) -> None:
     key = f"Bearer {key_text('acme-writer')}".encode()
     headers = [(b"authorization", key), (name.encode(), b"\xff\xfe")]
     told = await front.client.delete("/v1/models/acme/bot", headers=headers)
@@ -157,7 +155,7 @@ async def test_a_tenant_registers_a_version_and_moves_a_channel(catalogue: Rig, 
     assert "key:acme-writer" in str((await catalogue.get("/v1/audit"))["data"])
 
 
-async def test_a_rollout_is_seen_and_taken_back_with_its_etag(catalogue: Rig, front: Front) -> None:
+async def test_rollout_is_read_and_rolled_back_with_its_etag(catalogue: Rig, front: Front) -> None:
     rollout = await catalogue.rolling()
     listed = (await front.call("GET", "/v1/rollouts?active=true", "acme-reader")).json()
     assert [row["id"] for row in listed["data"]] == [rollout]
@@ -171,7 +169,7 @@ async def test_a_rollout_is_seen_and_taken_back_with_its_etag(catalogue: Rig, fr
     assert (await front.call("GET", f"/v1/rollouts/{rollout}", "globex-writer")).status_code == 404
 
 
-async def test_a_body_over_the_gateways_bound_is_refused_and_uploads_are_not_such_a_body(front: Front) -> None:
+async def test_body_over_the_gateway_limit_is_refused_except_uploads(front: Front) -> None:
     large = {"version": "v" * 9000}
     refused = await front.call("POST", "/v1/models/acme/bot/channels/stable", "acme-writer", json=large)
     assert refused.status_code == 413, refused.text
@@ -179,13 +177,13 @@ async def test_a_body_over_the_gateways_bound_is_refused_and_uploads_are_not_suc
     assert (upload.status_code, upload.json()["error"]["code"]) == (503, "no_store"), "the registry's own answer"
 
 
-async def test_what_a_tenant_asks_of_it_is_bounded(front: Front) -> None:
+async def test_forwarded_requests_of_a_tenant_are_bounded(front: Front) -> None:
     told = await asyncio.gather(*(front.call("GET", "/v1/rollouts", "acme-reader") for _ in range(17)))
     assert sorted(answer.status_code for answer in told) == [200] * 16 + [429]
     assert (await front.call("GET", "/v1/rollouts", "acme-reader")).status_code == 200, "places are given back"
 
 
-async def test_a_registry_that_is_away_is_said_and_a_key_is_judged_all_the_same(front: Front, catalogue: Rig) -> None:
+async def test_unreachable_registry_is_reported_after_the_key_check(front: Front, catalogue: Rig) -> None:
     class Away(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("refused")
@@ -279,7 +277,7 @@ def shoal_at(address: str, folder: Path, *arguments: str) -> "subprocess.Complet
 
 @pytest.mark.servers
 @pytest.mark.timeout(400)
-def test_a_declared_version_whose_artifact_is_missing_gets_it_and_its_digest(served: str, tmp_path: Path) -> None:
+def test_push_adds_missing_artifact_and_digest_of_a_declared_version(served: str, tmp_path: Path) -> None:
     """The command writes the digest into the file in a checkout, and prints the line elsewhere, as for the demo."""
     checkout = tmp_path / "checkout"
     for folder in ("inferenceservices", "policies", "registry"):

@@ -9,7 +9,7 @@ from tests.registry.catalogue_rig import Rig
 __all__ = ["url"]
 
 
-async def test_the_audit_goes_back_in_time_in_pages(catalogue: Rig) -> None:
+async def test_audit_pages_go_back_in_time(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable")
     await catalogue.put("v1", "c", "globex/own")
     page = await catalogue.get("/v1/audit", limit=3)

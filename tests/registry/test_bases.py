@@ -16,14 +16,14 @@ def width_of(bases: Bases, folder: str) -> int:
     return known.facts.modules[MODULE][0]
 
 
-def test_a_pool_that_moves_to_another_folder_has_that_ones_facts(tmp_path: Path) -> None:
+def test_pool_moved_to_another_folder_gets_its_facts(tmp_path: Path) -> None:
     put_facts(tmp_path, "old", 576)
     put_facts(tmp_path, "new", 960)
     bases = Bases(tmp_path)
     assert (width_of(bases, "old"), width_of(bases, "new"), width_of(bases, "old")) == (576, 960, 576)
 
 
-def test_files_that_change_in_place_are_read_again_and_tell_themselves_apart(tmp_path: Path) -> None:
+def test_files_changed_in_place_are_read_again(tmp_path: Path) -> None:
     file = put_facts(tmp_path, "base", 576)
     bases = Bases(tmp_path)
     before = bases.find_facts("chat", PurePosixPath("base"))
@@ -38,7 +38,7 @@ def test_files_that_change_in_place_are_read_again_and_tell_themselves_apart(tmp
     assert after.fingerprint != before.fingerprint
 
 
-def test_a_base_that_is_not_at_hand_is_looked_for_again(tmp_path: Path) -> None:
+def test_missing_base_is_searched_again(tmp_path: Path) -> None:
     bases = Bases(tmp_path)
     assert bases.find_facts("chat", PurePosixPath("base")) is None
     assert bases.find_facts("chat", PurePosixPath("../base")) is None
@@ -47,9 +47,7 @@ def test_a_base_that_is_not_at_hand_is_looked_for_again(tmp_path: Path) -> None:
     assert width_of(bases, "base") == 576
 
 
-def test_missing_facts_are_logged_once_until_they_come_and_go_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_facts_are_logged_once_per_absence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bases, folder = Bases(tmp_path), PurePosixPath("base")
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

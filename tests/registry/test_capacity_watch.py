@@ -25,7 +25,7 @@ def watching(database: Database, fleet: FleetWatch, *, at_s: float = 0.0) -> Cap
     return CapacityWatch(database, fleet, store, lambda: NOW_UNIX_S + at_s, usage_days=400)
 
 
-def heard(*replicas: str) -> FleetWatch:
+def fleet_with(*replicas: str) -> FleetWatch:
     fleet = FleetWatch(ScriptedBus(), clock=lambda: 0.0)
     for name in replicas:
         fleet.receive_message(heartbeats.encode(heartbeat(name, pool=PoolName("base"))))
@@ -38,20 +38,20 @@ def had(database: Database) -> dict[str, tuple[int, float, float]]:
     return {pool: (it.minutes, it.accelerator_seconds, round(it.cost, 6)) for pool, it in found.items()}
 
 
-async def test_replicas_are_paid_with_all_their_accelerators_and_pools_without_any_are_seen(database: Database) -> None:
-    await watching(database, heard("r0", "r1")).count_minute()
+async def test_capacity_counts_all_accelerators_and_lists_empty_pools(database: Database) -> None:
+    await watching(database, fleet_with("r0", "r1")).count_minute()
     assert had(database) == {"base": (1, 480.0, 1.2), "idle": (1, 0.0, 0.0)}
 
 
-async def test_a_minute_is_paid_once_though_two_registries_look_and_one_looks_twice(database: Database) -> None:
-    fleet = heard("r0")
+async def test_minute_is_counted_once_by_two_registries(database: Database) -> None:
+    fleet = fleet_with("r0")
     for at_s in (1.0, 2.0, 61.0):
         await watching(database, fleet, at_s=at_s).count_minute()
     assert had(database)["base"] == (2, 480.0, 1.2)
 
 
-async def test_without_the_bus_nobody_knows_who_is_there(database: Database) -> None:
-    fleet = heard("r0")
+async def test_minute_without_the_bus_is_not_counted(database: Database) -> None:
+    fleet = fleet_with("r0")
     fleet.link.set(False)
     await watching(database, fleet).count_minute()
     assert had(database) == {}

@@ -26,7 +26,7 @@ def browser() -> Iterator[Page]:
         yield page
 
 
-def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(rig: ConsoleRig) -> None:
+def test_console_page_is_public_and_blocks_foreign_scripts(rig: ConsoleRig) -> None:
     for path, media_type in (("", "text/html"), ("/app.js", "text/javascript"), ("/console.css", "text/css")):
         answer = httpx.get(f"{rig.url}/console{path}", timeout=60)
         assert answer.status_code == 200
@@ -38,14 +38,14 @@ def test_the_page_is_for_everyone_and_lets_no_foreign_script_run(rig: ConsoleRig
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "shoal_test_ci_" + "0" * 49])
-def test_what_it_shows_is_the_operators_only(rig: ConsoleRig, token: str | None) -> None:
+def test_console_data_is_for_the_operator_only(rig: ConsoleRig, token: str | None) -> None:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     answer = httpx.get(f"{rig.url}/console/state", headers=headers, timeout=60)
     assert answer.status_code == 401
     assert "acme" not in answer.text
 
 
-def test_the_state_has_every_part_and_is_never_stored(rig: ConsoleRig) -> None:
+def test_console_state_has_every_part_and_is_not_cached(rig: ConsoleRig) -> None:
     rollout = rig.rollout("parts")
     answer = rig.client.get("/console/state", params={"search": "bot"})
     assert answer.headers["cache-control"] == "no-store"
@@ -61,7 +61,7 @@ def test_the_state_has_every_part_and_is_never_stored(rig: ConsoleRig) -> None:
     assert state["audit"][0]["action"].startswith("rollout.")
 
 
-def test_a_search_is_bounded(rig: ConsoleRig) -> None:
+def test_console_search_is_bounded(rig: ConsoleRig) -> None:
     assert rig.client.get("/console/state", params={"search": "x" * 200}).status_code == 400
 
 
@@ -79,7 +79,7 @@ def enter(page: Page, rig: ConsoleRig, token: str = TOKEN, view: str = "rollouts
     page.click("#enter")
 
 
-def test_in_a_browser_a_wrong_token_is_told_and_forgotten(browser: Page, rig: ConsoleRig) -> None:
+def test_in_a_browser_a_wrong_token_is_reported_and_discarded(browser: Page, rig: ConsoleRig) -> None:
     enter(browser, rig, "wrong")
     browser.until("document.querySelector('#door-trouble').textContent.includes('token')")
     assert browser.run("sessionStorage.length") == 0
@@ -114,7 +114,7 @@ def test_in_a_browser_a_rollout_is_watched_paused_and_rolled_back(browser: Page,
     assert rig.state_of(rollout)["reason"] == f"rolled back by operator: {HOSTILE}"
 
 
-def test_in_a_browser_hostile_words_are_only_text(browser: Page, rig: ConsoleRig) -> None:
+def test_in_a_browser_hostile_text_is_not_markup(browser: Page, rig: ConsoleRig) -> None:
     """The rollback's reason is hostile text; an engine's messages and a tenant's names take the same path."""
     rollout = rig.rollout("hostile")
     answer = rig.client.post(f"/v1/rollouts/{rollout}/rollback", json={"reason": HOSTILE})
@@ -137,7 +137,7 @@ def test_in_a_browser_it_fits_a_phone(rig: ConsoleRig) -> None:
         assert page.run(small) == 0
 
 
-def test_in_a_browser_a_registry_that_is_away_is_told_and_come_back_to(browser: Page, tmp_path: Path) -> None:
+def test_in_a_browser_an_unreachable_registry_is_reported_and_reconnected(browser: Page, tmp_path: Path) -> None:
     with console_rig(tmp_path) as rig:
         rig.rollout()
         enter(browser, rig)
@@ -163,7 +163,7 @@ WORD = {
 }  # fmt: skip
 
 
-def test_in_a_browser_every_view_is_walked_by_keys_on_a_phone_in_the_dark(rig: ConsoleRig) -> None:
+def test_in_a_browser_every_view_works_by_keyboard_on_a_dark_phone(rig: ConsoleRig) -> None:
     """No view may complain, overflow the screen or render foreign markup; an unavailable part says so."""
     rig.rollout("walked")
     assert rig.client.put("/v1/branch", json=WORD).status_code == 204

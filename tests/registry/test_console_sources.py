@@ -40,14 +40,14 @@ USED = dict.fromkeys(
 # ---- series
 
 
-def test_a_sample_has_what_gateways_and_replicas_said_and_holes_where_nobody_did() -> None:
+def test_sample_has_reported_values_and_gaps_for_missing_ones() -> None:
     rows = rows_of({"a": SUM}, [beat(pool="b", kv_usage_ratio=0.2), beat(pool="b", kv_usage_ratio=0.7)])
     assert rows["a"]["ttft_p99_s"] == 0.4
     assert rows["a"]["kv_usage_ratio"] is None, "nought would look like an empty cache"
     assert rows["b"]["kv_usage_ratio"] == 0.7, "a mean would hide the replica that is full"
 
 
-def test_a_step_shows_its_peak_and_a_silent_minute_is_a_hole() -> None:
+def test_step_shows_its_peak_and_a_minute_without_reports_is_a_gap() -> None:
     samples = Samples()
     for at_s, queue_s in ((0.0, 1.0), (10.0, 9.0), (20.0, 2.0), (130.0, 3.0)):
         samples.add_rows({"a": {"queue_s": queue_s}}, at_s)
@@ -97,7 +97,7 @@ def matrix(*pools: str, at_s: float, text: str = "0.25") -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "matrix", "result": found}}
 
 
-async def test_series_come_from_prometheus_by_queries_that_are_written_here_and_are_asked_once() -> None:
+async def test_series_come_from_fixed_prometheus_queries_sent_once() -> None:
     now_s = 7200.0
     pools = [f"p{number:03d}" for number in range(POOLS_SHOWN + 5)]
     with listening({"/api/v1/query_range": matrix(*pools, at_s=now_s - 3540.0)}) as (url, asked):
@@ -114,7 +114,7 @@ async def test_series_come_from_prometheus_by_queries_that_are_written_here_and_
 
 
 @pytest.mark.parametrize("answer", [b"<html>", {"status": "error", "error": "out of order"}, {"status": "success"}])
-async def test_a_prometheus_that_answers_nonsense_is_away_and_samples_stand_in(answer: Any) -> None:
+async def test_invalid_prometheus_answer_falls_back_to_samples(answer: Any) -> None:
     samples = Samples()
     samples.add_rows({"a": {"queue_s": 1.5}}, 7199.0)
     with listening({"/api/v1/query_range": answer, "/api/v1/alerts": answer}) as (url, _):
@@ -131,7 +131,7 @@ async def test_a_prometheus_that_answers_nonsense_is_away_and_samples_stand_in(a
 # ---- alerts
 
 
-def test_alerts_are_ours_and_what_pages_comes_first() -> None:
+def test_only_shoal_alerts_are_listed_with_paging_ones_first() -> None:
     def one(name: str, state: str, severity: str, mode: str = "overload") -> dict[str, Any]:
         labels = {"alertname": name, "severity": severity, "failure_mode": mode, "pool": "<b>"}
         return {"state": state, "labels": labels, "activeAt": "1970-01-01T00:01:00.123456789Z", "annotations": {}}
@@ -158,7 +158,7 @@ def test_worked_example_from_the_prologue() -> None:
     assert shares(QuotaLimitsPart(), 0.0, used, 300.0) == {}, "what is not limited has no share"
 
 
-def test_recent_use_takes_no_more_than_the_sum_of_the_registrys_memory_says() -> None:
+def test_recent_use_memory_is_within_its_bound() -> None:
     rows = 2000
     tracemalloc.start()
     kept = UsageReading(0.0, {(f"tenant-{number}", 486_000 + number % 2): _used(number) for number in range(rows)})
@@ -171,7 +171,7 @@ def _used(number: int) -> dict[str, float]:
     return dict.fromkeys(USED, number + 0.5)
 
 
-def test_recent_use_is_what_was_added_over_the_turn_of_the_hour_too() -> None:
+def test_recent_use_spans_the_turn_of_the_hour() -> None:
     recent = RecentUse()
     assert recent.used_since(UsageReading(3600.0, {}))[0] == 0.0, "nothing to compare with"
     recent.looks.append(UsageReading(3540.0, {("acme", 0): USED | {"requests": 100.0}}))
@@ -183,7 +183,7 @@ def test_recent_use_is_what_was_added_over_the_turn_of_the_hour_too() -> None:
     assert len(recent.looks) == KEPT
 
 
-async def test_tenants_are_the_operators_busiest_first_and_the_rest_is_one_line(catalogue: Rig) -> None:
+async def test_busiest_tenants_are_listed_and_the_rest_is_one_line(catalogue: Rig) -> None:
     told = await catalogue.get("/v1/tenants", limit=1)
     assert ([each["name"] for each in told["data"]], told["found"], told["total"]) == (["acme"], 2, 2)
     assert told["other"]["requests"] == 0
@@ -194,7 +194,7 @@ async def test_tenants_are_the_operators_busiest_first_and_the_rest_is_one_line(
 # ---- drills
 
 
-def test_drills_are_listed_the_newest_first_and_what_is_none_says_why(tmp_path: Path) -> None:
+def test_drills_are_listed_newest_first_and_invalid_reports_say_why(tmp_path: Path) -> None:
     assert drill_reports(None)["data"] == []
     assert drill_reports(tmp_path / "nowhere")["configured"]
     (tmp_path / "good.json").write_text(json.dumps({"drill": "replica-crash", "deep": {"a": {"b": {"c": {"d": 1}}}}}))
@@ -228,7 +228,7 @@ def sourced(rig: Rig, sources: ConsoleSources) -> Iterator[httpx.AsyncClient]:
     yield httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://registry", headers=headers, timeout=60)
 
 
-async def test_a_trace_store_that_is_away_is_503_in_words(catalogue: Rig) -> None:
+async def test_unreachable_trace_store_is_503_with_a_message(catalogue: Rig) -> None:
     missing = await catalogue.call("GET", "/v1/traces")
     assert (missing.status_code, missing.json()["error"]["code"]) == (503, "no_trace_store")
     store = TraceStore(StoreAddress(f"http://127.0.0.1:{free_port()}"), answer_s=5.0)
@@ -246,7 +246,7 @@ async def test_a_trace_store_that_is_away_is_503_in_words(catalogue: Rig) -> Non
 @pytest.mark.parametrize(
     "query", ["tenant=a'b", "model=../x", "ago_s=0", "limit=1000", "over_ms=-1", "replica=%0a", "pool=" + "x" * 300]
 )
-async def test_what_no_search_takes_is_refused_before_the_store_is_asked(catalogue: Rig, query: str) -> None:
+async def test_invalid_search_is_refused_before_the_store_is_queried(catalogue: Rig, query: str) -> None:
     assert (await catalogue.call("GET", f"/v1/traces?{query}")).status_code == 400
 
 
@@ -256,7 +256,7 @@ async def test_a_browser_names_a_window_and_never_a_query(catalogue: Rig) -> Non
         assert (await catalogue.call("GET", f"/v1/fleet/series?window={window}")).status_code == 400
 
 
-async def test_the_controllers_word_is_kept_and_has_an_age(catalogue: Rig) -> None:
+async def test_controller_report_is_stored_with_its_age(catalogue: Rig) -> None:
     assert (await catalogue.get("/v1/branch"))["report"] is None
     word = {"source": "main", "desired": "main@abc", "problems": ["a.yaml:3: <b>"], "problem_count": 1}
     assert (await catalogue.call("PUT", "/v1/branch", json=word)).status_code == 204

@@ -28,18 +28,18 @@ def test_each_version_counts_once_in_its_best_tier() -> None:
     assert counted(tiers_of(adapters, heartbeats)) == [("base", 4, 2, 1, 1)]
 
 
-def test_what_is_not_ready_has_nothing() -> None:
+def test_replica_that_is_not_ready_counts_in_no_tier() -> None:
     heartbeats = [heartbeat(phase="starting", adapters=tuple(NAMES), disk_bloom=disk(*DIGESTS))]
     assert counted(tiers_of([("base", name) for name in NAMES], heartbeats)) == [("base", 4, 0, 0, 4)]
 
 
-def test_pools_are_apart_and_one_without_adapters_is_not_listed() -> None:
+def test_tiers_are_per_pool_and_omit_pools_without_adapters() -> None:
     heartbeats = [heartbeat(pool="one", adapters=tuple(NAMES)), heartbeat(pool="three", replica_id="r1")]
     adapters = [("one", NAMES[0]), ("two", NAMES[1])]
     assert counted(tiers_of(adapters, heartbeats)) == [("one", 1, 1, 0, 0), ("two", 1, 0, 0, 1)]
 
 
-def test_failures_are_kept_with_their_words() -> None:
+def test_load_failures_are_listed_with_their_reason() -> None:
     bad = EngineName("acme/bad@sha256:0123456789abcdef")
     (tiers,) = tiers_of([("base", NAMES[0])], [heartbeat(adapter_failures={bad: "rank 64 is over 16"})])
     assert tiers.failing == {bad: "rank 64 is over 16"}

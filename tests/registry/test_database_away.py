@@ -43,7 +43,7 @@ def refused(client: httpx.Client, words: str) -> None:
         assert answer.headers["retry-after"]
 
 
-def test_a_postgres_that_is_away_stops_no_snapshot(tmp_path: Path) -> None:
+def test_snapshot_is_served_without_postgres(tmp_path: Path) -> None:
     port = free_port()
     env = environment(tmp_path, port, SHOAL_REGISTRY_DATABASE_URL="postgresql://shoal:s3cret@127.0.0.1:1/none")
     with registry(env, f"http://127.0.0.1:{port}") as client:
@@ -52,7 +52,7 @@ def test_a_postgres_that_is_away_stops_no_snapshot(tmp_path: Path) -> None:
         assert client.get("/readyz").json()["database_ready"] is False
 
 
-def test_a_damaged_file_stops_no_snapshot_and_is_left_for_whoever_repairs_it(tmp_path: Path) -> None:
+def test_snapshot_is_served_beside_a_damaged_file_that_is_kept(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / SQLITE_FILE).write_bytes(b"damaged" * 1000)
@@ -63,7 +63,7 @@ def test_a_damaged_file_stops_no_snapshot_and_is_left_for_whoever_repairs_it(tmp
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_a_database_that_comes_later_is_taken_up_without_a_restart(
+def test_database_that_starts_later_is_used_without_a_restart(
     backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     port = free_port()
@@ -120,7 +120,7 @@ def passed_on(door: int, port: int) -> Iterator[None]:
         accepting.join()
 
 
-def test_a_file_that_is_damaged_under_way_stops_no_snapshot(tmp_path: Path) -> None:
+def test_snapshot_is_served_after_the_file_is_damaged(tmp_path: Path) -> None:
     port = free_port()
     with registry(environment(tmp_path, port), f"http://127.0.0.1:{port}") as client:
         served(client)
@@ -133,7 +133,7 @@ def test_a_file_that_is_damaged_under_way_stops_no_snapshot(tmp_path: Path) -> N
         assert client.get(SNAPSHOT_PATH).status_code == 200
 
 
-def test_migrate_brings_the_schema_up_to_date_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_migrate_updates_the_schema_and_reports_faults(tmp_path: Path) -> None:
     env = environment(tmp_path, 1)
     command = [sys.executable, "-m", "functions.registry"]
     done = subprocess.run([*command, "migrate"], check=False, env=env, capture_output=True, text=True)
@@ -145,7 +145,7 @@ def test_migrate_brings_the_schema_up_to_date_and_says_what_is_wrong(tmp_path: P
     assert (wrong.returncode, "postgresql://" in wrong.stderr) == (1, True)
 
 
-def test_what_was_acknowledged_before_a_kill_is_there_afterwards(tmp_path: Path) -> None:
+def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
     port = free_port()
     url, env = f"http://127.0.0.1:{port}", environment(tmp_path, port)
     (tmp_path / "pepper").write_text("pepper")

@@ -17,7 +17,7 @@ async def without(rig: Rig, *names: str) -> None:
 
 
 @pytest.mark.parametrize("gone", [("default",), ("slow", "default"), ("slow",)])
-async def test_a_policy_that_is_not_declared_is_the_default_one(catalogue: Rig, gone: tuple[str, ...]) -> None:
+async def test_undeclared_policy_falls_back_to_the_default(catalogue: Rig, gone: tuple[str, ...]) -> None:
     policy = "slow" if "slow" in gone else "default"
     assert (await catalogue.put("v1", "c", promote_to="stable", rollout=policy)).status_code == 201
     assert (await catalogue.put("v2", "d")).status_code == 201
@@ -28,7 +28,7 @@ async def test_a_policy_that_is_not_declared_is_the_default_one(catalogue: Rig, 
     assert stages == ([1, 10, 50, 100] if "default" in gone else [10, 100])  # as built in, or as declared
 
 
-async def test_default_may_be_named_where_nobody_declares_it(catalogue: Rig) -> None:
+async def test_default_policy_may_be_named_without_a_declaration(catalogue: Rig) -> None:
     await without(catalogue, "default")
     assert (await catalogue.put("v1", "c", rollout="default")).status_code == 201
     refused = await catalogue.put("v1", "c", model="acme/other", rollout="nowhere")

@@ -120,12 +120,12 @@ async def test_the_table_has_every_route(catalogue: Rig) -> None:
 
 
 @pytest.mark.parametrize("caller", [caller for caller in CALLERS if caller != "operator"])
-async def test_the_document_tells_internal_routes_to_the_operator_alone(catalogue: Rig, caller: str) -> None:
+async def test_openapi_shows_internal_routes_to_the_operator_only(catalogue: Rig, caller: str) -> None:
     told = (await catalogue.call("GET", "/openapi.json", shown(caller))).json()
     assert set(told["paths"]) == {path for _, path in DOORS if not path.startswith("/internal/")}
 
 
-async def test_the_document_says_what_errors_look_like_and_who_needs_no_token(catalogue: Rig) -> None:
+async def test_openapi_describes_errors_and_routes_without_token(catalogue: Rig) -> None:
     document = await catalogue.get("/openapi.json", "")
     refused = await catalogue.call("GET", "/v1/models", "")
     schema = document["paths"]["/v1/models"]["get"]["responses"]["401"]["content"]["application/json"]["schema"]
@@ -140,7 +140,7 @@ async def test_the_document_says_what_errors_look_like_and_who_needs_no_token(ca
 
 
 @pytest.mark.parametrize("door", DOORS, ids=" ".join)
-async def test_each_caller_hears_what_the_table_says(catalogue: Rig, door: tuple[str, str]) -> None:
+async def test_each_caller_gets_the_status_in_the_table(catalogue: Rig, door: tuple[str, str]) -> None:
     path = acmes(door[1], await catalogue.rolling())
     await catalogue.call("POST", "/v1/tenants/acme/keys", json={"id": "ci"})
     before = await catalogue.audited()
@@ -155,7 +155,7 @@ async def test_each_caller_hears_what_the_table_says(catalogue: Rig, door: tuple
 
 
 @pytest.mark.parametrize("door", OF_ONE_TENANT, ids=" ".join)
-async def test_another_tenant_cannot_tell_what_is_acmes_from_what_is_nowhere(
+async def test_other_tenant_cannot_distinguish_foreign_from_missing_objects(
     catalogue: Rig, door: tuple[str, str]
 ) -> None:
     """The answers must be equal word for word, apart from the names in the request."""

@@ -25,7 +25,7 @@ def advance(feed: Feed, new: Indexed) -> None:
     feed.advance(new, changes_between(feed.content, new))
 
 
-def test_the_catalogue_is_made_once_a_content() -> None:
+def test_catalogue_is_built_once_per_content() -> None:
     """Building the catalogue walks over all pools, and each tenant request needs one."""
     feed = Feed(content(1, [("a", "x")]))
     first = feed.catalogue
@@ -42,7 +42,7 @@ def test_the_catalogue_is_made_once_a_content() -> None:
         max_size=8,
     )
 )
-def test_from_every_step_the_delta_leads_to_the_current_content(steps: list[tuple[tuple[str, str], ...]]) -> None:
+def test_delta_from_every_step_gives_the_current_content(steps: list[tuple[tuple[str, str], ...]]) -> None:
     feed = Feed()
     contents = [content(epoch, tenants) for epoch, tenants in enumerate(steps, start=1)]
     for each in contents:
@@ -54,7 +54,7 @@ def test_from_every_step_the_delta_leads_to_the_current_content(steps: list[tupl
         assert (reached.content_hash, reached.snapshot) == (feed.content.content_hash, feed.content.snapshot)
 
 
-async def test_who_holds_something_unknown_gets_the_whole() -> None:
+async def test_follower_of_unknown_content_gets_the_whole() -> None:
     feed = Feed()
     advance(feed, content(1, [("a", "x")]))
     assert feed.delta_from("sha256:unknown") is None
@@ -63,7 +63,7 @@ async def test_who_holds_something_unknown_gets_the_whole() -> None:
     assert documents.read(pieces, empty()).snapshot == whole.snapshot == feed.content.snapshot
 
 
-async def test_the_whole_is_encoded_once_for_all() -> None:
+async def test_whole_content_is_encoded_once() -> None:
     feed = Feed()
     advance(feed, content(1, [("a", "x")]))
     answers = await asyncio.gather(*(feed.whole() for _ in range(5)))
@@ -74,7 +74,7 @@ async def test_the_whole_is_encoded_once_for_all() -> None:
     assert documents.read((await feed.whole())[1], empty()).snapshot.epoch == 2
 
 
-def test_only_so_many_steps_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "MAX_DELTA_ENTRIES", 3)
     feed = Feed()
     contents = [content(epoch, [("a", f"tier{epoch}")]) for epoch in range(1, 7)]
@@ -84,7 +84,7 @@ def test_only_so_many_steps_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
     assert known == [3, 4, 5, 6]
 
 
-async def test_waiting_ends_with_the_next_step_or_the_time() -> None:
+async def test_wait_ends_with_the_next_step_or_its_timeout() -> None:
     feed = Feed()
     waiting = asyncio.create_task(feed.wait_for_change(60))
     await asyncio.sleep(0)

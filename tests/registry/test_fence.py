@@ -14,14 +14,14 @@ def fence(folder: Path) -> Fence:
     return made
 
 
-def test_where_nobody_names_a_leadership_nothing_is_fenced(tmp_path: Path) -> None:
+def test_publication_without_a_token_is_not_fenced(tmp_path: Path) -> None:
     it = fence(tmp_path)
     it.check(0)
     it.admit(0)
     assert not (tmp_path / "state").exists()
 
 
-def test_a_former_leader_is_refused_in_words(tmp_path: Path) -> None:
+def test_former_leader_is_refused_with_a_message(tmp_path: Path) -> None:
     it = fence(tmp_path)
     it.admit(4)
     for token in (4, 5):
@@ -32,14 +32,14 @@ def test_a_former_leader_is_refused_in_words(tmp_path: Path) -> None:
         it.check(0)
 
 
-def test_a_restart_forgets_nobody(tmp_path: Path) -> None:
+def test_fence_survives_a_restart(tmp_path: Path) -> None:
     fence(tmp_path).admit(4)
     with pytest.raises(Fenced):
         fence(tmp_path).check(3)
     fence(tmp_path).check(4)
 
 
-def test_a_lower_leadership_never_lowers_it(tmp_path: Path) -> None:
+def test_lower_token_never_lowers_the_fence(tmp_path: Path) -> None:
     it = fence(tmp_path)
     it.admit(4)
     with pytest.raises(Fenced):
@@ -67,7 +67,7 @@ def shared_fence(folder: Path, shared: Shared) -> Fence:
     return it
 
 
-def test_a_disk_that_is_lost_forgets_nobody(tmp_path: Path) -> None:
+def test_fence_survives_the_loss_of_the_disk(tmp_path: Path) -> None:
     """A pod's directory ends with the pod; without the database, a former leader could publish over its successor."""
     shared = Shared()
     shared_fence(tmp_path / "first", shared).admit(7)
@@ -79,7 +79,7 @@ def test_a_disk_that_is_lost_forgets_nobody(tmp_path: Path) -> None:
     assert (shared.highest, fence(tmp_path / "second").highest) == (8, 8)
 
 
-def test_the_database_is_asked_for_new_leaderships_only(tmp_path: Path) -> None:
+def test_database_is_queried_for_new_tokens_only(tmp_path: Path) -> None:
     shared = Shared()
     it = shared_fence(tmp_path, shared)
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_the_database_is_asked_for_new_leaderships_only(tmp_path: Path) -> None:
     assert shared.asked == 1
 
 
-def test_while_the_database_is_away_the_disk_decides_and_it_is_told_later(tmp_path: Path) -> None:
+def test_disk_fence_decides_without_database_and_is_stored_there_later(tmp_path: Path) -> None:
     shared = Shared()
     shared.away = True
     it = shared_fence(tmp_path, shared)

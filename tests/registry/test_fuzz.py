@@ -142,7 +142,7 @@ def _ascii(given: dict[str, str]) -> dict[str, Any]:
 
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
-def test_no_request_makes_the_registry_fail(fuzzed: Fuzzed, data: st.DataObject) -> None:
+def test_no_request_causes_an_internal_error(fuzzed: Fuzzed, data: st.DataObject) -> None:
     answer = fuzzed.send(data)
     if answer.status_code >= 500:
         assert answer.status_code == 503 and answer.json()["error"]["code"] in NOT_OURS, answer.text
@@ -154,5 +154,5 @@ def test_no_request_makes_the_registry_fail(fuzzed: Fuzzed, data: st.DataObject)
     assert str(answer.status_code) in fuzzed.documented or not is_routed, f"undocumented: {answer.status_code}"
 
 
-def test_the_audit_is_sound_after_all_that(fuzzed: Fuzzed) -> None:
+def test_audit_verifies_after_the_fuzzing(fuzzed: Fuzzed) -> None:
     assert fuzzed.rig.database.read(audit.verify).broken_at is None

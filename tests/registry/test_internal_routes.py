@@ -63,13 +63,13 @@ async def test_a_channel_has_one_rollout_at_a_time(catalogue: Rig) -> None:
     assert (await create(catalogue, spec("e", channel="canary"))).status_code == 201
 
 
-async def test_an_id_that_is_not_the_rollouts_own_is_refused(catalogue: Rig) -> None:
+async def test_wrong_rollout_id_is_refused(catalogue: Rig) -> None:
     refused = await create(catalogue, spec(), id_="ro-00000000")
     assert (refused.status_code, error_of(refused)["code"]) == (400, "wrong_rollout_id")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"model":1}', b"\xff", b"[" * 10_000])
-async def test_bodies_that_are_none_are_refused(catalogue: Rig, body: bytes) -> None:
+async def test_invalid_rollout_bodies_are_refused(catalogue: Rig, body: bytes) -> None:
     for method, path in (
         ("PUT", "/internal/v1/rollouts/ro-00000000"),
         ("POST", "/internal/v1/rollouts/ro-00000000/events"),
@@ -78,7 +78,7 @@ async def test_bodies_that_are_none_are_refused(catalogue: Rig, body: bytes) -> 
         assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_body")
 
 
-async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue: Rig) -> None:
+async def test_event_applies_only_to_the_row_version_it_names(catalogue: Rig) -> None:
     id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     first = await catalogue.happened(id_, "loaded", 0)
     assert rollout_codec.decode_rollout(first.content).lock_version == 1
@@ -89,7 +89,7 @@ async def test_an_event_applies_to_the_row_that_it_was_concluded_from(catalogue:
     assert len((await catalogue.get(f"/v1/rollouts/{id_}"))["events"]) == 1
 
 
-async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: Rig) -> None:
+async def test_unreadable_row_is_not_written(catalogue: Rig) -> None:
     """Every reader of the feed would fail on such a row for ever."""
     id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     before = await catalogue.audited()
@@ -108,7 +108,7 @@ async def test_a_row_that_could_not_be_read_again_is_not_written(catalogue: Rig)
     assert [row["id"] for row in (await feed(catalogue))["rollouts"]] == [id_]
 
 
-async def test_who_was_leader_once_is_refused(catalogue: Rig) -> None:
+async def test_former_leader_cannot_write_rollouts(catalogue: Rig) -> None:
     id_ = rollout_codec.decode_rollout((await create(catalogue, spec(), fence=4)).content).id
     assert (await catalogue.happened(id_, "loaded", 0, fence=5)).status_code == 200
     for fence in (4, 0):
@@ -118,14 +118,14 @@ async def test_who_was_leader_once_is_refused(catalogue: Rig) -> None:
     assert (await catalogue.happened(id_, "stage_passed", 1, fence=5)).status_code == 200
 
 
-async def test_a_gits_channel_is_left_to_git(catalogue: Rig) -> None:
+async def test_rollout_of_a_channel_in_git_writes_no_model_row(catalogue: Rig) -> None:
     id_ = rollout_codec.decode_rollout((await create(catalogue, spec())).content).id
     for number, event in enumerate(("loaded", "stage_passed")):
         assert (await catalogue.happened(id_, event, number)).status_code == 200
     assert (await feed(catalogue))["models"] == []
 
 
-async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: Rig) -> None:
+async def test_feed_returns_each_change_once(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     key = (await catalogue.call("POST", "/v1/tenants/acme/keys", json={"id": "ci"})).json()
     found = await feed(catalogue)
@@ -152,7 +152,7 @@ async def test_the_feed_tells_what_has_changed_and_nothing_twice(catalogue: Rig)
     assert ([row["revoked"] for row in later["keys"]], later["models"]) == ([True], [])
 
 
-async def test_what_is_deleted_is_told_as_deleted(catalogue: Rig) -> None:
+async def test_deleted_rows_are_reported_as_deleted(catalogue: Rig) -> None:
     await catalogue.put("v1", "c")
     seen = (await feed(catalogue))["change"]
     await catalogue.call("DELETE", "/v1/models/acme/bot")
@@ -160,7 +160,7 @@ async def test_what_is_deleted_is_told_as_deleted(catalogue: Rig) -> None:
     assert (model["id"], model["deleted"], model["versions"], model["channels"]) == ("acme/bot", True, [], {})
 
 
-async def test_a_page_never_tears_a_write_apart(catalogue: Rig) -> None:
+async def test_page_never_splits_a_write(catalogue: Rig) -> None:
     for number in range(4):
         await catalogue.rolling(f"acme/m{number}")
     for page_rows in (1, 2, 3, 5):
@@ -176,7 +176,7 @@ async def test_a_page_never_tears_a_write_apart(catalogue: Rig) -> None:
         assert sorted(models) == sorted(rollouts) == [f"acme/m{number}" for number in range(4)], page_rows
 
 
-async def test_a_follower_is_woken_by_a_write(catalogue: Rig) -> None:
+async def test_write_wakes_a_follower(catalogue: Rig) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(feed(catalogue, after=0, wait_s=60))
         await asyncio.sleep(0)
@@ -184,7 +184,7 @@ async def test_a_follower_is_woken_by_a_write(catalogue: Rig) -> None:
     assert waiting.result()["change"] > 0
 
 
-async def test_a_follower_hears_of_another_registrys_write_too(catalogue: Rig) -> None:
+async def test_write_of_another_registry_wakes_a_follower(catalogue: Rig) -> None:
     listeners, catalogue.database._listeners = catalogue.database._listeners, []  # as if in another process
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(feed(catalogue, after=0, wait_s=60))
@@ -193,13 +193,13 @@ async def test_a_follower_hears_of_another_registrys_write_too(catalogue: Rig) -
     catalogue.database._listeners = listeners
 
 
-async def test_a_follower_that_is_ahead_hears_so_at_once(catalogue: Rig) -> None:
+async def test_follower_ahead_of_the_registry_is_answered_at_once(catalogue: Rig) -> None:
     """The database was restored from a backup."""
     await catalogue.put("v1", "c")
     now = (await feed(catalogue))["change"]
     assert (await feed(catalogue, after=now + 100, wait_s=60))["change"] == now
 
 
-async def test_a_wait_ends_with_nothing_new(catalogue: Rig) -> None:
+async def test_wait_without_changes_ends_empty(catalogue: Rig) -> None:
     found = await feed(catalogue, after=0, wait_s=0.05)
     assert (found["change"], found["models"], found["more"]) == (0, [], False)

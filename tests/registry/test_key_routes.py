@@ -11,7 +11,7 @@ from tests.registry.rig import error_of
 PATH = "/v1/tenants/acme/keys"
 
 
-async def test_a_key_is_shown_once_and_its_hash_is_what_the_controller_reads(catalogue: Rig) -> None:
+async def test_key_is_shown_once_and_the_controller_reads_its_hash(catalogue: Rig) -> None:
     body = {"id": "ci", "scopes": ["inference", "models:write"], "max_class": "batch", "expires": "2027-06-30"}
     made = await catalogue.call("POST", PATH, json=body)
     assert made.status_code == 201
@@ -30,7 +30,7 @@ async def test_a_key_is_shown_once_and_its_hash_is_what_the_controller_reads(cat
     assert "key" not in shown and "hmac_sha256" not in shown
 
 
-async def test_a_keys_own_limits_are_what_the_controller_reads(catalogue: Rig) -> None:
+async def test_controller_reads_the_limits_of_a_key(catalogue: Rig) -> None:
     made = await catalogue.call("POST", PATH, json={"id": "ci", "limits": {"requests_per_minute": 60}})
     assert made.status_code == 201
     limits = {"requests_per_minute": 60, "token_burst_seconds": 10}
@@ -41,13 +41,13 @@ async def test_a_keys_own_limits_are_what_the_controller_reads(catalogue: Rig) -
     assert [row["limits"] for row in (await catalogue.get(PATH))["data"]] == [limits, None]
 
 
-async def test_an_id_is_made_where_none_is_given(catalogue: Rig) -> None:
+async def test_missing_key_id_is_generated(catalogue: Rig) -> None:
     one, two = [(await catalogue.call("POST", PATH)).json() for _ in range(2)]
     assert one["id"] != two["id"]
     assert keys.parse(one["key"]) is not None
 
 
-async def test_an_id_is_used_once_in_the_installation(catalogue: Rig) -> None:
+async def test_key_id_is_unique_in_the_installation(catalogue: Rig) -> None:
     await catalogue.call("POST", PATH, json={"id": "ci"})
     await catalogue.call("DELETE", PATH + "/ci")
     for tenant, taken in (("acme", "ci"), ("globex", "ci"), ("globex", "acme-writer")):
@@ -55,7 +55,7 @@ async def test_an_id_is_used_once_in_the_installation(catalogue: Rig) -> None:
         assert (refused.status_code, error_of(refused)["code"]) == (409, "key_exists")
 
 
-async def test_revoking_twice_is_revoking_once(catalogue: Rig) -> None:
+async def test_revoking_a_key_is_idempotent(catalogue: Rig) -> None:
     await catalogue.call("POST", PATH, json={"id": "ci"})
     assert (await catalogue.call("DELETE", "/v1/tenants/globex/keys/ci")).status_code == 404
     for _ in range(2):
@@ -63,7 +63,7 @@ async def test_revoking_twice_is_revoking_once(catalogue: Rig) -> None:
     assert await catalogue.audited() == ["key.created", "key.revoked"]
 
 
-async def test_a_key_of_git_is_revoked_in_git(catalogue: Rig) -> None:
+async def test_key_declared_in_git_cannot_be_revoked_here(catalogue: Rig) -> None:
     refused = await catalogue.call("DELETE", PATH + "/acme-writer")
     assert (refused.status_code, error_of(refused)["code"]) == (409, "declared_in_git")
 
@@ -84,18 +84,18 @@ async def test_a_key_of_git_is_revoked_in_git(catalogue: Rig) -> None:
         ({"limits": {"requests_per_minute": 10**13}}, "invalid_body"),
     ],
 )
-async def test_what_cannot_be_is_refused(catalogue: Rig, body: dict[str, Any], code: str) -> None:
+async def test_invalid_key_bodies_are_refused(catalogue: Rig, body: dict[str, Any], code: str) -> None:
     refused = await catalogue.call("POST", PATH, json=body)
     assert (refused.status_code, error_of(refused)["code"]) == (400, code)
     assert await catalogue.audited() == []
 
 
-async def test_a_tenant_that_git_does_not_know_gets_no_key(catalogue: Rig) -> None:
+async def test_undeclared_tenant_gets_no_key(catalogue: Rig) -> None:
     refused = await catalogue.call("POST", "/v1/tenants/nobody/keys")
     assert (refused.status_code, error_of(refused)["code"]) == (404, "tenant_not_found")
 
 
-async def test_a_tenant_has_so_many_valid_keys_and_no_more(catalogue: Rig) -> None:
+async def test_valid_keys_per_tenant_are_bounded(catalogue: Rig) -> None:
     for number in range(3):
         assert (await catalogue.call("POST", PATH, json={"id": f"k{number}"})).status_code == 201
     full = await catalogue.call("POST", PATH)
@@ -104,7 +104,7 @@ async def test_a_tenant_has_so_many_valid_keys_and_no_more(catalogue: Rig) -> No
     assert (await catalogue.call("POST", PATH)).status_code == 201
 
 
-async def test_keys_come_in_pages(catalogue: Rig) -> None:
+async def test_keys_are_listed_in_pages(catalogue: Rig) -> None:
     for number in range(3):
         await catalogue.call("POST", PATH, json={"id": f"k{number}"})
     page = await catalogue.get(PATH, limit=2)

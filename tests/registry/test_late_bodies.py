@@ -30,7 +30,7 @@ async def _upload(request: Request) -> bytes:
 
 
 @pytest.mark.parametrize("read", [_whole, _upload])
-async def test_a_body_that_came_while_the_registry_stood_still_is_in_time(
+async def test_body_received_during_a_stall_is_in_time(
     monkeypatch: pytest.MonkeyPatch, read: Callable[[Request], Any]
 ) -> None:
     monkeypatch.setattr(conventions, "_BODY_TIMEOUT_S", 0.2)

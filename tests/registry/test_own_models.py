@@ -20,7 +20,7 @@ async def with_acmes_own(rig: Rig) -> None:
     await rig.store.publish(msgspec.structs.replace(snapshot, pools=pools, models=models))
 
 
-async def test_only_its_tenant_may_build_on_it(catalogue: Rig) -> None:
+async def test_only_the_owner_registers_adapters_on_its_base(catalogue: Rig) -> None:
     """The refusal must not reveal to another tenant that the base exists."""
     await with_acmes_own(catalogue)
     mine = await catalogue.put("v1", "c", "acme/tone", "acme-writer", base_model=WIKI_POOL)
@@ -32,7 +32,7 @@ async def test_only_its_tenant_may_build_on_it(catalogue: Rig) -> None:
     assert said == unknown.json()["error"]["message"], "as if there were no such pool"
 
 
-async def test_it_is_its_tenants_to_see_and_gits_to_change(catalogue: Rig) -> None:
+async def test_own_model_is_visible_to_its_tenant_and_changed_in_git(catalogue: Rig) -> None:
     await with_acmes_own(catalogue)
     assert (await catalogue.get(f"/v1/models/{WIKI}", "acme-reader"))["declared_in"] == DECLARED_IN
     assert (await catalogue.call("GET", f"/v1/models/{WIKI}", "globex-writer")).status_code == 404
@@ -41,7 +41,7 @@ async def test_it_is_its_tenants_to_see_and_gits_to_change(catalogue: Rig) -> No
     assert (changed.status_code, changed.json()["error"]["code"]) == (409, "declared_in_git")
 
 
-async def test_node_fetchers_find_its_weights_by_the_pools_name(catalogue: Rig) -> None:
+async def test_node_fetchers_find_own_weights_by_pool_name(catalogue: Rig) -> None:
     await with_acmes_own(catalogue)
     found = await catalogue.get(f"/internal/v1/weights/{WIKI_POOL}/v2")
     assert found["digest"] == V2

@@ -28,7 +28,7 @@ async def report(rig: Rig) -> PoolReport:
     return msgspec.json.decode(answer.content, type=PoolReport)
 
 
-async def test_sums_and_replicas_are_told(rig: Rig) -> None:
+async def test_pools_report_sums_and_replicas(rig: Rig) -> None:
     rig.fleet.receive_message(heartbeats.encode(heartbeat(phase="warm")))
     rig.fleet.pools.receive_message(
         pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0, arrivals=20),)))
@@ -40,13 +40,13 @@ async def test_sums_and_replicas_are_told(rig: Rig) -> None:
     assert not told.bus_connected
 
 
-async def test_a_pool_of_which_nobody_spoke_lately_is_not_there(rig: Rig) -> None:
+async def test_pool_without_recent_reports_is_not_listed(rig: Rig) -> None:
     rig.fleet.pools.receive_message(pool_heartbeat.encode(PoolHeartbeat("gw", 1, 1, 1.0, (PoolStats("a", 10.0),))))
     rig.now_s = 60.0
     assert (await report(rig)).pools == {}
 
 
-async def test_what_the_controller_wants_is_a_metric_until_it_is_old(rig: Rig) -> None:
+async def test_desired_size_is_a_metric_until_it_expires(rig: Rig) -> None:
     wanted = msgspec.json.encode(DesiredPools((DesiredPool("a", 3, "rule"),)))
     assert (await rig.client.put(REPORT_PATH, content=wanted)).status_code == 204
     line = 'shoal_autoscaler_desired_replicas{pool="a",reason="rule"} 3.0'
@@ -56,12 +56,12 @@ async def test_what_the_controller_wants_is_a_metric_until_it_is_old(rig: Rig) -
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"pools": [{"pool": "a b", "replicas": 1, "cause": "rule"}]}'])
-async def test_what_is_none_is_refused(rig: Rig, body: bytes) -> None:
+async def test_invalid_desired_sizes_are_refused(rig: Rig, body: bytes) -> None:
     answer = await rig.client.put(REPORT_PATH, content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
 
 
-async def test_verdicts_are_shown_and_counted_until_nobody_says_them_any_more(rig: Rig) -> None:
+async def test_verdicts_are_shown_and_counted_until_reports_stop(rig: Rig) -> None:
     said: list[bytes] = []
 
     class Bus:
@@ -88,12 +88,12 @@ async def test_verdicts_are_shown_and_counted_until_nobody_says_them_any_more(ri
 
 
 @pytest.mark.parametrize("body", [b"", b'{"nodes": {"n 1": "down"}}', b'{"nodes": {"n1": "lost"}}', b'{"node": {}}'])
-async def test_verdicts_that_are_none_are_refused(rig: Rig, body: bytes) -> None:
+async def test_invalid_verdicts_are_refused(rig: Rig, body: bytes) -> None:
     answer = await rig.client.put(VERDICTS_PATH, content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
 
 
-async def test_a_zone_that_fell_silent_is_told_to_the_controller(rig: Rig) -> None:
+async def test_silent_zone_is_reported_to_the_controller(rig: Rig) -> None:
     rig.fleet.link.set(True)
     for now_s in range(5):
         rig.now_s = float(now_s)

@@ -33,7 +33,7 @@ def content(epoch: int, models: dict[str, tuple[str, str]], rollouts: bool = Fal
     )
 
 
-def test_a_view_holds_its_pool_and_no_tenant() -> None:
+def test_pool_view_has_its_pool_and_no_tenants() -> None:
     view = view_of(content(3, {"a/x": ("p0", "1"), "a/y": ("p1", "1")}, rollouts=True), PoolName("p1"))
     it = view.snapshot
     assert ([m.id for m in it.models], [p.name for p in it.pools], it.epoch) == (["a/y"], ["p1"], 3)
@@ -41,14 +41,14 @@ def test_a_view_holds_its_pool_and_no_tenant() -> None:
     assert [rollout.name for rollout in it.rollouts] == ["default"]
 
 
-def test_a_pool_of_anothers_model_loads_that_ones_adapters() -> None:
+def test_second_pool_of_a_model_gets_its_adapters() -> None:
     models = {"a/x": ("p0", "1"), "a/y": ("p1", "1"), "a/z": ("p2", "1")}
     it = view_of(content(3, models, p0_serves="p1"), PoolName("p0")).snapshot
     assert ([m.id for m in it.models], [p.name for p in it.pools]) == (["a/y"], ["p0", "p1"])
     assert list(build_demand(it, PoolName("p0")).by_name) == ["a/y@1"]
 
 
-def test_a_pool_that_is_not_there_has_an_empty_view() -> None:
+def test_missing_pool_has_an_empty_view() -> None:
     it = view_of(content(3, {}), PoolName("gone")).snapshot
     assert (it.models, it.pools, it.epoch) == ((), (), 3)
 
@@ -60,7 +60,7 @@ placed = st.dictionaries(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(placed, st.booleans(), st.sampled_from(["", "p1", "p2"])), min_size=2, max_size=6))
-def test_a_followed_view_is_the_view_and_moves_only_if_its_content_does(
+def test_followed_view_changes_only_with_its_content(
     steps: list[tuple[dict[str, tuple[str, str]], bool, str]],
 ) -> None:
     """Removal of a pool is handled by the store, which then drops the view."""

@@ -78,7 +78,7 @@ def _read(log: IO[bytes] | None) -> str:
     return log.read().decode()
 
 
-def test_a_killed_registry_comes_back_with_what_it_acknowledged(tmp_path: Path) -> None:
+def test_killed_registry_restarts_with_acknowledged_state(tmp_path: Path) -> None:
     port = free_port()
     url, env = f"http://127.0.0.1:{port}", environment(tmp_path, port)
     with registry(env, url) as client:
@@ -112,7 +112,7 @@ def test_sigterm_ends_long_polls_at_once_and_exits_with_zero(tmp_path: Path, pat
         process.wait()
 
 
-def test_it_serves_tls(tmp_path: Path) -> None:
+def test_registry_serves_tls(tmp_path: Path) -> None:
     port = free_port()
     cert, key = certificate(tmp_path)
     tls = {"SHOAL_REGISTRY_TLS_CERT_FILE": str(cert), "SHOAL_REGISTRY_TLS_KEY_FILE": str(key)}
@@ -132,7 +132,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("changes", "says"), sampled(MISTAKES, keep=[MISTAKES[0], MISTAKES[4]], each_is_several=True))
-def test_a_mistake_in_the_settings_is_told_in_words(tmp_path: Path, changes: dict[str, str], says: str) -> None:
+def test_invalid_setting_is_reported_with_a_message(tmp_path: Path, changes: dict[str, str], says: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         changes = {name: port if value == "taken" else value for name, value in changes.items()}

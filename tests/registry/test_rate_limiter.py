@@ -32,7 +32,7 @@ def test_a_burst_passes_and_then_the_rate_holds() -> None:
         pass
 
 
-def test_so_many_are_open_at_a_time_and_the_operators_do_not_count() -> None:
+def test_open_requests_are_bounded_except_the_operators() -> None:
     limiter = TenantRateLimiter(at_once=2)
     with ExitStack() as opened:
         for tenant in (ACME, ACME, GLOBEX, None, None, None):
@@ -43,7 +43,7 @@ def test_so_many_are_open_at_a_time_and_the_operators_do_not_count() -> None:
         pass
 
 
-def test_who_calls_no_more_is_forgotten() -> None:
+def test_idle_caller_is_removed() -> None:
     now_s = [0.0]
     limiter = TenantRateLimiter(clock=lambda: now_s[0])
     for number in range(5000):
@@ -53,7 +53,7 @@ def test_who_calls_no_more_is_forgotten() -> None:
     assert len(limiter._buckets) <= 1024
 
 
-async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(catalogue: Rig) -> None:
+async def test_open_requests_of_one_tenant_do_not_block_a_rollback_of_another(catalogue: Rig) -> None:
     rollout = await catalogue.rolling(model="globex/bot")
     path = "/v1/artifacts/sha256:" + "c" * 64
     hog = [asyncio.ensure_future(catalogue.call("GET", path, "acme-writer")) for _ in range(600)]
@@ -64,7 +64,7 @@ async def test_many_open_requests_of_one_tenant_keep_no_other_from_a_rollback(ca
     assert codes == {404, 429}
 
 
-async def test_what_a_tenant_reads_does_not_refuse_its_own_rollback(catalogue: Rig) -> None:
+async def test_reads_of_a_tenant_do_not_block_its_own_rollback(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     authenticator = catalogue.services.authenticator
     with ExitStack() as opened:
@@ -75,9 +75,7 @@ async def test_what_a_tenant_reads_does_not_refuse_its_own_rollback(catalogue: R
         assert (await catalogue.call("POST", path, "acme-writer", json=body)).status_code == 200
 
 
-async def test_the_operators_calls_pass_a_full_line_of_tenants(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_operator_calls_bypass_the_queue_of_tenants(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("functions.registry.sql.database.MAX_PENDING", THREADS)
     loop, release = asyncio.get_running_loop(), asyncio.Event()
 

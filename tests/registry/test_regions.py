@@ -116,7 +116,7 @@ async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_versions_channels_and_keys_travel_both_ways(regions: tuple[Region, Region]) -> None:
+async def test_versions_channels_and_keys_replicate_both_ways(regions: tuple[Region, Region]) -> None:
     a, b = regions
     for letter in "cd":
         b.rig.artifact(letter)
@@ -155,7 +155,7 @@ async def test_versions_channels_and_keys_travel_both_ways(regions: tuple[Region
     assert a.held() == {} and b.held() == {}
 
 
-async def test_deletions_travel_and_do_not_come_back(regions: tuple[Region, Region]) -> None:
+async def test_deletions_replicate_and_stay_deleted(regions: tuple[Region, Region]) -> None:
     a, b = regions
     for letter in "cd":
         b.rig.artifact(letter)
@@ -187,7 +187,7 @@ async def test_deletions_travel_and_do_not_come_back(regions: tuple[Region, Regi
     await until("what was made again is made again at a", back_at_a)
 
 
-async def test_a_channel_rolls_out_in_each_region_and_is_not_tried_again_where_it_was_taken_back(
+async def test_channel_rolls_out_per_region_and_is_not_retried_after_rollback(
     regions: tuple[Region, Region],
 ) -> None:
     a, b = regions
@@ -223,7 +223,7 @@ async def test_a_channel_rolls_out_in_each_region_and_is_not_tried_again_where_i
     assert await a.channel() == "v2"
 
 
-async def test_a_policy_that_is_named_later_holds_in_both(regions: tuple[Region, Region]) -> None:
+async def test_policy_named_later_applies_in_both_regions(regions: tuple[Region, Region]) -> None:
     """Otherwise the other region would roll out by the policy that the model was created with."""
     a, b = regions
     for letter in "cd":
@@ -259,7 +259,7 @@ async def test_a_policy_that_is_named_later_holds_in_both(regions: tuple[Region,
     assert a.held() == b.held() == {}
 
 
-async def test_what_contradicts_is_held_and_what_was_missing_is_tried_again(regions: tuple[Region, Region]) -> None:
+async def test_conflicts_are_held_and_missing_content_is_retried(regions: tuple[Region, Region]) -> None:
     a, b = regions
     await asyncio.sleep(0.3)
     for one, letter in ((a, "c"), (b, "d")):  # at the same moment in both regions
@@ -284,7 +284,7 @@ async def test_what_contradicts_is_held_and_what_was_missing_is_tried_again(regi
     await until("b takes it once it can", b_has_it)
 
 
-async def test_what_happened_while_the_way_was_cut_comes_afterwards(
+async def test_changes_during_a_disconnection_replicate_afterwards(
     regions: tuple[Region, Region], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "SILENT_S", 0.5)
@@ -322,7 +322,7 @@ async def test_what_happened_while_the_way_was_cut_comes_afterwards(
     await until("the revocation comes", is_revoked)
 
 
-async def test_what_regions_tell_is_for_regions_alone(regions: tuple[Region, Region]) -> None:
+async def test_region_routes_are_for_regions_only(regions: tuple[Region, Region]) -> None:
     a, _ = regions
     async with httpx.AsyncClient(transport=httpx.ASGITransport(a.app), base_url="http://a") as client:
         paths = ("/regions/v1/changes", "/regions/v1/used", f"/regions/v1/chunks/{'0' * 64}")

@@ -88,7 +88,7 @@ def declaring(digest: Digest) -> bytes:
     )
 
 
-def test_content_of_what_git_declares_comes_from_the_region_that_has_it(
+def test_declared_content_is_fetched_from_the_region_that_has_it(
     regions: tuple[Region, Region], tmp_path: Path
 ) -> None:
     """An adapter pushed into one region's store is served in both; until then, both report it missing."""

@@ -27,7 +27,7 @@ def heartbeat() -> Iterator[bytes]:
     yield rollout_heartbeat.encode(RolloutHeartbeat("gw", 1, 1, 900.0, (stage,)))
 
 
-async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: Rig, heartbeat: bytes) -> None:
+async def test_rollout_shows_its_state_both_groups_and_events(catalogue: Rig, heartbeat: bytes) -> None:
     rollout = await catalogue.rolling()
     assert (await catalogue.happened(rollout, "loaded", 0)).status_code == 200
     assert catalogue.services.evidence.receive_message(heartbeat.replace(b"ro-00000000", rollout.encode()), 950.0)
@@ -44,7 +44,7 @@ async def test_a_rollout_shows_itself_both_groups_and_what_happened(catalogue: R
     assert (answer["candidate"]["errors"], answer["heard_unix_s"]) == (1, 950.0)
 
 
-async def test_the_list_is_youngest_first_in_pages_and_filtered(catalogue: Rig) -> None:
+async def test_rollouts_are_listed_newest_first_with_pages_and_filters(catalogue: Rig) -> None:
     ids = [await catalogue.rolling(f"acme/m{number}") for number in range(3)]
     await catalogue.call("POST", f"/v1/rollouts/{ids[0]}/rollback")
     page = await catalogue.get("/v1/rollouts", limit=2)
@@ -61,7 +61,7 @@ async def test_the_list_is_youngest_first_in_pages_and_filtered(catalogue: Rig) 
         assert len((await catalogue.get("/v1/rollouts", **filters))["data"]) == found, filters
 
 
-async def test_people_pause_resume_and_take_back(catalogue: Rig) -> None:
+async def test_rollout_can_be_paused_resumed_and_rolled_back(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     await catalogue.happened(rollout, "loaded", 0)
     path = f"/v1/rollouts/{rollout}/"
@@ -92,7 +92,7 @@ async def test_promoting_completes_at_once_and_moves_the_channel_in_the_same_tra
     assert entries[0]["change"] == entries[1]["change"]
 
 
-async def test_what_no_replica_has_loaded_is_not_promoted(catalogue: Rig) -> None:
+async def test_unloaded_version_is_not_promoted(catalogue: Rig) -> None:
     """Promotion is refused before the version is loaded: while it loads, while paused, and in another attempt."""
     rollout = await catalogue.rolling()
     path = f"/v1/rollouts/{rollout}/"
@@ -112,7 +112,7 @@ async def test_what_no_replica_has_loaded_is_not_promoted(catalogue: Rig) -> Non
     assert (await catalogue.get("/v1/models/acme/bot"))["channels"]["stable"]["version"] == "v1"
 
 
-async def test_what_was_taken_back_may_be_tried_again_while_the_channel_is_where_it_was(catalogue: Rig) -> None:
+async def test_rolled_back_version_may_be_retried_while_the_channel_is_unchanged(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     await catalogue.call("POST", f"/v1/rollouts/{rollout}/rollback")
     again = await catalogue.call("POST", f"/v1/rollouts/{rollout}/resume")
@@ -128,7 +128,7 @@ async def test_what_was_taken_back_may_be_tried_again_while_the_channel_is_where
     assert (gone.status_code, error_of(gone)["code"]) == (409, "channel_moved")
 
 
-async def test_an_intervention_on_what_has_changed_since_is_refused(catalogue: Rig) -> None:
+async def test_intervention_on_a_stale_row_is_refused(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     await catalogue.happened(rollout, "loaded", 0)
     path = f"/v1/rollouts/{rollout}/pause"
@@ -142,22 +142,22 @@ async def test_other_verbs_are_refused(catalogue: Rig, verb: str) -> None:
     assert (await catalogue.call("POST", f"/v1/rollouts/ro-00000000/{verb}")).status_code == 400
 
 
-async def test_a_rollout_that_is_not_there_is_404(catalogue: Rig) -> None:
+async def test_missing_rollout_is_404(catalogue: Rig) -> None:
     for method, path in (("GET", "/v1/rollouts/ro-00000000"), ("POST", "/v1/rollouts/ro-00000000/pause")):
         missing = await catalogue.call(method, path)
         assert (missing.status_code, error_of(missing)["code"]) == (404, "rollout_not_found")
 
 
-async def test_metrics_tell_the_stage_of_what_is_under_way_to_the_operator_alone(catalogue: Rig) -> None:
-    async def told(who: str) -> list[str]:
+async def test_stage_metric_of_active_rollouts_is_for_the_operator_only(catalogue: Rig) -> None:
+    async def stage_lines(who: str) -> list[str]:
         page = (await catalogue.call("GET", "/metrics", who)).text
         return [line for line in page.splitlines() if line.startswith("shoal_rollout_stage")]
 
     rollout = await catalogue.rolling()
-    assert await told(TOKEN) == ['shoal_rollout_stage{model="acme/bot"} 0.0']
+    assert await stage_lines(TOKEN) == ['shoal_rollout_stage{model="acme/bot"} 0.0']
     await catalogue.happened(rollout, "loaded", 0)
-    assert await told(TOKEN) == ['shoal_rollout_stage{model="acme/bot"} 1.0']
+    assert await stage_lines(TOKEN) == ['shoal_rollout_stage{model="acme/bot"} 1.0']
     for stranger in ("globex-writer", "acme-writer", "nobody"):
-        assert await told(stranger) == [], "a model's name is its tenant's, and the route is open"
+        assert await stage_lines(stranger) == [], "a model's name is its tenant's, and the route is open"
     await catalogue.happened(rollout, "breached", 1, reason="slow")
-    assert await told(TOKEN) == [], "only what is under way"
+    assert await stage_lines(TOKEN) == [], "only what is under way"

@@ -37,7 +37,7 @@ async def test_models_are_listed_with_versions_and_channels(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("name", ["acme/none", "none", "%00/%ff", "a" * 4000])
-async def test_a_model_that_is_not_there_is_404_in_words(rig: Rig, name: str) -> None:
+async def test_missing_model_is_404_with_a_message(rig: Rig, name: str) -> None:
     refused = await rig.get("/v1/models/" + name)
     assert (refused.status_code, error_of(refused)["code"]) == (404, "model_not_found")
 
@@ -48,7 +48,7 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_fleet_is_what_the_bus_says(rig: Rig) -> None:
+async def test_fleet_view_follows_the_bus(rig: Rig) -> None:
     rig.bus.stored = [heartbeats.encode(heartbeat(replica_id="b")), b"rubbish"]
     async with asyncio.TaskGroup() as group:
         following = group.create_task(_until_lost(rig))
@@ -73,7 +73,7 @@ async def _until_lost(rig: Rig) -> None:
         await rig.fleet.run()
 
 
-async def test_without_the_bus_the_last_view_stays_and_ages(rig: Rig) -> None:
+async def test_last_fleet_view_stays_and_ages_without_the_bus(rig: Rig) -> None:
     rig.fleet.receive_message(heartbeats.encode(heartbeat()))
     rig.now_s = SILENCE_LIMIT_S
     shown = (await rig.get("/v1/fleet")).json()
@@ -82,7 +82,7 @@ async def test_without_the_bus_the_last_view_stays_and_ages(rig: Rig) -> None:
     assert [it["age_s"] for it in (await rig.get("/v1/fleet")).json()["replicas"]] == [SILENCE_LIMIT_S + 60.0]
 
 
-async def test_a_bus_that_answers_and_brings_nothing_is_no_end_of_the_fleet(rig: Rig) -> None:
+async def test_connected_bus_without_heartbeats_keeps_the_fleet(rig: Rig) -> None:
     """The controller treats a registry that misses most heartbeats like one that receives none."""
     for name in ("r0", "r1", "r2"):
         rig.fleet.receive_message(heartbeats.encode(heartbeat(replica_id=name)))
@@ -111,7 +111,7 @@ async def test_health_needs_no_token_and_no_snapshot(rig: Rig) -> None:
         assert "/v1/snapshot" in (await stranger.get("/openapi.json")).json()["paths"]
 
 
-async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(rig: Rig) -> None:
+async def test_metrics_have_epoch_age_waiters_replicas_and_requests(rig: Rig) -> None:
     await rig.put(snapshot(epoch=7))
     await rig.put(snapshot(epoch=7))
     await rig.get("/no/such/route")
@@ -137,21 +137,21 @@ async def test_metrics_tell_epoch_age_waiters_replicas_and_requests(rig: Rig) ->
         ("GET", "/v1/models/a/b/c", 404),
     ],
 )
-async def test_the_frameworks_errors_have_our_shape(rig: Rig, method: str, path: str, status: int) -> None:
+async def test_framework_errors_have_the_common_shape(rig: Rig, method: str, path: str, status: int) -> None:
     refused = await rig.client.request(method, path)
     assert refused.status_code == status
     assert "/openapi.json" in error_of(refused)["message"]
 
 
 @pytest.mark.parametrize(("given", "echoed"), [("abc-1.2_3", True), ("a b", False), ("x" * 129, False), ("", False)])
-async def test_request_ids_are_echoed_or_made(rig: Rig, given: str, echoed: bool) -> None:
+async def test_request_ids_are_echoed_or_generated(rig: Rig, given: str, echoed: bool) -> None:
     response = await rig.client.get("/healthz", headers={"x-request-id": given})
     made = response.headers["x-request-id"]
     assert (made == given) is echoed
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,128}", made)
 
 
-async def test_what_nobody_foresaw_is_a_shaped_500_that_tells_nothing(
+async def test_unexpected_error_is_a_500_without_details(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: SnapshotStore) -> int:

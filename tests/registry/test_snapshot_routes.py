@@ -45,7 +45,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         yield made
 
 
-async def test_what_was_put_is_on_disk_and_served_to_the_byte(rig: Rig) -> None:
+async def test_published_snapshot_is_stored_and_served_byte_for_byte(rig: Rig) -> None:
     response = await rig.put(snapshot(epoch=3))
     assert (response.status_code, response.headers[EPOCH_HEADER]) == (204, "3")
     assert stored(rig) == snapshot(epoch=3)
@@ -55,42 +55,52 @@ async def test_what_was_put_is_on_disk_and_served_to_the_byte(rig: Rig) -> None:
     assert served.headers[EPOCH_HEADER] == "3"
 
 
-async def test_gateways_that_follow_are_counted_and_told(rig: Rig) -> None:
+async def test_following_gateways_are_counted_and_reported(rig: Rig) -> None:
     now_s = [0.0]
     rig.store.gateways = FollowingGateways(lambda: now_s[0])
 
-    async def ask(gateway: str) -> str | None:
+    async def reported_gateways(gateway: str) -> str | None:
         response = await rig.client.get(SNAPSHOT_PATH, headers={GATEWAY_HEADER: gateway} if gateway else {})
         return response.headers.get(GATEWAYS_HEADER)
 
-    assert [await ask(name) for name in ("a", "b", "a")] == [None, None, None], "not before each had time to ask"
+    assert [await reported_gateways(name) for name in ("a", "b", "a")] == [None, None, None], (
+        "not before each had time to ask"
+    )
     now_s[0] += GATEWAY_SILENT_S - 1.0
-    assert [await ask(name) for name in ("b", "c")] == [None, None]
+    assert [await reported_gateways(name) for name in ("b", "c")] == [None, None]
     now_s[0] += 1.0
-    assert await ask("c") == "3", "a was heard just as long ago as one may be silent"
+    assert await reported_gateways("c") == "3", "a was heard just as long ago as one may be silent"
     now_s[0] += 1.0
-    assert await ask("") == "2", "and an agent is none"
+    assert await reported_gateways("") == "2", "and an agent is none"
     now_s[0] += GATEWAY_SILENT_S
-    assert [await ask(""), await ask("x" * 1000), await ask("d")] == [None, None, "1"]
+    assert [await reported_gateways(""), await reported_gateways("x" * 1000), await reported_gateways("d")] == [
+        None,
+        None,
+        "1",
+    ]
 
 
-async def test_only_gateways_are_counted_as_gateways(rig: Rig) -> None:
+async def test_only_gateway_credentials_count_as_gateways(rig: Rig) -> None:
     """Each gateway divides the limits by that number. An agent that reported many names made every share tiny."""
     now_s = [0.0]
     rig.store.gateways = FollowingGateways(lambda: now_s[0])
     now_s[0] += GATEWAY_SILENT_S
 
-    async def ask(gateway: str, purpose: Purpose) -> str | None:
+    async def reported_gateways(gateway: str, purpose: Purpose) -> str | None:
         headers = {GATEWAY_HEADER: gateway, "authorization": f"Bearer {derived(TOKEN, purpose)}"}
         response = await rig.client.get(SNAPSHOT_PATH, headers=headers)
         assert response.status_code == 204
         return response.headers.get(GATEWAYS_HEADER)
 
-    assert [await ask(f"a{number}", "agent") for number in range(3)] == [None, None, None]
-    assert [await ask("g", "follow"), await ask("b", "publish"), await ask("h", "follow")] == ["1", "1", "2"]
+    assert [await reported_gateways(f"a{number}", "agent") for number in range(3)] == [None, None, None]
+    assert [
+        await reported_gateways("g", "follow"),
+        await reported_gateways("b", "publish"),
+        await reported_gateways("h", "follow"),
+    ] == ["1", "1", "2"]
 
 
-async def test_nothing_newer_is_204(rig: Rig) -> None:
+async def test_no_newer_snapshot_is_204(rig: Rig) -> None:
     assert (await rig.get(SNAPSHOT_PATH)).status_code == 204
     await rig.put(snapshot(epoch=3))
     assert (await rig.get(SNAPSHOT_PATH, after=2)).status_code == 200
@@ -99,7 +109,7 @@ async def test_nothing_newer_is_204(rig: Rig) -> None:
         assert (response.status_code, response.content) == (204, b"")
 
 
-async def test_head_describes_without_the_document(rig: Rig) -> None:
+async def test_head_describes_the_snapshot_without_its_body(rig: Rig) -> None:
     empty = await rig.client.head(SNAPSHOT_PATH)
     assert (empty.headers[EPOCH_HEADER], HASH_HEADER in empty.headers) == ("0", False)
     await rig.put(snapshot(epoch=3))
@@ -136,7 +146,7 @@ async def test_concurrent_puts_of_one_epoch_have_one_winner(rig: Rig) -> None:
         (snapshots.encode(snapshot(schema_version=1)), "schema version 1; this build reads 3"),
     ],
 )
-async def test_an_invalid_document_is_refused_and_the_old_one_stays(rig: Rig, document: bytes, says: str) -> None:
+async def test_invalid_snapshot_is_refused_and_the_old_one_stays(rig: Rig, document: bytes, says: str) -> None:
     await rig.put(snapshot(epoch=1))
     refused = await rig.client.put(SNAPSHOT_PATH, content=document)
     assert refused.status_code == 400
@@ -156,7 +166,7 @@ async def test_a_body_over_the_limit_is_refused_declared_or_not(rig: Rig, monkey
         assert (refused.status_code, error_of(refused)["code"]) == (413, "body_too_large")
 
 
-async def test_a_disk_that_refuses_changes_nothing(rig: Rig) -> None:
+async def test_failed_disk_write_changes_nothing(rig: Rig) -> None:
     await rig.put(snapshot(epoch=1))
     rig.file.unlink()
     rig.file.mkdir()
@@ -178,7 +188,7 @@ async def test_a_disk_that_refuses_changes_nothing(rig: Rig) -> None:
         {"after": "1e3"},
     ],
 )
-async def test_wrong_parameters_are_named(rig: Rig, params: dict[str, Any]) -> None:
+async def test_wrong_parameters_are_named_in_the_error(rig: Rig, params: dict[str, Any]) -> None:
     refused = await rig.get(SNAPSHOT_PATH, **params)
     assert refused.status_code == 400
     assert (error_of(refused)["code"], error_of(refused)["param"]) == ("invalid_parameter", next(iter(params)))
@@ -205,7 +215,7 @@ async def test_without_the_token_nothing_is_served(rig: Rig, authorization: str 
     assert error_of(refused)["code"] == "invalid_internal_token"
 
 
-async def test_waiting_ends_as_soon_as_a_later_one_is_published(rig: Rig) -> None:
+async def test_wait_ends_with_a_later_publication(rig: Rig) -> None:
     await rig.put(snapshot(epoch=1))
     async with asyncio.TaskGroup() as group:
         waiting = [group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20)) for _ in range(20)]
@@ -215,20 +225,20 @@ async def test_waiting_ends_as_soon_as_a_later_one_is_published(rig: Rig) -> Non
     assert rig.store.waiters == 0
 
 
-async def test_waiting_ends_with_204_when_its_time_is_over(rig: Rig) -> None:
+async def test_wait_times_out_with_204(rig: Rig) -> None:
     started_s = time.monotonic()
     assert (await rig.get(SNAPSHOT_PATH, wait_s=0.3)).status_code == 204
     assert 0.3 <= time.monotonic() - started_s < 5
 
 
-async def test_a_snapshot_that_is_there_already_is_not_waited_for(rig: Rig) -> None:
+async def test_existing_newer_snapshot_is_returned_without_waiting(rig: Rig) -> None:
     await rig.put(snapshot(epoch=2))
     started_s = time.monotonic()
     assert (await rig.get(SNAPSHOT_PATH, after=1, wait_s=20)).status_code == 200
     assert time.monotonic() - started_s < 5
 
 
-async def test_a_client_that_leaves_frees_its_place(rig: Rig) -> None:
+async def test_disconnected_waiter_frees_its_place(rig: Rig) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = [group.create_task(rig.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(5)]
         await rig.until_waiters(5)
@@ -237,7 +247,7 @@ async def test_a_client_that_leaves_frees_its_place(rig: Rig) -> None:
     await rig.until_waiters(0)
 
 
-async def test_one_waiter_too_many_is_told_to_come_back(tmp_path: Path) -> None:
+async def test_waiter_over_the_limit_gets_retry_advice(tmp_path: Path) -> None:
     async with serving(tmp_path, max_waiters=2) as rig, asyncio.TaskGroup() as group:
         waiting = [group.create_task(rig.get(SNAPSHOT_PATH, wait_s=20)) for _ in range(2)]
         await rig.until_waiters(2)
@@ -259,7 +269,7 @@ async def test_closing_ends_every_wait(rig: Rig) -> None:
     assert (await rig.get("/readyz")).status_code == 503
 
 
-async def test_a_registry_that_lost_its_state_learns_how_far_the_world_has_got(rig: Rig) -> None:
+async def test_registry_that_lost_its_state_learns_the_epoch_from_followers(rig: Rig) -> None:
     await rig.put(snapshot(epoch=1))
     await rig.get(SNAPSHOT_PATH, after=57)
     assert (await rig.client.head(SNAPSHOT_PATH)).headers[EPOCH_FLOOR_HEADER] == "57"
@@ -268,12 +278,12 @@ async def test_a_registry_that_lost_its_state_learns_how_far_the_world_has_got(r
     assert (await rig.put(snapshot(epoch=58))).status_code == 204
 
 
-async def test_an_absurd_lead_is_not_believed(rig: Rig) -> None:
+async def test_absurdly_high_epoch_is_ignored(rig: Rig) -> None:
     await rig.get(SNAPSHOT_PATH, after=999_999_999)
     assert (await rig.put(snapshot(epoch=1))).status_code == 204
 
 
-async def test_the_follower_and_the_registry_understand_each_other(rig: Rig, tmp_path: Path) -> None:
+async def test_follower_and_registry_work_together(rig: Rig, tmp_path: Path) -> None:
     swapped: list[Catalogue] = []
     follower = SnapshotFollower(
         client=rig.client,
@@ -316,14 +326,14 @@ async def test_a_delta_is_published_and_followed(rig: Rig) -> None:
     assert snapshots.decode(unknown.content) == tiered(2, "b")
 
 
-async def test_a_delta_for_something_else_is_told_to_send_the_whole(rig: Rig) -> None:
+async def test_delta_for_another_base_gets_a_request_for_the_whole(rig: Rig) -> None:
     await rig.put(tiered(1, "a"))
     refused = await rig.client.put(SNAPSHOT_PATH, content=delta(tiered(1, "z"), tiered(2, "b")))
     assert (refused.status_code, error_of(refused)["code"]) == (412, "base_missing")
     assert rig.store.epoch == 1
 
 
-async def test_a_former_leader_publishes_nothing(rig: Rig, tmp_path: Path) -> None:
+async def test_former_leader_cannot_publish(rig: Rig, tmp_path: Path) -> None:
     async def put(epoch: int, fence: str | None) -> int:
         headers = {FENCE_HEADER: fence} if fence is not None else {}
         answer = await rig.client.put(SNAPSHOT_PATH, content=snapshots.encode(tiered(epoch, "a")), headers=headers)
@@ -341,7 +351,7 @@ async def test_a_former_leader_publishes_nothing(rig: Rig, tmp_path: Path) -> No
         assert answer.status_code == 409, "a restart forgets nobody"
 
 
-async def test_an_agent_is_woken_by_its_own_pool_only(rig: Rig) -> None:
+async def test_agent_wakes_for_its_own_pool_only(rig: Rig) -> None:
     await rig.put(tiered(1, "a"))
     async with asyncio.TaskGroup() as group:
         agent = group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
@@ -357,7 +367,7 @@ async def test_an_agent_is_woken_by_its_own_pool_only(rig: Rig) -> None:
     assert served.headers[HASH_HEADER] == snapshots.content_hash(view)
 
 
-async def test_an_agent_of_a_pool_that_comes_later_is_woken_by_its_coming(rig: Rig) -> None:
+async def test_agent_wakes_when_its_pool_is_added(rig: Rig) -> None:
     await rig.put(tiered(1, "a"))
     async with asyncio.TaskGroup() as group:
         agent = group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="later"))
@@ -368,7 +378,7 @@ async def test_an_agent_of_a_pool_that_comes_later_is_woken_by_its_coming(rig: R
     assert [pool.name for pool in view.pools] == ["later"]
 
 
-async def test_an_agent_of_a_pool_that_goes_learns_that_it_has_no_models(rig: Rig) -> None:
+async def test_agent_of_a_removed_pool_gets_an_empty_view(rig: Rig) -> None:
     await rig.put(tiered(1, "a"))
     async with asyncio.TaskGroup() as group:
         agent = group.create_task(rig.get(SNAPSHOT_PATH, after=1, wait_s=20, pool="base"))
@@ -379,12 +389,12 @@ async def test_an_agent_of_a_pool_that_goes_learns_that_it_has_no_models(rig: Ri
 
 
 @pytest.mark.parametrize("pool", ["", "../x", "a b", "base\n", "B"])
-async def test_a_pool_has_a_pools_name(rig: Rig, pool: str) -> None:
+async def test_invalid_pool_name_is_refused(rig: Rig, pool: str) -> None:
     refused = await rig.get(SNAPSHOT_PATH, pool=pool)
     assert (refused.status_code, error_of(refused)["param"]) == (400, "pool")
 
 
-async def test_following_by_deltas_shares_what_stayed(rig: Rig, tmp_path: Path) -> None:
+async def test_follower_by_deltas_reuses_unchanged_entries(rig: Rig, tmp_path: Path) -> None:
     swapped: list[Catalogue] = []
     follower = SnapshotFollower(
         client=rig.client, registry_url=rig.url, token=TOKEN, cache_file=tmp_path / "c", on_swap=swapped.append

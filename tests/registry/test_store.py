@@ -11,7 +11,7 @@ from tests.fleet.builders import snapshot
 RUBBISH = b'{"sha256":"0","document":{}}\n'
 
 
-async def test_a_restart_takes_up_what_was_published(tmp_path: Path) -> None:
+async def test_restart_restores_the_published_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "snapshot.json"
     published = await SnapshotStore(file).publish(snapshot(epoch=4))
     again = SnapshotStore(file)
@@ -38,7 +38,7 @@ async def test_a_corrupt_file_is_set_aside_and_the_registry_starts(
     assert content.snapshot == snapshot(epoch=1)
 
 
-async def test_a_registry_that_lost_a_million_publications_goes_beyond_them(tmp_path: Path) -> None:
+async def test_registry_that_lost_a_million_publications_continues_above_them(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path / "snapshot.json")
     store.record_follower_epoch(1_000_000)
     with pytest.raises(EpochTaken, match="above 1000000"):
@@ -46,7 +46,7 @@ async def test_a_registry_that_lost_a_million_publications_goes_beyond_them(tmp_
     assert (await store.publish(snapshot(epoch=1_000_001))).epoch == 1_000_001
 
 
-async def test_a_corrupt_fence_takes_no_snapshot_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_corrupt_fence_does_not_lose_the_snapshot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "snapshot.json"
     await SnapshotStore(file).publish(snapshot(epoch=4))
     (tmp_path / "snapshot.json.fence").write_text("")
@@ -56,7 +56,7 @@ async def test_a_corrupt_fence_takes_no_snapshot_away(tmp_path: Path, caplog: py
     assert "the stored leadership cannot be read" in caplog.text
 
 
-async def test_a_file_that_cannot_even_be_moved_does_not_stop_the_start(tmp_path: Path) -> None:
+async def test_corrupt_file_that_cannot_be_moved_does_not_block_the_start(tmp_path: Path) -> None:
     file = tmp_path / "snapshot.json"
     file.mkdir()
     (tmp_path / "snapshot.json.refused").write_bytes(b"in the way")
@@ -65,7 +65,7 @@ async def test_a_file_that_cannot_even_be_moved_does_not_stop_the_start(tmp_path
     assert store.current is None
 
 
-def test_the_floor_follows_what_followers_have_but_not_what_is_absurd(tmp_path: Path) -> None:
+def test_epoch_floor_follows_followers_within_reason(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path / "snapshot.json")
     store.record_follower_epoch(MAX_LEAD + 1)
     assert store.epoch_floor == 0

@@ -16,7 +16,7 @@ class Store:
         return None
 
 
-async def test_a_store_that_is_away_is_seen_and_one_that_is_back_too() -> None:
+async def test_store_outage_and_recovery_are_detected() -> None:
     store = Store()
     watch = StoreWatch(cast(S3Store, store))
     told = [watch.is_up]

@@ -9,7 +9,7 @@ from tests.registry.catalogue_rig import ENTROPY, PEPPER, Rig, digest, key_text
 from tests.registry.rig import TOKEN, error_of
 
 
-async def test_a_tenants_key_makes_and_moves_its_own_models(catalogue: Rig) -> None:
+async def test_tenant_key_creates_and_moves_its_own_models(catalogue: Rig) -> None:
     assert (await catalogue.put("v1", "c", who="acme-writer", promote_to="stable")).status_code == 201
     assert (await catalogue.put("v2", "d", who="acme-writer")).status_code == 201
     rollout = (await catalogue.point("v2", who="acme-writer")).json()["rollout"]["id"]
@@ -18,7 +18,7 @@ async def test_a_tenants_key_makes_and_moves_its_own_models(catalogue: Rig) -> N
     assert (last["actor"], last["tenant"]) == ("key:acme-writer", "acme")
 
 
-async def test_for_another_tenant_nothing_of_it_exists(catalogue: Rig) -> None:
+async def test_models_of_a_tenant_do_not_exist_for_another(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     artifact = catalogue.artifact("e")
     before = await catalogue.audited()
@@ -48,7 +48,7 @@ async def test_for_another_tenant_nothing_of_it_exists(catalogue: Rig) -> None:
     assert await catalogue.audited() == before
 
 
-async def test_a_tenant_sees_its_own_and_what_it_may_call(catalogue: Rig) -> None:
+async def test_tenant_lists_its_own_and_callable_models(catalogue: Rig) -> None:
     await catalogue.put("v1", "c")
     await catalogue.put("v1", "c", "globex/own")
     assert [row["id"] for row in (await catalogue.get("/v1/models", "acme-reader"))["data"]] == [
@@ -60,7 +60,7 @@ async def test_a_tenant_sees_its_own_and_what_it_may_call(catalogue: Rig) -> Non
 
 
 @pytest.mark.parametrize("who", ["acme-reader", "acme-plain"])
-async def test_writing_needs_the_scope(catalogue: Rig, who: str) -> None:
+async def test_writes_need_the_write_scope(catalogue: Rig, who: str) -> None:
     await catalogue.put("v1", "c")
     for refused in (
         await catalogue.put("v2", "d", who=who),
@@ -72,7 +72,7 @@ async def test_writing_needs_the_scope(catalogue: Rig, who: str) -> None:
         assert "models:write" in error_of(refused)["message"]
 
 
-async def test_reading_needs_the_scope_too(catalogue: Rig) -> None:
+async def test_reads_need_the_read_scope(catalogue: Rig) -> None:
     for path in ("/v1/models", "/v1/rollouts", "/v1/artifacts/" + digest("c")):
         refused = await catalogue.call("GET", path, "acme-plain")
         assert (refused.status_code, error_of(refused)["code"]) == (403, "scope_missing")
@@ -93,13 +93,13 @@ async def test_reading_needs_the_scope_too(catalogue: Rig) -> None:
         ("POST", "/internal/v1/gc"),
     ],
 )
-async def test_what_is_the_operators_is_no_tenants(catalogue: Rig, method: str, path: str) -> None:
+async def test_operator_routes_are_closed_to_tenants(catalogue: Rig, method: str, path: str) -> None:
     refused = await catalogue.call(method, path, "acme-writer")
     assert (refused.status_code, error_of(refused)["code"]) == (403, "operator_only")
 
 
 @pytest.mark.parametrize("path", ["/v1/snapshot", "/v1/fleet"])
-async def test_the_snapshot_is_no_tenants(catalogue: Rig, path: str) -> None:
+async def test_tenants_cannot_read_the_snapshot(catalogue: Rig, path: str) -> None:
     assert (await catalogue.call("GET", path, "acme-writer")).status_code == 401
 
 
@@ -107,14 +107,14 @@ async def test_the_snapshot_is_no_tenants(catalogue: Rig, path: str) -> None:
     "bearer",
     ["", "wrong", keys.mint("test", "acme-writer", b"9" * 32), key_text("acme-writer").replace("acme", "globex")],
 )
-async def test_nobody_gets_in_without_a_key(catalogue: Rig, bearer: str) -> None:
+async def test_request_without_a_key_is_refused(catalogue: Rig, bearer: str) -> None:
     for method, path in (("GET", "/v1/models"), ("PUT", "/v1/models/acme/bot/versions/v1"), ("GET", "/v1/audit")):
         refused = await catalogue.call(method, path, bearer)
         assert (refused.status_code, error_of(refused)["code"]) == (401, "invalid_key")
         assert refused.headers["www-authenticate"] == "Bearer"
 
 
-async def test_secrets_are_nowhere_but_in_the_one_answer(catalogue: Rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secret_appears_only_in_the_creating_answer(catalogue: Rig, caplog: pytest.LogCaptureFixture) -> None:
     made = await catalogue.call("POST", "/v1/tenants/acme/keys", json={"id": "ci"})
     key = made.json()["key"]
     await catalogue.put("v1", "c", who="acme-writer")

@@ -53,7 +53,7 @@ def body(number: int, have: int = 0, *, room: int = 0, leaving: bool = False, co
     return encode_announcement(Announcement(f"10.0.0.{number}:8500", "", have, room), count, leaving=leaving)
 
 
-async def test_nodes_hear_of_each_other(http: httpx.AsyncClient) -> None:
+async def test_nodes_get_each_others_addresses(http: httpx.AsyncClient) -> None:
     first = await http.post(PATH, content=body(1, 0b11, room=4))
     assert decode_answer(first.content, 12, loopback_allowed=False).grants.bit_count() == 4
     second = decode_answer((await http.post(PATH, content=body(2))).content, 12, loopback_allowed=False)
@@ -62,20 +62,20 @@ async def test_nodes_hear_of_each_other(http: httpx.AsyncClient) -> None:
     assert report == {"digest": DIGEST, "chunks": 12, "nodes": 2, "complete": 0, "leases": 4}
 
 
-async def test_who_leaves_is_forgotten(http: httpx.AsyncClient, tracker: Tracker) -> None:
+async def test_node_that_leaves_is_removed(http: httpx.AsyncClient, tracker: Tracker) -> None:
     await http.post(PATH, content=body(1, 0b11))
     assert (await http.post(PATH, content=body(1, 0b11, leaving=True))).status_code == 200
     assert tracker.reports()[0].nodes == 0
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-async def test_the_token_is_asked_for(http: httpx.AsyncClient, token: str) -> None:
+async def test_tracker_requires_the_token(http: httpx.AsyncClient, token: str) -> None:
     headers = {"authorization": f"Bearer {token}"}
     assert (await http.post(PATH, content=body(1), headers=headers)).status_code == 401
     assert (await http.get("/internal/v1/swarm", headers=headers)).status_code == 401
 
 
-async def test_what_is_odd_is_refused_and_changes_nothing(http: httpx.AsyncClient, tracker: Tracker) -> None:
+async def test_invalid_announcements_are_refused_and_change_nothing(http: httpx.AsyncClient, tracker: Tracker) -> None:
     loopback = json.loads(body(1)) | {"address": "127.0.0.1:8500"}
     metadata = json.loads(body(1)) | {"address": "169.254.169.254:80"}
     for content in (b"", b"{", b"[]", json.dumps(loopback).encode(), json.dumps(metadata).encode()):
@@ -86,7 +86,7 @@ async def test_what_is_odd_is_refused_and_changes_nothing(http: httpx.AsyncClien
     assert tracker.reports() == []
 
 
-async def test_one_artifact_has_one_number_of_chunks(http: httpx.AsyncClient) -> None:
+async def test_artifact_has_a_single_chunk_count(http: httpx.AsyncClient) -> None:
     await http.post(PATH, content=body(1))
     answer = await http.post(PATH, content=body(2, count=13))
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "other_manifest")
@@ -116,7 +116,7 @@ def test_nodes_are_bounded_over_all_artifacts(clock: Clock) -> None:
     tracker.announce(digests[0], 4, Announcement("10.0.0.9:1", "", 0))
 
 
-def test_what_nobody_fetches_any_more_is_forgotten(tracker: Tracker, clock: Clock) -> None:
+def test_artifact_without_fetchers_is_removed(tracker: Tracker, clock: Clock) -> None:
     news = Announcement("10.0.0.1:1", "", 0)
     for letter in "ab":
         tracker.announce(Digest(f"sha256:{letter * 64}"), 4, news)

@@ -135,7 +135,7 @@ def promote(process: Process, model: int, number: int) -> str:
         return "cut off"
 
 
-def test_history_is_linear_whatever_is_killed(both: list[Process], database_of_both: Database) -> None:
+def test_history_stays_linear_through_kills(both: list[Process], database_of_both: Database) -> None:
     database = database_of_both
     prepared(database)
     told: dict[str, int] = defaultdict(int)

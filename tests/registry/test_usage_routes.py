@@ -14,21 +14,21 @@ GLOBEX = UsageRow(0, "globex", "base", "v1", "base", "batch", 1, prompt_tokens=5
 REPORT = UsageReport("a" * 32, 1, "gateway", (ACME, GLOBEX))
 
 
-async def tell(rig: Rig, report: UsageReport = REPORT, who: str | None = None) -> bool:
+async def send_report(rig: Rig, report: UsageReport = REPORT, who: str | None = None) -> bool:
     options = {"content": encode(report)}
     answer = await (rig.call("POST", USAGE_PATH, who, **options) if who else rig.call("POST", USAGE_PATH, **options))
     assert answer.status_code == 200, answer.text
     return bool(answer.json()["is_new"])
 
 
-async def test_a_report_is_counted_once_and_answered_as_often_as_it_comes(catalogue: Rig) -> None:
-    assert [await tell(catalogue) for _ in range(3)] == [True, False, False]
+async def test_repeated_report_is_counted_once_and_always_answered(catalogue: Rig) -> None:
+    assert [await send_report(catalogue) for _ in range(3)] == [True, False, False]
     found = await catalogue.get("/v1/usage")
     assert found["total"]["requests"] == 3 and found["last_told_unix_s"] == 1000.0
 
 
-async def test_a_tenant_sees_its_own_and_nothing_of_the_platform(catalogue: Rig) -> None:
-    await tell(catalogue)
+async def test_tenant_sees_only_its_own_usage(catalogue: Rig) -> None:
+    await send_report(catalogue)
     found = await catalogue.get("/v1/usage", "acme-reader", by="tenant,model,day")
     (row,) = found["data"]
     assert (row["tenant"], row["model"], row["day"]) == ("acme", "acme/bot", 0)
@@ -40,15 +40,15 @@ async def test_a_tenant_sees_its_own_and_nothing_of_the_platform(catalogue: Rig)
     assert (other["data"], other["total"]) == ([], None), "as of a tenant that is nowhere"
 
 
-async def test_the_operator_sees_all_and_what_was_lost(catalogue: Rig) -> None:
-    await tell(catalogue)
+async def test_operator_sees_all_usage_and_losses(catalogue: Rig) -> None:
+    await send_report(catalogue)
     found = await catalogue.get("/v1/usage", by="tenant")
     assert [(row["tenant"], row["lost_prompt_tokens"]) for row in found["data"]] == [("acme", 7), ("globex", 0)]
     assert (await catalogue.get("/v1/usage", tenant="globex"))["total"]["requests"] == 1
 
 
-async def test_money_of_a_pool_is_the_operators(catalogue: Rig) -> None:
-    await tell(catalogue)
+async def test_pool_cost_is_for_the_operator_only(catalogue: Rig) -> None:
+    await send_report(catalogue)
     seen = [MinuteOfPool("base", 1, 4, 10.0), MinuteOfPool("large", 1, 4, 10.0)]
     for minute in range(6):
         catalogue.database.write_unaudited(lambda c, minute=minute: usage.count_minute(c, minute, seen))
@@ -66,7 +66,7 @@ async def test_money_of_a_pool_is_the_operators(catalogue: Rig) -> None:
     assert error_of(refused)["code"] == "operator_only"
 
 
-async def test_only_gateways_tell_and_only_what_is_a_report(catalogue: Rig) -> None:
+async def test_only_gateways_send_usage_and_only_valid_reports(catalogue: Rig) -> None:
     refused = await catalogue.call("POST", USAGE_PATH, "acme-writer", content=encode(REPORT))
     assert refused.status_code == 403
     for body in (b"", b"{}", encode(msgspec.structs.replace(REPORT, source="x")), encode(REPORT)[:-1]):
@@ -77,9 +77,9 @@ async def test_only_gateways_tell_and_only_what_is_a_report(catalogue: Rig) -> N
 
 
 @pytest.mark.parametrize("query", ["by=tenant,tenant", "by=key", "since=9&until=8", "since=-1", "tenant=A+B"])
-async def test_what_cannot_be_asked_is_said(catalogue: Rig, query: str) -> None:
+async def test_invalid_usage_query_is_refused_with_a_message(catalogue: Rig, query: str) -> None:
     assert (await catalogue.call("GET", f"/v1/usage?{query}")).status_code == 400
 
 
-async def test_a_key_for_inference_alone_may_not_look(catalogue: Rig) -> None:
+async def test_inference_key_cannot_read_usage(catalogue: Rig) -> None:
     assert (await catalogue.call("GET", "/v1/usage", "acme-plain")).status_code == 403

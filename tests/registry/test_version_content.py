@@ -75,7 +75,7 @@ def an_adapter(folder: Path, seed: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("fields", [{}, {"base_model": "base"}])
-async def test_content_is_checked_against_the_base_that_the_version_names(
+async def test_content_is_checked_against_the_base_of_the_version(
     checking: Checking, tmp_path: Path, fields: dict[str, str]
 ) -> None:
     digest = (await checking.upload(an_adapter(tmp_path / "adapter"), **fields)).json()["digest"]
@@ -86,7 +86,7 @@ async def test_content_is_checked_against_the_base_that_the_version_names(
     assert (await checking.register(digest, "base", "right")).status_code == 201
 
 
-async def test_what_was_checked_is_not_fetched_again_until_its_base_changes(checking: Checking, tmp_path: Path) -> None:
+async def test_checked_content_is_not_fetched_again_until_its_base_changes(checking: Checking, tmp_path: Path) -> None:
     digest = (await checking.upload(an_adapter(tmp_path / "adapter"))).json()["digest"]
     assert (await checking.register(digest, "base", "one")).status_code == 201
     reads = checking.objects.reads
@@ -97,9 +97,7 @@ async def test_what_was_checked_is_not_fetched_again_until_its_base_changes(chec
     assert (await checking.register(digest, "base", "one")).status_code == 200  # an existing version stays unchanged
 
 
-async def test_where_facts_are_required_nothing_is_taken_over_a_base_without_them(
-    checking: Checking, tmp_path: Path
-) -> None:
+async def test_base_without_required_facts_accepts_no_adapter(checking: Checking, tmp_path: Path) -> None:
     """Both an ingest that names the base and a version that names it are refused until the facts exist."""
     ingesting = checking.services.ingesting
     assert ingesting is not None
@@ -127,9 +125,7 @@ async def test_metrics_name_the_bases_without_facts(checking: Checking) -> None:
     assert "shoal_base_facts_missing{" not in (await checking.call("GET", "/metrics")).text
 
 
-async def test_many_versions_of_unchecked_content_are_registered_at_once_and_each_content_is_read_once(
-    checking: Checking, tmp_path: Path
-) -> None:
+async def test_concurrent_registrations_read_each_content_once(checking: Checking, tmp_path: Path) -> None:
     """More versions than the tenant has places: they wait, so that a script that registers all is not refused."""
     adapters = [an_adapter(tmp_path / str(seed), seed=seed) for seed in range(3)]
     digests = [(await checking.upload(adapter)).json()["digest"] for adapter in adapters]
@@ -141,7 +137,7 @@ async def test_many_versions_of_unchecked_content_are_registered_at_once_and_eac
     assert checking.objects.reads - reads == 3 * once
 
 
-async def test_a_place_that_does_not_come_is_refused_in_the_end(checking: Checking) -> None:
+async def test_registration_without_a_free_place_is_refused_after_a_while(checking: Checking) -> None:
     ingesting = checking.services.ingesting
     assert ingesting is not None
     with ExitStack() as taken:
@@ -157,7 +153,7 @@ async def taken_soon(ingesting: Ingesting) -> None:
         pass
 
 
-async def test_what_was_checked_does_not_wait_behind_slow_ingests(checking: Checking, tmp_path: Path) -> None:
+async def test_checked_content_does_not_wait_for_slow_ingests(checking: Checking, tmp_path: Path) -> None:
     digest = (await checking.upload(an_adapter(tmp_path / "adapter"), base_model="base")).json()["digest"]
     ingesting, ends = checking.services.ingesting, threading.Event()
     assert ingesting is not None
@@ -173,7 +169,7 @@ async def test_what_was_checked_does_not_wait_behind_slow_ingests(checking: Chec
             await asyncio.gather(*slow)
 
 
-async def test_a_base_that_was_named_at_the_upload_needs_no_second_look(checking: Checking, tmp_path: Path) -> None:
+async def test_base_named_at_the_upload_needs_no_second_check(checking: Checking, tmp_path: Path) -> None:
     adapter = an_adapter(tmp_path / "adapter")
     digest = (await checking.upload(adapter)).json()["digest"]
     assert (await checking.upload(adapter, base_model="base")).status_code == 200
@@ -182,7 +178,7 @@ async def test_a_base_that_was_named_at_the_upload_needs_no_second_look(checking
     assert checking.objects.reads == reads
 
 
-async def test_a_tenants_artifacts_have_room_for_so_many_bytes(checking: Checking, tmp_path: Path) -> None:
+async def test_artifact_bytes_per_tenant_are_bounded(checking: Checking, tmp_path: Path) -> None:
     first = an_adapter(tmp_path / "first", seed=1)
     each_bytes = (await checking.upload(first)).json()["total_bytes"]
     fitting = MAX_BYTES // each_bytes

@@ -11,7 +11,7 @@ from tests.registry.rig import error_of
 __all__ = ["url"]
 
 
-async def test_a_version_is_put_once_and_putting_it_again_changes_nothing(catalogue: Rig) -> None:
+async def test_putting_a_version_is_idempotent(catalogue: Rig) -> None:
     first = await catalogue.put("v1", "c")
     assert (first.status_code, first.json()["digest"], first.json()["model"]) == (201, digest("c"), "acme/bot")
     again = await catalogue.put("v1", "c")
@@ -19,7 +19,7 @@ async def test_a_version_is_put_once_and_putting_it_again_changes_nothing(catalo
     assert await catalogue.audited() == ["artifact.kept", "model.made", "version.put", "artifact.again"]
 
 
-async def test_a_version_never_changes(catalogue: Rig) -> None:
+async def test_version_is_immutable(catalogue: Rig) -> None:
     await catalogue.put("v1", "c")
     refused = await catalogue.put("v1", "d")
     assert (refused.status_code, error_of(refused)["code"]) == (409, "version_taken")
@@ -45,7 +45,7 @@ async def test_a_version_never_changes(catalogue: Rig) -> None:
         ({"promote_to": "incoming"}, 400, "reserved_channel"),
     ],
 )
-async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
+async def test_invalid_versions_are_refused_with_a_message_and_change_nothing(
     catalogue: Rig, changes: dict[str, Any], status: int, code: str
 ) -> None:
     refused = await catalogue.put("v1", "c", **changes)
@@ -55,7 +55,7 @@ async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
 
 
 @pytest.mark.parametrize("channel", ["incoming", "incoming-2"])
-async def test_no_channel_has_the_name_of_those_that_name_what_is_being_loaded(catalogue: Rig, channel: str) -> None:
+async def test_reserved_channel_names_are_refused(catalogue: Rig, channel: str) -> None:
     await catalogue.put("v1", "c")
     refused = await catalogue.point("v1", channel)
     assert (refused.status_code, error_of(refused)["code"]) == (400, "reserved_channel")
@@ -63,12 +63,12 @@ async def test_no_channel_has_the_name_of_those_that_name_what_is_being_loaded(c
 
 
 @pytest.mark.parametrize("path", ["/v1/models/acme/Bot/versions/v1", "/v1/models/acme/bot/versions/v%001"])
-async def test_names_that_are_none_are_refused(catalogue: Rig, path: str) -> None:
+async def test_invalid_names_are_refused(catalogue: Rig, path: str) -> None:
     refused = await catalogue.call("PUT", path, json={"base_model": "base", "digest": digest("c")})
     assert (refused.status_code, error_of(refused)["code"]) == (400, "invalid_parameter")
 
 
-async def test_gits_models_are_gits_and_the_answer_names_the_file(catalogue: Rig) -> None:
+async def test_model_declared_in_git_is_refused_with_its_file(catalogue: Rig) -> None:
     for refused in (
         await catalogue.put("v9", "c", "acme/declared"),
         await catalogue.point("v1", model="acme/declared"),
@@ -79,7 +79,7 @@ async def test_gits_models_are_gits_and_the_answer_names_the_file(catalogue: Rig
         assert error_of(refused)["param"] == "registry/acme.yaml"
 
 
-async def test_the_first_version_of_a_channel_is_there_at_once(catalogue: Rig) -> None:
+async def test_first_version_of_a_channel_is_served_at_once(catalogue: Rig) -> None:
     await catalogue.put("v1", "c")
     moved = await catalogue.point("v1")
     assert (moved.status_code, moved.json()["moved"], moved.json()["rollout"]) == (200, True, None)
@@ -91,7 +91,7 @@ async def test_the_first_version_of_a_channel_is_there_at_once(catalogue: Rig) -
     assert shown["channels"] == {"stable": {"version": "v1", "digest": digest("c"), "lock_version": lock_version}}
 
 
-async def test_a_later_version_begins_a_rollout_and_the_channel_stays_until_it_completes(catalogue: Rig) -> None:
+async def test_later_version_starts_a_rollout_and_the_channel_moves_at_its_end(catalogue: Rig) -> None:
     rollout = await catalogue.rolling()
     shown = await catalogue.get("/v1/models/acme/bot")
     assert shown["channels"]["stable"]["version"] == "v1"
@@ -107,7 +107,7 @@ async def test_a_later_version_begins_a_rollout_and_the_channel_stays_until_it_c
     assert shown["channels"]["stable"]["version"] == "v2"
 
 
-async def test_a_policy_with_one_stage_moves_the_channel_at_once(catalogue: Rig) -> None:
+async def test_one_stage_policy_moves_the_channel_at_once(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable", rollout="at-once")
     await catalogue.put("v2", "d")
     moved = await catalogue.point("v2")
@@ -115,13 +115,13 @@ async def test_a_policy_with_one_stage_moves_the_channel_at_once(catalogue: Rig)
     assert (await catalogue.get("/v1/rollouts"))["data"] == []
 
 
-async def test_the_same_bytes_under_another_name_need_no_rollout(catalogue: Rig) -> None:
+async def test_equal_artifact_under_another_name_needs_no_rollout(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable")
     await catalogue.put("v1-again", "c")
     assert (await catalogue.point("v1-again")).json()["moved"] is True
 
 
-async def test_put_and_promote_are_one_transaction(catalogue: Rig) -> None:
+async def test_put_with_promote_is_one_transaction(catalogue: Rig) -> None:
     await catalogue.rolling()
     refused = await catalogue.put("v3", "e", promote_to="stable")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "rollout_active")
@@ -129,7 +129,7 @@ async def test_put_and_promote_are_one_transaction(catalogue: Rig) -> None:
     assert names == ["v1", "v2"]
 
 
-async def test_a_channel_that_has_moved_since_is_not_moved_again(catalogue: Rig) -> None:
+async def test_channel_with_a_stale_etag_is_not_moved(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", rollout="at-once")
     await catalogue.put("v2", "d")
     unseen = await catalogue.point("v1", headers={"if-match": '"1"'})
@@ -142,7 +142,7 @@ async def test_a_channel_that_has_moved_since_is_not_moved_again(catalogue: Rig)
     assert (wrong.status_code, error_of(wrong)["code"]) == (400, "invalid_if_match")
 
 
-async def test_pages_of_models_with_many_versions_are_shorter_and_leave_nothing_out(
+async def test_pages_of_models_with_many_versions_are_shorter_and_complete(
     catalogue: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,000 models may have 500,000 versions, which a tenant may make of one artifact; no answer holds all of them."""
@@ -165,7 +165,7 @@ async def test_pages_of_models_with_many_versions_are_shorter_and_leave_nothing_
     assert pages[1] == ["acme/declared", "acme/e"]
 
 
-async def test_a_channel_that_was_made_anew_is_not_the_one_that_was_seen(catalogue: Rig) -> None:
+async def test_recreated_channel_has_another_etag(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", rollout="at-once")
     await catalogue.put("v2", "d")
     path = "/v1/models/acme/bot/channels/stable"
@@ -179,7 +179,7 @@ async def test_a_channel_that_was_made_anew_is_not_the_one_that_was_seen(catalog
     assert (await catalogue.point("v1", headers={"if-match": seen[-1]})).status_code == 200
 
 
-async def test_only_what_nothing_names_can_be_deleted_and_its_name_stays_taken(catalogue: Rig) -> None:
+async def test_only_unreferenced_versions_are_deleted_and_names_stay_taken(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable", rollout="at-once")
     await catalogue.put("v2", "d")
     path = "/v1/models/acme/bot/versions/"
@@ -192,14 +192,14 @@ async def test_only_what_nothing_names_can_be_deleted_and_its_name_stays_taken(c
     assert (await catalogue.put("v2", "d")).status_code == 201
 
 
-async def test_nothing_of_a_model_is_deleted_while_it_rolls(catalogue: Rig) -> None:
+async def test_deletion_is_refused_during_a_rollout(catalogue: Rig) -> None:
     await catalogue.rolling()
     for path in ("", "/versions/v2", "/channels/stable"):
         refused = await catalogue.call("DELETE", "/v1/models/acme/bot" + path)
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "rollout_active")
 
 
-async def test_a_model_goes_with_its_channels_and_may_come_back(catalogue: Rig) -> None:
+async def test_model_is_deleted_with_its_channels_and_can_be_recreated(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable")
     assert (await catalogue.call("DELETE", "/v1/models/acme/bot")).status_code == 204
     assert (await catalogue.call("GET", "/v1/models/acme/bot")).status_code == 404
@@ -208,7 +208,7 @@ async def test_a_model_goes_with_its_channels_and_may_come_back(catalogue: Rig) 
     assert (shown["channels"], [version["name"] for version in shown["versions"]]) == ({}, ["v1"])
 
 
-async def test_a_tenant_has_its_limits(catalogue: Rig) -> None:
+async def test_channels_per_model_are_bounded(catalogue: Rig) -> None:
     await catalogue.put("v1", "c")
     for channel in ("a", "b", "c"):
         assert (await catalogue.point("v1", channel)).status_code == 200
@@ -216,7 +216,7 @@ async def test_a_tenant_has_its_limits(catalogue: Rig) -> None:
     assert (full.status_code, error_of(full)["code"]) == (409, "too_many_channels")
 
 
-async def test_lists_come_in_pages_of_gits_models_and_the_apis(catalogue: Rig) -> None:
+async def test_model_pages_include_git_and_api_models(catalogue: Rig) -> None:
     for name in ("ant", "bee", "zoo"):
         await catalogue.put("v1", "c", f"acme/{name}")
     await catalogue.put("v1", "c", "globex/own")

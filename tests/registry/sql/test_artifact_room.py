@@ -25,7 +25,7 @@ class Days:
         self.database.ready = True
         self.now_unix_s = 1e9
 
-    def keep(self, letter: str, size_bytes: int = 60) -> None:
+    def store(self, letter: str, size_bytes: int = 60) -> None:
         row = StoredArtifact("sha256:" + letter * 64, "acme", "", size_bytes, {})
         self.database.write(CI, lambda write: artifacts.put_artifact(write, row, LIMIT))
 
@@ -45,23 +45,23 @@ def days(database: Database) -> Iterator[Days]:
     made.database.close()
 
 
-def test_what_no_version_names_gives_its_room_back_after_the_grace(days: Days) -> None:
-    days.keep("a")
+def test_unnamed_artifact_frees_its_room_after_the_grace(days: Days) -> None:
+    days.store("a")
     days.name("a")
     days.now_unix_s += 9 * DAY_S
     with pytest.raises(CatalogueRefused, match="60 bytes of artifacts, and these 60 would be over the limit of 100"):
-        days.keep("b")
+        days.store("b")
     days.delete("a")
     with pytest.raises(CatalogueRefused, match="counts for 86400 s more"):
-        days.keep("b")
+        days.store("b")
     days.now_unix_s += DAY_S + 1
-    days.keep("b")
+    days.store("b")
 
 
-def test_what_counts_no_more_needs_room_to_come_back(days: Days) -> None:
-    days.keep("a")
-    days.keep("a")  # already counted
+def test_artifact_that_no_longer_counts_needs_room_again(days: Days) -> None:
+    days.store("a")
+    days.store("a")  # already counted
     days.now_unix_s += DAY_S + 1
-    days.keep("b")
+    days.store("b")
     with pytest.raises(CatalogueRefused, match="over the limit of 100"):
-        days.keep("a")
+        days.store("a")

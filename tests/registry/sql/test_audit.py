@@ -21,7 +21,7 @@ def fill(database: Database, count: int) -> None:
         )
 
 
-def test_the_chain_is_what_it_says(database: Database) -> None:
+def test_audit_hashes_cover_the_canonical_entries(database: Database) -> None:
     fill(database, 2)
     (second, first) = database.read(lambda c: audit.page(c, None, 10))
     text = audit.canonical({key: value for key, value in first.items() if key != "hash"})
@@ -36,7 +36,7 @@ def test_the_chain_is_what_it_says(database: Database) -> None:
     assert (verified.entries, verified.head, verified.broken_at) == (2, second["hash"], None)
 
 
-def test_pages_go_back_in_time_and_may_be_of_one_tenant(database: Database) -> None:
+def test_audit_pages_go_back_in_time_and_filter_by_tenant(database: Database) -> None:
     fill(database, 3)
     database.write(ALICE, lambda write: write.add_audit_entry("made", "other", "globex"))
     assert [entry["seq"] for entry in database.read(lambda c: audit.page(c, None, 2))] == [4, 3]
@@ -45,7 +45,7 @@ def test_pages_go_back_in_time_and_may_be_of_one_tenant(database: Database) -> N
 
 
 @pytest.mark.parametrize("page_rows", [1, 2, 1000])
-def test_an_untouched_chain_is_sound_over_pages(
+def test_unchanged_chain_verifies_over_pages(
     database: Database, monkeypatch: pytest.MonkeyPatch, page_rows: int
 ) -> None:
     monkeypatch.setattr(audit, "_VERIFY_PAGE", page_rows)
@@ -53,14 +53,14 @@ def test_an_untouched_chain_is_sound_over_pages(
     assert database.read(audit.verify).broken_at is None
 
 
-def test_a_changed_entry_is_seen(database: Database) -> None:
+def test_changed_entry_is_detected(database: Database) -> None:
     fill(database, 4)
     database.write_unaudited(lambda c: c.execute(update(table).where(table.c.seq == 2).values(entry='{"seq":2}')))
     found = database.read(audit.verify)
     assert (found.entries, found.broken_at) == (1, 2)
 
 
-def test_a_changed_entry_with_its_own_hash_made_anew_is_seen_at_the_next_one(database: Database) -> None:
+def test_changed_and_rehashed_entry_is_detected_at_the_next_entry(database: Database) -> None:
     fill(database, 4)
     first = database.read(lambda c: audit.page(c, 2, 1))[0]["hash"]
     forged = {"entry": '{"seq":2}', "hash": audit.hash_of(first, '{"seq":2}')}
@@ -68,13 +68,13 @@ def test_a_changed_entry_with_its_own_hash_made_anew_is_seen_at_the_next_one(dat
     assert database.read(audit.verify).broken_at == 3
 
 
-def test_a_missing_entry_is_seen(database: Database) -> None:
+def test_missing_entry_is_detected(database: Database) -> None:
     fill(database, 4)
     database.write_unaudited(lambda c: c.execute(delete(table).where(table.c.seq == 3)))
     assert database.read(audit.verify).broken_at == 3
 
 
-def test_a_chain_that_was_cut_short_is_seen(database: Database) -> None:
+def test_truncated_chain_is_detected(database: Database) -> None:
     fill(database, 4)
     database.write_unaudited(lambda c: c.execute(delete(table).where(table.c.seq > 2)))
     found = database.read(audit.verify)
@@ -82,7 +82,7 @@ def test_a_chain_that_was_cut_short_is_seen(database: Database) -> None:
     assert "4 entries were written" in found.reason
 
 
-def test_a_head_that_is_not_the_chains_is_seen(database: Database) -> None:
+def test_wrong_chain_head_is_detected(database: Database) -> None:
     fill(database, 2)
     database.write_unaudited(lambda c: c.execute(update(state).values(audit_hash=FIRST_HASH)))
     assert database.read(audit.verify).broken_at == 3

@@ -23,9 +23,7 @@ def twins(name: str, version: str) -> list[NewVersion]:
     return [NewVersion(f"acme/{name}-{twin}", "acme", "base", version, DIGEST, "", None) for twin in ("left", "right")]
 
 
-def test_a_follower_misses_nothing_of_what_two_registries_write(
-    database: Database, url: str | None, tmp_path: Path
-) -> None:
+def test_follower_gets_all_writes_of_two_registries(database: Database, url: str | None, tmp_path: Path) -> None:
     other = Database(database_url(url, tmp_path))
     database.write(CI, lambda write: artifacts.put_artifact(write, StoredArtifact(DIGEST, "acme", "", 1, {})))
 

@@ -47,7 +47,7 @@ def test_migrations_build_these_tables(database: Database) -> None:
     assert indexes >= {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
 
 
-def test_preparing_again_changes_nothing(database: Database) -> None:
+def test_second_prepare_changes_nothing(database: Database) -> None:
     lineage = database.read(lambda c: c.scalar(select(state.c.lineage)))
     database.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
     database.prepare()
@@ -55,7 +55,7 @@ def test_preparing_again_changes_nothing(database: Database) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_many_processes_may_prepare_at_once(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_concurrent_prepares_succeed(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     url = request.getfixturevalue("postgres").new_database() if backend == "postgres" else None
     them = [Database(database_url(url, tmp_path)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -65,18 +65,18 @@ def test_many_processes_may_prepare_at_once(backend: str, request: pytest.Fixtur
         it.close()
 
 
-def test_a_later_schema_is_refused_in_words(database: Database) -> None:
+def test_later_schema_is_refused_with_a_message(database: Database) -> None:
     database.write_unaudited(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaUnknown, match="run the version that made it"):
         database.prepare()
 
 
-def test_a_write_that_audits_nothing_is_undone(database: Database) -> None:
+def test_write_without_audit_entry_is_rolled_back(database: Database) -> None:
     database.write(ALICE, lambda write: write.connection.execute(update(state).values(fence=7)))
     assert database.read(lambda c: c.scalar(select(state.c.fence))) == 0
 
 
-def test_a_write_that_raises_is_undone_and_its_number_is_the_next_ones(database: Database) -> None:
+def test_failed_write_is_rolled_back_and_its_number_reused(database: Database) -> None:
     def fail(write: Write) -> None:
         write.add_audit_entry("made", "thing")
         raise KeyError("no")
@@ -88,9 +88,7 @@ def test_a_write_that_raises_is_undone_and_its_number_is_the_next_ones(database:
     assert (entry["seq"], entry["change"], entry["subject"]) == (1, 1, "another")
 
 
-def test_writes_from_many_threads_and_two_registries_stand_in_one_line(
-    database: Database, url: str | None, tmp_path: Path
-) -> None:
+def test_writes_of_threads_and_registries_are_serialized(database: Database, url: str | None, tmp_path: Path) -> None:
     other = Database(database_url(url, tmp_path))
     other.prepare()
     seen: list[int] = []
@@ -113,7 +111,7 @@ def test_writes_from_many_threads_and_two_registries_stand_in_one_line(
     other.close()
 
 
-def test_the_fence_only_rises_and_is_every_registrys(database: Database, url: str | None, tmp_path: Path) -> None:
+def test_fence_only_rises_and_is_shared_by_registries(database: Database, url: str | None, tmp_path: Path) -> None:
     other = Database(database_url(url, tmp_path))
     other.prepare()
     said = ((database, 7), (other, 6), (other, 0), (other, 9), (database, 8))
@@ -121,7 +119,7 @@ def test_the_fence_only_rises_and_is_every_registrys(database: Database, url: st
     other.close()
 
 
-def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, tmp_path: Path) -> None:
+def test_lock_has_one_holder_at_a_time(database: Database, url: str | None, tmp_path: Path) -> None:
     other = Database(database_url(url, tmp_path))
     with database.exclusive_lock("collecting") as mine, other.exclusive_lock("collecting") as theirs:
         assert (mine, theirs) == (True, False)
@@ -132,7 +130,7 @@ def test_a_lock_is_one_registrys_at_a_time(database: Database, url: str | None, 
     other.close()
 
 
-def test_a_read_is_of_one_moment_whoever_writes_meanwhile(database: Database, url: str | None, tmp_path: Path) -> None:
+def test_read_is_consistent_during_concurrent_writes(database: Database, url: str | None, tmp_path: Path) -> None:
     """An inconsistent read would see a truncated chain, or a model without its channel's version."""
     other = Database(database_url(url, tmp_path))
     database.write(ALICE, lambda write: write.add_audit_entry("made", "thing"))
@@ -147,14 +145,14 @@ def test_a_read_is_of_one_moment_whoever_writes_meanwhile(database: Database, ur
     other.close()
 
 
-async def test_calls_before_the_database_is_there_are_told_to_come_back(tmp_path: Path) -> None:
+async def test_calls_before_the_database_is_ready_get_retry_advice(tmp_path: Path) -> None:
     made = Database(database_url(None, tmp_path))
     with pytest.raises(DatabaseUnavailable, match="not ready yet"):
         await made.run(lambda: None)
     made.close()
 
 
-async def test_no_more_calls_wait_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_calls_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("functions.registry.sql.database.MAX_PENDING", 0)
     made = Database(database_url(None, tmp_path))
     made.prepare()
@@ -163,7 +161,7 @@ async def test_no_more_calls_wait_than_may(tmp_path: Path, monkeypatch: pytest.M
     made.close()
 
 
-def test_a_file_that_another_process_holds_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "LOCK_TIMEOUT_S", 0.1)
     made = Database(database_url(None, tmp_path))
     made.prepare()
@@ -179,7 +177,7 @@ def test_a_file_that_another_process_holds_is_said_to_be(tmp_path: Path, monkeyp
     made.close()
 
 
-def test_a_damaged_file_is_left_as_it_is_and_said_to_be(tmp_path: Path) -> None:
+def test_damaged_file_is_kept_and_reported(tmp_path: Path) -> None:
     file = tmp_path / engine.SQLITE_FILE
     file.write_bytes(b"this is no database, but somebody may still want to look at it" * 100)
     made = Database(database_url(None, tmp_path))
@@ -189,7 +187,7 @@ def test_a_damaged_file_is_left_as_it_is_and_said_to_be(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_no_partial_write(tmp_path: Path) -> None:
     made = Database(database_url(None, tmp_path))
     made.prepare()
     made.write_unaudited(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 60"))
@@ -204,7 +202,7 @@ def test_a_full_disk_is_said_to_be_and_nothing_is_half_written(tmp_path: Path) -
     again.close()
 
 
-def test_a_postgres_that_is_away_is_said_to_be(tmp_path: Path) -> None:
+def test_unreachable_postgres_is_reported(tmp_path: Path) -> None:
     made = Database(database_url("postgresql://shoal:s3cret@127.0.0.1:1/none", tmp_path))
     with pytest.raises(DatabaseUnavailable) as caught:
         made.prepare()
@@ -214,12 +212,12 @@ def test_a_postgres_that_is_away_is_said_to_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "mysql://x/y", "sqlite://", "nonsense", "sqlite:///:memory:"])
-def test_other_urls_are_refused_in_words(given: str, tmp_path: Path) -> None:
+def test_other_database_urls_are_refused_with_a_message(given: str, tmp_path: Path) -> None:
     with pytest.raises(UrlInvalid, match="postgresql://"):
         database_url(given, tmp_path)
 
 
-def test_words_fit_on_a_line() -> None:
+def test_error_text_fits_on_a_line() -> None:
     error = DBAPIError("SELECT 1", {"secret": "x"}, Exception("a\nb" * 1000))
     assert "\n" not in failures.explain_error(error) and len(failures.explain_error(error)) < 400
     assert "secret" not in failures.explain_error(error)

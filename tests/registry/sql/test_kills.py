@@ -62,7 +62,7 @@ def killed_at(statement: int, url: str | None, folder: Path, number: int) -> boo
 
 
 @every(4)
-def test_a_write_is_whole_or_not_at_all(database: Database, url: str | None, tmp_path: Path, every: int) -> None:
+def test_killed_write_is_complete_or_absent(database: Database, url: str | None, tmp_path: Path, every: int) -> None:
     for letter in "cd":
         row = StoredArtifact(digest(letter), "acme", "", 1, {})
         database.write(Actor("test"), lambda write, row=row: artifacts.put_artifact(write, row))

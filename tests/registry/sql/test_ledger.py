@@ -27,13 +27,13 @@ def test_a_marked_key_is_due_once_it_is_old_enough(ledger: GcLedger) -> None:
     assert ledger.due(100.0, 200.0) == {A, B}
 
 
-def test_marking_again_keeps_the_first_time_and_drops_what_is_reached_again(ledger: GcLedger) -> None:
+def test_second_mark_keeps_the_first_time_and_drops_reached_keys(ledger: GcLedger) -> None:
     ledger.mark({A, B}, 100.0)
     ledger.mark({A}, 150.0)
     assert ledger.due(100.0, 200.0) == {A}
 
 
-def test_what_is_relied_on_is_no_candidate_any_more(ledger: GcLedger) -> None:
+def test_unmarked_key_is_no_longer_a_candidate(ledger: GcLedger) -> None:
     ledger.mark({A, B}, 100.0)
     assert ledger.unmark({A}) == frozenset()
     assert ledger.deleting({A, B}, 100.0, 200.0) == {B}
@@ -41,7 +41,7 @@ def test_what_is_relied_on_is_no_candidate_any_more(ledger: GcLedger) -> None:
     assert ledger.in_deletion() == {B}
 
 
-def test_an_open_ingest_keeps_what_was_marked_after_it_began(ledger: GcLedger) -> None:
+def test_open_ingest_protects_keys_marked_after_its_start(ledger: GcLedger) -> None:
     ledger.mark({A}, 100.0)
     ingest = ledger.begin_ingest(100.0, 500.0)
     ledger.mark({A, B}, 100.0)
@@ -51,14 +51,14 @@ def test_an_open_ingest_keeps_what_was_marked_after_it_began(ledger: GcLedger) -
     assert ledger.deleting({A, B}, 100.0, 200.0) == {B}
 
 
-def test_an_expired_ingest_is_told_so(ledger: GcLedger) -> None:
+def test_expired_ingest_is_refused(ledger: GcLedger) -> None:
     ingest = ledger.begin_ingest(100.0, 150.0)
     ledger.mark({A}, 100.0)
     assert ledger.deleting({A}, 100.0, 200.0) == {A}
     assert ledger.end_ingest(ingest) is False
 
 
-def test_spared_and_deleted_are_forgotten(ledger: GcLedger) -> None:
+def test_spared_and_deleted_keys_leave_the_ledger(ledger: GcLedger) -> None:
     ledger.mark({A, B}, 100.0)
     ledger.deleting({A, B}, 100.0, 200.0)
     ledger.spare({A})
@@ -67,14 +67,14 @@ def test_spared_and_deleted_are_forgotten(ledger: GcLedger) -> None:
     assert ledger.due(1000.0, 1000.0) == frozenset()
 
 
-def test_thousands_of_keys_at_once(ledger: GcLedger) -> None:
+def test_ledger_handles_thousands_of_keys_at_once(ledger: GcLedger) -> None:
     keys = {f"chunks/sha256/{number:064x}" for number in range(2500)}
     ledger.mark(keys, 100.0)
     assert ledger.unmark(set(sorted(keys)[:1200])) == frozenset()
     assert len(ledger.deleting(keys, 100.0, 200.0)) == 1300
 
 
-def test_moving_to_deleting_and_relying_exclude_each_other(ledger: GcLedger) -> None:
+def test_deleting_and_unmark_exclude_each_other(ledger: GcLedger) -> None:
     """If an ingest and a collector act at the same moment, one gets the key and the other is notified."""
     for round_ in range(10):
         ledger.mark({A}, 100.0 + round_)
@@ -99,7 +99,7 @@ calls = st.one_of(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(script=st.lists(calls, max_size=15))
-def test_it_answers_as_the_ledger_in_memory_does(database: Database, script: list[tuple[object, ...]]) -> None:
+def test_sql_ledger_answers_like_the_memory_ledger(database: Database, script: list[tuple[object, ...]]) -> None:
     database.write_unaudited(lambda c: [c.execute(delete(table)) for table in (gc_candidates, ingests)])
     sql, memory = SqlLedger(database), FileLedger(":memory:")
     opened: list[tuple[object, object]] = []

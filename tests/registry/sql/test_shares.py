@@ -38,7 +38,7 @@ def in_the_snapshot(rig: Rig, model: str) -> int:
     return len(msgspec.json.encode(entry)) + 1
 
 
-async def test_a_share_is_no_smaller_than_what_the_snapshot_takes(catalogue: Rig) -> None:
+async def test_share_is_at_least_the_size_in_the_snapshot(catalogue: Rig) -> None:
     await catalogue.put("v1", "c", promote_to="stable")
     estimate = catalogue.database.read(lambda c: catalogue_writes.snapshot_bytes(c, "acme"))
     assert (estimate, in_the_snapshot(catalogue, "acme/bot")) == (597, 312)
@@ -49,7 +49,7 @@ async def test_a_share_is_no_smaller_than_what_the_snapshot_takes(catalogue: Rig
     assert taken <= estimate <= 1.6 * taken
 
 
-async def test_a_tenant_has_its_share_and_takes_nobody_elses(tmp_path: Path, database: Database) -> None:
+async def test_tenant_is_limited_to_its_own_share(tmp_path: Path, database: Database) -> None:
     async with limited(tmp_path, database, snapshot_bytes_per_tenant=597) as rig:
         assert (await rig.put("v1", "c", promote_to="stable")).status_code == 201
         for refused in (await rig.put("v2", "d"), await rig.point("v1", "beta")):
@@ -60,7 +60,7 @@ async def test_a_tenant_has_its_share_and_takes_nobody_elses(tmp_path: Path, dat
         assert (await rig.put("v1", "c", model="acme/new")).status_code == 201
 
 
-async def test_names_of_models_are_counted_when_they_are_gone(tmp_path: Path, database: Database) -> None:
+async def test_deleted_model_names_still_count(tmp_path: Path, database: Database) -> None:
     async with limited(tmp_path, database, model_names_per_tenant=2) as rig:
         for name in ("acme/one", "acme/two"):
             assert (await rig.put("v1", "c", model=name)).status_code == 201
@@ -70,7 +70,7 @@ async def test_names_of_models_are_counted_when_they_are_gone(tmp_path: Path, da
         assert (await rig.put("v1", "c", model="acme/one")).status_code == 201
 
 
-async def test_names_of_versions_are_counted_when_they_are_gone(tmp_path: Path, database: Database) -> None:
+async def test_deleted_version_names_still_count(tmp_path: Path, database: Database) -> None:
     async with limited(tmp_path, database, version_names_per_model=2) as rig:
         for name in ("v1", "v2"):
             assert (await rig.put(name, "c")).status_code == 201
@@ -80,7 +80,7 @@ async def test_names_of_versions_are_counted_when_they_are_gone(tmp_path: Path, 
         assert (await rig.put("v1", "c")).status_code == 201
 
 
-def test_deleted_versions_are_not_walked_at_each_write(tmp_path: Path) -> None:
+def test_writes_do_not_scan_deleted_versions(tmp_path: Path) -> None:
     """A walk over 300,000 deleted versions took half a second under the lock of all writes."""
     opened = Database(database_url(None, tmp_path))
     opened.prepare()
@@ -93,15 +93,15 @@ def test_deleted_versions_are_not_walked_at_each_write(tmp_path: Path) -> None:
     opened.close()
 
 
-async def test_a_page_of_changes_counts_no_further_than_it_reaches(catalogue: Rig) -> None:
+async def test_page_of_changes_scans_no_further_than_its_end(catalogue: Rig) -> None:
     for number in range(8):
         await catalogue.put("v1", "c", model=f"acme/m{number}")
 
-    def told(after: int) -> changes.Changes:
+    def page_after(after: int) -> changes.Changes:
         return catalogue.database.read(lambda c: changes.changes_after(c, after, page_rows=4))
 
     after, seen = 0, []
-    while (page := told(after)).models:
+    while (page := page_after(after)).models:
         seen += [model.id for model in page.models]
         after = page.change
         assert page.more == (len(seen) < 8)

@@ -58,7 +58,7 @@ def kinds(database: Database) -> list[str]:
     return ["delta" if row.base_hash else "whole" for row in sorted(rows, key=lambda row: row.epoch)]
 
 
-async def test_the_second_answers_what_the_first_was_given(make: Make, database: Database) -> None:
+async def test_second_registry_serves_what_the_first_published(make: Make, database: Database) -> None:
     first, second = make("a"), make("b")
     await first.publish(3, "acme")
     assert second.store.current is None
@@ -75,7 +75,7 @@ async def test_the_second_answers_what_the_first_was_given(make: Make, database:
     assert first.says == second.says
 
 
-async def test_a_new_pod_begins_with_what_was_published_last(make: Make) -> None:
+async def test_new_pod_starts_with_the_last_publication(make: Make) -> None:
     first = make("a")
     many = [f"tenant-{number:03}" for number in range(200)]
     for epoch, gone in enumerate(range(5), 1):
@@ -88,7 +88,7 @@ async def test_a_new_pod_begins_with_what_was_published_last(make: Make) -> None
     assert again.says == first.says, "it is on its disk, too"
 
 
-async def test_one_that_was_away_for_long_is_brought_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_registry_that_was_away_for_long_catches_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "MAX_DELTAS", 3)
     first, second = make("a"), make("b")
     many = [f"tenant-{number:03}" for number in range(200)]
@@ -101,7 +101,7 @@ async def test_one_that_was_away_for_long_is_brought_up(make: Make, monkeypatch:
     assert second.says == first.says
 
 
-async def test_an_epoch_is_given_once(make: Make) -> None:
+async def test_epoch_is_assigned_once(make: Make) -> None:
     first, second = make("a"), make("b")
     await first.publish(3, "acme")
     with pytest.raises(EpochTaken, match="another registry has published"):
@@ -111,7 +111,7 @@ async def test_an_epoch_is_given_once(make: Make) -> None:
     await second.publish(4, "globex")
 
 
-async def test_the_database_away_stops_no_publication_and_is_told_later(make: Make) -> None:
+async def test_publication_without_database_is_stored_there_later(make: Make) -> None:
     first, second = make("a"), make("b")
     first.database.ready = False
     await first.publish(3, "acme")
@@ -123,7 +123,7 @@ async def test_the_database_away_stops_no_publication_and_is_told_later(make: Ma
     assert second.says == first.says
 
 
-async def test_the_word_on_the_bus_is_heeded_at_once(make: Make) -> None:
+async def test_bus_notice_triggers_an_immediate_read(make: Make) -> None:
     first, second = make("a"), make("b")
     await second.sharing.sync_once()
     follows = asyncio.create_task(second.sharing.run())
@@ -136,7 +136,7 @@ async def test_the_word_on_the_bus_is_heeded_at_once(make: Make) -> None:
     assert second.says == first.says
 
 
-async def test_what_cannot_be_read_is_left_out_and_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_row_is_skipped_and_logged_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     second = make("b")
     row = published.SnapshotDocument(9, "sha256:x", b"", "", lambda: b'{"is":"snapshot","schema_version":999}\n')
     second.database.write_unaudited(lambda connection: published.put(connection, row))

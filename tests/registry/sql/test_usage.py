@@ -23,7 +23,7 @@ def report(sequence: int, *rows: UsageRow, source: str = "a" * 32) -> UsageRepor
     return UsageReport(source, sequence, "gateway", rows)
 
 
-def take(database: Database, told: UsageReport) -> bool:
+def count(database: Database, told: UsageReport) -> bool:
     return database.write_unaudited(lambda c: usage.count_report(c, told, 1000.0))
 
 
@@ -32,21 +32,21 @@ def total(database: Database, wanted: UsageFilter = ALL) -> tuple[int, int, floa
     return found.get("requests", 0), found.get("completion_tokens", 0), found.get("accelerator_seconds", 0.0)
 
 
-def test_a_report_that_comes_again_changes_nothing(database: Database) -> None:
-    assert take(database, report(1, row(tokens=3), row(tenant="globex", tokens=5)))
-    assert not take(database, report(1, row(tokens=3), row(tenant="globex", tokens=5)))
+def test_repeated_report_changes_nothing(database: Database) -> None:
+    assert count(database, report(1, row(tokens=3), row(tenant="globex", tokens=5)))
+    assert not count(database, report(1, row(tokens=3), row(tenant="globex", tokens=5)))
     assert total(database) == (2, 8, 2.0)
 
 
-def test_later_reports_add_up_and_earlier_ones_are_over(database: Database) -> None:
-    assert take(database, report(1, row(tokens=3)))
-    assert take(database, report(3, row(tokens=4))), "the second was refused, say: it never comes"
-    assert not take(database, report(2, row(tokens=100)))
-    assert take(database, report(1, row(tokens=6), source="b" * 32)), "another process counts from 1, too"
+def test_later_reports_add_up_and_earlier_ones_are_ignored(database: Database) -> None:
+    assert count(database, report(1, row(tokens=3)))
+    assert count(database, report(3, row(tokens=4))), "the second was refused, say: it never comes"
+    assert not count(database, report(2, row(tokens=100)))
+    assert count(database, report(1, row(tokens=6), source="b" * 32)), "another process counts from 1, too"
     assert total(database) == (3, 13, 3.25)
 
 
-def test_a_report_that_fails_half_way_is_not_counted_at_all(database: Database) -> None:
+def test_report_that_fails_half_way_is_not_counted(database: Database) -> None:
     def fails(connection: object) -> None:
         usage.count_report(connection, report(1, row(tokens=3)), 1000.0)  # type: ignore[arg-type]
         raise RuntimeError("killed")
@@ -54,10 +54,10 @@ def test_a_report_that_fails_half_way_is_not_counted_at_all(database: Database) 
     with pytest.raises(RuntimeError):
         database.write_unaudited(fails)
     assert total(database) == (0, 0, 0.0)
-    assert take(database, report(1, row(tokens=3))), "it comes again, and counts"
+    assert count(database, report(1, row(tokens=3))), "it comes again, and counts"
 
 
-def test_many_gateways_at_once_lose_nothing(database: Database) -> None:
+def test_concurrent_reports_lose_nothing(database: Database) -> None:
     """Each gateway sends its rows in another order, and every report twice."""
     rows = [row(model=f"acme/m{number}") for number in range(20)]
     reports = [
@@ -67,13 +67,13 @@ def test_many_gateways_at_once_lose_nothing(database: Database) -> None:
     ]
     by_source = [reports[start : start + 4] for start in range(0, len(reports), 4)]
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda own: [take(database, each) for each in own], by_source))
+        list(threads.map(lambda own: [count(database, each) for each in own], by_source))
     assert total(database) == (240, 240, 60.0)
 
 
-def test_sums_are_by_whatever_is_asked(database: Database) -> None:
+def test_sums_group_by_the_requested_fields(database: Database) -> None:
     rows = (row(DAY), row(DAY + 1, model="acme/chat", tokens=2), row(2 * DAY, "globex", "globex/bot", "large", 4))
-    take(database, report(1, *rows))
+    count(database, report(1, *rows))
 
     def by(*dimensions: usage.Dimension) -> list[tuple[object, ...]]:
         found = database.read(lambda c: usage.sums(c, ALL, dimensions, 100))
@@ -89,7 +89,7 @@ def test_sums_are_by_whatever_is_asked(database: Database) -> None:
     assert total(database, UsageFilter(0, 1000, pool="nothing")) == (0, 0, 0.0)
 
 
-def test_a_minute_counts_once_whoever_saw_it(database: Database) -> None:
+def test_minute_seen_by_two_registries_counts_once(database: Database) -> None:
     """Two registries watch and one is late. Four replicas of two accelerators cost 3.60 per hour."""
     seen = [MinuteOfPool("base", 4, 8, 3.6), MinuteOfPool("empty", 0, 0, 3.6)]
     for minute in (60, 60, 61, 60, 61):
@@ -101,8 +101,8 @@ def test_a_minute_counts_once_whoever_saw_it(database: Database) -> None:
     assert database.read(lambda c: usage.capacity_of(c, 2, 3)) == {}
 
 
-def test_what_is_old_is_forgotten(database: Database) -> None:
-    take(database, report(1, row(1), row(5)))
+def test_old_usage_is_deleted(database: Database) -> None:
+    count(database, report(1, row(1), row(5)))
     database.write_unaudited(lambda c: usage.delete_before(c, 5, 1000.0))
     assert total(database) == (1, 1, 0.25)
-    assert not take(database, report(1, row(1))), "what was counted stays known for longer than it may come again"
+    assert not count(database, report(1, row(1))), "what was counted stays known for longer than it may come again"
