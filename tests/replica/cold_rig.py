@@ -1,4 +1,4 @@
-"""An agent with more adapters than its engine has places for, and those who ask for cold ones."""
+"""An agent with more adapters than its engine has slots, and requests for cold adapters."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tests.replica.snapshots import keep, make_snapshot, name_of
 
 
 def publish_many(store: S3Store, tmp_path: Path, count: int, *, first: int = 0) -> dict[ModelId, Digest]:
-    """One adapter each for `acme/cold-00`, `acme/cold-01` and so on."""
+    """Publish one adapter each for `acme/cold-00`, `acme/cold-01` and so on."""
     found = {}
     for number in range(first, first + count):
         model = ModelId(f"acme/cold-{number:02}")
@@ -38,7 +38,7 @@ def agent_for(
     max_adapters: int | None = None,
     **settings: str,
 ) -> AgentProcess:
-    """Not started yet; its snapshot is where it starts from."""
+    """Return an agent that is not started yet; its snapshot is in the cache file."""
     agent = AgentProcess(tmp_path, engine, bus_url, s3=store.settings, settings=settings)
     versions = {model: {"v1": digest} for model, digest in digests.items()}
     keep(agent.snapshot_cache_file, make_snapshot(versions, max_adapters=max_adapters))
@@ -56,7 +56,7 @@ def complete(engine: Engine, name: str, tokens: int = 1) -> int:
 
 
 def installed(tmp_path: Path) -> set[str]:
-    """The digests that lie in the node's cache, by their hex digits."""
+    """Hex digests of the artifacts in the node's cache."""
     return {path.name for path in (tmp_path / "cache" / "sha256").glob("*")}
 
 

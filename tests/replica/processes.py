@@ -27,7 +27,7 @@ _LOOK_INTERVAL_S = 0.05
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 120.0) -> Any:
-    """The first true value of `condition`; fails with `what` and the last value when time is up."""
+    """Return the first true value of `condition`; on timeout fail with `what` and the last value."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -48,7 +48,7 @@ def process(arguments: list[str], log: Path, env: dict[str, str] | None = None) 
 
 @contextmanager
 def role(module: str, *arguments: str, log: Path, env: dict[str, str]) -> Iterator[RoleProcess]:
-    """One of shoal's own, forked where it is loaded already."""
+    """Run one of shoal's roles, forked from a process that has imported it if there is one."""
     with log.open("ab") as output:
         started = start(module, *arguments, stdout=output, stderr=output, env={**os.environ, **env})
     with ending(started):
@@ -69,7 +69,7 @@ def ending(started: "subprocess.Popen[bytes] | RoleProcess") -> Iterator[None]:
 def http(
     method: str, url: str, body: Any = None, timeout_s: float = 60.0, token: str | None = None
 ) -> tuple[int, bytes]:
-    """Status and body; status 0 where nobody answers."""
+    """Return status and body; status 0 if no server answers."""
     data = json.dumps(body).encode() if body is not None else None
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(url, data=data, method=method, headers=headers)
@@ -79,13 +79,13 @@ def http(
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-    except (OSError, HTTPException):  # one that was killed in the middle of its answer, too
+    except (OSError, HTTPException):  # also a server that was killed in the middle of its answer
         return 0, b""
 
 
 @dataclass
 class Engine:
-    """A simulated engine as a process of its own."""
+    """A simulated engine as a separate process."""
 
     directory: Path
     port: int = field(default_factory=lambda: free_ports(1)[0])
@@ -130,13 +130,13 @@ class Engine:
 
 @dataclass
 class AgentProcess:
-    """The agent as a process of its own, with whatever is not given pointing nowhere."""
+    """The agent as a separate process; unset addresses refuse connections."""
 
     directory: Path
     engine: Engine
     bus_url: str
     s3: S3Settings | None = None
-    registry_url: str = "http://127.0.0.1:9"  # nobody there: the snapshot comes from the cache file
+    registry_url: str = "http://127.0.0.1:9"  # refuses connections: the snapshot comes from the cache file
     replica_id: str = "r0"
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=lambda: free_ports(1)[0])
@@ -148,7 +148,7 @@ class AgentProcess:
         return f"http://{netloc(self.engine.host, self.port)}"
 
     def load(self, name: str, wait_s: float = 60.0, token: str = "internal-token") -> tuple[int, dict[str, Any]]:
-        """Ask for a cold adapter as a gateway would."""
+        """Request a cold adapter as a gateway does."""
         body = {"engine_name": name, "wait_s": wait_s}
         url = f"http://127.0.0.1:{self.peer_port}/adapters/load"
         status, content = http("POST", url, body, timeout_s=wait_s + 30, token=token)
@@ -176,7 +176,7 @@ class AgentProcess:
         self.wait(lambda: self.ask("/readyz")[0] == 200, f"{self.replica_id} is ready")
 
     def wait(self, condition: Callable[[], Any], what: str) -> None:
-        """As `wait_for`; fails with what it last said, what its threads do, and the end of its log."""
+        """Wait like `wait_for`; on timeout fail with the agent's status, its thread stacks and its last log lines."""
         try:
             wait_for(condition, what)
         except AssertionError as error:

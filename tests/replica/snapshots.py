@@ -53,7 +53,7 @@ def make_snapshot(
 
 
 def keep(path: Path, snapshot: Snapshot) -> None:
-    """Write it where an agent starts from."""
+    """Write the snapshot into the file from which an agent starts."""
     snapshot_file.write(path, snapshots.encode(snapshot))
 
 

@@ -1,4 +1,4 @@
-"""Builders for what an agent knows, on a clock of the test's own."""
+"""Builders for an agent's status, on a test clock."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ class Clock:
 
 
 def make_status(phase: str = "ready", clock: Clock | None = None, **changes: Any) -> AgentStatus:
-    """A replica that is ready, with one adapter in, unless told otherwise."""
+    """Return the status of a ready replica with one loaded adapter, except for `changes`."""
     clock = clock or Clock()
     health = replace(
         engine_health.initial_health(clock.now_s), phase=phase, reason="" if phase == "ready" else f"it is {phase}"

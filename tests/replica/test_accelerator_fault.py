@@ -1,4 +1,4 @@
-"""A failed accelerator takes its replica out until somebody clears it, and a restart of the agent forgets nothing."""
+"""A failed accelerator drains its replica until the fault file is deleted, also across restarts of the agent."""
 
 from pathlib import Path
 from types import SimpleNamespace

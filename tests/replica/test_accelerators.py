@@ -1,4 +1,4 @@
-"""Accelerators as the agent tells of them, over a management library that is played."""
+"""Accelerator metrics of the agent, read from a fake management library."""
 
 # ruff: noqa: N802 - the names are the library's
 
@@ -20,7 +20,7 @@ class NotSupported(Exception):
 
 
 class Library:
-    """NVML of a machine with two devices, of which the second has no ECC."""
+    """Fake NVML of a machine with two devices; the second has no ECC."""
 
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
@@ -129,7 +129,7 @@ def test_whatever_the_file_says(tmp_path: Path, words: str, count: int) -> None:
 
 
 def test_the_real_library_without_a_driver_is_none() -> None:
-    """It is installed with the agent: that there is no driver here must not look like an error."""
+    """The library is installed with the agent, so a missing driver must not look like an error."""
     assert importlib.util.find_spec("pynvml") is not None
     library = management_library()
     assert library is None or library.nvmlDeviceGetCount() >= 0

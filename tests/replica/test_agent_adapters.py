@@ -1,4 +1,4 @@
-"""Adapters from the store into the engine: verified, by digest, again after a restart, and never what is corrupt."""
+"""Load adapters from the store into the engine: by digest, verified, again after a restart, never a corrupt one."""
 
 import signal
 from datetime import datetime
@@ -30,7 +30,7 @@ def agent_with(store: S3Store, tmp_path: Path, engine: Engine, bus: BusProbe, **
 
 
 def said_unix_s(agent: AgentProcess, words: str) -> float:
-    """When the agent's log said so; 0 while it has not."""
+    """Return the time of the agent's first log line that ends with `words`, or 0."""
     lines = [line for line in agent.log.read_text().splitlines() if line.endswith(words)]
     return datetime.strptime(lines[0][:23], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp() if lines else 0.0
 
@@ -75,7 +75,7 @@ def test_a_corrupt_blob_is_never_loaded_and_the_reason_is_told(
         wait_for(lambda: (heartbeat := bus.last()) and key in heartbeat.reason, "the heartbeat names the blob")
         wait_for(lambda: engine.adapters() == [name_of(good, PIRATE)], "the good one is loaded")
         assert not (tmp_path / "cache" / "sha256" / bad.removeprefix("sha256:")).exists()
-        agent.wait_until_ready()  # one tenant's broken artifact does not hold the replica back
+        agent.wait_until_ready()  # one tenant's broken artifact does not delay readiness
         store.put(key, content)
         wait_for(lambda: name_of(bad) in engine.adapters(), "loaded once the store is repaired")
         wait_for(lambda: (heartbeat := bus.last()) and heartbeat.reason == "", "nothing left to report")
@@ -97,7 +97,7 @@ def test_the_store_being_away_does_not_stop_the_base(
     store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
     digest = publish(store, tmp_path, 31)
-    agent = AgentProcess(tmp_path, engine, bus.url)  # an S3 endpoint where nobody is
+    agent = AgentProcess(tmp_path, engine, bus.url)  # its S3 endpoint refuses connections
     keep(agent.snapshot_cache_file, make_snapshot({SUPPORT_BOT: {"v1": digest}}))
     with agent.run():
         heartbeat = wait_for(

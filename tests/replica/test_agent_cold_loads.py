@@ -1,4 +1,4 @@
-"""Cold adapters on request: loaded once however many ask, refused in words, and room made by draining."""
+"""Cold adapters on request: simultaneous requests cost one load, refusals have a reason, draining frees slots."""
 
 import threading
 from contextlib import ExitStack
@@ -31,7 +31,7 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
 ) -> None:
     digests = publish_many(store, tmp_path, 6)
     names = names_of(digests)
-    # The annotation says 8, the engine's arguments, in the snapshot, 4: these count, and the difference is told.
+    # The annotation says 8 slots, the engine's arguments in the snapshot 4: the arguments win, with a warning.
     with collector() as taken, ExitStack() as stack:
         made = agent_for(
             digests, store, tmp_path, engine, bus.url, max_adapters=4, MAX_ADAPTERS="8", OTLP_ENDPOINT=taken.url
@@ -96,7 +96,7 @@ def test_no_room_is_said_at_once_where_everything_is_busy(
 ) -> None:
     digests = publish_many(store, tmp_path, 3, first=30)
     names = names_of(digests)
-    settings = {"MAX_ADAPTERS": "2", "IDLE_PROBE_INTERVAL_S": "600"}  # none but the test's own requests run
+    settings = {"MAX_ADAPTERS": "2", "IDLE_PROBE_INTERVAL_S": "600"}  # only the test's own requests run
     with agent_for(digests, store, tmp_path, engine, bus.url, **settings).run() as agent:
         ready(agent, engine, 2)
         engine.fault(slow_factor=100)  # three minutes each, until the engine is fast again
@@ -122,7 +122,7 @@ def test_what_cannot_be_loaded_is_said_in_words(store: S3Store, engine: Engine, 
         ready(agent, engine, 2)
         answers: list[tuple[int, dict[str, Any]]] = []
 
-        def refused() -> bool:  # once there is a place to try it in, and the engine is not held up by the machine
+        def refused() -> bool:  # once there is a free slot and the engine is not slowed down by the machine
             answers.append(agent.load(bad))
             return answers[-1][0] == 422
 
@@ -146,7 +146,7 @@ def test_a_load_that_takes_longer_than_the_caller_waits_goes_on(
     with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="1").run() as agent:
         ready(agent, engine, 1)
         cold = next(name for name in names_of(digests) if name not in engine.adapters())
-        status, told = agent.load(cold, wait_s=0.2)  # the other one leaves first, which takes three seconds
+        status, told = agent.load(cold, wait_s=0.2)  # the other adapter is unloaded first, which takes three seconds
         assert (status, "not loaded within 0.2 s" in told["reason"]) == (504, True)
         assert agent.load(cold)[0] == 200
         assert metric(agent, 'shoal_adapter_loads_total{tier="s3"}') == 2

@@ -1,4 +1,4 @@
-"""Draining: the fleet hears of it at once, what runs is finished, and the last word is goodbye."""
+"""Drain: announced at once, running requests finish, and the last heartbeat deregisters the replica."""
 
 import json
 import signal
@@ -13,11 +13,11 @@ from tests.replica.conftest import BusProbe
 from tests.replica.processes import POOL, AgentProcess, Engine, http, wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
-NO_PROBES = {"IDLE_PROBE_INTERVAL_S": "600"}  # what runs in the engine is the test's own request
+NO_PROBES = {"IDLE_PROBE_INTERVAL_S": "600"}  # only the test's own requests run
 
 
 def start_request(engine: Engine) -> tuple[threading.Thread, list[Any]]:
-    """A completion of three minutes, until the engine is fast again; status and body end up in the list."""
+    """Start a completion of three minutes, or less once the engine is fast again; return thread and answer."""
     answer: list[Any] = []
 
     def ask() -> None:
@@ -46,7 +46,7 @@ def test_sigterm_waits_for_what_runs_and_says_goodbye(engine: Engine, bus: BusPr
         request.join()
         assert answer[0] == 200
         assert json.loads(answer[1])["usage"]["completion_tokens"] == 200
-        assert agent.running.wait(60) == 0  # not the ten minutes that it has at most
+        assert agent.running.wait(60) == 0  # well below the maximum of ten minutes
         assert "requests left in the engine" not in agent.log.read_text()
         goodbye = bus.wait_for_phase("dead")
         assert goodbye.reason == "the agent has stopped"

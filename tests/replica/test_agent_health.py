@@ -1,4 +1,4 @@
-"""The agent as a process beside a simulated engine: what the fleet hears when the engine hangs, dies and comes back."""
+"""The agent as a process beside a simulated engine: heartbeats when the engine hangs, dies and recovers."""
 
 import itertools
 import signal
@@ -19,14 +19,12 @@ from tests.soak import sampled
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # several processes, each of which may be slow to start
 
-# A third of the defaults, so that the tests take a third of the time; the margins between them are kept.
+# A third of the defaults, so that tests take a third of the time; the ratios stay the same.
 QUICK = {"SILENT_AFTER_S": "2", "STALLED_AFTER_S": "2", "IDLE_PROBE_INTERVAL_S": "1", "PROBE_TIMEOUT_S": "3"}
 
-LATE_S = (
-    2.5  # a heartbeat a second on a machine that is busy with others; an agent that waits for its engine misses 3 s
-)
+LATE_S = 2.5  # one heartbeat a second on a busy machine; an agent that waits for its engine would miss 3 s
 
-NEVER_S = "600"  # of the two ways to be found hung, the one that a test is not about: a slow machine could be it
+NEVER_S = "600"  # disables the hang check that a test does not cover, since a slow machine could trigger it
 
 
 def quick_agent(directory: Path, engine: Engine, bus: BusProbe, **settings: str) -> AgentProcess:
@@ -38,9 +36,9 @@ def gaps_s(heartbeats: list[tuple[float, Heartbeat]]) -> list[float]:
 
 
 def steady_beats(bus: BusProbe, seconds: float) -> list[Heartbeat]:
-    """All that come until there were none too late and none too many for so long.
+    """Return all heartbeats received until their rate was steady for `seconds`.
 
-    A machine that is held up for seconds has further tries; an agent that waits for its engine is late in all of them.
+    A machine that stalls for seconds gets further tries; an agent that waits for its engine is late in all of them.
     """
     bus.forget()
     give_up_s, first = time.monotonic() + 60, 0
@@ -69,7 +67,7 @@ def test_beats_at_1_hz_with_the_engine_ready(engine: Engine, bus: BusProbe, tmp_
 def test_a_model_that_makes_no_tokens_is_ready_once_it_answers_its_own_route(
     bus: BusProbe, tmp_path: Path, task: Task
 ) -> None:
-    """It has no /v1/completions, and was called dead after ten minutes. One that hangs is found hung all the same."""
+    """Such a model has no /v1/completions and must not be reported dead; if it hangs, it is still found hung."""
     engine = Engine(tmp_path, arguments=("--runner", "pooling", "--sim-task", task))
     agent = quick_agent(tmp_path, engine, bus)
     keep(agent.snapshot_cache_file, make_snapshot({}, task=task))
@@ -151,9 +149,9 @@ def test_a_killed_engine_is_dead_and_its_successor_ready(bus: BusProbe, tmp_path
             bus.wait_for_phase("ready")
             engine.signal(signal.SIGKILL)
             dead = bus.wait_for_phase("dead")
-            # By evidence, and said by the agent: not by 15 s of silence.
+            # The agent reports the evidence; 15 s of silence are not needed.
             assert (dead.reason, dead.adapters, dead.running) == ("connection refused: no process is listening", (), 0)
-            assert agent.ask("/engine/livez")[0] == 200  # its supervisor sees the exit; a successor must not be hit
+            assert agent.ask("/engine/livez")[0] == 200  # or it would kill the next engine
         with engine.run():
             bus.wait_for_phase("ready")
 

@@ -1,4 +1,4 @@
-"""The agent beside an engine that keeps KV blocks in host memory: what a gateway knows of it, and its price."""
+"""The agent beside an engine with KV blocks in host memory: gateways know these blocks and their reload cost."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ RATE_GB_S = 1.0
 
 
 async def known_to_a_gateway(url: str, is_enough: int) -> PrefixView:
-    """Once so many blocks of the replica are known, in whatever place."""
+    """Return a gateway's view once it knows enough of the replica's blocks, on the accelerator or in host memory."""
     view, bus = PrefixView(), ValkeyBus(url)
     async with asyncio.timeout(60), bus:
         news = bus.prefixes()
@@ -36,7 +36,7 @@ async def known_to_a_gateway(url: str, is_enough: int) -> PrefixView:
 
 
 def test_blocks_in_host_memory_are_told_with_what_they_cost(bus: BusProbe, tmp_path: Path) -> None:
-    """128 blocks on the accelerator, 512 in host memory. Told as gone, or as free, they would be routed by wrongly."""
+    """128 blocks are on the accelerator, 512 in host memory. Reported as gone or free, they would mislead routing."""
     events, replay = free_ports(2)
     config = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://127.0.0.1:{events}"}
     config |= {"replay_endpoint": f"tcp://*:{replay}"}

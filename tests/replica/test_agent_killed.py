@@ -1,6 +1,6 @@
-"""`kill -9` of the agent at every step of a load: the next one adopts, nothing partial is seen, no request meets a 404.
+"""`kill -9` of the agent at every step of a load: the next agent continues, nothing partial is visible, no 404s.
 
-A gateway stands beside it all: it believes the heartbeats, sends requests for what they advertise, and counts answers.
+A simulated gateway follows the heartbeats, sends requests for the advertised adapters, and counts answers.
 """
 
 import array
@@ -33,12 +33,12 @@ from tests.soak import sampled
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 MIB = 2**20
 BIG_MIB = 96
-LARGE = ModelId("acme/zz-large")  # the last by name: never loaded ahead here
-PROMISED_S = 2.0  # that a withdrawn adapter stays at least after the heartbeat which withdraws it
+LARGE = ModelId("acme/zz-large")  # the last by name: never preloaded here
+PROMISED_S = 2.0  # how long a withdrawn adapter stays loaded after the heartbeat that withdraws it
 
 
 def make_large_adapter(directory: Path) -> Path:
-    """Twelve chunks, each unlike the others."""
+    """Make an adapter of twelve chunks, all different."""
     directory.mkdir(parents=True)
     floats = 2**18
     rows = BIG_MIB // 2 * floats // 16
@@ -54,7 +54,7 @@ def make_large_adapter(directory: Path) -> Path:
 
 @dataclass
 class Gateway:
-    """What a gateway would do, without the waiting: a request for each advertised adapter, over and over."""
+    """Simulated gateway that requests each advertised adapter repeatedly, without admission."""
 
     engine: Engine
     bus: BusProbe
@@ -74,7 +74,7 @@ class Gateway:
 
     @property
     def refused(self) -> list[tuple[int, str, float]]:
-        """Not for want of an adapter that was withdrawn long ago: then we were too slow, as on a crowded machine."""
+        """Failed answers, without 404s for adapters withdrawn long before: then the test itself was too slow."""
         return [
             (status, name, unix_s)
             for status, name, unix_s in self.answers
@@ -86,7 +86,7 @@ class Gateway:
         return any(asked == name for _, asked, _ in list(self.answers))
 
     def _withdrawn_since(self, from_unix_s: float, to_unix_s: float, name: str) -> bool:
-        """Whether no heartbeat of that time named it, nor the last before."""
+        """Return True if no heartbeat of that period, nor the last one before, named the adapter."""
         before = [heartbeat for heartbeat in self.heartbeats if heartbeat.sent_unix_s <= from_unix_s][-1:]
         heard = before + [
             heartbeat for heartbeat in self.heartbeats if from_unix_s < heartbeat.sent_unix_s <= to_unix_s
@@ -94,7 +94,7 @@ class Gateway:
         return bool(before) and all(name not in heartbeat.adapters for heartbeat in heard)
 
     def _send(self, over: threading.Event) -> None:
-        bus = BusProbe(self.bus.url)  # of its own: one connection is one thread's
+        bus = BusProbe(self.bus.url)  # separate, since threads cannot share a connection
         while not over.is_set():
             for name in self._advertised(bus):
                 if name in self._advertised(bus):
@@ -161,14 +161,14 @@ def scene(store: S3Store, bus: BusProbe, tmp_path: Path) -> Iterator[Scene]:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """As `wait_for`, but looking without a pause: a step may take milliseconds."""
+    """Wait like `wait_for`, but poll without a pause, since a step may take milliseconds."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
 
 
 def fetching(scene: Scene) -> None:
-    """Its last chunk is not to be had before the kill, however late that comes."""
+    """Kill during the fetch: the last chunk is unavailable until the kill."""
     manifest = manifests.decode(scene.store.read_small(manifest_key(scene.cold_hex), MIB))
     last = chunk_key(manifest.distinct_chunks()[-1].sha256)
     content = scene.store.read_small(last, BIG_MIB * MIB)
@@ -184,7 +184,7 @@ def fetching(scene: Scene) -> None:
 def in_place_and_not_asked_for_yet(scene: Scene) -> None:
     scene.ask_in_background()
     until(scene.partial, "the fetch began")
-    scene.engine.signal(signal.SIGSTOP)  # whatever the agent asks of the engine now stays unanswered
+    scene.engine.signal(signal.SIGSTOP)  # the engine answers no request of the agent from now on
     until(scene.is_installed, "the files are in place")
     scene.kill()
     scene.engine.signal(signal.SIGCONT)
@@ -193,7 +193,7 @@ def in_place_and_not_asked_for_yet(scene: Scene) -> None:
 def loading(scene: Scene) -> None:
     scene.ask_in_background()
     until(scene.is_installed, "the files are in place")
-    time.sleep(0.5)  # the checks of a large adapter, and part of the engine's own 400 ms
+    time.sleep(0.5)  # time for the checks of a large adapter and part of the engine's own 400 ms
     scene.kill()
 
 
@@ -204,7 +204,7 @@ def loaded(scene: Scene) -> None:
 
 
 def withdraw_one_for(scene: Scene, asked: EngineName) -> set[str]:
-    """What there was before."""
+    """Request `asked`, wait until an adapter is withdrawn for it, and return the adapters loaded before."""
     before = set(scene.engine.adapters())
     wait_for(lambda: scene.advertised(before), "all that there are are advertised")
     assert scene.agent.load(asked, 60.0)[0] == 200
@@ -213,7 +213,7 @@ def withdraw_one_for(scene: Scene, asked: EngineName) -> set[str]:
 
 
 def draining(scene: Scene) -> None:
-    """Stopped before it is killed: where the one was unloaded by then, another is made to leave."""
+    """Stop the agent before killing it; if the adapter is already unloaded, make another one drain."""
     asked, give_up_s = scene.cold, time.monotonic() + 60
     while True:
         before = withdraw_one_for(scene, asked)
@@ -258,5 +258,5 @@ def test_a_killed_agent_is_followed_by_one_that_goes_on(killed_while: Callable[[
     assert gateway.refused == [], "a request met an adapter that was not there"
     cache = ArtifactCache(scene.tmp_path / "cache")
     for hex_digits in installed(scene.tmp_path):
-        cache.verified(Digest(f"sha256:{hex_digits}"))  # raises where anything is partial
+        cache.verified(Digest(f"sha256:{hex_digits}"))  # raises if anything is partial
     assert not list((scene.tmp_path / "cache" / "partial").glob("*"))

@@ -1,4 +1,4 @@
-"""The agent beside the real vLLM: what the simulated engine stands for must be true of this one."""
+"""The agent beside the real vLLM, which must behave as the simulated engine does."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ class RealEngine(Engine):
                 self.running = None
 
     def core(self) -> psutil.Process:
-        """The process that makes the steps."""
+        """The engine-core process, which runs the step loop."""
         assert self.running is not None
         children = psutil.Process(self.running.pid).children(recursive=True)
         return next(child for child in children if any("EngineCore" in word for word in child.cmdline()))
@@ -85,7 +85,7 @@ def test_a_real_engine_is_filled_judged_and_found_hung(store: S3Store, bus: BusP
         body = {"model": name_of(digest), "prompt": "hello", "max_tokens": 4}
         assert http("POST", f"{engine.url}/v1/completions", body, 60.0)[0] == 200
         core = engine.core()
-        core.send_signal(signal.SIGSTOP)  # /health goes on answering 200: only our probe can tell
+        core.send_signal(signal.SIGSTOP)  # /health still answers 200: only the agent's probe detects the hang
         hung = bus.wait_for_phase("hung")
         assert "one-token probe" in hung.reason
         assert http("GET", f"{engine.url}/health")[0] == 200

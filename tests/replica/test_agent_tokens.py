@@ -1,4 +1,4 @@
-"""What an agent tells of its engine's tokens: how many a second on an accelerator, and how many were guessed right."""
+"""Token metrics of the agent: tokens per second per accelerator, and accepted draft tokens."""
 
 import json
 import time
@@ -11,13 +11,13 @@ from tests.replica.processes import POOL, AgentProcess, Engine, http
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
-WORDS = 200  # which the engine says again, a token or more for each
+WORDS = 200  # echoed by the engine, at least one token each
 CONFIG = json.dumps({"method": "ngram", "num_speculative_tokens": 3})
 SPEED = f'shoal_tokens_per_second_per_accelerator{{pool="{POOL}"}}'
 
 
 def test_tokens_and_drafts_of_an_engine_that_speculates(bus: BusProbe, tmp_path: Path) -> None:
-    """Of counts that no agent reads, dashboards would show an acceptance of nothing by nothing."""
+    """Dashboards would show no draft acceptance without the agent's counts."""
     flags = ("--speculative-config", CONFIG, "--sim-draft-acceptance-ratio", "0.5", "--sim-step-ms", "1")
     with (
         Engine(tmp_path, arguments=flags).run() as engine,
@@ -38,19 +38,19 @@ def test_tokens_and_drafts_of_an_engine_that_speculates(bus: BusProbe, tmp_path:
 
 
 def until_shown(url: str) -> dict[str, float]:
-    """The page, once the agent has looked, as it does each second."""
+    """Return the metrics once the agent has read its engine, which happens each second."""
     for _ in range(300):
         lines = http("GET", f"{url}/metrics")[1].decode().splitlines()
         shown = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("shoal_")}
         proposed, accepted = drafts(shown)
         if proposed / 3 + accepted >= WORDS - 1 and shown[SPEED] > 0:
             return shown
-        time.sleep(0.1)  # the agent's own time
+        time.sleep(0.1)  # real time, since the agent is a process
     raise AssertionError(f"the agent never showed them: {shown}")
 
 
 def drafts(shown: dict[str, float]) -> tuple[float, float]:
-    """Proposed and accepted."""
+    """Return the numbers of proposed and accepted draft tokens."""
     by_outcome = {
         outcome: [value for name, value in shown.items() if f'outcome="{outcome}"' in name and "draft" in name]
         for outcome in ("proposed", "accepted")

@@ -119,7 +119,7 @@ async def test_a_wait_that_makes_no_sense_is_refused(
 async def test_nobody_drains_a_replica_over_the_network(
     status: AgentStatus, drain: Drain, engine: Engine, address: str
 ) -> None:
-    """One POST from the monitoring namespace took a replica out for good."""
+    """A POST from another pod must not drain a replica permanently."""
     async with client_at(address, status, drain, engine) as stranger:
         refused = await stranger.post("/drain")
         assert (refused.status_code, "kubectl exec" in refused.text) == (403, True)
@@ -149,7 +149,7 @@ async def test_the_drain_of_an_agent_that_stops_is_not_called_off(
 async def test_the_engines_metrics_come_by_the_agent(
     client: httpx.AsyncClient, engine: Engine, status: AgentStatus
 ) -> None:
-    """A busy engine was 502 in an attack; Prometheus lost a scrape."""
+    """A busy engine must not answer 502, since Prometheus would lose the scrape."""
     now_s = status.clock()
     status.clock = lambda: now_s
     assert (await client.get("/engine/metrics")).text == "vllm:x 2\n"

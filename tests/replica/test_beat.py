@@ -1,4 +1,4 @@
-"""Beats: whatever an engine claims, what is sent is what the bus accepts."""
+"""Heartbeats: whatever an engine reports, the bus accepts the result."""
 
 from dataclasses import replace
 from typing import get_args
@@ -62,7 +62,7 @@ def test_a_beat_tells_of_the_tiers() -> None:
 
 @pytest.mark.parametrize("text", ['"', "\\", "\x01", "\U0001f600"])
 def test_names_that_grow_when_they_are_written_leave_room_for_the_rest(text: str) -> None:
-    """The engine's own list is what an engine says; it may be no engine of ours."""
+    """The engine's list of names is untrusted; it may not even be vLLM."""
     names = tuple(EngineName(f"{text * 60}{number}@sha256:0") for number in range(4096))
     status = make_status(adapters=Adapters(known=True, advertised=names, without_room=names))
     status.disk = Disk(bloom=FULL_BLOOM)

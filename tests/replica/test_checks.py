@@ -1,4 +1,4 @@
-"""What a tick makes of the engine's answers, against a real simulated engine with its faults on."""
+"""Results of a health check, against a real simulated engine with faults switched on."""
 
 import asyncio
 import time
@@ -122,4 +122,4 @@ async def test_decode_speed_is_one_streams(well_engine: Engine, http_client: htt
     body = {"model": POOL, "prompt": "go on", "max_tokens": 20, "ignore_eos": True}
     assert (await http_client.post(f"{well_engine.url}/v1/completions", json=body, timeout=60)).status_code == 200
     load = monitor.load_of(await engine.metrics(), before)
-    assert 1 < load.decode_tokens_per_s < 200  # 8.1 ms a step, on a machine that keeps up
+    assert 1 < load.decode_tokens_per_s < 200  # 8.1 ms a step if the machine is fast enough

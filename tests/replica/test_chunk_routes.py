@@ -1,4 +1,4 @@
-"""Chunks for peers: only what is here and verified, only for holders of the token, only so many at once."""
+"""Chunks for peers: only present and verified ones, only with the token, and only a limited number at once."""
 
 import asyncio
 import hashlib

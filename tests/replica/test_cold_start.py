@@ -1,4 +1,4 @@
-"""Stages of a cold start: from the agent's clock, the engine's metrics and its log, which is believed in no more."""
+"""Stages of a cold start, measured by the agent's clock, the engine's metrics and the engine's log."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ def test_lines_as_vllm_writes_them() -> None:
 
 
 def test_on_cpu_compilation_is_from_one_line_to_another() -> None:
-    """vLLM tells no seconds there. Another process's end ends nothing."""
+    """vLLM logs no duration on CPU. The end line of another process does not count."""
     began = line(90, "Warming up model for the compilation...")
     ended = line(140, "Warming up done.")
     other = line(95, "Warming up done.", "Worker pid=1")

@@ -1,4 +1,4 @@
-"""Blocking calls on threads that nobody waits for."""
+"""Blocking calls on daemon threads, which do not delay the end of the process."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""The disk tier: bounded in bytes, and never without what some engine of the node may read."""
+"""The disk tier is bounded in bytes and never evicts an artifact that an engine of the node may read."""
 
 import json
 import os
@@ -36,11 +36,11 @@ from tests.replica.statuses import Clock, make_status
 
 @dataclass
 class Node:
-    """A cache with small adapters in it, the oldest first."""
+    """Cache of one node with small adapters, the oldest first."""
 
     root: Path
     now_unix_s: float = 1_000_000.0
-    now_s: float = 5_000.0  # since it was started
+    now_s: float = 5_000.0  # since the node's boot
 
     @property
     def cache(self) -> ArtifactCache:
@@ -191,7 +191,7 @@ def test_a_use_that_a_clock_ahead_wrote_is_written_anew(tmp_path: Path) -> None:
 
 
 def test_what_an_agent_took_in_hand_stays_until_its_lease_can_be_there(tmp_path: Path) -> None:
-    """An engine that has just been given a directory reads it again later: nobody may take it away in between."""
+    """An engine reads a new adapter's directory again later, so the directory must not be evicted in between."""
     node = Node(tmp_path, now_unix_s=time.time())
     leased, in_hand = node.put(1), node.put(2)
     node.tier("r0", 10**9).lease(starts(leased))
@@ -204,7 +204,7 @@ def test_what_an_agent_took_in_hand_stays_until_its_lease_can_be_there(tmp_path:
 
 
 class UsedMeanwhile(set[Digest]):
-    """Pins nothing; whoever asks gives another agent the time to take the artifact."""
+    """Empty set of pins; each lookup simulates another agent that takes the artifact at that moment."""
 
     def __init__(self, cache: ArtifactCache) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ def test_what_is_taken_in_hand_while_an_eviction_runs_stays(tmp_path: Path) -> N
 
 
 def test_a_lease_that_cannot_be_written_keeps_nobody_from_making_room(tmp_path: Path) -> None:
-    """Else a full disk would stay full."""
+    """Otherwise a full disk would stay full."""
     node = Node(tmp_path)
     needed, other = node.put(1), node.put(2)
     (tmp_path / "cache" / "leases").write_text("in the way")
@@ -266,7 +266,7 @@ def test_what_was_unloaded_is_needed_for_a_while() -> None:
 
 
 def test_what_was_given_up_while_it_was_loading_is_needed_for_a_while() -> None:
-    """The engine goes on with a load that its agent no longer waits for."""
+    """The engine continues a load that its agent no longer waits for."""
     one = Digest("sha256:" + "1" * 64)
     needs = DiskNeeds()
     needs.observe([], [name_of(one)], now_s=0.0)

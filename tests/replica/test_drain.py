@@ -1,4 +1,4 @@
-"""Draining: what counts as empty, and what does not have to be waited for."""
+"""Drain: when an engine counts as empty, and which work a drain does not wait for."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ def test_empty_counts_only_when_read_after_everyone_heard() -> None:
     drain.start("test")
     assert status.draining
     clock.now_s += HEARD_AFTER_S + 1
-    assert not drain.done  # the engine may be full of requests that were on their way
+    assert not drain.done  # requests sent before the drain may still arrive
     status.load_read_s = clock.now_s
     assert drain.done
 
@@ -38,7 +38,7 @@ def test_work_is_waited_for() -> None:
 
 @pytest.mark.parametrize(("hands_over", "is_done"), [(False, True), (True, False)])
 def test_blocks_that_were_read_for_another_engine_are_fetched_before_it_ends(hands_over: bool, is_done: bool) -> None:
-    """Else the one that decodes waits for nobody, for up to half a minute."""
+    """Otherwise the decode engine waits up to half a minute for an engine that has ended."""
     clock = Clock()
     status = make_status(clock=clock, hands_over=hands_over, load=EngineLoad())
     drain = Drain(status, timeout_s=60)
@@ -59,7 +59,7 @@ def test_an_engine_that_is_gone_or_not_up_is_not_waited_for() -> None:
 
 
 def test_a_condemned_engine_is_not_waited_for() -> None:
-    """Its requests never end; its preStop hook held the restart of a hung engine for the whole of the pod's grace."""
+    """Requests of a hung engine never end; waiting for them would delay its restart by the pod's whole grace period."""
     status = make_status("hung", load=EngineLoad(running=3))
     drain = Drain(status, timeout_s=600)
     drain.start("test", engine_ends=True)
@@ -79,7 +79,7 @@ def test_the_drain_of_an_engine_that_ended_is_over_with_a_new_one() -> None:
 
 @pytest.mark.parametrize("asked", ["before", "after", "stops"])
 def test_a_new_engine_ends_nobody_elses_drain(asked: str) -> None:
-    """An operator took the replica out, or its agent stops, too."""
+    """A drain by an operator, or because the agent stops, continues when a new engine starts."""
     drain = Drain(make_status(), timeout_s=60)
     if asked == "before":
         drain.start("asked by POST /drain")

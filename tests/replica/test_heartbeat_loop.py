@@ -1,4 +1,4 @@
-"""The heartbeat loop: heartbeats once a second whatever the rest of the agent does, and says goodbye."""
+"""The heartbeat loop sends one heartbeat a second whatever the rest of the agent does, and a last one at the end."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from tests.replica.statuses import Clock, make_status
 
 
 class Recorder:
-    """A bus in this process: it remembers, and can be broken."""
+    """Bus in this process that records heartbeats and can be broken."""
 
     def __init__(self) -> None:
         self.heartbeats: list[tuple[float, Heartbeat]] = []
@@ -41,7 +41,7 @@ class Recorder:
 
 
 class Standing(Recorder):
-    """Its caller's thread stands still in the first publication."""
+    """Bus that blocks the calling thread in the first publication."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
 
 
 def test_a_process_that_stood_still_lets_its_loop_judge_before_it_says_that_it_is_stuck() -> None:
-    """After a SIGSTOP both threads go on at once, and a first heartbeat of `hung` took every request away."""
+    """Both threads resume at once after a SIGSTOP; a first heartbeat of `hung` would divert all requests."""
     bus, clock = Standing(), Clock()
     status = make_status(clock=clock)
     heartbeat_loop = HeartbeatLoop(status, lambda: bus, interval_s=0.4)
@@ -120,7 +120,7 @@ def test_a_process_that_stood_still_lets_its_loop_judge_before_it_says_that_it_i
 
 
 def test_what_a_slow_bus_has_not_taken_nobody_knows() -> None:
-    """An adapter that is withdrawn meanwhile is not unloaded: no gateway has heard of it."""
+    """While publications hang, the bus counts as unreachable, so withdrawn adapters stay loaded for gateways."""
     bus, clock = Recorder(), Clock()
     heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02, clock=clock)
     heartbeat_loop.start()

@@ -1,4 +1,4 @@
-"""The agent's Prometheus page, as far as its snapshot goes."""
+"""Prometheus metrics of the agent's snapshot and heartbeats."""
 
 from pathlib import Path
 

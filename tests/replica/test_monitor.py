@@ -1,4 +1,4 @@
-"""What the monitor learns beside the engine's health."""
+"""The monitor's other readings: engine version, work, new processes and the agent's own stalls."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ _READ = 'vllm:request_prefill_kv_computed_tokens_sum{engine="0"}'
 
 @dataclass
 class WellEngine:
-    """Answers every look, and /version as it is told to."""
+    """Engine that answers every check; the test sets the answer of /version."""
 
     version: httpx.Response | httpx.HTTPError
     asked_for_version: int = 0
@@ -57,7 +57,7 @@ class Rig:
     greeted: list[float]
 
     async def tick(self) -> None:
-        """After a second, with a probe of that second answered."""
+        """Advance one second, answer a pending probe and run one check."""
         self.clock.now_s += 1.0
         self.prober.mark_pending()
         await self.prober.run()
@@ -99,7 +99,7 @@ async def test_an_engine_that_has_no_version_is_not_asked_each_second(rig: Rig) 
 
 
 async def test_a_prompt_that_no_look_saw_to_run_was_work(rig: Rig) -> None:
-    """A prefill replica drains by it: vLLM's gauges never show a prompt that one step has read."""
+    """A prefill replica's drain needs this: vLLM's gauges never show a prompt that one step has read."""
     await rig.tick()
     rig.engine.read_tokens += 20
     await rig.tick()
@@ -114,7 +114,7 @@ async def test_a_prompt_that_no_look_saw_to_run_was_work(rig: Rig) -> None:
 @pytest.mark.parametrize("state", ["falling_asleep", "asleep"])
 async def test_an_engine_that_computes_nothing_is_well_and_not_probed(rig: Rig, state: str) -> None:
     await rig.tick()
-    rig.prober.mark_pending()  # the engine answers this one no more
+    rig.prober.mark_pending()  # the engine never answers this probe
     probes = rig.engine.probes
     setattr(rig.status, state, True)
     for _ in range(60):
@@ -127,7 +127,7 @@ async def test_an_engine_that_computes_nothing_is_well_and_not_probed(rig: Rig, 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["gone for a while", "between two looks"])
 async def test_each_process_of_the_engine_is_greeted_once(rig: Rig, is_seen: bool) -> None:
-    """Who waits for the next one, such as a drain that the former one asked for, hears of it however fast it came."""
+    """A fast restart is noticed too, for example by a drain that waits for the next process."""
     for _ in range(3):
         await rig.tick()
     assert len(rig.greeted) == 1
@@ -142,12 +142,12 @@ async def test_each_process_of_the_engine_is_greeted_once(rig: Rig, is_seen: boo
 
 
 async def test_an_agent_that_stood_still_holds_no_silence_against_its_engine(rig: Rig) -> None:
-    """Its checks' timers ended before it read the answers: the fleet was told `hung`, and took every request away."""
+    """The checks' timers expire before answers are read after a stall; reporting `hung` would divert all requests."""
     await rig.tick()
     assert rig.status.health.phase == "ready"
 
     def stand_still() -> None:
-        rig.clock.now_s += 3.0  # by each of two checks
+        rig.clock.now_s += 3.0  # for each of two checks
         raise httpx.ReadTimeout("no answer")
 
     rig.engine.while_asked = stand_still
@@ -161,8 +161,8 @@ async def test_an_agent_that_stood_still_holds_no_silence_against_its_engine(rig
 
 async def test_what_an_engine_answered_while_the_agent_stood_still_is_read() -> None:
     async def answer(request: httpx.Request) -> httpx.Response:
-        time.sleep(0.3)  # real: the loop's own
-        for _ in range(3):  # timers come before what is read
+        time.sleep(0.3)  # real time of the event loop
+        for _ in range(3):  # timers run before sockets are read
             await asyncio.sleep(0)
         return httpx.Response(200)
 

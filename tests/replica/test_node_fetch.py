@@ -1,4 +1,4 @@
-"""The node fetcher as a process: killed, told to end, wrongly configured, and together with another one."""
+"""The node fetcher as a process: killed, stopped, wrongly configured, and beside another one."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ class NodeFetcher:
 
 @contextmanager
 def running_tracker(bases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[str]:
-    """The tracker's routes, and what the registry has published of `bases`, on a port of their own; their URL."""
+    """Serve the tracker's routes and the registry's `bases` on a free port and yield the URL."""
     app = FastAPI()
     errors.install_error_handlers(app)
 
@@ -97,7 +97,7 @@ def running_tracker(bases: Mapping[str, Mapping[str, str]] | None = None) -> Ite
 
 @contextmanager
 def listening_peer() -> Iterator[tuple[str, list[str]]]:
-    """A stranger at a peer's address, and what it was shown."""
+    """Run an untrusted server at a peer's address; yield its address and the credentials it received."""
     shown: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -106,7 +106,7 @@ def listening_peer() -> Iterator[tuple[str, list[str]]]:
             self.send_error(404)
 
         def log_request(self, *_: object) -> None:
-            """Not on the tests' stderr."""
+            """Write no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -125,7 +125,7 @@ def digest(store: S3Store, tmp_path: Path) -> Digest:
 
 
 def publish(store: S3Store, folder: Path, seed: int) -> Digest:
-    """24 MiB in chunks of one."""
+    """Publish 24 MiB in chunks of 1 MiB."""
     folder.mkdir()
     content = Random(seed).randbytes(24 * MIB)
     (folder / "model.safetensors").write_bytes(content)
@@ -137,7 +137,7 @@ def publish(store: S3Store, folder: Path, seed: int) -> Digest:
 
 
 def seeds(tracker_url: str) -> int:
-    """Nodes that have told the tracker of everything."""
+    """Return the number of nodes that have announced all chunks to the tracker."""
     answer = httpx.get(f"{tracker_url}/internal/v1/swarm", headers={"authorization": f"Bearer {TOKEN}"}, timeout=60)
     return sum(int(board["complete"]) for board in answer.raise_for_status().json()["data"])
 
@@ -187,7 +187,7 @@ def test_the_second_node_gets_it_from_the_first(s3_settings: S3Settings, digest:
 def test_a_name_is_fetched_linked_and_seeded_like_kserve_asks_for_it(
     s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
 ) -> None:
-    """The pointer says what the name is (no registry here); the port tells a kubelet when the folder is there."""
+    """The pointer resolves the name, since there is no registry; the port shows a kubelet when the folder is ready."""
     document = store.read_small(manifest_key(hex_of(digest)), MANIFEST_MAX_BYTES)
     store.put(f"bases/{tmp_path.name}/v1/shoal-manifest.json", document)
     (port,) = free_ports(1)
@@ -203,9 +203,9 @@ def test_a_name_is_fetched_linked_and_seeded_like_kserve_asks_for_it(
         return bool(seen) and seen[-1] == 200
 
     wait_until(ready)
-    assert seen[0] == 503  # it listens, and gives chunks, long before
+    assert seen[0] == 503  # it listens and serves chunks before the folder is ready
     assert (mount / "model.safetensors").read_bytes() == (tmp_path / "source" / "model.safetensors").read_bytes()
-    assert ArtifactCache(node.cache).evict(0) == []  # held for as long as the engine beside it may read
+    assert ArtifactCache(node.cache).evict(0) == []  # held as long as the engine may read it
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
@@ -215,7 +215,7 @@ def test_a_name_is_fetched_linked_and_seeded_like_kserve_asks_for_it(
 def test_the_registrys_word_counts_more_than_the_pointer(
     s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
 ) -> None:
-    """Whoever can write to the bucket must not change what git pins."""
+    """Write access to the bucket must not be enough to change a version that git pins."""
     name = tmp_path.name
     other = publish(store, tmp_path / "other", 12)
     document = store.read_small(manifest_key(hex_of(other)), MANIFEST_MAX_BYTES)
@@ -226,7 +226,7 @@ def test_the_registrys_word_counts_more_than_the_pointer(
 
 
 def test_the_disk_is_bounded(s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path) -> None:
-    """24 MiB each, room for two: the third takes the place of the one that was used longest ago."""
+    """Room for two bases of 24 MiB: the third replaces the least recently used one."""
     node = NodeFetcher(tmp_path / "node", s3_settings, cache_max_bytes=50 * MIB)
     digests = [digest, *(publish(store, tmp_path / str(seed), seed) for seed in (31, 32))]
     for each in digests:
@@ -330,7 +330,7 @@ def test_what_was_compiled_is_laid_out_before_the_engine_may_start(
 def test_a_broken_companion_keeps_no_weights_back(
     s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
 ) -> None:
-    """What only spares a compilation must not keep an engine from starting, nor write what it does not vouch for."""
+    """A broken compile cache must not delay an engine's start, and none of its files is written."""
     folder = tmp_path / "pack"
     folder.mkdir()
     (folder / compiled.PACK_NAME).write_bytes(b"no archive at all")

@@ -1,4 +1,4 @@
-"""What a node is asked for, and the folder where an engine finds it."""
+"""Weights that a node must fetch, and the folder where an engine finds them."""
 
 from pathlib import Path
 

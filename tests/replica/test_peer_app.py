@@ -1,4 +1,4 @@
-"""The routes for gateways and other agents, over ASGI: the token first, then each answer with its status."""
+"""The routes for gateways and other agents, over ASGI: authentication first, then the status of each answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ TOKEN = {"authorization": "Bearer the-token"}
 
 
 class Loads:
-    """What was asked, and what is answered."""
+    """Fake loader that records requests and returns the answer set by the test."""
 
     def __init__(self) -> None:
         self.answer = ColdLoadAnswer("loaded", tier="disk")
@@ -101,7 +101,7 @@ DOORS = {"/adapters/load": "gateway", "/standing": "controller", "/chunks/abc": 
 
 @pytest.mark.parametrize("role", ["gateway", "controller", "agent"])
 async def test_each_role_opens_its_own_routes_and_no_others(loads: Loads, role: Role) -> None:
-    """Each shows all that its document has, in all the ways in which something may be shown here."""
+    """Each role sends every secret of its document in every way that the routes accept."""
     given = RoleCredentials(document(role, ["the-token"]).decode())
     agent = RoleCredentials(document("agent", ["the-token"]).decode())
     router = APIRouter()
@@ -111,7 +111,7 @@ async def test_each_role_opens_its_own_routes_and_no_others(loads: Loads, role: 
     app._app.include_router(router)  # type: ignore[attr-defined]
     own: dict[Role, tuple[Purpose, ...]] = {"gateway": ("load",), "controller": ("standing",), "agent": ("chunks",)}
     secrets = [each for purpose in PURPOSES if purpose in ROLES[role] for each in given.accepted(purpose)]
-    if role == "agent":  # it has to know what the others show
+    if role == "agent":  # it must know the other roles' secrets
         secrets = [each for purpose in ("agent", "heartbeat", "chunks") for each in given.accepted(purpose)]
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent") as client:
         for path, owner in DOORS.items():

@@ -1,4 +1,4 @@
-"""The peers' port on a real socket: whoever sends nothing, a byte now and then, or far too much, is let go."""
+"""The peers' port on a real socket: silent, slow and oversized clients are disconnected."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 3
 
 
 async def want(name: EngineName, wait_s: float) -> ColdLoadAnswer:
-    await asyncio.sleep(2 * WITHIN_S)  # longer than a request may
+    await asyncio.sleep(2 * WITHIN_S)  # longer than a request may take to arrive
     return ColdLoadAnswer("loaded", tier="disk")
 
 
@@ -52,7 +52,7 @@ async def patient_port() -> AsyncIterator[int]:
 
 
 class Connection:
-    """A client that writes what it likes."""
+    """Client that sends raw bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self._writer = reader, writer
@@ -71,7 +71,7 @@ class Connection:
             return b""
 
     async def drip(self, content: bytes) -> None:
-        """A byte now and then; raises ConnectionError when the server lets go."""
+        """Send single bytes with pauses; raises ConnectionError when the server disconnects."""
         for at in range(len(content)):
             await self.send(content[at : at + 1])
             await asyncio.sleep(WITHIN_S / 10)

@@ -1,4 +1,4 @@
-"""The reconciler beside an engine of a few lines: what holds readiness back, and what happens between two awaits."""
+"""The reconciler beside a minimal engine: what delays readiness, and races between two awaits."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ def name(model: ModelId, version: str = "v1") -> EngineName:
 
 @dataclass
 class EngineOfAFewLines:
-    """Lists, loads and unloads by name; away, it refuses connections."""
+    """Engine that lists, loads and unloads by name; while away it refuses connections."""
 
     names: set[str] = field(default_factory=set)
     unloads: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class EngineOfAFewLines:
 
 @dataclass
 class Source:
-    """Everything is on the disk, but what is slow does not come until it is let."""
+    """Source with every adapter on disk; slow ones arrive once the test releases them."""
 
     slow: Collection[Digest] = ()
     let: asyncio.Event = field(default_factory=asyncio.Event)
@@ -122,7 +122,7 @@ class Rig:
         self.reconciler.follow(Catalogue(make_snapshot(named, channels=channels), "hash"))
 
     async def passes(self, count: int = 2, seconds: float = 0.0) -> None:
-        """So many passes, the loads that each begins included, as far as they come."""
+        """Run `count` passes, each followed by the loads that it starts, as far as they can proceed."""
         for _ in range(count):
             self.clock.now_s += seconds
             self.status.judged_s = self.status.load_read_s = self.clock.now_s
@@ -131,7 +131,7 @@ class Rig:
 
 
 async def settled() -> None:
-    """Every task goes on as far as it comes without a clock or a socket."""
+    """Let every task run as far as it can without a clock or a socket."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -176,7 +176,7 @@ async def test_a_slow_candidate_leaves_a_ready_replica_ready(rig: Rig) -> None:
 
 
 async def test_an_engine_that_died_is_advertised_with_nothing_until_it_is_filled_again(rig: Rig) -> None:
-    """Its heartbeat may say `ready` before the reconciler looked: a request for what it had would meet a 404."""
+    """The heartbeat may say `ready` before the next pass; a request for a lost adapter would get a 404."""
     rig.follow(A, B)
     await rig.passes()
     assert rig.status.adapters.advertised == tuple(sorted([name(A), name(B)]))

@@ -1,4 +1,4 @@
-"""Settings: what a wrong environment is told."""
+"""Settings: error messages for a wrong environment."""
 
 from pathlib import Path
 

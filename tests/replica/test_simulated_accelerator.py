@@ -1,4 +1,4 @@
-"""A simulated device asked as NVML is: what it is told to fail by is counted once, and nothing after it is well."""
+"""A simulated device with NVML's interface: each injected error is counted once."""
 
 from pathlib import Path
 

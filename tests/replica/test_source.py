@@ -1,4 +1,4 @@
-"""Obtaining adapters: fetched once however many ask, checked every time."""
+"""Obtain adapters: simultaneous requests cost one fetch, and every request is checked."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TENANT = TenantId("acme")
 
 
 class CountingStore(S3Store):
-    """The real store; counts what is read."""
+    """The real store; counts reads."""
 
     def stream(self, key: str, max_bytes: int) -> Iterator[bytes]:
         self.reads.append(key)

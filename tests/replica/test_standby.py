@@ -1,4 +1,4 @@
-"""Warm and ready: a state flip that gateways hear at once, and an engine that sleeps where it can."""
+"""Warm and ready replicas: gateways learn of a change at once, and a warm engine sleeps if it can."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,8 +18,10 @@ from tests.replica.statuses import Clock, make_status
 
 
 class Engine:
-    """The three routes of an engine that runs with --enable-sleep-mode; `broken` answers 500, and `mute` are the paths
-    that do what they are asked, and whose answer does not come: for this reason."""
+    """The three routes of an engine with --enable-sleep-mode.
+
+    `broken` paths answer 500; `mute` paths do their work, but the answer is lost with the given error.
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []

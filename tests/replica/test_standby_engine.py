@@ -1,4 +1,4 @@
-"""A warm replica and an engine that really sleeps: what the agent asks of the server, and what comes of it."""
+"""A warm replica with a simulated engine that sleeps: the agent's requests and their effects."""
 
 import asyncio
 import signal
@@ -29,12 +29,12 @@ from tests.replica.test_agent_adapters import PIRATE, agent_with, publish
 pytestmark = pytest.mark.servers
 
 DEV = {"VLLM_SERVER_DEV_MODE": "1"}
-PROBE_TIMEOUT_S = 600.0  # of real time: longer than the test
+PROBE_TIMEOUT_S = 600.0  # real time, longer than the test
 CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
 
 
 class Agent:
-    """Standby and monitor beside an engine, on a clock of the test's own."""
+    """Standby and monitor beside an engine, on a test clock."""
 
     def __init__(self, parts: EngineParts, server: httpx.AsyncClient, status: AgentStatus, clock: Clock) -> None:
         self.parts, self.server, self.status, self.clock = parts, server, status, clock

@@ -1,4 +1,4 @@
-"""What an agent says of itself: which phase wins, and what holds readiness back."""
+"""Status of an agent: precedence of phases, and reasons for not being ready."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_a_loop_that_no_longer_judges_is_hung() -> None:
     ("adapters", "missing"),
     [
         (Adapters(known=True), ""),
-        (Adapters(known=True, reason="acme/bot: corrupt"), ""),  # one broken artifact must not hold the replica back
+        (Adapters(known=True, reason="acme/bot: corrupt"), ""),  # one broken artifact must not delay readiness
         (Adapters(known=False), "no snapshot yet"),
         (Adapters(known=True, loading=(EngineName("acme/bot@sha256:1"),)), "loading acme/bot"),
     ],

@@ -1,4 +1,4 @@
-"""Turns: two kinds with places of their own, and one that waits ahead and becomes urgent."""
+"""Load scheduler: separate places for urgent and early loads, and early loads that become urgent."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ async def test_neither_kind_takes_the_others_places_and_who_is_hurried_changes_o
         await works.settle()
         assert works.running == ["slow", "third"]
         group.create_task(works.work("now", urgent=True))
-        turns.hurry("slow")  # it has its place: nothing changes
+        turns.hurry("slow")  # it already runs, so nothing changes
         turns.hurry("nobody")
         await works.settle()
         assert works.running == ["slow", "third"]

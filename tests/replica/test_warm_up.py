@@ -1,4 +1,4 @@
-"""An engine compiles what it is asked for first: before it serves, and without being taken for one that hangs."""
+"""Warm-up: an engine compiles before it serves, without being reported as hung."""
 
 import asyncio
 import json
@@ -30,11 +30,11 @@ FIGURES = (
 
 @dataclass
 class CompilingEngine:
-    """Its server answers at once; its step loop stands still from the first log probabilities until it is compiled."""
+    """Engine whose server answers at once and whose step loop stalls from the first logprobs request until compiled."""
 
     compiled: asyncio.Event = field(default_factory=asyncio.Event)
     is_compiling: bool = False
-    served: int = 0  # requests, as its metrics say
+    served: int = 0  # number of requests in the engine's metrics
     asked: list[dict[str, Any]] = field(default_factory=list)
     refused: frozenset[str] = frozenset()
 
@@ -62,7 +62,7 @@ class Rig:
     monitor: Monitor
 
     async def seconds(self, count: int) -> set[str]:
-        """The phases that the fleet is told meanwhile."""
+        """Advance `count` seconds and return the phases reported in that time."""
         phases = set()
         for _ in range(count):
             self.clock.now_s += 1.0
@@ -111,7 +111,7 @@ async def test_an_engine_that_hangs_once_it_serves_is_found_hung(rig: Rig) -> No
 
 async def test_only_a_new_process_is_warmed_up(rig: Rig) -> None:
     rig.engine.compiled.set()
-    rig.engine.served = 1_000  # under an agent that was started again
+    rig.engine.served = 1_000  # as if the agent had restarted
     await rig.seconds(4)
     assert rig.status.phase()[0] == "ready" and rig.engine.asked == []
 

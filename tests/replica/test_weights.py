@@ -1,4 +1,4 @@
-"""What an agent claims of its engine's weights: what that has read, or nothing."""
+"""Weights that an agent reports for its engine: those that the engine has read, or none."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from functions.replica.weights import LoadedWeights
 from tests.artifacts.test_base_folder import model
 from tests.replica.statuses import make_status
 
-STARTED_UNIX_S = 2_000_000_000.0  # after every file of these tests was written
+STARTED_UNIX_S = 2_000_000_000.0  # after the times of all test files
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_an_engine_that_is_gone_has_loaded_nothing(status: AgentStatus, we
 async def test_a_folder_that_was_written_to_since_the_engine_started_says_nothing_of_it(
     status: AgentStatus, weights: LoadedWeights, folder: Path
 ) -> None:
-    """An agent that was started again beside its engine would tell of weights that this has never read."""
+    """Otherwise an agent that restarts beside its engine would report weights that the engine never read."""
     os.utime(folder / "model.safetensors", (STARTED_UNIX_S + 1, STARTED_UNIX_S + 1))
     await weights.detect_weights(STARTED_UNIX_S)
     assert status.weights is None
@@ -86,7 +86,7 @@ async def test_an_agent_that_sees_no_folder_claims_nothing(status: AgentStatus, 
 async def test_an_engine_that_runs_from_another_folder_is_not_told_to_have_this_one(
     status: AgentStatus, folder: Path, tmp_path: Path
 ) -> None:
-    """An agent that was changed before its engine told of the new version, while the old one answered."""
+    """Otherwise an agent updated before its engine would report the new version while the old one serves."""
     former = model(tmp_path / "former")
     await LoadedWeights(status, folder, tmp_path / "notes", started_from(former)).detect_weights(STARTED_UNIX_S)
     assert status.weights is None

@@ -1,4 +1,4 @@
-"""The cache's disk: bounded, verified, and taken up after a restart."""
+"""The adapter cache's disk: bounded, verified, and reused after a restart."""
 
 import hashlib
 import os
@@ -51,7 +51,7 @@ def test_what_rots_is_not_here_and_may_come_again(tmp_path: Path) -> None:
 def test_a_restart_takes_up_what_is_whole_in_the_order_of_use(tmp_path: Path) -> None:
     cache = objects(tmp_path)
     names = [kept(cache, bytes([number]) * 300) for number in range(3)]
-    for age, name in enumerate(names):  # the clock's grain is no order
+    for age, name in enumerate(names):  # the clock is too coarse to order the files
         os.utime(tmp_path / "chunks" / name, (1000 + age, 1000 + age))
     (tmp_path / "coming" / "half").write_bytes(b"what a kill left")
     (tmp_path / "chunks" / "no-digest").write_bytes(b"?")

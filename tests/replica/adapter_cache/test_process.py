@@ -39,7 +39,7 @@ def running_cache(folder: Path, s3: S3Settings, port: int) -> Iterator[str]:
         "S3_ENDPOINT_URL": s3.endpoint_url,
         "S3_CREDENTIALS_FILE": folder / "s3.json",
         "CACHE_DIR": folder / "cache",
-        "MAX_ANSWERS": 8 * NODES,  # nobody is sent on to the store for want of a place, as the default of 16 does
+        "MAX_ANSWERS": 8 * NODES,  # all nodes at once; the default of 16 would send some to the store
     }
     env = {f"SHOAL_ADAPTER_CACHE_{name}": str(value) for name, value in settings.items()}
     with role("functions.replica.adapter_cache", log=folder / "log", env=env):
@@ -56,7 +56,7 @@ def metric(url: str, name: str) -> float:
 def test_the_store_is_read_once_for_all_nodes_of_a_region_and_not_at_all_after_a_restart(
     store: S3Store, s3_settings: S3Settings, tmp_path: Path
 ) -> None:
-    """Each node read the store by itself: a popular adapter crossed the sea once for each of them."""
+    """Nodes must not read the store one by one: a popular adapter would cross regions once for each node."""
     secret = RoleCredentials(TOKEN).secret("chunks")
     [port] = free_ports(1)
     digest = publish_directory(
@@ -81,5 +81,5 @@ def test_the_store_is_read_once_for_all_nodes_of_a_region_and_not_at_all_after_a
     with running_cache(tmp_path / "region", s3_settings, port) as url:
         assert node(url, "later").reads == {"cache": objects}
         assert metric(url, "shoal_region_cache_store_bytes_total") == 0
-    alone = node(url, "alone")  # nobody listens there any more
+    alone = node(url, "alone")  # the cache at this address has stopped
     assert alone.reads == {"store": objects}

@@ -1,4 +1,4 @@
-"""One read of the store for all who ask, and the routes in front."""
+"""One read of the store for all simultaneous requests, and the cache's routes."""
 
 import asyncio
 import hashlib
@@ -20,7 +20,7 @@ NAME = hashlib.sha256(A).hexdigest()
 
 
 class Store:
-    """Answers once it is let; counts."""
+    """Store that answers once the test releases it, and counts reads."""
 
     def __init__(self, content: bytes = A) -> None:
         self.content, self.reads, self.may_answer = content, 0, threading.Event()
@@ -55,7 +55,7 @@ async def test_many_who_ask_at_once_cost_one_read_and_later_ones_none(store: Sto
     store.may_answer.clear()
     asked = [asyncio.ensure_future(cache.get("chunks", NAME)) for _ in range(20)]
     while cache.results["joined"] < 19:
-        await asyncio.sleep(0.01)  # the disk's threads
+        await asyncio.sleep(0.01)  # let the disk threads run
     store.may_answer.set()
     assert await asyncio.gather(*asked) == [A] * 20
     assert await cache.get("chunks", NAME) == A
@@ -122,7 +122,7 @@ async def test_the_routes(store: Store, cache: ReadThrough) -> None:
         assert (await client.get(f"/objects/chunks/{NAME}")).status_code == 401
         assert (await client.get("/nothing")).status_code == 401
         client.headers["authorization"] = "Bearer secret"
-        for _ in range(3):  # a place for one answer is free again after each
+        for _ in range(3):  # the single place for an answer is free again after each request
             answer = await client.get(f"/objects/chunks/{NAME}")
             assert (answer.status_code, answer.content) == (200, A)
         assert (await client.get("/objects/secrets/" + NAME)).status_code == 422

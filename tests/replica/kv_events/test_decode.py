@@ -1,4 +1,4 @@
-"""The engine's batches: both forms are read, whatever else is refused whole, and nothing else is ever raised."""
+"""Event batches of the engine: both forms are decoded, and anything else is refused whole with one exception type."""
 
 import contextlib
 from typing import Any
@@ -57,7 +57,7 @@ def test_removed_cleared_and_kinds_of_the_future() -> None:
 
 
 def test_blocks_of_host_memory_are_told_by_hash_alone() -> None:
-    """vLLM's OffloadingConnector, unless it describes itself. Refused, one copy would drop the index of all blocks."""
+    """vLLM's OffloadingConnector sends these by default. Refusing one would drop the index of all blocks."""
     bare = {"token_ids": [], "block_size": 0, "lora_name": None, "extra_keys": None, "medium": "CPU"}
     (event,) = decode(batch(STORED | bare)).events
     assert isinstance(event, BlocksStored)

@@ -1,4 +1,4 @@
-"""Engine hashes to names: what is stored has the name that its tokens have, and changes add up to what is held."""
+"""Map engine hashes to block names: names follow from tokens, and reported changes add up to the held blocks."""
 
 from array import array
 from typing import Any
@@ -50,7 +50,7 @@ def test_orphans_other_tiers_and_other_groups_are_left_out() -> None:
     assert (len(blocks), blocks.left_out_total) == (0, 1)
     blocks.apply_event(stored([1], [5, 6], medium="CPU"))
     blocks.apply_event(stored([1], [5, 6], group_idx=1))
-    blocks.apply_event(stored([1], [5, 6, 7]))  # gaps in the run: which tokens belong to which block nobody knows
+    blocks.apply_event(stored([1], [5, 6, 7]))  # the run has gaps, so tokens cannot be assigned to blocks
     assert len(blocks) == 0
     blocks.apply_event(stored([1], [5, 6], medium="GPU", group_idx=0))
     blocks.apply_event(BlocksRemoved([1], "CPU"))
@@ -75,12 +75,12 @@ def test_everything_cleared_begins_anew() -> None:
 
 
 def copied(hashes: list[int]) -> BlocksStored:
-    """As vLLM tells of host memory: by hash alone."""
+    """Return the event that vLLM sends for host memory: hashes without tokens."""
     return BlocksStored(hashes, [], 0, medium="CPU")
 
 
 def test_a_block_that_moves_to_host_memory() -> None:
-    """The prologue's example. Told as gone, it would be computed again elsewhere, and told as held, be free."""
+    """The prologue's example. Reported as gone, the block would be recomputed elsewhere; as held, it cost nothing."""
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([1, 2], [5, 6, 7, 8]))
     first, second = chain(scope_seed("", ""), array("q", [5, 6, 7, 8]), SIZE)
@@ -99,7 +99,7 @@ def test_a_block_that_moves_to_host_memory() -> None:
 
 
 def test_a_copy_that_is_told_after_its_block_has_left_the_accelerator() -> None:
-    """Of one step, vLLM tells the accelerator's events first."""
+    """Within one step, vLLM sends the accelerator's events first."""
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([1], [5, 6], extra_keys=[["s3cret"]]))
     blocks.apply_event(BlocksRemoved([1]))
@@ -117,7 +117,7 @@ def test_a_chain_goes_on_after_what_lies_in_host_memory() -> None:
 
 
 def test_what_host_memory_tells_of_itself_names_nothing() -> None:
-    """Its events have no salt: by their tokens, one tenant's blocks would be taken for another's."""
+    """Host-memory events have no salt, so naming blocks by tokens would mix up tenants' blocks."""
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([1], [5, 6], medium="CPU"))
     assert (blocks.host_names, blocks.left_out_total) == ((), 1)
@@ -139,7 +139,7 @@ Step = st.tuples(st.sampled_from(["store", "remove", "copy", "drop", "tell"]), s
 
 @given(st.lists(Step, max_size=60))
 def test_what_was_told_adds_up_to_what_is_held(steps: list[tuple[str, int]]) -> None:
-    """Two engine hashes may mean one name (another path of the same adapter): it is held until both are gone."""
+    """Two engine hashes may have one name (another path of the same adapter); it is held until both are removed."""
     blocks = EngineBlocks(100)
     told: list[set[int]] = [set(), set()]
     for what, at in [*steps, ("tell", 0)]:

@@ -17,7 +17,7 @@ def test_worked_example_of_a_restart() -> None:
 
 @pytest.mark.parametrize("ts_s", [-1e9, 0.0, 1e9])
 def test_clocks_decide_nothing(ts_s: float) -> None:
-    """The new engine's may be behind: it runs on another machine, or its clock was set."""
+    """The new engine's clock may be behind: another machine, or a clock that was set."""
     order = Order(5, 100.0)
     assert order.judge(5, ts_s, None) == "next" and order.judge(6, ts_s, None) == "gap"
     assert all(order.judge(seq, ts_s, None) == "restart" for seq in range(5))

@@ -1,4 +1,4 @@
-"""The agent's reading of a real publisher: gaps, replays, restarts, and an engine without a replay buffer."""
+"""The agent reads a real publisher: gaps, replays, restarts, and an engine without a replay buffer."""
 
 import asyncio
 from array import array
@@ -22,7 +22,7 @@ WAIT_S = 60.0
 
 
 class SilentBus:
-    """Nobody asks, so nothing is told."""
+    """Bus without requests for prefixes."""
 
     async def publish_prefixes(self, message: bytes) -> None:
         raise AssertionError("told without being asked")
@@ -43,7 +43,7 @@ class SilentBus:
 
 
 class Engine:
-    """A publisher that stores one block after the other of one endless prompt."""
+    """Publisher that stores the blocks of one endless prompt in order."""
 
     def __init__(
         self, directory: Path, *, replays: bool = True, kept: int = 10_000, clock: Callable[[], float]
@@ -60,7 +60,7 @@ class Engine:
         self.tokens = array("q")
 
     def store(self, blocks: int, first_token: int = 0) -> None:
-        """Each block in a batch of its own."""
+        """Publish each block in its own batch."""
         for _ in range(blocks):
             start = first_token + len(self.tokens)
             tokens = array("q", range(start, start + BLOCK))
@@ -76,7 +76,7 @@ class Engine:
 
 @pytest.fixture
 def tick() -> Callable[[], float]:
-    """A wall clock that never stands still."""
+    """A wall clock that advances with every call."""
     numbers = count(1)
     return lambda: float(next(numbers))
 
@@ -121,7 +121,7 @@ async def test_what_was_stored_before_the_agent_came_is_replayed(tmp_path: Path,
 async def test_what_came_before_the_subscription_held_is_asked_for_in_the_silence_after_it(
     tmp_path: Path, tick: Callable[[], float]
 ) -> None:
-    """No later batch shows the gap: the engine says nothing more."""
+    """No later batch shows the gap, since the engine publishes nothing more."""
     engine = Engine(tmp_path, clock=tick)
     watch, tasks = watching(engine), Supervised()
     silences = count()
@@ -149,7 +149,7 @@ async def test_what_came_before_the_subscription_held_is_asked_for_in_the_silenc
 async def test_another_engine_at_the_same_address_begins_anew(
     tmp_path: Path, tick: Callable[[], float], before: int, after: int, clock_s: float
 ) -> None:
-    """Neither its numbers nor its clock need to look like another engine's: what it has published does."""
+    """Sequence numbers and clock may look the same; the published blocks show that it is another engine."""
     first = Engine(tmp_path, clock=tick)
     watch, tasks = watching(first), Supervised()
     watch.start(tasks)
@@ -158,7 +158,7 @@ async def test_another_engine_at_the_same_address_begins_anew(
     first.publisher.close()
     second = Engine(tmp_path, clock=lambda: clock_s + tick())
     second.store(after, first_token=1000)
-    while set(watch.blocks.names) != second.names:  # whatever is lost while the socket connects again is replayed
+    while set(watch.blocks.names) != second.names:  # batches lost during the reconnect are replayed
         second.store(1, first_token=1000)
         assert len(second.tokens) < BLOCK * 200, "as many as the first engine's, and still not noticed"
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""When the agent tells what: only what somebody asked for, seldom, and so that a gateway can keep count."""
+"""Schedule of the agent's prefix updates: only on request, rate-limited, and without gaps for a gateway."""
 
 from array import array
 
@@ -21,7 +21,7 @@ class Agent:
         self._stored = 0
 
     def store(self, blocks: int) -> set[int]:
-        """Blocks of one token, each the first of its chain."""
+        """Store blocks of one token, each the first of its chain."""
         hashes = range(self._stored, self._stored + blocks)
         self._stored += blocks
         names = set()
