@@ -123,7 +123,7 @@ class Cluster:
                     for split in model.splits:
                         self._request(split.rollout, split.stage, split.candidate)
                 with contextlib.suppress(BusUnavailable):
-                    await bus.publish_stats(rollout_heartbeat.encode(self._heartbeat()))
+                    await bus.publish_stats(rollout_heartbeat.encode(self._rollout_heartbeat()))
                 await asyncio.sleep(0.2)
 
     def _replicas(self) -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ class Cluster:
                 else:
                     group.total_ms.add(100.0)
 
-    def _heartbeat(self) -> RolloutHeartbeat:
+    def _rollout_heartbeat(self) -> RolloutHeartbeat:
         told = tuple(
             StageStats(rollout, stage, encoded_group(groups["candidate"]), encoded_group(groups["control"]))  # type: ignore[arg-type]
             for (rollout, stage), groups in self._stages.items()
