@@ -33,7 +33,7 @@ def seen(
 
 
 def coming(what: ObservedState) -> ObservedState:
-    """Return the snapshot in which the held channel is missing and its new version is loading."""
+    """Return the state while the held channel is missing and its new version is loading."""
     models = tuple(
         msgspec.structs.replace(model, channels={INCOMING: "v1"}) if model.id == "acme/bot" else model
         for model in what.snapshot.models

@@ -47,7 +47,7 @@ def test_no_ports_above_the_highest(tmp_path: Path) -> None:
         ensure_region(StateLayout.at(tmp_path, "a"), "a", 65_200)
 
 
-def test_ports_in_the_environment_apply_to_the_plain_fleet(tmp_path: Path) -> None:
+def test_region_ports_ignore_the_environment(tmp_path: Path) -> None:
     address = ensure_region(StateLayout.at(tmp_path, "a"), "a", 8440)
     settings = settings_of(LocalSettings(port_gateway=1234), address)
     assert plan_ports(settings).gateway == 8643

@@ -64,7 +64,7 @@ def test_classifier_over_pools_of_different_tasks_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize("key", ["fallback: [{when: saturated, from: a, to: b}]", "cascade: [{from: a, to: b}]"])
-def test_cascade_step_to_a_pool_of_another_task_is_a_finding(key: str) -> None:
+def test_fallback_or_cascade_to_a_pool_of_another_task_is_a_finding(key: str) -> None:
     spec = f'{{pools: ["*"], {key}}}'
     path = f"spec.{key.partition(':')[0]}[0].to"
     assert said(service("a"), service("b", task="embed"), policy("RoutingPolicy", spec)) == [
