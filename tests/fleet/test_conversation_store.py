@@ -48,7 +48,7 @@ async def test_each_replacing_begins_its_time_anew(store: ValkeyConversations) -
 
 
 async def test_a_shelf_is_bounded(store: ValkeyConversations) -> None:
-    """Who fills it loses what was not used for longest, and nobody else's."""
+    """A tenant that fills its shelf loses its own least recently used conversations, not those of other tenants."""
     store._shelf_bytes = 10_000
     value = b"x" * (3000 - VALUE_COST_BYTES)
     assert await store.replace("globex", "other", None, value, 60)
@@ -65,7 +65,7 @@ async def test_a_shelf_is_bounded(store: ValkeyConversations) -> None:
 
 @pytest.fixture
 async def small_bus(store: ValkeyConversations) -> AsyncIterator[int]:
-    """A server on which conversations may take 2 MiB more; the bytes of each of eight that would fill them."""
+    """Leave 2 MiB for conversations on the server; return the size of each of eight that would fill them."""
     used_bytes = int((await store._client.info("memory"))["used_memory"])
     await store._client.config_set("maxmemory", 2 * (used_bytes + 2 * 2**20))
     yield 256 * 1024

@@ -1,4 +1,4 @@
-"""Heartbeats cross a trust border: strict, bounded, and never an exception of another kind."""
+"""Heartbeats cross a trust boundary: decoding is strict, bounded, and raises only one kind of exception."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an agent sends: a whole heartbeat where somebody may lack it, a pulse otherwise."""
+"""An agent sends a whole heartbeat if a listener may lack it, and a pulse otherwise."""
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_a_message_has_a_bound() -> None:
 
 
 def test_another_pace_is_said_whole_and_holds_nobody_up() -> None:
-    """Each replica has one every few seconds: were it urgent, nothing would be gathered any more."""
+    """Each replica's pace changes every few seconds: if that were urgent, heartbeats would no longer be batched."""
     replica, pace = ReplicaLines(), Pace(1, 20, 500, 3.0, 0.0, gap_ms=20.0)
     said(replica, beat(sequence=1))
     line = said(replica, beat(sequence=2, pace=pace))

@@ -1,6 +1,6 @@
-"""Seals on heartbeats: what a replica said is believed, and what another says in its name is not.
+"""Seals on heartbeats: a replica's own heartbeats are accepted, and forged ones are rejected.
 
-The defect: whoever wrote to the bus named an address of his own for a replica, and gateways sent prompts there.
+The defect: any writer on the bus could publish another address for a replica, and gateways sent prompts there.
 """
 
 import msgspec
@@ -61,7 +61,7 @@ def test_what_a_replica_says_is_believed_and_read_by_those_of_before(form: objec
 @pytest.mark.parametrize("form", [encode, pulse_of])
 def test_what_another_says_in_its_name_is_not(form: object) -> None:
     line = (encode if form is encode else pulse_of)(said())
-    of_another = sealed(line, "r-2", SECRET)  # a replica's key is its own
+    of_another = sealed(line, "r-2", SECRET)  # each replica has a separate key
     of_nobody = sealed(line, "r-1", "guessed")
     cut = sealed(line, "r-1", SECRET)[:-12] + sealed(line, "r-1", SECRET)[-2:]
     for wrong in (line, of_another, of_nobody, cut):

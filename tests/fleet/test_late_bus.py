@@ -1,4 +1,4 @@
-"""A listener of the bus whose loop stood still: what the bus had sent meanwhile is read before it is given up."""
+"""A bus listener whose loop stalled reads the pending messages before it gives up the connection."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ SAYS = {"type": "message", "data": b"here"}
 
 
 class Subscription:
-    """Each look takes as long as it may, unless it is told otherwise."""
+    """Subscription whose reads use their full timeout unless the test sets an answer."""
 
     def __init__(self, *looks: dict[str, Any] | Callable[[], object] | None) -> None:
         self.looks = list(looks)
@@ -43,7 +43,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_bus_that_spoke_while_this_loop_stood_still_is_there() -> None:
-    """The look's own timer ends before the socket is read; the subscription was given up, and all was read anew."""
+    """The read's timer expires before the socket is read; giving up then would reload everything."""
     assert await _first(Subscription(None, lambda: time.sleep(0.5), SAYS)) == b"here"
 
 

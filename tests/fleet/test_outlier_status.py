@@ -1,4 +1,4 @@
-"""Who of a pool is in bad standing: most of it never, and nobody at no cost."""
+"""Ejected replicas of a pool: never most of the pool, and a healthy pool costs nothing to check."""
 
 from functions.api.ids import PoolName, ReplicaId
 from functions.decisions.health.ejection import EJECTION_BASE_S, FORGET_AFTER_S, INTERVAL_S, REFUSAL_MS

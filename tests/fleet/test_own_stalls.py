@@ -1,4 +1,4 @@
-"""A loop that stood still looks a second time before it says that others are late."""
+"""A loop that stalled checks a second time before it reports that peers are late."""
 
 import asyncio
 import time
@@ -32,11 +32,11 @@ def test_a_round_that_is_somewhat_late_judges() -> None:
 
 
 async def test_a_wait_whose_end_comes_late_is_over_after_a_second_look() -> None:
-    """What it waits for has come while the loop stood still; the timer runs before that is known."""
+    """The event arrives during the stall, but the timer runs before the event is seen."""
     come = asyncio.Event()
     asyncio.get_running_loop().call_later(_WAIT_S + 0.1, come.set)
     async with own_stalls.timeout(_WAIT_S):
-        time.sleep(_STILL_S)  # real: so is the loop's clock
+        time.sleep(_STILL_S)  # real time, like the loop's clock
         await asyncio.sleep(0)
         await come.wait()
 

@@ -1,4 +1,4 @@
-"""A thread that works beside a loop lets it run, and does not sleep its own time away."""
+"""A worker thread pauses so that the event loop can run, but not longer than needed."""
 
 import time
 
@@ -7,7 +7,7 @@ from functions.fleet.pauses import pause_between_slices
 
 
 def pauses_taken(slice_s: float, calls: int) -> int:
-    """Seen from outside: a pause takes at least PAUSE_S of clock time and hardly any of the CPU's."""
+    """Count pauses from outside: a pause takes at least PAUSE_S of clock time and hardly any CPU time."""
     breathe = pause_between_slices(slice_s)
     taken = 0
     for _ in range(calls):

@@ -1,4 +1,4 @@
-"""What gateways tell of pools: strict at the border, added up, and forgotten when nobody speaks any more."""
+"""Pool reports of gateways: decoded strictly, added up, and dropped when their gateway falls silent."""
 
 import msgspec
 import pytest
@@ -128,7 +128,7 @@ def test_the_longest_beat_stays_below_the_bound() -> None:
     assert len(encode(beat(*largest))) <= HEARTBEAT_MAX_BYTES
 
 
-# what gateways lack
+# Needs: files and secrets that gateways lack.
 
 
 def needs(*lacking: tuple[str, str], gateway: str = "gw-1") -> bytes:

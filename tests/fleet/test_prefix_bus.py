@@ -1,4 +1,4 @@
-"""News of prefixes and questions over a real Valkey."""
+"""Prefix updates and prefix requests over a real Valkey."""
 
 import pytest
 

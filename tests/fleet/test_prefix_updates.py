@@ -1,4 +1,4 @@
-"""The messages about prefixes: what was packed is unpacked, anything else is refused."""
+"""Prefix messages: encoded messages decode unchanged, anything else is refused."""
 
 import pytest
 from hypothesis import given

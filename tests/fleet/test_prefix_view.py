@@ -1,4 +1,4 @@
-"""Folding news: what is believed is what the replica holds, or nothing, whatever is lost on the way."""
+"""Prefix view: whatever updates are lost, it shows exactly what the replica holds, or nothing."""
 
 from array import array
 
@@ -121,7 +121,7 @@ def test_filters_of_both_places() -> None:
     )
     found = view.held_by_bloom(POOL, CHAIN)
     assert found == LeadingBlocks({"r-0": 5, "r-1": 7}, {"r-1": 4})  # type: ignore[dict-item]
-    for at in range(20):  # more columns than at first
+    for at in range(20):  # more columns than initially allocated
         view.fold(PrefixBloom(f"s-{at}", "base", 16, 2, build(CHAIN[:2])), 0.0)
     found = view.held_by_bloom(POOL, CHAIN)
     assert found is not None and found.blocks["s-19"] == 2 and found.in_host == {"r-1": 4}  # type: ignore[comparison-overlap,index]
@@ -174,7 +174,7 @@ Move = st.tuples(st.sampled_from(["add", "remove", "anew", "state"]), st.integer
 
 @given(st.lists(Move, max_size=50))
 def test_whatever_is_lost_nothing_wrong_is_believed(moves: list[tuple[str, int, bool]]) -> None:
-    """A replica whose set is always a beginning of CHAIN, over a bus that drops every message marked so."""
+    """The replica always holds a prefix of CHAIN; the bus drops the messages marked as lost."""
     view, depth, sequence, generation = view_of(delta(0, [])), 0, 0, 7
     for what, to, dropped in moves:
         news: list[Delta | State] = []

@@ -1,4 +1,4 @@
-"""Limits shared out by the script, on a real Valkey."""
+"""Leases of limits by the quota script, on a real Valkey."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def connect(port: int) -> ValkeyQuotaBroker:
 
 @pytest.fixture
 async def broker(valkey_port: int) -> AsyncIterator[ValkeyQuotaBroker]:
-    """Of a server that has known gateways for long."""
+    """A broker on a server that is past its learning phase."""
     made = connect(valkey_port)
     await made._client.flushall()
     await made._client.set("shoal:quota:born", 1)

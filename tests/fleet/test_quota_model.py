@@ -1,4 +1,4 @@
-"""The model of the quota script beside the script itself, on a real Valkey: the same asks, the same answers."""
+"""The model of the quota script and the script on a real Valkey give the same answers to the same requests."""
 
 import time
 from random import Random
@@ -20,7 +20,7 @@ from tests.fleet.conftest import PASSWORD, valkey_port
 __all__ = ["valkey_port"]
 pytestmark = pytest.mark.servers
 _PERIOD_S, _LIMIT = 1_000_000, 1_000  # a thousandth of a token a second, so that the two clocks do not matter
-_NEAR_MICRO = 60_000  # a minute of that
+_NEAR_MICRO = 60_000  # use of one minute
 
 
 def _draw_request(rng: Random, held: dict[tuple[str, str], int], gateway: str) -> LeaseRequest:
@@ -31,7 +31,7 @@ def _draw_request(rng: Random, held: dict[tuple[str, str], int], gateway: str) -
     )
     limit = rng.choice((NO_LIMIT, 5))
     now_held = held.get((gateway, account), 0) if limit != NO_LIMIT else 0
-    if rng.random() < 0.2:  # an ask that crosses another one of the same gateway
+    if rng.random() < 0.2:  # a request that crosses another one of the same gateway
         now_held = max(0, now_held - 1)
     return LeaseRequest(account, limit, now_held, rng.choice((0, 1, 3, -1)) if limit != NO_LIMIT else 0, rates)
 

@@ -1,4 +1,4 @@
-"""Limits over regions on a real Valkey, two databases of which are two regions' buses."""
+"""Limits across regions on a real Valkey; two of its databases are the buses of two regions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from tests.fleet.conftest import PASSWORD, valkey_port
 
 __all__ = ["valkey_port"]
 pytestmark = pytest.mark.servers
-SLOW_S = 1_000_000  # so that the clock does not matter
+SLOW_S = 1_000_000  # slow enough that the clock does not matter
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Bus:
     async def answer(self, tokens: float, *, places: int = 0, held: int = 0, account: str = "acme") -> LeaseAnswer:
         rate = RateRequest(2, 60, 100 * MICRO, SLOW_S, int(tokens * MICRO), 1)
         limit = 5 if places or held else NO_LIMIT
-        is_urgent = places >= 0  # a round gives places back
+        is_urgent = places >= 0  # a regular round returns places
         return await self.gateways.request_leases(
             "g0", [Group(is_urgent, (LeaseRequest(account, limit, held, places, (rate,)),))]
         )
@@ -49,7 +49,7 @@ async def buses(valkey_port: int) -> AsyncIterator[tuple[Bus, Bus]]:
     await made[0].gateways._client.flushall()
     for bus in made:
         await bus.gateways.request_leases("g0", ())
-        await bus.region.read()  # from now on it counts
+        await bus.region.read()  # starts the counting
     yield made[0], made[1]
     for bus in made:
         await bus.gateways.close()
@@ -68,11 +68,11 @@ async def test_what_was_granted_there_is_charged_here_once(buses: tuple[Bus, Bus
     assert await a.ask(70) is not None
     after, charged = await tell(a, b, first.upto)
     assert charged == 70 * MICRO
-    assert await tell(a, b, first.upto) is not None  # the same once more, by another registry of the region
+    assert await tell(a, b, first.upto) is not None  # repeated by another registry of the region
     assert await b.ask(40) is None
     granted = await b.ask(30)
     assert granted is not None and granted.left_micro[0] == pytest.approx(0, abs=100_000)
-    assert await a.ask(-20) is not None  # given back there: there is as much more here
+    assert await a.ask(-20) is not None  # returned there, so available here
     await tell(a, b, after.upto)
     assert await b.ask(20) is not None and await b.ask(1) is None
 
@@ -95,10 +95,10 @@ async def test_the_other_region_counts_as_a_gateway_and_holds_its_places(buses: 
 async def test_what_was_spent_while_nobody_was_heard_is_not_charged(buses: tuple[Bus, Bus]) -> None:
     a, b = buses
     first, _ = await tell(a, b)
-    await b.region._client.delete("shoal:quota:region:a")  # as after ten seconds of silence
+    await b.region._client.delete("shoal:quota:region:a")  # expires after ten seconds of silence
     assert await a.ask(70) is not None
     used, charged = await tell(a, b, first.upto)
-    assert charged is None  # all of it has to be read
+    assert charged is None  # the whole use has to be read first
     whole, charged = await tell(a, b)
     assert charged == 0
     assert await b.ask(100) is not None

@@ -1,4 +1,4 @@
-"""The bound of limits over several regions, on a given time: buses as the script has them, use told with a delay."""
+"""Bound on limits across several regions in virtual time: modelled buses that report their use with a delay."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ US = 1_000_000
 
 
 class Region:
-    """A bus, what it granted, and what of the others' it has charged."""
+    """Bus of one region with its grants and the charges for other regions' use."""
 
     def __init__(self) -> None:
         self.bus = QuotaModel()
@@ -34,7 +34,7 @@ class Region:
         return answer.ok
 
     def charge(self, region: int, total: int, now_s: float) -> None:
-        """As `quota_regions.CHARGE` does: the level as it is now, and what is new on top."""
+        """Charge as `quota_regions.CHARGE` does: the current level plus the new use."""
         new, self.charged[region] = total - self.charged[region], total
         account = self.bus._accounts.get("acme")
         if account is None or not new:
@@ -45,9 +45,9 @@ class Region:
 
 
 def play(demands: Sequence[tuple[float, int]], until_s: float, *, cut_at_s: float = float("inf")) -> list[Region]:
-    """Each region is asked for `tokens` as often as `every_s` says; they tell each other each second."""
+    """Request `tokens` from each region every `every_s` seconds; regions exchange their use each second."""
     regions = [Region() for _ in demands]
-    events: list[tuple[float, int, int]] = []  # when, what (0: told, 1: an ask), whose
+    events: list[tuple[float, int, int]] = []  # time, kind (0: report, 1: request), region
     for index, (every_s, _) in enumerate(demands):
         regions[index].ask(1, 0.0)
         events += [(step * every_s, 1, index) for step in range(1, int(until_s / every_s))]
@@ -67,7 +67,7 @@ def play(demands: Sequence[tuple[float, int]], until_s: float, *, cut_at_s: floa
 
 
 def most_in_a_minute(regions: Sequence[Region]) -> int:
-    """Of all regions together, of any minute."""
+    """Return the most tokens that all regions together granted in any minute."""
     granted = sorted(each for region in regions for each in region.granted)
     most = first = held = 0
     for at_s, tokens in granted:
@@ -95,7 +95,7 @@ def test_all_regions_together_keep_the_bound(demands: list[tuple[float, int]]) -
 
 
 def test_in_steady_use_they_pass_the_limit_whoever_asks_how_much() -> None:
-    """Two regions that want more than there is: the limit, not a half of it and not twice."""
+    """Two regions that want more than the limit get the limit in total, not half of it and not twice."""
     regions = play([(0.02, 100), (0.1, 100)], 240.0)
     passed = sum(tokens for region in regions for at_s, tokens in region.granted if at_s >= 60.0)
     assert 0.97 <= passed / (3 * LIMIT) <= 1.03

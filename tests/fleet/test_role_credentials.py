@@ -1,4 +1,4 @@
-"""What each role's document has, what leads back to the token (nothing), and how one token takes another's place."""
+"""Credentials of each role: their content, no way back to the token, and rotation of the token."""
 
 import itertools
 import logging
@@ -51,7 +51,7 @@ def test_what_gateways_and_controllers_do_is_apart() -> None:
 
 
 def test_one_token_takes_anothers_place_without_a_moment_in_which_somebody_is_refused() -> None:
-    """Between two steps some have read the new content and some have not: each pair must understand the other."""
+    """Processes read a new file at different times, so old and new credentials must accept each other."""
     old, new = "old-token", "new-token"
     contents = [(old,), (old, new), (new, old), (new,)]
     for before, after in itertools.pairwise(contents):

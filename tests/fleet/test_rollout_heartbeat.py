@@ -1,4 +1,4 @@
-"""rollout_heartbeat: what passes, and what is refused whole."""
+"""Rollout heartbeats: valid ones round-trip, invalid ones are refused whole."""
 
 import msgspec
 import pytest
@@ -35,7 +35,7 @@ def test_a_beat_comes_back_as_it_was() -> None:
 
 
 def test_a_stage_at_its_worst_fits_its_estimate() -> None:
-    """Six sketches with every bucket in use: the bound of a beat allows for five such stages."""
+    """Six sketches with every bucket in use; the size limit of a heartbeat allows five such stages."""
     full = dict.fromkeys(range(FIRST_BUCKET, LAST_BUCKET + 1), 10**6)
     worst = EncodedGroup(10**12, 0, full, full, full)
     encoded = rollout_heartbeat.encode(beat(rollouts=(StageStats(ROLLOUT, 0, worst, worst),)))

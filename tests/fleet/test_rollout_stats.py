@@ -1,4 +1,4 @@
-"""EvidenceBook: the words of many gateways, each counted once."""
+"""EvidenceBook: reports of many gateways, each counted once."""
 
 import random
 

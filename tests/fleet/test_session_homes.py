@@ -1,4 +1,4 @@
-"""session_homes: batches on the wire."""
+"""Encoded batches of session homes."""
 
 import pytest
 
@@ -21,7 +21,7 @@ HASHES = [session_hash(TenantId("acme"), str(number)) for number in range(MAX_SE
 
 
 def test_a_full_batch_comes_back_as_it_was_and_within_its_bound() -> None:
-    """As many places as one batch may have, with the longest names that a pod has, and as many sessions."""
+    """The batch has the most replicas, the longest pod names and the most sessions allowed."""
     part = MAX_SESSIONS_PER_BATCH // MAX_PLACES_PER_BATCH
     homes = tuple(
         sessions_at(POOL, ReplicaId(f"{number:0>253}"), 300.0, HASHES[number * part : (number + 1) * part])

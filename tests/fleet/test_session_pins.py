@@ -1,4 +1,4 @@
-"""session_pins: batches on the wire."""
+"""Encoded batches of session pins."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_full_batch_comes_back_as_it_was_and_within_its_bound() -> None:
 def test_a_session_is_its_tenants_own() -> None:
     assert session_hash(ACME, "s1") == session_hash(ACME, "s1")
     assert len({session_hash(ACME, "s1"), session_hash(ACME, "s2"), session_hash(TenantId("globex"), "s1")}) == 3
-    session_hash(ACME, "\ud800")  # what JSON may carry and UTF-8 may not
+    session_hash(ACME, "\ud800")  # valid in JSON but not in UTF-8
 
 
 def test_a_time_above_the_most_is_cut_to_it() -> None:

@@ -1,4 +1,4 @@
-"""The stored snapshot: whole or not there, and never believed when a byte is wrong."""
+"""The stored snapshot is whole or absent, and a file with a wrong byte is rejected."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def stored(file: Path) -> Snapshot:
 
 
 class Journal:
-    """A file that is kept up to date, as a follower does: by what changed, where that suffices."""
+    """Snapshot file that is updated as a follower does it: by deltas where they suffice."""
 
     def __init__(self, path: Path) -> None:
         self.file = SnapshotFile(path)
@@ -78,7 +78,7 @@ def test_a_later_snapshot_replaces_the_former(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "snapshot.json"
-    file.mkdir()  # rename cannot replace a folder by a file
+    file.mkdir()  # a rename cannot replace a folder
     with pytest.raises(OSError, match="directory"):
         snapshot_file.write(file, DOCUMENT)
     assert list(tmp_path.iterdir()) == [file]
@@ -124,7 +124,7 @@ def test_a_crash_in_the_middle_of_an_append_costs_that_append_only(tmp_path: Pat
         assert content is not None
         assert content.snapshot.epoch == 1
         again.content = content
-        again.step(3)  # goes on from there, not behind the torn frame
+        again.step(3)  # continues after the last whole frame, not after the torn one
         assert stored(file).epoch == 3
 
 
@@ -158,7 +158,7 @@ def test_a_restart_goes_on_appending(tmp_path: Path) -> None:
 
 
 def test_two_processes_that_share_a_file_do_not_spoil_it(tmp_path: Path) -> None:
-    """A gateway and its successor, for as long as the first one drains."""
+    """This happens while a gateway drains beside its successor."""
     file = tmp_path / "snapshot.json"
     first, second = Journal(file), Journal(file)
     for epoch in range(1, 8):

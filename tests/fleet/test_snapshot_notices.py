@@ -1,4 +1,4 @@
-"""News of snapshots over a real Valkey: told to whoever listens, and no harm where nobody does."""
+"""Snapshot notices over a real Valkey reach every listener; without a bus nothing breaks."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ async def test_who_listens_hears_and_rubbish_is_passed_over(valkey_port: int) ->
     async with ValkeyBus(url, password=PASSWORD) as bus, ValkeyBus(url, password=PASSWORD) as other:
         listening = asyncio.create_task(follow_notices(bus, heard.put_nowait))
         async with asyncio.timeout(60):
-            while heard.empty():  # a subscription takes a moment, and what is said before it is not heard
+            while heard.empty():  # messages sent before the subscription is active are lost
                 await rubbish.publish(NOTICES_CHANNEL, b"rubbish")
                 await announce(other, SnapshotNotice(epoch=3))
                 await asyncio.sleep(0.05)

@@ -1,7 +1,6 @@
-"""The follower: verified before believed, kept before used, and what is in hand stays whatever comes.
+"""The snapshot follower verifies before it accepts, stores before it uses, and keeps the last good snapshot.
 
-The registry here is a scripted ASGI app, since it must lie in ways that the real one cannot; the real one meets the
-follower in tests/registry.
+The registry here is a scripted ASGI app that sends wrong answers; tests/registry tests the follower with the real one.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ Script = Callable[[Request], Response]
 
 
 class Rig:
-    """One follower and the registry that it asks."""
+    """One follower and its scripted registry."""
 
     def __init__(self, folder: Path) -> None:
         self.asked: list[Request] = []
@@ -113,7 +112,7 @@ async def test_a_cold_start_needs_no_registry(rig: Rig) -> None:
 
 
 async def test_a_restart_does_not_make_a_snapshot_younger(rig: Rig) -> None:
-    """Else keys that were revoked meanwhile live for as long as restarts come before the bound."""
+    """Otherwise frequent restarts would keep revoked keys valid without limit."""
     snapshot_file.write(rig.cache_file, snapshots.encode(snapshot(epoch=9)))
     os.utime(rig.cache_file, (1.0, 1.0))
     rig.follower.load_cached()
@@ -302,7 +301,7 @@ async def test_a_later_start_takes_up_the_deltas_too(rig: Rig, tmp_path: Path) -
     assert again.swapped[0].snapshot == with_tier(2, "b")
 
 
-# -- one pool, and news on the bus ------------------------------------------------------------------------------------
+# -- one pool, and notices on the bus ----------------------------------------------------------------------------------
 
 
 async def test_an_agent_asks_for_its_pool_and_hears_how_far_it_holds(rig: Rig, tmp_path: Path) -> None:

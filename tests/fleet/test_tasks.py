@@ -1,4 +1,4 @@
-"""Supervised tasks: they fail aloud, start again, and end when told."""
+"""Supervised tasks log their failures, restart, and end when cancelled."""
 
 import asyncio
 import inspect
@@ -48,7 +48,7 @@ async def test_a_source_that_may_be_away_costs_one_line_without_a_trace(caplog: 
 
 
 async def test_a_store_that_fails_on_ever_other_objects_costs_one_line_a_kind(caplog: pytest.LogCaptureFixture) -> None:
-    """825 lines in an hour of chaos: each try wrote an object of another name."""
+    """Object names differ in each try: an hour of chaos would log 825 lines."""
     tries = 0
     enough = asyncio.Event()
 
@@ -136,7 +136,7 @@ async def test_a_cancellation_that_was_forgotten_is_told_again() -> None:
 
 
 async def test_work_that_was_cancelled_before_it_began_is_closed() -> None:
-    """Its coroutine told in some later test that nobody had awaited it."""
+    """An unclosed coroutine would warn in a later test that it was never awaited."""
 
     async def work() -> None:
         raise AssertionError("it never begins")

@@ -1,4 +1,4 @@
-"""The bus over a real Valkey: present and late listeners, expiry, and losing the server."""
+"""The bus over a real Valkey: early and late listeners, expiry, and loss of the server."""
 
 import asyncio
 import signal
@@ -70,7 +70,7 @@ async def test_a_silent_replicas_beat_expires_and_pulses_keep_it(bus: ValkeyBus)
 
 async def test_a_server_without_the_whole_beat_asks_for_it(bus: ValkeyBus) -> None:
     await bus.publish(beat(sequence=1))
-    await bus._client.flushall()  # as one that was promoted: it has none of it
+    await bus._client.flushall()  # like a newly promoted server, it has none of the heartbeats
     await bus.publish(beat(sequence=2))
     assert await anext(bus.listen()) == []
     await bus.publish(beat(sequence=3))
@@ -84,7 +84,7 @@ async def test_many_beats_are_published_together_and_none_is_lost(bus: ValkeyBus
         for sequence in range(4):
             for number in range(250):
                 await bus.publish(beat(replica_id=f"r{number}", sequence=sequence, sent_unix_s=100.0 + sequence))
-        await bus.publish(beat(replica_id="r0", sequence=5, phase="draining"))  # a change takes along what is held
+        await bus.publish(beat(replica_id="r0", sequence=5, phase="draining"))  # also sends the held heartbeats
         heard: list[tuple[str, int]] = []
         came = 0
         async with asyncio.timeout(WAIT_S):
@@ -151,7 +151,7 @@ async def test_a_quiet_bus_is_no_lost_bus_and_a_killed_server_is(tmp_path: Path)
             assert await anext(messages) == []
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(_end_of(messages))
-                await asyncio.sleep(2.5)  # longer than the client's own time-outs: real time is the subject here
+                await asyncio.sleep(2.5)  # longer than the client's timeouts, in real time
                 assert not waiting.done()
                 process.kill()
             assert isinstance(waiting.result(), BusUnavailable)
@@ -163,11 +163,11 @@ async def test_a_quiet_bus_is_no_lost_bus_and_a_killed_server_is(tmp_path: Path)
 async def test_who_hears_nothing_for_long_reads_what_is_kept(
     bus: ValkeyBus, valkey_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A subscription that died alone, or a publishing that is refused: the server answers, and nothing comes."""
+    """A dead subscription or a refused publication: the server answers, but no messages arrive."""
     monkeypatch.setattr(valkey_bus, "SILENT_AFTER_S", 1.0)
     messages = bus.listen()
     assert await anext(messages) == []
-    await bus.publish(beat())  # published, and kept
+    await bus.publish(beat())  # published and stored
     assert await anext(messages)
     kept = [heartbeats.encode(beat())]
     for _ in range(2):
@@ -191,7 +191,7 @@ async def test_a_server_that_hangs_is_a_lost_bus_before_silence_takes_replicas_o
             assert isinstance(await _end_of(messages), BusUnavailable)
             assert time.monotonic() - started_s < heartbeats.SILENCE_LIMIT_S
             with pytest.raises(BusUnavailable):
-                await anext(late.listen())  # it accepts the connection, and that is all
+                await anext(late.listen())  # the server accepts the connection but never answers
     finally:
         process.kill()
         process.wait()

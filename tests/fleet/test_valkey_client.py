@@ -51,7 +51,7 @@ def replicated(tmp_path: Path) -> Iterator[ReplicatedBus]:
 @pytest.mark.servers
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_everything_follows_the_primary(replicated: ReplicatedBus, how: signal.Signals) -> None:
-    """Heartbeats, leases and conversations come back by themselves, before silence takes a replica out."""
+    """Heartbeats, leases and conversations recover by themselves before a replica counts as silent."""
     former = replicated.primary()
     conversations = ValkeyConversations(replicated.url, password=PASSWORD)
     broker = ValkeyQuotaBroker(replicated.url, password=PASSWORD)
@@ -70,7 +70,7 @@ async def test_everything_follows_the_primary(replicated: ReplicatedBus, how: si
         assert replicated.primary() != former
 
         if how is signal.SIGSTOP:
-            with pytest.raises(BusUnavailable):  # the one connection that lay ready
+            with pytest.raises(BusUnavailable):  # the one pooled connection
                 await conversations.read("before")
         assert await conversations.read("before") == b"kept"
         after_micro = await _granted(broker, 400)
@@ -114,7 +114,7 @@ async def _sequences(bus: ValkeyBus) -> AsyncGenerator[int, None]:
 
 
 async def _heard_again(agent: ValkeyBus, gateway: ValkeyBus) -> int:
-    """An agent that sends each 200 ms and a gateway that listens, both as they do: what is lost is tried again."""
+    """Publish every 200 ms and listen, with retries as in agents and gateways; return the first sequence received."""
     done = asyncio.Event()
 
     async def speak() -> None:
@@ -143,7 +143,7 @@ async def _heard_again(agent: ValkeyBus, gateway: ValkeyBus) -> int:
 
 
 async def _granted(broker: ValkeyQuotaBroker, requests: int) -> int:
-    """What one account is granted of so many requests, in millionths; tried until the bus answers."""
+    """Request a lease for one account until the bus answers; return the grant in millionths of a request."""
     rate = RateRequest(0, _LIMIT, _LIMIT * _MICRO, 60, requests * _MICRO, _MICRO)
     async with asyncio.timeout(_WAIT_S):
         while True:

@@ -1,4 +1,4 @@
-"""The fleet view: later beats win, silence and evidence take replicas out, and memory has a bound."""
+"""The fleet view: later heartbeats win, silence and evidence exclude replicas, and memory is bounded."""
 
 import random
 from typing import Any
@@ -31,7 +31,7 @@ def ids(view: FleetView, pool: PoolName = BASE) -> list[str]:
 
 
 def others_speak(view: FleetView, seconds: int) -> None:
-    """r0 does, every second."""
+    """Send a heartbeat of r0 every second."""
     for second in range(1, seconds):
         view.fold(beat(sequence=1 + second), float(second))
 
@@ -86,7 +86,7 @@ def test_silence_takes_a_replica_out_and_a_beat_brings_it_back() -> None:
 
 
 def test_after_a_pause_of_everybody_silence_counts_anew() -> None:
-    """Else who speaks first would be alone in the fleet, and all of its work his."""
+    """Otherwise the first replica heard after the pause would be the only one and get all requests."""
     view = view_of(beat(), beat(replica_id="r1"), beat(replica_id="r2"))
     assert view.expire(60.0) == {} and view.expiry.is_fleets
     view.fold(beat(sequence=2), 60.0)
@@ -305,7 +305,7 @@ def adapters(view: FleetView) -> set[str]:
 
 
 def assert_index_of(view: FleetView, pool: PoolName) -> None:
-    """What is kept from beat to beat is what would be made anew."""
+    """Check that the incrementally updated index equals a rebuilt one."""
     kept, anew = view.index(pool), PoolIndex(view.pool(pool).replicas)
     assert (kept.known, kept.rows, kept.ready, kept.holders) == (anew.known, anew.rows, anew.ready, anew.holders)
     assert kept.utilization_ratio == pytest.approx(anew.utilization_ratio, abs=1e-9)

@@ -1,4 +1,4 @@
-"""The own zone: asked for until there is an answer, with patience, and then never again."""
+"""The process's own zone is requested with growing pauses until it is known, and then never again."""
 
 import asyncio
 from typing import Any
