@@ -1,7 +1,7 @@
-"""Series for each alert: a healthy fleet, and for each failure what of it differs while it lasts.
+"""Series for each alert: a healthy fleet, and for each failure the series that differ while it lasts.
 
-A series is written as what it is, or grows by, each 30 s; `patterns` makes promtool's text of it: healthy for half an
-hour, failing for twenty minutes, healthy again.
+A series is written as its value, or its growth, each 30 s. `patterns` converts it to promtool's text: healthy for half
+an hour, failing for twenty minutes, healthy again.
 """
 
 import json
@@ -85,7 +85,7 @@ HEALTHY: dict[str, float] = {
 }
 _COUNTERS = ("_total{", "_bucket{", "_count{")
 
-# By alert: what of the above is otherwise, by a part of its name that only it has (after ^, the first).
+# By alert: the series above that differ, by a unique part of the name (after ^, the first match).
 FAILING: dict[str, Mapping[str, float]] = {
     "ErrorBudgetBurnsFast": {'code="503"': 8},
     "ErrorBudgetBurns": {'code="503"': 8},
@@ -125,7 +125,7 @@ FAILING: dict[str, Mapping[str, float]] = {
     "ObjectsRefused": {"refused_objects": 2},
 }
 
-# What looks like a failure and is none of the alert's: the alert, and what is otherwise meanwhile, or GONE.
+# Conditions that must not fire the alert: the alert, and the series that differ meanwhile, or GONE.
 GONE = -1.0
 QUIET: dict[str, tuple[str, Mapping[str, float]]] = {
     "a rollout while the fleet is full": (
@@ -139,8 +139,10 @@ QUIET: dict[str, tuple[str, Mapping[str, float]]] = {
 
 
 def written(folder: Path) -> list[str]:
-    """Test files of promtool: a healthy fleet with all rules, and each alert with what it needs of them and no more,
-    which takes a tenth of the time."""
+    """Write promtool's test files: a healthy fleet with all rules, and each alert with only the rules that it needs.
+
+    Restricting the rules takes a tenth of the time.
+    """
     files = [_written(folder, "healthy", groups(), _healthy())]
     for alert, changes in FAILING.items():
         rules = rules_for(alert, groups())
@@ -204,7 +206,7 @@ def _quiet(name: str, alert: str, changes: Mapping[str, float], rules: list[dict
 def _all_series(
     case: str, changes: Mapping[str, float], rules: list[dict[str, Any]], tail: int
 ) -> list[dict[str, str]]:
-    """Those that the rules read."""
+    """Return the series that the rules read."""
     series = []
     for name, value in HEALTHY.items():
         if not any(name.partition("{")[0] in rule["expr"] for rule in rules):

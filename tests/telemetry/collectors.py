@@ -1,4 +1,4 @@
-"""A collector: a real OTLP over HTTP receiver on loopback that answers what the test says and keeps what it took."""
+"""A real OTLP/HTTP receiver on loopback that answers with the test's statuses and records the accepted bodies."""
 
 import base64
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass
 class Taken:
-    statuses: list[int] = field(default_factory=list)  # of the next answers; then 200
-    bodies: list[tuple[str, bytes]] = field(default_factory=list)  # path and body of what was answered with 200
+    statuses: list[int] = field(default_factory=list)  # statuses of the next answers; 200 afterwards
+    bodies: list[tuple[str, bytes]] = field(default_factory=list)  # path and body of the requests answered with 200
     url: str = ""
 
     def spans(self) -> list[Any]:
-        """As OTLP's own schema reads them."""
+        """Return the received spans, parsed with OTLP's own schema."""
         return [span for path, body in self.bodies if path == "/v1/traces" for span in spans_in(body)]
 
     def events(self) -> list[Any]:
@@ -34,7 +34,7 @@ class Taken:
 
 
 def spans_in(body: bytes) -> list[Any]:
-    """In OTLP's JSON ids are hexadecimal, where protobuf's has base64."""
+    """Parse the spans; ids are hexadecimal in OTLP's JSON but base64 in protobuf's."""
     told = orjson.loads(body)
     for span in told["resourceSpans"][0]["scopeSpans"][0]["spans"]:
         for name in ("traceId", "spanId", "parentSpanId"):

@@ -1,9 +1,9 @@
-"""Every panel of the shipped dashboards asked of a fleet's Prometheus: which have data, and pictures of those.
+"""Query every panel of the shipped dashboards from a fleet's Prometheus and draw those that have data.
 
     .venv/bin/python -m tests.telemetry.panels http://127.0.0.1:8452 [FOLDER] [--minutes 60]
 
-This is not Grafana: it asks each panel's own query over the time, and draws the lines under the panel's title. A query
-that is refused, or has no data, is named; whether it ought to have some, who plays the failures has to say.
+This is not Grafana: it runs each panel's query over the period and draws the lines under the panel's title. It names
+queries that are refused or have no data; whether data was expected depends on the failures that were injected.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from functions.cli.charts import Panel, Series, lines
 from functions.telemetry.alerting.dashboards import short_form
 
 STEPS = 300
-LINES_MAX = 6  # of a panel, in a picture
+LINES_MAX = 6  # lines per panel in a picture
 
 
 def asked(client: httpx.Client, expr: str, since_s: float, until_s: float) -> list[dict[str, Any]]:
-    """Raises httpx.HTTPStatusError where the query is refused."""
+    """Run the range query; raises httpx.HTTPStatusError if it is refused."""
     params = {"query": expr, "start": since_s, "end": until_s, "step": (until_s - since_s) / STEPS}
     answer = client.get("/api/v1/query_range", params=params).raise_for_status()
     found: list[dict[str, Any]] = answer.json()["data"]["result"]

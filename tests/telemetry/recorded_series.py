@@ -1,8 +1,8 @@
-"""Series recorded from drills: what gateways, registry and agents said while a failure was played, by the second.
+"""Series recorded from drills: metrics of gateways, registry and agents during an injected failure, by the second.
 
-Each file of `tests/telemetry/recorded` is made of a kept report, and promtool's test file of that: the alert's rules
-with the windows that the drill's fleet had, silent before the fault, firing when it fired there, silent again when it
-cleared there.
+Each file of `tests/telemetry/recorded` is made from a drill's report, and promtool's test file from that. It has the
+alert's rules with the windows of the drill's fleet. The alert must be silent before the fault, fire when it fired in
+the drill, and be silent again when it cleared there.
 
     .venv/bin/python -m tests.telemetry.recorded_series .shoal/drills          # the newest report of each drill
 
@@ -23,12 +23,12 @@ from functions.telemetry.alerting.scaled import rules_text
 
 FOLDER = Path(__file__).parent / "recorded"
 MAX_BYTES = 40_000
-SCRAPE_EVERY_S = 1  # of a fleet whose windows are a fifth
+SCRAPE_EVERY_S = 1  # for a fleet whose windows are a fifth
 LATE_S = 4  # Prometheus evaluates and scrapes at other parts of a second than promtool
 
 
 def kept(made: dict[str, Any]) -> dict[str, Any]:
-    """Of a report, what a test needs."""
+    """Return the fields of a drill's report that a test needs."""
     return {
         "drill": made["drill"],
         "alert": made["alert"],
@@ -42,7 +42,7 @@ def kept(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(folder: Path, recording: dict[str, Any]) -> str:
-    """promtool's test file, with its rules beside it."""
+    """Write promtool's test file and its rules; return the test file's path."""
     alert, zero_s = recording["alert"], recording["begins_s"]
     fired_for_s = recording["cleared_s"] - recording["fired_s"]
     groups = yaml.safe_load(rules_text(recording["windows"], SCRAPE_EVERY_S))["groups"]

@@ -1,4 +1,4 @@
-"""Rules, dashboards and runbooks agree with each other and with the metrics that processes have."""
+"""Rules, dashboards and runbooks agree with each other and with the metrics of the processes."""
 
 import json
 import re
@@ -22,7 +22,7 @@ _SHORT_DIRECTORY = ROOT / RUNBOOKS
 
 
 def known_labels() -> dict[str, set[str]]:
-    """By name of a series, as the code declares it and as rules make it."""
+    """Labels by name of a series, for metrics declared in code and series recorded by rules."""
     found: dict[str, set[str]] = {}
     for process in _PROCESSES:
         for family in families(process):
@@ -39,7 +39,7 @@ def known_labels() -> dict[str, set[str]]:
 
 
 def wrong(expr: str, known: dict[str, set[str]]) -> Iterator[str]:
-    """Names that nothing has, labels that a series lacks, and grouping by what none of an expression's series has."""
+    """Yield unknown names, labels that a series lacks, and grouping labels that no series of the expression has."""
     anywhere: set[str] = set()
     for name, matchers in _NAME.findall(expr):
         if name not in known:

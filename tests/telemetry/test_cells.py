@@ -12,7 +12,7 @@ BUCKETS = (0.01, 0.5, 1.0, 30.0)
 
 
 def text(registry: CollectorRegistry) -> list[str]:
-    """Without the library's `_create_batch` lines, which nothing reads."""
+    """Return the exposition lines without the library's `_create_batch` lines, which nothing reads."""
     return [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
 
 

@@ -1,10 +1,10 @@
-"""The metrics that the public contract promises: each is there, with its labels, at whoever is to have it."""
+"""Metrics that the public contract promises: each exists with its labels on the promised processes."""
 
 import pytest
 
 from docs.generate.metrics import families
 
-# By name as a scrape has it: its kind, its labels, and the processes that have it.
+# By name in a scrape: kind, labels, and the processes that expose it.
 PROMISED: dict[str, tuple[str, set[str], set[str]]] = {
     "shoal_requests_total": ("counter", {"model", "class", "code"}, {"gateway"}),
     "shoal_ttft_seconds": ("histogram", {"pool", "class"}, {"gateway"}),
@@ -33,7 +33,7 @@ PROMISED: dict[str, tuple[str, set[str], set[str]]] = {
 
 @pytest.mark.parametrize("process", ["gateway", "registry", "replica", "controller"])
 def test_a_process_has_what_the_contract_promises_of_it(process: str) -> None:
-    """A name that no process emits leaves dashboards and alerts of others empty, and nothing else says so."""
+    """A missing name leaves users' dashboards and alerts empty, and no other test would notice."""
     found = {each.name: (each.kind, set(each.labels)) for each in families(process)}
     promised = {name: (kind, labels) for name, (kind, labels, of) in PROMISED.items() if process in of}
     assert {name: found.get(name) for name in promised} == promised

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.servers
 
 
 class Exposed:
-    """A served registry with one gauge, which counts its refreshes and remembers the thread that did them."""
+    """A served registry with one gauge that counts its refreshes and records their thread."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -77,12 +77,12 @@ async def test_a_loop_that_does_not_answer_costs_the_scraper_a_503(
     url = exposed.url + "/metrics"
     scraper = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=60).status_code))
     scraper.start()
-    scraper.join(60.0)  # blocks the loop, on purpose: this test is the loop's thread
+    scraper.join(60.0)  # blocks the loop on purpose: this test runs in the loop's thread
     assert answers == [503]
 
 
 async def test_a_byte_now_and_then_holds_a_connection_and_not_the_port(exposed: Exposed) -> None:
-    """A byte every four seconds held the one thread for hours: no scrape, and no probe, was answered meanwhile."""
+    """Sending a byte every four seconds must not hold the only thread: scrapes and probes would go unanswered."""
     port = int(exposed.url.rpartition(":")[2])
     drips = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
     for _, writer in drips:

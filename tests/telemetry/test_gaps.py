@@ -1,4 +1,4 @@
-"""Gaps between pieces of a stream, and what they say of its tokens."""
+"""Gaps between pieces of a stream, converted to gaps between tokens."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def test_gaps_of_pieces_become_gaps_of_tokens() -> None:
 
 @given(st.integers(1, 16), st.integers(20, 500), st.floats(0.005, 0.05))
 def test_a_stall_is_seen_whatever_a_piece_holds(tokens: int, pieces: int, gap_s: float) -> None:
-    """`stream_interval` is the caller's to choose: it neither hides a stall nor makes one."""
+    """Callers choose `stream_interval`: it must neither hide a stall nor create one."""
     counts = gaps_of(*[gap_s * tokens] * pieces, 5.0).between_tokens(tokens * (pieces + 1) + 1)
     assert above(counts, 2.0) == 1
     assert above(counts, 3.0 * gap_s) <= 1 + pieces * (gap_s * tokens > 5.0)

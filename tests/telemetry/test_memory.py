@@ -1,4 +1,4 @@
-"""What a process may come to need is said at its start, where it may not have that much."""
+"""A process warns at its start if its memory limit is lower than its possible need."""
 
 import logging
 from pathlib import Path

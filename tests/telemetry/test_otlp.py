@@ -47,7 +47,7 @@ def test_a_request_that_is_not_sampled_leaves_none() -> None:
 
 
 class Played(BaseHTTPRequestHandler):
-    """A collector that answers what the test says."""
+    """A collector that answers with the test's status."""
 
     statuses: list[int]
     bodies: list[bytes]

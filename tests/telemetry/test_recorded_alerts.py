@@ -1,4 +1,4 @@
-"""Alerts on what drills recorded: each fires and clears by the shipped rules when it did on the fleet."""
+"""Alerts on series recorded from drills: with the shipped rules each fires and clears when it did on the fleet."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def test_each_alert_fires_and_clears_on_what_its_drill_recorded(tmp_path: Path) 
 
 
 def test_an_alert_that_is_never_in_what_was_recorded_is_seen(tmp_path: Path) -> None:
-    """The failure played, and the series as if nothing had been: the test of the recording has to fail."""
+    """If the series show no failure although one was injected, the recording's test must fail."""
     recording = read(FOLDER / "bus-away.json")
     healthy = dict.fromkeys(recording["series"], "1x400")
     assert "FAILED" in complaints([written(tmp_path, recording | {"series": healthy})])

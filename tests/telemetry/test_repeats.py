@@ -1,4 +1,4 @@
-"""What is worth another line in a log."""
+"""Decide whether a repeated failure is logged again."""
 
 from functions.artifacts.errors import StoreUnavailable
 from functions.telemetry.repeats import Repeats, kind_of

@@ -1,4 +1,4 @@
-"""Rules with shorter windows: the same rules, each time of theirs multiplied, and nothing else."""
+"""Rules with shorter windows: every duration is multiplied, and nothing else changes."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Trace files on their way to a receiver: each row once, through kills on either side, full disks and bad rows."""
+"""Ship trace files to a receiver: each row once, despite kills on either side, full disks and bad rows."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ class Killed(BaseException):
 
 
 class Remembering:
-    """A receiver as the store is: a piece whose name it knows is there already."""
+    """Receiver like the trace store: it ignores a piece whose name it already has."""
 
     def __init__(self) -> None:
         self.pieces: dict[str, bytes] = {}
@@ -74,7 +74,7 @@ def test_rows_arrive_once_while_they_are_being_written(tmp_path: Path) -> None:
 def test_kills_between_any_two_steps_lose_and_double_nothing(
     tmp_path_factory: pytest.TempPathFactory, fates: list[str], piece_bytes: int
 ) -> None:
-    """A position that is written after the receiver's answer alone would send the same rows as another piece."""
+    """If the position were written only after the receiver's answer, the same rows would be sent as another piece."""
     directory, receiver = tmp_path_factory.mktemp("kills"), Remembering()
     writing = files(directory, file_bytes=4000)
     written = []
@@ -156,7 +156,7 @@ def test_a_position_that_cannot_be_read_sends_all_again(tmp_path: Path) -> None:
 
 
 def test_of_what_a_full_disk_took_whole_lines_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a line in a file's middle would make one unreadable row of two."""
+    """A partial line in the middle of a file would merge two rows into one unreadable row."""
     writing, some = files(tmp_path), lines("a", "b", "c")
     room, real = [len(some[0]) + 30], os.write
 

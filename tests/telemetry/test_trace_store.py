@@ -1,4 +1,4 @@
-"""The trace store on one machine: chDB behind ClickHouse's HTTP interface, killed and asked with SQL that is right."""
+"""The trace store on one machine: chDB behind ClickHouse's HTTP interface, with kills and real SQL."""
 
 import base64
 import signal
@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def receiver(server: Server) -> Iterator[StoreReceiver]:
-    """On an empty store."""
+    """A receiver on an emptied store."""
     yield StoreReceiver(server.store, 30)
     server.store.execute("DROP DATABASE IF EXISTS shoal")
 
@@ -96,7 +96,7 @@ def test_a_row_comes_back_as_it_was(server: Server, receiver: StoreReceiver) -> 
 def test_a_piece_that_comes_again_is_there_once_also_in_the_totals_and_after_a_kill(
     server: Server, receiver: StoreReceiver
 ) -> None:
-    """Rows over three days and so partitions: each of them has to know the piece."""
+    """The rows span three days and so three partitions; each partition must recognize the piece."""
     rows = [row(f"r{number}", NOW_S - 40_000 * number, prompt_tokens=7) for number in range(5)]
     receiver.receive(piece(*rows), "p1")
     receiver.receive(piece(*rows), "p1")
@@ -111,7 +111,7 @@ def test_a_piece_that_comes_again_is_there_once_also_in_the_totals_and_after_a_k
 
 
 def test_rows_that_came_in_two_pieces_are_one_in_every_answer(server: Server, receiver: StoreReceiver) -> None:
-    """Before any merge: a spool that was restored from a backup, say."""
+    """Duplicates must not show before a merge either, for example after a spool was restored from a backup."""
     server.store.migrate(30)
     server.store.execute("SYSTEM STOP MERGES shoal.requests")
     receiver.receive(piece(row("a"), row("b", NOW_S + 1)), "p1")
@@ -210,7 +210,7 @@ def test_it_ends_at_once_when_told_to(server: Server) -> None:
 
 
 def test_a_search_over_many_rows_takes_memory_for_those_that_it_shows(server: Server, receiver: StoreReceiver) -> None:
-    """Of 10 million rows in a week, three days passed a statement's gigabyte: all columns of all rows were sorted."""
+    """Sorting all columns of all rows would exceed a statement's gigabyte for three days of 10 million rows a week."""
     server.store.migrate(30)
     for number in range(3):
         server.store.execute(generated(100_000, int(NOW_S) - 900, 600, number * 100_000))

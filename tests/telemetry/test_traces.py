@@ -1,4 +1,4 @@
-"""Rows on their way to disk: whole, bounded, and never in anybody's way."""
+"""Trace rows are written to disk whole and bounded, without blocking requests."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def row(request_id: str = "r-1", **changes: object) -> TraceRow:
 
 
 class Ready:
-    """A row that is made already."""
+    """A row that is already built."""
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
@@ -135,7 +135,7 @@ def test_a_disk_that_is_not_there_costs_rows_and_nothing_else(tmp_path: Path) ->
 
 
 def test_when_nothing_is_written_the_oldest_are_dropped_and_counted(tmp_path: Path) -> None:
-    sink = TraceSink(tmp_path, lambda: 1.0, waiting_rows=100)  # not started: a disk that never answers
+    sink = TraceSink(tmp_path, lambda: 1.0, waiting_rows=100)  # not started, like a disk that never answers
     for number in range(250):
         sink.offer(Ready(str(number)))
     assert sink.dropped_total == 150
