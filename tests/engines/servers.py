@@ -1,4 +1,4 @@
-"""The simulated engine in this process: parts with a clock of the test's own, and a server on a free port."""
+"""The simulated engine in this process: its parts on a test clock, and a server on a free port."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ class FrozenClock:
 
 
 class SteppedClock(FrozenClock):
-    """Time passes only by sleeping: a day of generation takes as long as its Python takes."""
+    """Clock that advances only by sleeping, so that a day of generation takes only its CPU time."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -44,7 +44,7 @@ def assembled(clock: Clock, *flags: str, **environ: str) -> EngineParts:
 
 @asynccontextmanager
 async def serving(*flags: str, **environ: str) -> AsyncIterator[tuple[EngineParts, httpx.AsyncClient, int]]:
-    """Its clock moves only by sleeping."""
+    """Run a server on a clock that advances only by sleeping; yield its parts, a client and its port."""
     parts = assembled(SteppedClock(), *flags, **environ)
     server = EngineServer(parts, handle_signals=False)
     listener = bind("127.0.0.1", 0)

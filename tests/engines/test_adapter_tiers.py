@@ -1,4 +1,4 @@
-"""Slots, host memory and disk: what loading costs, and who has to leave."""
+"""Adapter slots, host memory and disk: loading costs and evictions."""
 
 from functions.engines.sim.adapters import AdapterId, AdapterTiers
 from functions.engines.sim.limits import StepCosts

@@ -33,7 +33,7 @@ async def silent(request: httpx.Request) -> httpx.Response:
 
 
 class Trickle(httpx.AsyncByteStream):
-    """Bytes for ever, never a pause that a read timeout would notice."""
+    """Endless bytes without a pause that a read timeout would notice."""
 
     async def __aiter__(self) -> Any:
         while True:
@@ -102,7 +102,7 @@ async def test_a_completion_without_choices_is_garbled() -> None:
     ],
 )
 async def test_a_probe_asks_for_what_the_model_is_for(task: Task, path: str, answered_with: str) -> None:
-    """An engine has the routes of its model's task alone."""
+    """An engine has only the routes of its model's task."""
 
     def engine(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200 if request.url.path == path else 404, json={answered_with: [{}]})

@@ -1,4 +1,4 @@
-"""Speculation as the simulated engine plays it, and what is read of it: counts as vLLM has them, tokens as ever."""
+"""Speculative decoding of the simulated engine: counters as in vLLM, unchanged tokens, and the agent's readings."""
 
 import json
 
@@ -54,7 +54,7 @@ def page(*flags: str) -> str:
 
 
 def test_an_agent_reads_what_was_guessed_and_what_was_right() -> None:
-    """By names of which vLLM has several that are alike: drafts, and tokens by their place in a draft."""
+    """vLLM has several similar metric names: drafts, and tokens by position in a draft."""
     found = parse_metrics(page("--speculative-config", CONFIG))
     assert (found.draft_tokens_total, found.accepted_draft_tokens_total) == (300, 140)
     of_two = page("--speculative-config", CONFIG)

@@ -1,4 +1,4 @@
-"""Host memory of the simulated engine: what left the accelerator comes back for the time that a copy takes."""
+"""Host memory of the simulated engine: blocks evicted from the accelerator are reloaded at the cost of a copy."""
 
 import json
 from array import array
@@ -32,7 +32,7 @@ def offloading(**limits: Any) -> VirtualEngine:
 
 
 def asked(engine: VirtualEngine, first: int, tokens: int = 40, **more: Any) -> tuple[Sequence, float]:
-    """A prompt of its own, and the seconds to its first token."""
+    """Submit a prompt of `tokens` distinct tokens; return its sequence and the seconds to its first token."""
     began_s = engine.now_s
     seq = engine.submit(range(first, first + tokens), reply=2, **more)
     engine.run()
@@ -42,7 +42,7 @@ def asked(engine: VirtualEngine, first: int, tokens: int = 40, **more: Any) -> t
 def test_a_prompt_that_left_the_accelerator_costs_its_reload() -> None:
     engine = offloading()
     _, cold_s = asked(engine, 0)
-    asked(engine, 500, 60)  # and the first has no place any more
+    asked(engine, 500, 60)  # evicts the first prompt
     seq, again_s = asked(engine, 0)
     assert (seq.cached_tokens, seq.host_tokens) == (36, 36), "all but the last block, which has the last token"
     assert cold_s == pytest.approx(0.41)
@@ -58,7 +58,7 @@ def test_what_is_on_the_accelerator_is_not_reloaded() -> None:
 
 
 def test_others_go_on_while_blocks_are_on_their_way() -> None:
-    """vLLM copies beside its steps: a reload is a wait of one request, not of all."""
+    """vLLM copies in parallel to its steps: a reload delays one request, not all."""
     engine = offloading(num_kv_blocks=40, host_reload_s_per_token=1.0)
     asked(engine, 0)
     for start in (500, 600, 700, 800):
@@ -88,7 +88,7 @@ def test_salts_and_adapters_keep_apart_in_host_memory_too() -> None:
 
 
 def test_sequences_that_wait_for_reloads_do_not_hold_each_other_up() -> None:
-    """Each holds a part of the memory that the other one needs: one gives way."""
+    """Each holds memory that the other needs, so one must release its part."""
     engine = offloading(host_reload_s_per_token=0.1)
     for start in (0, 500, 600):
         asked(engine, start, 40)
@@ -116,7 +116,7 @@ Prompts = st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=40
 def test_events_tell_exactly_what_both_places_hold(
     prompts: list[tuple[list[int], bool]], blocks: int, host_blocks: int
 ) -> None:
-    """Through the agent's own reading of them: nothing that is told of host memory may be missed or made up."""
+    """Read with the agent's own decoder: events of host memory must be neither missed nor invented."""
     engine, known = offloading(num_kv_blocks=blocks, num_host_blocks=host_blocks), EngineBlocks(10_000)
     scheduler = engine.core.scheduler
     scheduler.blocks.events = []
@@ -148,7 +148,7 @@ def test_the_flags_are_vllms() -> None:
 
 
 async def test_metrics_tell_what_a_reload_took() -> None:
-    """What the agent learns the rate from: seconds of loading, and the tokens found there."""
+    """The agent derives the reload rate from the seconds of loading and the tokens found."""
     flags = ("--kv-offloading-size", "1", "--num-gpu-blocks-override", "16", "--max-model-len", "256")
     async with serving(*flags, "--sim-kv-host-gigabytes-per-s", "1") as (_, http, _port):
         for text in ("a" * 800, "b" * 900, "a" * 800):

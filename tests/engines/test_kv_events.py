@@ -60,7 +60,7 @@ Prompts = st.lists(
 
 @given(Prompts, st.integers(16, 24))
 def test_events_tell_exactly_what_the_cache_holds(prompts: Iterable[tuple[list[int], str | None]], blocks: int) -> None:
-    """Through the agent's own reading of them, with evictions."""
+    """Read with the agent's own decoder, including evictions."""
     engine, known = telling_engine(num_kv_blocks=blocks), EngineBlocks(10_000)
     held: set[int] = set()
     for prompt, salt in prompts:

@@ -1,4 +1,4 @@
-"""The simulated engine's log probabilities: a distribution, and doubt where the prompt asks for it."""
+"""The simulated engine's log probabilities: a distribution, with low confidence if the prompt requests it."""
 
 from math import exp
 

@@ -1,4 +1,4 @@
-"""Reading an engine's metrics page, whatever it is."""
+"""Parse an engine's metrics page, whatever it contains."""
 
 import pytest
 from hypothesis import given, settings

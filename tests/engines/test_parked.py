@@ -1,4 +1,4 @@
-"""A parked process: what is forked from it is what would have been started by itself, or is not forked."""
+"""A parked process forks engines that equal a fresh start, or refuses to fork."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ WAITING = Path(engines.__file__).parent / "parked" / "waiting.py"
 PATIENCE_S = 60.0
 pytestmark = pytest.mark.servers
 
-# An engine: importing it takes note of that; it says what it is, starts a process of its own, and ends.
+# An engine: it records its import, prints its environment, starts a process and ends.
 ENGINE = """
 import json, multiprocessing, os, sys, time
 with open(os.environ["NOTES"], "a") as notes:
@@ -82,7 +82,7 @@ def until(condition: Any) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.05)  # real: another process works
+        time.sleep(0.05)  # real time, since another process works
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def parked(folder: Path, text: str = ENGINE) -> Iterator[tuple[Parked, "subproce
 
 
 def test_a_fork_is_what_python_m_would_be_without_its_imports(tmp_path: Path) -> None:
-    """Its own session, arguments, directory, environment and log; and what it spawns has imported, too."""
+    """The fork has its own session, arguments, directory, environment and log; processes it spawns need no import."""
     with parked(tmp_path) as (made, process):
         request = made.request(env={**made.environ, "SHOAL_PROCESS": "engine-a-0"})
         pid = made.ask(request)["pid"]
@@ -118,7 +118,7 @@ def test_a_fork_is_what_python_m_would_be_without_its_imports(tmp_path: Path) ->
             "python -m runs the module itself once more; the spawned one has it as __mp_main__"
         )
         until(lambda: f"process {pid} ended: exit status 3" in (tmp_path / "parked.log").read_text())
-        until(lambda: not [each for each in psutil.pids() if session_of(each) == pid])  # its fork server goes with it
+        until(lambda: not [each for each in psutil.pids() if session_of(each) == pid])  # its fork server ends with it
 
 
 def session_of(pid: int) -> int:
@@ -129,7 +129,7 @@ def session_of(pid: int) -> int:
 
 
 def test_what_is_spawned_with_another_thread_count_imports_for_itself(tmp_path: Path) -> None:
-    """A library that counts threads has read it already."""
+    """An imported library has already read the thread count."""
     with parked(tmp_path) as (made, _):
         env = {**made.environ, "SHOAL_SPEC_HASH": json.dumps({"OMP_NUM_THREADS": "7"})}
         pid = made.ask(made.request(env=env))["pid"]
@@ -139,7 +139,7 @@ def test_what_is_spawned_with_another_thread_count_imports_for_itself(tmp_path: 
 
 
 def test_what_is_spawned_with_a_thread_count_of_vllms_own_is_forked_and_has_it(tmp_path: Path) -> None:
-    """On accelerators vLLM chooses it for each of its processes; torch has read another by then."""
+    """vLLM sets the thread count for each process on accelerators, after torch has read another one."""
     (tmp_path / "torch.py").write_text(
         "class cuda:\n    is_initialized = staticmethod(lambda: False)\n"
         "def set_num_threads(count):\n    import os\n    os.environ['LATER'] = f'{count} threads'\n"
@@ -187,7 +187,7 @@ def test_bytes_that_are_no_request_are_refused(tmp_path: Path, line: bytes) -> N
     with parked(tmp_path) as (made, _):
         try:
             assert "refused" in made.ask(line)
-        except OSError:  # the rest of what is too long is not read
+        except OSError:  # the rest of a request that is too long is not read
             assert len(line) > 200_000
         assert "pid" in made.ask(made.request())
 
@@ -198,7 +198,7 @@ def test_a_request_without_a_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_refuses_when_a_file_that_it_imported_is_another_now(tmp_path: Path) -> None:
-    """The engine was upgraded under it."""
+    """This happens when the engine is upgraded while the process is parked."""
     with parked(tmp_path) as (made, _):
         (tmp_path / "tiny_engine.py").write_text(ENGINE + "\n# 0.33\n")
         assert "1 files have changed" in made.ask(made.request())["refused"]

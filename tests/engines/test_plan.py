@@ -1,4 +1,4 @@
-"""Replies planned ahead: lengths, stop strings, and what a stream may send when."""
+"""Replies planned in advance: lengths, stop strings, and the text that a stream may already send."""
 
 import pytest
 from hypothesis import given, settings

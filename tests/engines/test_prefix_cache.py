@@ -1,4 +1,4 @@
-"""What may share KV with whom."""
+"""Prefix cache: which requests may share KV blocks."""
 
 from array import array
 
@@ -12,7 +12,7 @@ PROMPT = range(20)
 
 
 def cached_tokens(**second: object) -> int:
-    """How much of PROMPT is found again after a request without adapter and with salt "x" computed it."""
+    """Return the tokens of PROMPT found in the cache after a request without adapter and with salt "x" computed it."""
     engine = VirtualEngine()
     engine.submit(PROMPT, salt="x")
     engine.run()
@@ -127,7 +127,7 @@ def test_withheld_blocks_count_as_taken_and_are_given_to_nobody() -> None:
     pool.withheld_blocks = 5
     assert (pool.free_blocks, pool.usage_ratio) == (2, 0.8)
     assert pool.allocate((), 3) is None and pool.allocate((), 2) is not None
-    pool.withheld_blocks = 9  # more than are free: those that are held stay whose they are
+    pool.withheld_blocks = 9  # more than are free; held blocks stay with their holders
     assert pool.free_blocks == 0 and pool.usage_ratio == 1.0
     assert held is not None
     pool.release(held)

@@ -100,7 +100,7 @@ async def _until_nobody_listens(http: httpx.AsyncClient) -> None:
     async with asyncio.timeout(60):
         with pytest.raises(httpx.ConnectError):
             while True:
-                with contextlib.suppress(httpx.ReadError, httpx.RemoteProtocolError):  # taken, and closed by the end
+                with contextlib.suppress(httpx.ReadError, httpx.RemoteProtocolError):  # accepted, then closed
                     await http.get("/health")
                 await asyncio.sleep(0.02)
 

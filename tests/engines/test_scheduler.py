@@ -1,4 +1,4 @@
-"""The step loop: what is conserved, who waits for whom, and how long things take."""
+"""The step loop: conservation of blocks, order of sequences, and durations."""
 
 from typing import Any
 

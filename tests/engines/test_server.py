@@ -1,7 +1,6 @@
-"""The simulated server on a real socket, in this process: what only bytes on a wire can show.
+"""The simulated server on a real socket, in this process: behaviour that only bytes on a wire can show.
 
-Its clock moves only by sleeping, so the runs take no time. The process's own ends (signals, os._exit) are in
-test_process.
+Its clock advances only by sleeping, so runs take no time. Ends of the process (signals, os._exit) are in test_process.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ def chat(content: str = "one two three four five six", **changes: Any) -> dict[s
 
 
 async def raw(port: int, body: dict[str, Any]) -> bytes:
-    """Everything that the server sends, down to the last byte, up to the end of its patience or ours."""
+    """Return every byte that the server sends until it closes the connection or the test times out."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = json.dumps(body).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -56,7 +55,7 @@ async def test_every_stream_hears_its_own_echo() -> None:
     [(CHAT, chat(model="\ud800")), ("/v1/completions", {"prompt": "a", "model": "\ud800"})],
 )
 async def test_a_name_that_is_no_text_is_refused_in_words(path: str, body: dict[str, Any]) -> None:
-    """JSON can spell half a surrogate pair; no answer in UTF-8 can."""
+    """JSON can contain half a surrogate pair; an answer in UTF-8 cannot."""
     async with serving() as (_, http, _):
         answer = await http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
     assert answer.status_code == 404 and answer.json()["error"]["message"], answer.text

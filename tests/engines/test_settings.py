@@ -1,4 +1,4 @@
-"""vLLM's command line, read as vLLM reads it."""
+"""vLLM's command line, parsed as vLLM does."""
 
 from pathlib import Path
 

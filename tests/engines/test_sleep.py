@@ -1,4 +1,4 @@
-"""The simulated engine asleep: vLLM's routes, who is computed meanwhile, what is forgotten, what it says of itself."""
+"""Sleep mode of the simulated engine: vLLM's routes, running requests, discarded caches and reported state."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def chat(**changes: Any) -> dict[str, Any]:
 
 
 async def state(http: httpx.AsyncClient) -> str:
-    """What the gauge has at 1, and nothing else has it; "" where none has."""
+    """Return the sleep states whose gauge is not 0, joined; "" if none."""
     families = text_string_to_metric_families((await http.get("/metrics")).text)
     samples = [s for f in families for s in f.samples if s.name == "vllm:engine_sleep_state"]
     assert {s.labels["sleep_state"] for s in samples} == {"awake", "weights_offloaded", "discard_all"}
@@ -43,7 +43,7 @@ def running(parts: EngineParts) -> int:
     return len(parts.engine.core.scheduler.running)
 
 
-# the rules
+# Rules.
 
 
 def test_awake_again_when_all_memory_is_back() -> None:
@@ -92,7 +92,7 @@ def test_what_runs_when_the_cache_is_forgotten_is_computed_anew_and_no_token_com
     assert [number for _, number in engine.tokens[seq.seq_id]] == [1, 2, 3, 4, 5, 6]
 
 
-# the server
+# Server.
 
 
 @pytest.mark.servers

@@ -1,4 +1,4 @@
-"""One stream's delivery, with a connection that only remembers."""
+"""Delivery of one stream over a connection that only records."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class RememberedConnection:
 
 
 class OneStream:
-    """`token()` is what the engine does; `heard` is what the client was sent."""
+    """One stream: `token()` acts as the engine; the received pieces are those sent to the client."""
 
     def __init__(self) -> None:
         prompt = Prompt([1, 2, 3], TEXT)

@@ -1,4 +1,4 @@
-"""What is said: an echo that can be checked, with a mark for every adapter."""
+"""Text of the simulated engine: a checkable echo with a mark for each adapter."""
 
 import json
 from pathlib import Path

@@ -38,12 +38,12 @@ class VirtualEngine:
         self.now_s = 0.0
         self.seqs: list[Sequence] = []
         self.tokens: dict[int, list[tuple[float, int]]] = {}
-        """By sequence: (when, number of the token)."""
+        """By sequence: (time, number of the token)."""
 
     def submit(
         self, prompt: Iterable[int], reply: int = 4, *, salt: str | None = None, adapter: int | None = None, **more: Any
     ) -> Sequence:
-        """`reply` tokens will be given."""
+        """Submit a request that gets `reply` tokens."""
         name = f"a{adapter}" if adapter is not None else None
         seq = Sequence.arrive(
             len(self.seqs),
@@ -60,7 +60,7 @@ class VirtualEngine:
         return seq
 
     def step(self) -> float:
-        """One step; how long it took."""
+        """Run one step and return its duration."""
         begun = self.core.begin_step(self.now_s)
         self.now_s += begun.duration_s
         for seq in self.core.end_step(self.now_s):
