@@ -1,4 +1,4 @@
-"""The two overlays as kustomize renders them, once a session."""
+"""Fixtures: the two overlays as kustomize renders them, once per session."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The build files, as far as a test needs them: stages, what they copy, what they run as and start."""
+"""Parser for the build files: stages, what they copy, their user and entrypoint."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ class Stage:
     env: dict[str, str] = field(default_factory=dict)
     exposed: list[int] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
-    arguments: list[str] = field(default_factory=list)  # that its lines may use
+    arguments: list[str] = field(default_factory=list)  # `ARG`s declared in the stage
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Containerfile:
     stages: dict[str, Stage]
 
     def lineage(self, name: str) -> list[Stage]:
-        """The stage and what it stands on, the nearest first."""
+        """Return the stage and the stages it is built on, the nearest first."""
         found = []
         while name in self.stages:
             found.append(self.stages[name])
@@ -37,7 +37,7 @@ class Containerfile:
         return next((stage.user for stage in self.lineage(name) if stage.user), "root")
 
     def image(self, name: str) -> str:
-        """The image that a stage stands on, with the arguments' defaults put in."""
+        """Return the image that a stage is built on, with the arguments' defaults filled in."""
         base = self.lineage(name)[-1].base
         for argument, value in self.arguments.items():
             base = base.replace(f"${{{argument}}}", value)
@@ -63,7 +63,7 @@ def read(path: Path) -> Containerfile:
 
 
 def targets(path: Path) -> list[str]:
-    """The stages that are images: nothing else stands on them or copies from them."""
+    """Return the stages that are images: no other stage is built on them or copies from them."""
     stages = read(path).stages
     used = {stage.base for stage in stages.values()}
     used |= {origin for stage in stages.values() for origin, _, _ in stage.copies}

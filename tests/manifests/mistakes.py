@@ -1,4 +1,4 @@
-"""Mistakes: one change of a good rendering each, and the finders by which their tables name the place."""
+"""Mistakes, each one change of a valid rendering, and functions that find the place to change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tests.manifests.rendering import Document, Rendering
 
 AGENT = 1  # the second of the ServingRuntime's containers
 
-Change = Callable[[Rendering], object]  # what it returns is of no interest
+Change = Callable[[Rendering], object]  # the result is ignored
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def role(rendering: Rendering, namespace: str) -> Document:
 
 
 def named_rule(rendering: Rendering, resource: str) -> dict[str, Any]:
-    """The rule over objects of that resource by their names, in the controller's own namespace."""
+    """Return the controller's rule with `resourceNames` for that resource, in its own namespace."""
     rules = role(rendering, "shoal")["rules"]
     found: dict[str, Any]
     (found,) = [rule for rule in rules if rule["resources"] == [resource] and "resourceNames" in rule]

@@ -1,4 +1,4 @@
-"""What may go wrong between objects: names of what is not there, open doors, rights, shoal's own kinds."""
+"""Mistakes between objects: missing references, open ports, excess rights, invalid objects of shoal's kinds."""
 
 from tests.manifests.checks.models import model_findings
 from tests.manifests.checks.network import network_findings

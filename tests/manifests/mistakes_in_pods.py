@@ -1,4 +1,4 @@
-"""What may go wrong in a pod: its image, its rights on the node, its environment, its clocks and doors."""
+"""Mistakes in a pod: image, security context, environment, times and ports."""
 
 from tests.manifests.checks.hardening import hardening_findings
 from tests.manifests.checks.images import image_findings

@@ -1,4 +1,4 @@
-"""What `kubectl kustomize` makes of a folder: its documents as plain values, which tests read and mutate.
+"""Output of `kubectl kustomize` for a folder, as plain values that tests read and mutate.
 
 rendering = render(OVERLAYS / "staging")
 rendering.one("Deployment", "controller")
@@ -31,11 +31,11 @@ class Rendering:
     documents: list[Document]
 
     def of(self, *kinds: str) -> Iterator[Document]:
-        """Documents of these kinds, in order; `Service` is both Kubernetes's and Knative's."""
+        """Return the documents of these kinds, in order; `Service` matches both Kubernetes's and Knative's."""
         return (document for document in self.documents if document["kind"] in kinds)
 
     def one(self, kind: str, name: str, namespace: str | None = None, *, group: str | None = None) -> Document:
-        """The one document of that name; a test that asks for what is not there fails here."""
+        """Return the one document of that name; fail the test if there is none."""
         (found,) = [
             document
             for document in self.of(kind)
@@ -50,7 +50,7 @@ class Rendering:
 
 
 def kubectl() -> str:
-    """The client's path; skips where there is none."""
+    """Return the client's path; skip the test if there is none."""
     beside_server = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nonexistent")) / "kubectl"
     found = str(beside_server) if beside_server.is_file() else shutil.which("kubectl")
     if found is None:
@@ -61,7 +61,7 @@ def kubectl() -> str:
 
 
 def render(folder: Path) -> Rendering:
-    """`kubectl kustomize folder`, offline."""
+    """Return the output of `kubectl kustomize folder`, offline."""
     done = subprocess.run([kubectl(), "kustomize", str(folder)], capture_output=True, timeout=_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert not done.stderr, f"kustomize warns: {done.stderr.decode()}"
@@ -69,7 +69,7 @@ def render(folder: Path) -> Rendering:
 
 
 def over(overlay: str, *components: str, patches: str = "[]") -> Rendering:
-    """An installation's own overlay over one of these, with components; rendered from a folder of its own."""
+    """Render an overlay on top of one of shoal's, with components, from a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         below = os.path.relpath(OVERLAYS / overlay, folder.resolve())

@@ -1,15 +1,15 @@
-"""Settings of each process and where they come from: in a local fleet and in the manifests. One list for both.
+"""Settings of each process and where they are set: in a local fleet and in the manifests.
 
-Every field of every settings class stands here, under the name of its field, in one of three forms:
+Every field of every settings class is listed here by its name, in one of these forms:
 
     Both()                     `shoal up` sets it and so does every overlay
     LocalOnly("why")           `shoal up` sets it; the reason says why no overlay does
     ManifestsOnly("why")       the overlays set it; the reason says why `shoal up` does not
-    Default()                  nobody sets it: the default is right in both
+    Default()                  neither sets it: the default is right in both
 
-`some=` names the overlays that set what others leave at its default. `test_parity` holds the local plan against this
-list and `checks/parity` every rendering, so a setting that one target gets and the other does not is a red test until
-somebody has written down here why.
+`some=` names the overlays that set what others leave at its default. `test_parity` compares the local plan with this
+list, and `checks/parity` every rendering: a setting that only one target gets fails a test until
+the reason is written here.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def manifests_only(why: str) -> Source:
 
 
 def some_manifests(why: str, *, local: Where = "never") -> Source:
-    """Only some overlays, or some of their pools."""
+    """Return a source that only some overlays, or some of their pools, set."""
     return Source(local, "some", why)
 
 
@@ -219,7 +219,7 @@ NODE_FETCH = {
     **defaults("zone", "down_bytes_per_s", "up_bytes_per_s", "max_uploads", "max_requests", "origin_requests"),
     **defaults("timeout_s", "compiled_for"),
 }
-# `shoal up` is its own controller, with settings of its own: nothing here has a local twin.
+# `shoal up` has its own controller with its own settings, so none of these is set locally.
 CONTROLLER = {
     "source": manifests_only("the local controller follows files and its own bare repository"),
     "registry_url": manifests_only(_ONE_MACHINE),

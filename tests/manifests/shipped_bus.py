@@ -1,4 +1,4 @@
-"""The bus as an overlay has it: its command, its configuration, its users; started, killed, stopped, started again."""
+"""The bus with the command, configuration and users of an overlay; tests start, kill and stop it."""
 
 import contextlib
 import os
@@ -65,7 +65,7 @@ class ShippedBus:
 
     @contextlib.contextmanager
     def away(self, *, hung: bool = False) -> Iterator[None]:
-        """Killed, and started again with nothing of what it knew; or stopped, with every connection left open."""
+        """Kill the bus and restart it empty afterwards; with `hung`, stop it with every connection left open."""
         if hung:
             self.process.send_signal(signal.SIGSTOP)
         else:

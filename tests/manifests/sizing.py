@@ -1,13 +1,13 @@
-"""Arithmetic of what an overlay is sized for: from measured costs and its own rendered numbers to cores and bytes.
+"""Sizing of an overlay: cores and bytes needed, from measured costs and the overlay's own numbers.
 
     streams       = gateways at most x open requests a gateway is to have (Knative's target)
     requests/s    = streams x tokens/s of a stream / tokens of an answer
     gateway       chunks, requests, heartbeats, other feeds on one core (the event loop); tokenizing on another
-    bus           heartbeats and news of caches to every gateway, lease rounds of every gateway: on its one thread
-    installations = streams that are wanted / streams of one: what grows with gateways x tenants does not fit one bus
+    bus           heartbeats and cache events to every gateway, lease rounds of every gateway: on its one thread
+    installations = streams wanted / streams of one: work that grows with gateways x tenants exceeds one bus
 
-Costs are measured ones, of docs/measurements/data/costs.csv, taken at the dearer end of their range; LOAD
-says what one stream is. `test_sizing` holds the production overlay and the table to these formulas.
+Costs are from docs/measurements/data/costs.csv, at the upper end of their range; LOAD
+describes one stream. `test_sizing` checks the production overlay and the table against these formulas.
 """
 
 import math
@@ -30,12 +30,12 @@ _MAX_NUM_SEQS = re.compile(r"--max-num-seqs=(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one stream is, and who sends them: assumed, to be replaced by an installation's own."""
+    """Assumed shape of one stream and of the load; replace it with an installation's own numbers."""
 
     tokens_per_s: float = 40.0
     answer_tokens: int = 400
     prompt_kib: float = 8.0
-    turns_learnt_per_request: float = 1.0  # whose prompt is new as far as its last turn
+    turns_learnt_per_request: float = 1.0  # only the last turn of the prompt is new
     adapters_per_replica: int = 128
     snapshot_bytes: int = SNAPSHOT_MAX_BYTES
     active_tenants: int = 128  # at each gateway, in the same two seconds
@@ -49,12 +49,12 @@ class Costs:
     request_1k_us: float = 160.0
     request_64k_us: float = 345.0
     idle_ms_per_s: float = 9.0  # feeds, leases and sweep of a gateway with 32 replicas
-    heartbeat_us: float = 66.0  # of a replica with 128 adapters, 6.8 kB, at a gateway
+    heartbeat_us: float = 66.0  # CPU at a gateway for one from a replica with 128 adapters, 6.8 kB
     heartbeat_bytes: int = 6_800
-    cache_news_per_s: float = 5.0  # of a replica, at most
+    cache_news_per_s: float = 5.0  # maximum for one replica
     cache_news_us: float = 11.0
     cache_news_bytes: int = 400
-    homes_told_per_s: float = 5.0  # by each gateway: conversations that went elsewhere than all assume
+    homes_told_per_s: float = 5.0  # by each gateway: conversations whose home is not the assumed one
     turn_learnt_ms: float = 4.0
     gateway_base_bytes: int = 92 * MIB
     stream_bytes: int = 8_704
@@ -62,16 +62,16 @@ class Costs:
     learnt_bytes: int = 50 * 10**6 + 16 * MIB + 32 * 10**6  # chains, prompts to learn, tokenised pieces
     tokenizer_bytes: int = 130 * MIB  # measured 50 MiB for 49,152 tokens; 2.6 times as many here, so an estimate
     bus_publish_us: float = 7.5
-    bus_delivery_us: float = 0.67  # and for each kB:
+    bus_delivery_us: float = 0.67  # plus, for each kB:
     bus_delivery_us_per_kb: float = 0.5
-    lease_call_ms: float = 2.0  # of 128 accounts
+    lease_call_ms: float = 2.0  # one call for 128 accounts
     lease_accounts_per_call: int = 128
     lease_rounds_per_s: float = 4.0
-    poll_ms: float = 1.0  # of the registry, a follower's long poll that ends: an estimate
+    poll_ms: float = 1.0  # registry CPU for a follower's long poll that ends (estimate)
     poll_every_s: float = 25.0
     follower_bytes: int = 40_000
     registry_base_bytes: int = 108 * MIB
-    bus_buffer_bytes: int = 8 * MIB  # that a slow subscriber may keep: the soft limit of valkey.conf
+    bus_buffer_bytes: int = 8 * MIB  # output buffer of a slow subscriber: the soft limit of valkey.conf
 
 
 LOAD, COSTS = Load(), Costs()
@@ -79,13 +79,13 @@ LOAD, COSTS = Load(), Costs()
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Of one overlay. What is `given` stands in its YAML, what is needed is computed."""
+    """Sizing of one overlay: `given` values are from its YAML, needed ones are computed."""
 
     gateways: int
     target: int
-    replicas: int  # of all pools, at their most
-    slots: int  # streams that these can run at a time
-    pools: int  # that generate, and so have tokenizers and caches that are known
+    replicas: int  # maximum, over all pools
+    slots: int  # streams that these replicas can run at once
+    pools: int  # generating pools, for which a gateway has a tokenizer and knows the caches
     gateway: tuple[float, float, float]  # given: cores, bytes requested, bytes at most
     bus: tuple[float, float, float]
     registry: tuple[float, float, float]
@@ -105,13 +105,13 @@ class Sizing:
 
     @property
     def gateway_loop_cores(self) -> float:
-        """One event loop, so never more than one."""
+        """Cores of the event loop that are used, at most 1."""
         costs, load = self.costs, self.load
         requests = self.requests_per_s / self.gateways
         request_us = costs.request_1k_us + (costs.request_64k_us - costs.request_1k_us) * (load.prompt_kib - 1) / 63
         chunks_us = self.target * load.tokens_per_s * costs.chunk_us
         feeds_us = self.replicas * (costs.heartbeat_us + costs.cache_news_per_s * costs.cache_news_us)
-        feeds_us += self.gateways * costs.homes_told_per_s * costs.cache_news_us  # as short, and read alike
+        feeds_us += self.gateways * costs.homes_told_per_s * costs.cache_news_us  # same size and cost as a cache event
         return (chunks_us + requests * request_us + feeds_us) / 1e6 + costs.idle_ms_per_s / 1e3
 
     @property
@@ -126,7 +126,7 @@ class Sizing:
 
     @property
     def gateway_most_bytes(self) -> float:
-        """Every bound reached at once."""
+        """Bytes of a gateway that has reached every bound at once."""
         return total_bytes(gateway_memory.maximum_parts(self.gateway_settings, self.pools, self.load.snapshot_bytes))
 
     @property
@@ -143,7 +143,7 @@ class Sizing:
 
     @property
     def most_active_tenants(self) -> int:
-        """At each gateway, until the bus needs 0.7 of its core."""
+        """Return the active tenants at each gateway at which the bus uses 0.7 of its core."""
         free = 0.7 - self._bus_feeds_cores(self.gateways)
         return int(self.costs.lease_accounts_per_call * free / self._bus_leases_cores(self.gateways, 1))
 
@@ -159,7 +159,7 @@ class Sizing:
         return math.ceil(streams / self.streams)
 
     def one_bus_cores_for(self, streams: int) -> float:
-        """What it would need in one installation with as many gateways as that takes, and as many more tenants."""
+        """Return the bus cores for `streams` in a single installation, with gateways and tenants in proportion."""
         gateways = math.ceil(streams / self.target)
         return self._bus_leases_cores(gateways, self.load.active_tenants)
 
@@ -196,7 +196,7 @@ def sizing_of(rendering: Rendering) -> Sizing:
         each
         for each in pools
         if each["metadata"]["labels"].get("shoal.dev/task", "generate") == "generate"
-        and each["metadata"]["labels"].get("shoal.dev/role") != "prefill"  # it streams to nobody
+        and each["metadata"]["labels"].get("shoal.dev/role") != "prefill"  # a prefill pool streams no answers
     ]
     return Sizing(
         gateways=int(scaling["max-scale"]),
@@ -240,7 +240,7 @@ def _row(what: str, needed: float, given: float) -> tuple[str, str, str]:
 
 
 def _settings(pod: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """As the container has them; what comes from elsewhere is there."""
+    """Return the container's settings with this prefix; a value from elsewhere is "x"."""
     found = {each["name"]: each.get("value", "x") for each in pod["containers"][0]["env"]}
     return {name.removeprefix(prefix).lower(): value for name, value in found.items() if name.startswith(prefix)}
 
@@ -261,7 +261,7 @@ def _resources(pod: dict[str, Any]) -> tuple[float, float, float]:
 
 
 def quantity(text: str) -> float:
-    """A Kubernetes quantity, as cores or bytes."""
+    """Return a Kubernetes quantity as cores or bytes."""
     match = re.fullmatch(r"([0-9.]+)(m|Ki|Mi|Gi)?", str(text))
     assert match is not None, text
     return float(match[1]) * _UNITS[match[2] or ""]

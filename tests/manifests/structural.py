@@ -1,4 +1,4 @@
-"""A CRD's structural schema made strict: what an API server would prune in silence is an error here.
+"""Strict validation with a CRD's structural schema: fields that an API server would prune silently are errors.
 
 findings = list(unknown_or_wrong(schema, document))
 """
@@ -18,7 +18,7 @@ _DROPPED = {"format", "description", "default", "example"}
 
 
 def strict(schema: Schema) -> Schema:
-    """JSON Schema of the same meaning, that knows no keys but those of the schema."""
+    """Return the equivalent JSON Schema without additional properties."""
     if schema.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
     kept = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes-") and key not in _DROPPED}
@@ -35,7 +35,7 @@ def strict(schema: Schema) -> Schema:
     for bound in (
         "Minimum",
         "Maximum",
-    ):  # OpenAPI 3.0 says of a bound whether it is exclusive, JSON Schema says it instead
+    ):  # OpenAPI 3.0: a boolean beside the bound; JSON Schema: a keyword of its own
         if kept.pop(f"exclusive{bound}", False):
             kept[f"exclusive{bound}"] = kept.pop(bound.lower())
     if kept.pop("nullable", False) and "type" in kept:
@@ -45,12 +45,12 @@ def strict(schema: Schema) -> Schema:
 
 @cache
 def validators(folder: Path) -> dict[tuple[str, str], Draft202012Validator]:
-    """A strict validator per (apiVersion, kind) of every CRD in the folder."""
+    """Return a strict validator per (apiVersion, kind) of every CRD in the folder."""
     found: dict[tuple[str, str], Draft202012Validator] = {}
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for file in sorted(folder.glob("*.yaml")):
         if not file.name.startswith(("serving.", "networking.internal.", "shoal.dev_")) or "llminference" in file.name:
-            continue  # the rest of such a folder is large, and no manifest uses it
+            continue  # the other CRDs are large and not used by any manifest
         for crd in yaml.load_all(file.read_bytes(), Loader=loader):
             if crd and crd.get("kind") == "CustomResourceDefinition":
                 found |= dict(_of_crd(crd))

@@ -1,4 +1,4 @@
-"""One YAML, two targets: the very files of the demo run as processes here and as pods there, unchanged."""
+"""The demo's YAML files run unchanged as local processes and as pods."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.manifests.workloads import KSERVE_CONTAINER, Workload, workloads
 DEMO = ("inferenceservices", "policies", "registry")
 FLEET = tuple(f"{folder}/fleet" for folder in DEMO)
 POOL = "smollm2-135m"
-# What only a pod can say, and only a process: where the engine listens, where the weights lie, under which name.
+# Options that must differ between a pod and a process: address, port, path of the weights, event sockets.
 _PLACES = ("--host", "--port", "--model", "--kv-events-config")
 
 
@@ -59,7 +59,7 @@ def pods(staging: Rendering) -> Workload:
 
 
 def declared_in(folders: tuple[str, ...]) -> list[Path]:
-    """The files that the folders' kustomizations name: what Kubernetes gets."""
+    """Return the files that the folders' kustomizations name."""
     return [
         PROJECT / folder / name
         for folder in folders
@@ -138,7 +138,7 @@ def test_agents_listen_where_engines_tell_of_their_caches(
         assert events["enable_kv_cache_events"]
         assert environment["SHOAL_REPLICA_KV_EVENTS_ENDPOINT"] == events["endpoint"]
         assert environment["SHOAL_REPLICA_KV_EVENTS_REPLAY_ENDPOINT"] == events["replay_endpoint"]
-        # The tenants' cache salts are in it: this machine's loopback, or a directory that only its owner may enter.
+        # Events contain the tenants' cache salts: loopback, or a socket in a directory that only its owner may enter.
         assert all(events[name].startswith(("ipc://", "tcp://127.0.0.1:")) for name in ("endpoint", "replay_endpoint"))
 
 
@@ -148,14 +148,14 @@ def _services(folders: tuple[str, ...]) -> list[Document]:
 
 
 def _without_replicas(service: Document) -> Document:
-    """Where an AutoscalingPolicy covers the pool, minReplicas is the autoscaler's."""
+    """Return the service without minReplicas, which the autoscaler sets if an AutoscalingPolicy covers the pool."""
     predictor = {key: value for key, value in service["spec"]["predictor"].items() if key != "minReplicas"}
     kept: dict[str, Any] = {**service, "spec": {**service["spec"], "predictor": predictor}}
     return kept
 
 
 def _given(arguments: list[str]) -> list[tuple[str, str]]:
-    """Options and values, however they are written, without those that say where things are."""
+    """Return options and values in either spelling, without those of `_PLACES`."""
     found: list[tuple[str, str]] = []
     for argument in arguments:
         if argument.startswith("--"):

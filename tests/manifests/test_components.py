@@ -1,4 +1,4 @@
-"""Components over both overlays: each passes every check there, and does what its first lines say."""
+"""Components on both overlays: each passes every check and does what the comment at its top promises."""
 
 import json
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def rendered(overlay: str, *components: str, patches: str = "[]") -> Rendering:
 
 
 def with_pools(overlay: str, components: tuple[str, ...]) -> Rendering:
-    """What is applied, and the pools that the git source's controller applies besides."""
+    """Return the rendering plus the pools that a controller with the git source applies."""
     made = rendered(overlay, *components)
     made = Rendering([*made.documents, *_made_by_hand(components)])
     if "git-source" not in components:
@@ -45,7 +45,7 @@ def with_pools(overlay: str, components: tuple[str, ...]) -> Rendering:
 
 
 def _made_by_hand(components: tuple[str, ...]) -> list[Document]:
-    """What a component's first lines tell to make."""
+    """Return the objects that a component's comment tells the operator to create."""
     if "git-authority" not in components:
         return []
     metadata = {"name": "git-authority", "namespace": "shoal"}
@@ -53,14 +53,14 @@ def _made_by_hand(components: tuple[str, ...]) -> list[Document]:
 
 
 def test_every_component_is_tried() -> None:
-    """Here, or by an overlay that has it as it ships."""
+    """A component counts as tried if it is in `SETS` or if an overlay includes it."""
     shipped = [yaml.safe_load((MANIFESTS / "overlays" / each / "kustomization.yaml").read_text()) for each in OVERLAYS]
     tried = {Path(each).name for overlay in shipped for each in overlay.get("components", ())}
     there = {path.parent.name for path in (MANIFESTS / "components").glob("*/kustomization.yaml")}
     assert there == tried | {each for components in SETS.values() for each in components}
 
 
-_OPERATOR = "monitoring.coreos.com/v1 "  # of Prometheus; its CRDs are not among those at hand
+_OPERATOR = "monitoring.coreos.com/v1 "  # Prometheus operator; its CRDs are not available here
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -80,7 +80,7 @@ def test_it_fits_the_schemas_of_kserve_and_knative(overlay: str, chosen: str, cr
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_git_source_delivers_what_the_overlay_would_have(overlay: str, request: pytest.FixtureRequest) -> None:
-    """Nothing of the fleet is applied twice; everything else is as it was."""
+    """Only the fleet's objects leave the rendering; everything else is unchanged."""
     before: Rendering = request.getfixturevalue(overlay)
     after = rendered(overlay, "git-source")
     fleet = {"InferenceService", "Tenant", "Model"} | {each["kind"] for each in before.documents if _is_ours(each)}
@@ -90,7 +90,7 @@ def test_the_git_source_delivers_what_the_overlay_would_have(overlay: str, reque
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_store_on_another_port_is_opened_for_all_who_speak_to_it(overlay: str) -> None:
-    """By the patch that the component's first lines show: one for both namespaces. What was open stays open."""
+    """Apply the patch from the component's comment: it opens the port in both namespaces and closes none."""
     made = rendered(overlay, "store-port", patches=shown_patch("store-port"))
     for name in ("gateway", "registry", "controller"):
         assert {443, 8333} <= egress_ports(made, "shoal", role(name))
@@ -105,7 +105,7 @@ def test_a_git_server_on_another_port_is_opened_for_the_controller_alone() -> No
 
 
 def shown_patch(component: str) -> str:
-    """The patches in a component's first lines, as somebody copies them into an overlay."""
+    """Return the patches in a component's comment, as a user copies them into an overlay."""
     text = (MANIFESTS / "components" / component / "kustomization.yaml").read_text()
     lines = [line.removeprefix("#")[3:] for line in text.splitlines() if line.startswith("#   ")]
     start = lines.index("patches:")
@@ -113,7 +113,7 @@ def shown_patch(component: str) -> str:
 
 
 def role(name: str) -> dict[str, str]:
-    """The labels of its pods."""
+    """Return the labels of the role's pods."""
     return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "shoal"}
 
 
@@ -122,7 +122,7 @@ def named(documents: Iterable[Document]) -> set[tuple[str, str]]:
 
 
 def egress_ports(rendering: Rendering, namespace: str, labels: dict[str, str]) -> set[int]:
-    """To anywhere, of a pod with these labels."""
+    """Return the ports to which a pod with these labels may connect, at any destination."""
     found: set[int] = set()
     for policy in rendering.of("NetworkPolicy"):
         if policy["metadata"]["namespace"] == namespace and _selects(policy["spec"]["podSelector"], labels):
@@ -144,7 +144,7 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("component", ["public-https", "public-https-cert-manager"])
 def test_keys_are_never_taken_in_the_clear(component: str) -> None:
-    """One public name, claimed and redirected; the gateway's own name, which has no certificate, is not public."""
+    """The public name is claimed and redirects HTTP; the gateway's own name has no certificate and is not public."""
     made = rendered("production", component)
     mapping, claim = made.one("DomainMapping", NAME, "shoal"), made.one("ClusterDomainClaim", NAME)
     assert mapping["metadata"]["annotations"]["networking.knative.dev/http-protocol"] == "Redirected"
@@ -170,7 +170,7 @@ def test_cert_manager_is_asked_for_mapped_names() -> None:
 
 
 def test_the_job_makes_the_buckets_that_processes_use(staging: Rendering) -> None:
-    """With the Secret of whoever writes to each."""
+    """The job uses the Secret of the process that writes to each bucket."""
     job = render(MANIFESTS / "jobs" / "buckets").one("Job", "buckets")
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]

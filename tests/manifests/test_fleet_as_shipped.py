@@ -1,7 +1,7 @@
-"""The staging overlay's processes together: three gateways are one, with nothing set but what the pods have.
+"""The staging overlay's processes together: three gateways behave as one, with only the pods' settings.
 
-Registry, controller on an API server, bus with its users, six agents beside simulated engines. Figures are those of
-tests/e2e/test_many_gateways.py and tests/cluster/test_quotas.py, which ask the same of `shoal up` and of a cluster.
+Registry, controller on an API server, bus with its users, six agents beside simulated engines. The limits are those of
+tests/e2e/test_many_gateways.py (`shoal up`) and tests/cluster/test_quotas.py (a cluster).
 """
 
 import asyncio
@@ -29,12 +29,12 @@ LIMITS = {f"limited-{per_minute}-{number}": per_minute for per_minute in PER_MIN
 TENANTS = {"unlimited": 1_000_000, "within": 120, **LIMITS}
 WINDOW_S, WINDOW_SOAK_S = 20.0, 120.0  # 2 % of 300 a minute are two requests in the short one
 BUS_AWAY_S, BUS_AWAY_SOAK_S = 5.0, 120.0
-WITHIN_PER_S = 1.5  # of 120 a minute
+WITHIN_PER_S = 1.5  # below the limit of 120 a minute, 2 a second
 
 
 @pytest.fixture(scope="module")
 def fleet(staging: Rendering, crds_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
-    """On a server of its own: the overlay's namespaces are there once, and other tests have their objects in them."""
+    """Start the fleet with its own API server: other tests have objects in the same namespaces."""
     folder = tmp_path_factory.mktemp("as-shipped")
     with ExitStack() as stack:
         server = ApiServer.start(folder / "kubernetes", kube_assets())
@@ -49,7 +49,7 @@ def front_of(fleet: WholeFleet, stack: ExitStack, *gateways: Gateway) -> Front:
 
 
 def test_sessions_are_at_home_at_every_gateway(fleet: WholeFleet) -> None:
-    """On a busy machine a replica may seem slow for a while and is left for another: of two rounds the better."""
+    """The better of two rounds counts: on a busy machine a replica may seem slow, and its sessions move."""
     with ExitStack() as stack:
         alone = talked(front_of(fleet, stack, fleet.gateways[0]), "one", names_session=True, words=60)
         for attempt in range(2):
@@ -62,7 +62,7 @@ def test_sessions_are_at_home_at_every_gateway(fleet: WholeFleet) -> None:
 
 @pytest.mark.parametrize("length_s", [WINDOW_S, pytest.param(WINDOW_SOAK_S, marks=pytest.mark.soak)])
 async def test_shared_limits_are_exact(fleet: WholeFleet, length_s: float) -> None:
-    """Every rate and limit has a tenant of its own, and all are measured at once."""
+    """Each limit has its own tenant, and all are measured at once."""
     async with AsyncExitStack() as stack:
         windows = await asyncio.gather(*(_measured(fleet, stack, per_minute, length_s) for per_minute in PER_MINUTE))
     for per_minute, of_limit in zip(PER_MINUTE, windows, strict=True):
@@ -84,7 +84,7 @@ async def _measured(fleet: WholeFleet, stack: AsyncExitStack, per_minute: int, l
 
 
 def test_a_gateway_that_joins_and_one_that_leaves_change_nothing(fleet: WholeFleet) -> None:
-    """The newcomer knows where conversations are at home; whoever is killed takes no knowledge along."""
+    """A new gateway knows the homes of conversations; a killed gateway's homes stay known."""
     with ExitStack() as stack:
         front = front_of(fleet, stack, *fleet.gateways)
         joined = stack.enter_context(fleet.gateway("gateway-joins"))
@@ -114,7 +114,7 @@ def test_a_gateway_that_joins_and_one_that_leaves_change_nothing(fleet: WholeFle
 async def test_nobody_within_a_limit_is_refused_while_the_bus_is_away(
     fleet: WholeFleet, hung: bool, away_s: float
 ) -> None:
-    """Every gateway goes on with its part of the limit, and homes are found without a word."""
+    """Every gateway continues with its part of the limit, and finds homes without messages."""
     async with fleet.by_lot("within") as within, fleet.by_lot("unlimited") as unlimited:
         with fleet.bus.away(hung=hung):
             statuses = await asyncio.gather(_asked(within, WITHIN_PER_S, away_s), _asked(unlimited, 5.0, away_s))
@@ -125,7 +125,7 @@ async def test_nobody_within_a_limit_is_refused_while_the_bus_is_away(
 
 
 async def _asked(client: httpx.AsyncClient, rate_per_s: float, length_s: float) -> Counter[int]:
-    """Answers' statuses."""
+    """Send requests at that rate and count the answers' status codes."""
     statuses: Counter[int] = Counter()
     began_s = time.monotonic()
 

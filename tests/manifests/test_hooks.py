@@ -1,4 +1,4 @@
-"""The scripts between engine and agent, run as the kubelet runs them, against the agent's real routes."""
+"""Probe and hook scripts of the engine container, run as the kubelet runs them, against the agent's real routes."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ async def _no_engine_metrics() -> bytes:
 async def serving(
     status: AgentStatus, *, drain_timeout_s: float = 3000.0, drain: Drain | None = None
 ) -> AsyncIterator[str]:
-    """The agent's routes on a port of their own; its address."""
+    """Serve the agent's routes and yield their address."""
     drain = drain or Drain(status, timeout_s=drain_timeout_s)
     app = make_app(status, drain, lambda: b"", _no_engine_metrics)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -80,15 +80,15 @@ async def test_the_engine_is_held_until_its_last_request_is_done() -> None:
         async with asyncio.timeout(_PATIENCE_S):
             while not status.draining:
                 await asyncio.sleep(0.02)
-        await asyncio.sleep(0.5)  # real time: the hook must be seen not to end while a request runs
+        await asyncio.sleep(0.5)  # real time, to see that the hook does not end while a request runs
         assert hook.returncode is None
         status.load, status.load_read_s = EngineLoad(), clock.now_s + 60
         assert await code_of(hook) == 0
 
 
 async def test_a_hung_engine_is_let_go_and_its_successor_takes_work_again() -> None:
-    """The kubelet runs preStop before it restarts the engine alone: the agent then drained for as long as the pod
-    lived, and a pool whose engines were restarted once was gone."""
+    """The kubelet also runs preStop before it restarts only the engine. The drain must end with that restart;
+    otherwise the agent drains for the life of the pod, and a pool whose engines restarted once is lost."""
     status = make_status("hung", condemned="hung for 30 s: no token", load=EngineLoad(running=1))
     drain = Drain(status, timeout_s=3000.0)
     async with serving(status, drain=drain) as agent:

@@ -1,7 +1,6 @@
-"""The build files against the project: what they copy, install, run as and start. No container engine is needed.
+"""The build files match the project: what they copy and install, their user and entrypoint. No container engine needed.
 
-That a role's extra suffices is decided from its imports: every distribution that it imports at its start, in any module
-that it reaches, has to be among what the extra asks for, transitively.
+A role's extra must contain, transitively, every distribution that the role's modules import at startup.
 """
 
 import importlib.metadata
@@ -50,7 +49,7 @@ def test_runs_as_nobody_on_a_pinned_base(file: Path, target: str) -> None:
 
 @pytest.mark.parametrize(("file", "target"), TARGETS, ids=[target for _, target in TARGETS])
 def test_a_base_without_a_digest_is_refused_unless_said_so(file: Path, target: str) -> None:
-    """By the build file's own line, which every role's image goes through."""
+    """Run the check of the build file itself, which every role's image uses."""
     parsed = read(file)
     stage = parsed.stages[target if target.startswith("engine") else "wheel"]
     argument, consent = stage.arguments
@@ -80,15 +79,15 @@ def test_holds_the_list_of_what_is_in_it(file: Path, target: str) -> None:
 
 
 def test_pushed_digests_become_an_overlays_images(tmp_path: Path) -> None:
-    """By the commands of the page, over production: nothing is named by a tag then."""
+    """The page's commands, run for production, leave no image with a tag."""
     page = (PROJECT / "docs" / "how-to" / "kubernetes.md").read_text()
     (commands,) = (
         block for block in re.findall(r"```sh needs: cluster\n(.*?)```", page, re.S) if "kind: Component" in block
     )
     for number, (_, target) in enumerate(TARGETS):
-        (tmp_path / f"{target}.digest").write_text(f"sha256:{number:064x}")  # as podman writes it: without a line's end
+        (tmp_path / f"{target}.digest").write_text(f"sha256:{number:064x}")  # no newline, as from podman
     asked = "case $4 in docker://*:[0-9]*) echo sha256:$(printf %s $4 | sha256sum | cut -c1-64);; *) exit 1;; esac\n"
-    (tmp_path / "skopeo").write_text(f"#!/bin/sh\n{asked}")  # stands in for one that reaches a registry
+    (tmp_path / "skopeo").write_text(f"#!/bin/sh\n{asked}")  # replaces skopeo, which would need a registry
     (tmp_path / "skopeo").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True, env={**os.environ, "PATH": path})
@@ -146,7 +145,7 @@ def test_its_extra_holds_all_that_it_imports(target: str, extra: str, containerf
 
 
 def test_the_engine_has_the_version_that_the_local_fleet_has() -> None:
-    """One vLLM everywhere: the agent knows its routes and metrics by version."""
+    """Routes and metrics that the agent reads depend on vLLM's version."""
     requirements = PROJECT / "functions" / "controller" / "local" / "prepare" / "engine-requirements.txt"
     (version,) = re.findall(r"^vllm[\w-]*==([\w.]+)", requirements.read_text(), re.MULTILINE)
     arguments = read(PROJECT / "images" / "Containerfile.engine").arguments
@@ -176,7 +175,7 @@ def _project() -> dict[str, dict[str, list[str]]]:
 
 
 def _closure(extra: str) -> set[str]:
-    """Every distribution that `pip install shoal[extra]` brings, shoal itself among them."""
+    """Return every distribution that `pip install shoal[extra]` installs, including shoal."""
     wanted = [*_project()["dependencies"], *_project()["optional-dependencies"][extra]]
     found, queue = {"shoal"}, [Requirement(text) for text in wanted]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -199,7 +198,7 @@ def _needed(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
 
 
 def _imported(module: str) -> set[str]:
-    """Distributions that the module's start imports, here or in any module of ours that it reaches."""
+    """Return the distributions that the module and shoal's modules below it import at startup."""
     graph = grimp.build_graph("functions", include_external_packages=True, exclude_type_checking_imports=True)
     start = f"{module}.__main__"
     reached = {start, *_parents(start)} | graph.find_upstream_modules(start)

@@ -1,4 +1,4 @@
-"""What is run once: jobs and pods beside the overlays, held against the same checks and a real API server."""
+"""Jobs and pods beside the overlays pass the overlays' checks and are admitted by a real API server."""
 
 import pytest
 from kubernetes.dynamic import DynamicClient
@@ -46,7 +46,7 @@ def test_the_volume_is_the_overlays_own(job: Rendering, staging: Rendering, prod
 @pytest.mark.servers
 @pytest.mark.timeout(TIMEOUT_S)
 def test_is_admitted_in_its_namespace(api_server: ApiServer, job: Rendering, staging: Rendering) -> None:
-    """Which warns of what is not `restricted`: no pod of ours may be."""
+    """The server warns about pods that violate `restricted`; none may."""
     client: DynamicClient = api_server.client()
     for needed in staging.of("Namespace", "ServiceAccount"):
         apply(client, needed, dry_run=False)

@@ -1,4 +1,4 @@
-"""The overlay of the kind recipe (tests/cluster/kind): it renders, and passes what any overlay of staging's passes."""
+"""The kind recipe's overlay (tests/cluster/kind) renders and passes the checks of an overlay over staging."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.manifests.rendering import PROJECT, Rendering, parse, render
 from tests.manifests.test_overlays import CHECKS
 from tests.manifests.workloads import workloads
 
-# The simulated engine is none of shoal's images, and takes arguments instead of settings.
+# The simulated engine has its own image and takes arguments instead of settings.
 _ELSEWHERE = ("image_findings", "settings_findings")
 KIND = PROJECT / "tests" / "cluster" / "kind"
 

@@ -1,4 +1,4 @@
-"""No engine follows a redirect to where a tenant's picture lies: gateways judge the first host alone."""
+"""Engines follow no redirects when they fetch a tenant's image: gateways check only the first host."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Each check against a rendering that one mistake was put into: it finds that mistake, and says what it is.
+"""Each check finds and describes the one mistake that was put into a rendering.
 
-A check that passes everything is worth nothing; here it is the mutated rendering that must not pass.
+This proves that the checks do not simply pass everything.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Both overlays, and the component that switches the source to git: rendered offline and held against every check."""
+"""Both overlays, and the component that switches the source to git, pass every check when rendered offline."""
 
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -41,7 +41,7 @@ CHECKS: list[Check] = [
 
 @pytest.fixture(scope="session")
 def with_git_source(staging: Rendering) -> Rendering:
-    """Git as the source over staging, with its webhook, as a region, and with the pool that its controller applies."""
+    """Staging as a region with the git source and its webhook, plus the pool that the controller applies."""
     pools = render(PROJECT / "inferenceservices").documents
     return Rendering([*over("staging", "git-source", "git-webhook", "region").documents, *pools])
 
@@ -50,7 +50,7 @@ def with_git_source(staging: Rendering) -> Rendering:
 def test_nobody_delivers_the_number_of_a_pool_that_a_policy_scales(
     overlay: str, request: pytest.FixtureRequest
 ) -> None:
-    """Who applies it declares it, and the autoscaler has no say for as long as they do."""
+    """An applied minReplicas would override the autoscaler."""
     rendering: Rendering = request.getfixturevalue(overlay)
     scaled = {policy["spec"]["pool"] for policy in rendering.of("AutoscalingPolicy")}
     pools = {
@@ -87,7 +87,7 @@ def test_fits_the_schemas_of_kserve_and_knative(name: str, crds_dir: Path, reque
 def test_both_sources_put_a_pool_there_with_what_is_written_for_its_pods(
     overlay: str, request: pytest.FixtureRequest
 ) -> None:
-    """Neither adds a spread, a strategy or a grace of its own: a move from one to the other replaces no pod for it."""
+    """Neither source adds a spread, strategy or grace period, so a change of source replaces no pod."""
     delivered: Rendering = request.getfixturevalue(overlay)
     files = [PROJECT / "inferenceservices", PROJECT / "inferenceservices" / "fleet"]
     texts = [(file.name, file.read_bytes()) for folder in files for file in sorted(folder.glob("*.yaml"))]
@@ -127,7 +127,7 @@ def _may_make_pools(rendering: Rendering) -> bool:
 
 @pytest.mark.parametrize("overlay", ["staging", "production"])
 def test_the_registry_believes_no_database_that_it_cannot_verify(overlay: str, request: pytest.FixtureRequest) -> None:
-    """`sslmode=require` encrypts, and speaks to whoever answers: who stands between reads all keys, and writes."""
+    """`sslmode=require` encrypts but verifies no certificate: a man in the middle could read and write all keys."""
     rendering: Rendering = request.getfixturevalue(overlay)
     url = rendering.one("ConfigMap", "shoal-installation", "shoal")["data"]["database-url"]
     options = parse_qs(urlsplit(url).query)

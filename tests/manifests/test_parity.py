@@ -1,6 +1,6 @@
-"""The list of settings and their sources: complete, honest about `shoal up`, and with a reason wherever targets differ.
+"""The list of settings sources is complete, matches `shoal up`, and has a reason wherever the targets differ.
 
-The renderings are held against the same list by `checks/parity`, among the checks of `test_overlays`.
+`checks/parity` compares the renderings with the same list, as one of the checks of `test_overlays`.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from functions.controller.local.spec import ProcessSpec
 from tests.manifests.rendering import PROJECT
 from tests.manifests.settings_sources import PROCESSES, variable
 
-# The local controller's own: what an operator may set for `shoal up`.
+# Settings of the local controller, which an operator may set for `shoal up`.
 _OF_SHOAL_UP = (LocalSettings, ControllerSettings)
 
 
@@ -45,7 +45,7 @@ def plan() -> list[ProcessSpec]:
     ]
     declared = [path for path in files if path.name != "kustomization.yaml"]
     pools = pools_of(load_directory(declared, relative_to=PROJECT))
-    pools = (replace(pools[0], model=f"{pools[0].name}@v1"), *pools[1:])  # weights that travel, for their fetcher
+    pools = (replace(pools[0], model=f"{pools[0].name}@v1"), *pools[1:])  # in the store, so that a fetcher is planned
     return list(plan_fleet(context, pools, Target(), {}).values())
 
 
@@ -60,7 +60,7 @@ def test_every_settings_class_stands_in_the_list() -> None:
         if module.name.endswith(".settings"):
             importlib.import_module(module.name)
     ours = {each for each in _all_subclasses(BaseSettings) if each.__module__.startswith("functions.")}
-    ours = {each for each in ours if not each.__module__.startswith("functions.cli.")}  # a person's, and no process's
+    ours = {each for each in ours if not each.__module__.startswith("functions.cli.")}  # not those of commands
     assert ours == {process.settings for process in PROCESSES.values()} | {*_OF_SHOAL_UP}
 
 
@@ -81,7 +81,7 @@ def test_shoal_up_sets_what_the_list_says(module: str, plan: list[ProcessSpec]) 
 
 
 def test_shoal_up_starts_nobody_else(plan: list[ProcessSpec]) -> None:
-    """A new role of ours needs its settings in the list."""
+    """The settings of a new role belong in the list."""
     ours = {spec.role for spec in plan if any(part.startswith("functions.") for part in spec.argv)}
     assert ours <= {process.local for process in PROCESSES.values()} | {"engine"}
 

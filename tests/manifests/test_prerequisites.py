@@ -1,4 +1,4 @@
-"""What Knative must be told first: every gated field that an overlay uses, and the ceiling over its timeouts."""
+"""Knative's prerequisites enable every gated field that an overlay uses, and allow its timeouts."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.manifests.workloads import workloads
 
 PROGRESS_DEADLINE = "serving.knative.dev/progress-deadline"
 
-# Fields of a pod that Knative refuses until its feature is enabled (its config-features).
+# Pod fields that Knative rejects until their feature is enabled in config-features.
 GATED = {
     "affinity": "affinity",
     "dnsConfig": "dnsconfig",
@@ -72,7 +72,7 @@ def test_timeouts_are_below_the_ceiling(knative: Rendering, staging: Rendering, 
 def test_a_first_revision_is_not_given_up_while_somebody_mends_the_installation(
     staging: Rendering, production: Rendering
 ) -> None:
-    """Knative takes the pods of a revision away that is not ready in time, and brings none back by itself."""
+    """Knative deletes the pods of a revision that is not ready in time and does not recreate them."""
     services = [
         each
         for rendering in (staging, production)

@@ -1,4 +1,4 @@
-"""The installation page against the tree: what it names is there, and what is there it names."""
+"""The installation page names what is in the tree, and everything that it names exists."""
 
 import re
 
@@ -26,7 +26,7 @@ def test_the_table_names_every_part() -> None:
 
 @pytest.mark.parametrize("page", ["manifests/README.md", "docs/how-to/kubernetes.md"])
 def test_a_namespace_is_made_before_it_is_labelled(page: str) -> None:
-    """But those of what is installed before: a networking layer. Labelling what is not there ends the whole block."""
+    """Labelling a missing namespace aborts the block; only those of earlier installations may be labelled at once."""
     text = (PROJECT / page).read_text()
     labelled = [(each.start(), each[1]) for each in re.finditer(r"kubectl label namespace (\S+) shoal", text)]
     assert {name for _, name in labelled} == {"kourier-system", "monitoring"}

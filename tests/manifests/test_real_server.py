@@ -1,8 +1,7 @@
-"""The whole of both overlays, tried by a real API server: admitted by it, and nothing of it silently dropped.
+"""A real API server admits every document of both overlays and drops no field silently.
 
-Each document is applied server-side as a dry run; Namespaces and CRDs for real, since the rest needs them. Of its own
-kinds a server refuses fields that it does not know; of CRDs' it drops them, so what comes back is compared with what
-was sent.
+Each document is applied server-side as a dry run; Namespaces and CRDs are created, since the rest needs them. A server
+rejects unknown fields of its own kinds but drops those of CRDs, so the result is compared with what was sent.
 """
 
 from collections.abc import Iterator
@@ -27,8 +26,8 @@ FOREIGN_CRDS = (
     "serving.kserve.io_clusterstoragecontainers.yaml",
     "serving.knative.dev_services.yaml",
 )
-# Of what the manifests say, budgets alone are other ones on Kubernetes 1.20, which tests can run on as well.
-WHOLE_BUDGETS_FROM = 27  # Kubernetes 1.27 knows `unhealthyPodEvictionPolicy` unasked
+# Tests also run on Kubernetes 1.20, where only the PodDisruptionBudgets differ.
+WHOLE_BUDGETS_FROM = 27  # `unhealthyPodEvictionPolicy` is on by default since Kubernetes 1.27
 PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace", "PriorityClass", "CustomResourceDefinition"}
 CLUSTER_WIDE |= {"ClusterStorageContainer"}
@@ -36,7 +35,7 @@ CLUSTER_WIDE |= {"ClusterStorageContainer"}
 
 @pytest.fixture(scope="module")
 def cluster(api_server: ApiServer, crds_dir: Path, staging: Rendering) -> DynamicClient:
-    """A server with the CRDs and the two namespaces."""
+    """An API server with the CRDs and the two namespaces."""
     client = api_server.client()
     create_crds(client, *(crds_dir / name for name in FOREIGN_CRDS))
     create_crds(client, *sorted((MANIFESTS / "base" / "crds").glob("*.yaml")))
@@ -94,7 +93,7 @@ def test_a_selector_that_misses_its_own_pods_is_refused(cluster: DynamicClient, 
 
 
 def apply(client: DynamicClient, document: Document, *, dry_run: bool) -> dict[str, Any]:
-    """Server-side apply, as `kubectl apply --server-side` does it."""
+    """Apply the document like `kubectl apply --server-side`; return the object that results."""
     body = _as_taken(client, document)
     query = [("fieldManager", "installer"), ("force", "false"), *([("dryRun", "All")] if dry_run else [])]
     kept: dict[str, Any] = client.request(
@@ -109,7 +108,7 @@ def apply(client: DynamicClient, document: Document, *, dry_run: bool) -> dict[s
 
 
 def _as_taken(client: DynamicClient, document: Document) -> Document:
-    """The document as that server takes it."""
+    """Return the document without fields that this server's version does not know."""
     if document["kind"] != "PodDisruptionBudget" or minor_version(client) >= WHOLE_BUDGETS_FROM:
         return document
     spec = {key: value for key, value in document["spec"].items() if key != "unhealthyPodEvictionPolicy"}
@@ -117,7 +116,7 @@ def _as_taken(client: DynamicClient, document: Document) -> Document:
 
 
 def dropped(sent: Any, kept: Any, path: str = "") -> Iterator[str]:
-    """Keys that were sent and did not come back; values may come back in another writing."""
+    """Yield paths of keys that were sent and did not come back; values may change their form."""
     if path in (".apiVersion", ".metadata.managedFields"):
         return
     if isinstance(sent, dict) and isinstance(kept, dict):

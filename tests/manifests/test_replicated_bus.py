@@ -1,6 +1,6 @@
-"""The production overlay's bus as it is rendered: three servers and three sentinels as processes.
+"""The production overlay's bus: three servers and three sentinels as processes.
 
-Names become loopback addresses, ports and paths the test's own; all else is what the pods run.
+Names become loopback addresses, and ports and paths are the test's; everything else is as in the pods.
 """
 
 import os
@@ -30,19 +30,19 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # starts six proce
 PASSWORD = "0123456789abcdef"
 NODES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 _WAIT_S = 120.0
-_FAILURES = 10  # in a row: a second or two here, half a minute there
+_FAILURES = 10  # in a row: one or two seconds here, half a minute in the cluster
 
 
 @dataclass
 class Node:
-    """A pod of the bus: what its volumes hold outlives its processes."""
+    """A pod of the bus; its volumes outlive its processes."""
 
     address: str
     scripts: dict[str, Path]  # by container
     environment: dict[str, str]
     folder: Path
     running: list["subprocess.Popen[bytes]"] = field(default_factory=list)
-    failures: int = 0  # of its probes, in a row
+    failures: int = 0  # consecutive probe failures
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
@@ -78,7 +78,7 @@ class Bus:
             return dict(client.info("replication"))
 
     def primary(self) -> Node | None:
-        """Whom another one follows, as all sentinels that answer know."""
+        """Return the server that replicas follow and on which all answering sentinels agree."""
         for node in self.nodes:
             with suppress(valkey.ValkeyError, OSError):
                 about = self.info(node)
@@ -130,18 +130,18 @@ async def test_it_outlives_its_primary_and_all_of_its_pods_at_once(bus: Bus) -> 
     bus.until(lambda: bus.primary() in others, "one of the others is the primary")
     second = bus.primary()
     assert second is not None
-    with suppress(BusUnavailable):  # of the connection that lay ready
+    with suppress(BusUnavailable):  # the pooled connection to the old primary
         await store.read("kept")
     assert await store.read("kept") == b"before"
 
     first.start()
     bus.until(lambda: bus.info(first)["role"] == "slave" and _is_in_sync(bus, second), "the former one follows it")
     assert await store.replace("shelf", "later", None, b"after the failover", 600.0)
-    time.sleep(1.5)  # what is written out each second has been
+    time.sleep(1.5)  # the append-only file is synced each second
 
     for node in bus.nodes:
         node.kill()
-    _kept(first).write_text(first.address + "\n")  # as if it had been away during the failover
+    _kept(first).write_text(first.address + "\n")  # as if it had been down during the failover
     for node in bus.nodes:
         node.start()
     bus.until(lambda: _watched_over(bus) is second, "the last primary is it again, not the first node")
@@ -168,10 +168,10 @@ def test_the_rendered_address_names_every_server(production: Rendering) -> None:
 
 
 def _watched_over(bus: Bus) -> Node | None:
-    """The primary, with failed probes obeyed as a kubelet does."""
+    """Return the primary; restart nodes whose probes fail, as a kubelet does."""
     for node in bus.nodes:
         with suppress(valkey.ValkeyError, OSError):
-            bus.info(node)  # it has begun
+            bus.info(node)  # raises until it has started
             node.failures = 0 if node.passes("alive") and node.passes("watches") else node.failures + 1
             if node.failures >= _FAILURES:
                 node.failures = 0

@@ -1,4 +1,4 @@
-"""What the controller's account may do, asked of a real API server with the manifests' roles: all it needs, no more."""
+"""The controller's account has the rights that it needs and no others, according to a real API server."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ OF_RIGHTS = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 CONTROLLER = "system:serviceaccount:shoal:controller"
 PREFIXES = ("quota", "routing", "admission", "rollout", "autoscaling")
 KINDS = ["tenants", "models", *(f"{prefix}policies" for prefix in PREFIXES)]
-SETTLED_WAIT_S = 60.0  # the authoriser follows the roles by a watch of its own
+SETTLED_WAIT_S = 60.0  # the authorizer follows the roles by a watch
 
 NEEDED: list[Right] = [
     *(("shoal", verb, "shoal.dev", kind, "") for kind in KINDS for verb in ("list", "watch")),
@@ -73,7 +73,7 @@ def cluster(api_server: ApiServer, staging: Rendering) -> DynamicClient:
 
 @pytest.fixture
 def git_source(cluster: DynamicClient) -> Iterator[None]:
-    """The component's rights, for one test."""
+    """Apply the git-source component's rights for one test."""
     documents = parse((MANIFESTS / "components" / "git-source" / "rbac.yaml").read_bytes())
     for document in documents:
         apply(cluster, document, dry_run=False)
@@ -110,7 +110,7 @@ def test_nobody_else_has_any_right(account: str, cluster: DynamicClient) -> None
 
 
 def settle(client: DynamicClient, rights: list[Right], wanted: bool) -> None:
-    """Wait until the server's answers are of the roles as they are now; the tests then say what is wrong."""
+    """Wait until the server's authorizer has seen the current roles; at the timeout return, so that the test fails."""
     deadline_s = time.monotonic() + SETTLED_WAIT_S
     while time.monotonic() < deadline_s:
         if all(allowed(client, CONTROLLER, right) is wanted for right in rights):

@@ -1,4 +1,4 @@
-"""The production overlay is sized for what it claims, and the measurements have the numbers of the formulas."""
+"""The production overlay is sized for the load it claims, and the measurements match the formulas."""
 
 import csv
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.manifests.sizing import LOAD, Sizing, quantity, sizing_of, table
 
 ADAPTER_CACHE = PROJECT / "manifests" / "components" / "adapter-cache" / "cache.yaml"
 TABLE = PROJECT / "docs" / "measurements" / "data" / "sizing.csv"
-MOST_OF_A_CORE = 0.7  # beyond, what waits for a single thread grows without measure
+MOST_OF_A_CORE = 0.7  # above this, the queue for a single thread grows without bound
 CLAIMED_STREAMS = 20_000
 
 
@@ -40,11 +40,11 @@ def test_production_carries_what_it_claims(sizing: Sizing) -> None:
     assert sizing.registry_bytes <= sizing.registry[1]
 
 
-STAGING_SNAPSHOT_BYTES = 8 * 1024 * 1024  # 15,000 models; production is held to the largest that there may be
+STAGING_SNAPSHOT_BYTES = 8 * 1024 * 1024  # 15,000 models; production is checked with the largest allowed snapshot
 
 
 def test_every_process_holds_all_its_bounds_at_once(staging: Rendering, production: Rendering) -> None:
-    """Past its limit a process is killed with all that it serves; the limits were set by what is usual."""
+    """A process over its memory limit is killed with all its streams, so the limit must cover every bound."""
     of_staging = sizing_of(staging)
     small = replace(of_staging, load=replace(LOAD, snapshot_bytes=STAGING_SNAPSHOT_BYTES))
     for sizing in (small, sizing_of(production)):
@@ -76,7 +76,7 @@ def test_controller_and_adapter_cache_hold_all_their_bounds_at_once(staging: Ren
 
 
 def test_the_registrys_volume_holds_what_it_may_receive(staging: Rendering, production: Rendering) -> None:
-    """The node's free disk knows nothing of an emptyDir's limit, and who passes it is evicted."""
+    """A pod that exceeds an emptyDir's limit is evicted, even if the node's disk has room."""
     for rendering in (staging, production):
         settings = sizing_of(rendering).registry_settings
         pod = rendering.one("Service", "registry", group="serving.knative.dev")["spec"]["template"]["spec"]
@@ -88,13 +88,13 @@ def test_the_registrys_volume_holds_what_it_may_receive(staging: Rendering, prod
 
 
 def test_a_million_streams_is_a_number_of_installations(sizing: Sizing) -> None:
-    """One bus would have to share out every limit among 2,000 gateways, on its one thread."""
+    """A single bus would have to divide every limit among 2,000 gateways on its one thread."""
     assert sizing.installations_for(10**6) == 50
     assert sizing.one_bus_cores_for(10**6) > 10
 
 
 def test_the_arithmetic_by_hand(sizing: Sizing) -> None:
-    """20,000 streams of 40 tokens a second, 400 an answer; 500 at each gateway."""
+    """Check 20,000 streams of 40 tokens a second and 400 tokens an answer, 500 streams at each gateway."""
     small = replace(sizing, gateways=40, target=500, replicas=44, pools=3)
     assert small.requests_per_s == 20_000 * 40 / 400 == 2000
     chunks, requests, feeds, idle = 500 * 40 * 25.5e-6, 50 * 180.6e-6, 44 * 121e-6 + 200 * 11e-6, 0.009

@@ -1,9 +1,9 @@
-"""What waits on a gateway's disk fits it, and holds the hour for which the trace store may be away.
+"""A gateway's disk holds the trace rows of an hour without the trace store.
 
-    needed = requests/s x 3,600 s x bytes a row + one file, which has room before the oldest one goes
+    needed = requests/s x 3,600 s x bytes a row + one file, which must fit before the oldest is deleted
 
-At 100 requests a second: 100 x 3,600 x 1,200 + 32 MiB = 466 MB, of 512 MiB given. Production's share of a gateway at
-its most is half of that rate.
+At 100 requests a second: 100 x 3,600 x 1,200 + 32 MiB = 466 MB, of 512 MiB available. In production a gateway has at
+most half of that rate.
 """
 
 import pytest
@@ -17,7 +17,7 @@ from tests.manifests.rendering import Rendering
 from tests.manifests.sizing import quantity, sizing_of
 
 REQUESTS_PER_S = 100
-ROW_BYTES = 1_200  # a row of an adapter of usual names has about 970
+ROW_BYTES = 1_200  # a row of an adapter with names of usual length has about 970
 AWAY_S = 3600
 
 
@@ -28,7 +28,7 @@ def overlay(request: pytest.FixtureRequest) -> Rendering:
 
 
 def test_an_hour_without_the_trace_store_fits_a_gateways_files(overlay: Rendering) -> None:
-    """The default of 256 MiB is full after 40 minutes: what waited longest would be gone when the store comes back."""
+    """The default of 256 MiB is full after 40 minutes; the oldest rows would be lost before the store returns."""
     needed = REQUESTS_PER_S * AWAY_S * ROW_BYTES + FILE_BYTES
     assert needed <= sizing_of(overlay).gateway_settings.trace_max_bytes
 
@@ -43,7 +43,7 @@ def test_a_row_is_no_larger_than_is_counted_with() -> None:
 
 
 def test_a_gateways_volume_holds_all_that_it_keeps(overlay: Rendering) -> None:
-    """Who passes the limit of an emptyDir is evicted, with all streams."""
+    """A pod that exceeds the limit of an emptyDir is evicted with all its streams."""
     settings = sizing_of(overlay).gateway_settings
     pod = overlay.one("Service", "gateway", group="serving.knative.dev")["spec"]["template"]["spec"]
     (volume,) = [each for each in pod["volumes"] if each["name"] == "state"]

@@ -1,4 +1,4 @@
-"""The trace store's users: gateways write, the registry reads for its console and can do nothing else."""
+"""Users of the trace store: gateways write; the registry may only read, for its console."""
 
 import hashlib
 import subprocess

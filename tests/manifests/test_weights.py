@@ -1,7 +1,7 @@
-"""Base weights by `shoal://`: the container that KServe puts before the engine, in a pool that asks for it.
+"""Base weights by `shoal://`: the init container that KServe adds to a pool with such a storageUri.
 
-Staging's pool with another storageUri, and nothing else changed: it passes every check that one with a volume passes,
-and its own: what the container writes is what the engine reads.
+Staging's pool, with only the storageUri changed, passes every check of a pool with a volume. In addition, the engine
+must read what the container writes.
 """
 
 import json
@@ -48,7 +48,7 @@ def test_it_passes_every_check(check: Check, travelling: Rendering) -> None:
 
 
 def test_the_engine_reads_where_it_writes(pool: Workload) -> None:
-    """Links are absolute: the cache lies under one path in both, and only the one may write."""
+    """Links are absolute, so both mount the cache at the same path; only the fetcher may write."""
     (fetcher,) = pool.pod["initContainers"]
     engine = next(each for each in pool.containers if each["name"] == KSERVE_CONTAINER)
     written, read = (_mount(each, "weights") for each in (fetcher, engine))
@@ -66,7 +66,7 @@ def test_it_fetches_what_the_pool_names_and_seeds_for_as_long_as_the_pod_lives(
     assert wanted.what == WeightsName("smollm2-135m", "v1")
     settings = make(NodeFetchSettings, environment_of(fetcher, pool, travelling))
     assert isinstance(settings, NodeFetchSettings)
-    assert fetcher["restartPolicy"] == "Always"  # else an endless seed keeps the engine from starting
+    assert fetcher["restartPolicy"] == "Always"  # otherwise endless seeding keeps the engine from starting
     assert settings.seed_s == float("inf")
     probe = fetcher["startupProbe"]
     assert probe["httpGet"] == {"path": "/readyz", "port": settings.listen_port}
@@ -75,7 +75,7 @@ def test_it_fetches_what_the_pool_names_and_seeds_for_as_long_as_the_pod_lives(
 
 
 def test_the_cache_stays_below_its_volumes_limit(pool: Workload, travelling: Rendering) -> None:
-    """What the kubelet evicts for a full volume is the pod, with what it serves."""
+    """The kubelet evicts a pod whose volume is full, with all its requests."""
     (fetcher,) = pool.pod["initContainers"]
     settings: Any = make(NodeFetchSettings, environment_of(fetcher, pool, travelling))
     (volume,) = [each for each in pool.pod["volumes"] if each["name"] == "weights"]
@@ -97,7 +97,7 @@ def test_a_pool_with_a_volume_gets_none_of_it(staging: Rendering) -> None:
 
 
 def test_the_agents_image_is_its_image(travelling: Rendering, staging: Rendering) -> None:
-    """`images:` does not know a ClusterStorageContainer: as shipped they agree, and the documented line keeps it so."""
+    """`images:` ignores a ClusterStorageContainer; the documented replacement keeps both images equal."""
     for rendering in (travelling, staging):
         agent = rendering.one("ServingRuntime", "shoal-vllm")["spec"]["containers"][1]["image"]
         assert rendering.one("ClusterStorageContainer", "shoal-weights")["spec"]["container"]["image"] == agent

@@ -1,7 +1,7 @@
-"""A gateway and agents with the environment of the overlays learn their zones, and requests stay in the gateway's.
+"""A gateway and agents with the overlays' environment learn their zones; requests stay in the gateway's zone.
 
-The controller's part is what it would put: a table of nodes and pods at the registry. The gateway's pod is known by the
-host's name, an agent's node by the variable that the downward API fills.
+The test publishes the table of nodes and pods that the controller would. The hostname identifies the gateway's pod, and
+a variable from the downward API an agent's node.
 """
 
 import json
@@ -51,7 +51,7 @@ def declared() -> Snapshot:
 
 @contextmanager
 def replicas(folder: Path, bus_url: str, registry: Registry) -> Iterator[list[AgentProcess]]:
-    """One a zone, each on the node of its zone."""
+    """Start one replica per zone, each on the node of its zone."""
     with ExitStack() as stack:
         started = []
         for name, zone in ZONES.items():
@@ -71,7 +71,7 @@ def test_requests_stay_in_the_gateways_zone(staging: Rendering, tmp_path: Path, 
     pod = shipped(staging, tmp_path, bus_url)
     with Registry(tmp_path, bus_url).run() as registry:
         registry.publish(declared())
-        tell(registry, gateway_in="eu-1b")  # r0 would be chosen of two that are equal
+        tell(registry, gateway_in="eu-1b")  # without zones, r0 would win the tie
         pod = replace(pod, environment={**pod.environment, "SHOAL_GATEWAY_REGISTRY_URL": registry.url})
         with replicas(tmp_path, bus_url, registry), pod.running(tmp_path / "gateway.log"):
             wait_for(lambda: answered(pod) is not None, "the gateway answers")
@@ -98,7 +98,7 @@ def agents_environment(rendering: Rendering) -> dict[str, str]:
 
 
 def tell(registry: Registry, gateway_in: str) -> None:
-    """As the controller does."""
+    """Publish the zone table as the controller does."""
     nodes = {f"node-in-{zone}": zone for zone in ZONES.values()}
     table = ZoneTable(nodes, {socket.gethostname(): f"node-in-{gateway_in}"})
     request = urllib.request.Request(
@@ -112,13 +112,13 @@ def tell(registry: Registry, gateway_in: str) -> None:
 
 
 def zones_told(registry: Registry) -> dict[str, str]:
-    """What heartbeats say."""
+    """Return each replica's zone according to its heartbeats."""
     _, content = http("GET", f"{registry.url}/v1/fleet", token="internal-token")
     return {each["replica_id"]: each["zone"] for each in json.loads(content)["replicas"]}
 
 
 def answered(pod: Pod) -> str | None:
-    """The replica that answered one request; None where nobody did."""
+    """Send one request; return the replica that answered, or None if it was rejected."""
     body = {"model": POOL, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}
     request = urllib.request.Request(
         f"http://127.0.0.1:{pod.ports[8080]}/v1/chat/completions",

@@ -1,7 +1,7 @@
-"""An overlay's bus, registry, controller, gateways and agents as processes, each with the environment of its pod.
+"""Bus, registry, controller, gateways and agents of an overlay as processes, each with the environment of its pod.
 
-What is set here lies outside of the pods: addresses, mounted folders and secrets, an API server with the overlay's own
-objects and tenants of a test's, simulated engines. The registry keeps its rows in a file, for want of Postgres.
+This module provides what is outside the pods: addresses, mounted folders and secrets, an API server with the overlay's
+objects and the test's tenants, simulated engines. The registry uses a file instead of Postgres.
 """
 
 import json
@@ -30,15 +30,15 @@ from tests.ports import free_port
 from tests.replica.processes import Engine, role, wait_for
 
 POOL = "smollm2-135m"
-_TOKEN = "0123456789abcdef" * 4  # and the pepper: what `pod_of` puts into all of them
-_DIGEST = "sha256:" + "ab" * 32  # pinned: there is no store that could be asked
+_TOKEN = "0123456789abcdef" * 4  # also the pepper: `pod_of` sets it in all pods
+_DIGEST = "sha256:" + "ab" * 32  # pinned, since there is no store to resolve it
 _RIGHTS = ("Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 _POLICIES = ("AdmissionPolicy", "RoutingPolicy", "RolloutPolicy", "InferenceService")
 
 
 @dataclass
 class ByLot(httpx.AsyncBaseTransport):
-    """Each request to a gateway by lot, as a load balancer does that knows nothing of tenants."""
+    """Transport that sends each request to a random gateway, like a load balancer that ignores tenants."""
 
     ports: list[int]
     rng: random.Random = field(default_factory=lambda: random.Random(7))
@@ -75,7 +75,7 @@ class WholeFleet:
 
     @contextmanager
     def gateway(self, name: str) -> Iterator[Gateway]:
-        """One more, once it answers."""
+        """Start another gateway and yield it once it answers."""
         pod = self.pod("functions.gateway", "gateway", name, SHOAL_GATEWAY_GATEWAY_ID=name)
         metrics_port = int(pod.environment["SHOAL_GATEWAY_METRICS_PORT"])
         with role(pod.module, log=self.folder / name / "log", env=pod.environment) as process:
@@ -93,7 +93,7 @@ class WholeFleet:
                 return False
 
     def pod(self, module: str, user: BusUser, name: str, **own: str) -> Pod:
-        """Its container, with the addresses and the bus's user of this fleet."""
+        """Return the module's container with this fleet's addresses and the bus user `user`."""
         folder = self.folder / name
         folder.mkdir(parents=True)
         pod = pod_of(module, self.rendering, folder)
@@ -117,7 +117,7 @@ def running(
     gateways: int,
     limits: Mapping[str, int],
 ) -> Iterator[WholeFleet]:
-    """`limits` has each tenant's requests a minute; one is called `unlimited`."""
+    """Run the fleet. `limits` has each tenant's requests a minute; one tenant is called `unlimited`."""
     with ExitStack() as stack:
         bus = stack.enter_context(ShippedBus.of(rendering, folder / "bus").running())
         fleet = WholeFleet(rendering, folder, bus, f"http://127.0.0.1:{free_port()}", {})
@@ -132,7 +132,7 @@ def running(
 
 
 def declare(client: DynamicClient, crds: Path, fleet: WholeFleet, limits: Mapping[str, int]) -> None:
-    """The overlay's rights, its policies, its pool and the pool's base; tenants with one key and one limit each."""
+    """Create the overlay's rights, policies, pool and base model, and tenants with one key and one limit each."""
     create_crds(client, crds / INFERENCE_SERVICE, *sorted((MANIFESTS / "base" / "crds").glob("*.yaml")))
     objects: list[Document] = [*fleet.rendering.of(*_RIGHTS), *fleet.rendering.of(*_POLICIES), _base(fleet.rendering)]
     for number, (name, per_minute) in enumerate(limits.items(), 1):
@@ -187,7 +187,7 @@ def _controller(fleet: WholeFleet, server: ApiServer) -> Iterator[None]:
 
 @contextmanager
 def _replica(fleet: WholeFleet, name: str) -> Iterator[None]:
-    """An agent and its engine, which tells of its cache as the runtime has it do, at sockets of its own."""
+    """Run an agent and its engine, which publishes cache events as in the runtime, on its own sockets."""
     folder = fleet.folder / name
     sockets = {"endpoint": f"ipc://{folder}/kv", "replay_endpoint": f"ipc://{folder}/replay"}
     engine_events = json.dumps({"enable_kv_cache_events": True, **sockets})

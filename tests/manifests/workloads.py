@@ -1,8 +1,8 @@
-"""What runs: every pod template of a rendering in one shape, whichever kind it comes from.
+"""Pod templates of a rendering in one shape, whichever kind they are from.
 
 An InferenceService's pods are its ServingRuntime's containers with its own model merged into `kserve-container`, as
-KServe does it: arguments and variables are added, resources replaced, labels and annotations copied to the pod. One
-that names a runtime of the cluster is `foreign`: what its pods are made of is not ours to say.
+KServe does it: arguments and variables are added, resources replaced, labels and annotations copied to the pod. A
+service on a runtime of the cluster is `foreign`: its pods are not shoal's to check.
 """
 
 import copy
@@ -15,29 +15,29 @@ from tests.manifests.rendering import Document, Rendering, name_of
 KSERVE_CONTAINER = "kserve-container"
 MODELS_PATH = "/mnt/models"
 _PROVISIONED = "kserve-provision-location"  # KServe's own volume, which it does not size
-KUBERNETES_GRACE_S = 30  # where a pod says nothing
+KUBERNETES_GRACE_S = 30  # Kubernetes's default
 
 
 @dataclass(frozen=True)
 class Workload:
     name: str  # for findings: "Deployment shoal/controller"
     namespace: str
-    labels: dict[str, str]  # of its pods
+    labels: dict[str, str]  # pod labels
     annotations: dict[str, str]
     pod: dict[str, Any]  # the pod's spec
     knative: bool
     foreign: bool = False
-    once: bool = False  # a Job or a bare pod: nobody probes it, and nothing restarts it
-    claims: frozenset[str] = frozenset()  # volumes of its own that each pod gets
+    once: bool = False  # a Job or a bare pod: not probed and not restarted
+    claims: frozenset[str] = frozenset()  # names of the volume claim templates
 
     @property
     def containers(self) -> list[dict[str, Any]]:
-        """Init containers too: what they may do and are given counts as much."""
+        """All containers, including init containers."""
         return [*self.pod.get("initContainers", []), *self.pod["containers"]]
 
     @property
     def grace_s(self) -> int:
-        """What the pod gets between its end's beginning and SIGKILL; Knative takes a request's longest time."""
+        """Seconds between the start of the pod's termination and SIGKILL; Knative uses its request timeout."""
         if self.knative:
             return int(self.pod["timeoutSeconds"])
         return int(self.pod.get("terminationGracePeriodSeconds", KUBERNETES_GRACE_S))
@@ -74,7 +74,7 @@ def workloads(rendering: Rendering) -> Iterator[Workload]:
 
 
 def runtime_of(service: Document, rendering: Rendering) -> Document | None:
-    """The namespace's ServingRuntime that KServe would choose, by format; None: one of the cluster's."""
+    """Return the namespace's ServingRuntime that KServe would choose by format; None for one of the cluster's."""
     model = service["spec"]["predictor"]["model"]
     candidates = [
         runtime
@@ -90,12 +90,12 @@ def runtime_of(service: Document, rendering: Rendering) -> Document | None:
 
 
 def initializers(rendering: Rendering) -> list[dict[str, Any]]:
-    """Containers that KServe puts before an engine whose storageUri asks for them."""
+    """Return the storage initializers that KServe can add before an engine."""
     return [document["spec"]["container"] for document in rendering.of("ClusterStorageContainer")]
 
 
 def _initializer(uri: str, rendering: Rendering) -> dict[str, Any] | None:
-    """What KServe puts before the engine for this URI: the ClusterStorageContainer's over its own default."""
+    """Return the storage initializer for this URI; a ClusterStorageContainer overrides KServe's default."""
     for document in rendering.of("ClusterStorageContainer"):
         if any(uri.startswith(each["prefix"]) for each in document["spec"]["supportedUriFormats"]):
             found: dict[str, Any] = copy.deepcopy(document["spec"]["container"])

@@ -1,4 +1,4 @@
-"""Every container: what it may use and do, and how the kubelet sees that it lives (Pod Security's `restricted`)."""
+"""Check every container: security context (Pod Security's `restricted`), resources and probes."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,6 +1,6 @@
-"""Images: named with a version, and of shoal's own only those that are built here, from anywhere else by digest.
+"""Check images: each has a tag, shoal's own are those that are built here, and all others are pinned by digest.
 
-Digests of what others publish (Valkey's) are known where it can be pulled: `shoal doctor` tells them of running pods.
+Digests of third-party images (Valkey's) are known only where they can be pulled; `shoal doctor` reports them.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Clocks and doors that must fit together: drains within grace, requests within Knative's limits, probes on ports."""
+"""Check times and ports against each other: drains within grace, requests within Knative's limits, probes on ports."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from tests.manifests.workloads import KSERVE_CONTAINER, Workload, workloads
 
 KNATIVE_DRAIN_SLEEP_S = 30  # queue-proxy's pause before SIGTERM; not configurable
 KNATIVE_RESERVED_PORTS = {8008, 8012, 8013, 8022, 8112, 9090, 9091}
-ENGINE_END_S = 15  # what vLLM takes to end once it serves nothing
+ENGINE_END_S = 15  # time that an idle vLLM needs to exit
 CUT_SHORT_S = 5  # the gateway's last error events
 
 
@@ -98,7 +98,7 @@ def _knative_ports(container: dict[str, Any], port: int) -> Iterator[str]:
 
 
 def _doors(workload: Workload) -> Iterator[str]:
-    """Probes ask ports that a container of the pod has."""
+    """Check that probes use ports of the pod's containers."""
     ports = {
         key
         for container in workload.containers

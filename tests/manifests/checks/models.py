@@ -1,4 +1,4 @@
-"""Pools and base models: weights on a claim that exists, an agent that knows its engine, a digest that can be found."""
+"""Check pools and base models: the claim of the weights, the agent's settings, the digest of the base."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -9,7 +9,7 @@ from tests.manifests.rendering import Document, Rendering, name_of
 from tests.manifests.workloads import runtime_of
 
 _PVC = "pvc://"
-# Annotations that repeat what the engine's arguments say: read for one version more, and wrong where they differ.
+# Deprecated annotations that repeat the engine's arguments: read for one more version; a difference is a finding.
 _REPEATED: Mapping[str, Callable[[tuple[str, ...]], int | None]] = {
     "shoal.dev/max-adapters": max_adapters,
     "shoal.dev/max-lora-rank": max_lora_rank,

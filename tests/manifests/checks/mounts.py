@@ -1,4 +1,4 @@
-"""What is mounted into a container, as folders of a test's own, and texts that name those places."""
+"""Mounts of a container as temporary folders, and texts whose paths are moved to those folders."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from tests.manifests.workloads import Workload
 
 
 def mounted(workload: Workload, container: dict[str, Any], rendering: Rendering, folder: Path) -> dict[str, Path]:
-    """A folder per mount, filled from the ConfigMap that is mounted there."""
+    """Return a folder per mount, filled from the ConfigMap that is mounted there."""
     volumes = {volume["name"]: volume for volume in workload.pod["volumes"]}
     folders = {}
     for mount in container["volumeMounts"]:
@@ -17,7 +17,7 @@ def mounted(workload: Workload, container: dict[str, Any], rendering: Rendering,
         folders[mount["mountPath"]] = path
         config = volumes.get(mount["name"], {}).get(
             "configMap", {"optional": True}
-        )  # a claim is no volume of the pod's
+        )  # a claim template is not among the pod's volumes
         if not config.get("optional"):
             for file, content in rendering.one("ConfigMap", config["name"], workload.namespace)["data"].items():
                 (path / file).write_text(content)

@@ -1,4 +1,4 @@
-"""NetworkPolicies: nothing is open by omission, and no rule speaks of something that is not there."""
+"""Check NetworkPolicies: nothing is open by omission, and every rule selects pods and ports that exist."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from tests.manifests.rendering import Document, Rendering, name_of
 from tests.manifests.workloads import Workload, initializers, workloads
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-# Namespaces of others, and the labels by which an operator marks those whose names differ (manifests/README.md).
+# Namespaces outside shoal, and the labels for those whose names differ (manifests/README.md).
 FOREIGN = ({NAMESPACE_LABEL: "kube-system"}, {NAMESPACE_LABEL: "knative-serving"}, {"shoal.dev/ingress": "true"})
 FOREIGN_LABELS = (
     *FOREIGN,
@@ -65,7 +65,7 @@ def _of_peer(peer: dict[str, Any], here: str, rendering: Rendering) -> list[Work
 
 
 def _ports(policy: Document, rule: dict[str, Any], chosen: list[Workload], rendering: Rendering) -> Iterator[str]:
-    """Each port is one on which somebody who is chosen listens, or would with a storage initializer."""
+    """Check that a selected pod, or a storage initializer of one, listens on each port."""
     listened = {port for workload in chosen for port in listening(workload)}
     if any("shoal.dev/pool" in workload.labels for workload in chosen):
         listened |= {port["containerPort"] for each in initializers(rendering) for port in each.get("ports", [])}
@@ -75,7 +75,7 @@ def _ports(policy: Document, rule: dict[str, Any], chosen: list[Workload], rende
 
 
 def _engines_reached(policy: Document, rule: dict[str, Any], chosen: list[Workload]) -> Iterator[str]:
-    """An engine knows no keys and no tenants: its port is for gateways, and for those that share one pool's work."""
+    """Check that only gateways and cooperating pools reach an engine's port: engines check no keys."""
     if not any("shoal.dev/pool" in workload.labels for workload in chosen):
         return
     if not any(entry["port"] == ENGINE_PORT for entry in rule.get("ports", [])) and "ports" in rule:

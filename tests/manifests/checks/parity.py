@@ -1,4 +1,4 @@
-"""Parity of the two targets: each container sets what `settings_sources` says that the manifests set, and no more."""
+"""Check parity of the two targets: each container sets exactly what `settings_sources` lists for the manifests."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Rights: named one by one, given to the controller alone, and never the way to more."""
+"""Check RBAC: rights are listed one by one, only the controller has any, and none allows escalation."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from tests.manifests.workloads import workloads
 
 _FORBIDDEN_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection"}
 _FORBIDDEN_RESOURCES = {"*", "secrets", "pods/exec", "serviceaccounts/token", "nodes/proxy"}
-# Their zones, whether they are ready, and a taint where an accelerator has failed; nodes are in no namespace.
+# For zones, readiness and the taint after an accelerator failure; nodes are cluster-wide.
 _BEYOND = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]}]
 _CONTROLLER = {"kind": "ServiceAccount", "name": "controller", "namespace": "shoal"}
 

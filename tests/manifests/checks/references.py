@@ -1,4 +1,4 @@
-"""Everything that a document names exists: in the rendering, or (Secrets, volumes of weights) in the README's list."""
+"""Check references: each named object is rendered or (Secrets, volumes of weights) listed in the README."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def reference_findings(rendering: Rendering) -> Iterator[str]:
 
 
 def documented_secrets() -> set[tuple[str, str, str]]:
-    """(namespace, name, key) of each Secret in the README's table."""
+    """Return (namespace, name, key) of each Secret in the README's table."""
     text = (MANIFESTS / "README.md").read_text()
     return {(row["namespace"], row["name"], row["key"]) for row in _SECRET_ROW.finditer(text)}
 
@@ -72,7 +72,7 @@ def _volumes(workload: Workload, rendering: Rendering) -> Iterator[str]:
 
 
 def _files(workload: Workload, volumes: dict[str, Any], documented: set[tuple[str, str, str]]) -> Iterator[str]:
-    """A setting that names a file below a mounted Secret names a key that the Secret is documented to have."""
+    """Check that each setting with a path below a mounted Secret names a documented key of that Secret."""
     for container in workload.containers:
         for entry in container.get("env", []):
             path = str(entry.get("value", ""))
@@ -140,7 +140,7 @@ def _selected(labels: dict[str, str], namespace: str, rendering: Rendering) -> l
 
 
 def _pod_name(labels: dict[str, str], workload: Workload) -> dict[str, str]:
-    """The label that Kubernetes gives each pod of a StatefulSet, where that is the one that is asked for."""
+    """Return the pod-name label of a StatefulSet's pod if `labels` selects one of its pods."""
     wanted = labels.get(_POD_NAME, "")
     kind, _, name = workload.name.partition(" ")
     is_one = kind == "StatefulSet" and wanted.rpartition("-")[0] == name.rpartition("/")[2]

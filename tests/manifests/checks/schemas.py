@@ -1,4 +1,4 @@
-"""Documents against the schemas of their CRDs (KServe's, Knative's, our own), and our kinds against the loader."""
+"""Check documents against the schemas of their CRDs (KServe, Knative, shoal), and shoal's kinds against the loader."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Check(Protocol):
 
 
 def schema_findings(foreign_crds: Path) -> Check:
-    """The check, with the folder of the CRDs that are not ours."""
+    """Return the schema check, bound to the folder with the CRDs of KServe and Knative."""
     return partial(_schema_findings, foreign_crds)
 
 
@@ -46,7 +46,7 @@ def _schema_findings(foreign_crds: Path, rendering: Rendering) -> Iterator[str]:
 
 
 def own_kind_findings(rendering: Rendering) -> Iterator[str]:
-    """What shoal's own loader says of the policies, tenants, models and pools, taken together."""
+    """Yield what shoal's loader finds in all policies, tenants, models and pools together."""
     own = [each for each in rendering.documents if _is_read(each)]
     try:
         loaded = load_texts([(f"{name_of(each)}.yaml", json.dumps(each).encode()) for each in own])
@@ -57,14 +57,14 @@ def own_kind_findings(rendering: Rendering) -> Iterator[str]:
 
 
 def webhook_findings(rendering: Rendering) -> Iterator[str]:
-    """What KServe's webhooks would refuse; their rules are in no schema."""
+    """Yield what KServe's webhooks would reject; their rules are in no schema."""
     for service in rendering.of("InferenceService"):
         for path, message in webhook_rules.findings(service):
             yield f"{name_of(service)}: {'.'.join(str(key) for key in path)}: {message}"
 
 
 def _is_read(document: Document) -> bool:
-    """Whether the controller reads it: our kinds, and pools; not what runs on a runtime of the cluster."""
+    """Return True for shoal's kinds and for pools, but not for services on a runtime of the cluster."""
     if document["apiVersion"] != inference_service.API_VERSION:
         return bool(document["apiVersion"] == API_VERSION)
     labelled = inference_service.POOL_LABEL in document["metadata"].get("labels", {})

@@ -1,7 +1,7 @@
-"""The environment of shoal's own processes against their settings classes: no unknown variable, none missing.
+"""Check the environment of shoal's processes against their settings classes: no variable is unknown or missing.
 
-The settings are made from the very environment that the pod would have, with what the kubelet fills in (fields,
-ConfigMaps) filled in here: a value of the wrong form is found as well.
+The settings are built from the environment of the pod, with what the kubelet fills in (fields,
+ConfigMaps) filled in here, so that a value of the wrong form is found as well.
 """
 
 import importlib
@@ -28,7 +28,7 @@ _POD_FIELDS = {
 
 
 def settings_classes() -> Mapping[str, tuple[type[BaseSettings], ...]]:
-    """By the module that a container starts."""
+    """Return the settings classes by the module that a container starts."""
     controller = importlib.import_module("functions.controller.kubernetes.run.settings")
     return {
         "functions.gateway": (GatewaySettings,),
@@ -61,14 +61,14 @@ def settings_findings(rendering: Rendering) -> Iterator[str]:
 
 
 def module_of(container: dict[str, Any]) -> str | None:
-    """The module of ours that it starts: by its command, else by its image's entrypoint."""
+    """Return shoal's module that the container starts: from its command, else from its image's entrypoint."""
     words = container.get("command") or _entrypoint(container.get("image", ""))
     named = [word for word in words if word.startswith("functions.")]
     return named[0] if named else None
 
 
 def variables(settings: type[BaseSettings]) -> dict[str, bool]:
-    """Its variables, and whether each is required."""
+    """Return the variables of a settings class; the value is True for a required one."""
     prefix = settings.model_config["env_prefix"]
     return {f"{prefix}{name}".upper(): field.is_required() for name, field in settings.model_fields.items()}
 
@@ -81,7 +81,7 @@ def environment_of(container: dict[str, Any], workload: Workload, rendering: Ren
 
 
 def make(settings: type[BaseSettings], environment: Mapping[str, str]) -> BaseSettings:
-    """The settings as the process would read them; nothing of this process's own environment shows through."""
+    """Return the settings as the process would read them, without this process's own environment."""
     with mock.patch.dict(os.environ, dict(environment), clear=True):
         return settings()
 

@@ -1,4 +1,4 @@
-"""A pool's pods over zones and nodes: by what their own labels say, and never so that one stays pending for it."""
+"""Check that a pool's pods spread over zones and nodes by their own labels, and that none stays pending for it."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""The registry's truth outlives its pods: in a Postgres, whose password stands in a file and in no address.
+"""Check that the registry's data is in Postgres, and that the password is in a file and not in the address.
 
-A file in the pod would be empty after the next revision: models, keys, rollouts and the audit gone, without a word.
+A file in the pod would be lost with the next revision: models, keys, rollouts and the audit log.
 """
 
 from collections.abc import Iterator
