@@ -1,7 +1,7 @@
-"""Manifests that must be refused, as data: each with the place of its mistake and words that a person can act upon.
+"""Manifests that must be rejected, each with the place of its mistake and words that its message must contain.
 
 Each case is one file that joins the demo configuration (`demo_files`), so that it can be loaded here and pushed to a
-running fleet elsewhere. In `text`, ▲ stands right before the character at which the problem must be told.
+running fleet elsewhere. In `text`, ▲ is right before the character at which the problem must be reported.
 """
 
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ _LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 
 INVALID: tuple[Invalid, ...] = (
-    # --- Text that is no YAML, or none that is read
+    # --- Text that is not YAML, or too large
     _case("tab", _tenant("▲\ttier: standard\n"), "not YAML", "'\\t'"),
     _case("unclosed bracket", _tenant("  tier: standard\n  models: [a\n") + "▲", "not YAML"),
     _case("unclosed quote", _tenant('  tier: "standard\n') + "▲", "not YAML"),

@@ -1,4 +1,4 @@
-"""Sound YAML of every kind, and ways to break one thing in it."""
+"""Valid YAML of every kind, and ways to break one thing in it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -137,7 +137,7 @@ FOLDERS = ("inferenceservices", "policies", "registry")
 
 
 def demo_files() -> dict[str, str]:
-    """The project's own files as `shoal up` takes them: the top of each folder."""
+    """Return the project's own files that `shoal up` reads: the top level of each folder."""
     files = [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.yaml"))]
     return {file.relative_to(ROOT).as_posix(): file.read_text() for file in files}
 

@@ -1,4 +1,4 @@
-"""Applications of a tenant: tools and conversations as YAML has them, and as the snapshot gets them."""
+"""Tools and conversations of a tenant, in YAML and in the snapshot."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What objects say together: circles among fallbacks, best patterns, defaults that need not be declared."""
+"""Checks across objects: cycles among fallbacks, the best matching pattern, defaults that need not be declared."""
 
 import random
 
@@ -37,7 +37,7 @@ def test_a_circle_is_found_exactly_where_there_is_one(pairs: list[tuple[int, int
 
 
 def _has_circle(pairs: list[tuple[int, int]]) -> bool:
-    """Take away pools that nobody leads on from, until none is left or all that is left leads on."""
+    """Remove hops whose target has no fallback until none is left (no cycle) or no more can be removed (a cycle)."""
     left = {pair for pair in pairs if pair[0] != pair[1]}
     while left:
         fewer = {(source, target) for source, target in left if any(target == other for other, _ in left)}

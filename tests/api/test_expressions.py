@@ -1,4 +1,4 @@
-"""Expressions: what they mean, how they are spelled canonically, and where exactly they are wrong."""
+"""Expressions: meaning, canonical text, and the exact place of an error."""
 
 import pytest
 from hypothesis import given
@@ -74,7 +74,7 @@ def test_what_means_the_same_has_the_same_text(text: str, canonical: str) -> Non
     assert parse_scale_rule(text).text == canonical
 
 
-# Numbers as people write them: up to six decimals.
+# Numbers with up to six decimals.
 milliseconds = st.integers(1, 30 * 24 * 3_600_000)
 percents = st.integers(0, 100_000_000).map(lambda millionths: millionths / 100_000_000)
 factors = st.integers(1, 10**9).map(lambda millionths: millionths / 1_000_000)

@@ -1,4 +1,4 @@
-"""Every manifest of the table is refused at the right character, in words that a person can act upon."""
+"""Every manifest of the table is rejected at the right character with an actionable message."""
 
 import pytest
 

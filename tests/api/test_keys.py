@@ -1,4 +1,4 @@
-"""API keys: what was minted parses, what was mistyped does not, and the secret never shows."""
+"""API keys: minted keys parse, mistyped ones do not, and the secret is never shown."""
 
 import hmac
 

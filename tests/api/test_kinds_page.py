@@ -1,4 +1,4 @@
-"""docs/explanation/kinds.md: its examples are sound together, its expressions parse, its tables name every metric."""
+"""docs/explanation/kinds.md: its examples form one valid configuration, and its tables list every metric."""
 
 import re
 

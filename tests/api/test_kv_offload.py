@@ -1,4 +1,4 @@
-"""Host memory for KV blocks as declared: the engine's own arguments count, and what cannot be read is said."""
+"""Host memory for KV blocks is read from the engine's arguments; unreadable values are findings."""
 
 import json
 
@@ -30,8 +30,8 @@ def test_the_prologues_example() -> None:
         ("many", None, None),
         (None, config("OffloadingConnector", cpu_bytes_to_use=4 * GIB), 4 * GIB),
         (None, config("SimpleCPUOffloadConnector", cpu_bytes_to_use=1e9), 10**9),
-        (None, config("NixlConnector", cpu_bytes_to_use=4 * GIB), None),  # hands over, and keeps nothing
-        ("2", config("NixlConnector"), 2 * GIB),  # vLLM puts its offloading connector in the place of that one
+        (None, config("NixlConnector", cpu_bytes_to_use=4 * GIB), None),  # transfers blocks, stores none
+        ("2", config("NixlConnector"), 2 * GIB),  # vLLM replaces that connector with its offloading connector
         (None, config("OffloadingConnector"), None),
         (None, config("OffloadingConnector", cpu_bytes_to_use="all"), None),
         (None, "{", None),
@@ -47,6 +47,6 @@ def test_what_an_engines_arguments_say(size: str | None, transfer: str | None, f
     [("64", "25", 0), (None, None, 0), ("-1", None, 1), ("64G", None, 1), ("64", "fast", 1), ("64", "0", 1)],
 )
 def test_what_cannot_be_read_is_a_finding(size: str | None, rate: str | None, wrong: int) -> None:
-    """`--kv-offloading-size=64G` would start no engine; the push is refused instead."""
+    """No engine starts with `--kv-offloading-size=64G`, so the push is rejected."""
     annotations = {RELOAD_ANNOTATION: rate} if rate is not None else {}
     assert len(list(kv_offload.findings(size, annotations))) == wrong

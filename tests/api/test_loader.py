@@ -1,4 +1,4 @@
-"""The loader: files to objects with their places, and what is refused or passed over as a whole."""
+"""The loader turns files into objects with their places, and rejects or skips whole files and documents."""
 
 import difflib
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_the_projects_own_files_are_sound() -> None:
 
 
 def test_problems_without_number_are_told_up_to_a_bound() -> None:
-    """To place a problem costs a millisecond: the removal of one tier must not cost a minute for its 50,000 tenants."""
+    """Locating a problem takes a millisecond; the removal of one tier with 50,000 tenants must not take a minute."""
     tenants = "".join(
         f"---\napiVersion: shoal.dev/v1alpha1\nkind: Tenant\nmetadata: {{name: t{number}}}\nspec: {{tier: gone}}\n"
         for number in range(MAX_PROBLEMS + 500)

@@ -1,11 +1,11 @@
-"""Every mistake is told with its file, line, column, key path, what is allowed, and the near miss."""
+"""Every mistake is reported with file, line, column, key path, allowed values and the nearest match."""
 
 import pytest
 
 from tests.api.sources import HEX, M, P, T, edited, problems_of
 
 CASES = [
-    # file, what is edited, line and column and key path of the problem, what its text must say
+    # file, text to replace, replacement, place of the problem, words of its message
     (
         "unknown key",
         T,
@@ -343,5 +343,5 @@ def test_a_mistake_is_told_with_its_place_and_its_remedy(file: str, old: str, ne
 def test_one_mistake_is_told_once() -> None:
     for name, file, old, new, *_ in CASES:
         if name in {"tenant prefix disagrees", "pool name", "misspelt version", "replicas crossed"}:
-            continue  # these are two mistakes: what others refer to is gone as well
+            continue  # these cause a second problem: a reference to the object is missing
         assert len(problems_of(edited(file, old, new))) == 1, name

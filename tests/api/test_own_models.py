@@ -1,4 +1,4 @@
-"""A tenant's own base model: which pool serves it, and what is said of a pool that others could use."""
+"""A tenant's own base model: which pool serves it; a pool that other tenants could use is rejected."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def files(*documents: str) -> dict[str, str]:
 
 
 def test_a_tenants_own_model_needs_no_isolation_of_its_tenant() -> None:
-    """acme shares everything else."""
+    """acme shares all other models."""
     loaded = load(files(model(), own_pool(), model("acme/tone", "lora", "acme.wiki")))
     own = next(each.value for each in loaded.objects_of(Model) if each.value.spec.id == "acme/wiki")
     assert (own.pool, own.owner) == ("acme.wiki", "acme")
@@ -84,7 +84,7 @@ def test_what_would_open_it_to_others_is_refused(found: dict[str, str], words: s
 
 
 def test_the_base_of_a_pool_is_found_by_its_name() -> None:
-    """A dot that is part of a name leads nowhere, and an adapter is no base."""
+    """A dot may be part of a model's name; an adapter is not a base."""
     plain = wiki(ModelId("llama-3.1"), PoolName("llama-3.1"))
     own = wiki(ModelId("acme/wiki-2.5"), PoolName("acme.wiki-2.5"))
     models = {each.id: each for each in (plain, own, wiki(ModelId("acme/wiki"), WIKI_POOL, "lora"))}

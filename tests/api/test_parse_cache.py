@@ -1,4 +1,4 @@
-"""The cache: an unchanged file is not judged again, a changed or renamed one is, and it never grows over its bound."""
+"""The parse cache reuses unchanged files, parses changed or renamed ones again, and stays within its bound."""
 
 import pytest
 

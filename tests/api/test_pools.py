@@ -1,4 +1,4 @@
-"""What is said of pools that share a model, and of pools that are dedicated, and leads nowhere: told with its place."""
+"""Shared and dedicated pools: settings without effect are reported with their place."""
 
 import pytest
 

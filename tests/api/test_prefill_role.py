@@ -1,4 +1,4 @@
-"""Prefill pools as declared: what they must say, and for whom they read."""
+"""Declaration of prefill pools: required settings, and the pools for which they compute prompts."""
 
 import pytest
 
@@ -35,6 +35,6 @@ def test_a_whole_declaration_has_no_findings() -> None:
 def test_what_a_prefill_pool_must_say(
     labels: dict[str, str], annotations: dict[str, str], is_beside: bool, where: str
 ) -> None:
-    """Without its figures the gateway would compare with a guess, and send every prompt, or none."""
+    """The gateway needs these figures to decide which prompts to send to the prefill pool."""
     found = list(prefill_role.findings(labels, annotations, is_beside=is_beside))
     assert [finding.path[-1] for finding in found] == [where]

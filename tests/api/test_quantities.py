@@ -1,4 +1,4 @@
-"""Durations and patterns of pools: what may be written, what it means, and its one canonical text."""
+"""Durations and pool patterns: allowed text, meaning and canonical form."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Schemas: what is checked in is current, what editors get agrees with the loader, and CRDs are structural."""
+"""The checked-in schemas are current, the editor schema agrees with the loader, and CRDs are structural."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def test_the_editors_schema_is_a_schema() -> None:
 
 
 def _loaded_like_an_editor(text: str) -> Iterator[Any]:
-    """Scalars as the loader resolves them, so that numbers are numbers and dates are text."""
+    """Yield documents with scalars resolved as by the loader: numbers are numbers and dates are text."""
     return (written.value for written in read_documents("f", text.encode()).documents)
 
 
@@ -100,7 +100,7 @@ def test_definitions_are_structural(kind: Any) -> None:
 
 
 def _nodes(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema within a schema."""
+    """Yield every schema within a schema, with its path."""
     yield path, node
     for name, part in node.get("properties", {}).items():
         yield from _nodes(part, f"{path}.{name}")

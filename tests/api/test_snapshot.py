@@ -1,4 +1,4 @@
-"""The snapshot document: canonical bytes, a name for its content, and refusal of what cannot be used."""
+"""The snapshot document: canonical bytes, content hash, and rejection of unusable documents."""
 
 import json
 from typing import Any
@@ -37,13 +37,13 @@ DOCUMENT: dict[str, Any] = {
 
 
 def lines(document: dict[str, Any]) -> bytes:
-    """A document as it stands in a file: each entry a line."""
+    """Return a document as in a file: one entry per line."""
     rows = [{"is": tag, **entry} for tag, entries in document.items() for entry in entries]
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def with_(path: list[Any], value: object) -> bytes:
-    """The document with one thing changed."""
+    """Return the document with one value changed."""
     document: Any = json.loads(json.dumps(DOCUMENT))
     target = document
     for part in path[:-1]:
@@ -71,7 +71,7 @@ def test_equal_content_has_equal_bytes_however_it_was_written() -> None:
 
 
 def test_each_line_is_an_entry_that_says_what_it_is() -> None:
-    """What docs/explanation/snapshot.md promises to whoever reads the file with other tools."""
+    """docs/explanation/snapshot.md promises this format to other tools."""
     rows = [json.loads(line) for line in snapshots.encode(snapshots.decode(lines(DOCUMENT))).splitlines()]
     assert [row["is"] for row in rows] == list(DOCUMENT)
 
@@ -153,7 +153,7 @@ def test_a_section_out_of_order_is_refused() -> None:
 
 
 def test_a_torn_document_is_refused_wherever_it_ends() -> None:
-    """Between two lines it cannot be told; that is what the hash beside the document is for."""
+    """A document cut between two lines parses; only the hash beside it detects that."""
     document = lines(DOCUMENT)
     for length in range(len(document)):
         if document[length - 1 : length] != b"\n":

@@ -1,4 +1,4 @@
-"""What is used at run time: small changes cost little, and lead exactly to where the whole would have led."""
+"""The snapshot index: small changes are cheap, and a delta yields exactly the same content as the whole document."""
 
 import random
 from collections.abc import Iterable
@@ -169,7 +169,7 @@ def test_long_work_breathes() -> None:
 
 
 def test_numbers_that_were_whole_are_fractions_again() -> None:
-    """A weight written as 2 and one written as 2.0 are one content, and must have one name."""
+    """A weight written as 2 and one written as 2.0 are the same content and must have the same hash."""
     row = b'{"is":"snapshot","schema_version":3,"epoch":1,"revision":"r","compiled_unix_s":1}\n'
     whole, fraction = (row + b'{"is":"quota","name":"q","weight":%b,"limits":{}}\n' % text for text in (b"2", b"2.0"))
     assert snapshots.encode(snapshots.decode(whole)) == snapshots.encode(snapshots.decode(fraction))
@@ -178,7 +178,7 @@ def test_numbers_that_were_whole_are_fractions_again() -> None:
 @settings(deadline=None)
 @given(st.lists(contents(), min_size=2, max_size=6), st.randoms(use_true_random=False))
 def test_a_walk_over_many_contents_ends_where_it_should(steps: list[Snapshot], rng: random.Random) -> None:
-    """Whichever way each step travels."""
+    """Each step is applied as a delta or as a whole document."""
     reached = empty()
     for epoch, step in enumerate(steps, start=1):
         wanted = indexed(msgspec.structs.replace(step, epoch=epoch))

@@ -1,7 +1,6 @@
 """Struct types are ready before a process has threads.
 
-Found as agents that stood still for ever, every fiftieth on a busy machine: two threads decoded the first two manifests
-at once.
+Otherwise, on a busy machine, one agent in fifty hung for ever: two threads decoded the first two manifests at once.
 """
 
 import subprocess

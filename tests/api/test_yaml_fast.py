@@ -1,4 +1,4 @@
-"""The fast reader: what it takes, it reads as ruamel does; what is doubtful, it leaves alone."""
+"""The fast YAML reader agrees with ruamel on everything it accepts, and leaves doubtful text to ruamel."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ keyed = st.lists(st.tuples(st.sampled_from("abc"), pieces, pieces), max_size=6).
 
 
 def _places(text: str) -> Iterator[tuple[object, int, int, int]]:
-    """Value, line, column and first line of each document, by the slow parser; AssertionError where it objects."""
+    """Yield value, line, column and first line of each document from the slow parser; fail on problems."""
     parsed = yaml_parse.parse_text("f", text)
     assert parsed.problems == (), parsed.problems
     for document in parsed.documents:
@@ -38,7 +38,7 @@ def test_the_fast_reader_never_disagrees(text: str) -> None:
 
 
 @given(lines | keyed)
-@example(" #c\n\ufeff")  # a byte order mark is text, but for the file's first character
+@example(" #c\n\ufeff")  # a byte order mark is text, except as the file's first character
 @example("a: 1\n---\n\ufeff\ufeffb: 2\n")
 @settings(max_examples=200, deadline=None)
 def test_a_documents_own_text_gives_the_same_tree_at_the_same_lines(text: str) -> None:

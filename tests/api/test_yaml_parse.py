@@ -1,4 +1,4 @@
-"""YAML parsing: hostile text ends early and in words; sound text keeps its places."""
+"""YAML parsing: hostile text is rejected early with a message; places in valid text are kept."""
 
 import time
 
@@ -13,7 +13,7 @@ from functions.api.yaml_parse import MAX_DEPTH, MAX_NODES
 
 
 def parse(file: str, content: bytes) -> FileRead:
-    """As the loader reads: fast where nothing is doubtful, else with ruamel."""
+    """Read like the loader: with the fast reader if nothing is doubtful, else with ruamel."""
     return read_documents(file, content)
 
 
@@ -23,7 +23,7 @@ def told(content: bytes) -> str:
 
 
 def laughs(levels: int) -> bytes:
-    """Each line is ten times the line before it."""
+    """Return an alias bomb: each line expands to ten times the line before it."""
     lines = (b"a%d: &a%d [%s]" % (level, level, b",".join([b"*a%d" % (level - 1)] * 10)) for level in range(1, levels))
     return b"a0: &a0 x\n" + b"\n".join(lines)
 
