@@ -1,4 +1,4 @@
-"""Rollouts as the registry answers them, for the commands that show them."""
+"""Rollouts in the registry's response format, for the commands that show them."""
 
 from typing import Any
 
@@ -50,6 +50,6 @@ def group(requests: int, errors: int, total_ms: float) -> GroupStats:
 
 
 def answer(it: Rollout, evidence: TrialEvidence | None = None) -> dict[str, Any]:
-    """As GET /v1/rollouts/{id}, which says more than a rollout has."""
+    """Return a response of GET /v1/rollouts/{id}, with fields that the commands do not know."""
     known: dict[str, Any] = msgspec.to_builtins(it)
     return known | {"object": "rollout", "evidence": to_builtins(evidence or TrialEvidence()), "events": []}

@@ -1,4 +1,4 @@
-"""`shoal base`: a folder made ready, and what is printed of it."""
+"""`shoal base`: preparing a folder, and the command's output."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`shoal base compiled`: what an engine compiled, put beside its weights in a store; and what is refused."""
+"""`shoal base compiled`: upload an engine's compilation cache beside its weights; invalid input is rejected."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def to(s3_settings: S3Settings, tmp_path: Path) -> Bucket:
 def test_what_was_compiled_comes_beside_its_weights(
     root: Path, to: Bucket, store: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the digest of the weights that the name points at; the words of the command are what nodes ask by."""
+    """The cache is stored under the digest of the weights and the engine's arguments, by which nodes look it up."""
     weights = FolderSource(model(tmp_path / "llama"))
     digest = push_base(store, weights, parse_weights_name(TARGET), weights.files()).digest
     base_push.push_compiled(TARGET, root, to, engine="0.32.0", accelerator="cpu", as_json=True)
@@ -61,7 +61,7 @@ def test_weights_that_nobody_pushed_have_no_place_for_it(root: Path, to: Bucket)
 
 
 def test_a_folder_that_no_engine_has_compiled_in_is_refused(tmp_path: Path, to: Bucket) -> None:
-    """Told before anything is read or sent: most likely the wrong folder was named."""
+    """The error comes before any read or upload: the folder is probably the wrong one."""
     with pytest.raises(CommandRefused, match="has no folder torch_compile_cache: name the VLLM_CACHE_ROOT"):
         base_push.push_compiled(TARGET, tmp_path, to, engine="0.32.0", accelerator="cpu", as_json=False)
 

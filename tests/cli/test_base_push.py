@@ -1,4 +1,4 @@
-"""`shoal base push`: what a model's weights are called, and which line of git gets the version."""
+"""`shoal base push`: the name of a model's weights, and the line in git that gets the version."""
 
 import pytest
 

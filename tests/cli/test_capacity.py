@@ -1,4 +1,4 @@
-"""`shoal capacity` on the configuration of this repository, and on what people get wrong."""
+"""`shoal capacity` on the configuration of this repository, and on invalid input."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ PREFILL = ("--pool", "qwen3-32b", "--pool", "qwen3-32b-prefill")
 
 @pytest.mark.soak
 def test_a_prefill_pool_is_sized_with_its_pool_and_told_to_pay() -> None:
-    """Long prompts and short gaps: one pool takes more accelerators for the same promise."""
+    """With long prompts and short token gaps, a single pool needs more accelerators for the same promise."""
     load = ("--load", "2", "--prompt-tokens", "6000", "--ttft-slo", "20s", "--itl-slo", "60ms", "--price", "2")
     result = run(
         FLEET, *PREFILL, *load, "--nodes", "1x8xNVIDIA-H200", "--nodes", "1x8xNVIDIA-H100-80GB-HBM3", "-o", "json"

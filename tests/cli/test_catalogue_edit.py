@@ -1,4 +1,4 @@
-"""A model's YAML with one thing changed: every other byte stays, and what cannot be done so is refused."""
+"""Edits of a model's YAML change one value and no other byte; other edits are rejected."""
 
 import io
 from pathlib import Path
@@ -116,7 +116,7 @@ names = st.from_regex(r"\A[a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?\Z")
 def test_whatever_the_names_only_that_channel_changes(
     channel: str, version: str, others: dict[str, str], block: bool
 ) -> None:
-    """Names that YAML reads as numbers or dates included: they are quoted by whoever wrote them."""
+    """This includes names that YAML reads as numbers or dates, which users quote."""
     items = [f'"{name}": "{value}"' for name, value in others.items()]
     channels = (
         "channels:\n" + "\n".join(f"  {item} # c" for item in items)

@@ -1,4 +1,4 @@
-"""Pictures: what is drawn can be read back from the SVG, and long lines lose points but no peak."""
+"""Charts: the SVG contains what was drawn, and long lines lose points but no peak."""
 
 import re
 from math import inf, isnan

@@ -1,4 +1,4 @@
-"""The `shoal` command without a fleet: what it prints, refuses and returns. Its own process, as people run it."""
+"""The `shoal` command without a fleet, as a process: output, rejections and exit status."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_version_is_the_installed_one(shoal: Shoal) -> None:
 
 
 def test_help_does_not_import_what_it_does_not_need() -> None:
-    """Help and completion must be fast: no HTTP client, no cryptography, no S3."""
+    """Help and completion must be fast, so they import no HTTP client, cryptography or S3."""
     slow = ("httpx", "boto3", "cryptography", "psutil")
     code = f"import sys, functions.cli.main; print([name for name in {slow} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""`shoal diff` against a real registry: what would change, and nothing pretended where that cannot be told."""
+"""`shoal diff` against a real registry: what would change, and errors if that is unknown."""
 
 import json
 import os
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 @dataclass
 class Setting:
-    """A registry that holds a snapshot, and a folder with the configuration that it came from."""
+    """A registry with a snapshot, and a folder with the configuration from which it was compiled."""
 
     config: Path
     env: dict[str, str]
@@ -121,7 +121,7 @@ def test_models_and_keys_of_the_api_are_not_gits_to_remove(setting: Setting) -> 
     assert setting.client.put(SNAPSHOT_PATH, content=snapshots.encode(both)).status_code == 204
     assert setting.diff().stdout.strip() == "no change (against epoch 8, main@abc)"
     setting.write(tier(), pool(), tenant("acme"), base(), lora("acme/bot", "v1"))
-    assert "~ acme: key ci revoked\n" in setting.diff().stdout  # it alone
+    assert "~ acme: key ci revoked\n" in setting.diff().stdout  # only this line
 
 
 def test_a_configuration_with_a_mistake_is_compared_with_nothing(setting: Setting) -> None:

@@ -1,4 +1,4 @@
-"""Which files `shoal diff` compares: those that a push, or `shoal up`, would take."""
+"""Files that `shoal diff` compares: those that a push, or `shoal up`, would read."""
 
 from pathlib import Path
 
@@ -39,10 +39,10 @@ def test_in_a_clone_it_is_the_fleet_of_its_repository(tmp_path: Path, monkeypatc
     git("clone", "--quiet", str(state / "gitops.git"), "fleet", at=tmp_path)
     monkeypatch.delenv("SHOAL_STATE_DIR", raising=False)
     monkeypatch.chdir(tmp_path / "fleet")
-    assert current_context(clones=True).layout.root != state  # not before there is a fleet
+    assert current_context(clones=True).layout.root != state  # there is no fleet yet
     (state / "tls").mkdir()
     (state / "tls" / "ca.pem").write_text("a certificate")
     assert current_context(clones=True).layout.root == state
-    assert current_context().layout.root != state  # `up` and `down` are about where they are called
+    assert current_context().layout.root != state  # `up` and `down` use the current directory
     monkeypatch.setenv("SHOAL_STATE_DIR", str(tmp_path / "other"))
     assert current_context(clones=True).layout.root == tmp_path / "other"

@@ -1,4 +1,4 @@
-"""The commands around a real fleet of simulated engines: up, chat, status, restart; killed at any point; down."""
+"""Commands on a real fleet of simulated engines: up (also killed at any point), chat, status, restart, down."""
 
 import contextlib
 import json
@@ -140,7 +140,7 @@ def test_a_killed_controller_leaves_the_fleet_serving_and_the_next_one_adopts_it
 @pytest.mark.soak
 @pytest.mark.parametrize("after_s", [0.0, 0.5, 1.5, 3.0])
 def test_killed_at_any_point_of_its_start_the_next_up_recovers(tmp_path: Path, after_s: float) -> None:
-    """Both `shoal up` and the controller, with SIGKILL; whatever they had started by then is adopted or ended.
+    """`shoal up` and the controller get SIGKILL; the next `up` adopts or ends the processes that they had started.
 
     In the end `shoal down` leaves nothing, without a controller as well.
     """
@@ -152,7 +152,7 @@ def test_killed_at_any_point_of_its_start_the_next_up_recovers(tmp_path: Path, a
         time.sleep(after_s)
         controller = [int(line.split()[0]) for line in processes_of(fleet.state_dir) if "functions.controller" in line]
         for pid in (up.pid, *controller):
-            with contextlib.suppress(ProcessLookupError):  # a short-lived one that has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # a short-lived process may have ended
                 os.kill(pid, signal.SIGKILL)
         up.wait()
         again = fleet.shoal("up", "--engine", "sim", "--replicas", "1")

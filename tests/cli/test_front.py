@@ -1,4 +1,4 @@
-"""haproxy's configuration before the regions of a machine: what may be sent again, and where."""
+"""haproxy's configuration before the regions of a machine: retries and routing."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ REGIONS = {
 
 
 def sections(text: str) -> dict[str, list[str]]:
-    """The lines of each section, by its first."""
+    """Return the lines of each section by its first line."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""When a pushed version counts as in force: what `shoal adapter push` waits for."""
+"""Conditions under which `shoal adapter push` treats a pushed version as in force."""
 
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ def page(*, published: bool, channel: str | None = None, epoch: int = 4) -> dict
 
 
 class Pages:
-    """A registry that says another page each time, and the last one for ever."""
+    """A registry that answers with the next page each time, and repeats the last one."""
 
     def __init__(self, *pages: dict[str, Any] | None, local: bool = False) -> None:
         self.pages, self.is_local, self.context, self.asked = list(pages), local, None, 0
@@ -39,7 +39,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_waits_for_the_version_and_for_the_channel_that_moves() -> None:
-    """The next command asked for a model that no gateway knew yet, and was answered 404."""
+    """Without the wait, the next request names a model that gateways do not know yet and gets 404."""
     pages = Pages(page(published=False), page(published=True, channel="v1"), page(published=True, channel="v2"))
     assert waited_s(pages, "stable") is not None
     assert pages.asked == 3

@@ -1,4 +1,4 @@
-"""`shoal key`: limits as policies write them, keys without a registry, and keys of one listed and withdrawn."""
+"""`shoal key`: limits as in policies, keys minted without a registry, and a registry's keys listed and revoked."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a command does where a cluster is meant: `--context` on each that asks one, words on the others."""
+"""Commands with a cluster: those that support it accept `--context`, the others say what to use instead."""
 
 import os
 
@@ -42,7 +42,7 @@ def test_a_command_of_this_machine_says_what_does_it_on_a_cluster(command: str) 
 
 
 def test_who_names_a_cluster_asks_its_registry_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address of a tenant's, left in the shell, must not take an operator's command."""
+    """A tenant's registry address in the environment must not redirect an operator's command."""
     monkeypatch.setenv("SHOAL_CLI_REGISTRY_URL", "https://llm.example.com")
     monkeypatch.setenv("SHOAL_CLI_CONTEXT", "staging")
     monkeypatch.setenv("SHOAL_CLI_NAMESPACE", "shoal")

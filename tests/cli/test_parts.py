@@ -1,4 +1,4 @@
-"""What the commands are made of: reading a stream, telling what is missing, tables, progress without a terminal."""
+"""Parts of the commands: reading a stream, reporting missing parts, tables, progress without a terminal."""
 
 import io
 from typing import Any
@@ -91,7 +91,7 @@ def test_what_is_missing_is_counted_by_role() -> None:
     ],
 )
 def test_a_snapshot_is_in_force_once_the_gateway_uses_it(snapshot: dict[str, Any], words: str) -> None:
-    """Else what `up` asks first is answered from the one before, with fewer models or an unknown key."""
+    """Otherwise the gateway answers the first requests of `up` from an older snapshot, without its models or keys."""
     status = controller(process("gateway", "ready"), snapshot={**SNAPSHOT, **snapshot})
     assert missing_words(status) == words
     assert in_force(status["snapshot"]) == (words == "settling")

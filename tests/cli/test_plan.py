@@ -1,4 +1,4 @@
-"""`shoal plan` as it is typed: prepared changes judged right, revisions read without a checkout, a push refused."""
+"""`shoal plan` as a process: prepared changes are judged correctly, revisions are read without a checkout."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.fleets import git
 from tests.roles import run
 from tests.simulator.plan.prepared import PREPARED, written
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # whole simulations, one after the other
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]  # whole simulations, run in sequence
 
 SMALL = ("--requests", "100", "--seeds", "1", "--pool", "chat-8b")
 HOOK = Path(__file__).parents[2] / "docs" / "how-to" / "plan.md"
@@ -21,7 +21,7 @@ HOOK = Path(__file__).parents[2] / "docs" / "how-to" / "plan.md"
 
 @dataclass
 class Checkout:
-    """A working copy of the prepared fleet, everything committed."""
+    """Return a working copy of the prepared fleet with everything committed."""
 
     root: Path
     env: dict[str, str]
@@ -145,7 +145,7 @@ def test_what_is_wrong_is_said(words: tuple[str, ...], status: int, said: str, c
 
 
 def test_a_pool_in_which_no_request_begins_is_said(checkout: Checkout) -> None:
-    """It was a division by zero."""
+    """There must be no division by zero."""
     pools = checkout.root / "inferenceservices" / "pools.yaml"
     pools.write_text(pools.read_text().replace("minReplicas: 2", "minReplicas: 0"))
     checkout.commit("nobody")

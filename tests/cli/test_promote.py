@@ -1,4 +1,4 @@
-"""`shoal promote` where git is the truth: the YAML of the working copy at hand is edited, judged, and shown."""
+"""`shoal promote` with git as the source: it edits, checks and shows the YAML of the working copy."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ BOT = "acme/support-bot"
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    """A fleet's state directory as far as a clone needs it: its repository, and the mark that there is a fleet."""
+    """Create the parts of a fleet's state directory that a clone needs: the repository and the mark of a fleet."""
     state = tmp_path / "project" / ".shoal"
     (state / "tls").mkdir(parents=True)
     (state / "tls" / "ca.pem").write_text("a certificate")
@@ -26,7 +26,7 @@ def state_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def clone(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone of the fleet's repository with the configuration that ships, and the working directory within."""
+    """Clone the fleet's repository with the shipped configuration and change the working directory to it."""
     clone = tmp_path / "fleet"
     git("clone", "--quiet", str(state_dir / "gitops.git"), str(clone))
     for folder in FOLDERS:
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(clone: Path, model: st
 
 
 def test_an_edit_that_the_configuration_does_not_bear_is_taken_back(clone: Path) -> None:
-    """A channel's name is checked by the loader, as a push would be."""
+    """The loader checks a channel's name, as for a push."""
     before = (clone / "registry" / "models.yaml").read_bytes()
     with pytest.raises(CommandRefused, match="Not_A_Name"):
         promote(BOT, "v2", "Not_A_Name", as_json=False)

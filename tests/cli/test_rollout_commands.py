@@ -1,4 +1,4 @@
-"""`shoal rollout` against a real registry, its own process as people run it."""
+"""`shoal rollout` as a process against a real registry."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleRig]:
 
 @pytest.fixture
 def environment(rig: ConsoleRig, tmp_path: Path) -> dict[str, str]:
-    """Away from any fleet: the registry and a key are named by the environment, as on a tenant's own machine."""
+    """Run the command without a fleet: the environment names the registry and a key, as on a tenant's machine."""
     named = {"SHOAL_CLI_REGISTRY_URL": rig.url, "SHOAL_CLI_KEY": TOKEN, "SHOAL_STATE_DIR": str(tmp_path / "none")}
     return os.environ | named
 
@@ -92,7 +92,7 @@ def test_what_is_not_there_is_told(shoal: Shoal, name: str, words: str) -> None:
 def test_watching_ends_with_the_rollout_and_says_how(
     rig: ConsoleRig, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """A line for each step; status 1, since it was rolled back."""
+    """The command prints a line for each step; its status is 1, since the rollout was rolled back."""
     rollout = rig.rollout("watched", loaded=False)
     lines: list[str] = []
     process = subprocess.Popen(

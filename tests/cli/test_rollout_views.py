@@ -1,4 +1,4 @@
-"""How a rollout is shown: on a terminal, in a log, in a list."""
+"""Display of a rollout on a terminal, in a log and in a list."""
 
 import io
 

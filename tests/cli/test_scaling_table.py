@@ -1,4 +1,4 @@
-"""What `shoal status` says of pools' sizes."""
+"""Pool sizes in `shoal status`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`shoal simulate fleet` as it is typed: a table for people, every run for machines, and words for what is wrong."""
+"""`shoal simulate fleet`: a table, JSON with every run, and error messages."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ def shoal(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def refused(*words: str) -> str:
-    """What is wrong, by the command in this process."""
+    """Run the command in this process and return its error message."""
     result = CliRunner().invoke(app, ["simulate", "fleet", *words])
     assert isinstance(result.exception, CommandRefused), result.output
     return str(result.exception)

@@ -1,4 +1,4 @@
-"""`shoal trace` and `shoal simulate cascade`, from files as a gateway leaves them."""
+"""`shoal trace` and `shoal simulate cascade`, on files as a gateway writes them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`shoal usage`: tables from what the registry answers, and times as people write them."""
+"""`shoal usage`: tables from the registry's answers, and the accepted forms of times."""
 
 from typing import Any
 

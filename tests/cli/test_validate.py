@@ -1,4 +1,4 @@
-"""`shoal validate` and `shoal schema`: what they print, and with which status they end."""
+"""`shoal validate` and `shoal schema`: output and exit status."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class Answer:
 
 
 def shoal(folder: Path, *arguments: str, stdin: bytes = b"", **variables: str | None) -> Answer:
-    """The command in this process; what it refuses comes out as `main` would print it."""
+    """Run the command in this process; errors are printed as by `main`."""
     with chdir(folder):
         result = CliRunner().invoke(app, arguments, input=stdin, env={"SHOAL_CRDS_DIR": None, **variables})
     refused = f"{result.exception}".encode() if isinstance(result.exception, CommandRefused) else b""

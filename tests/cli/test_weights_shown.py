@@ -1,4 +1,4 @@
-"""What `shoal status` says of the weights that replicas have loaded."""
+"""Loaded weights of replicas in `shoal status`."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def test_a_version_has_its_name_and_what_has_none_its_digest() -> None:
 
 
 def test_a_pool_that_mixes_weights_is_named() -> None:
-    """A rolling restart did that without anybody knowing which replica had which."""
+    """During a rolling restart, replicas of a pool may have different weights; the status must show it."""
     replicas = [replica("a", V1), replica("a", V1), replica("a", V2), replica("b", V2), replica("b", V2)]
     assert mixed_lines(replicas, NAMES) == ["[yellow]![/] a mixes weights: sha256:cdcdcdcdcdcd on 1, v1 on 2"]
 

@@ -41,7 +41,7 @@ def get(space: Space, path: str) -> dict[str, Any] | None:
 
 
 def says(space: Space, path: str, **status: Any) -> None:
-    """As the kind's controller would."""
+    """Update the status as the kind's controller would."""
     space.client.request("patch", f"{path}/status", body={"status": status}, content_type=_MERGE)
 
 
@@ -65,7 +65,7 @@ def service(space: Space, name: str, pool: str | None, **labels: str) -> None:
 
 @contextmanager
 def following(run: Callable[[], None]) -> Iterator[list[BaseException]]:
-    """`run` beside the test, to its end; what it raised."""
+    """Execute `run` in a thread until it ends; collect what it raised."""
     raised: list[BaseException] = []
 
     def guarded() -> None:
@@ -99,7 +99,7 @@ def restarted(space: Space, path: str) -> bool:
 
 @pytest.mark.parametrize(("name", "kind"), [("controller", "deployments"), ("bus", "statefulsets")])
 def test_a_process_is_rolled_to_its_end(here: Space, name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `kubectl rollout restart` and `kubectl rollout status` have it."""
+    """The restart follows the conventions of `kubectl rollout restart` and `kubectl rollout status`."""
     more = {"serviceName": name} if kind == "statefulsets" else {}
     path = workload(here, here.system, kind, name, **more)
     with following(lambda: restart.restart(choice(here), name)) as raised:
@@ -111,13 +111,15 @@ def test_a_process_is_rolled_to_its_end(here: Space, name: str, kind: str, capsy
 
 
 def test_a_pool_is_rolled_by_kserve(kserve_server: object, here: Space) -> None:
-    """What is written on the Deployment alone, KServe takes off again: the order is the InferenceService's.
+    """The restart annotation is on the InferenceService, since KServe would remove it from the Deployment.
 
     KServe's part is the test's: it copies the predictor's annotations to the pods' template.
     """
     service(here, "llama-8b", POOL)
     service(here, "somebodys", None)
-    service(here, "llama-8b-v2-1a2b3c", POOL, **{VERSION_OF_LABEL: POOL})  # listed last, it would stand for the pool
+    service(
+        here, "llama-8b-v2-1a2b3c", POOL, **{VERSION_OF_LABEL: POOL}
+    )  # listed last; it must not be mistaken for the pool
     path = workload(here, here.models, "deployments", "llama-8b-predictor")
     service_path = f"{KSERVE}/{here.models}/inferenceservices/llama-8b"
     whole = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}
@@ -125,7 +127,7 @@ def test_a_pool_is_rolled_by_kserve(kserve_server: object, here: Space) -> None:
     with following(lambda: restart.restart(choice(here), POOL)) as raised:
         wait_for(lambda: bool(ordered(here, service_path)), "KServe is asked for other pods")
         assert not restarted(here, path)
-        time.sleep(2.0)  # real: it looks once a second, and nothing has begun
+        time.sleep(2.0)  # real: it polls once a second, and nothing has started
         assert raised == []
         here.client.request("patch", path, body=as_kserve_would(ordered(here, service_path)), content_type=_MERGE)
         says(here, path, observedGeneration=2, **whole)
@@ -135,7 +137,7 @@ def test_a_pool_is_rolled_by_kserve(kserve_server: object, here: Space) -> None:
 
 
 def test_a_gateway_gets_a_new_revision(here: Space) -> None:
-    """Which Knative lets take over by itself; nothing else of the Service is touched."""
+    """Only the revision template changes; Knative moves traffic by itself."""
     create_crds(here.client, foreign_crds() / "serving.knative.dev_services.yaml")
     services = f"/apis/serving.knative.dev/v1/namespaces/{here.system}/services"
     spec = {"template": {"spec": {"containers": [{"image": "x"}]}}}
@@ -206,7 +208,7 @@ def test_what_cannot_be_restarted_is_said(here: Space, forwarding_kubelet: tuple
 def replica(
     here: Space, forwarding_kubelet: tuple[str, list[int]], tmp_path: Path, bus_url: str
 ) -> Iterator[AgentProcess]:
-    """A pod, in whose place an agent with its engine answers."""
+    """A pod for which an agent process with its engine answers."""
     node, target = forwarding_kubelet
     running(here, here.models, "llama-1", "shoal-agent", node, {"shoal.dev/pool": POOL, "app": "llama"})
     engine = Engine(tmp_path)
@@ -224,7 +226,7 @@ def ending(space: Space) -> bool:
 def test_a_replica_is_drained_and_then_evicted(
     here: Space, replica: AgentProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the pool's budget: while that forbids it, the pod stays, and takes work again when time is up."""
+    """While the pool's disruption budget forbids eviction, the pod stays; after the timeout it accepts work again."""
     monkeypatch.setattr(drain, "_LOOK_S", 1.0)
     budgets = f"/apis/policy/v1/namespaces/{here.models}/poddisruptionbudgets"
     make(here, budgets, "llama", spec={"minAvailable": 1, "selector": {"matchLabels": {"app": "llama"}}})
@@ -239,7 +241,7 @@ def test_a_replica_is_drained_and_then_evicted(
 
 
 def test_a_replica_that_is_not_empty_in_time_takes_work_again(here: Space, replica: AgentProcess) -> None:
-    """Its gauges have to be read after it was announced: a second is too little."""
+    """One second is too short: the gauges must be read after the drain was announced."""
     with pytest.raises(CommandRefused, match="requests are still running, so it accepts work again"):
         drain.drain(choice(here), "llama-1", 0.5)
     assert not ending(here)

@@ -1,4 +1,4 @@
-"""Checks of `shoal doctor`: a cluster in order is found so, and each thing that is missing is told with its mend."""
+"""Checks of `shoal doctor`: a correct cluster passes, and each missing part is reported with its remedy."""
 
 from dataclasses import replace
 from typing import Any
@@ -261,7 +261,7 @@ CASES: list[tuple[ClusterFacts, str, Level, str]] = [
 def test_what_is_missing_is_told(facts: ClusterFacts, check: str, level: Level, words: str) -> None:
     found = told(facts)[check]
     assert (found[0], words in found[1]) == (level, True), found
-    if level == "fail" and not check.startswith("tenants/"):  # whose words say it
+    if level == "fail" and not check.startswith("tenants/"):  # tenants' messages include the remedy
         assert found[2] or "delete the wrong one" in found[1], "how to mend it"
 
 

@@ -1,4 +1,4 @@
-"""Conditions as clusters have them: also those of an object on which nobody has said anything yet."""
+"""Conditions of Kubernetes objects, including objects without any condition yet."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ READY: dict[str, Any] = {"type": "Ready", "status": "False", "reason": "Waits", 
 
 @pytest.mark.parametrize("status", [None, {}, {"conditions": None}, {"conditions": []}])
 def test_an_object_without_conditions_is_no_error(status: Any) -> None:
-    """A field that is null is as good as none: the diagnosis must not end with a traceback where a cluster is young."""
+    """A null field counts as missing: diagnosing a new cluster must not end with a traceback."""
     assert condition({"status": status}, "Ready") is None and first_reason({"status": status}) == ""
 
 

@@ -46,7 +46,7 @@ S3 = '{"access_key_id": "a", "secret_access_key": "b"}\n'
 
 @pytest.fixture
 def here(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Space:
-    """Namespaces of this test's own, and a kubeconfig for them."""
+    """Create namespaces for this test and a kubeconfig for them."""
     space = make_space(api_server)
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(api_server.admin_token, tmp_path / "kubeconfig")))
     return space
@@ -141,7 +141,9 @@ def test_the_doctor_says_what_it_may_not_read(
     make(here, f"/api/v1/namespaces/{here.system}/serviceaccounts", "nobody")
     token = here.server.token_of(here.system, "nobody")
     monkeypatch.setenv("KUBECONFIG", str(here.server.kubeconfig(token, tmp_path / "nobodys")))
-    with contextlib.suppress(typer.Exit):  # by whether another file's tests have brought shoal's kinds
+    with contextlib.suppress(
+        typer.Exit
+    ):  # the exit status depends on whether another test file has created shoal's CRDs
         doctor(choice(here), as_json=True)
     levels = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
     assert levels["Secrets"]["level"] == levels["namespaces"]["level"] == levels["zones"]["level"] == "unknown"
@@ -154,7 +156,7 @@ def make(space: Space, path: str, name: str, *, labels: dict[str, str] | None = 
 
 @pytest.fixture
 def kubelet(here: Space, tmp_path: Path) -> Iterator[str]:
-    """A node whose kubelet the test plays, as far as the API server asks it for logs; the node's name."""
+    """Yield the name of a node whose kubelet is played by the test: it serves logs to the API server."""
     certificate, key = self_signed(tmp_path)
 
     class Kubelet(BaseHTTPRequestHandler):
@@ -186,7 +188,7 @@ def kubelet(here: Space, tmp_path: Path) -> Iterator[str]:
 
 
 def installed(space: Space, node: str) -> None:
-    """Pods of an installation, as its controllers would have made them, and a tenant that is refused."""
+    """Create pods of an installation, as its controllers would, and a rejected tenant."""
     for role in ("gateway", "registry", "controller", "bus"):
         running(space, space.system, f"{role}-1", role, node, {"app.kubernetes.io/name": role})
     running(space, space.models, "llama-1", "kserve-container", node, {"shoal.dev/pool": "llama"})
@@ -236,7 +238,7 @@ def test_status_of_nothing_is_not_ready_and_events_are_told(here: Space, capsys:
 
 @pytest.fixture
 def forwarding_kubelet(here: Space, tmp_path: Path) -> Iterator[tuple[str, list[int]]]:
-    """A node whose kubelet forwards ports: to the process whose port the test puts into the list."""
+    """A node whose kubelet forwards ports to the process whose port the test puts into the list."""
     certificate, key = self_signed(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
@@ -271,7 +273,7 @@ def forwarding_kubelet(here: Space, tmp_path: Path) -> Iterator[tuple[str, list[
 def test_the_registry_is_reached_by_a_kubeconfig_alone(
     here: Space, forwarding_kubelet: tuple[str, list[int]], tmp_path: Path
 ) -> None:
-    """A registry process, in the place of a pod's: the operator's commands find it through the API server."""
+    """The operator's commands reach a registry process, which replaces the pod's, through the API server."""
     node, target = forwarding_kubelet
     port = free_port()
     target.append(port)
@@ -316,7 +318,7 @@ def test_the_registry_is_reached_by_a_kubeconfig_alone(
 def test_the_trace_store_is_reached_by_a_kubeconfig_alone(
     here: Space, forwarding_kubelet: tuple[str, list[int]]
 ) -> None:
-    """Any server in the place of the store's pod; the password is that of its Secret."""
+    """A server replaces the store's pod; the password is from its Secret."""
     node, target = forwarding_kubelet
 
     class Store(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Status of an installation from objects, and which logs a name means. Values in, values out."""
+"""Status of an installation computed from its objects, and the pods whose logs a name selects."""
 
 import json
 from typing import Any
@@ -79,7 +79,7 @@ def test_an_installation_that_is_ready() -> None:
 
 
 def test_a_second_service_for_a_version_that_loads_makes_nothing_unready() -> None:
-    """Its pool has all of its replicas; that a version is on its way is its rollout's to tell."""
+    """Its pool has all of its replicas; the rollout reports that a version is loading."""
     labels = {"shoal.dev/pool": "llama", "shoal.dev/version-of": "llama"}
     second = body("llama-v2-1a2b3c", MODELS, not_ready("PredictorNotReady", "x"), labels=labels)
     it = status_document(seen(pools=(POOL, second)))

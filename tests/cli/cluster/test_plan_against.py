@@ -1,4 +1,4 @@
-"""`shoal plan --context`: the base is what a cluster runs, its objects or the commit that it applied."""
+"""`shoal plan --context` compares with what a cluster runs: its objects or the commit that it applied."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def here(kserve_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def apply(space: Space, folder: Path) -> None:
-    """Everything that a fleet declares, as somebody delivers it."""
+    """Apply everything that a fleet declares, as a user would."""
     for file in sorted(folder.rglob("*.yaml")):
         for document in yaml.safe_load_all(file.read_text()):
             head = {"apiVersion": document["apiVersion"], "kind": document["kind"]}

@@ -1,4 +1,4 @@
-"""Secrets of an installation: what exists is kept, what is missing made, copied, or asked for."""
+"""Secrets of an installation: existing ones are kept; missing ones are created, copied or requested."""
 
 import itertools
 import re
@@ -33,14 +33,14 @@ def after(there: There, given: dict[str, bytes] | None = None) -> There:
 
 
 def test_these_are_the_secrets_that_the_manifests_want() -> None:
-    """But for the tenants' own: how many keys that one has, and which, is theirs to say."""
+    """The tenants' own Secret is excluded: its keys are up to the operator."""
     wanted = {(namespace, name, key) for namespace, name, key in documented_secrets() if "<" not in key}
     made = {(namespace, kind.name, kind.key) for kind in KINDS for namespace in kind.namespaces}
     assert made | {(*each.place, each.key) for each in FOLLOWERS} == wanted
 
 
 def test_the_installation_page_shows_what_an_empty_cluster_gets() -> None:
-    """Each Secret a line, as `shoal secrets` prints them; it stopped at fifteen when a sixteenth came."""
+    """The page lists every Secret on a line, as `shoal secrets` prints them."""
     page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
     shown = re.findall(r"^(shoal(?:-models)?) +(shoal-[a-z0-9-]+) +(made(?: from the file)?)$", page, re.MULTILINE)
     words = {"make": "made", "give": "made from the file"}

@@ -1,4 +1,4 @@
-"""Accounts of a drill: what is owed by whole answers, and that less than that in ledger or traces fails the drill."""
+"""Accounts of a drill: complete answers must be in ledger and traces; a shortfall fails the drill."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Judgement of drills by made-up timelines: each case is a way in which a drill could wrongly pass or fail."""
+"""Judgement of drills from synthetic timelines; each case could make a drill wrongly pass or fail."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_a_drill_in_which_all_held() -> None:
 
 
 def test_recovery_is_when_the_last_of_both_is_well() -> None:
-    assert recovery_s(GOOD) == 6.5  # well from 34 s on, the last refusal ended at 36.5 s, taken back at 30 s
+    assert recovery_s(GOOD) == 6.5  # recovered at 34 s, last rejection ended at 36.5 s, fault removed at 30 s
     assert recovery_s(replace(GOOD, outcomes=(one(1.0),))) == 4.0
     assert recovery_s(replace(GOOD, looks=LOOKS[:16])) is None, "at the end it was not well"
 
@@ -154,7 +154,7 @@ MENDS = replace(DRILL, mend=Mend("it is restarted", done=ANY, under_way=ANY, hel
 
 
 def looks_with(**what: bool) -> DrillTimeline:
-    """As GOOD, and from 20 s on this as well."""
+    """Return GOOD with this platform action from 20 s on."""
     return replace(GOOD, looks=tuple(replace(look, **what) if look.at_s >= 20 else look for look in LOOKS))
 
 

@@ -1,4 +1,4 @@
-"""Parts of `shoal drill`: the journal, consent, answers as they are judged, alerts by the second, the catalogue."""
+"""Parts of `shoal drill`: the undo journal, consent, judging answers, alerts by the second, the catalogue."""
 
 import json
 from dataclasses import replace

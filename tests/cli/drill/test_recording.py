@@ -1,4 +1,4 @@
-"""Recordings of drills: promtool's words say again what Prometheus had, and nothing that the alert reads is missing."""
+"""Recordings of drills: promtool series reproduce what Prometheus had, with every series that the alert reads."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from functions.telemetry.alerting import alerts, groups
         ([None, None, 1.0], "_x2 1"),
         ([1.0, None, None, None, 0.0], "1 stale _x2 0"),
         ([7, 5, 3], "7-2x2"),
-        ([0.1, 0.2, 0.30000000000000004, 0.4], "0.1 0.2 0.3 0.4"),  # steps of a tenth add up to another number
+        ([0.1, 0.2, 0.30000000000000004, 0.4], "0.1 0.2 0.3 0.4"),  # adding 0.1 three times does not give 0.3
         ([float("nan"), 1.0], "NaN 1"),
         ([1, 2, 2], "1 2x1"),
         ([], ""),
