@@ -1,7 +1,7 @@
-"""Callers of an installation: one request, a load of so many a second, streams that last; what came of each is kept.
+"""Clients of an installation: one request, a constant request rate, long streams; each result is recorded.
 
-Half of a load's requests are streamed. A request is `whole` where all of it came: of a stream the last event too. What
-the gateway says when it cannot go on is told apart from a connection that broke.
+Half of a load's requests are streamed. A request is `whole` if its answer is complete, including a stream's last event.
+Errors that the gateway reports are distinguished from broken connections.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ class Call:
     max_tokens: int
     words: int = 8
     began_s: float = 0.0  # monotonic
-    first_s: float = 0.0  # to the first byte of the answer's body
+    first_s: float = 0.0  # first byte of the answer's body
     ended_s: float = 0.0
     status: int = 0
-    code: str | None = None  # the gateway's own word for what went wrong
-    broken: str | None = None  # what the connection did
+    code: str | None = None  # error code from the gateway
+    broken: str | None = None  # error of the connection
     replica: str = ""
     text: str = ""
     is_done: bool = False
@@ -104,7 +104,7 @@ def _take_whole(call: Call, content: bytes) -> None:
 
 @dataclass(slots=True)
 class Load:
-    """`calls` in the order in which they were begun."""
+    """Results of a load; `calls` is in the order of their starts."""
 
     calls: list[Call] = field(default_factory=list)
 
@@ -117,7 +117,7 @@ class Load:
         return [call for call in self.ended if not call.whole]
 
     def words(self) -> str:
-        """For people: how many, what became of the others, over how long, and how long a whole one took."""
+        """Return a summary: number of requests, failures by kind, duration, latency of complete requests."""
         fates = Counter(call.fate for call in self.failed)
         text = f"{len(self.failed)} of {len(self.ended)} failed"
         if fates:
@@ -131,7 +131,7 @@ class Load:
 def load(
     installation: Installation, key: str, *, rate_per_s: float = 5.0, max_tokens: int = 8, model: str | None = None
 ) -> Iterator[Load]:
-    """So many requests a second, whatever became of those before; all have ended when it ends."""
+    """Send requests at a constant rate, however earlier ones end; on exit, all have ended."""
     made, over = Load(), threading.Event()
 
     async def run() -> None:
@@ -149,7 +149,7 @@ def load(
 
 @contextmanager
 def streams(installation: Installation, key: str, count: int, words: int) -> Iterator[Load]:
-    """Long streams, all begun before this goes on; an engine that echoes makes the prompt's words its answer."""
+    """Run long streams, and yield when all have started; a simulated engine echoes the prompt's words."""
     made = Load([Call(installation.pool, True, 4 * words, words) for _ in range(count)])
 
     async def run() -> None:
@@ -159,7 +159,7 @@ def streams(installation: Installation, key: str, count: int, words: int) -> Ite
     with _in_a_thread(run, threading.Event()):
         until_s = time.monotonic() + _END_S
         while not all(call.first_s or call.ended_s for call in made.calls) and time.monotonic() < until_s:
-            time.sleep(0.05)  # real: streams begin when the engines have a place for them
+            time.sleep(0.05)  # real: streams start when the engines have a slot for them
         yield made
 
 

@@ -1,4 +1,4 @@
-"""The installation that the environment names, with tenants of the suite's own.
+"""Fixtures: the installation that the environment names, and tenants for this suite.
 
 Removal comes last: what it takes away, all others need.
 """
@@ -18,7 +18,7 @@ _IN_FORCE_S = 120.0
 
 @dataclass(slots=True)
 class Accounts:
-    """Tenants of this run, each with a tier and a key of its own; keys, and what the Tenants say of them, by tenant."""
+    """Tenants of this run, each with its own tier and key; keys and Tenant entries by tenant."""
 
     installation: Installation
     declarations: Declarations
@@ -26,7 +26,7 @@ class Accounts:
     entries: dict[str, list[Body]] = field(default_factory=dict)
 
     def add(self, name: str, **limits: int) -> str:
-        """Declared, and its key answers."""
+        """Declare a tenant, wait until its key works, and return the key."""
         key, entry = minted(self.installation, key_id(name), "inference", "models:write")
         self.declarations.declare(name, quota_policy(name, **limits), self.body(name, [entry]))
         wait_until(f"the key of {name} answers", lambda: self.answers(key) == 200, _IN_FORCE_S)
@@ -65,7 +65,7 @@ def accounts(installation: Installation) -> Iterator[Accounts]:
 
 @pytest.fixture(scope="session")
 def key(accounts: Accounts) -> str:
-    """Of a tenant without limits that a test could reach."""
+    """Return the key of a tenant whose limits no test reaches."""
     return accounts.add(UNLIMITED, requestsPerMinute=1_000_000)
 
 

@@ -1,4 +1,4 @@
-"""Objects of shoal's kinds brought to an installation the way it takes them: `kubectl apply`, or a `git push`.
+"""Delivery of objects of shoal's kinds to an installation by its source: `kubectl apply` or `git push`.
 
 Which one, the controller's source says. Each set of objects has a name, and is withdrawn as a whole: with git it is one
 file, `policies/acceptance-<name>.yaml`.
@@ -25,7 +25,7 @@ _NAMESPACED = {"metadata": {"namespace": SYSTEM}}
 
 class Declarations(Protocol):
     def declare(self, name: str, *objects: Body) -> None:
-        """In place of what the set held; returns when it is delivered, not when it is in force."""
+        """Replace the objects of the set; return when they are delivered, which is before they are in force."""
 
     def withdraw(self, name: str) -> None: ...
 
@@ -112,7 +112,7 @@ def tenant(name: str, tier: str, models: list[str], keys: list[Body]) -> Body:
 
 
 def minted(installation: Installation, key_id: str, *scopes: str) -> tuple[str, Body]:
-    """A key, and the line of a Tenant that makes it valid: `shoal key mint` with the installation's pepper."""
+    """Return a key and its Tenant entry, from `shoal key mint` with the installation's pepper."""
     pepper = installation.secret("shoal-pepper", "pepper")
     asked = [word for scope in scopes or ("inference",) for word in ("--scope", scope)]
     made = installation.shoal(
@@ -124,7 +124,7 @@ def minted(installation: Installation, key_id: str, *scopes: str) -> tuple[str, 
 
 
 def key_id(name: str) -> str:
-    """Unique in the installation, and from one run to the next; a key's id has at most 32 characters."""
+    """Return a key id, unique in the installation and across runs, of at most 32 characters."""
     return f"{name}-{int(time.time()):x}"
 
 

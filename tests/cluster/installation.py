@@ -1,4 +1,4 @@
-"""An installation on Kubernetes as its users and operators reach it: kubectl, the ingress, shoal's own commands.
+"""An installation on Kubernetes, reached through kubectl, the ingress and shoal's commands.
 
 Nothing here knows how the cluster was made. What it needs comes from the environment:
 
@@ -52,7 +52,7 @@ class Pod:
     name: str
     node: str
     address: str
-    containers: dict[str, str]  # name: its id at the node's runtime
+    containers: dict[str, str]  # container id at the node's runtime, by name
     restarts: int
 
 
@@ -63,7 +63,7 @@ class Installation:
     pool: str
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 180.0, check: bool = True) -> str:
-        """What it printed; with `check=False` what it complained of as well."""
+        """Run kubectl and return its output; with `check=False` including stderr."""
         done = subprocess.run(
             ["kubectl", *arguments], input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
         )
@@ -78,7 +78,7 @@ class Installation:
         return bool(self.kubectl("-n", namespace, "get", *arguments, "--ignore-not-found", "-o", "name").strip())
 
     def wait(self, condition: str, *what: str, namespace: str = SYSTEM, timeout_s: float = 300.0) -> float:
-        """kubectl wait; the seconds it took."""
+        """Run `kubectl wait` and return the seconds it took."""
         began_s = time.monotonic()
         self.kubectl(
             "-n",
@@ -103,7 +103,7 @@ class Installation:
         )
 
     def source(self) -> str:
-        """Where the controller has its objects from: `kubernetes` or `git`."""
+        """Return the controller's source of objects: `kubernetes` or `git`."""
         containers = self.get("deployment", "controller")["spec"]["template"]["spec"]["containers"]
         return next(
             str(each["value"])
@@ -113,7 +113,7 @@ class Installation:
         )
 
     def pods(self, role: str) -> list[Pod]:
-        """Those that are ready and stay: gateway, registry, controller, bus, or engine."""
+        """Return pods of a role (gateway, registry, controller, bus, engine) that are ready and not terminating."""
         namespace = MODELS if role == "engine" else SYSTEM
         selector = {
             "engine": f"shoal.dev/pool={self.pool}",
@@ -131,7 +131,7 @@ class Installation:
         return next(pod for pod in self.pods("controller") if holder.startswith(pod.name))
 
     def kill(self, pod: Pod, container: str) -> str:
-        """The process, as the kernel does where the environment says how; else the pod, by force. Says which."""
+        """Kill the container's process if the environment says how, else force-delete the pod; return which it was."""
         command = os.environ.get("SHOAL_CLUSTER_KILL")
         if command:
             told = command.format(node=pod.node, container=pod.containers[container])
@@ -142,7 +142,7 @@ class Installation:
 
     @contextmanager
     def forwarded(self, pod: Pod, port: int) -> Iterator[str]:
-        """An address of this machine that leads to the pod's port: NetworkPolicies do not stand in the way."""
+        """Yield a local address that is forwarded to the pod's port, regardless of NetworkPolicies."""
         arguments = ["kubectl", "-n", pod.namespace, "port-forward", f"pod/{pod.name}", f":{port}"]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             try:
@@ -166,7 +166,7 @@ class Installation:
         )
 
     def client(self, key: str, timeout_s: float = ANSWER_S) -> httpx.Client:
-        """Of the ingress."""
+        """Return a client of the ingress."""
         return httpx.Client(
             base_url=f"{self.url}/v1", headers=self.headers(key), verify=_tls(), timeout=timeout_s, trust_env=False
         )
@@ -186,7 +186,7 @@ class Installation:
         return {"authorization": f"Bearer {key}", "host": self.host}
 
     def shoal(self, *arguments: str, stdin: str | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
-        """A command of shoal's on a machine without a fleet."""
+        """Run a shoal command as on a machine without a fleet."""
         authority = {"SSL_CERT_FILE": os.environ[_AUTHORITY]} if os.environ.get(_AUTHORITY) else {}
         environment = os.environ | {"SHOAL_STATE_DIR": "/nonexistent"} | authority | variables
         return subprocess.run(
@@ -196,7 +196,7 @@ class Installation:
 
     @contextmanager
     def named_address(self) -> Iterator[str]:
-        """The gateway for clients that say the address's own name as Host: the ingress, or else a gateway's pod."""
+        """Yield a gateway URL for clients that send its own name as Host: the ingress, or a gateway's pod."""
         if urlsplit(self.url).hostname == self.host:
             yield self.url
             return
@@ -205,7 +205,7 @@ class Installation:
 
     @contextmanager
     def operator(self) -> Iterator[Callable[..., str]]:
-        """shoal's commands to the registry, as docs/how-to/kubernetes.md has it: a port-forward, the internal token."""
+        """Yield a runner for registry commands, with port-forward and internal token (docs/how-to/kubernetes.md)."""
         token = self.secret("shoal-internal-token", "internal-token")
         with self.forwarded(self.pods("registry")[0], 8080) as url:
 
@@ -222,7 +222,7 @@ class Installation:
 
 
 def found_installation() -> Installation | str:
-    """The installation that the environment names, or why there is none."""
+    """Return the installation that the environment names, or the reason why there is none."""
     missing = [name for name in ("KUBECONFIG", "SHOAL_CLUSTER_URL") if not os.environ.get(name)]
     if missing:
         return f"{' and '.join(missing)} not set: docs/how-to/accept-a-cluster.md says how to get a cluster"
@@ -237,19 +237,19 @@ def found_installation() -> Installation | str:
 
 
 def _host(bare: Installation) -> str:
-    """What the ingress knows the gateway by: its own name has no route from outside where it has a public one."""
+    """Return the gateway's host name at the ingress: the public one if there is one, else its own."""
     gateway = bare.get("ksvc", "gateway")
     is_inside = gateway["metadata"].get("labels", {}).get(_VISIBILITY) == "cluster-local"
     return urlsplit(bare.url if is_inside else gateway["status"]["url"]).hostname or ""
 
 
 def _tls() -> ssl.SSLContext:
-    """Of the ingress, where its authority is a private one: SHOAL_CLUSTER_CA names its file."""
+    """Return the TLS context for the ingress; SHOAL_CLUSTER_CA names the file of a private CA."""
     return ssl.create_default_context(cafile=os.environ.get(_AUTHORITY) or None)
 
 
 def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, every_s: float = 0.1) -> float:
-    """Seconds until it held, for what only asking again can tell; fails with `what`."""
+    """Poll until the condition holds and return the seconds that took; fail with `what` at the timeout."""
     began_s = time.monotonic()
     while time.monotonic() - began_s < timeout_s:
         if condition():

@@ -1,4 +1,4 @@
-"""A pool's size, by the AutoscalingPolicy that rules it: bounds declared anew, and the replicas that follow.
+"""Changing a pool's size by new bounds in its AutoscalingPolicy, and waiting for the replicas.
 
 With the git source the policy is git's, and a push's work: there the pool is left as it is.
 """
@@ -10,11 +10,14 @@ from typing import Any
 from tests.cluster.installation import MODELS, Body, Installation, wait_until
 
 MOVED_S = 300.0
-AT_ONCE = {"scaleUp": ["queue_seconds > 100000: +1"], "scaleDown": ["utilization < 100%: -1"]}  # by the bounds alone
+AT_ONCE = {
+    "scaleUp": ["queue_seconds > 100000: +1"],
+    "scaleDown": ["utilization < 100%: -1"],
+}  # rules under which only the bounds decide the size
 
 
 def policy_of(installation: Installation) -> Body | None:
-    """The pool's own, where it may be declared here."""
+    """Return the pool's AutoscalingPolicy if tests may change it."""
     if installation.source() != "kubernetes":
         return None
     found = installation.get("autoscalingpolicies")["items"]
@@ -35,7 +38,7 @@ def declare(installation: Installation, policy: Body, spec: Body) -> None:
 
 
 def until_at(installation: Installation, replicas: int) -> float:
-    """So many engines are ready, no more and no fewer wanted; the seconds that took."""
+    """Wait until exactly so many engines are ready and wanted; return the seconds that took."""
     return wait_until(f"{replicas} replicas", lambda: is_at(installation, replicas), MOVED_S, every_s=1.0)
 
 
@@ -52,7 +55,7 @@ def predictor(installation: Installation) -> Body:
 
 @contextmanager
 def held(installation: Installation, replicas: int) -> Iterator[None]:
-    """So many, whatever the load is, and then by the policy again: a replica that joins draws load to itself."""
+    """Fix the number of replicas for a while, since a replica that joins would attract load; restore the policy."""
     policy = policy_of(installation)
     if policy is None:
         yield

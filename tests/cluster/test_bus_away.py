@@ -1,4 +1,4 @@
-"""No bus at all for two minutes, and one that is stopped: who is within their limits is not refused for it.
+"""The bus is down for two minutes, or stopped; requests within their limits are not rejected.
 
 A pod that is killed is replaced in seconds, so the StatefulSet has none meanwhile; processes are stopped where
 SHOAL_CLUSTER_STOP and SHOAL_CLUSTER_CONTINUE say how (`{node}` and `{container}`, as SHOAL_CLUSTER_KILL has them).
@@ -25,7 +25,7 @@ _STOP, _CONTINUE = "SHOAL_CLUSTER_STOP", "SHOAL_CLUSTER_CONTINUE"
 
 @pytest.fixture(scope="module")
 def limited(accounts: Accounts) -> str:
-    """Two requests a second may pass, and one and a half are asked for."""
+    """Return the key of a tenant with a limit of two requests a second; the test sends one and a half."""
     return accounts.add("acceptance-bus-away", requestsPerMinute=120)
 
 
@@ -34,7 +34,7 @@ def none_there(installation: Installation) -> str:
     installation.kubectl("-n", "shoal", "scale", "statefulset/bus", "--replicas=0")
     try:
         wait_until("the bus is gone", lambda: not installation.pods("bus"), _BACK_S, every_s=1.0)
-        time.sleep(AWAY_S)  # real: so long it stays away
+        time.sleep(AWAY_S)  # real: the outage lasts this long
     finally:
         installation.kubectl("-n", "shoal", "scale", "statefulset/bus", f"--replicas={former}")
         back_s = wait_until("the bus is back", lambda: len(installation.pods("bus")) == former, _BACK_S, every_s=1.0)
@@ -42,18 +42,18 @@ def none_there(installation: Installation) -> str:
 
 
 def stopped(installation: Installation) -> str:
-    """Whatever the kubelet puts in a stopped one's place, after its liveness probe, is stopped as well."""
+    """Stop the bus, and each container that the kubelet starts after a failed liveness probe."""
     if not (os.environ.get(_STOP) and os.environ.get(_CONTINUE)):
         pytest.skip(f"{_STOP} and {_CONTINUE} do not say how to stop a container's process and let it go on")
     wanted = len(installation.pods("bus"))
-    held: dict[str, Pod] = {}  # by the container's id
+    held: dict[str, Pod] = {}  # by container id
     until_s = time.monotonic() + AWAY_S
     try:
         while time.monotonic() < until_s:
             for pod in installation.pods("bus"):
                 if pod.containers[_VALKEY] not in held and _signalled(_STOP, pod):
                     held[pod.containers[_VALKEY]] = pod
-            time.sleep(1.0)  # real: so long it stays away
+            time.sleep(1.0)  # real: the outage lasts this long
     finally:
         for pod in held.values():
             _signalled(_CONTINUE, pod)
@@ -63,7 +63,7 @@ def stopped(installation: Installation) -> str:
 
 
 def _signalled(variable: str, pod: Pod) -> bool:
-    """False where the container is gone meanwhile."""
+    """Send the signal; return False if the container no longer exists."""
     told = os.environ[variable].format(node=pod.node, container=pod.containers[_VALKEY])
     return subprocess.run(shlex.split(told), check=False, capture_output=True, timeout=60).returncode == 0
 
@@ -72,10 +72,10 @@ def _signalled(variable: str, pod: Pod) -> bool:
 def test_nobody_within_a_limit_is_refused(
     installation: Installation, key: str, limited: str, away: Callable[[Installation], str]
 ) -> None:
-    """Neither meanwhile, nor when it comes back."""
+    """Requests pass both during the outage and after it."""
     with load(installation, key) as unlimited, load(installation, limited, rate_per_s=1.5) as within:
         told = away(installation)
-        time.sleep(_AFTER_S)  # real: what a bus that is new is asked first
+        time.sleep(_AFTER_S)  # real: time for the first calls to the new bus
     print(
         f"bus {away.__name__} for {AWAY_S:.0f} s, {told}: unlimited {unlimited.words()}; within {within.words()}"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""From outside to an answer: whole, streamed, and told what is wrong."""
+"""First requests from outside: whole answers, streams and errors."""
 
 import time
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 def test_every_object_is_ready(installation: Installation) -> None:
-    """No object of shoal's is refused, no pool and no route waits."""
+    """No shoal object is rejected, and every pool and route is ready."""
     for kind in ("tenants", "models.shoal.dev", "quotapolicies", "routingpolicies", "admissionpolicies"):
         for body in installation.get(kind)["items"]:
             ready = next(each for each in body["status"]["conditions"] if each["type"] == "Ready")

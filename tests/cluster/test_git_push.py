@@ -1,4 +1,4 @@
-"""`git push` deploys, where the installation follows a repository; a bad commit is told, and changes nothing."""
+"""If the installation follows a repository, `git push` deploys; a bad commit is reported and changes nothing."""
 
 import time
 

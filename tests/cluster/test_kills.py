@@ -47,7 +47,7 @@ def test_a_killed_process_takes_only_its_own_along(installation: Installation, k
 
 
 def _is_back(installation: Installation, role: str, killed: Pod, wanted: int) -> bool:
-    """As many are ready as were, and the killed one is another pod or has started again."""
+    """Return True if as many pods are ready as before, and the killed one was replaced or restarted."""
     pods = installation.pods(role)
     same = [pod for pod in pods if pod.name == killed.name]
     is_new = all(pod.restarts > killed.restarts or pod.containers != killed.containers for pod in same)

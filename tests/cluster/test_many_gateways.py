@@ -1,7 +1,7 @@
-"""Three gateways behind the ingress are one: a conversation finds its replica, and its cache, whichever it comes to.
+"""Three gateways behind the ingress act as one: a conversation finds its replica and cache through any of them.
 
-Twelve conversations of five turns; one gateway, reached by itself, says what can be had.
-tests/e2e/test_many_gateways.py is the same with processes, and says what the figures were before.
+Twelve conversations of five turns; a single gateway, reached directly, is the reference.
+tests/e2e/test_many_gateways.py is the same with processes.
 """
 
 import random
@@ -25,7 +25,7 @@ _ROLLED_S = 600.0
 
 @pytest.fixture(scope="module")
 def gateways(installation: Installation) -> Iterator[None]:
-    """At least three: where there are fewer, the gateway's min-scale is three for these tests, and then as it was."""
+    """Ensure three gateways: raise min-scale to three during these tests if there are fewer, then restore it."""
     if len(installation.pods("gateway")) >= GATEWAYS:
         yield
         return
@@ -38,7 +38,7 @@ def gateways(installation: Installation) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def held_pool(installation: Installation) -> Iterator[None]:
-    """Two replicas throughout: one that joins because of the load draws conversations to itself, as it should."""
+    """Fix the pool at two replicas, since a replica that joins would attract conversations."""
     with held(installation, REPLICAS):
         yield
 
@@ -56,7 +56,7 @@ class Talk:
     def say(self, client: httpx.Client, model: str) -> None:
         rng = random.Random(f"{self.name} {len(self.replicas)}")
         if not self.messages:
-            # Its own: what all had would be cached where the first went, and draw all of them there.
+            # Unique: a shared prompt would be cached at the first replica and attract all conversations.
             self.messages.append({"role": "system", "content": f"You are helpful to {self.name}. " * 15})
         self.messages.append({"role": "user", "content": sentence(rng, self.words)})
         body = {"model": model, "messages": self.messages, "max_tokens": 24, "temperature": 0}
@@ -79,7 +79,7 @@ def talked(
     words: int,
     before_turn: Callable[[int], None] = lambda turn: None,
 ) -> tuple[float, float]:
-    """The share of later turns that went where the one before had gone, and of their prompts that was cached there."""
+    """Return the shares of later turns that reached the same replica again, and of their prompts cached there."""
     talks = [Talk(f"{name}-{random.getrandbits(32):x}", names_session, words) for _ in range(TALKS)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for turn in range(TURNS):
@@ -115,7 +115,7 @@ def test_a_conversation_is_at_home_at_every_gateway(
 def test_a_conversation_is_at_home_while_gateways_leave_and_join(
     installation: Installation, gateways: None, key: str, names_session: bool
 ) -> None:
-    """One goes after the second turn; the last two are asked of those that stayed and of the newcomer."""
+    """One gateway leaves after the second turn; the rest and a new gateway serve the last two."""
     gone: list[str] = []
 
     def before_turn(turn: int) -> None:
@@ -140,7 +140,7 @@ def _is_whole(installation: Installation, gone: str) -> bool:
 
 
 def test_the_ingress_spreads_requests(installation: Installation, gateways: None, key: str) -> None:
-    """Otherwise the figures above say nothing."""
+    """The tests above mean something only if the ingress spreads requests."""
     pods = installation.pods("gateway")
     before = {pod.name: _requests(installation, pod) for pod in pods}
     body = {"model": installation.pool, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

@@ -1,6 +1,6 @@
-"""A tenant brings in an adapter at the public address, with a key of its own: served, another version, a rollout, back.
+"""A tenant pushes an adapter through the public address: it is served, updated, rolled out and rolled back.
 
-Only the gateway is reached; it forwards what tenants call of the registry.
+Tenants reach only the gateway, which forwards registry calls.
 """
 
 import json
@@ -14,7 +14,7 @@ from tests.cluster.conftest import UNLIMITED
 from tests.cluster.installation import PROJECT, Installation, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
-ADAPTER = PROJECT / "registry" / "adapters" / "acme" / "support-bot" / "v1"  # of SmolLM2-135M
+ADAPTER = PROJECT / "registry" / "adapters" / "acme" / "support-bot" / "v1"  # an adapter of SmolLM2-135M
 GOAL_S = 60.0
 
 
@@ -67,7 +67,7 @@ def _folder(parent: Path, name: str) -> str:
 
 
 def _shoal(installation: Installation, key: str, *arguments: str) -> str:
-    """As a tenant: the gateway's address and a key."""
+    """Run a command as a tenant, with the gateway's address and a key."""
     with installation.named_address() as url:
         done = installation.shoal(*arguments, SHOAL_CLI_REGISTRY_URL=url, SHOAL_CLI_KEY=key)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,9 +1,9 @@
-"""A node loses its power under load, and its zone with it where it is the only one there: the others go on without it.
+"""A node loses power under load, and so does its zone if the node is the only one there; the others continue.
 
 Only where SHOAL_CLUSTER_POWER_OFF and SHOAL_CLUSTER_POWER_ON say how (`{node}`), on a node whose loss leaves engines,
 a gateway and the ingress. Kubernetes calls it NotReady after most of a minute; gateways know sooner that its engines
-are silent. What the ingress sends to a lost gateway is not shoal's to mend: it is counted apart, and has an end when
-Kubernetes has taken that one's address out.
+are silent. Requests that the ingress sends to a lost gateway are counted apart; they end when Kubernetes removes its
+address.
 """
 
 import os
@@ -21,7 +21,7 @@ from tests.cluster.pool_size import held
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 OFF, ON = "SHOAL_CLUSTER_POWER_OFF", "SHOAL_CLUSTER_POWER_ON"
 RATE_PER_S, STREAMS, WORDS = 5.0, 12, 400
-SILENT_S = 15.0  # an engine's connections or heartbeats have told by then
+SILENT_S = 15.0  # by then, broken connections or missing heartbeats are noticed
 NOT_READY_S, TAKEN_OUT_S, AFTER_S = 180.0, 15.0, 30.0
 BACK_S = 600.0
 
@@ -48,7 +48,7 @@ def _lose(installation: Installation, key: str, node: str) -> None:
         _power(OFF, node)
         try:
             seen_s = wait_until("it is NotReady", lambda: not _is_ready(installation, node), NOT_READY_S, every_s=1.0)
-            time.sleep(TAKEN_OUT_S + AFTER_S)  # real: the load goes on, and nothing of it may be lost any more
+            time.sleep(TAKEN_OUT_S + AFTER_S)  # real: the load continues, and no request may be lost any more
         finally:
             _power(ON, node)
         on_s = time.monotonic()
@@ -67,7 +67,7 @@ def _lose(installation: Installation, key: str, node: str) -> None:
 
 
 def _one_that_may_go(installation: Installation) -> str | None:
-    """The one that hosts an engine and is missed least: without the bus and the registry where there is such a one."""
+    """Return a node with an engine whose loss does least harm: preferably one without bus and registry."""
     roles = {role: {pod.node for pod in installation.pods(role)} for role in ("engine", "gateway", "bus", "registry")}
     roles["ingress"] = _of_the_ingress(installation)
     stay = ("engine", "gateway", "ingress")
@@ -96,7 +96,7 @@ def _engines(installation: Installation) -> int:
 
 
 def _is_ours(call: Call) -> bool:
-    """A gateway answered, or began to: not the ingress in its place, nor a connection that broke before."""
+    """Return True if a gateway began to answer: not the ingress, and the connection did not break."""
     said = (call.code or "").startswith("status ")
     return bool(call.replica or call.code) and not said and call.broken is None
 

@@ -1,4 +1,4 @@
-"""`kubectl apply` (or `git push`) of a policy to its effect, and of one that is wrong to the words about it."""
+"""`kubectl apply` (or `git push`) of a policy takes effect; an invalid one is reported."""
 
 import json
 import time
@@ -24,7 +24,7 @@ def tenants_key(accounts: Accounts) -> str:
 def test_a_changed_limit_is_in_force_at_every_gateway(
     installation: Installation, accounts: Accounts, tenants_key: str
 ) -> None:
-    """Of as many answers in a row as there are gateways, and as many again, each has the new limit in its headers."""
+    """In twice as many consecutive answers as there are gateways, each has the new limit in its headers."""
     gateways = len(installation.pods("gateway"))
     entry = accounts.entries[NAME]
     taken = []

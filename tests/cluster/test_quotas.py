@@ -1,4 +1,4 @@
-"""Limits that several gateways share: what is allowed passes, no more, at every rate, and a polite client has it all.
+"""Limits shared by several gateways admit exactly what is allowed at every rate, and all of it to a polite client.
 
 Also while one of the gateways leaves and another joins: what the leaver held is given back, the newcomer has its part.
 
@@ -24,7 +24,7 @@ LEAVES_AFTER_S = 15.0
 async def test_a_shared_limit_is_exact(
     installation: Installation, accounts: Accounts, per_minute: int, leaves: bool
 ) -> None:
-    """Every rate has a tenant of its own with the same limit, and all are measured at once."""
+    """Each rate has its own tenant with the same limit, and all are measured at once."""
     names = [*(f"{rate:g}/s" for rate in RATES_PER_S), "polite"]
     tenants = [f"acceptance-{per_minute}-{number}{'-gone' * leaves}" for number in range(len(names))]
     keys = [accounts.add(tenant, requestsPerMinute=per_minute) for tenant in tenants]
@@ -46,11 +46,11 @@ async def test_a_shared_limit_is_exact(
 
 
 async def _one_leaves(installation: Installation) -> None:
-    """A pod is deleted, and drains; its Deployment starts another, which joins within the window."""
+    """Delete a gateway pod, which drains; its Deployment starts another, which joins within the window."""
 
     def delete() -> None:
         leaver = installation.pods("gateway")[0]
         installation.kubectl("-n", leaver.namespace, "delete", "pod", leaver.name, "--wait=false")
 
     await asyncio.sleep(LEAVES_AFTER_S)
-    await asyncio.to_thread(delete)  # real processes: requests go on meanwhile
+    await asyncio.to_thread(delete)  # real processes: requests continue

@@ -1,7 +1,7 @@
-"""Removal by docs/how-to/kubernetes.md ends and leaves nothing, and an installation after it answers: last of all.
+"""Removal by docs/how-to/kubernetes.md leaves nothing, and a new installation works; these tests run last.
 
-Only where the environment names the overlay to delete and a command that installs it again: nobody's installation is
-removed because a suite was run.
+They run only if the environment names the overlay to delete and a command that installs it again, so that no
+installation is removed by accident.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A new gateway revision, a changed runtime, `shoal restart` and `shoal drain` under load: nothing is lost.
+"""A new gateway revision, a changed runtime, `shoal restart` and `shoal drain` lose no request under load.
 
-The first two change an annotation, which stays: the pods' template has to differ for a roll.
+The first two change an annotation, which remains: pods roll only if their template differs.
 """
 
 import time
@@ -18,7 +18,7 @@ ROLLED_S = 900.0
 
 
 def test_gateways_roll_under_load(installation: Installation, key: str) -> None:
-    """Rolled when all traffic goes to the new revision; pods of the old one stay for their scale-down-delay."""
+    """The roll is complete when all traffic goes to the new revision; old pods stay for their scale-down-delay."""
     stamp = str(time.time_ns())
     change = {"spec": {"template": {"metadata": {"annotations": {"shoal.dev/acceptance": stamp}}}}}
 
@@ -58,7 +58,7 @@ def test_the_runtime_rolls_under_load(installation: Installation, key: str) -> N
 
 
 def test_a_restarted_pool_is_new_and_a_drained_replica_is_another(installation: Installation, key: str) -> None:
-    """When the command says so: KServe takes an order back that it did not get itself."""
+    """The commands change the InferenceService: KServe reverts changes made to its Deployment."""
     before = {pod.name for pod in installation.pods("engine")}
     context = {"SHOAL_CLI_CONTEXT": "-"}
 

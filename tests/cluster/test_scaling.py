@@ -1,7 +1,6 @@
-"""A pool's size by its AutoscalingPolicy: bounds that move it, load that moves it, and no stream lost on the way down.
+"""An AutoscalingPolicy changes a pool's size by bounds and by load, and scaling down loses no stream.
 
-The pool's own policy is declared anew for these tests and then as it was; with the git source that is a push's work and
-not done here.
+The tests change the pool's own policy and restore it. They are skipped with the git source, which would need pushes.
 """
 
 import threading
@@ -17,7 +16,7 @@ from tests.cluster.pool_size import AT_ONCE, bounds, declare, least_of, policy_o
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 STREAMS, STREAM_WORDS = 20, 200
-OVERFLOW = 3  # times what the replicas have places for
+OVERFLOW = 3  # times the number of slots of all replicas
 _SLOTS = "--max-num-seqs="
 
 
@@ -51,9 +50,9 @@ def test_bounds_move_the_pool_and_streams_end_whole(installation: Installation, 
 
 
 def test_load_scales_the_pool_up(installation: Installation, key: str, policy: Body) -> None:
-    """Waves of streams, more than the replicas have places for: some wait, and the rule on waiting adds a replica.
+    """Waves of streams exceed the slots of all replicas: some wait, and the rule on waiting adds a replica.
 
-    Whom nobody can serve in time is told so at once, `overloaded`; nothing else may be said, and no stream be lost.
+    Requests that cannot be served in time are rejected at once with `overloaded`; no other error and no lost stream.
     """
     least = least_of(policy)
     rules = {"scaleUp": ["utilization > 20%: +1", "queue_seconds > 0.05: +1"]}
@@ -64,12 +63,12 @@ def test_load_scales_the_pool_up(installation: Installation, key: str, policy: B
     fates = Counter(call.fate for made in (requests, *waves) for call in made.ended)
     print(f"{least} to {least + 1} in {up_s:.1f} s under {len(waves)} waves of {count} streams: {dict(fates)}")
     assert set(fates) <= {"whole", "overloaded"}
-    assert fates["whole"] >= count / OVERFLOW  # those that had places
+    assert fates["whole"] >= count / OVERFLOW  # streams that had a slot
 
 
 @contextmanager
 def _waves(installation: Installation, key: str, count: int) -> Iterator[list[Load]]:
-    """One after the other, until it ends; those that run then end by themselves."""
+    """Start waves in sequence until the context ends; running streams end by themselves."""
     made: list[Load] = []
     over = threading.Event()
 
@@ -88,7 +87,7 @@ def _waves(installation: Installation, key: str, count: int) -> Iterator[list[Lo
 
 
 def _slots(installation: Installation) -> int:
-    """Of one replica, as its engine's arguments say: sequences that it computes at once."""
+    """Return the slots of one replica, from its engine's `--max-num-seqs`."""
     arguments = predictor(installation)["model"]["args"]
     (slots,) = [int(argument.removeprefix(_SLOTS)) for argument in arguments if argument.startswith(_SLOTS)]
     return slots

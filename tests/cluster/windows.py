@@ -1,4 +1,4 @@
-"""What passes of an offered load within a window, of a limit that several gateways share.
+"""Requests admitted within a window under a limit that several gateways share.
 
 Where more than the limit is offered, it is drained first, so that what passes in the window is what flows in: limit x
 window / 60 s. Rates below the limit pass whole. A request is judged some time between its being asked and answered,
@@ -17,23 +17,23 @@ EXACT = 0.02
 POLITE_AT_ONCE = 4
 _AT_ONCE, _AT_ONCE_MOST = 16, 64
 _DRAINED_S = 120.0
-_IN_HAND = 2.0  # requests: each of three gateways may have a part of one when the window begins
+_IN_HAND = 2.0  # requests: each of three gateways may hold part of one when the window starts
 
 
 @dataclass(slots=True)
 class Window:
-    """When requests passed or were refused, since the drain; seconds."""
+    """Times at which requests passed or were rejected, in seconds since the drain."""
 
     name: str
     length_s: float
     began_s: float
-    passed_s: list[float] = field(default_factory=list)  # asked in the window
-    answered_s: list[float] = field(default_factory=list)  # of these
+    passed_s: list[float] = field(default_factory=list)  # sent in the window
+    answered_s: list[float] = field(default_factory=list)  # times of the answers to those requests
     refused: int = 0
     other: list[int] = field(default_factory=list)
 
     def within(self) -> int:
-        """Asked and answered in the window."""
+        """Return the number of requests sent and answered in the window."""
         return sum(at_s < self.length_s for at_s in self.answered_s)
 
     def words(self) -> str:
@@ -46,7 +46,7 @@ class Window:
         return f"{self.name}: {passed}, {self.refused} refused{strange}; each 10 s: {tens}"
 
     def is_exact(self, allowed: float) -> bool:
-        """Within two in a hundred of what may pass; in a window too short for that, within what was in hand."""
+        """Return True if the count is within 2 % of what may pass; in a short window, within `_IN_HAND` requests."""
         spare = max(_IN_HAND, EXACT * allowed)
         return not self.other and self.within() <= allowed + spare and len(self.passed_s) >= allowed - spare
 
@@ -62,7 +62,7 @@ def is_drained(per_minute: int, rate_per_s: float) -> bool:
 async def offered(
     client: httpx.AsyncClient, model: str, name: str, rate_per_s: float, length_s: float, *, drained: bool
 ) -> Window:
-    """So many a second, whatever the answers are."""
+    """Send requests at a constant rate, whatever the answers are."""
     if drained:
         await _drain(client, model)
     window = Window(name, length_s, time.monotonic())
@@ -74,7 +74,7 @@ async def offered(
 
 
 async def polite(client: httpx.AsyncClient, model: str, name: str, length_s: float) -> Window:
-    """A few callers, each of which waits as long as it is told to."""
+    """Run a few clients that each wait as long as Retry-After says."""
     await _drain(client, model)
     window = Window(name, length_s, time.monotonic())
 
@@ -101,7 +101,7 @@ async def _drain(client: httpx.AsyncClient, model: str) -> None:
 
 
 async def _ask(client: httpx.AsyncClient, model: str, window: Window) -> float:
-    """Seconds to wait; counted by when it was asked, if that was within the window."""
+    """Send a request and return the seconds to wait; count it if it was sent within the window."""
     asked_s = time.monotonic() - window.began_s
     answer = await _post(client, model)
     if answer.status_code == 429:
