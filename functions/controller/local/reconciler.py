@@ -157,7 +157,7 @@ class Reconciler:
         try:
             await self._converge_once(supervisor, operations, superseded)
         except Exception:
-            self._to_converge.set()  # `run` is started again and then makes another pass
+            self._to_converge.set()  # `run` restarts and converges again
             raise
 
     async def _converge_once(

@@ -7,7 +7,7 @@ Evidence is the answer of /health, the counters in /metrics, and shoal's own one
   pending and for `stalled_after_s` no counter moved; or the one-token probes fail. vLLM's /health answers 200 for a
   hung core, so without traffic only a probe can tell.
 * slow is not hung: as long as one counter moves while work is pending, the engine stays ready. So does an engine that
-  warms up: it compiles, and its step loop stands still for that time.
+  warms up: it compiles, and its step loop makes no progress during that time.
 * starting, hung and dead engines become ready when a probe is answered afterwards.
 
 Worked example (test_worked_example_of_a_stopped_engine): ready and idle, probed every 3 s; stopped at t=0.5 s. At t=3
@@ -75,7 +75,7 @@ class Evidence:
     counters: Counters | None
     outstanding: int  # running + waiting, from the last readable metrics
     probe: Probe
-    warming: bool = False  # the engine runs requests that make it compile: counters that stand still mean nothing
+    warming: bool = False  # the engine runs requests that make it compile: constant counters mean nothing then
 
 
 @dataclass(frozen=True, slots=True)
