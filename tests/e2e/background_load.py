@@ -1,4 +1,4 @@
-"""A light, steady load on a fleet while a test changes it: every request counts, and every one that fails is kept."""
+"""A light, steady load on a fleet while a test changes it; each failed request is recorded."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ PAUSE_S = 0.05
 
 @dataclass(slots=True)
 class Load:
-    """`failed` has each stream that did not end whole."""
+    """Results of the load; `failed` has each stream that did not end completely."""
 
     asked: int = 0
     failed: list[Stream] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Load:
 
 @contextmanager
 def background_load(fleet: Fleet, models: dict[str, str], words: int = 8) -> Iterator[Load]:
-    """One stream after the other for each model; `models` says with which tenant's key."""
+    """Run streams in sequence for each model; `models` maps a model to the tenant whose key is used."""
     load, over = Load(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(_run(fleet, models, words, load, over)))
     thread.start()

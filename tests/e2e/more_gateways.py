@@ -1,6 +1,6 @@
-"""More gateways beside a fleet's own: the same settings, ports and state of their own, as a cluster has them.
+"""More gateways beside a fleet's own, with the same settings but their own ports and state, as in a cluster.
 
-`Front` sends each request to a gateway by lot, as a load balancer does that knows nothing of conversations.
+`Front` sends each request to a random gateway, like a load balancer that ignores conversations.
 """
 
 import random
@@ -26,7 +26,7 @@ _READY_S = 90.0
 class Gateway:
     base_url: str
     metrics_port: int
-    process: RoleProcess | None = None  # None: the fleet's own
+    process: RoleProcess | None = None  # `None` for the fleet's own gateway
 
     def metric(self, name: str, **labels: str) -> float:
         page = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=ANSWER_S).text
@@ -40,7 +40,7 @@ class Gateway:
 
 @dataclass(slots=True)
 class Front:
-    """A client of each gateway; `ask` takes one by lot."""
+    """A client of each gateway; `ask` sends a request through a random one."""
 
     gateways: list[Gateway]
     clients: list[httpx.Client]
@@ -52,7 +52,7 @@ class Front:
 
 @contextmanager
 def gateways(fleet: Fleet, folder: Path, count: int, tenant: str = "acme", **changes: str) -> Iterator[Front]:
-    """The fleet's own and as many more as make `count`; `changes` are theirs, as settings by name."""
+    """Yield `count` gateways: the fleet's own and new ones; `changes` are settings of the new ones by name."""
     own = Gateway(fleet.base_url, fleet.port_base + 5)
     environment = psutil.Process(fleet.pid("gateway")).environ()
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def _gateway(environment: dict[str, str], folder: Path) -> Iterator[Gateway]:
     folder.mkdir(parents=True)
     port, metrics_port = free_port(), free_port()
     own = {
-        "SHOAL_GATEWAY_GATEWAY_ID": f"{folder.parent.name}-{folder.name}",  # no two that live are namesakes
+        "SHOAL_GATEWAY_GATEWAY_ID": f"{folder.parent.name}-{folder.name}",  # unique among running gateways
         "SHOAL_GATEWAY_PORT": str(port),
         "SHOAL_GATEWAY_METRICS_PORT": str(metrics_port),
         "SHOAL_GATEWAY_SNAPSHOT_CACHE_FILE": str(folder / "snapshot.json"),

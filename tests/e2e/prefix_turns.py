@@ -1,4 +1,4 @@
-"""Conversations in turns over two replicas, and what the fleet knows of their caches between the turns."""
+"""Conversations in turns over two replicas, and the fleet's knowledge of their prefix caches between turns."""
 
 import random
 import time
@@ -26,7 +26,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Conversation:
-    """Begins with a system prompt of its own, so that no two share a block."""
+    """A conversation with its own system prompt, so that no two share a KV block."""
 
     seed: str
     opening_words: int
@@ -54,7 +54,7 @@ class Conversation:
 
 
 def all_say(fleet: Fleet, talks: list[Conversation], words: int, max_tokens: int) -> None:
-    """One turn of each, all at once, and long enough to meet: so many requests spread over the replicas.
+    """Send one turn of each conversation at once, long enough to overlap, so that they spread over the replicas.
 
     None is sent before all are connected: handshakes may take longer than answers on a busy machine.
     """
@@ -72,7 +72,7 @@ def all_say(fleet: Fleet, talks: list[Conversation], words: int, max_tokens: int
 
 
 def answered(client: httpx.Client, body: dict[str, Any]) -> httpx.Response:
-    """A full pool says so, and is asked again."""
+    """Send the request; retry while the pool is full."""
     until_s = time.monotonic() + WAIT_S
     while True:
         answer = client.post("/chat/completions", json=body)
@@ -84,7 +84,7 @@ def answered(client: httpx.Client, body: dict[str, Any]) -> httpx.Response:
 
 
 def all_at_home(talks: list[Conversation]) -> bool:
-    """Each went on where it began and was found there, and they did not all begin at one replica."""
+    """Return True if each conversation stayed on its replica with cache hits, and they use more than one replica."""
     stayed = all(turn.replica == talk.turns[0].replica for talk in talks for turn in talk.turns)
     found = all(turn.cached_tokens > 0 for talk in talks for turn in talk.turns[1:])
     return stayed and found and len({talk.turns[0].replica for talk in talks}) > 1
@@ -95,7 +95,7 @@ def sentence(rng: random.Random, words: int) -> str:
 
 
 def use_source(fleet: Fleet, source: str) -> None:
-    """By a push, as an operator would; returns when the gateway routes by it."""
+    """Push a policy with this prefix source; return when the gateway routes by it."""
     text = fleet.read("policies/routing.yaml")
     former = next(line for line in text.splitlines() if line.strip().startswith("prefix:"))
     wanted = f"  prefix: {{source: {source}}}"
@@ -116,7 +116,7 @@ def until_known(fleet: Fleet, source: str, replicas: int) -> None:
 
 
 def until_told(fleet: Fleet, source: str, replicas: int, lessons: float) -> None:
-    """The gateway knows as many blocks as the agents do, of every replica, and has learnt the prompts so far."""
+    """Wait until the gateway knows all blocks that the agents know, and has learnt the prompts so far."""
     until_known(fleet, source, replicas)
     wait_until("prompts are learnt", lambda: figure(fleet, "shoal_prefix_lessons_total") >= lessons, WAIT_S)
     wait_until(
@@ -127,12 +127,12 @@ def until_told(fleet: Fleet, source: str, replicas: int, lessons: float) -> None
 
 
 def known_answers(fleet: Fleet) -> float:
-    """How often prompts were found in what replicas told."""
+    """Return the number of prompts found in the caches that replicas reported."""
     return figure(fleet, "shoal_prefix_answers_total", answer="known")
 
 
 def figure(fleet: Fleet, name: str, **labels: str) -> float:
-    """The gateway's."""
+    """Return a metric of the gateway."""
     return read(f"http://127.0.0.1:{fleet.port_base + 5}/metrics", name, labels)
 
 

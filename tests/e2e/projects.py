@@ -1,11 +1,11 @@
-"""The project's configuration with a few lines changed, for fleets that a test needs otherwise than they ship."""
+"""The project's configuration with a few lines changed, for fleets that differ from the shipped one."""
 
 import re
 from pathlib import Path
 
 from tests.fleets import PROJECT
 
-# Engines are slowed, stopped and killed, and the machine is shared: nobody shall be refused for that.
+# Engines are slowed, stopped and killed on a shared machine; requests must not be rejected for that.
 PATIENT = ("policies/admission.yaml", "ttftSlo: 500ms, maxWait: 10s", "ttftSlo: 500ms, maxWait: 120s")
 
 QUOTAS = "policies/quotas.yaml"
@@ -17,7 +17,7 @@ FOLDERS = ("inferenceservices", "policies", "registry")
 
 
 def project_with(folder: Path, *edits: tuple[str, str, str]) -> Path:
-    """A copy of the YAML in `folder`; each edit is a file, a text that occurs in it once, and what takes its place."""
+    """Return a copy of the YAML in `folder`; each edit is a file, a text that occurs once, and its replacement."""
     for name in FOLDERS:
         (folder / name).mkdir(parents=True)
         for file in (PROJECT / name).glob("*.yaml"):
@@ -31,8 +31,10 @@ def project_with(folder: Path, *edits: tuple[str, str, str]) -> Path:
 
 
 def without_limits(project: Path) -> Path:
-    """Of that copy: no tenant uses up its tier. Hundreds of streams begin at the same moment, before anything is known
-    of how long answers get, and what each costs in accelerator time is measured on a machine that others use, too."""
+    """Raise the tiers in a copied project so that no tenant reaches its limits.
+
+    Hundreds of streams start at once, before answer lengths are known, and a shared machine measures accelerator time.
+    """
     quotas = project / QUOTAS
     text, limits = _RATES.subn(rf"\1: {NO_LIMIT}", quotas.read_text())
     assert limits >= 2
@@ -41,7 +43,7 @@ def without_limits(project: Path) -> Path:
 
 
 def without_scaling(project: Path) -> Path:
-    """Of that copy: a busy machine gives no pool more replicas, and pools have what their YAML says at any time."""
+    """Remove autoscaling from a copied project, so that a busy machine adds no replicas."""
     (project / SCALING).unlink()
     listed = project / "policies" / "kustomization.yaml"
     text = listed.read_text()

@@ -1,4 +1,4 @@
-"""A pool whose size is decided by a push: one rule that always holds, or one that never does. And who notices when."""
+"""Pools whose size a test decides by a push (a scale rule that always or never holds), and the delay of a promotion."""
 
 import asyncio
 import re
@@ -17,12 +17,12 @@ from tests.fleets import Fleet, wait_until
 
 POOL = "smollm2-135m"
 POLICY = "policies/autoscaling.yaml"
-LIMIT_S = 600.0  # a real engine starts within minutes, on a machine that is busy
+LIMIT_S = 600.0  # on a busy machine, a real engine needs minutes to start
 PASSING_EVERY_S = 0.2
 MOST_PASSING = 24
 ALWAYS, NEVER = "queue_seconds < 100000: +1", "queue_seconds > 100000: +1"
 
-# One serves at first, and one is warm.
+# Initially one replica serves and one is warm.
 EDITS = (
     PATIENT,
     (f"inferenceservices/{POOL}.yaml", "minReplicas: 2", "minReplicas: 1"),
@@ -36,7 +36,7 @@ def project(folder: Path) -> Path:
 
 
 def decide(fleet: Fleet, most: int, rule: str) -> None:
-    """By a push: how many at most, and the rule that adds."""
+    """Push a policy with this maximum and this scale-up rule."""
     text = re.sub(r"replicas: \{.*\}", f"replicas: {{min: 1, max: {most}}}", fleet.read(POLICY))
     text = re.sub(r"scaleUp:\n(?:    - .*\n)+", f'scaleUp:\n    - "{rule}"\n', text)
     pushed = fleet.push({POLICY: text})
@@ -48,7 +48,7 @@ def phases(status: dict[str, Any]) -> dict[str, str]:
 
 
 def until(fleet: Fleet, serving: int, warm: int) -> dict[str, str]:
-    """So many serve, so many are warm and empty, and nothing is coming or going."""
+    """Wait until exactly so many replicas serve and so many are warm and empty, and no other exists."""
     seen: list[dict[str, Any]] = []
 
     def there() -> bool:
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass
 class Load:
-    """Clients that ask again as soon as they are answered, so that whoever may serve is needed, and passers-by."""
+    """Clients that send requests without pause, so that every replica is needed, and clients at a constant rate."""
 
     answers: list[Answer] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ def loaded(fleet: Fleet, clients: int) -> Iterator[Load]:
                 load.failures.append(repr(error))
 
     async def passer_by(client: httpx.AsyncClient, number: int) -> None:
-        """Comes whether or not others are answered: somebody must be there to be routed."""
+        """Send requests at a constant rate, so that there is always one to route."""
         try:
             await load.ask(client, f"passer-by {number}", tokens=1)
         except httpx.HTTPError as error:
@@ -133,12 +133,12 @@ def loaded(fleet: Fleet, clients: int) -> Iterator[Load]:
 @dataclass
 class Promotion:
     replica: str
-    eligible_s: float  # from the decision until the gateway counts it as ready, as far as its metrics tell
-    routed_s: float  # from the decision until the first request went there
+    eligible_s: float  # from the decision until the gateway's metrics count it as ready
+    routed_s: float  # from the decision until the first request is sent there
 
 
 def promote(fleet: Fleet, load: Load) -> Promotion:
-    """One warm replica is decided to serve; then all is as it was before."""
+    """Promote one warm replica, measure the delays, and restore the state from before."""
     before = until(fleet, 1, 1)
     warm = next(replica for replica, phase in before.items() if phase == "warm")
     pids = {role: fleet.pid(role, warm) for role in ("engine", "agent")}
@@ -164,7 +164,7 @@ def _warm_wanted(fleet: Fleet) -> int:
 
 @contextmanager
 def _eligible(fleet: Fleet, replica: str) -> Iterator[list[float]]:
-    """When the gateway's metrics first said that the replica is ready; one scrape after the other."""
+    """Scrape the gateway's metrics continuously; yield the time at which they first counted the replica as ready."""
     seen: list[float] = []
     stop = threading.Event()
     line = f'shoal_replica_state{{replica="{replica}",state="ready"}} 1.0'

@@ -1,4 +1,4 @@
-"""A new version of an adapter in the place of the old one, through the registry's API, and who answers then."""
+"""Replace an adapter's version through the registry's API, and find the version that answers."""
 
 import asyncio
 import time
@@ -17,13 +17,13 @@ from tests.fleets import PROJECT, Fleet, wait_until
 MODEL = ModelId("acme/hot")
 VERSIONS = PROJECT / "registry" / "adapters" / "acme" / "support-bot"
 BUDGET_S = 60.0
-BURST = 12  # the router sends one request after the other to the least loaded replica, and many at once to all
+BURST = 12  # sequential requests all go to the least loaded replica; simultaneous ones reach all replicas
 BURST_EVERY_S = 0.25
-MOST_PROBES = 4 * BURST  # at once: on a slow machine they would only wait for each other
+MOST_PROBES = 4 * BURST  # at once; on a slow machine, more would only wait for each other
 
 
 def uploaded(registry: httpx.Client, directory: Path) -> Digest:
-    """The digest of the folder's content, which the registry's store has from then on."""
+    """Upload the folder to the registry's store and return its digest."""
     files = [("file", (file.name, file.read_bytes())) for file in sorted(directory.iterdir())]
     answer = registry.post("/v1/artifacts", data={"tenant": "acme", "base_model": "smollm2-135m"}, files=files)
     assert answer.status_code in (200, 201), answer.text
@@ -44,7 +44,7 @@ def put(registry: httpx.Client, version: str, digest: Digest) -> None:
 
 @contextmanager
 def taken_away_at_the_end(fleet: Fleet, registry: httpx.Client) -> Iterator[None]:
-    """Others use the fleet too, and count its models."""
+    """Remove the model at the end: other tests use the fleet and count its models."""
     try:
         yield
     finally:
@@ -54,7 +54,7 @@ def taken_away_at_the_end(fleet: Fleet, registry: httpx.Client) -> Iterator[None
 
 
 def loaded_on(fleet: Fleet, digest: Digest) -> set[str]:
-    """The replicas whose engine has it, as the engines themselves tell: agents stop advertising before they unload."""
+    """Return the replicas whose engine reports the adapter; agents stop advertising it before they unload."""
     name = engine_name(MODEL, digest)
     return {str(replica["replica_id"]) for replica in fleet.replicas() if name in adapters_of(replica)}
 
@@ -67,7 +67,7 @@ def adapters_of(replica: dict[str, Any]) -> set[str]:
 async def until_everywhere(
     client: httpx.AsyncClient, version: str, replicas: int, began_s: float
 ) -> tuple[dict[str, float], list[Stream]]:
-    """Seconds until the first token of that version by each replica, and all that was asked meanwhile."""
+    """Return the seconds until each replica's first token with that version, and all requests sent until then."""
     first: dict[str, float] = {}
     asked: list[Stream] = []
     under_way: set[asyncio.Task[None]] = set()

@@ -1,4 +1,4 @@
-"""From a folder to an answer: a tenant pushes an adapter with a key of its own, whatever dies meanwhile."""
+"""A tenant pushes an adapter from a folder with its own key and calls it, even if processes die meanwhile."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def key(fleet: Fleet) -> str:
-    """A fresh key of acme's, made by the operator, which may push and call."""
+    """Return a new key of acme, made by the operator, with the rights to push and to call."""
     made = fleet.shoal("key", "create", "acme", "--scope", "inference", "--scope", "models:write")
     assert made.returncode == 0, made.stderr
     wait_until("the key is known", lambda: ask(fleet, made.stdout.strip(), "smollm2-135m").status_code == 200, 120)
@@ -43,7 +43,7 @@ def key(fleet: Fleet) -> str:
 
 
 class Tenant:
-    """acme on a machine of its own: no fleet here, only the gateway's address, an authority and a key."""
+    """A tenant's machine without a fleet: it has only the gateway's address, a CA and a key."""
 
     def __init__(self, fleet: Fleet, key: str, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Tenant:
         )  # fmt: skip
 
     def adapter(self, name: str) -> Path:
-        """A folder with content of its own."""
+        """Return a folder with unique content."""
         folder = self.folder / name
         shutil.copytree(BOT, folder)
         (folder / "notes.txt").write_text(f"{name}\n")
@@ -121,7 +121,7 @@ def test_a_model_that_git_declares_is_told_where(tenant: Tenant) -> None:
 
 
 def test_in_a_clone_the_model_gets_its_line_and_the_push_deploys_it(fleet: Fleet, key: str, tenant: Tenant) -> None:
-    """As an operator works: the bytes to the store, the version to git, and git is what decides."""
+    """An operator uploads the bytes to the store and pushes the version to git, which decides."""
     folder, clone = tenant.adapter("committed"), fleet.checkout
     git("fetch", "--quiet", "origin", at=clone)
     git("checkout", "--quiet", "--force", "-B", "main", "origin/main", at=clone)
@@ -177,13 +177,13 @@ def test_nothing_of_what_was_refused_is_there(fleet: Fleet) -> None:
 def test_whatever_is_killed_in_the_middle_a_second_push_ends_it(
     fleet: Fleet, key: str, tenant: Tenant, role: str, after_s: float
 ) -> None:
-    """The kill comes while the first push is under way, or just done; nothing that was there is lost."""
+    """The kill comes during the first push or right after it; no existing version is lost."""
     name = f"{role}{int(10 * after_s)}"
     folder, model = tenant.adapter(name), f"acme/killed-{name}"
     arguments = ("adapter", "push", f"{model}@v1", str(folder), "--promote")
     first = threading.Thread(target=lambda: tenant.shoal(*arguments))
     first.start()
-    time.sleep(after_s)  # real: the push is at work meanwhile, somewhere else each time
+    time.sleep(after_s)  # real: the push has reached a different point each time
     kill(fleet, role)
     first.join(200)
     wait_until("a second push goes through", lambda: tenant.shoal(*arguments).returncode == 0, 120, every_s=1.0)
@@ -200,7 +200,7 @@ def test_whatever_is_killed_in_the_middle_a_second_push_ends_it(
 def kill(fleet: Fleet, role: str) -> None:
     if role != "controller":
         wait_until(f"a {role} runs", lambda: role in {each["role"] for each in fleet.processes().values()}, 120)
-        os.kill(fleet.pid(role), signal.SIGKILL)  # the controller starts another
+        os.kill(fleet.pid(role), signal.SIGKILL)  # the controller restarts it
         return
     os.kill(int(json.loads((fleet.state_dir / "run" / "processes.json").read_text())["controller_pid"]), signal.SIGKILL)
     up = fleet.shoal("up", "--engine", "sim", "--replicas", str(REPLICAS), timeout_s=400)

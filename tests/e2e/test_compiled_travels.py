@@ -1,7 +1,7 @@
-"""What one engine compiled, beside its weights in the store, spares the next node its compilation: real vLLM on CPU.
+"""A compile cache in the store spares the next node the compilation, with real vLLM on CPU.
 
 The pool has no adapters: with `--enable-lora` vLLM compiles nothing on CPU. The second node is the first one after
-everything of it is gone but the store: weights, compile cache, processes.
+its weights, compile cache and processes were removed; only the store remains.
 """
 
 import json
@@ -23,7 +23,7 @@ POOL = "smollm2-135m"
 TARGET = f"{POOL}@v1"
 SERVICE = f"inferenceservices/{POOL}.yaml"
 ENGINE, ACCELERATOR = "0.32.0", "cpu"
-START_S = 900.0  # of an engine that compiles on two cores
+START_S = 900.0  # start of an engine that compiles on two cores
 MODEL = """\
 apiVersion: shoal.dev/v1alpha1
 kind: Model
@@ -39,19 +39,19 @@ spec:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """Of simulated engines at first, which need no weights: those are to be pushed."""
+    """Start a fleet with simulated engines, which need no weights; the test pushes those later."""
     base = os.environ.get("SHOAL_BASE_MODEL_DIR", "")
     if not base:
         pytest.skip("SHOAL_BASE_MODEL_DIR is not set: `make soak` prepares engine and base model, and sets it")
     (tmp_path / "state" / "models").mkdir(parents=True)
-    (tmp_path / "state" / "models" / POOL).symlink_to(Path(base).absolute())  # else `shoal up` makes it
+    (tmp_path / "state" / "models" / POOL).symlink_to(Path(base).absolute())  # otherwise `shoal up` creates it
     project = without_scaling(without_limits(project_with(tmp_path / "project", PATIENT)))
     with running_fleet(tmp_path / "state", "sim", 1, project) as fleet:
         yield fleet
 
 
 def service() -> str:
-    """The demo's, one replica from weights by name, without adapters."""
+    """Return the demo's InferenceService with one replica, weights from the store and no adapters."""
     text = Path(SERVICE).read_text()
     kept = [line for line in text.splitlines() if "lora" not in line and "--max-cpu-loras" not in line]
     told = yaml.safe_load("\n".join(kept))
@@ -61,7 +61,7 @@ def service() -> str:
 
 
 def cold_start(fleet: Fleet) -> dict[str, float]:
-    """By stage, once its replica serves."""
+    """Wait until the replica serves and return the seconds of its cold start by stage."""
 
     def stages() -> dict[str, float]:
         rows = [row for row in fleet.replicas() if row["phase"] == "ready" and row["age_s"] < 5]

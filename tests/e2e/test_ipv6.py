@@ -1,7 +1,7 @@
-"""A fleet of single processes in which nothing speaks IPv4: bus, registry, engine, agent and gateway at ::1.
+"""A fleet of processes that use only IPv6: bus, registry, engine, agent and gateway listen at ::1.
 
-The defects: an agent refused an IPv6 address of its engine, and asked it at a URL without brackets; a pod of a cluster
-with IPv6 alone listened to IPv4 alone.
+It guards against three defects: the agent rejected an IPv6 address of its engine, called it without brackets in the
+URL, and pods in an IPv6-only cluster listened only to IPv4.
 """
 
 import subprocess
@@ -28,7 +28,7 @@ from tests.replica.processes import AgentProcess, Engine, Registry, ending, wait
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 _ANSWER_S = 60.0
-_EVERY = {"PEER_HOST": "::", "AGENT_HOST": "::"}  # as a pod has them
+_EVERY = {"PEER_HOST": "::", "AGENT_HOST": "::"}  # as in a pod
 
 
 @dataclass
@@ -97,7 +97,7 @@ def test_a_chat_passes_gateway_and_engine(fleet: FleetOfSix) -> None:
 
 
 def test_what_listens_to_every_address_answers_ipv4_as_well(fleet: FleetOfSix) -> None:
-    """One setting for clusters of either family, and of both: a pod of IPv4 alone has the same manifests."""
+    """The same setting and manifests serve IPv4, IPv6 and dual-stack clusters."""
     assert fleet.chat("127.0.0.1").status_code == 200
     asked = httpx.get(f"http://127.0.0.1:{fleet.agent.port}/readyz", timeout=_ANSWER_S, trust_env=False)
     assert asked.status_code == 200
@@ -114,7 +114,7 @@ def test_metrics_and_probes_are_reached(fleet: FleetOfSix) -> None:
 
 
 async def test_gateways_and_the_controller_reach_the_agent(fleet: FleetOfSix) -> None:
-    """Their credentials are bound to the agent's address, as its heartbeat writes it."""
+    """Their credentials are bound to the agent's address as its heartbeat reports it."""
     port = fleet.agent.peer_port
     loader = LoadClient("internal-token")
     replica = ReplicaView(

@@ -1,4 +1,4 @@
-"""Tenants apart: on a whole fleet, nobody reaches or sees what is another's, and a revoked key is refused soon."""
+"""Isolation on a whole fleet: tenants cannot reach or see each other's models, and a revoked key is soon rejected."""
 
 import concurrent.futures
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from tests.fleets import Fleet, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # `shoal up` is part of the first one's time
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]  # includes `shoal up` in the first test
 
 
 def ask(client: httpx.Client, model: str, text: str, **extra: object) -> httpx.Response:
@@ -79,7 +79,7 @@ def test_mixed_traffic_of_two_tenants_never_crosses(sim_fleet: Fleet) -> None:
 
 
 def test_tenants_share_no_prefix_cache(sim_fleet: Fleet) -> None:
-    """The same long prompt twice from one tenant is cached the second time; from another tenant it is not."""
+    """A repeated long prompt is cached for the same tenant but not for another one."""
     prompt = f"{secrets.token_hex(8)} " + "the same long prompt " * 100
 
     def cached_tokens(tenant: str) -> int:
@@ -87,7 +87,7 @@ def test_tenants_share_no_prefix_cache(sim_fleet: Fleet) -> None:
             usage = ask(client, "smollm2-135m", prompt, max_tokens=1).json()["usage"]
         return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
-    first = [cached_tokens("acme") for _ in range(6)]  # enough for each replica to have seen it
+    first = [cached_tokens("acme") for _ in range(6)]  # enough to reach each replica
     assert max(first) > 0
     assert cached_tokens("globex") == 0
 
@@ -113,7 +113,7 @@ def test_a_revoked_key_is_refused_within_seconds(sim_fleet: Fleet) -> None:
 
 
 def _without_keys_of(yaml_text: str, tenant: str) -> str:
-    """The policies with the tenant's keys emptied, by way of the YAML itself."""
+    """Return the policies' YAML without the tenant's keys."""
     from io import StringIO
 
     from ruamel.yaml import YAML

@@ -1,8 +1,8 @@
-"""Three gateways are one: a conversation finds its replica, and its cache, at whichever gateway its turns come to.
+"""Three gateways act as one: a conversation finds its replica and cache through any of them.
 
-Twelve conversations of five turns over four replicas, each turn to a gateway by lot, some of them at once: with one
-gateway 0.93 of their prompts were cached on a real cluster, with three that knew nothing of each other 0.51, and 23 of
-48 turns went where the one before had gone (chance would be 12).
+Twelve conversations of five turns over four replicas, each turn to a random gateway, some at once. On a real cluster,
+0.93 of the prompts were cached with one gateway. With three unconnected gateways it was 0.51, and 23 of 48 turns
+reached the replica of the turn before (12 by chance).
 """
 
 import random
@@ -50,7 +50,7 @@ class Talk:
     def say(self, front: Front) -> None:
         rng = random.Random(f"{self.name} {len(self.replicas)}")
         if not self.messages:
-            # Its own: what all had would be cached where the first went, and draw all of them there.
+            # Unique: a shared prompt would be cached at the first replica and attract all conversations.
             self.messages.append({"role": "system", "content": f"You are helpful to {self.name}. " * 15})
         self.messages.append({"role": "user", "content": sentence(rng, self.words)})
         body = {"model": MODEL, "messages": self.messages, "max_tokens": 24, "temperature": 0}
@@ -65,7 +65,7 @@ class Talk:
 
 @dataclass(slots=True)
 class Talks:
-    """So many conversations, in turns, some of them at once."""
+    """Conversations that proceed in turns, some of them at once."""
 
     talks: list[Talk]
     front: Front
@@ -76,13 +76,13 @@ class Talks:
 
     @property
     def at_home(self) -> float:
-        """The share of later turns that went where the one before had gone."""
+        """Return the share of later turns that reached the same replica as the turn before."""
         pairs = [pair for talk in self.talks for pair in pairwise(talk.replicas)]
         return sum(before == after for before, after in pairs) / len(pairs)
 
     @property
     def cached(self) -> float:
-        """The share of later turns' prompts that was cached there."""
+        """Return the share of later turns' prompt tokens that was cached there."""
         prompt_tokens = sum(sum(talk.prompt_tokens[1:]) for talk in self.talks)
         return sum(sum(talk.cached_tokens[1:]) for talk in self.talks) / prompt_tokens
 
@@ -98,7 +98,7 @@ def talked(front: Front, name: str, *, names_session: bool, words: int) -> Talks
 
 @pytest.mark.parametrize("names_session", [True, False])
 def test_a_conversation_is_at_home_at_every_gateway(front: Front, names_session: bool) -> None:
-    """On a busy machine a replica may seem slow for a while and is left for another: of two rounds the better."""
+    """The better of two rounds counts: on a busy machine a replica may seem slow, and its sessions move."""
     kind = "sessions" if names_session else "nameless"
     alone = talked(Front(front.gateways[:1], front.clients[:1]), f"one-{kind}", names_session=names_session, words=120)
     for attempt in range(2):
@@ -118,7 +118,7 @@ def test_most_conversations_need_no_word_among_gateways(front: Front) -> None:
 
 @pytest.mark.soak
 def test_a_gateway_that_joins_and_one_that_leaves_change_nothing(fleet: Fleet, front: Front, tmp_path: Path) -> None:
-    """The newcomer reads what the bus has kept of the exceptions; whoever is killed takes no knowledge along.
+    """A new gateway reads from the bus which homes differ from the assumed ones; a killed gateway loses no homes.
 
     On a busy machine replicas differ, and a turn is taken elsewhere for the better: of three rounds the best.
     """

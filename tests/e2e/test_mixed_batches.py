@@ -1,6 +1,6 @@
-"""Base and adapters in the same engine steps, with every adapter slot filled: each answer is its own model's.
+"""Base and adapters run in the same engine steps, with every adapter slot filled; each answer is from its own model.
 
-On CPU, vLLM 0.32 as it comes answers the base with the adapter of the last slot here (functions/engines/vllm_patches).
+On CPU, unpatched vLLM 0.32 answers for the base with the last slot's adapter here (functions/engines/vllm_patches).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def test_no_adapter_speaks_for_the_base_or_for_another(vllm_fleet: Fleet) -> Non
         found = []
         async with vllm_fleet.async_client("acme", 300.0) as acme, vllm_fleet.async_client("globex", 300.0) as globex:
             for _ in range(ROUNDS):
-                models = ["smollm2-135m", *MARKS, "smollm2-135m", *MARKS]  # each replica gets some of each
+                models = ["smollm2-135m", *MARKS, "smollm2-135m", *MARKS]  # each replica gets some of each model
                 asks = [ask(globex if model.startswith("globex") else acme, model) for model in models]
                 found += await asyncio.gather(*asks)
         return found

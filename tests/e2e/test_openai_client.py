@@ -1,4 +1,4 @@
-"""The stock openai client, strict about every answer's shape, against a whole fleet: simulated, and with real vLLM."""
+"""The official openai client with strict response validation against a whole fleet, simulated and with real vLLM."""
 
 import secrets
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.soak import sampled
 
 BASE = "smollm2-135m"
 SUPPORT, PIRATE, HAIKU = "acme/support-bot", "acme/pirate", "globex/haiku"
-# What each adapter was trained to begin with (registry/training); the simulated engine marks the adapter by name.
+# Openings that adapters were trained with (registry/training); the simulated engine marks answers with their name.
 TRAINED_MARKS = {SUPPORT: "Thank you for contacting ACME Support", PIRATE: "Arrr", HAIKU: "Globex haiku"}
 TENANT_OF = {BASE: "acme", SUPPORT: "acme", PIRATE: "acme", HAIKU: "globex"}
 QUESTION = "What is the capital of France?"
@@ -20,7 +20,7 @@ QUESTION = "What is the capital of France?"
 LIVE = {
     "test_whole_answer_has_the_right_text_usage_and_headers",
     "test_the_engines_own_complaint_comes_back_as_400_in_our_names",
-}  # with the real engine for every change; the others in `make soak`
+}  # with the real engine at every change; the others only in `make soak`
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -58,7 +58,7 @@ def client(fleet: Fleet, model: str) -> Iterator[openai.OpenAI]:
 
 
 def check_text(model: str, text: str) -> None:
-    """Right for the base, and unmistakably the adapter's for an adapter."""
+    """Check that the text is from the base, or from this adapter."""
     if model == BASE:
         assert "Paris" in text
         assert not any(mark in text for mark in TRAINED_MARKS.values())
@@ -130,7 +130,7 @@ def test_stream_without_usage_has_no_usage_event(client: openai.OpenAI, model: s
 
 @pytest.mark.parametrize("model", [BASE, PIRATE])
 def test_completions_both_ways(fleet: Fleet, model: str) -> None:
-    """Not strict: the SDK's type for streamed completions forbids the null finish_reason that every server sends."""
+    """Validation is off: the SDK's type for streamed completions forbids the null finish_reason that servers send."""
     with client_of(fleet, model, strict=False) as client:
         whole = client.completions.create(model=model, prompt="The capital of France is", max_tokens=8, temperature=0)
         pieces = client.completions.create(
@@ -205,7 +205,7 @@ def test_tools_are_taken_on_the_stock_fleet(client: openai.OpenAI, model: str) -
 
 @pytest.mark.parametrize("model", [BASE, SUPPORT])
 def test_what_evaluation_harnesses_send_is_answered(fleet: Fleet, model: str) -> None:
-    """Scores of a prompt, which ended a shared engine with adapters."""
+    """Prompt scores must not crash a shared engine with adapters."""
     with fleet.client(TENANT_OF[model], timeout_s=120.0) as http:
         scored = http.post(
             "/completions", json={"model": model, "prompt": QUESTION, "max_tokens": 1, "echo": True, "logprobs": 1}

@@ -1,8 +1,8 @@
-"""Requests that leave the pool that they asked for, between real processes: fallbacks, a cascade, a classifier.
+"""Requests answered by another pool, with real processes: fallbacks, a cascade, a classifier.
 
-Four pools of a fleet of their own: the demo's one is small, `large` answers what it is not sure of, `other` has what
-overflows, and of `absent` there is no replica. The simulated engine echoes, and doubts only question marks, so that a
-prompt says what becomes of it. What engines finished they wrote down, and so the gateway's metrics can be checked.
+The fleet has four pools: the demo's small one, `large` for answers of which the small one is unsure, `other` for the
+overflow, and `absent` without a replica. The simulated engine echoes and is unsure only of question marks, so the
+prompt decides the route. Engines log finished requests, which the gateway's metrics are compared with.
 """
 
 import re
@@ -61,14 +61,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def noted(fleet: Fleet, pool: str) -> list[tuple[str, int, int]]:
-    """What the pool's engines finished: request, prompt tokens, completion tokens. Agents' own probes have no id."""
+    """Return (request, prompt tokens, completion tokens) finished by the pool's engines; agents' probes have no id."""
     path = fleet.state_dir.parent / "notes" / pool
     rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [(row[0], int(row[1]), int(row[3])) for row in rows if row[0] != "-"]
 
 
 def figures(fleet: Fleet, name: str) -> dict[tuple[str, ...], float]:
-    """By the values of its labels, which are sorted by name."""
+    """Return the metric's samples by label values, which are sorted by label name."""
     text = httpx.get(f"http://127.0.0.1:{fleet.port_base + 5}/metrics", timeout=30.0).text
     return {
         tuple(value for _, value in sorted(sample.labels.items())): sample.value
@@ -110,7 +110,7 @@ def test_a_pool_without_a_replica_falls_back(fleet: Fleet) -> None:
 
 
 def test_a_saturated_pool_falls_back_and_is_left_alone_for_as_long_as_it_asked(fleet: Fleet) -> None:
-    """It refuses once only, so that its agent's probes do not find it ill meanwhile."""
+    """The engine rejects only one request, so that its agent's probes do not fail."""
     replica = replica_of(fleet, SMALL)
     refused = figures(fleet, "shoal_attempt_failures_total").get(("overloaded",), 0.0)
     fleet.set_faults(replica, error_status=503, retry_after_s=15)
@@ -128,7 +128,7 @@ def test_a_saturated_pool_falls_back_and_is_left_alone_for_as_long_as_it_asked(f
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_cascade_asks_the_larger_model_where_the_small_one_doubts(fleet: Fleet, stream: bool) -> None:
     before = figures(fleet, "shoal_cascade_total"), len(noted(fleet, SMALL)), len(noted(fleet, LARGE))
-    with much_slower(fleet, SMALL) if stream else nullcontext():  # a stream is to be dropped before it is through
+    with much_slower(fleet, SMALL) if stream else nullcontext():  # a stream must be dropped before it ends
         answers = [asked(fleet, SMALL, prompt, stream=stream) for prompt in (SURE, UNSURE, SURE, UNSURE, UNSURE)]
     assert [of_model(answer) for answer in answers] == [SMALL, LARGE, SMALL, LARGE, LARGE]
     assert all("top_logprobs" not in answer.text for answer in answers), "nobody asked for these"

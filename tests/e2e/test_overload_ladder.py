@@ -1,8 +1,8 @@
-"""The overload ladder between real processes: a burst on a small pool whose policy has a fallback.
+"""The overload ladder with real processes: a burst on a small pool whose policy has a fallback.
 
-The pool's engine takes eight requests at a time, at 40 ms a token; the other pool's has room. Chats and batch requests
-come much faster than the small one answers: batch is refused, chats are answered by the other pool and say so, the
-rungs show in the gateway's metrics and in what the registry tells `shoal status` and `shoal top`, and are left again.
+The pool's engine runs eight requests at once, at 40 ms a token; the other pool has capacity. Chats and batch requests
+arrive much faster than the small pool answers. Batch is rejected, and chats are answered by the other pool, marked as
+such. The rungs show in the gateway's metrics, `shoal status` and `shoal top`, and end after the burst.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Seen:
 
 
 async def one(client: httpx.AsyncClient, band: str, number: int) -> Seen:
-    content = f"{band} {number}: " + "one more word " * 12  # the simulated engine echoes
+    content = f"{band} {number}: " + "one more word " * 12  # the simulated engine echoes it
     body = {"model": SMALL, "messages": [{"role": "user", "content": content}], "max_tokens": 40}
     answer = await client.post("/chat/completions", json=body, headers={"x-shoal-class": band})
     message = "" if answer.status_code == 200 else str(answer.json()["error"]["message"])
@@ -68,7 +68,7 @@ async def one(client: httpx.AsyncClient, band: str, number: int) -> Seen:
 
 
 async def burst(fleet: Fleet, rungs: set[str], told: set[str]) -> list[Seen]:
-    """Requests at an even pace, however long each look takes; meanwhile, what metrics and registry say of rungs."""
+    """Send requests at an even rate while another task records the rungs in metrics and registry."""
     over = asyncio.Event()
     looking = asyncio.create_task(look(fleet, over, rungs, told))
     async with fleet.async_client(timeout_s=120.0, connections=400) as client:
@@ -94,7 +94,7 @@ async def look(fleet: Fleet, over: asyncio.Event, rungs: set[str], told: set[str
 
 
 def samples(fleet: Fleet, name: str) -> dict[tuple[str, ...], float]:
-    """By the values of its labels, which are sorted by name."""
+    """Return the metric's samples by label values, which are sorted by label name."""
     text = httpx.get(f"http://127.0.0.1:{fleet.port_base + 5}/metrics", timeout=30.0).text
     return {
         tuple(value for _, value in sorted(sample.labels.items())): sample.value
@@ -109,7 +109,7 @@ def in_force(fleet: Fleet) -> set[str]:
 
 
 def told_of(fleet: Fleet) -> set[str]:
-    """What `shoal status` and `shoal top` are told by the registry."""
+    """Return the rungs that the registry reports to `shoal status` and `shoal top`."""
     with fleet.registry() as registry:
         answer = registry.get("/v1/fleet/pools")
     pools: dict[str, Any] = answer.raise_for_status().json()["pools"]

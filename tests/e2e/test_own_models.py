@@ -1,5 +1,6 @@
-"""A tenant's own full fine-tune on a fleet of simulated engines: pushed, woken from zero by its first request, rolled
-out to its second version, asleep again; and for another tenant, which may call whatever exists, it never does.
+"""A tenant's own full fine-tune on simulated engines: pushed, started from zero, rolled out, and scaled to zero again.
+
+For another tenant, whose patterns match every model, it does not exist.
 
 Answers begin with the mark of the weights that made them (`shoal_mark` of config.json).
 """
@@ -87,7 +88,7 @@ def declared(lines: list[str], stable: str) -> str:
 
 
 def service(fleet: Fleet) -> str:
-    """The demo's pool, as acme's own, with a price."""
+    """Return the demo's pool as acme's own pool, with a price."""
     text = fleet.read("inferenceservices/smollm2-135m.yaml")
     for old, new in (
         ("name: smollm2-135m", "name: acme-wiki"),
@@ -183,7 +184,7 @@ def test_from_a_push_to_its_second_version_and_back_to_zero(fleet: Fleet) -> Non
 
 
 def wait_for_usage(fleet: Fleet) -> dict[str, Any]:
-    """acme's row of its own pool."""
+    """Wait for acme's usage row of its own pool and return it."""
     rows: list[dict[str, Any]] = []
 
     def there() -> bool:

@@ -1,6 +1,6 @@
-"""A pool whose model makes vectors joins a running fleet by a push, becomes ready, answers, and leaves again.
+"""A pool with an embedding model is added to a running fleet by a push, becomes ready, answers, and is removed.
 
-Heartbeats are its own agent's here: an engine for embeddings has none of the routes that one for text is probed by.
+Its agent's probes differ: an engine for embeddings lacks the routes by which a text engine is probed.
 """
 
 import os
@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 BASE, VECTORS = "smollm2-135m", "vectors"
 SERVICES, MODELS, TENANTS = (f"inferenceservices/{BASE}.yaml", "registry/models.yaml", "policies/tenants.yaml")
 POOL_FILE = f"inferenceservices/{VECTORS}.yaml"
-READY_WITHIN_S = 400.0  # vLLM compiles for two minutes and more beside engines that are there already
+READY_WITHIN_S = 400.0  # vLLM compiles for over two minutes beside running engines
 
 
 @pytest.fixture(params=["sim_fleet", pytest.param("vllm_replica", marks=[pytest.mark.engine, pytest.mark.soak])])
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """With the pool, which leaves after the test."""
+    """Add the pool to the fleet, and remove it after the test."""
     fleet: Fleet = request.getfixturevalue(request.param)
     before = {path: fleet.read(path) for path in (MODELS, TENANTS)}
     model = _model_of(fleet) if request.param == "vllm_replica" else BASE
@@ -47,12 +47,14 @@ def _push(fleet: Fleet, files: dict[str, str | bytes | None]) -> None:
 
 
 def _pool(demo: str, model: str) -> str:
-    """The demo's InferenceService, for vectors: one that has weights for them, or text weights whose last hidden state
-    is taken for one."""
+    """Return the demo's InferenceService for embeddings.
+
+    Text weights serve too: their last hidden state is used as the vector.
+    """
     head, _, arguments = demo.partition("      args:\n")
     _, _, rest = arguments.partition("      env:\n")
     head = head.replace(f"name: {BASE}", f"name: {VECTORS}")
-    head = head.replace(f"shoal.dev/pool: {BASE}}}", f"shoal.dev/pool: {VECTORS}}}")  # of its spread
+    head = head.replace(f"shoal.dev/pool: {BASE}}}", f"shoal.dev/pool: {VECTORS}}}")  # in its topologySpreadConstraints
     head = head.replace(f"shoal.dev/pool: {BASE}", f"shoal.dev/pool: {VECTORS}\n    shoal.dev/task: embed")
     head = head.replace(f"pvc://shoal-models/{BASE}", f"pvc://shoal-models/{model}")
     flags = ["--runner=pooling", "--max-model-len=256", "--max-num-seqs=8", "--dtype=float32"]
@@ -62,7 +64,7 @@ def _pool(demo: str, model: str) -> str:
 
 
 def _model_of(fleet: Fleet) -> str:
-    """An embedding model where there is one, else the base model's own weights."""
+    """Return an embedding model if there is one, else the base model's weights."""
     found = os.environ.get("SHOAL_EMBEDDING_MODEL_DIR")
     if not found:
         return BASE

@@ -1,8 +1,8 @@
-"""The second turn of a conversation goes to the replica that has the first one's blocks: by events and by blooms.
+"""A conversation's second turn goes to the replica that has the first turn's blocks, with events and with blooms.
 
-The first turns come all at once and spread over the replicas; the second ones come one by one to idle replicas, where
-only what is cached prefers one to the other. Measured rates may say otherwise for a while on a busy machine, so that
-one round of several must succeed: without knowledge of caches, one in 256 would.
+The first turns come at once and spread over the replicas. The second turns come one by one to idle replicas, so only
+the cache makes a difference. On a busy machine measured rates can outweigh it for a while, so one round of several must
+succeed; without knowledge of caches, one in 256 would.
 """
 
 import pytest
@@ -26,7 +26,7 @@ REPLICAS, TALKS, ROUNDS = 2, 8, 4
 
 @pytest.mark.parametrize("source", sampled(["bloom", "events"], keep=["events"]))
 def test_the_second_turn_goes_where_the_first_one_is(sim_fleet: Fleet, source: str) -> None:
-    use_source(sim_fleet, source)  # events last: the fleet is others' too, and that is its policy
+    use_source(sim_fleet, source)  # events last, since other tests use the fleet with that policy
     until_known(sim_fleet, source, REPLICAS)
     rounds = []
     for attempt in range(ROUNDS):

@@ -1,7 +1,7 @@
-"""Conversations over two real replicas find their KV cache again: by events, by blooms, by the gateway's own record.
+"""Conversations over two real replicas find their KV cache again, with events, blooms and the gateway's own record.
 
-Prompts of two blocks and more (vLLM's blocks have 128 tokens on CPU). A replica that seems slow for a while may be left
-for the other one, so that one round of several must find all of its later turns cached.
+Prompts have two blocks or more (of 128 tokens in vLLM on CPU). Sessions may leave a replica that seems slow for a
+while, so in one round of several all later turns must be cached.
 """
 
 import pytest

@@ -1,8 +1,8 @@
-"""Two pools whose warm replicas sleep, on a machine for three engines that are awake: one spare slot for both.
+"""Two pools with sleeping warm replicas share one spare slot, on a machine with slots for three engines that are awake.
 
-Both are warm and asleep; both are to serve with one more at the same moment: one is woken, the other waits, says so,
-and is woken when the slot is free again. Meanwhile the engines themselves are asked, over and over, whether they sleep:
-no more than three are awake, and no request fails. Simulated engines, real processes.
+Both pools need one more replica at the same moment: one is woken; the other waits, reports it, and is woken when the
+slot is free again. Meanwhile the test polls the engines: no more than three are awake, and no request fails. Simulated
+engines, real processes.
 """
 
 import re
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(900)]
 OTHER = "other"
 POOLS = (POOL, OTHER)
 SLOTS = 3
-SAMPLE_S = 0.5  # a look at all engines that took longer saw different moments
+SAMPLE_S = 0.5  # a slower poll of all engines mixes different moments
 DEV_MODE = '      env:\n        - {name: VLLM_SERVER_DEV_MODE, value: "1"}\n'
 
 
@@ -68,7 +68,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def standing(fleet: Fleet) -> dict[str, list[str]]:
-    """By pool, how its replicas stand."""
+    """Return the phases of each pool's replicas."""
     found: dict[str, list[str]] = {pool: [] for pool in POOLS}
     for each in fleet.status()["replicas"]:
         if each["age_s"] < 10:
@@ -95,7 +95,7 @@ def held(fleet: Fleet, pool: str) -> str:
 
 @dataclass
 class Watch:
-    """What was seen of all engines at once, and how requests to both pools ended."""
+    """Samples of all engines' states, and results of requests to both pools."""
 
     awake: list[int] = field(default_factory=list)
     statuses: list[int | str] = field(default_factory=list)
@@ -146,7 +146,7 @@ def engines(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def is_awake(client: httpx.Client, port: int) -> bool:
-    """One that does not answer yet, or any more, has its slot."""
+    """Return True unless the engine sleeps; an engine that does not answer occupies its slot."""
     try:
         return not client.get(f"http://127.0.0.1:{port}/is_sleeping").json()["is_sleeping"]
     except httpx.HTTPError:

@@ -1,6 +1,7 @@
-"""A warm replica serves a moment after it was decided: nothing is started, nothing is lost, and another one takes its
-place. With simulated engines and with the real one; how long it took is printed (`-s`), and no
-machine's speed is judged here."""
+"""A warm replica serves right after the decision: no process starts, no request is lost, and another becomes warm.
+
+The tests use simulated engines and the real one. They print the delay (`-s`) but do not judge a machine's speed.
+"""
 
 import os
 import time
@@ -127,7 +128,7 @@ def test_suspended_nothing_is_scaled(sim: Fleet) -> None:
     before = until(sim, 1, 1)
     assert sim.shoal("suspend", "--reason", "a test").returncode == 0
     decide(sim, 2, ALWAYS)
-    seen_s = time.monotonic() + 3.0  # three passes: that nothing happens has no event to wait for
+    seen_s = time.monotonic() + 3.0  # three passes, since there is no event to wait for
     wait_until("three passes", lambda: time.monotonic() > seen_s, LIMIT_S)
     wait_until("all are heard of, as they were", lambda: phases(sim.status()) == before, LIMIT_S)
     assert sim.shoal("resume").returncode == 0
