@@ -1,8 +1,8 @@
 """Limits shared by several gateways admit exactly what is allowed at every rate, and all of it to a polite client.
 
-Also while one of the gateways leaves and another joins: what the leaver held is given back, the newcomer has its part.
+This also holds while a gateway leaves, which returns its leases, and another joins.
 
-`tests.cluster.windows` says how it is counted; tests/manifests/test_fleet_as_shipped.py asks the same of processes.
+`tests.cluster.windows` explains the counting; tests/manifests/test_fleet_as_shipped.py tests the same with processes.
 """
 
 import asyncio

@@ -87,9 +87,9 @@ async def polite(client: httpx.AsyncClient, model: str, name: str, length_s: flo
 
 
 async def _drain(client: httpx.AsyncClient, model: str) -> None:
-    """Until most of a handful at once are refused: what is left is what flowed in meanwhile.
+    """Send groups of requests until most of a group are rejected; only the inflow since then is left.
 
-    The handful grows: where sixteen answers take longer than as many need to flow in, sixteen are never refused.
+    Groups grow: if sixteen answers take longer than the inflow of sixteen, no group of that size is ever rejected.
     """
     until_s, at_once = time.monotonic() + _DRAINED_S, _AT_ONCE
     while time.monotonic() < until_s:
