@@ -51,7 +51,7 @@ def test_ranks_may_differ_by_module(tmp_path: Path) -> None:
     assert check_adapter(tmp_path).rank == 8
 
 
-def test_only_what_training_makes_large_may_come_in_as_large_text(tmp_path: Path) -> None:
+def test_text_limit_exempts_large_training_files(tmp_path: Path) -> None:
     adapter = make_adapter(tmp_path / "adapter")
     text = b"x" * (TEXT_MAX_BYTES + 1)
     for name in ("tokenizer.json", "tokenizer_config.json", "trainer_state.json"):
@@ -62,7 +62,7 @@ def test_only_what_training_makes_large_may_come_in_as_large_text(tmp_path: Path
         check_adapter(adapter, text_max_bytes=TEXT_MAX_BYTES)
 
 
-def test_large_text_that_was_taken_once_is_served_for_ever(tmp_path: Path) -> None:
+def test_large_text_without_a_limit_passes(tmp_path: Path) -> None:
     """Agents check every artifact that they fetch, and a version never changes."""
     adapter = make_adapter(tmp_path / "adapter")
     (adapter / "notes.json").write_bytes(b"x" * (TEXT_MAX_BYTES + 1))

@@ -74,7 +74,7 @@ def test_chunks_in_any_order_make_the_artifact(tmp_path: Path) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3)))
-def test_what_a_killed_one_had_is_not_asked_for_again(
+def test_resumed_assembly_does_not_request_chunks_again(
     tmp_path_factory: pytest.TempPathFactory, first: set[int], second: set[int]
 ) -> None:
     cache, made = ArtifactCache(tmp_path_factory.mktemp("cache")), source()
@@ -113,7 +113,7 @@ def test_many_threads_may_put_at_once(tmp_path: Path) -> None:
     assert assembly.finish().is_dir()
 
 
-def test_a_peer_reads_what_is_there_and_nothing_else(tmp_path: Path) -> None:
+def test_peer_reads_only_present_chunks(tmp_path: Path) -> None:
     cache, made = ArtifactCache(tmp_path), source()
     assembly = made.open(cache)
     chunk, other, *_ = assembly.missing()
@@ -123,7 +123,7 @@ def test_a_peer_reads_what_is_there_and_nothing_else(tmp_path: Path) -> None:
     assert assembly.read("0" * 64) is None
 
 
-def test_what_rotted_before_the_end_is_found_and_fetched_again(tmp_path: Path) -> None:
+def test_corrupt_partial_chunk_is_detected_and_fetched_again(tmp_path: Path) -> None:
     cache, made = ArtifactCache(tmp_path), source()
     assembly = made.open(cache)
     for chunk in assembly.missing():
@@ -143,13 +143,13 @@ def test_what_rotted_before_the_end_is_found_and_fetched_again(tmp_path: Path) -
     assert assembly.finish().is_dir()
 
 
-def test_an_incomplete_one_cannot_be_finished(tmp_path: Path) -> None:
+def test_incomplete_assembly_cannot_be_finished(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="4 chunks are missing"):
         source().open(ArtifactCache(tmp_path)).finish()
 
 
 @pytest.mark.parametrize("harm", ["progress short", "progress odd", "file short", "file gone"])
-def test_a_harmed_partial_is_begun_again(tmp_path: Path, harm: str) -> None:
+def test_damaged_partial_is_started_again(tmp_path: Path, harm: str) -> None:
     cache, made = ArtifactCache(tmp_path), source()
     assembly = made.open(cache)
     assembly.put(assembly.chunks[0], made.read(assembly.chunks[0]))
@@ -186,7 +186,7 @@ def test_the_document_must_be_that_of_the_digest(tmp_path: Path) -> None:
         Assembly.open(ArtifactCache(tmp_path), Digest("sha256:" + "0" * 64), source().document)
 
 
-def test_a_disk_without_room_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+def test_full_disk_is_reported_before_fetching(tmp_path: Path) -> None:
     count = 2 * 1024**4 // (64 * MIB) - 1
     huge = [FileEntry(f"f{part}", 64 * 1024**3, "0" * 64, ("a" * 64,) * 1024) for part in range(count // 1024)]
     document = manifests.encode(Manifest(chunk_bytes=64 * MIB, files=tuple(huge)))
@@ -195,7 +195,7 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(tmp_path: Path) 
         Assembly.open(cache, manifests.digest_of(document), document)
 
 
-def test_a_disk_that_refuses_a_chunk_says_so_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_failed_chunk_write_is_reported_and_keeps_earlier_chunks(tmp_path: Path) -> None:
     cache, made = ArtifactCache(tmp_path), source()
     assembly = made.open(cache)
     first, second, *_ = assembly.missing()
@@ -215,7 +215,7 @@ def test_a_disk_that_refuses_a_chunk_says_so_and_what_was_there_stays(tmp_path: 
     assert resumed.finish().is_dir()
 
 
-def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "partial").write_text("a file where the folder should be")
     with pytest.raises(CacheFailed, match="cannot be written"):
         source().open(ArtifactCache(tmp_path))

@@ -69,7 +69,7 @@ def test_worked_example(model: Path) -> None:
     assert facts.layers == 2
 
 
-def test_what_is_packed_is_known_to_be_there_and_no_more(model: Path) -> None:
+def test_packed_weights_are_listed_without_shapes(model: Path) -> None:
     facts = facts_of(model, names=("tiny",))
     mlp = "model.layers.1.mlp"
     assert facts.features_of(f"{mlp}.down_proj") == (1536, 576)
@@ -101,7 +101,7 @@ def test_targets_match_whole_last_parts(model: Path) -> None:
         ("", False),
     ],
 )
-def test_names_that_the_base_goes_by(model: Path, name: str, known: bool) -> None:
+def test_base_names_are_recognized(model: Path, name: str, known: bool) -> None:
     assert facts_of(model, names=("tiny",)).has_name(name) is known
 
 
@@ -115,7 +115,7 @@ def test_facts_travel_as_one_document(model: Path, tmp_path: Path) -> None:
     assert facts_of(shipped, names=()).modules == facts.modules
 
 
-def test_a_model_that_also_sees_says_its_layers_one_level_down(model: Path) -> None:
+def test_multimodal_model_has_nested_layer_config(model: Path) -> None:
     (model / "config.json").write_text(json.dumps({"text_config": {"num_hidden_layers": 7}}))
     facts = facts_of(model, names=("tiny",))
     assert facts.layers == 7
@@ -144,7 +144,7 @@ def test_a_model_that_also_sees_says_its_layers_one_level_down(model: Path) -> N
         (FACTS_NAME, b'{"names":[],"layers":1,"modules":{"a":[1,-2]}}', "is not a document of base facts"),
     ],
 )
-def test_directories_that_are_no_model(model: Path, name: str, content: bytes, words: str) -> None:
+def test_invalid_model_directories_are_refused(model: Path, name: str, content: bytes, words: str) -> None:
     (model / name).write_bytes(content)
     with pytest.raises(ArtifactRefused, match=words):
         facts_of(model, names=("tiny",))

@@ -44,7 +44,7 @@ def test_a_folder_gets_the_manifest_that_verifies_it(tmp_path: Path) -> None:
     assert made.version_line() == f'- {{name: v1, artifact: "pvc://shoal-models/llama", digest: "{made.digest}"}}'
 
 
-def test_what_has_a_manifest_is_not_hashed_again_unless_it_is_another_size(tmp_path: Path) -> None:
+def test_folder_with_manifest_is_rehashed_only_on_size_change(tmp_path: Path) -> None:
     folder = model(tmp_path / "llama")
     first = prepare(folder)
     assert prepare(folder).was_there
@@ -56,7 +56,7 @@ def test_what_has_a_manifest_is_not_hashed_again_unless_it_is_another_size(tmp_p
 
 
 @pytest.mark.parametrize("left", [".cache", ".gitattributes", ".git", ".huggingface"])
-def test_what_a_download_left_is_named_and_deleted_only_when_asked(tmp_path: Path, left: str) -> None:
+def test_download_leftovers_are_named_and_deleted_only_on_request(tmp_path: Path, left: str) -> None:
     folder = model(tmp_path / "llama")
     clean = prepare(folder).digest
     (folder / MANIFEST_NAME).unlink()
@@ -89,7 +89,7 @@ def test_a_downloads_cache_of_links_is_copied_as_plain_files(tmp_path: Path) -> 
         ("model.safetensors", "has no safetensors file"),
     ],
 )
-def test_what_is_no_model_is_refused(tmp_path: Path, spoilt: str, words: str) -> None:
+def test_folder_without_a_model_is_refused(tmp_path: Path, spoilt: str, words: str) -> None:
     folder = model(tmp_path / "llama")
     (folder / spoilt).unlink()
     with pytest.raises(ArtifactRefused, match=words):
@@ -97,9 +97,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, spoilt: str, words: str) ->
     assert not (folder / MANIFEST_NAME).exists()
 
 
-def test_a_volume_is_prepared_whole_and_what_cannot_be_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_volume_is_prepared_and_failures_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 1
     assert "copy the weights there first" in capsys.readouterr().out
     one = model(tmp_path / "one")

@@ -79,7 +79,7 @@ def pushed(
     return push(store.as_s3, source, name, source.files(), **options)
 
 
-def test_what_is_pushed_has_the_digest_of_its_folder(tmp_path: Path) -> None:
+def test_pushed_base_has_the_digest_of_its_folder(tmp_path: Path) -> None:
     folder, store = base(tmp_path / "llama"), CountingStore()
     done = pushed(store, FolderSource(folder))
     assert done.digest == manifests.digest_of(manifests.encode(directories.build_manifest(folder)))
@@ -110,7 +110,7 @@ def test_a_bucket_gives_the_digest_that_its_folder_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["the second chunk of the second shard", "the journal", "the pointer"])
-def test_a_killed_push_is_gone_on_with(tmp_path: Path, at: str) -> None:
+def test_killed_push_is_resumed(tmp_path: Path, at: str) -> None:
     folder, store = base(tmp_path / "llama"), CountingStore()
     clean = pushed(CountingStore(), FolderSource(folder))
     second = [chunk for chunk in clean.manifest.chunks() if chunk.path == "model-1.safetensors"][1]
@@ -148,7 +148,7 @@ def test_a_file_that_changed_meanwhile_is_hashed_anew(tmp_path: Path) -> None:
     assert done.digest == pushed(CountingStore(), FolderSource(folder)).digest
 
 
-def test_a_version_never_changes_and_nothing_is_sent_in_vain(tmp_path: Path) -> None:
+def test_push_under_an_existing_version_sends_nothing(tmp_path: Path) -> None:
     folder, store = base(tmp_path / "llama"), CountingStore()
     first = pushed(store, FolderSource(folder))
     written = store.chunks_written
@@ -159,7 +159,7 @@ def test_a_version_never_changes_and_nothing_is_sent_in_vain(tmp_path: Path) -> 
     assert read_pointer(store.as_s3, first.artifact_uri) == first.digest
 
 
-def test_pushed_again_it_puts_what_is_missing_and_asked_to_what_has_rotted(tmp_path: Path) -> None:
+def test_repeated_push_repairs_missing_and_on_request_corrupt_chunks(tmp_path: Path) -> None:
     folder, store = base(tmp_path / "llama"), CountingStore()
     first = pushed(store, FolderSource(folder))
     keys = sorted(key for key in store.objects if key.startswith("chunks/"))
@@ -182,7 +182,7 @@ def test_pushed_again_it_puts_what_is_missing_and_asked_to_what_has_rotted(tmp_p
         (lambda folder: (folder / "-x.safetensors").write_bytes(b"x"), "is not allowed"),
     ],
 )
-def test_what_is_no_model_is_refused_before_anything_is_sent(
+def test_push_without_a_model_is_refused_before_sending(
     tmp_path: Path, spoil: Callable[[Path], object], said: str
 ) -> None:
     folder = base(tmp_path / "llama", shards=1)
@@ -202,7 +202,7 @@ def test_names_are_read_strictly() -> None:
         parse_source_uri("https://hub/a")
 
 
-def test_an_empty_prefix_is_said(tmp_path: Path) -> None:
+def test_empty_prefix_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ArtifactMissing, match="holds no files"):
         BucketSource(_ranged(CountingStore()), "nowhere").files()
 

@@ -65,13 +65,13 @@ class Kept:
         ("versions", "turn off versioning of the bucket"),
     ],
 )
-def test_what_a_store_lacks_is_told(wrong: str, told: str) -> None:
+def test_missing_store_feature_is_reported(wrong: str, told: str) -> None:
     problem = try_bucket(Kept(wrong)).problem  # type: ignore[arg-type]
     assert (told in problem) if told else problem == ""
 
 
 @pytest.mark.parametrize("needs_conditions", [True, False])
-def test_only_who_needs_conditions_is_not_served_without(
+def test_store_without_conditional_writes_fails_only_if_needed(
     monkeypatch: pytest.MonkeyPatch, *, needs_conditions: bool
 ) -> None:
     """A publisher falls back to checking first, since its content is always the same; other writers need conditions."""

@@ -35,7 +35,7 @@ def leftovers(cache: ArtifactCache) -> list[str]:
     return sorted(str(path.relative_to(cache.root)) for name in folders for path in (cache.root / name).glob("*"))
 
 
-def test_what_is_installed_is_found_verified_and_readable_by_others(tmp_path: Path) -> None:
+def test_installed_artifact_is_found_verified_and_world_readable(tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path)
     digest = install(cache)
     found = cache.verified(digest)
@@ -94,7 +94,7 @@ def test_the_list_is_in_the_order_of_use_and_survives_a_restart(tmp_path: Path) 
     assert all(found.size_bytes >= sum(f.stat().st_size for f in cache.path_of(old).iterdir()) for found in listed)
 
 
-def test_a_use_is_written_down_at_most_once_a_minute(tmp_path: Path) -> None:
+def test_use_is_recorded_at_most_once_a_minute(tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path)
     digest = install(cache, used_unix_s=NOW_UNIX_S)
     cache.touch(digest, NOW_UNIX_S + TOUCH_EVERY_S - 1)
@@ -104,7 +104,7 @@ def test_a_use_is_written_down_at_most_once_a_minute(tmp_path: Path) -> None:
     cache.touch(Digest("sha256:" + "0" * 64))  # evicted meanwhile: no use to record
 
 
-def test_the_least_recently_used_go_until_the_rest_fits(tmp_path: Path) -> None:
+def test_least_recently_used_are_evicted_until_the_rest_fits(tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path)
     digests = [install(cache, seed, used_unix_s=NOW_UNIX_S + seed) for seed in range(5)]
     size_bytes = cache.digests()[0].size_bytes
@@ -115,7 +115,7 @@ def test_the_least_recently_used_go_until_the_rest_fits(tmp_path: Path) -> None:
     assert leftovers(cache) == []
 
 
-def test_what_is_pinned_or_in_use_stays_however_old(tmp_path: Path) -> None:
+def test_pinned_or_used_artifacts_are_never_evicted(tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path)
     pinned, used, idle = (install(cache, seed, used_unix_s=NOW_UNIX_S + seed) for seed in range(3))
     with ArtifactCache(tmp_path).use(used) as path:
@@ -127,7 +127,7 @@ def test_what_is_pinned_or_in_use_stays_however_old(tmp_path: Path) -> None:
     assert cache.held(pinned)
 
 
-def test_an_unfinished_fetch_counts_and_goes_first_unless_it_is_running(tmp_path: Path) -> None:
+def test_unfinished_fetch_is_evicted_first_unless_running(tmp_path: Path) -> None:
     cache, unfinished = ArtifactCache(tmp_path), source()
     digest = install(cache)
     size_bytes = cache.digests()[0].size_bytes
@@ -143,7 +143,7 @@ def test_an_unfinished_fetch_counts_and_goes_first_unless_it_is_running(tmp_path
     assert not cache.partial_path(unfinished.digest).exists()
 
 
-def test_of_two_who_evict_at_once_one_does(tmp_path: Path) -> None:
+def test_concurrent_evictions_evict_each_artifact_once(tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path)
     digests = {install(cache, seed, used_unix_s=NOW_UNIX_S + seed) for seed in range(8)}
     half = sum(found.size_bytes for found in cache.digests()) // 2
@@ -163,7 +163,7 @@ def test_of_two_who_evict_at_once_one_does(tmp_path: Path) -> None:
     assert {found.digest for found in cache.digests()} == digests - set(evicted)
 
 
-def test_one_flight_a_digest(tmp_path: Path) -> None:
+def test_single_flight_per_digest(tmp_path: Path) -> None:
     digest, other = Digest("sha256:" + "1" * 64), Digest("sha256:" + "2" * 64)
     cache = ArtifactCache(tmp_path)
     ticks = count()
@@ -178,7 +178,7 @@ def test_one_flight_a_digest(tmp_path: Path) -> None:
     assert leftovers(cache) == []
 
 
-def test_who_waits_for_a_flight_takes_it_over(tmp_path: Path) -> None:
+def test_waiting_flights_run_one_after_the_other(tmp_path: Path) -> None:
     """Twelve threads enter one flight; at most one is inside at a time."""
     digest = Digest("sha256:" + "1" * 64)
     inside: list[int] = []
@@ -211,7 +211,7 @@ with cache.single_flight(sys.argv[2]), cache.use(sys.argv[3]):
 """
 
 
-def test_what_a_killed_process_held_is_free_again(tmp_path: Path) -> None:
+def test_killed_process_releases_its_locks(tmp_path: Path) -> None:
     cache, unfinished = ArtifactCache(tmp_path), source()
     used = install(cache)
     unfinished.open(cache)
@@ -231,7 +231,7 @@ def test_what_a_killed_process_held_is_free_again(tmp_path: Path) -> None:
     assert leftovers(cache) == []
 
 
-def test_cleaning_keeps_what_a_fetch_can_go_on_with_for_a_day(tmp_path: Path) -> None:
+def test_cleaning_keeps_resumable_partials_for_a_day(tmp_path: Path) -> None:
     cache, unfinished = ArtifactCache(tmp_path), source()
     assembly = unfinished.open(cache)
     changed_unix_s = (cache.partial_path(unfinished.digest) / "progress").stat().st_mtime
@@ -244,7 +244,7 @@ def test_cleaning_keeps_what_a_fetch_can_go_on_with_for_a_day(tmp_path: Path) ->
     assert leftovers(cache) == []
 
 
-def test_cleaning_takes_a_partial_of_what_is_there_already(tmp_path: Path) -> None:
+def test_cleaning_removes_partials_of_installed_artifacts(tmp_path: Path) -> None:
     cache, made = ArtifactCache(tmp_path), source()
     _assemble(cache, made)
     made.open(cache)
@@ -259,7 +259,7 @@ def _assemble(cache: ArtifactCache, made: Source) -> None:
     assembly.finish()
 
 
-def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file where the folder should be")
     digest = Digest("sha256:" + "0" * 64)
     with pytest.raises(CacheFailed, match="cannot be written"), ArtifactCache(tmp_path).single_flight(digest):

@@ -51,7 +51,7 @@ def rig() -> Rig:
     return rig
 
 
-def test_what_is_named_stays(rig: Rig) -> None:
+def test_named_artifact_is_not_collected(rig: Rig) -> None:
     for _ in range(3):
         result = rig.collect(after_s=2 * DAY_S)
     assert result == Collected(reachable=5)
@@ -73,7 +73,7 @@ def test_worked_example(rig: Rig) -> None:
     assert rig.ledger.candidates() == frozenset()
 
 
-def test_what_two_share_stays_for_the_one_that_is_left(rig: Rig) -> None:
+def test_shared_chunk_stays_for_the_remaining_artifact(rig: Rig) -> None:
     rig.named.discard(TWO.digest)
     rig.collect()
     rig.collect(after_s=DAY_S)
@@ -103,7 +103,7 @@ def test_a_pointer_keeps_what_it_names(rig: Rig) -> None:
     assert rig.store.objects == {}
 
 
-def test_what_is_neither_chunk_nor_manifest_is_left_alone(rig: Rig) -> None:
+def test_other_objects_are_not_collected(rig: Rig) -> None:
     rig.store.objects["acme/notes.txt"] = b"mine"
     rig.named.clear()
     rig.collect()
@@ -123,7 +123,7 @@ def test_a_root_that_the_store_lacks_is_reported(rig: Rig) -> None:
     assert rig.collect().missing == (lost,)
 
 
-def test_a_replica_names_what_it_holds_by_the_beginning_of_its_digest(rig: Rig) -> None:
+def test_digest_prefix_held_by_a_replica_protects_the_artifact(rig: Rig) -> None:
     rig.named = {Digest(ONE.digest[: len("sha256:") + 16]), Digest("sha256:" + "5" * 16)}
     rig.collect()
     result = rig.collect(after_s=DAY_S)
@@ -131,7 +131,7 @@ def test_a_replica_names_what_it_holds_by_the_beginning_of_its_digest(rig: Rig) 
     assert result.missing == ()
 
 
-def test_an_open_ingest_keeps_what_was_marked_after_it_began(rig: Rig) -> None:
+def test_open_ingest_protects_objects_marked_later(rig: Rig) -> None:
     rig.named.clear()
     session = rig.ledger.begin_ingest(rig.now_unix_s, rig.now_unix_s + 10 * DAY_S)
     rig.collect()
@@ -140,7 +140,7 @@ def test_an_open_ingest_keeps_what_was_marked_after_it_began(rig: Rig) -> None:
     assert rig.collect(after_s=1.0).deleted == 5
 
 
-def test_an_expired_ingest_keeps_nothing_and_learns_of_it(rig: Rig) -> None:
+def test_expired_ingest_protects_nothing_and_fails(rig: Rig) -> None:
     rig.named.clear()
     session = rig.ledger.begin_ingest(rig.now_unix_s, rig.now_unix_s + HOUR_S)
     rig.collect()
@@ -148,7 +148,7 @@ def test_an_expired_ingest_keeps_nothing_and_learns_of_it(rig: Rig) -> None:
     assert not rig.ledger.end_ingest(session)
 
 
-def test_a_later_ingest_takes_its_objects_out(rig: Rig) -> None:
+def test_later_ingest_unmarks_its_objects(rig: Rig) -> None:
     rig.named.discard(TWO.digest)
     rig.collect()
     session = rig.ledger.begin_ingest(rig.now_unix_s, rig.now_unix_s + 10 * DAY_S)
@@ -157,7 +157,7 @@ def test_a_later_ingest_takes_its_objects_out(rig: Rig) -> None:
     assert rig.ledger.end_ingest(session)
 
 
-def test_named_between_the_two_askings_is_spared(rig: Rig) -> None:
+def test_artifact_named_during_a_pass_is_spared(rig: Rig) -> None:
     rig.named.clear()
     rig.collect()
     rig.now_unix_s += DAY_S
@@ -212,7 +212,7 @@ class _Stubborn(MemoryStore):
         super().delete(keys)
 
 
-def test_what_the_store_did_not_delete_is_taken_up_by_the_next_pass(rig: Rig) -> None:
+def test_failed_deletion_is_retried_by_the_next_pass(rig: Rig) -> None:
     stubborn = _Stubborn()
     stubborn.objects = rig.store.objects
     rig.store = stubborn
@@ -226,6 +226,6 @@ def test_what_the_store_did_not_delete_is_taken_up_by_the_next_pass(rig: Rig) ->
     assert rig.store.objects == ONE.objects
 
 
-def test_the_store_of_the_tests_is_what_collecting_asks_for() -> None:
+def test_memory_store_matches_the_collector_protocol() -> None:
     store: CollectedStore = MemoryStore()
     assert list(store.list("")) == []

@@ -43,14 +43,14 @@ def read(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root / CACHE_FOLDER).as_posix(): path.read_bytes() for path in found}
 
 
-def test_what_was_packed_is_laid_out_elsewhere(tmp_path: Path) -> None:
+def test_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
     folder = packed(tmp_path)
     assert compiled.lay_out(folder / PACK_NAME, tmp_path / "other") == 3
     assert read(tmp_path / "other") == FILES
     assert compiled.lay_out(folder / PACK_NAME, tmp_path / "other") == 0, "it is there"
 
 
-def test_what_an_engine_has_compiled_itself_is_left_to_it(tmp_path: Path) -> None:
+def test_unpacking_keeps_files_that_the_engine_compiled(tmp_path: Path) -> None:
     own = cache_root(tmp_path / "other", {"torch_aot_compile/261b6a/model": b"its own"})
     assert compiled.lay_out(packed(tmp_path) / PACK_NAME, own) == 2
     assert read(own)["torch_aot_compile/261b6a/model"] == b"its own"
@@ -94,7 +94,7 @@ def link(name: str) -> tarfile.TarInfo:
         lambda: link("model"),
     ],
 )
-def test_what_is_no_plain_file_refuses_the_whole(tmp_path: Path, member: Callable[[], tarfile.TarInfo]) -> None:
+def test_pack_with_a_non_plain_file_is_refused_whole(tmp_path: Path, member: Callable[[], tarfile.TarInfo]) -> None:
     """A pack with a member outside of the engine's folder is refused before any file is written."""
     with tarfile.open(tmp_path / PACK_NAME, "w") as made:
         good = tarfile.TarInfo("good")
@@ -107,7 +107,7 @@ def test_what_is_no_plain_file_refuses_the_whole(tmp_path: Path, member: Callabl
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive" * 100])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / PACK_NAME).write_bytes(content)
     with pytest.raises(ArtifactRefused):
         compiled.lay_out(tmp_path / PACK_NAME, tmp_path / "root")
@@ -117,11 +117,11 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     ("wanted", "fits"),
     [("", True), ("0.32.0/h100", True), ("h100", True), ("0.32.0", True), ("0.33.0/h100", False), ("a100", False)],
 )
-def test_a_node_says_what_it_can_use(wanted: str, fits: bool) -> None:
+def test_node_selects_matching_compile_caches(wanted: str, fits: bool) -> None:
     assert Companion("sha256:" + "b" * 64, "0.32.0", "h100", ("0f3a",), 7).fits(wanted) is fits
 
 
-def test_no_artifact_of_a_tenants_leads_to_them() -> None:
+def test_tenants_cannot_name_compile_caches() -> None:
     """A compile cache is code: tenants must not be able to name one as an artifact or to write one."""
     with pytest.raises(ArtifactRefused, match="the store's own folders"):
         parse_artifact_uri(f"s3://models/compiled/sha256/{'a' * 63}", bucket="models")

@@ -16,7 +16,7 @@ from tests.artifacts.descriptors import no_descriptors
 MIB = 1024**2
 
 
-def make(directory: Path) -> Path:
+def make_directory(directory: Path) -> Path:
     (directory / "sub").mkdir(parents=True)
     (directory / "config.json").write_text("{}")
     (directory / "sub" / "weights.bin").write_bytes(b"\x01" * 3_000_000)
@@ -24,7 +24,7 @@ def make(directory: Path) -> Path:
 
 
 def test_the_digest_depends_on_names_and_content_only(tmp_path: Path) -> None:
-    first, second = make(tmp_path / "a"), make(tmp_path / "b")
+    first, second = make_directory(tmp_path / "a"), make_directory(tmp_path / "b")
     os.utime(second / "config.json", (0, 0))
     (second / "config.json").chmod(0o600)
     assert directories.write_manifest(first) == directories.write_manifest(second)
@@ -33,7 +33,7 @@ def test_the_digest_depends_on_names_and_content_only(tmp_path: Path) -> None:
 
 
 def test_a_manifest_written_into_the_directory_does_not_change_its_digest(tmp_path: Path) -> None:
-    made = make(tmp_path / "a")
+    made = make_directory(tmp_path / "a")
     digest = directories.write_manifest(made)
     assert directories.write_manifest(made) == digest
     assert directories.read_manifest(made)[0] == digest
@@ -62,8 +62,8 @@ def _flip_last_byte(made: Path) -> None:
         (lambda made: (made / MANIFEST_NAME).write_text("{}"), "has the content of"),
     ],
 )
-def test_a_harmed_directory_is_corrupt(tmp_path: Path, harm: Callable[[Path], object], words: str) -> None:
-    made = make(tmp_path / "a")
+def test_damaged_directory_is_corrupt(tmp_path: Path, harm: Callable[[Path], object], words: str) -> None:
+    made = make_directory(tmp_path / "a")
     digest = directories.write_manifest(made)
     harm(made)
     with pytest.raises(ArtifactCorrupt, match=words):
@@ -82,14 +82,14 @@ def test_a_harmed_directory_is_corrupt(tmp_path: Path, harm: Callable[[Path], ob
     ],
 )
 def test_links_pipes_and_odd_names_are_refused(tmp_path: Path, place: Callable[[Path], object]) -> None:
-    made = make(tmp_path / "a")
+    made = make_directory(tmp_path / "a")
     place(made)
     with pytest.raises(ArtifactRefused):
         directories.build_manifest(made)
 
 
 def test_bounds_hold_while_reading(tmp_path: Path) -> None:
-    made = make(tmp_path / "a")
+    made = make_directory(tmp_path / "a")
     with pytest.raises(ArtifactRefused, match="over the limit"):
         directories.build_manifest(made, ManifestLimits(max_file_bytes=1_000_000))
     with pytest.raises(ArtifactRefused, match="more than 1 files"):
@@ -121,9 +121,9 @@ def test_an_empty_directory_is_no_artifact(tmp_path: Path) -> None:
         directories.build_manifest(tmp_path)
 
 
-def test_a_process_without_descriptors_does_not_take_files_for_rotten(tmp_path: Path) -> None:
+def test_lack_of_descriptors_is_not_reported_as_corruption(tmp_path: Path) -> None:
     """Otherwise it would discard every artifact that it verifies."""
-    made = make(tmp_path / "a")
+    made = make_directory(tmp_path / "a")
     directories.write_manifest(made)
     _, manifest = directories.read_manifest(made)
     with no_descriptors(left=0):

@@ -60,7 +60,7 @@ def test_a_value_is_refused_exactly_if_it_is_no_number(dtype: str, data: st.Data
 
 
 @given(st.binary(min_size=2, max_size=2))
-def test_bf16_is_judged_as_the_f32_that_it_is_the_front_of(value: bytes) -> None:
+def test_bf16_is_checked_as_f32(value: bytes) -> None:
     (widened,) = struct.unpack("<f", b"\0\0" + value)
     file, found = tensors(value, dtype="BF16")
     if math.isfinite(widened):
@@ -82,7 +82,7 @@ class Counted(io.BytesIO):
 
 
 @pytest.mark.parametrize("position", [0, 1_000_000, 1_999_999])
-def test_of_a_file_over_the_budget_the_beginning_middle_and_end_are_seen(position: int) -> None:
+def test_large_file_is_sampled_at_beginning_middle_and_end(position: int) -> None:
     data = bytearray(4_000_000)
     data[2 * position : 2 * position + 2] = b"\xc0\x7f"
     file, found = tensors(bytes(data), dtype="BF16")

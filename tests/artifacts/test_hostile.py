@@ -12,7 +12,7 @@ from tests.artifacts.hostile import AGAINST_BASE, BASE, HOSTILE, embedding_pair,
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_hostile_is_refused_in_words(tmp_path: Path, name: str) -> None:
+def test_hostile_adapter_is_refused_with_its_message(tmp_path: Path, name: str) -> None:
     directory = tmp_path / "adapter"
     directory.mkdir()
     HOSTILE[name].build(directory)
@@ -23,7 +23,7 @@ def test_the_hostile_is_refused_in_words(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AGAINST_BASE)
-def test_what_does_not_fit_the_base_is_refused_only_when_the_base_is_known(tmp_path: Path, name: str) -> None:
+def test_misfitting_adapter_is_refused_only_if_the_base_is_known(tmp_path: Path, name: str) -> None:
     AGAINST_BASE[name].build(tmp_path)
     check_adapter(tmp_path)
     with pytest.raises(ArtifactRefused, match=AGAINST_BASE[name].words):
@@ -63,7 +63,7 @@ def test_the_pair_must_fit_the_base(tmp_path: Path, content: dict[str, tuple[str
     check_adapter(tmp_path, base=BASE)
 
 
-def test_a_weight_that_is_kept_the_other_way_round_fits_too(tmp_path: Path) -> None:
+def test_transposed_base_weight_fits_too(tmp_path: Path) -> None:
     make_adapter(tmp_path, fan_in_fan_out=True)
     (tmp_path / "adapter_model.safetensors").write_bytes(safetensors_bytes(pair("model.layers.0.mlp.up_proj", 32, 8)))
     check_adapter(tmp_path, base=BASE)

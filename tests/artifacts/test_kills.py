@@ -45,7 +45,7 @@ def write(made: Source, directory: Path) -> Path:
 
 
 @every(7)
-def test_assembling(tmp_path: Path, every: int) -> None:
+def test_assembly_killed_at_every_step(tmp_path: Path, every: int) -> None:
     cache, made = ArtifactCache(tmp_path), source()
 
     def assemble() -> None:
@@ -73,7 +73,7 @@ def test_assembling(tmp_path: Path, every: int) -> None:
 
 @every(6)
 @pytest.mark.parametrize("how", ["evict", "discard"])
-def test_removing(tmp_path: Path, how: str, every: int) -> None:
+def test_removal_killed_at_every_step(tmp_path: Path, how: str, every: int) -> None:
     cache = ArtifactCache(tmp_path)
     digests: list[Digest] = []
 
@@ -99,7 +99,7 @@ def test_removing(tmp_path: Path, how: str, every: int) -> None:
 
 
 @every(7)
-def test_fetching_goes_on_with_the_chunks_that_were_there(s3_settings: S3Settings, tmp_path: Path, every: int) -> None:
+def test_killed_fetch_resumes_with_present_chunks(s3_settings: S3Settings, tmp_path: Path, every: int) -> None:
     made = source(seed=900)
     own, forked = S3Store(s3_settings), S3Store(s3_settings)  # a forked child must not share the parent's connections
     put_content(own, write(made, tmp_path / "source"), made.manifest)
@@ -124,7 +124,7 @@ def test_fetching_goes_on_with_the_chunks_that_were_there(s3_settings: S3Setting
 
 
 @every(6)
-def test_publishing_points_at_nothing_that_is_not_there(s3_settings: S3Settings, tmp_path: Path, every: int) -> None:
+def test_killed_publish_never_points_at_missing_objects(s3_settings: S3Settings, tmp_path: Path, every: int) -> None:
     own, forked = S3Store(s3_settings), S3Store(s3_settings)
     numbers = count(1000)
     current = next(numbers)

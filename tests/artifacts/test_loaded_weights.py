@@ -34,7 +34,7 @@ def rewrite(file: Path, text: str, seconds: int = 0) -> None:
     os.utime(file, ns=(times_ns, times_ns))
 
 
-def test_with_and_without_a_manifest_it_is_the_same_digest(tmp_path: Path, reads: Reads) -> None:
+def test_weights_digest_is_the_same_without_a_manifest(tmp_path: Path, reads: Reads) -> None:
     """Otherwise a replica on a plain copy would seem to have other weights than one that fetched them."""
     folder = model(tmp_path / "llama")
     by_content = reads.digest(folder)
@@ -52,7 +52,7 @@ def test_a_folder_is_read_once_a_node_and_again_when_a_file_changes(tmp_path: Pa
     assert directories.write_manifest(folder) == second
 
 
-def test_a_manifest_that_is_older_than_a_file_is_not_believed(tmp_path: Path, reads: Reads) -> None:
+def test_manifest_older_than_a_file_is_ignored(tmp_path: Path, reads: Reads) -> None:
     """Copying weights over others does not change the manifest, so the manifest alone would hide the change."""
     folder = model(tmp_path / "llama")
     old = directories.write_manifest(folder)
@@ -61,7 +61,7 @@ def test_a_manifest_that_is_older_than_a_file_is_not_believed(tmp_path: Path, re
 
 
 @pytest.mark.parametrize("change", ["more", "less"])
-def test_nor_is_one_of_other_files(tmp_path: Path, reads: Reads, change: str) -> None:
+def test_manifest_of_other_files_is_ignored(tmp_path: Path, reads: Reads, change: str) -> None:
     folder = model(tmp_path / "llama")
     old = directories.write_manifest(folder)
     if change == "more":
@@ -72,14 +72,14 @@ def test_nor_is_one_of_other_files(tmp_path: Path, reads: Reads, change: str) ->
     assert reads.digest(folder) != old
 
 
-def test_what_is_hidden_is_no_part_of_a_model_that_has_a_manifest(tmp_path: Path, reads: Reads) -> None:
+def test_hidden_files_do_not_invalidate_the_manifest(tmp_path: Path, reads: Reads) -> None:
     folder = model(tmp_path / "llama")
     old = directories.write_manifest(folder)
     (folder / f".{MANIFEST_NAME}.77").write_text("left by a process that was killed")
     assert reads.digest(folder) == old and not reads.folders
 
 
-def test_a_note_that_is_half_is_no_note(tmp_path: Path, reads: Reads) -> None:
+def test_truncated_note_is_ignored(tmp_path: Path, reads: Reads) -> None:
     folder = model(tmp_path / "llama")
     first = reads.digest(folder)
     (note,) = reads.notes.glob("*.json")
@@ -87,7 +87,7 @@ def test_a_note_that_is_half_is_no_note(tmp_path: Path, reads: Reads) -> None:
     assert reads.digest(folder) == first and len(reads.folders) == 2
 
 
-def test_there_are_no_more_notes_than_their_bound(tmp_path: Path, reads: Reads) -> None:
+def test_number_of_notes_is_bounded(tmp_path: Path, reads: Reads) -> None:
     for number in range(MAX_NOTES + 3):
         (tmp_path / f"m{number}").mkdir()
         (tmp_path / f"m{number}" / "config.json").write_text("{}")

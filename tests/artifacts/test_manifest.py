@@ -252,7 +252,7 @@ def test_refuses_chunks_that_cannot_make_the_files(files: tuple[FileEntry, ...],
         manifests.decode(manifests.encode(Manifest(chunk_bytes=MIB, files=files)))
 
 
-def test_the_former_form_is_refused_with_what_to_do() -> None:
+def test_former_manifest_format_is_refused_with_instructions() -> None:
     former = b'{"schema_version":1,"files":[{"path":"a","size_bytes":0,"sha256":"' + b"0" * 64 + b'"}]}'
     with pytest.raises(ArtifactRefused, match=r"schema 1; this build reads 2: publish the artifact again"):
         manifests.decode(former)

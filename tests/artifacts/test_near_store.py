@@ -72,11 +72,11 @@ def cache() -> Iterator[Cache]:
 def near() -> Iterator[Callable[..., NearStore]]:
     made: list[NearStore] = []
 
-    def make(cache: Cache, store: Store, clock: Callable[[], float] = lambda: 0.0) -> NearStore:
+    def make_near_store(cache: Cache, store: Store, clock: Callable[[], float] = lambda: 0.0) -> NearStore:
         made.append(NearStore(store, cache.url + "/", lambda: "secret", clock))
         return made[-1]
 
-    yield make
+    yield make_near_store
     for each in made:
         each.close()
 
@@ -96,7 +96,7 @@ def test_content_comes_from_the_cache_and_all_else_from_the_store(cache: Cache, 
 
 
 @pytest.mark.parametrize(("status", "content"), [(404, b"{}"), (503, b"{}"), (401, b"{}"), (200, b"something else")])
-def test_what_it_has_not_or_has_wrong_comes_from_the_store(
+def test_missing_or_wrong_cache_content_comes_from_the_store(
     cache: Cache, near: Near, status: int, content: bytes
 ) -> None:
     cache.status, cache.content = status, content
@@ -108,12 +108,12 @@ def test_what_it_has_not_or_has_wrong_comes_from_the_store(
     assert store.reads == [KEY, KEY]
 
 
-def test_more_than_was_asked_for_is_not_taken(cache: Cache, near: Near) -> None:
+def test_oversized_cache_answer_is_rejected(cache: Cache, near: Near) -> None:
     cache.content = b"x" * 100_000
     assert near(cache, Store()).read_small(KEY, 1000) == CONTENT
 
 
-def test_one_that_is_away_is_left_alone_for_a_while(near: Callable[..., NearStore]) -> None:
+def test_unavailable_cache_is_skipped_for_a_while(near: Callable[..., NearStore]) -> None:
     now_s = [0.0]
     gone = Cache()
     with listening(gone):

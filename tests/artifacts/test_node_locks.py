@@ -7,7 +7,7 @@ from pathlib import Path
 from functions.artifacts.node_locks import try_lock_directory, try_lock_file
 
 
-def test_one_holds_it_and_its_file_goes_with_it(tmp_path: Path) -> None:
+def test_lock_has_one_holder_and_removes_its_file(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with try_lock_file(path) as first, try_lock_file(path) as second:
         assert (first, second) == (True, False)
@@ -16,7 +16,7 @@ def test_one_holds_it_and_its_file_goes_with_it(tmp_path: Path) -> None:
         assert again
 
 
-def test_what_a_killed_process_held_is_free(tmp_path: Path) -> None:
+def test_killed_process_releases_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     reader, writer = os.pipe()
     child = os.fork()
@@ -37,7 +37,7 @@ def test_what_a_killed_process_held_is_free(tmp_path: Path) -> None:
     os.close(writer)
 
 
-def test_a_directory_is_shared_by_users_and_taken_by_one(tmp_path: Path) -> None:
+def test_directory_lock_is_shared_or_exclusive(tmp_path: Path) -> None:
     with try_lock_directory(tmp_path, shared=True) as one, try_lock_directory(tmp_path, shared=True) as two:
         assert one
         assert two

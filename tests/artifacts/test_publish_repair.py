@@ -23,7 +23,7 @@ def rot(objects: MemoryStore, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["chunks/", "manifests/"])
-def test_publishing_again_repairs_what_has_rotted(tmp_path: Path, prefix: str) -> None:
+def test_publishing_again_repairs_corrupt_objects(tmp_path: Path, prefix: str) -> None:
     objects = MemoryStore()
     store = cast(S3Store, objects)
     adapter = make_adapter(tmp_path / "adapter")
@@ -37,7 +37,7 @@ def test_publishing_again_repairs_what_has_rotted(tmp_path: Path, prefix: str) -
     assert fetch(store, ArtifactCache(tmp_path / "after"), digest).is_dir()
 
 
-def test_uploading_again_repairs_it_as_well(tmp_path: Path) -> None:
+def test_uploading_again_repairs_corrupt_objects(tmp_path: Path) -> None:
     objects = MemoryStore()
     ingest = Ingest(cast(S3Store, objects), tmp_path / "staging", IngestPolicy(reserve_free_bytes=0))
     adapter = make_adapter(tmp_path / "adapter")

@@ -56,7 +56,7 @@ def completes(stub: Stubber) -> None:
     stub.add_response("complete_multipart_upload", {}, UPLOAD | {"MultipartUpload": {"Parts": parts}})
 
 
-def test_an_upload_says_at_its_begin_and_at_its_end_how_its_parts_are_checked(store: S3Store, stub: Stubber) -> None:
+def test_upload_names_its_checksum_at_start_and_completion(store: S3Store, stub: Stubber) -> None:
     takes(stub, FIRST, LAST)
     completes(stub)
     writer = LargeWriter(store, "large")
@@ -65,7 +65,7 @@ def test_an_upload_says_at_its_begin_and_at_its_end_how_its_parts_are_checked(st
     stub.assert_no_pending_responses()
 
 
-def test_what_is_complete_is_not_aborted(store: S3Store, stub: Stubber, caplog: pytest.LogCaptureFixture) -> None:
+def test_completed_upload_is_not_aborted(store: S3Store, stub: Stubber, caplog: pytest.LogCaptureFixture) -> None:
     takes(stub, FIRST, LAST)
     completes(stub)
     writer = LargeWriter(store, "large")
@@ -75,7 +75,9 @@ def test_what_is_complete_is_not_aborted(store: S3Store, stub: Stubber, caplog: 
     assert not caplog.records
 
 
-def test_an_upload_that_is_gone_is_aborted(store: S3Store, stub: Stubber, caplog: pytest.LogCaptureFixture) -> None:
+def test_abort_of_a_missing_upload_logs_nothing(
+    store: S3Store, stub: Stubber, caplog: pytest.LogCaptureFixture
+) -> None:
     takes(stub, FIRST, LAST)
     stub.add_client_error(
         "complete_multipart_upload", "SlowDown", http_status_code=503
@@ -90,7 +92,7 @@ def test_an_upload_that_is_gone_is_aborted(store: S3Store, stub: Stubber, caplog
     assert not caplog.records
 
 
-def test_an_abort_that_fails_is_left_to_who_clears_up(
+def test_failed_abort_is_logged_for_later_cleanup(
     store: S3Store, stub: Stubber, caplog: pytest.LogCaptureFixture
 ) -> None:
     takes(stub, FIRST)
@@ -101,7 +103,7 @@ def test_an_abort_that_fails_is_left_to_who_clears_up(
     assert "could not be deleted yet" in caplog.text
 
 
-def test_one_stale_upload_that_somebody_else_aborted_hinders_no_other(store: S3Store, stub: Stubber) -> None:
+def test_already_aborted_upload_does_not_block_cleanup(store: S3Store, stub: Stubber) -> None:
     begun = datetime.datetime.fromtimestamp(1, datetime.UTC)
     uploads = [{"Key": "large", "UploadId": name, "Initiated": begun} for name in ("u1", "u2")]
     stub.add_response("list_multipart_uploads", {"Uploads": uploads}, {"Bucket": "shoal-models"})
@@ -120,7 +122,7 @@ def test_one_stale_upload_that_somebody_else_aborted_hinders_no_other(store: S3S
         (503, "SlowDown", False),
     ],
 )
-def test_a_write_that_is_refused_is_told_from_a_store_that_is_away(
+def test_refused_write_differs_from_unavailable_store(
     store: S3Store, stub: Stubber, status: int, code: str, is_refused: bool
 ) -> None:
     for call in ("create_multipart_upload", "put_object", "put_object"):
@@ -149,7 +151,7 @@ class SlowStore(MemoryStore):
         super().put(key, body)
 
 
-def test_an_abort_waits_for_what_is_under_way() -> None:
+def test_abort_waits_for_running_writes() -> None:
     slow = SlowStore()
     writer = LargeWriter(slow, "small")  # type: ignore[arg-type]
     writer.write(b"text")
@@ -164,7 +166,7 @@ def test_an_abort_waits_for_what_is_under_way() -> None:
     assert slow.objects == {"small": b"text"}
 
 
-def test_a_writer_that_was_given_up_begins_no_upload(store: S3Store, stub: Stubber) -> None:
+def test_aborted_writer_starts_no_upload(store: S3Store, stub: Stubber) -> None:
     writer = LargeWriter(store, "large")
     writer.abort()
     with pytest.raises(StoreUnavailable, match="has ended"):

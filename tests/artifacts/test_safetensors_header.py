@@ -65,7 +65,7 @@ def test_accepts_what_the_common_writer_writes(specs: dict[str, tuple[str, list[
 
 
 @given(st.data())
-def test_whatever_passes_here_is_readable_by_the_common_reader(data: st.DataObject) -> None:
+def test_accepted_headers_are_readable_by_the_common_reader(data: st.DataObject) -> None:
     """Change one byte of a valid file; if shoal still accepts the header, the library must accept it too."""
     good = bytearray(safetensors_bytes(tensors()))
     position = data.draw(st.integers(0, len(good) - 1))
@@ -163,7 +163,7 @@ def test_too_many_tensors_are_refused() -> None:
         header(names, data_bytes=0)
 
 
-def test_reads_from_the_start_whatever_was_read_before() -> None:
+def test_header_is_read_from_the_start_of_the_file() -> None:
     with opened(safetensors_bytes(tensors())) as file:
         file.seek(0, io.SEEK_END)
         assert len(safetensors_header.read_tensors(file)) == 2

@@ -99,7 +99,7 @@ def test_another_key_is_refused(signed: Path, tmp_path: Path, policy: SignatureP
         verify_signed(signed, ACME, policy)
 
 
-def test_a_strangers_signature_under_our_keys_name_is_refused(
+def test_signature_by_another_key_with_a_trusted_name_is_refused(
     signed: Path, tmp_path: Path, policy: SignaturePolicy
 ) -> None:
     ours = json.loads((signed / SIGNATURE_NAME).read_bytes())["verificationMaterial"]
@@ -133,9 +133,7 @@ def test_no_signature_where_one_is_required(signed: Path, policy: SignaturePolic
         verify_signed(signed, ACME, policy)
 
 
-def test_what_is_not_required_may_be_absent_but_not_wrong(
-    signed: Path, tmp_path: Path, keys: tuple[Path, Path]
-) -> None:
+def test_optional_signature_may_be_absent_but_not_wrong(signed: Path, tmp_path: Path, keys: tuple[Path, Path]) -> None:
     lenient = SignaturePolicy(tenant_keys={ACME: (keys[1],)})
     (signed / "README.md").write_text("changed")
     with pytest.raises(ArtifactRefused):
@@ -213,7 +211,7 @@ def test_a_signature_that_is_a_link_is_refused(signed: Path, policy: SignaturePo
         verify_signed(signed, ACME, policy)
 
 
-def test_a_key_that_cannot_be_used_is_the_installations_fault(signed: Path, tmp_path: Path) -> None:
+def test_unusable_key_is_a_configuration_error(signed: Path, tmp_path: Path) -> None:
     with pytest.raises(SigningUnavailable, match=r"nowhere\.pub cannot be read"):
         verify_signed(signed, ACME, SignaturePolicy(keys=(tmp_path / "nowhere.pub",)))
     wrong = tmp_path / "rsa.pub"
@@ -223,7 +221,7 @@ def test_a_key_that_cannot_be_used_is_the_installations_fault(signed: Path, tmp_
         verify_signed(signed, ACME, SignaturePolicy(keys=(wrong,)))
 
 
-def test_without_the_library_the_words_say_what_to_install(
+def test_missing_library_error_names_the_package(
     signed: Path, policy: SignaturePolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)

@@ -52,7 +52,7 @@ def weights_key(store: S3Store, digest: Digest) -> str:
     return chunk_key(files["adapter_model.safetensors"].sha256)
 
 
-def test_what_was_published_is_what_is_fetched(store: S3Store, tmp_path: Path) -> None:
+def test_fetched_artifact_equals_the_published_one(store: S3Store, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "source")
     digest = publish_directory(store, source, uri(tmp_path))
     assert read_pointer(store, uri(tmp_path)) == digest
@@ -104,7 +104,7 @@ def test_a_pointer_in_the_former_form_is_no_version_and_is_healed(store: S3Store
         publish_directory(store, make_adapter(tmp_path / "other", seed=9), uri(tmp_path))
 
 
-def test_what_a_sweep_takes_while_it_is_published_is_put_again(store: S3Store, tmp_path: Path) -> None:
+def test_objects_swept_during_publish_are_put_again(store: S3Store, tmp_path: Path) -> None:
     """The sweep lists the pointers before this one exists and deletes afterwards."""
     source = make_adapter(tmp_path / "source", seed=41)
     digest = publish_content(store, source)
@@ -132,7 +132,7 @@ def test_content_alone_needs_no_address(store: S3Store, tmp_path: Path) -> None:
     assert fetch(store, ArtifactCache(tmp_path / "cache"), digest).is_dir()
 
 
-def test_of_two_publishers_at_once_one_wins(store: S3Store, tmp_path: Path) -> None:
+def test_one_of_two_concurrent_publishers_wins(store: S3Store, tmp_path: Path) -> None:
     sources = [make_adapter(tmp_path / str(seed), seed=seed) for seed in range(4)]
     barrier = threading.Barrier(len(sources))
 
@@ -230,7 +230,7 @@ def test_a_fetch_goes_on_where_a_failed_one_stopped(counting: Counting, tmp_path
     assert counting.asked == [manifest_key(manifests.hex_of(made.digest)), last]
 
 
-def test_what_a_power_cut_took_from_an_unfinished_fetch_is_fetched_again(counting: Counting, tmp_path: Path) -> None:
+def test_chunks_lost_in_a_power_cut_are_fetched_again(counting: Counting, tmp_path: Path) -> None:
     made = source(seed=44)
     put_content(counting, write(made, tmp_path / "source"), made.manifest)
     cache = ArtifactCache(tmp_path / "cache")
@@ -274,7 +274,7 @@ def test_a_listing_is_paged_and_what_it_names_can_be_deleted(store: S3Store) -> 
 
 @pytest.mark.parametrize("there", [None, b"what was there before"])
 @pytest.mark.parametrize("size_bytes", [500, 2_000_000])
-def test_a_killed_upload_leaves_what_was_there(
+def test_killed_upload_leaves_existing_objects(
     store: S3Store, s3_settings: S3Settings, tmp_path: Path, there: bytes | None, size_bytes: int
 ) -> None:
     """The store must not keep a partial body: an empty object under a chunk's name would look published."""
@@ -322,7 +322,7 @@ def test_a_manifest_of_another_artifact_is_corrupt(store: S3Store, tmp_path: Pat
     assert nothing_visible(cache)
 
 
-def test_what_is_not_in_the_store_is_missing(store: S3Store, tmp_path: Path) -> None:
+def test_absent_artifact_is_reported_missing(store: S3Store, tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path / "cache")
     with pytest.raises(ArtifactMissing):
         fetch(store, cache, Digest("sha256:" + "1" * 64))
@@ -354,9 +354,7 @@ def test_bit_rot_in_the_cache_is_fetched_again(store: S3Store, tmp_path: Path) -
     assert (fetch(store, cache, digest) / "adapter_model.safetensors").read_bytes() == good
 
 
-def test_what_rotted_stays_until_a_sound_one_takes_its_place(
-    store: S3Store, s3_settings: S3Settings, tmp_path: Path
-) -> None:
+def test_corrupt_artifact_stays_until_replaced(store: S3Store, s3_settings: S3Settings, tmp_path: Path) -> None:
     """An engine that has loaded it may read the directory at any time, also while the store is unavailable."""
     digest = publish_directory(store, make_adapter(tmp_path / "source"), uri(tmp_path))
     cache = ArtifactCache(tmp_path / "cache")
@@ -415,7 +413,7 @@ def test_many_processes_of_a_node_fetch_a_digest_once(store: S3Store, s3_setting
     assert (words.count(b"fetched"), words.count(b"done")) == (1, 6)
 
 
-def test_a_store_that_is_too_slow_is_given_up(store: S3Store, tmp_path: Path) -> None:
+def test_slow_store_is_unavailable(store: S3Store, tmp_path: Path) -> None:
     digest = publish_directory(store, make_adapter(tmp_path / "source"), uri(tmp_path))
     cache = ArtifactCache(tmp_path / "cache")
     ticks = iter([0.0, *[1000.0] * 100])
@@ -454,7 +452,7 @@ def test_an_object_over_the_cap_is_cut_off(store: S3Store) -> None:
         store.read_small("large", 1_000_000)
 
 
-def test_a_foreign_bucket_is_never_asked(store: S3Store, tmp_path: Path) -> None:
+def test_other_bucket_is_never_contacted(store: S3Store, tmp_path: Path) -> None:
     with pytest.raises(ArtifactRefused, match="only shoal-models is allowed"):
         publish_directory(store, make_adapter(tmp_path), "s3://other-bucket/acme/bot/v1")
 

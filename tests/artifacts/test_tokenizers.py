@@ -40,7 +40,7 @@ def base(folder: Path, text: str = "one", weights: bytes = b"w" * 100) -> Path:
     return folder
 
 
-def test_what_is_published_is_what_arrives(store: S3Store, objects: MemoryStore, tmp_path: Path) -> None:
+def test_fetched_tokenizer_equals_the_published_one(store: S3Store, objects: MemoryStore, tmp_path: Path) -> None:
     folder = base(tmp_path / "base")
     digest = publish(store, folder)
     assert digest == directories.read_manifest(folder)[0], "the digest that a snapshot has of the base's version"
@@ -84,7 +84,7 @@ def test_a_base_without_a_tokenizer_is_refused(store: S3Store, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "manifest.json"])
-def test_what_the_store_gives_is_verified(store: S3Store, objects: MemoryStore, tmp_path: Path, name: str) -> None:
+def test_tokenizer_from_the_store_is_verified(store: S3Store, objects: MemoryStore, tmp_path: Path, name: str) -> None:
     digest, cache = publish(store, base(tmp_path / "base")), TokenizerCache(tmp_path / "cache", ROOM)
     (key,) = [key for key in objects.objects if key.endswith(name)]
     sound = objects.objects[key]
@@ -96,7 +96,7 @@ def test_what_the_store_gives_is_verified(store: S3Store, objects: MemoryStore, 
     assert objects.objects[key] == sound and cache.obtain(store, digest, ()).is_dir()
 
 
-def test_what_is_held_needs_no_store_and_outlives_a_restart(store: S3Store, tmp_path: Path) -> None:
+def test_cached_tokenizer_needs_no_store_after_a_restart(store: S3Store, tmp_path: Path) -> None:
     digest = publish(store, base(tmp_path / "base"))
     TokenizerCache(tmp_path / "cache", ROOM).obtain(store, digest, ())
     again = TokenizerCache(tmp_path / "cache", ROOM)
@@ -104,7 +104,7 @@ def test_what_is_held_needs_no_store_and_outlives_a_restart(store: S3Store, tmp_
     assert again.obtain(nothing, digest, ()) == tmp_path / "cache" / digest.removeprefix("sha256:")
 
 
-def test_what_rotted_on_the_disk_is_fetched_again(store: S3Store, tmp_path: Path) -> None:
+def test_corrupt_tokenizer_on_disk_is_fetched_again(store: S3Store, tmp_path: Path) -> None:
     digest, cache = publish(store, base(tmp_path / "base")), TokenizerCache(tmp_path / "cache", ROOM)
     (cache.obtain(store, digest, ()) / "tokenizer.json").write_text("rot")
     assert cache.held(digest) is None
@@ -119,7 +119,7 @@ def three(store: S3Store, tmp_path: Path) -> Iterator[list[Digest]]:
     yield [publish(store, base(tmp_path / f"base-{n}", f"{n}" * 300_000)) for n in range(3)]
 
 
-def test_room_is_made_by_what_was_asked_for_longest_ago(store: S3Store, tmp_path: Path, three: list[Digest]) -> None:
+def test_least_recently_used_tokenizer_is_evicted(store: S3Store, tmp_path: Path, three: list[Digest]) -> None:
     cache = TokenizerCache(tmp_path / "cache", 700_000)
     for at, digest in enumerate(three[:2]):
         os.utime(cache.obtain(store, digest, ()), (at, at))
@@ -130,7 +130,7 @@ def test_room_is_made_by_what_was_asked_for_longest_ago(store: S3Store, tmp_path
     assert not (tmp_path / "cache" / ".left-by-a-killed-one").exists()
 
 
-def test_what_is_in_use_stays(store: S3Store, tmp_path: Path, three: list[Digest]) -> None:
+def test_used_tokenizer_is_not_evicted(store: S3Store, tmp_path: Path, three: list[Digest]) -> None:
     cache = TokenizerCache(tmp_path / "cache", 700_000)
     for digest in three[:2]:
         cache.obtain(store, digest, three[:2])
@@ -139,7 +139,7 @@ def test_what_is_in_use_stays(store: S3Store, tmp_path: Path, three: list[Digest
     assert [cache.held(digest) is not None for digest in three] == [True, True, False]
 
 
-def test_a_disk_that_refuses_is_told_as_such(store: S3Store, tmp_path: Path) -> None:
+def test_failed_disk_write_is_reported_as_such(store: S3Store, tmp_path: Path) -> None:
     digest = publish(store, base(tmp_path / "base"))
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(CacheFailed, match="cannot be written"):

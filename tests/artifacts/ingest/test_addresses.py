@@ -65,7 +65,7 @@ def carried(form: str, inner: str) -> str:
 
 
 @pytest.mark.parametrize("text", PRIVATE)
-def test_what_is_not_the_public_internet_is_refused(text: str) -> None:
+def test_non_public_addresses_are_refused(text: str) -> None:
     assert not is_allowed(ip_address(text))
 
 
@@ -76,7 +76,7 @@ def test_public_unicast_is_allowed(text: str) -> None:
 
 @pytest.mark.parametrize("form", CARRIERS)
 @pytest.mark.parametrize("inner", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "168.63.129.16", "224.0.0.1"])
-def test_a_form_that_carries_an_address_is_judged_by_it(form: str, inner: str) -> None:
+def test_embedded_address_decides_for_its_form(form: str, inner: str) -> None:
     assert not is_allowed(ip_address(carried(form, inner)))
     assert is_allowed(ip_address(carried(form, "8.8.8.8")))
 
@@ -105,11 +105,11 @@ def test_neighbours_of_special_networks_of_ipv6_are_allowed(text: str) -> None:
 
 
 @given(st.ip_addresses())
-def test_what_this_python_calls_private_is_never_allowed(address: IPv4Address | IPv6Address) -> None:
+def test_python_private_addresses_are_never_allowed(address: IPv4Address | IPv6Address) -> None:
     assert not is_allowed(address) or not address.is_private or address in ip_network("::ffff:0:0/96")
 
 
-def test_a_network_of_the_operators_is_an_exception_and_no_more() -> None:
+def test_operator_network_is_the_only_exception() -> None:
     networks = (ip_network("10.20.0.0/16"), ip_network("fd00:1::/64"))
     assert is_allowed(ip_address("10.20.3.4"), networks)
     assert is_allowed(ip_address("fd00:1::7"), networks)

@@ -51,14 +51,14 @@ def left(here: Ingest) -> list[str]:
     return [path.name for path in here.staging_root.rglob("*") if path.is_file() and path.parent.name != "locks"]
 
 
-def test_it_lies_here_as_it_lay_there(here: Ingest, there: CountingStore, tmp_path: Path) -> None:
+def test_ingested_artifact_equals_the_other_regions(here: Ingest, there: CountingStore, tmp_path: Path) -> None:
     digest = published(there, tmp_path / "adapter")
     assert here.from_source(there, digest, EXPECT).digest == digest
     assert here.store.objects == there.objects
     assert left(here) == []
 
 
-def test_what_is_not_what_its_name_promises_is_not_taken(here: Ingest, there: CountingStore, tmp_path: Path) -> None:
+def test_content_with_another_digest_is_rejected(here: Ingest, there: CountingStore, tmp_path: Path) -> None:
     digest = published(there, tmp_path / "adapter")
     for key in [key for key in there.objects if key.startswith(CHUNKS_PREFIX)]:
         there.objects[key] = b"x" * len(there.objects[key])
@@ -69,9 +69,7 @@ def test_what_is_not_what_its_name_promises_is_not_taken(here: Ingest, there: Co
         here.from_source(there, Digest("sha256:" + "0" * 64), EXPECT)
 
 
-def test_what_was_read_before_it_broke_off_is_not_read_again(
-    here: Ingest, there: CountingStore, tmp_path: Path
-) -> None:
+def test_resumed_ingest_does_not_read_chunks_again(here: Ingest, there: CountingStore, tmp_path: Path) -> None:
     digest = published(there, tmp_path / "adapter")
     chunks = len([key for key in there.objects if key.startswith(CHUNKS_PREFIX)])
     there.gone_after = 1
@@ -84,7 +82,7 @@ def test_what_was_read_before_it_broke_off_is_not_read_again(
 
 
 @pytest.mark.parametrize("name", ["folder", "code beside", "pickle as weights", "NaN in F32"])
-def test_what_no_upload_would_pass_does_not_pass(here: Ingest, there: CountingStore, tmp_path: Path, name: str) -> None:
+def test_ingest_applies_the_checks_of_uploads(here: Ingest, there: CountingStore, tmp_path: Path, name: str) -> None:
     source = tmp_path / "hostile"
     source.mkdir()
     HOSTILE[name].build(source)

@@ -123,7 +123,7 @@ def test_the_name_is_resolved_once_and_the_answer_pinned(
         ["fe80::1%lo"],
     ],
 )
-def test_a_name_that_leads_inside_is_refused_without_a_connection(
+def test_name_with_an_internal_address_is_refused_without_connecting(
     certificate: tuple[Path, Path], host: HttpsHost, ingest: Ingest, answer: list[str]
 ) -> None:
     with https_host(*certificate, address="127.0.0.2", port=host.port) as inside:
@@ -184,7 +184,7 @@ def chunked(data: bytes) -> bytes:
     ],
     ids=["announced", "announced-config", "endless-config", "endless", "endless-readme", "gzip", "br", "json", "zip"],
 )
-def test_bodies_that_cannot_be_taken(host: HttpsHost, ingest: Ingest, path: str, answer: Answer, words: str) -> None:
+def test_invalid_bodies_are_refused(host: HttpsHost, ingest: Ingest, path: str, answer: Answer, words: str) -> None:
     limits = replace(ADAPTER_LIMITS, max_file_bytes=1_000_000)
     host.answers[path] = answer
     refused(replace(ingest, policy=replace(ingest.policy, limits=limits)), uri(host), words)
@@ -243,7 +243,7 @@ class Hurried:
     ],
     ids=["body", "chunk extensions", "headers", "silence"],
 )
-def test_a_host_that_drips_is_given_up(
+def test_dripping_host_is_abandoned(
     host: HttpsHost, ingest: Ingest, answer: Answer, read_timeout_s: float, words: str
 ) -> None:
     host.answers[WEIGHTS] = answer
@@ -251,7 +251,7 @@ def test_a_host_that_drips_is_given_up(
     refused(replace(ingest, policy=policy, clock=Hurried(host)), uri(host), words, StoreUnavailable)
 
 
-def test_the_whole_has_a_deadline(host: HttpsHost, ingest: Ingest) -> None:
+def test_ingest_has_a_total_deadline(host: HttpsHost, ingest: Ingest) -> None:
     host.answers[WEIGHTS] = endless(chunked(b"x" * 50_000), every_s=0.05)
     policy = replace(ingest.policy, deadline_s=30.0)
     refused(
@@ -280,7 +280,7 @@ def test_proxies_of_the_environment_are_not_asked(
     assert ingest.from_uri(uri(host), EXPECT).total_bytes > 0
 
 
-def test_nobody_listens(host: HttpsHost, ingest: Ingest) -> None:
+def test_refused_connection_is_reported(host: HttpsHost, ingest: Ingest) -> None:
     port = free_ports(1)[0]
     policy = replace(ingest.policy, https_hosts=(f"localhost:{port}",))
     refused(replace(ingest, policy=policy), f"https://localhost:{port}/adapter", "failed on", StoreUnavailable)

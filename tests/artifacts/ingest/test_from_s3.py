@@ -82,7 +82,7 @@ def test_a_published_adapter_keeps_its_digest(ingest: Ingest, prefix: str, tmp_p
     assert listing(ingest.store) == before
 
 
-def test_so_does_one_that_was_cut_differently(ingest: Ingest, prefix: str, tmp_path: Path) -> None:
+def test_published_adapter_with_other_chunk_size_keeps_its_digest(ingest: Ingest, prefix: str, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "source", seed=103)
     manifest = replace_chunk_bytes(directories.build_manifest(source))
     digest = put_content(ingest.store, source, manifest)
@@ -113,7 +113,7 @@ def test_a_published_one_in_another_bucket_is_copied(
     assert fetch(ingest.store, ArtifactCache(tmp_path / "cache"), digest).is_dir()
 
 
-def test_nothing_lies_there(ingest: Ingest, prefix: str) -> None:
+def test_empty_s3_prefix_is_reported(ingest: Ingest, prefix: str) -> None:
     refused(ingest, uri(prefix), "nothing lies below", ArtifactMissing)
 
 
@@ -168,7 +168,7 @@ def test_a_hostile_adapter_is_refused_wherever_it_was_published(
     refused(ingest, uri(prefix), hostile.words)
 
 
-def test_the_store_is_away(ingest: Ingest, s3_settings: S3Settings, prefix: str) -> None:
+def test_unavailable_store_is_reported(ingest: Ingest, s3_settings: S3Settings, prefix: str) -> None:
     nowhere = S3Store(replace(s3_settings, endpoint_url=f"http://127.0.0.1:{free_ports(1)[0]}"))
     with pytest.raises(StoreUnavailable):
         replace(ingest, store=nowhere).from_uri(uri(prefix), EXPECT)

@@ -34,7 +34,7 @@ def refused(ingest: Ingest, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CORPUS if name not in _NO_PLAIN_FILES + _NO_NAMES_FOR_MANIFESTS])
-def test_a_published_one_is_checked_like_any_other(ingest: Ingest, tmp_path: Path, name: str) -> None:
+def test_published_adapter_gets_all_checks(ingest: Ingest, tmp_path: Path, name: str) -> None:
     source = tmp_path / "hostile"
     source.mkdir()
     CORPUS[name].build(source)
@@ -62,9 +62,7 @@ def test_keys_that_climb_out_of_the_prefix(ingest: Ingest, key: str) -> None:
     refused(ingest, "is not allowed")
 
 
-def test_large_notes_are_refused_when_they_come_in_and_taken_where_they_are_published(
-    ingest: Ingest, tmp_path: Path
-) -> None:
+def test_large_text_is_refused_on_ingest_but_accepted_if_published(ingest: Ingest, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "adapter")
     (source / "notes.txt").write_bytes(b"x" * (TEXT_MAX_BYTES + 1))
     for path in source.iterdir():

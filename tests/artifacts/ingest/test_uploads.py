@@ -216,7 +216,7 @@ def test_a_client_that_leaves(ingest: Ingest, ledger: FileLedger) -> None:
     nothing_is_left(ingest, ledger)
 
 
-def test_files_that_nobody_closed_are_closed(ingest: Ingest, ledger: FileLedger) -> None:
+def test_unclosed_files_are_closed_with_the_upload(ingest: Ingest, ledger: FileLedger) -> None:
     """A form that ends in the middle of a file leaves its writer open; warnings are errors here."""
     with ingest.upload() as upload:
         writer = upload.file("adapter_config.json")
@@ -226,7 +226,7 @@ def test_files_that_nobody_closed_are_closed(ingest: Ingest, ledger: FileLedger)
     nothing_is_left(ingest, ledger)
 
 
-def test_room_is_kept_for_others(ingest: Ingest, ledger: FileLedger) -> None:
+def test_upload_leaves_room_for_others(ingest: Ingest, ledger: FileLedger) -> None:
     crowded = replace(ingest, policy=IngestPolicy(reserve_free_bytes=2**62))
     with crowded.upload() as upload, pytest.raises(CacheFailed, match="no room to receive this"):
         upload.file("adapter_config.json")
@@ -249,7 +249,7 @@ def test_only_the_owner_reads_what_is_not_yet_checked(ingest: Ingest) -> None:
         assert staged.stat().st_mode & 0o077 == 0
 
 
-def test_what_a_killed_process_left_is_cleaned_and_what_lives_is_not(ingest: Ingest) -> None:
+def test_cleaning_removes_only_uploads_of_ended_processes(ingest: Ingest) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -307,7 +307,7 @@ def deleting(ingest: Ingest, ledger: FileLedger, tmp_path: Path) -> Iterator[tup
     yield source, keys
 
 
-def test_objects_that_are_being_deleted_are_waited_for_and_put_again(
+def test_ingest_waits_for_deletions_and_puts_objects_again(
     ingest: Ingest, ledger: FileLedger, deleting: tuple[Path, frozenset[str]]
 ) -> None:
     source, keys = deleting
@@ -338,9 +338,7 @@ def test_waiting_for_a_deletion_ends(ingest: Ingest, ledger: FileLedger, deletin
     assert ledger.open_ingests() == frozenset()
 
 
-def test_candidates_that_are_met_again_are_candidates_no_more(
-    ingest: Ingest, ledger: FileLedger, tmp_path: Path
-) -> None:
+def test_ingest_unmarks_deletion_candidates(ingest: Ingest, ledger: FileLedger, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "source")
     ingest_directory(ingest, source)
     ledger.mark(frozenset(ingest.store.objects), 0.0)
@@ -348,7 +346,7 @@ def test_candidates_that_are_met_again_are_candidates_no_more(
     assert ledger.candidates() == frozenset()
 
 
-def test_a_session_that_expired_relies_on_nothing(ingest: Ingest, ledger: FileLedger, tmp_path: Path) -> None:
+def test_expired_session_cannot_finish(ingest: Ingest, ledger: FileLedger, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "source")
     with pytest.raises(StoreUnavailable, match="took longer than its limit of 7200 s"), ingest.upload() as upload:
         send(upload, source)
@@ -356,7 +354,7 @@ def test_a_session_that_expired_relies_on_nothing(ingest: Ingest, ledger: FileLe
         upload.finish(EXPECT)
 
 
-def test_what_is_held_is_whole_and_stays(ingest: Ingest, ledger: FileLedger, tmp_path: Path) -> None:
+def test_held_artifact_is_whole_and_stays(ingest: Ingest, ledger: FileLedger, tmp_path: Path) -> None:
     ingested = ingest_directory(ingest, make_adapter(tmp_path / "source"))
     keys = frozenset(ingest.store.objects)
     with ingest.holding(ingested.digest) as held:
@@ -368,7 +366,7 @@ def test_what_is_held_is_whole_and_stays(ingest: Ingest, ledger: FileLedger, tmp
 
 
 @pytest.mark.parametrize("lost", ["manifest", "chunk"])
-def test_what_is_not_whole_cannot_be_held(ingest: Ingest, ledger: FileLedger, tmp_path: Path, lost: str) -> None:
+def test_incomplete_artifact_cannot_be_held(ingest: Ingest, ledger: FileLedger, tmp_path: Path, lost: str) -> None:
     source = make_adapter(tmp_path / "source")
     ingested = ingest_directory(ingest, source)
     chunk = next(directories.build_manifest(source).chunks())
@@ -444,7 +442,7 @@ def test_one_tenant_leaves_room_for_the_next() -> None:
     assert had == [1536, 768, 384] and budget.held_bytes == 0
 
 
-def test_what_comes_from_the_store_counts_too(tmp_path: Path) -> None:
+def test_ingest_from_the_store_counts_against_the_budget(tmp_path: Path) -> None:
     ingest = Ingest(MemoryStore(), tmp_path / "staging")
     digest = ingest_directory(ingest, make_adapter(tmp_path / "adapter")).digest
     with pytest.raises(CacheFailed, match="no room to receive this"):

@@ -62,7 +62,7 @@ def test_others_are_refused(address: str) -> None:
         check_address(address, loopback_allowed=True)
 
 
-def test_loopback_is_for_those_on_loopback() -> None:
+def test_loopback_peers_are_accepted_only_on_loopback() -> None:
     for address in ("127.0.0.1:8500", "127.8.8.8:1", "[::1]:8500"):
         assert check_address(address, loopback_allowed=True) == address
         with pytest.raises(AddressRefused, match="loopback"):

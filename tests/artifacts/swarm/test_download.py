@@ -73,7 +73,7 @@ async def test_a_seed_spares_the_store(tmp_path: Path) -> None:
     assert [report.nodes for report in rig.tracker.reports()] == [1]  # the second node; the seed has deregistered
 
 
-async def test_what_is_cached_is_not_fetched(tmp_path: Path) -> None:
+async def test_cached_artifact_is_not_fetched(tmp_path: Path) -> None:
     rig = SwarmRig(tmp_path)
     digest = rig.publish(3)
     node = rig.node(1)
@@ -102,7 +102,7 @@ async def test_a_corrupt_sender_is_banned_and_its_chunks_come_from_elsewhere(
     background.cancel()
 
 
-async def test_a_peer_that_has_not_what_it_says_does_not_stop_the_others(tmp_path: Path) -> None:
+async def test_peer_without_announced_chunks_does_not_stop_others(tmp_path: Path) -> None:
     rig = SwarmRig(tmp_path)
     digest = rig.publish(10)
     liar = rig.node(1, shelf=EmptyShelf)
@@ -115,7 +115,7 @@ async def test_a_peer_that_has_not_what_it_says_does_not_stop_the_others(tmp_pat
     background.cancel()
 
 
-async def test_a_dead_peer_is_got_over(tmp_path: Path) -> None:
+async def test_dead_peer_is_replaced(tmp_path: Path) -> None:
     rig = SwarmRig(tmp_path)
     digest = rig.publish(20)
     dead = rig.node(1)
@@ -172,7 +172,7 @@ async def test_a_store_that_answers_503_for_a_while_is_waited_for(tmp_path: Path
     assert download.progress.failures["store broken"] >= 1
 
 
-async def test_a_chunk_that_is_bad_in_the_store_is_said_and_nothing_is_visible(tmp_path: Path) -> None:
+async def test_corrupt_chunk_in_the_store_is_reported_and_nothing_is_visible(tmp_path: Path) -> None:
     rig = SwarmRig(tmp_path)
     digest = rig.publish(5)
     bad = sorted(key for key in rig.store.objects if key.startswith("chunks/"))[0]
@@ -186,7 +186,7 @@ async def test_a_chunk_that_is_bad_in_the_store_is_said_and_nothing_is_visible(t
     check_whole(await node.fetch(digest), digest)
 
 
-async def test_a_chunk_that_the_store_lacks_is_said(tmp_path: Path) -> None:
+async def test_missing_chunk_in_the_store_is_reported(tmp_path: Path) -> None:
     rig = SwarmRig(tmp_path)
     digest = rig.publish(5)
     del rig.store.objects[sorted(key for key in rig.store.objects if key.startswith("chunks/"))[0]]
@@ -194,13 +194,13 @@ async def test_a_chunk_that_the_store_lacks_is_said(tmp_path: Path) -> None:
         await rig.node(1).fetch(digest)
 
 
-async def test_what_was_never_published_is_missing(tmp_path: Path) -> None:
+async def test_unpublished_artifact_is_missing(tmp_path: Path) -> None:
     rig = SwarmRig(tmp_path)
     with pytest.raises(ArtifactMissing):
         await rig.node(1).fetch(check_digest("sha256:" + "0" * 64))
 
 
-async def test_a_fetch_that_was_cancelled_is_gone_on_with(tmp_path: Path) -> None:
+async def test_cancelled_fetch_is_resumed(tmp_path: Path) -> None:
     rig = SwarmRig(tmp_path)
     digest = rig.publish(100)
     node = rig.node(1)

@@ -102,7 +102,7 @@ async def test_each_failure_has_its_name(answer: httpx.Response | Exception, fai
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"chunks":12,"have":"????"}', b'{"x":' + b"[" * 1500, b"\xff"])
-async def test_what_is_no_bitmap_is_a_failure(body: bytes) -> None:
+async def test_invalid_bitmap_is_a_failure(body: bytes) -> None:
     with pytest.raises(PeerFailed) as caught:
         await client(httpx.Response(200, stream=Body(body))).have(PEER)
     assert caught.value.failure is PeerFailure.BROKEN

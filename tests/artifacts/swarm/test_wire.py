@@ -62,7 +62,7 @@ def test_an_odd_announcement_is_refused(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b"\xff", b"{", b"[" * 100_000, b"null"])
-def test_what_is_no_message_is_refused(document: bytes) -> None:
+def test_invalid_message_is_refused(document: bytes) -> None:
     with pytest.raises(MessageRefused):
         decode_announcement(document, loopback_allowed=False)
     with pytest.raises(MessageRefused):
