@@ -44,7 +44,7 @@ def test_a_fatal_error_drains_the_replica_and_its_heartbeat_says_why(tmp_path: P
     assert status.not_ready().startswith("draining")
 
 
-def test_it_lasts_through_a_restart_until_the_file_is_deleted(tmp_path: Path) -> None:
+def test_fault_survives_a_restart_until_the_file_is_deleted(tmp_path: Path) -> None:
     file, (devices, library) = tmp_path / "fault", played()
     library.events.append(SimpleNamespace(device=100, eventData=48))
     devices.read()
@@ -58,7 +58,7 @@ def test_it_lasts_through_a_restart_until_the_file_is_deleted(tmp_path: Path) ->
     assert (status.accelerator_fault, told[-1], status.phase()[0]) == ("", "", "ready")
 
 
-def test_what_was_told_before_it_was_cleared_counts_no_more(tmp_path: Path) -> None:
+def test_errors_before_clearing_are_ignored(tmp_path: Path) -> None:
     status, file, (devices, library) = make_status(), tmp_path / "fault", played()
     fault = fault_of(status, devices, file, [])
     library.events.append(SimpleNamespace(device=100, eventData=95))
@@ -82,7 +82,7 @@ def test_an_operator_takes_it_out_by_the_file(tmp_path: Path) -> None:
     assert status.phase() == ("draining", "fans are loud")
 
 
-def test_without_a_file_it_lasts_as_long_as_the_agent() -> None:
+def test_fault_without_a_file_ends_with_the_agent() -> None:
     status, (devices, library) = make_status(), played()
     fault = fault_of(status, devices, None, [])
     library.events.append(SimpleNamespace(device=100, eventData=119))

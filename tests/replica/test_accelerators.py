@@ -73,7 +73,7 @@ def shown(devices: Accelerators, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
 
 
-def test_each_device_is_told_of_and_what_it_does_not_measure_is_left_out() -> None:
+def test_each_device_is_reported_without_unsupported_metrics() -> None:
     devices = Accelerators("base", "r0", Library())
     devices.open()
     devices.read()
@@ -102,7 +102,7 @@ def test_errors_of_the_driver_are_counted_once_each() -> None:
     assert shown(devices, "shoal_accelerator_last_xid", **second) == 79
 
 
-def test_of_a_nodes_devices_only_the_engines_are_read(tmp_path: Path) -> None:
+def test_only_the_engines_devices_are_read(tmp_path: Path) -> None:
     library, file = Library(), tmp_path / "engine"
     devices = Accelerators("base", "r0", library, file)
     devices.read()
@@ -120,7 +120,7 @@ def test_of_a_nodes_devices_only_the_engines_are_read(tmp_path: Path) -> None:
     ("words", "count"),
     [("all", 2), ("1,0", 2), ("GPU-aa, GPU-bb", 2), ("", 0), ("none", 0), ("void", 0), ("GPU-zz,-1,\x00,7", 1)],
 )
-def test_whatever_the_file_says(tmp_path: Path, words: str, count: int) -> None:
+def test_device_file_decides_the_devices(tmp_path: Path, words: str, count: int) -> None:
     file = tmp_path / "engine"
     file.write_text(words)
     devices = Accelerators("base", "r0", Library(), file)

@@ -126,7 +126,7 @@ def test_a_restarted_agent_adopts_what_the_engine_has(
         assert heartbeat.adapters == (name_of(digest),)
 
 
-def test_a_flip_loads_the_new_version_beside_the_old_which_leaves_after_its_grace(
+def test_promotion_loads_the_new_version_and_unloads_the_old_after_its_grace(
     store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
     old, new = publish(store, tmp_path, 51), publish(store, tmp_path, 52, version="v2")

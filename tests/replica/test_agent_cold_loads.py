@@ -67,7 +67,9 @@ def test_a_cold_adapter_is_loaded_on_request_and_the_least_used_makes_room(
         assert sorted(each["shoal.tier"] for each in told) == ["disk", "s3", "s3", "s3", "s3"]
 
 
-def test_fifty_who_ask_at_once_cost_one_load(store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+def test_fifty_simultaneous_requests_cost_one_load(
+    store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
+) -> None:
     digests = publish_many(store, tmp_path, 6, first=10)
     with agent_for(digests, store, tmp_path, engine, bus.url, MAX_ADAPTERS="4").run() as agent:
         ready(agent, engine, 3)
@@ -91,7 +93,7 @@ def test_more_wants_than_room_are_served_in_turn_as_the_idle_leave(
 
 
 @pytest.mark.soak
-def test_no_room_is_said_at_once_where_everything_is_busy(
+def test_no_room_is_answered_at_once_if_all_adapters_are_busy(
     store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path
 ) -> None:
     digests = publish_many(store, tmp_path, 3, first=30)
@@ -113,7 +115,7 @@ def test_no_room_is_said_at_once_where_everything_is_busy(
         wait_for(lambda: agent.load(cold)[0] == 200, "served once they are idle")
 
 
-def test_what_cannot_be_loaded_is_said_in_words(store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+def test_failed_load_has_a_reason(store: S3Store, engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     digests = publish_many(store, tmp_path, 2, first=40)
     source = make_adapter(tmp_path / "dora", use_dora=True)
     digests[SUPPORT_BOT] = publish_directory(store, source, "s3://shoal-models/acme/dora/v1", replace=True)

@@ -20,17 +20,17 @@ def start_request(engine: Engine) -> tuple[threading.Thread, list[Any]]:
     """Start a completion of three minutes, or less once the engine is fast again; return thread and answer."""
     answer: list[Any] = []
 
-    def ask() -> None:
+    def send_request() -> None:
         body = {"model": POOL, "prompt": "take your time", "max_tokens": 200, "ignore_eos": True}
         answer.extend(http("POST", f"{engine.url}/v1/completions", body, 400.0))
 
     engine.fault(slow_factor=100)
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=send_request)
     thread.start()
     return thread, answer
 
 
-def test_sigterm_waits_for_what_runs_and_says_goodbye(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
+def test_sigterm_waits_for_running_requests_and_deregisters(engine: Engine, bus: BusProbe, tmp_path: Path) -> None:
     with AgentProcess(tmp_path, engine, bus.url, settings=NO_PROBES).run() as agent:
         assert agent.running is not None
         bus.wait_for_phase("ready")

@@ -239,7 +239,7 @@ STEPS = (fetching, in_place_and_not_asked_for_yet, loading, loaded, draining, un
 
 
 @pytest.mark.parametrize("killed_while", sampled(STEPS, keep=[loading]))
-def test_a_killed_agent_is_followed_by_one_that_goes_on(killed_while: Callable[[Scene], None], scene: Scene) -> None:
+def test_restarted_agent_continues_after_a_kill(killed_while: Callable[[Scene], None], scene: Scene) -> None:
     with Gateway(scene.engine, scene.bus).run() as gateway:
         with scene.agent.run():
             scene.agent.wait_until_ready()

@@ -69,7 +69,7 @@ class RealEngine(Engine):
         return next(child for child in children if any("EngineCore" in word for word in child.cmdline()))
 
 
-def test_a_real_engine_is_filled_judged_and_found_hung(store: S3Store, bus: BusProbe, tmp_path: Path) -> None:
+def test_real_engine_is_loaded_checked_and_found_hung(store: S3Store, bus: BusProbe, tmp_path: Path) -> None:
     digest = publish_directory(store, _ADAPTER, "s3://shoal-models/acme/support-bot/v1", replace=True)
     engine = RealEngine(tmp_path)
     agent = AgentProcess(tmp_path, engine, bus.url, s3=store.settings)

@@ -108,15 +108,13 @@ async def test_drain_is_announced_at_once(client: httpx.AsyncClient, status: Age
 
 
 @pytest.mark.parametrize("wait_s", ["-1", "nan", "inf", "1e9", "x"])
-async def test_a_wait_that_makes_no_sense_is_refused(
-    client: httpx.AsyncClient, status: AgentStatus, wait_s: str
-) -> None:
+async def test_invalid_wait_is_refused(client: httpx.AsyncClient, status: AgentStatus, wait_s: str) -> None:
     assert (await client.post("/drain", params={"wait_s": wait_s})).status_code == 422
     assert not status.draining
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3", "fd00::1", "unknown"])
-async def test_nobody_drains_a_replica_over_the_network(
+async def test_drain_over_the_network_is_refused(
     status: AgentStatus, drain: Drain, engine: Engine, address: str
 ) -> None:
     """A POST from another pod must not drain a replica permanently."""
@@ -129,7 +127,7 @@ async def test_nobody_drains_a_replica_over_the_network(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-async def test_a_drain_can_be_called_off(status: AgentStatus, drain: Drain, engine: Engine, address: str) -> None:
+async def test_drain_can_be_cancelled(status: AgentStatus, drain: Drain, engine: Engine, address: str) -> None:
     async with client_at(address, status, drain, engine) as client:
         await client.post("/drain")
         assert (await client.delete("/drain")).json() == {"draining": False}
@@ -137,16 +135,14 @@ async def test_a_drain_can_be_called_off(status: AgentStatus, drain: Drain, engi
         assert (await client.delete("/drain")).status_code == 200, "again is harmless"
 
 
-async def test_the_drain_of_an_agent_that_stops_is_not_called_off(
-    client: httpx.AsyncClient, status: AgentStatus, drain: Drain
-) -> None:
+async def test_final_drain_cannot_be_cancelled(client: httpx.AsyncClient, status: AgentStatus, drain: Drain) -> None:
     drain.start("asked by POST /drain")
     drain.start("asked by a signal", is_final=True)
     assert (await client.delete("/drain")).status_code == 409
     assert status.draining
 
 
-async def test_the_engines_metrics_come_by_the_agent(
+async def test_agent_proxies_the_engines_metrics(
     client: httpx.AsyncClient, engine: Engine, status: AgentStatus
 ) -> None:
     """A busy engine must not answer 502, since Prometheus would lose the scrape."""

@@ -18,7 +18,7 @@ from functions.replica.status import Adapters, Disk, EngineLoad
 from tests.replica.statuses import make_status
 
 
-def test_a_beat_says_what_the_agent_knows() -> None:
+def test_heartbeat_contains_the_agents_status() -> None:
     status = make_status(
         load=EngineLoad(running=2, waiting=3, kv_usage_ratio=0.5, kv_blocks_total=100, kv_block_tokens=128)
     )
@@ -40,7 +40,7 @@ def test_a_dead_engine_holds_no_adapters() -> None:
     assert compose(make_status("hung"), sequence=0, sent_unix_s=0.0).adapters != ()
 
 
-def test_a_beat_tells_of_the_tiers() -> None:
+def test_heartbeat_contains_the_adapter_tiers() -> None:
     status = make_status(peer_port=8500)
     name = EngineName("acme/bad@sha256:0123456789abcdef")
     status.adapters = Adapters(known=True, room=3, failures={name: "corrupt (failed 2 times)"})
@@ -61,7 +61,7 @@ def test_a_beat_tells_of_the_tiers() -> None:
 
 
 @pytest.mark.parametrize("text", ['"', "\\", "\x01", "\U0001f600"])
-def test_names_that_grow_when_they_are_written_leave_room_for_the_rest(text: str) -> None:
+def test_names_that_grow_when_encoded_fit_the_heartbeat(text: str) -> None:
     """The engine's list of names is untrusted; it may not even be vLLM."""
     names = tuple(EngineName(f"{text * 60}{number}@sha256:0") for number in range(4096))
     status = make_status(adapters=Adapters(known=True, advertised=names, without_room=names))

@@ -41,7 +41,7 @@ def client_of(engine: Engine, http_client: httpx.AsyncClient, timeout_s: float =
     return EngineClient(http_client, engine.url, timeout_s=timeout_s)
 
 
-async def test_a_look_at_a_well_engine(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
+async def test_check_of_a_healthy_engine(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
     look = await monitor.poll_engine(client_of(well_engine, http_client))
     assert look.health == "ok"
     assert look.metrics is not None
@@ -55,7 +55,7 @@ async def test_a_hung_engine_times_out(well_engine: Engine, http_client: httpx.A
     assert await monitor.poll_engine(client_of(well_engine, http_client, 1.0)) == monitor.EnginePoll("timed_out", None)
 
 
-async def test_both_questions_are_asked_at_once_so_that_hanging_costs_one_timeout(
+async def test_both_check_requests_run_at_once(
     http_client: httpx.AsyncClient,
 ) -> None:
     both = asyncio.Barrier(2)
@@ -72,7 +72,7 @@ async def test_both_questions_are_asked_at_once_so_that_hanging_costs_one_timeou
         await http_client.aclose()
 
 
-async def test_nobody_there_is_refused(http_client: httpx.AsyncClient) -> None:
+async def test_check_without_a_server_is_refused(http_client: httpx.AsyncClient) -> None:
     nowhere = EngineClient(http_client, f"http://127.0.0.1:{free_ports(1)[0]}", timeout_s=60.0)
     assert await monitor.poll_engine(nowhere) == monitor.EnginePoll("refused", None)
 
@@ -104,7 +104,7 @@ async def test_how_a_probe_ends(
     assert prober.answered == (state == "answered")
 
 
-async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
+async def test_own_probes_do_not_change_rates(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
     engine = client_of(well_engine, http_client)
     prober = EngineProber(engine, POOL, 60.0, time.monotonic)
     before = monitor.rate_counters_of(await engine.metrics(), prober)
@@ -116,7 +116,7 @@ async def test_probes_of_ours_teach_no_rates(well_engine: Engine, http_client: h
     assert after.e2e_s <= before.e2e_s
 
 
-async def test_decode_speed_is_one_streams(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
+async def test_decode_speed_is_per_stream(well_engine: Engine, http_client: httpx.AsyncClient) -> None:
     engine = client_of(well_engine, http_client)
     before = await engine.metrics()
     body = {"model": POOL, "prompt": "go on", "max_tokens": 20, "ignore_eos": True}

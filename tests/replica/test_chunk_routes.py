@@ -56,7 +56,7 @@ def client(shelf: ChunkShelf, uploads: ChunkUploads | None = None, token: str = 
     )
 
 
-async def test_of_an_unfinished_artifact_only_what_is_verified_is_given(shelf: ChunkShelf) -> None:
+async def test_unfinished_artifact_serves_only_verified_chunks(shelf: ChunkShelf) -> None:
     shelf.add(assembly_with(shelf, 0, 8))
     async with client(shelf) as http:
         given = await http.get(f"/chunks/{HASHES[8]}", params={"artifact": DIGEST})
@@ -67,7 +67,7 @@ async def test_of_an_unfinished_artifact_only_what_is_verified_is_given(shelf: C
         assert (told["chunks"], decode(told["have"], 9)) == (9, 0b100000001)
 
 
-async def test_what_a_power_cut_lost_is_not_given_though_it_is_marked(shelf: ChunkShelf) -> None:
+async def test_chunks_lost_in_a_power_cut_are_not_served(shelf: ChunkShelf) -> None:
     killed = assembly_with(shelf, 0, 8)
     lost = killed.cache.partial_path(DIGEST) / "tree" / killed.chunks[8].path
     lost.write_bytes(bytes(killed.chunks[8].size_bytes))
@@ -83,7 +83,7 @@ async def test_what_a_power_cut_lost_is_not_given_though_it_is_marked(shelf: Chu
         assert (await http.get(f"/chunks/{HASHES[8]}", params={"artifact": DIGEST})).status_code == 200
 
 
-async def test_a_whole_artifact_is_given_from_the_cache_also_after_a_restart(shelf: ChunkShelf) -> None:
+async def test_whole_artifact_is_served_from_the_cache_after_a_restart(shelf: ChunkShelf) -> None:
     assembly_with(shelf, *range(9)).finish()
     async with client(ChunkShelf(shelf.cache)) as http:
         for sha256, content in zip(HASHES, CONTENTS, strict=True):
@@ -91,7 +91,7 @@ async def test_a_whole_artifact_is_given_from_the_cache_also_after_a_restart(she
         assert decode((await http.get(f"/swarm/{DIGEST}")).json()["have"], 9) == 0b111111111
 
 
-async def test_an_artifact_that_finishes_meanwhile_goes_on_being_given(shelf: ChunkShelf) -> None:
+async def test_artifact_that_finishes_meanwhile_is_still_served(shelf: ChunkShelf) -> None:
     assembly = assembly_with(shelf, *range(9))
     shelf.add(assembly)
     assembly.finish()
@@ -101,7 +101,7 @@ async def test_an_artifact_that_finishes_meanwhile_goes_on_being_given(shelf: Ch
         assert (await http.get(f"/chunks/{HASHES[3]}", params={"artifact": DIGEST})).content == CONTENTS[3]
 
 
-async def test_what_was_evicted_is_not_here(shelf: ChunkShelf) -> None:
+async def test_evicted_artifact_is_not_served(shelf: ChunkShelf) -> None:
     assembly_with(shelf, *range(9)).finish()
     async with client(shelf) as http:
         assert (await http.get(f"/swarm/{DIGEST}")).status_code == 200
@@ -111,7 +111,7 @@ async def test_what_was_evicted_is_not_here(shelf: ChunkShelf) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "right "])
-async def test_nothing_is_said_without_the_token(shelf: ChunkShelf, token: str) -> None:
+async def test_chunk_routes_need_the_token(shelf: ChunkShelf, token: str) -> None:
     shelf.add(assembly_with(shelf, 0))
     async with client(shelf, token=token) as http:
         for path in (f"/chunks/{HASHES[0]}?artifact={DIGEST}", f"/swarm/{DIGEST}", "/elsewhere"):
@@ -131,7 +131,7 @@ async def test_nothing_is_said_without_the_token(shelf: ChunkShelf, token: str) 
         ("/swarm/sha256:x", 400),
     ],
 )
-async def test_odd_questions_get_nothing(shelf: ChunkShelf, path: str, status: int) -> None:
+async def test_invalid_chunk_requests_are_refused(shelf: ChunkShelf, path: str, status: int) -> None:
     shelf.add(assembly_with(shelf, *range(9)))
     async with client(shelf) as http:
         assert (await http.get(path)).status_code == status

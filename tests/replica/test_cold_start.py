@@ -62,7 +62,7 @@ def test_an_earlier_process_of_the_same_log_does_not_count() -> None:
         "\x00\x1b[31mtorch.compile took NaN s in total",
     ],
 )
-def test_what_is_no_such_line_says_nothing(text: str) -> None:
+def test_other_log_lines_are_ignored(text: str) -> None:
     assert parse_log([line(10, text)], BEGAN, BEGAN + 200).took_s == {}
 
 

@@ -91,7 +91,7 @@ def test_the_least_recently_used_leave_and_the_filter_says_what_is_left(tmp_path
     assert [told.holds(digest) for digest in digests] == [False, False, True, True, True]
 
 
-def test_what_any_engine_of_the_node_needs_stays(tmp_path: Path) -> None:
+def test_artifacts_leased_on_the_node_are_not_evicted(tmp_path: Path) -> None:
     node = Node(tmp_path)
     digests = [node.put(seed) for seed in range(1, 6)]
     first, second = node.tier("r0", size_of_one(node)), node.tier("r1", size_of_one(node))
@@ -190,7 +190,7 @@ def test_a_use_that_a_clock_ahead_wrote_is_written_anew(tmp_path: Path) -> None:
     assert node.cache.digests()[0].last_used_unix_s == node.now_unix_s
 
 
-def test_what_an_agent_took_in_hand_stays_until_its_lease_can_be_there(tmp_path: Path) -> None:
+def test_artifact_in_use_stays_until_its_lease_exists(tmp_path: Path) -> None:
     """An engine reads a new adapter's directory again later, so the directory must not be evicted in between."""
     node = Node(tmp_path, now_unix_s=time.time())
     leased, in_hand = node.put(1), node.put(2)
@@ -215,14 +215,14 @@ class UsedMeanwhile(set[Digest]):
         return False
 
 
-def test_what_is_taken_in_hand_while_an_eviction_runs_stays(tmp_path: Path) -> None:
+def test_artifact_used_during_an_eviction_stays(tmp_path: Path) -> None:
     node = Node(tmp_path)
     digest = node.put(1)
     assert node.cache.evict(0, UsedMeanwhile(node.cache), used_before_unix_s=time.time() - IN_HAND_S) == []
     assert node.held() == {digest}
 
 
-def test_a_lease_that_cannot_be_written_keeps_nobody_from_making_room(tmp_path: Path) -> None:
+def test_unwritable_lease_does_not_stop_eviction(tmp_path: Path) -> None:
     """Otherwise a full disk would stay full."""
     node = Node(tmp_path)
     needed, other = node.put(1), node.put(2)
@@ -253,7 +253,7 @@ def name_of(digest: Digest) -> EngineName:
     return EngineName(f"acme/bot@{digest[:23]}")
 
 
-def test_what_was_unloaded_is_needed_for_a_while() -> None:
+def test_unloaded_adapter_stays_leased_for_a_while() -> None:
     one, two = Digest("sha256:" + "1" * 64), Digest("sha256:" + "2" * 64)
     needs = DiskNeeds()
     assert needs.observe([name_of(one)], [name_of(two)], now_s=0.0)
@@ -265,7 +265,7 @@ def test_what_was_unloaded_is_needed_for_a_while() -> None:
     assert start_in(name_of(one)) == start_of(one)
 
 
-def test_what_was_given_up_while_it_was_loading_is_needed_for_a_while() -> None:
+def test_abandoned_load_stays_leased_for_a_while() -> None:
     """The engine continues a load that its agent no longer waits for."""
     one = Digest("sha256:" + "1" * 64)
     needs = DiskNeeds()
@@ -275,7 +275,7 @@ def test_what_was_given_up_while_it_was_loading_is_needed_for_a_while() -> None:
     assert needs.needed(100.0 + LINGER_S) == starts()
 
 
-async def test_the_lease_of_the_agent_before_counts_until_the_engine_has_spoken(tmp_path: Path) -> None:
+async def test_previous_agents_lease_counts_until_the_engine_answers(tmp_path: Path) -> None:
     node, clock = Node(tmp_path), Clock()
     old = node.put(1)
     node.tier("r0", 10**9).lease(starts(old))
@@ -294,7 +294,7 @@ async def test_the_lease_of_the_agent_before_counts_until_the_engine_has_spoken(
     assert (node.held(), status.disk.artifacts, status.disk.bloom) == (set(), 0, "")
 
 
-async def test_a_disk_that_refuses_is_said_and_survived(tmp_path: Path) -> None:
+async def test_failing_disk_is_reported_and_tolerated(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "leases").write_text("in the way")
     status, needs = make_status(), DiskNeeds()

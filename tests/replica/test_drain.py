@@ -9,7 +9,7 @@ from functions.replica.status import EngineLoad
 from tests.replica.statuses import Clock, make_status
 
 
-def test_empty_counts_only_when_read_after_everyone_heard() -> None:
+def test_empty_load_counts_only_after_gateways_know_of_the_drain() -> None:
     clock = Clock()
     status = make_status(clock=clock, load=EngineLoad(), load_read_s=clock.now_s)
     drain = Drain(status, timeout_s=60)
@@ -37,7 +37,7 @@ def test_work_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("hands_over", "is_done"), [(False, True), (True, False)])
-def test_blocks_that_were_read_for_another_engine_are_fetched_before_it_ends(hands_over: bool, is_done: bool) -> None:
+def test_drain_waits_until_prefilled_blocks_are_fetched(hands_over: bool, is_done: bool) -> None:
     """Otherwise the decode engine waits up to half a minute for an engine that has ended."""
     clock = Clock()
     status = make_status(clock=clock, hands_over=hands_over, load=EngineLoad())
@@ -51,14 +51,14 @@ def test_blocks_that_were_read_for_another_engine_are_fetched_before_it_ends(han
     assert drain.done
 
 
-def test_an_engine_that_is_gone_or_not_up_is_not_waited_for() -> None:
+def test_drain_does_not_wait_for_a_missing_engine() -> None:
     for phase in ("dead", "starting"):
         drain = Drain(make_status(phase, load=EngineLoad(running=3)), timeout_s=60)
         drain.start("test")
         assert drain.done
 
 
-def test_a_condemned_engine_is_not_waited_for() -> None:
+def test_drain_does_not_wait_for_a_condemned_engine() -> None:
     """Requests of a hung engine never end; waiting for them would delay its restart by the pod's whole grace period."""
     status = make_status("hung", load=EngineLoad(running=3))
     drain = Drain(status, timeout_s=600)
@@ -78,7 +78,7 @@ def test_the_drain_of_an_engine_that_ended_is_over_with_a_new_one() -> None:
 
 
 @pytest.mark.parametrize("asked", ["before", "after", "stops"])
-def test_a_new_engine_ends_nobody_elses_drain(asked: str) -> None:
+def test_new_engine_does_not_end_other_drains(asked: str) -> None:
     """A drain by an operator, or because the agent stops, continues when a new engine starts."""
     drain = Drain(make_status(), timeout_s=60)
     if asked == "before":

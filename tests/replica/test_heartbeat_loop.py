@@ -66,7 +66,7 @@ def test_a_blocked_event_loop_does_not_delay_a_beat() -> None:
     assert bus.threads == {"heartbeat_loop"}
 
 
-def test_it_counts_from_zero_and_ends_with_dead() -> None:
+def test_sequence_starts_at_zero_and_last_heartbeat_is_dead() -> None:
     bus = Recorder()
     heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
     heartbeat_loop.start()
@@ -84,7 +84,7 @@ def test_it_counts_from_zero_and_ends_with_dead() -> None:
     assert bus.closed
 
 
-def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
+def test_heartbeat_loop_survives_bus_loss_and_own_errors() -> None:
     bus = Recorder()
     heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02)
     heartbeat_loop.start()
@@ -101,7 +101,7 @@ def test_a_lost_bus_and_a_fault_of_ours_cost_beats_but_not_the_heart() -> None:
     heartbeat_loop.stop()
 
 
-def test_a_process_that_stood_still_lets_its_loop_judge_before_it_says_that_it_is_stuck() -> None:
+def test_resumed_process_checks_its_loop_before_reporting_hung() -> None:
     """Both threads resume at once after a SIGSTOP; a first heartbeat of `hung` would divert all requests."""
     bus, clock = Standing(), Clock()
     status = make_status(clock=clock)
@@ -119,7 +119,7 @@ def test_a_process_that_stood_still_lets_its_loop_judge_before_it_says_that_it_i
     assert {heartbeat.phase for _, heartbeat in bus.heartbeats[:-1]} == {"ready"}
 
 
-def test_what_a_slow_bus_has_not_taken_nobody_knows() -> None:
+def test_hanging_publication_makes_the_bus_unreachable() -> None:
     """While publications hang, the bus counts as unreachable, so withdrawn adapters stay loaded for gateways."""
     bus, clock = Recorder(), Clock()
     heartbeat_loop = HeartbeatLoop(make_status(), lambda: bus, interval_s=0.02, clock=clock)

@@ -17,7 +17,7 @@ def values(page: bytes) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
-async def test_the_page_tells_how_old_the_snapshot_is_and_how_many_were_refused(tmp_path: Path) -> None:
+async def test_metrics_show_snapshot_age_and_refusals(tmp_path: Path) -> None:
     metrics = AgentMetrics(make_status(), HeartbeatCounts())
     async with httpx.AsyncClient() as client:
         follower = SnapshotFollower(
@@ -39,7 +39,7 @@ async def test_the_page_tells_how_old_the_snapshot_is_and_how_many_were_refused(
     assert (after["shoal_snapshot_refused_total"], after["shoal_snapshot_age_seconds"]) == (1, 30)
 
 
-def test_the_page_tells_whether_heartbeats_reach_the_bus_and_since_when() -> None:
+def test_metrics_show_whether_and_when_heartbeats_reached_the_bus() -> None:
     now_s = [100.0]
     link = BusLink(lambda: now_s[0])
     metrics = AgentMetrics(make_status(), HeartbeatCounts())

@@ -98,7 +98,7 @@ async def test_an_engine_that_has_no_version_is_not_asked_each_second(rig: Rig) 
     assert (rig.status.health.phase, rig.engine.asked_for_version) == ("ready", 1)
 
 
-async def test_a_prompt_that_no_look_saw_to_run_was_work(rig: Rig) -> None:
+async def test_prompt_between_two_checks_counts_as_work(rig: Rig) -> None:
     """A prefill replica's drain needs this: vLLM's gauges never show a prompt that one step has read."""
     await rig.tick()
     rig.engine.read_tokens += 20
@@ -126,7 +126,7 @@ async def test_an_engine_that_computes_nothing_is_well_and_not_probed(rig: Rig, 
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["gone for a while", "between two looks"])
-async def test_each_process_of_the_engine_is_greeted_once(rig: Rig, is_seen: bool) -> None:
+async def test_new_engine_process_is_reported_once(rig: Rig, is_seen: bool) -> None:
     """A fast restart is noticed too, for example by a drain that waits for the next process."""
     for _ in range(3):
         await rig.tick()
@@ -141,7 +141,7 @@ async def test_each_process_of_the_engine_is_greeted_once(rig: Rig, is_seen: boo
     assert (rig.status.health.phase, len(rig.greeted)) == ("ready", 2)
 
 
-async def test_an_agent_that_stood_still_holds_no_silence_against_its_engine(rig: Rig) -> None:
+async def test_stalled_agent_does_not_report_its_engine_as_silent(rig: Rig) -> None:
     """The checks' timers expire before answers are read after a stall; reporting `hung` would divert all requests."""
     await rig.tick()
     assert rig.status.health.phase == "ready"
@@ -159,7 +159,7 @@ async def test_an_agent_that_stood_still_holds_no_silence_against_its_engine(rig
     assert rig.status.health.phase == "ready"
 
 
-async def test_what_an_engine_answered_while_the_agent_stood_still_is_read() -> None:
+async def test_answers_sent_during_an_agent_stall_are_read() -> None:
     async def answer(request: httpx.Request) -> httpx.Response:
         time.sleep(0.3)  # real time of the event loop
         for _ in range(3):  # timers run before sockets are read

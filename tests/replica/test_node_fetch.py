@@ -156,7 +156,7 @@ def wait_until(condition: object, timeout_s: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def test_a_killed_fetch_is_gone_on_with(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
+def test_killed_node_fetch_is_resumed(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
     slow = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB)
     first = slow.start(digest)
     wait_until(lambda: slow.chunks_written() >= 4)
@@ -212,7 +212,7 @@ def test_a_name_is_fetched_linked_and_seeded_like_kserve_asks_for_it(
     assert ArtifactCache(node.cache).evict(0) == [digest]
 
 
-def test_the_registrys_word_counts_more_than_the_pointer(
+def test_registry_digest_overrides_the_pointer(
     s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
 ) -> None:
     """Write access to the bucket must not be enough to change a version that git pins."""
@@ -235,7 +235,7 @@ def test_the_disk_is_bounded(s3_settings: S3Settings, store: S3Store, digest: Di
 
 
 @pytest.mark.soak
-def test_told_to_end_it_ends_and_says_so(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
+def test_sigterm_ends_the_fetcher_with_a_message(s3_settings: S3Settings, digest: Digest, tmp_path: Path) -> None:
     node = NodeFetcher(tmp_path / "node", s3_settings, down_bytes_per_s=MIB)
     process = node.start(digest)
     wait_until(lambda: node.chunks_written() >= 1)
@@ -300,7 +300,7 @@ def test_a_wrong_configuration_is_said(
 
 
 @pytest.mark.soak
-def test_a_digest_that_nobody_published_is_said(s3_settings: S3Settings, tmp_path: Path) -> None:
+def test_unpublished_digest_is_reported(s3_settings: S3Settings, tmp_path: Path) -> None:
     for text, said in (("sha256:" + "0" * 64, "the store has no"), ("latest", "is not a digest")):
         process = NodeFetcher(tmp_path / said.replace(" ", ""), s3_settings).start(Digest(text))
         _, err = process.communicate(timeout=90)
@@ -327,7 +327,7 @@ def test_what_was_compiled_is_laid_out_before_the_engine_may_start(
     assert laid_out.stat().st_ctime_ns <= linked_ns, "a local engine starts as soon as the link is there"
 
 
-def test_a_broken_companion_keeps_no_weights_back(
+def test_broken_compile_cache_does_not_block_weights(
     s3_settings: S3Settings, store: S3Store, digest: Digest, tmp_path: Path
 ) -> None:
     """A broken compile cache must not delay an engine's start, and none of its files is written."""

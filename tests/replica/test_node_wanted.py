@@ -48,7 +48,7 @@ def test_a_folder_that_is_not_there_becomes_a_link(tmp_path: Path) -> None:
         assert (tmp_path / "models" / "llama" / "config.json").read_text() == name
 
 
-def test_what_somebody_else_put_there_stays(tmp_path: Path) -> None:
+def test_existing_foreign_folder_stays(tmp_path: Path) -> None:
     mount = tmp_path / "mnt"
     mount.mkdir()
     (mount / "config.json").write_text("mine")
@@ -68,7 +68,7 @@ def test_what_somebody_else_put_there_stays(tmp_path: Path) -> None:
         (404, {"error": {}}, None),
     ],
 )
-async def test_the_registry_is_believed_where_it_says_a_digest(status: int, body: object, found: Digest | None) -> None:
+async def test_registry_digest_is_used_if_valid(status: int, body: object, found: Digest | None) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         assert request.url.path == "/internal/v1/weights/llama/v1"
         return httpx.Response(status, json=body)
@@ -77,7 +77,7 @@ async def test_the_registry_is_believed_where_it_says_a_digest(status: int, body
         assert await published_digest(registry, NAME) == found
 
 
-async def test_a_registry_that_is_away_says_nothing() -> None:
+async def test_unavailable_registry_returns_no_digest() -> None:
     def away(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 

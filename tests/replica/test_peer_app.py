@@ -90,7 +90,7 @@ async def test_nothing_answers_without_the_token(
     assert (found.status_code, loads.asked) == (401, [])
 
 
-async def test_an_agents_own_credential_opens_it_and_no_others(client: httpx.AsyncClient) -> None:
+async def test_only_agent_credentials_open_the_route(client: httpx.AsyncClient) -> None:
     for host, port, status in (("10.0.0.7", 8500, 200), ("10.0.0.8", 8500, 401), ("10.0.0.7", 8501, 401)):
         headers = {"authorization": f"Bearer {agent_credential('the-token', host, port)}"}
         assert (await client.get("/chunks/abc", headers=headers)).status_code == status
@@ -150,7 +150,7 @@ async def test_routers_stand_behind_the_same_token(client: httpx.AsyncClient) ->
         b"\xff",
     ],
 )
-async def test_what_makes_no_sense_is_refused(client: httpx.AsyncClient, loads: Loads, body: bytes) -> None:
+async def test_invalid_load_requests_are_refused(client: httpx.AsyncClient, loads: Loads, body: bytes) -> None:
     found = await client.post("/adapters/load", content=body, headers=TOKEN)
     assert (found.status_code, loads.asked) == (400, [])
     assert "reason" in found.json()
@@ -168,7 +168,7 @@ async def test_a_body_over_its_bound_is_not_read(client: httpx.AsyncClient) -> N
     assert (await client.post("/adapters/load", content=content(), headers=TOKEN)).status_code == 413
 
 
-async def test_all_who_wait_for_one_adapter_get_one_answer() -> None:
+async def test_all_waiting_calls_for_an_adapter_get_one_answer() -> None:
     calls = ColdCalls()
     waiting = asyncio.gather(*(calls.wait(NAME, 30.0) for _ in range(50)))
     await asyncio.sleep(0)
@@ -177,7 +177,7 @@ async def test_all_who_wait_for_one_adapter_get_one_answer() -> None:
     assert calls.names == ()
 
 
-async def test_one_who_leaves_or_gives_up_takes_nothing_from_the_others() -> None:
+async def test_cancelled_or_timed_out_call_does_not_affect_others() -> None:
     calls = ColdCalls()
     patient = asyncio.ensure_future(calls.wait(NAME, 30.0))
     leaver = asyncio.ensure_future(calls.wait(NAME, 30.0))

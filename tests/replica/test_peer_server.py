@@ -101,21 +101,21 @@ async def test_an_answer_may_take_its_time_and_the_connection_serves_the_next_re
     [b"", b"\r\n", LOAD, LOAD + TOKEN + b"content-length: 9\r\n\r\n", LOAD + b"content-length: 9\r\n\r\n{"],
     ids=["nothing", "an empty line", "half a head", "no body", "half a body without the token"],
 )
-async def test_what_does_not_come_whole_in_time_is_let_go(port: int, sent: bytes) -> None:
+async def test_request_incomplete_in_time_is_disconnected(port: int, sent: bytes) -> None:
     async with connected(port) as connection:
         await connection.send(sent)
         await connection.until_closed()
 
 
 @pytest.mark.parametrize("head", [b"x-long: ", b"content-length: 9999\r\n\r\n"], ids=["head", "body"])
-async def test_a_byte_now_and_then_does_not_hold_a_connection(port: int, head: bytes) -> None:
+async def test_dripping_client_is_disconnected(port: int, head: bytes) -> None:
     async with connected(port) as connection:
         await connection.send(LOAD + head)
         with pytest.raises(ConnectionError):
             await connection.drip(b"x" * 500)
 
 
-async def test_a_head_without_an_end_is_let_go_at_once(patient_port: int) -> None:
+async def test_endless_head_is_disconnected_at_once(patient_port: int) -> None:
     async with connected(patient_port) as connection:
         with suppress(ConnectionError):
             await connection.send(LOAD + b"x-long: " + b"x" * 1024 * 1024)
@@ -123,7 +123,7 @@ async def test_a_head_without_an_end_is_let_go_at_once(patient_port: int) -> Non
         assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
 
 
-async def test_at_the_bound_the_longest_silent_one_is_let_go_and_who_is_served_goes_on(patient_port: int) -> None:
+async def test_at_the_connection_limit_the_longest_silent_client_is_disconnected(patient_port: int) -> None:
     async with AsyncExitStack() as stack:
         served, *silent = [await stack.enter_async_context(connected(patient_port)) for _ in range(MAX_CONNECTIONS)]
         await served.send(LOAD + TOKEN + LENGTH + BODY)

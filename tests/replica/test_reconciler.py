@@ -144,7 +144,7 @@ async def rig() -> AsyncIterator[Rig]:
         await tasks.close()
 
 
-async def test_only_the_first_fill_holds_readiness_back(rig: Rig) -> None:
+async def test_only_the_first_load_delays_readiness(rig: Rig) -> None:
     rig.source.slow = {digest(A)}
     assert rig.status.not_ready().startswith("no snapshot yet")
     rig.follow(A, B)
@@ -175,7 +175,7 @@ async def test_a_slow_candidate_leaves_a_ready_replica_ready(rig: Rig) -> None:
     assert len(rig.engine.names) == 4
 
 
-async def test_an_engine_that_died_is_advertised_with_nothing_until_it_is_filled_again(rig: Rig) -> None:
+async def test_restarted_engine_advertises_no_adapters_until_reloaded(rig: Rig) -> None:
     """The heartbeat may say `ready` before the next pass; a request for a lost adapter would get a 404."""
     rig.follow(A, B)
     await rig.passes()
@@ -199,7 +199,7 @@ async def test_an_engine_that_died_is_advertised_with_nothing_until_it_is_filled
     assert rig.status.not_ready() == ""
 
 
-async def test_what_a_gateway_was_promised_is_not_unloaded_in_the_same_pass(rig: Rig) -> None:
+async def test_adapter_promised_to_a_gateway_is_not_unloaded_in_the_same_pass(rig: Rig) -> None:
     rig.engine.names = {name(model) for model in (A, B, C, D)}
     rig.follow(A, B, C, D, E, F)
     rig.status.busy_adapters = frozenset(name(model) for model in (A, B, C, D))
@@ -239,7 +239,7 @@ async def test_a_fault_of_our_own_is_a_failed_load_with_pauses(rig: Rig) -> None
     assert (end.name, end.outcome, end.tier) == (name(A), "failed", None) and "OSError" in end.reason
 
 
-async def test_each_load_that_ends_is_told_with_its_time_and_whether_a_gateway_waits(rig: Rig) -> None:
+async def test_finished_load_is_reported_with_duration_and_urgency(rig: Rig) -> None:
     rig.source.slow = {digest(A)}
     rig.follow(A)
     await rig.passes()
@@ -255,7 +255,7 @@ async def test_each_load_that_ends_is_told_with_its_time_and_whether_a_gateway_w
     assert rig.engine.names == {name(A)}
 
 
-async def test_nothing_is_unloaded_while_nobody_knows_what_runs(rig: Rig) -> None:
+async def test_nothing_is_unloaded_while_the_running_adapters_are_unknown(rig: Rig) -> None:
     rig.follow(A)
     await rig.passes()
     rig.follow(B)
@@ -269,7 +269,7 @@ async def test_nothing_is_unloaded_while_nobody_knows_what_runs(rig: Rig) -> Non
     assert rig.engine.unloads == [name(A)]
 
 
-async def test_a_prefetch_that_somebody_waits_for_is_hurried(rig: Rig) -> None:
+async def test_prefetch_with_a_waiting_request_becomes_urgent(rig: Rig) -> None:
     rig.source.slow = {digest(A)}
     rig.follow(A)
     await rig.passes(1)

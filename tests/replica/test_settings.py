@@ -58,12 +58,12 @@ def test_signature_keys_are_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SIGNATURE_KEY_FILES", '{"a": 1}'),
     ],
 )
-def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_invalid_settings_are_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     with pytest.raises(ValidationError, match=name.lower()):
         settings_from(monkeypatch, **{name: value})
 
 
-def test_what_is_needed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in _NEEDED:
         monkeypatch.delenv(f"SHOAL_REPLICA_{name}", raising=False)
     with pytest.raises(ValidationError) as caught:

@@ -15,7 +15,7 @@ def errors(accelerators: Accelerators) -> float | None:
     return registry.get_sample_value("shoal_accelerator_errors_total", labels)
 
 
-def test_an_error_is_told_once_and_a_device_that_is_well_tells_none(tmp_path: Path) -> None:
+def test_simulated_error_is_reported_once(tmp_path: Path) -> None:
     file = tmp_path / "accelerator.json"
     accelerators = Accelerators("base", "base-0", SimulatedDevice(file))
     accelerators.open()

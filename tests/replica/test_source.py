@@ -35,7 +35,7 @@ def source_of(store: S3Store, tmp_path: Path) -> StoreSource:
     return StoreSource(store, ArtifactCache(tmp_path / "cache"), max_rank=16, timeout_s=60.0)
 
 
-async def test_many_who_ask_at_once_cost_one_fetch(store: S3Store, tmp_path: Path) -> None:
+async def test_simultaneous_requests_cost_one_fetch(store: S3Store, tmp_path: Path) -> None:
     digest = publish_directory(
         store, make_adapter(tmp_path / "a", seed=71), "s3://shoal-models/acme/once/v1", replace=True
     )
@@ -59,7 +59,7 @@ async def test_an_unsigned_adapter_is_refused_where_signatures_are_required(stor
     assert (await source_of(store, tmp_path).obtain(digest, TENANT)).tier == "disk"
 
 
-async def test_what_is_fetched_but_no_adapter_is_refused(store: S3Store, tmp_path: Path) -> None:
+async def test_fetched_artifact_that_is_no_adapter_is_refused(store: S3Store, tmp_path: Path) -> None:
     source = make_adapter(tmp_path / "a", r=32)
     digest = publish_directory(store, source, "s3://shoal-models/acme/wide/v1", replace=True)
     with pytest.raises(ArtifactRefused, match="over the limit of 16"):

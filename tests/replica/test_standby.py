@@ -51,9 +51,9 @@ class Replica:
         self.clock = self.status.clock
         self.heartbeats: list[str] = []
         client = EngineClient(httpx.AsyncClient(transport=httpx.MockTransport(self.engine.answer)), "http://engine")
-        self.standby = Standby(self.status, client, self.tell, may_sleep=may_sleep)
+        self.standby = Standby(self.status, client, self.record_notice, may_sleep=may_sleep)
 
-    def tell(self) -> None:
+    def record_notice(self) -> None:
         self.heartbeats.append(self.status.phase()[0])
 
     def pass_time(self) -> None:
@@ -69,7 +69,7 @@ class Replica:
         task.cancel()
 
 
-async def test_a_promotion_is_told_at_once_and_so_is_its_reverse() -> None:
+async def test_standby_changes_are_reported_at_once() -> None:
     replica = Replica()
     await replica.standby.change_role(standby=True)
     await replica.standby.change_role(standby=True)
@@ -78,14 +78,14 @@ async def test_a_promotion_is_told_at_once_and_so_is_its_reverse() -> None:
     assert replica.engine.asked == [], "an engine that cannot sleep is not asked"
 
 
-async def test_what_was_measured_under_another_load_is_forgotten() -> None:
+async def test_rates_are_forgotten_on_a_standby_change() -> None:
     replica = Replica(status=make_status(rates=EngineRates(service_ms=9_000.0)))
     await replica.standby.change_role(standby=True)
     await replica.standby.change_role(standby=False)
     assert replica.status.rates == EngineRates()
 
 
-def test_a_warm_replica_is_well_and_takes_no_cold_adapters() -> None:
+def test_warm_replica_is_healthy_and_loads_no_cold_adapters() -> None:
     status = make_status(standby=True)
     assert status.phase() == ("warm", "loaded, without traffic")
     assert status.not_ready() == "", "its process is as it should be"
@@ -96,12 +96,12 @@ def test_a_warm_replica_is_well_and_takes_no_cold_adapters() -> None:
 @pytest.mark.parametrize(
     ("phase", "draining"), [("hung", False), ("dead", False), ("starting", False), ("ready", True)]
 )
-def test_what_is_wrong_outranks_being_warm(phase: str, draining: bool) -> None:
+def test_unhealthy_phases_outrank_warm(phase: str, draining: bool) -> None:
     status = make_status(phase, standby=True, draining=draining)
     assert status.phase()[0] == ("draining" if draining else phase)
 
 
-def test_how_it_begins_is_said_by_a_file(tmp_path: Path) -> None:
+def test_standby_file_decides_the_initial_role(tmp_path: Path) -> None:
     replica = Replica()
     replica.standby.read_standby_file(tmp_path / "standby")
     assert not replica.status.standby
@@ -130,7 +130,7 @@ async def test_an_agent_that_is_started_again_finds_its_engine_asleep() -> None:
     assert replica.engine.asked == ["GET /is_sleeping"]
 
 
-async def test_that_it_falls_asleep_is_known_until_the_engine_has_answered() -> None:
+async def test_falling_asleep_is_set_until_the_engine_answers() -> None:
     replica = Replica(may_sleep=True, status=make_status(standby=True))
     seen: list[bool] = []
     replica.engine.on_sleep = lambda: seen.append(replica.status.falling_asleep)
@@ -153,18 +153,18 @@ async def test_an_engine_that_falls_asleep_without_an_answer_is_found_asleep(
 
 
 @LOST
-async def test_nobody_serves_before_it_is_known_whether_its_engine_sleeps(lost: type[httpx.TransportError]) -> None:
+async def test_replica_stays_warm_until_the_sleep_state_is_known(lost: type[httpx.TransportError]) -> None:
     replica = Replica(may_sleep=True, status=make_status(standby=True))
     replica.engine.sleeps, replica.engine.mute = True, {"/is_sleeping": lost}
-    assert (await ask(replica, b'{"standby": false}')).status_code == 503
+    assert (await post_standby(replica, b'{"standby": false}')).status_code == 503
     assert replica.status.phase()[0] == "warm"
     replica.engine.mute = {}
-    assert (await ask(replica, b'{"standby": false}')).status_code == 200
+    assert (await post_standby(replica, b'{"standby": false}')).status_code == 200
     assert replica.status.phase()[0] == "ready" and not replica.engine.sleeps
 
 
 @pytest.mark.parametrize(("phase", "asleep"), [("ready", True), ("starting", True), ("hung", True), ("dead", False)])
-def test_that_its_engine_sleeps_is_told_also_while_it_is_not_well(phase: str, asleep: bool) -> None:
+def test_sleep_state_is_reported_in_unhealthy_phases(phase: str, asleep: bool) -> None:
     status = make_status(phase, standby=True, asleep=True)
     assert compose(status, sequence=1, sent_unix_s=1.0).asleep == asleep
 
@@ -193,7 +193,7 @@ async def test_a_busy_engine_is_not_put_to_sleep() -> None:
     assert replica.engine.asked == ["GET /is_sleeping"]
 
 
-async def ask(replica: Replica, body: bytes, token: str = "the-token") -> httpx.Response:
+async def post_standby(replica: Replica, body: bytes, token: str = "the-token") -> httpx.Response:
     async def want(*_: object) -> None:
         raise AssertionError("nobody asks for an adapter here")
 
@@ -205,14 +205,14 @@ async def ask(replica: Replica, body: bytes, token: str = "the-token") -> httpx.
 
 async def test_the_controller_flips_it_with_the_token_alone() -> None:
     replica = Replica()
-    assert (await ask(replica, b'{"standby": true}', token="another")).status_code == 401
-    answer = await ask(replica, b'{"standby": true}')
+    assert (await post_standby(replica, b'{"standby": true}', token="another")).status_code == 401
+    answer = await post_standby(replica, b'{"standby": true}')
     assert (answer.status_code, answer.json()["phase"]) == (200, "warm")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"standby": 1}', b"{" * 2000, b" " * 5000], ids=len)
-async def test_a_body_that_is_none_is_refused(body: bytes) -> None:
-    assert (await ask(Replica(), body)).status_code == 400
+async def test_invalid_standby_body_is_refused(body: bytes) -> None:
+    assert (await post_standby(Replica(), body)).status_code == 400
 
 
 async def test_an_engine_that_does_not_wake_stays_warm() -> None:
@@ -220,6 +220,6 @@ async def test_an_engine_that_does_not_wake_stays_warm() -> None:
     await replica.standby.change_role(standby=True)
     await replica.until_asleep()
     replica.engine.broken = True
-    answer = await ask(replica, b'{"standby": false}')
+    answer = await post_standby(replica, b'{"standby": false}')
     assert answer.status_code == 503
     assert replica.status.phase()[0] == "warm"

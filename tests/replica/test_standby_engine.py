@@ -73,7 +73,7 @@ async def agent(*flags: str, phase: str = "ready", standby: bool = True, dev: bo
             await made.tasks.close()
 
 
-async def test_it_sleeps_once_it_is_settled_and_serves_when_it_is_woken() -> None:
+async def test_warm_engine_sleeps_when_settled_and_serves_after_waking() -> None:
     async with agent() as warm:
         began_s = warm.clock.now_s
         await warm.until(lambda: warm.heartbeat == ("warm", True))
@@ -92,7 +92,7 @@ async def test_an_engine_whose_routes_are_closed_stays_awake_and_warm(caplog: py
 
 
 @pytest.mark.soak
-async def test_an_agent_that_is_started_again_takes_a_sleeping_engine_for_well() -> None:
+async def test_restarted_agent_reports_a_sleeping_engine_as_healthy() -> None:
     async with agent(phase="starting") as warm:
         await warm.client.sleep()
         await warm.until(lambda: warm.heartbeat == ("warm", True))
@@ -102,7 +102,7 @@ async def test_an_agent_that_is_started_again_takes_a_sleeping_engine_for_well()
         assert warm.heartbeat == ("warm", True) and warm.parts.engine.slumber.level == 1
 
 
-async def test_one_that_was_promoted_while_no_agent_was_there_is_woken_before_it_serves() -> None:
+async def test_replica_promoted_without_an_agent_is_woken_before_serving() -> None:
     async with agent(phase="starting", standby=False) as promoted:
         await promoted.client.sleep()
         await promoted.until(lambda: promoted.status.asleep)
@@ -111,7 +111,7 @@ async def test_one_that_was_promoted_while_no_agent_was_there_is_woken_before_it
         assert promoted.parts.engine.slumber.level is None
 
 
-async def test_a_probe_that_a_sleeping_engine_holds_is_not_held_against_it() -> None:
+async def test_probe_pending_in_a_sleeping_engine_is_no_failure() -> None:
     async with agent() as warm:
         await warm.client.sleep()
         warm.prober.mark_pending()
@@ -126,7 +126,7 @@ async def test_a_probe_that_a_sleeping_engine_holds_is_not_held_against_it() -> 
 
 
 @pytest.mark.soak
-def test_what_sleeps_is_given_no_adapter_until_it_is_woken(
+def test_sleeping_engine_loads_no_adapter_until_woken(
     store: S3Store, bus: BusProbe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")

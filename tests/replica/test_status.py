@@ -21,7 +21,7 @@ from tests.replica.statuses import Clock, make_status
         ("dead", True, "dead"),
     ],
 )
-def test_which_phase_is_told(engine: str, draining: bool, told: str) -> None:
+def test_phase_precedence(engine: str, draining: bool, told: str) -> None:
     assert make_status(engine, draining=draining).phase()[0] == told
 
 
@@ -30,7 +30,7 @@ def test_draining_says_how_many_are_left() -> None:
     assert status.phase() == ("draining", "draining, 3 requests left")
 
 
-def test_a_loop_that_no_longer_judges_is_hung() -> None:
+def test_stopped_health_loop_is_hung() -> None:
     clock = Clock()
     status = make_status(clock=clock)
     clock.now_s += STUCK_AFTER_S
@@ -54,7 +54,7 @@ def test_what_holds_readiness_back(adapters: Adapters, missing: str) -> None:
     assert bool(found) == bool(missing)
 
 
-def test_what_the_registry_confirms_is_how_far_it_is() -> None:
+def test_confirmed_epoch_is_the_applied_snapshot() -> None:
     status = make_status()
     status.confirm_epoch(12)
     assert status.snapshot_epoch == 12

@@ -30,7 +30,7 @@ class Works:
             await asyncio.sleep(0)
 
 
-async def test_neither_kind_takes_the_others_places_and_who_is_hurried_changes_over() -> None:
+async def test_urgent_and_early_loads_have_separate_places() -> None:
     turns: LoadScheduler[str] = LoadScheduler(urgent=1, ahead=1)
     works = Works(turns)
     async with asyncio.TaskGroup() as group:
@@ -54,7 +54,7 @@ async def test_neither_kind_takes_the_others_places_and_who_is_hurried_changes_o
     assert works.running == []
 
 
-async def test_who_gives_up_leaves_no_place_taken() -> None:
+async def test_cancelled_load_frees_its_place() -> None:
     turns: LoadScheduler[str] = LoadScheduler(urgent=1, ahead=1)
     works = Works(turns)
     async with asyncio.TaskGroup() as group:
@@ -71,7 +71,7 @@ async def test_who_gives_up_leaves_no_place_taken() -> None:
             pass
 
 
-async def test_who_is_given_a_place_and_gives_up_in_the_same_moment_hands_it_on() -> None:
+async def test_load_cancelled_when_its_place_is_granted_passes_it_on() -> None:
     turns: LoadScheduler[str] = LoadScheduler(urgent=1, ahead=1)
     works = Works(turns)
     async with asyncio.TaskGroup() as group:

@@ -95,7 +95,7 @@ async def test_an_engine_that_compiles_for_long_is_starting_and_not_hung(rig: Ri
     assert await rig.seconds(30) == {"ready"} and len(rig.engine.asked) == len(KINDS["generate"])
 
 
-async def test_a_kind_that_is_refused_is_none_that_is_waited_for(rig: Rig) -> None:
+async def test_warm_up_skips_refused_request_kinds(rig: Rig) -> None:
     rig.engine.compiled.set()
     rig.engine.refused = frozenset({"logprobs", "response_format"})
     await rig.seconds(4)
@@ -116,14 +116,14 @@ async def test_only_a_new_process_is_warmed_up(rig: Rig) -> None:
     assert rig.status.phase()[0] == "ready" and rig.engine.asked == []
 
 
-async def test_what_makes_no_tokens_has_nothing_to_compile(rig: Rig) -> None:
+async def test_pooling_model_has_no_warm_up(rig: Rig) -> None:
     rig.prober.task = "embed"
     rig.engine.compiled.set()
     await rig.seconds(4)
     assert rig.engine.asked == []
 
 
-async def test_warming_up_has_an_end() -> None:
+async def test_warm_up_has_a_time_limit() -> None:
     engine, clock = CompilingEngine(), Clock()
     status = make_status("ready", clock)
     async with httpx.AsyncClient(transport=httpx.MockTransport(engine)) as http:

@@ -68,7 +68,7 @@ async def test_a_folder_that_was_written_to_since_the_engine_started_says_nothin
     assert status.weights is None
 
 
-async def test_what_was_true_of_a_running_engine_stays_true(
+async def test_reported_weights_stay_while_the_engine_runs(
     status: AgentStatus, weights: LoadedWeights, folder: Path
 ) -> None:
     await weights.detect_weights(STARTED_UNIX_S)
@@ -110,7 +110,7 @@ async def test_an_engine_that_does_not_answer_says_nothing_of_its_folder(
     assert status.weights is not None
 
 
-def test_a_digest_that_is_none_is_refused_whole() -> None:
+def test_invalid_weights_digest_is_refused() -> None:
     heartbeat = compose(make_status(), sequence=0, sent_unix_s=0.0)
     message = heartbeats.encode(heartbeat).replace(b'"weights_digest":""', b'"weights_digest":"sha256:ABC"')
     with pytest.raises(heartbeats.HeartbeatInvalid):

@@ -51,7 +51,7 @@ def cache(store: Store, tmp_path: Path) -> ReadThrough:
     return ReadThrough(objects, store)
 
 
-async def test_many_who_ask_at_once_cost_one_read_and_later_ones_none(store: Store, cache: ReadThrough) -> None:
+async def test_simultaneous_requests_cost_one_store_read(store: Store, cache: ReadThrough) -> None:
     store.may_answer.clear()
     asked = [asyncio.ensure_future(cache.get("chunks", NAME)) for _ in range(20)]
     while cache.results["joined"] < 19:
@@ -64,7 +64,7 @@ async def test_many_who_ask_at_once_cost_one_read_and_later_ones_none(store: Sto
     assert cache.store_bytes_total == len(A)
 
 
-async def test_who_leaves_takes_nothing_from_those_who_wait(store: Store, cache: ReadThrough) -> None:
+async def test_cancelled_request_does_not_affect_waiting_ones(store: Store, cache: ReadThrough) -> None:
     store.may_answer.clear()
     first = asyncio.ensure_future(cache.get("chunks", NAME))
     while not store.reads:
@@ -78,7 +78,7 @@ async def test_who_leaves_takes_nothing_from_those_who_wait(store: Store, cache:
     assert store.reads == 1
 
 
-async def test_a_failure_is_told_and_not_kept(store: Store, cache: ReadThrough) -> None:
+async def test_failure_is_reported_and_not_cached(store: Store, cache: ReadThrough) -> None:
     store.error = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
         await cache.get("chunks", NAME)
@@ -92,14 +92,14 @@ async def test_a_failure_is_told_and_not_kept(store: Store, cache: ReadThrough) 
     assert cache.results["failed"] == 2
 
 
-async def test_what_is_not_what_its_name_says_is_not_given(store: Store, cache: ReadThrough) -> None:
+async def test_content_with_a_wrong_hash_is_not_served(store: Store, cache: ReadThrough) -> None:
     store.content = b"something else"
     with pytest.raises(ArtifactCorrupt):
         await cache.get("chunks", NAME)
     assert len(cache.objects) == 0
 
 
-async def test_more_on_its_way_than_may_be_is_the_stores(
+async def test_requests_over_the_limit_go_to_the_store(
     store: Store, cache: ReadThrough, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_through, "MAX_WAITING", 1)

@@ -44,7 +44,7 @@ def test_an_image_makes_a_name_that_no_tokens_have() -> None:
     assert not set(blocks.names) & names([5, 6, 7, 8], "", "s3cret")
 
 
-def test_orphans_other_tiers_and_other_groups_are_left_out() -> None:
+def test_orphans_other_tiers_and_other_groups_are_ignored() -> None:
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([3], [9, 10], parent=2))
     assert (len(blocks), blocks.left_out_total) == (0, 1)
@@ -98,7 +98,7 @@ def test_a_block_that_moves_to_host_memory() -> None:
     assert not blocks.host_names
 
 
-def test_a_copy_that_is_told_after_its_block_has_left_the_accelerator() -> None:
+def test_host_copy_reported_after_accelerator_eviction() -> None:
     """Within one step, vLLM sends the accelerator's events first."""
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([1], [5, 6], extra_keys=[["s3cret"]]))
@@ -107,7 +107,7 @@ def test_a_copy_that_is_told_after_its_block_has_left_the_accelerator() -> None:
     assert set(blocks.host_names) == names([5, 6], "", "s3cret")
 
 
-def test_a_chain_goes_on_after_what_lies_in_host_memory() -> None:
+def test_chain_continues_after_blocks_in_host_memory() -> None:
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([1], [5, 6]))
     blocks.apply_event(copied([1]))
@@ -116,7 +116,7 @@ def test_a_chain_goes_on_after_what_lies_in_host_memory() -> None:
     assert set(blocks.names) | set(blocks.host_names) == names([5, 6, 7, 8])
 
 
-def test_what_host_memory_tells_of_itself_names_nothing() -> None:
+def test_self_described_host_events_name_no_blocks() -> None:
     """Host-memory events have no salt, so naming blocks by tokens would mix up tenants' blocks."""
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([1], [5, 6], medium="CPU"))
@@ -138,7 +138,7 @@ Step = st.tuples(st.sampled_from(["store", "remove", "copy", "drop", "tell"]), s
 
 
 @given(st.lists(Step, max_size=60))
-def test_what_was_told_adds_up_to_what_is_held(steps: list[tuple[str, int]]) -> None:
+def test_reported_changes_add_up_to_held_blocks(steps: list[tuple[str, int]]) -> None:
     """Two engine hashes may have one name (another path of the same adapter); it is held until both are removed."""
     blocks = EngineBlocks(100)
     told: list[set[int]] = [set(), set()]

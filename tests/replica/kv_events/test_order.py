@@ -16,14 +16,14 @@ def test_worked_example_of_a_restart() -> None:
 
 
 @pytest.mark.parametrize("ts_s", [-1e9, 0.0, 1e9])
-def test_clocks_decide_nothing(ts_s: float) -> None:
+def test_timestamps_do_not_affect_order(ts_s: float) -> None:
     """The new engine's clock may be behind: another machine, or a clock that was set."""
     order = Order(5, 100.0)
     assert order.judge(5, ts_s, None) == "next" and order.judge(6, ts_s, None) == "gap"
     assert all(order.judge(seq, ts_s, None) == "restart" for seq in range(5))
 
 
-def test_a_replay_goes_on_where_it_begins_with_what_was_had() -> None:
+def test_replay_continues_after_known_batches() -> None:
     order = Order(2, 11.0)
     assert order.replay_from == 1 and order.is_same(1, 11.0)
     assert not order.is_same(1, 99.0), "another engine's second batch"

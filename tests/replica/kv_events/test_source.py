@@ -104,7 +104,7 @@ async def until(what: str, condition: Callable[[], bool]) -> None:
         raise AssertionError(what) from None
 
 
-async def test_what_was_stored_before_the_agent_came_is_replayed(tmp_path: Path, tick: Callable[[], float]) -> None:
+async def test_blocks_stored_before_the_agent_start_are_replayed(tmp_path: Path, tick: Callable[[], float]) -> None:
     engine = Engine(tmp_path, clock=tick)
     engine.store(20)
     watch, tasks = watching(engine), Supervised()
@@ -118,7 +118,7 @@ async def test_what_was_stored_before_the_agent_came_is_replayed(tmp_path: Path,
     engine.publisher.close()
 
 
-async def test_what_came_before_the_subscription_held_is_asked_for_in_the_silence_after_it(
+async def test_batches_missed_before_the_subscription_are_requested_in_silence(
     tmp_path: Path, tick: Callable[[], float]
 ) -> None:
     """No later batch shows the gap, since the engine publishes nothing more."""

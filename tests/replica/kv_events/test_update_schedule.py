@@ -53,7 +53,7 @@ def test_worked_example_of_an_afternoon() -> None:
     assert agent.updates(ASKED_FOR_S) == []
 
 
-def test_blocks_in_host_memory_are_told_beside_the_others() -> None:
+def test_host_memory_blocks_are_reported_separately() -> None:
     agent = Agent()
     agent.telling.record_request(PrefixRequest("base", "events", everyone=True), 0.0)
     agent.updates(0.0)
@@ -73,7 +73,7 @@ def test_blocks_in_host_memory_are_told_beside_the_others() -> None:
     assert (bloom.filter, bloom.anywhere) == (build(unpack(state.names)), build(names))
 
 
-def test_nobody_asked_nothing_is_told() -> None:
+def test_no_updates_without_a_request() -> None:
     agent = Agent()
     agent.store(5)
     assert agent.updates(0.0) == []
@@ -81,7 +81,7 @@ def test_nobody_asked_nothing_is_told() -> None:
     assert agent.updates(0.2) == []
 
 
-def test_a_state_is_told_to_whoever_wants_it_and_not_too_often() -> None:
+def test_state_is_sent_on_request_and_rate_limited() -> None:
     agent = Agent()
     agent.telling.record_request(EVENTS, 0.0)
     assert kinds(agent.updates(0.0)) == ["State"], "whoever asks for the first time knows nothing"
@@ -110,7 +110,7 @@ def test_a_large_state_comes_in_parts_and_after_the_changes_up_to_it() -> None:
     assert {*unpack(first.names), *unpack(second.names)} == names == set(unpack(delta.added))
 
 
-def test_too_much_at_once_is_a_new_beginning() -> None:
+def test_too_many_changes_start_a_new_generation() -> None:
     agent = Agent()
     agent.telling.record_request(EVENTS, 0.0)
     agent.updates(0.0)
@@ -121,7 +121,7 @@ def test_too_much_at_once_is_a_new_beginning() -> None:
     assert all(len(prefix_updates.encode(update)) <= prefix_updates.UPDATE_MAX_BYTES for update in (delta, *states))
 
 
-def test_another_engine_is_told_at_once() -> None:
+def test_new_engine_is_reported_at_once() -> None:
     agent = Agent()
     agent.telling.record_request(EVENTS, 0.0)
     agent.store(3)
