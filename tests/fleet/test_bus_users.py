@@ -57,9 +57,7 @@ async def raw(url: str, user: BusUser) -> AsyncIterator[valkey_async.Valkey]:
         await client.aclose()
 
 
-async def test_another_password_needs_no_restart_of_who_uses_the_bus(
-    url: str, valkey_port: int, tmp_path: Path
-) -> None:
+async def test_password_change_needs_no_restart_of_bus_clients(url: str, valkey_port: int, tmp_path: Path) -> None:
     """Reading the password only at the start would cut off each process until its restart: an hour for accelerators."""
     file, after = tmp_path / "bus", "another password"
     file.write_text(login("gateway", PASSWORD) + "\n")
@@ -92,7 +90,7 @@ async def test_a_password_that_cannot_be_read_is_a_bus_that_is_away(url: str, tm
     await bus.close()
 
 
-async def test_what_each_role_does_works(url: str) -> None:
+async def test_each_role_can_use_its_own_channels(url: str) -> None:
     async with AsyncExitStack() as stack:
         gateway, registry, agent = [
             await stack.enter_async_context(ValkeyBus(url, password=login(user, PASSWORD)))
@@ -191,7 +189,7 @@ DEEDS = {
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_nobody_writes_what_is_anothers(url: str, user: BusUser) -> None:
+async def test_roles_cannot_write_data_of_other_roles(url: str, user: BusUser) -> None:
     done, kept = set(), set()
     for name, deed in DEEDS.items():
         async with raw(url, user) as client:  # a new connection for each, since subscribing changes it
@@ -205,7 +203,7 @@ async def test_nobody_writes_what_is_anothers(url: str, user: BusUser) -> None:
     assert kept == DEEDS.keys() - done
 
 
-async def test_another_users_password_and_the_bare_one_open_nothing(url: str) -> None:
+async def test_other_passwords_are_refused(url: str) -> None:
     for wrong in (f"agent {password_of('gateway', PASSWORD)}", f"agent {PASSWORD}", f"nobody {PASSWORD}"):
         async with ValkeyBus(url, password=wrong) as bus:
             with pytest.raises(BusUnavailable):

@@ -30,7 +30,7 @@ async def store(valkey_port: int) -> AsyncIterator[ValkeyConversations]:
     await made.close()
 
 
-async def test_what_was_read_may_be_replaced_and_nothing_else(store: ValkeyConversations) -> None:
+async def test_only_the_read_version_may_be_replaced(store: ValkeyConversations) -> None:
     assert await store.read("a") is None
     assert await store.replace(SHELF, "a", None, b"one", 60)
     assert not await store.replace(SHELF, "a", None, b"two", 60), "somebody began it meanwhile"
@@ -40,7 +40,7 @@ async def test_what_was_read_may_be_replaced_and_nothing_else(store: ValkeyConve
     assert await store.read("a") == b"two" and await store.read("b") is None
 
 
-async def test_each_replacing_begins_its_time_anew(store: ValkeyConversations) -> None:
+async def test_replacing_restarts_the_expiry(store: ValkeyConversations) -> None:
     await store.replace(SHELF, "a", None, b"one", 599.2)
     assert 0 < await store._client.ttl(KEY_PREFIX + "a") <= 600
     await store.replace(SHELF, "a", b"one", b"two", 3600)
@@ -72,7 +72,7 @@ async def small_bus(store: ValkeyConversations) -> AsyncIterator[int]:
     await store._client.config_set("maxmemory", 0)
 
 
-async def test_a_tenant_alone_leaves_half_of_the_bus_to_others(store: ValkeyConversations, small_bus: int) -> None:
+async def test_single_tenant_uses_at_most_half_of_the_bus(store: ValkeyConversations, small_bus: int) -> None:
     for at in range(20):
         await store.replace(SHELF, f"s{at}", None, b"x" * small_bus, 60 + at)
     kept = [at for at in range(20) if await store.read(f"s{at}")]
@@ -96,7 +96,7 @@ async def test_tenants_that_fill_their_shelves_leave_room_for_the_next(
     assert kept[0] == len([at for at in range(40) if await store.read(f"a{at}")]), "and nobody loses any to others"
 
 
-async def test_what_grows_needs_room_for_its_growth_only(store: ValkeyConversations, small_bus: int) -> None:
+async def test_growing_conversation_needs_room_only_for_its_growth(store: ValkeyConversations, small_bus: int) -> None:
     large = b"x" * (3 * small_bus)
     assert await store.replace(SHELF, "only", None, large, 60)
     longer = large + b"x" * 1000
@@ -104,14 +104,14 @@ async def test_what_grows_needs_room_for_its_growth_only(store: ValkeyConversati
     assert await store.read("only") == longer
 
 
-async def test_where_others_fill_the_bus_nothing_more_is_kept(store: ValkeyConversations, small_bus: int) -> None:
+async def test_full_bus_stores_no_more_conversations(store: ValkeyConversations, small_bus: int) -> None:
     await store._client.set("shoal:replica:r1", b"x" * (9 * small_bus))
     with pytest.raises(BusUnavailable, match="raise its maxmemory"):
         await store.replace(SHELF, "mine", None, b"x" * small_bus, 60)
     assert await store.read("mine") is None
 
 
-async def test_what_has_expired_is_taken_off_the_shelf(store: ValkeyConversations) -> None:
+async def test_expired_conversations_leave_the_shelf(store: ValkeyConversations) -> None:
     await store.replace(SHELF, "short", None, b"x", 1)
     async with asyncio.timeout(60):
         while await store.read("short") is not None:
@@ -121,7 +121,7 @@ async def test_what_has_expired_is_taken_off_the_shelf(store: ValkeyConversation
     assert 600 < await store._client.ttl(f"{SHELF_PREFIX}{SHELF}:sizes") <= 660, "the shelf itself expires too"
 
 
-async def test_what_is_deleted_is_gone_and_cannot_come_back(store: ValkeyConversations) -> None:
+async def test_deleted_conversation_cannot_be_restored(store: ValkeyConversations) -> None:
     await store.replace(SHELF, "a", None, b"one", 60)
     assert not await store.delete("nobody", "none") and not await store._client.keys(f"{SHELF_PREFIX}nobody*")
     assert await store.delete(SHELF, "a") and not await store.delete(SHELF, "a")
@@ -135,7 +135,7 @@ async def sizes(store: ValkeyConversations) -> dict[bytes, bytes]:
     return found
 
 
-async def test_what_is_absurdly_large_is_not_read(store: ValkeyConversations) -> None:
+async def test_oversized_conversation_is_not_read(store: ValkeyConversations) -> None:
     await store._client.set(KEY_PREFIX + "a", b"x" * (VALUE_MAX_BYTES + 1))
     assert await store.read("a") is None
 

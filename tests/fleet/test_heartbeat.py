@@ -63,7 +63,7 @@ def test_a_newer_agent_may_say_more() -> None:
         {"adapter_failures": {"a": 1}},
     ],
 )
-def test_what_is_out_of_range_is_refused_whole(changes: dict[str, Any]) -> None:
+def test_heartbeat_out_of_range_is_refused_whole(changes: dict[str, Any]) -> None:
     with pytest.raises(HeartbeatInvalid):
         decode(with_(**changes))
 
@@ -101,7 +101,7 @@ def test_the_view_has_what_routing_reads() -> None:
     assert (view.adapters, view.phase) == (frozenset({"x", "y"}), "draining")
 
 
-def test_a_filter_that_is_none_says_nothing_and_costs_nothing_else() -> None:
+def test_invalid_disk_filter_is_ignored() -> None:
     view = to_view(beat(disk_bloom="AAAA", peer_port=8500, zone="a", adapter_room=4))
     assert (view.on_disk, view.peer_port, view.zone, view.adapter_room) == (None, 8500, "a", 4)
     assert not view.has_on_disk(EngineName("acme/bot@sha256:0123456789abcdef"))

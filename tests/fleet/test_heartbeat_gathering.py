@@ -57,7 +57,7 @@ def test_every_ten_seconds_it_is_whole_although_nothing_changed() -> None:
     assert wholes == [0, int(WHOLE_INTERVAL_S), 20, 30]
 
 
-def test_what_the_bus_may_not_have_is_said_again_whole() -> None:
+def test_heartbeat_possibly_missing_on_the_bus_is_resent_whole() -> None:
     replica = ReplicaLines()
     said(replica, beat(sequence=1))
     replica.mark_lost()
@@ -66,7 +66,7 @@ def test_what_the_bus_may_not_have_is_said_again_whole() -> None:
     assert said(replica, beat(sequence=4)).is_whole
 
 
-def test_while_somebody_listens_to_single_ones_each_is_whole() -> None:
+def test_each_heartbeat_is_whole_for_single_listeners() -> None:
     replica = ReplicaLines()
     said(replica, beat(sequence=1), single=2)
     assert said(replica, beat(sequence=2), single=2).is_whole
@@ -75,7 +75,7 @@ def test_while_somebody_listens_to_single_ones_each_is_whole() -> None:
 
 
 @pytest.mark.parametrize("line", [b"[]", b"[1]", b'["r0"]', b'["r0",1,2,3.0,-1,0,0,0,0,0,0]', b"[" * 10_000, b""])
-def test_what_is_no_pulse_is_refused(line: bytes) -> None:
+def test_invalid_pulse_is_refused(line: bytes) -> None:
     with pytest.raises(HeartbeatInvalid):
         decode_line(line)
 
@@ -93,7 +93,7 @@ def test_a_message_has_a_bound() -> None:
         lines(b"a" * (MESSAGE_MAX_BYTES + 1))
 
 
-def test_another_pace_is_said_whole_and_holds_nobody_up() -> None:
+def test_pace_change_is_sent_whole_but_not_urgently() -> None:
     """Each replica's pace changes every few seconds: if that were urgent, heartbeats would no longer be batched."""
     replica, pace = ReplicaLines(), Pace(1, 20, 500, 3.0, 0.0, gap_ms=20.0)
     said(replica, beat(sequence=1))

@@ -43,57 +43,57 @@ def checker(
     )
 
 
-def take(seals: SealChecker, line: bytes) -> Heartbeat | Pulse:
+def check_line(seals: SealChecker, line: bytes) -> Heartbeat | Pulse:
     found = decode_line(line)
     seals.check(line, found)
     return found
 
 
 @pytest.mark.parametrize("form", [encode, pulse_of])
-def test_what_a_replica_says_is_believed_and_read_by_those_of_before(form: object) -> None:
+def test_sealed_heartbeat_is_accepted_and_readable_by_older_releases(form: object) -> None:
     heartbeat = said()
     line = (encode if form is encode else pulse_of)(heartbeat)
     with_seal = sealed(line, "r-1", SECRET)
-    assert take(checker(), with_seal) == decode_line(line) == decode_line(with_seal)
+    assert check_line(checker(), with_seal) == decode_line(line) == decode_line(with_seal)
     assert len(with_seal) - len(line) <= 43
 
 
 @pytest.mark.parametrize("form", [encode, pulse_of])
-def test_what_another_says_in_its_name_is_not(form: object) -> None:
+def test_forged_heartbeat_is_rejected(form: object) -> None:
     line = (encode if form is encode else pulse_of)(said())
     of_another = sealed(line, "r-2", SECRET)  # each replica has a separate key
     of_nobody = sealed(line, "r-1", "guessed")
     cut = sealed(line, "r-1", SECRET)[:-12] + sealed(line, "r-1", SECRET)[-2:]
     for wrong in (line, of_another, of_nobody, cut):
         with pytest.raises(HeartbeatInvalid):
-            take(checker(), wrong)
+            check_line(checker(), wrong)
 
 
 @given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_no_byte_may_be_another(at: int, byte: int) -> None:
+def test_changed_byte_invalidates_the_seal(at: int, byte: int) -> None:
     line = sealed(encode(said()), "r-1", SECRET)
     at %= len(line)
     changed = line[:at] + bytes([byte]) + line[at + 1 :]
     if changed != line:
         with pytest.raises(HeartbeatInvalid):
-            take(checker(), changed)
+            check_line(checker(), changed)
 
 
-def test_a_key_that_was_shown_once_is_no_pass_for_what_follows() -> None:
+def test_earlier_valid_seal_does_not_cover_later_heartbeats() -> None:
     seals = checker()
-    take(seals, sealed(encode(said()), "r-1", SECRET))
+    check_line(seals, sealed(encode(said()), "r-1", SECRET))
     for wrong in (encode(said()), sealed(encode(said(host="10.6.6.6")), "r-1", "guessed")):
         with pytest.raises(HeartbeatRefused):
-            take(seals, wrong)
+            check_line(seals, wrong)
     assert seals.refused_total == 2
 
 
-def test_what_was_recorded_is_nothing_later() -> None:
-    take(checker(), sealed(encode(said(age_s=MAX_AGE_S - 1)), "r-1", SECRET))
+def test_replayed_heartbeat_is_rejected() -> None:
+    check_line(checker(), sealed(encode(said(age_s=MAX_AGE_S - 1)), "r-1", SECRET))
     for age_s in (MAX_AGE_S + 1, -MAX_AGE_S - 1, float("nan")):
         heartbeat = msgspec.structs.replace(said(), sent_unix_s=NOW_S - age_s)
         with pytest.raises(HeartbeatInvalid):
-            take(checker(), sealed(encode(heartbeat), "r-1", SECRET))
+            check_line(checker(), sealed(encode(heartbeat), "r-1", SECRET))
 
 
 @pytest.mark.parametrize(
@@ -132,51 +132,51 @@ def test_prompts_go_to_pods(host: str, on_a_cluster: bool, on_one_machine: bool)
     line = sealed(encode(said(host=host)), "r-1", SECRET)
     for loopback, believed in ((False, on_a_cluster), (True, on_one_machine)):
         if believed:
-            take(checker(loopback=loopback), line)
+            check_line(checker(loopback=loopback), line)
         else:
             with pytest.raises(HeartbeatRefused, match="is not a pod address"):
-                take(checker(loopback=loopback), line)
+                check_line(checker(loopback=loopback), line)
 
 
-def test_nodes_services_and_strangers_are_no_pods_where_the_pods_networks_are_named() -> None:
+def test_only_addresses_in_the_pod_networks_are_accepted() -> None:
     named = checker(pod_cidrs="10.244.0.0/16, 203.0.113.0/24")
     for host in ("10.244.7.7", "203.0.113.9"):
-        take(named, sealed(encode(said(host=host)), "r-1", SECRET))
+        check_line(named, sealed(encode(said(host=host)), "r-1", SECRET))
     six = checker(pod_cidrs="2600:1f14:e00:1000::/56")
-    take(six, sealed(encode(said(host="2600:1f14:e00:1007::9")), "r-1", SECRET))
+    check_line(six, sealed(encode(said(host="2600:1f14:e00:1007::9")), "r-1", SECRET))
     for host in ("2600:1f14:e00:1100::9", "fd00:10:96::1"):
         with pytest.raises(HeartbeatRefused, match="POD_CIDRS"):
-            take(six, sealed(encode(said(host=host)), "r-1", SECRET))
+            check_line(six, sealed(encode(said(host=host)), "r-1", SECRET))
     for host in ("192.168.1.10", "10.96.0.1", "203.0.114.9", "127.0.0.1"):
         with pytest.raises(HeartbeatRefused, match="POD_CIDRS"):
-            take(named, sealed(encode(said(host=host)), "r-1", SECRET))
+            check_line(named, sealed(encode(said(host=host)), "r-1", SECRET))
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "pods", "10.0.0.0/33"])
-def test_what_is_no_network_is_said_at_the_start(text: str) -> None:
+def test_invalid_network_is_reported_at_the_start(text: str) -> None:
     with pytest.raises(ValueError, match=r"does not appear|has host bits"):
         networks_of(text)
 
 
-def test_for_one_version_there_may_be_none_but_a_wrong_one_is_never_taken() -> None:
+def test_missing_seal_may_be_allowed_but_a_wrong_one_never() -> None:
     before = checker(required=False, credentials=RoleCredentials(TOKEN))
-    take(before, encode(said()))
-    take(before, sealed(encode(said()), "r-1", SECRET))
+    check_line(before, encode(said()))
+    check_line(before, sealed(encode(said()), "r-1", SECRET))
     with pytest.raises(HeartbeatRefused):
-        take(before, sealed(encode(said()), "r-1", "guessed"))
+        check_line(before, sealed(encode(said()), "r-1", "guessed"))
     with pytest.raises(HeartbeatRefused):
-        take(before, encode(said(host="169.254.169.254")))
+        check_line(before, encode(said(host="169.254.169.254")))
 
 
 def test_both_tokens_of_a_rotation_are_believed_and_afterwards_one() -> None:
     line_of_old, line_of_new = (sealed(encode(said()), "r-1", derived(token, "heartbeat")) for token in ("old", "new"))
     seals = checker(credentials=RoleCredentials(document("gateway", ["old", "new"]).decode()))
     for line in (line_of_old, line_of_new, line_of_old):
-        take(seals, line)
+        check_line(seals, line)
     after = checker(credentials=RoleCredentials(document("gateway", ["new"]).decode()))
-    take(after, line_of_new)
+    check_line(after, line_of_new)
     with pytest.raises(HeartbeatRefused):
-        take(after, line_of_old)
+        check_line(after, line_of_old)
 
 
 def test_a_wrong_credential_somewhere_does_not_fill_the_log() -> None:
@@ -194,5 +194,5 @@ def test_a_wrong_credential_somewhere_does_not_fill_the_log() -> None:
         ("valkey+sentinel://bus-0:26379,bus-1:26379/shoal/0", False),
     ],
 )
-def test_one_machine_is_told_by_the_bus(url: str, here: bool) -> None:
+def test_loopback_bus_means_one_machine(url: str, here: bool) -> None:
     assert is_one_machine(url) == here

@@ -42,7 +42,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(valkey_bus, "_HUNG_AFTER_S", 0.15)
 
 
-async def test_a_bus_that_spoke_while_this_loop_stood_still_is_there() -> None:
+async def test_bus_messages_sent_during_a_stall_are_read() -> None:
     """The read's timer expires before the socket is read; giving up then would reload everything."""
     assert await _first(Subscription(None, lambda: time.sleep(0.5), SAYS)) == b"here"
 

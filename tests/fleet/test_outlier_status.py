@@ -23,7 +23,7 @@ def test_most_of_a_pool_is_never_out() -> None:
     assert found.penalties_ms == dict.fromkeys(READY[:3], REFUSAL_MS)
 
 
-def test_those_that_are_not_ready_do_not_count() -> None:
+def test_unready_replicas_do_not_count() -> None:
     outliers = OutlierTracker()
     for name in ("x", "y", "z"):
         outliers.breaker(POOL, ReplicaId(name)).eject(0.0)
@@ -32,12 +32,12 @@ def test_those_that_are_not_ready_do_not_count() -> None:
     assert not outliers.pool_status(POOL, READY, 0.0).panic
 
 
-def test_of_a_pool_that_is_well_the_same_answer_is_given() -> None:
+def test_healthy_pools_share_one_status() -> None:
     outliers = OutlierTracker()
     assert outliers.pool_status(POOL, READY, 0.0) is outliers.pool_status(PoolName("other"), READY, 1.0)
 
 
-def test_who_is_gone_takes_its_past_along() -> None:
+def test_removed_replica_forgets_its_ejections() -> None:
     outliers = OutlierTracker()
     outliers.breaker(POOL, READY[0]).eject(0.0)
     outliers.forget(POOL, READY[0])
@@ -46,7 +46,7 @@ def test_who_is_gone_takes_its_past_along() -> None:
     assert outliers.breaker(POOL, READY[0]).eject(1.0) == EJECTION_BASE_S
 
 
-def test_who_has_been_well_for_long_is_forgotten() -> None:
+def test_long_healthy_replica_is_forgotten() -> None:
     outliers = OutlierTracker()
     outliers.breaker(POOL, READY[0]).eject(0.0)
     outliers.record_answer(POOL, READY[0], 6.0, 7.0)

@@ -16,22 +16,22 @@ def test_worked_example_of_the_prologue() -> None:
     assert [rounds.is_on_time(at_s) for at_s in (9.75, 10.0, 41.0, 41.25, 41.5)] == [True, True, False, True, True]
 
 
-def test_who_is_always_late_judges_every_other_time() -> None:
+def test_always_late_loop_checks_every_other_round() -> None:
     rounds = StallGuard(0.25, 0.0)
     assert [rounds.is_on_time(at_s) for at_s in (5.0, 10.0, 15.0, 20.0)] == [False, True, False, True]
 
 
-def test_a_stop_that_follows_a_small_delay_is_one_all_the_same() -> None:
+def test_stall_after_a_small_delay_is_detected() -> None:
     rounds = StallGuard(0.25, 0.0)
     assert [rounds.is_on_time(at_s) for at_s in (0.6, 31.0, 31.25)] == [False, False, True]
 
 
-def test_a_round_that_is_somewhat_late_judges() -> None:
+def test_slightly_late_round_is_on_time() -> None:
     rounds = StallGuard(0.25, 0.0)
     assert [rounds.is_on_time(at_s) for at_s in (0.25, 0.65, 1.15)] == [True, True, True]
 
 
-async def test_a_wait_whose_end_comes_late_is_over_after_a_second_look() -> None:
+async def test_late_timeout_waits_for_a_second_look() -> None:
     """The event arrives during the stall, but the timer runs before the event is seen."""
     come = asyncio.Event()
     asyncio.get_running_loop().call_later(_WAIT_S + 0.1, come.set)
@@ -42,7 +42,7 @@ async def test_a_wait_whose_end_comes_late_is_over_after_a_second_look() -> None
 
 
 @pytest.mark.parametrize("still_s", [0.0, _STILL_S])
-async def test_what_does_not_come_is_not_waited_for(still_s: float) -> None:
+async def test_timeout_expires_without_the_event(still_s: float) -> None:
     began_s = time.monotonic()
     with pytest.raises(TimeoutError):
         async with own_stalls.timeout(_WAIT_S):
@@ -57,7 +57,7 @@ async def test_a_wait_that_ended_leaves_no_timer() -> None:
     await asyncio.sleep(0.1)  # would raise here
 
 
-async def test_whoever_is_cancelled_meanwhile_is_not_told_of_a_timeout() -> None:
+async def test_cancelled_wait_raises_no_timeout() -> None:
     async def waits() -> None:
         async with own_stalls.timeout(60.0):
             await asyncio.Event().wait()

@@ -56,7 +56,7 @@ def test_a_gateway_that_falls_silent_is_no_part_of_the_sum() -> None:
     assert board.sums(3 * HEARD_FOR_S) == {}, "nobody has spoken of it: it is not a pool that nobody asks"
 
 
-def test_what_was_overtaken_does_not_count_and_a_new_process_does() -> None:
+def test_outdated_heartbeat_is_ignored_but_a_new_process_counts() -> None:
     board = PoolBoard()
     board.record_heartbeat(beat(stats(arrivals=60), sequence=5), 0.0)
     board.record_heartbeat(beat(stats(arrivals=30), sequence=4), 0.0)
@@ -106,7 +106,7 @@ def test_one_pool_that_is_out_of_range_costs_the_others_nothing() -> None:
     assert board.refused_total == 1
 
 
-def test_what_says_that_a_pool_is_too_small_is_added_apart() -> None:
+def test_signs_of_a_small_pool_are_summed_separately() -> None:
     board = PoolBoard()
     board.record_heartbeat(beat(stats(shed=60, overflow=30, queued_tokens=9, foreground_queued_tokens=4)), 0.0)
     board.record_heartbeat(beat(stats(shed=30, overflow=15, foreground_queued_tokens=2), gateway="gw-2"), 0.0)
@@ -136,7 +136,7 @@ def needs(*lacking: tuple[str, str], gateway: str = "gw-1") -> bytes:
     return encode(PoolHeartbeat(gateway, 7, 1, 1_800_000_000.0, needs=said))
 
 
-def test_what_gateways_lack_is_added_up_and_forgotten_with_them() -> None:
+def test_needs_are_summed_and_dropped_with_their_gateway() -> None:
     board = PoolBoard()
     assert board.needs(0.0) == GatewayNeeds(0)
     assert board.receive_message(needs(("tokenizer", "a")), 0.0)

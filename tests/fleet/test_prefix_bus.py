@@ -14,7 +14,7 @@ NEWS = Delta("r-0", "base", 7, 1, 16, pack(range(10)))
 ASK = PrefixRequest("base", "bloom", ("r-0",), everyone=True)
 
 
-async def test_news_and_questions_reach_the_other_side(valkey_port: int) -> None:
+async def test_prefix_updates_and_requests_are_delivered(valkey_port: int) -> None:
     url = f"valkey://127.0.0.1:{valkey_port}/0"
     async with ValkeyBus(url, password=PASSWORD) as agent, ValkeyBus(url, password=PASSWORD) as gateway:
         news = await first(gateway.prefixes(), lambda: agent.publish_prefixes(encode(NEWS)))

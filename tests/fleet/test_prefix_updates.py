@@ -25,7 +25,7 @@ NAMES = st.lists(st.integers(0, 2**64 - 1), max_size=50)
 
 
 @given(NAMES, NAMES)
-def test_what_was_told_is_read(added: list[int], removed: list[int]) -> None:
+def test_prefix_update_round_trips(added: list[int], removed: list[int]) -> None:
     updates: list[PrefixUpdate] = [
         Delta("r-0", "base", 7, 3, 16, pack(added), pack(removed)),
         State("r-0", "base", 7, 3, 16, 0, 2, pack(added)),
@@ -35,7 +35,7 @@ def test_what_was_told_is_read(added: list[int], removed: list[int]) -> None:
     assert list(unpack(pack(added))) == added
 
 
-def test_a_question_is_read() -> None:
+def test_prefix_request_round_trips() -> None:
     ask = PrefixRequest("base", "events", ("r-0", "r-1"), everyone=True)
     assert decode_request(encode(ask)) == ask
 
@@ -52,7 +52,7 @@ def test_a_question_is_read() -> None:
         PrefixBloom("r-0", "", 16, 0, b""),
     ],
 )
-def test_what_no_agent_says_is_refused(update: PrefixUpdate) -> None:
+def test_invalid_prefix_updates_are_refused(update: PrefixUpdate) -> None:
     with pytest.raises(PrefixUpdateInvalid):
         decode(encode(update))
 

@@ -43,7 +43,7 @@ def held_by_bloom(view: PrefixView) -> dict[str, int] | None:
     return found.blocks if found is not None else None  # type: ignore[return-value]
 
 
-def test_deltas_from_the_beginning_are_all_there_is_to_know() -> None:
+def test_deltas_from_the_start_give_the_full_view() -> None:
     view = view_of(delta(0, []), delta(1, CHAIN[:5]), delta(2, CHAIN[5:9]), delta(2, []), delta(3, [], CHAIN[7:9]))
     assert held(view) == {"r-0": 7}
     assert view.block_tokens(POOL) == 16
@@ -63,7 +63,7 @@ def test_a_lost_delta_makes_a_replica_unknown_until_its_state_comes() -> None:
     assert held(view) == {"r-0": 7}
 
 
-def test_whoever_comes_late_waits_for_a_state() -> None:
+def test_late_listener_waits_for_a_state() -> None:
     view = view_of(delta(40, CHAIN[:5]))
     assert held(view) is None and view.unknown_replicas(POOL) == ("r-0",)
 
@@ -77,7 +77,7 @@ def test_whoever_comes_late_waits_for_a_state() -> None:
         [state(6, CHAIN[:3], 0, 2), state(6, CHAIN[3:6], 1, 2, generation=8)],
     ],
 )
-def test_parts_that_do_not_make_a_whole_are_not_believed(parts: list[State]) -> None:
+def test_incomplete_state_parts_are_ignored(parts: list[State]) -> None:
     view = view_of(delta(5, []), *parts)
     assert held(view) is None
     view.fold(state(6, CHAIN[:4]), 0.0)
@@ -101,7 +101,7 @@ def test_silence_makes_unknown() -> None:
     assert held(view) is None and held_by_bloom(view) is None
 
 
-def test_what_left_the_accelerator_is_held_in_host_memory() -> None:
+def test_block_evicted_from_the_accelerator_is_held_in_host_memory() -> None:
     """The prologue's example: by events, by a state and by filters."""
     moved = delta(2, [], CHAIN[3:7], host_added=pack(CHAIN[3:7]))
     whole = State("r-1", "base", 7, 2, 16, 0, 1, pack(CHAIN[:3]), pack(CHAIN[3:7]))
@@ -132,7 +132,7 @@ def test_filters_of_both_places() -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"x" * 24, b"x" * 8])
-def test_a_filter_that_is_none_changes_nothing(wrong: bytes) -> None:
+def test_invalid_bloom_filter_changes_nothing(wrong: bytes) -> None:
     view = view_of(PrefixBloom("r-0", "base", 16, 5, build(CHAIN[:5])))
     with pytest.raises(ValueError, match="a filter of"):
         view.fold(PrefixBloom("r-0", "base", 16, 5, build(CHAIN[:9]), wrong), 0.0)
@@ -161,7 +161,7 @@ def test_a_replica_without_blocks_yet_says_nothing_of_their_size() -> None:
     assert held(view) == {"r-0": 5}
 
 
-def test_a_filter_that_is_none_is_refused_and_changes_nothing() -> None:
+def test_invalid_host_filter_is_refused() -> None:
     view = view_of(PrefixBloom("r-0", "base", 16, 5, build(CHAIN[:5])))
     for replica_id in ("r-0", "r-1"):
         with pytest.raises(ValueError, match="filter of"):
@@ -173,7 +173,7 @@ Move = st.tuples(st.sampled_from(["add", "remove", "anew", "state"]), st.integer
 
 
 @given(st.lists(Move, max_size=50))
-def test_whatever_is_lost_nothing_wrong_is_believed(moves: list[tuple[str, int, bool]]) -> None:
+def test_lost_messages_never_cause_a_wrong_view(moves: list[tuple[str, int, bool]]) -> None:
     """The replica always holds a prefix of CHAIN; the bus drops the messages marked as lost."""
     view, depth, sequence, generation = view_of(delta(0, [])), 0, 0, 7
     for what, to, dropped in moves:
@@ -200,7 +200,7 @@ def test_whatever_is_lost_nothing_wrong_is_believed(moves: list[tuple[str, int, 
             assert held(view) == ({"r-0": depth} if depth else {})
 
 
-def test_names_that_the_bus_makes_up_leave_nothing_behind() -> None:
+def test_invented_replica_names_use_no_memory() -> None:
     view = view_of(delta(0, []))
     for number in range(500):
         view.fold(delta(0, [], replica_id="liar", pool=f"pool-{number}"), 0.0)
@@ -211,7 +211,7 @@ def test_names_that_the_bus_makes_up_leave_nothing_behind() -> None:
     assert not view._pools and not view._pool_of
 
 
-def test_an_agent_whose_clock_was_set_back_is_believed_once_its_former_self_is_silent() -> None:
+def test_agent_with_a_clock_set_back_is_accepted_after_silence() -> None:
     view = view_of(delta(0, []), delta(1, CHAIN[:5]))
     for now_s in range(0, 45, 5):
         view.fold(state(9, CHAIN[:2], generation=3), float(now_s))

@@ -66,14 +66,14 @@ async def test_all_limits_of_all_accounts_or_none(broker: ValkeyQuotaBroker) -> 
     assert await tokens(broker, 100, urgent=True) == 100, "nothing was taken of the account that had enough"
 
 
-async def test_one_larger_than_a_burst_comes_when_all_is_there_and_leaves_a_debt(broker: ValkeyQuotaBroker) -> None:
+async def test_request_larger_than_the_burst_needs_a_full_level_and_leaves_a_debt(broker: ValkeyQuotaBroker) -> None:
     assert await tokens(broker, 150, urgent=True) == 150
     answer = await broker.request_leases("g0", [Group(False, (request_for(1),))])
     assert answer.granted[0].grants[0].granted_micro == (0,)
     assert answer.granted[0].grants[0].left_micro[0] < 0
 
 
-async def test_what_is_given_back_is_there_for_others(broker: ValkeyQuotaBroker) -> None:
+async def test_returned_tokens_are_available_to_others(broker: ValkeyQuotaBroker) -> None:
     await tokens(broker, 100, urgent=True)
     await tokens(broker, -100)
     assert await tokens(broker, 100, "g1", urgent=True) == 100
@@ -140,13 +140,13 @@ async def test_gateways_are_counted(broker: ValkeyQuotaBroker) -> None:
     assert counts == [1, 2, 2, 3]
 
 
-async def test_accounts_expire_when_they_are_as_good_as_new(broker: ValkeyQuotaBroker) -> None:
+async def test_full_accounts_expire(broker: ValkeyQuotaBroker) -> None:
     await tokens(broker, 10)
     ttl_ms = await broker._client.pttl("shoal:quota:account:acme")
     assert SLOW * 1000 < ttl_ms <= SLOW * 2000
 
 
-async def test_a_server_that_has_just_begun_says_so_and_grants_nobody_too_little(valkey_port: int) -> None:
+async def test_new_server_reports_learning_and_grants_leases(valkey_port: int) -> None:
     broker = connect(valkey_port)
     await broker._client.flushall()
     answer = await broker.request_leases(

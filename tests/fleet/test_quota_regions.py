@@ -29,7 +29,9 @@ class Bus:
     gateways: ValkeyQuotaBroker
     region: RegionBus
 
-    async def ask(self, tokens: float, *, places: int = 0, held: int = 0, account: str = "acme") -> Grant | None:
+    async def request_tokens(
+        self, tokens: float, *, places: int = 0, held: int = 0, account: str = "acme"
+    ) -> Grant | None:
         answer = await self.answer(tokens, places=places, held=held, account=account)
         return answer.granted[0].grants[0] if answer.granted[0].ok else None
 
@@ -56,77 +58,77 @@ async def buses(valkey_port: int) -> AsyncIterator[tuple[Bus, Bus]]:
         await bus.region.close()
 
 
-async def tell(of: Bus, to: Bus, after: str = "0", *, is_whole: bool | None = None) -> tuple[Used, int | None]:
+async def send_use(of: Bus, to: Bus, after: str = "0", *, is_whole: bool | None = None) -> tuple[Used, int | None]:
     used = await of.region.read(after)
     return used, await to.region.charge("a", used, is_whole=after == "0" if is_whole is None else is_whole)
 
 
-async def test_what_was_granted_there_is_charged_here_once(buses: tuple[Bus, Bus]) -> None:
+async def test_use_in_another_region_is_charged_once(buses: tuple[Bus, Bus]) -> None:
     a, b = buses
-    first, charged = await tell(a, b)
+    first, charged = await send_use(a, b)
     assert charged == 0
-    assert await a.ask(70) is not None
-    after, charged = await tell(a, b, first.upto)
+    assert await a.request_tokens(70) is not None
+    after, charged = await send_use(a, b, first.upto)
     assert charged == 70 * MICRO
-    assert await tell(a, b, first.upto) is not None  # repeated by another registry of the region
-    assert await b.ask(40) is None
-    granted = await b.ask(30)
+    assert await send_use(a, b, first.upto) is not None  # repeated by another registry of the region
+    assert await b.request_tokens(40) is None
+    granted = await b.request_tokens(30)
     assert granted is not None and granted.left_micro[0] == pytest.approx(0, abs=100_000)
-    assert await a.ask(-20) is not None  # returned there, so available here
-    await tell(a, b, after.upto)
-    assert await b.ask(20) is not None and await b.ask(1) is None
+    assert await a.request_tokens(-20) is not None  # returned there, so available here
+    await send_use(a, b, after.upto)
+    assert await b.request_tokens(20) is not None and await b.request_tokens(1) is None
 
 
 async def test_the_other_region_counts_as_a_gateway_and_holds_its_places(buses: tuple[Bus, Bus]) -> None:
     a, b = buses
-    first, _ = await tell(a, b)
+    first, _ = await send_use(a, b)
     assert (await b.answer(0)).gateways == 2
-    held = await a.ask(0, places=4)
+    held = await a.request_tokens(0, places=4)
     assert held is not None and held.places == 4
-    await tell(a, b, first.upto)
-    assert await b.ask(0, places=2) is None
-    assert (await b.ask(0, places=1)) is not None
+    await send_use(a, b, first.upto)
+    assert await b.request_tokens(0, places=2) is None
+    assert (await b.request_tokens(0, places=1)) is not None
     assert await b.region._client.hget("shoal:quota:account:acme", "s:region:a") is not None
-    await a.ask(0, places=-4, held=4)
-    await tell(a, b, first.upto)
-    assert (await b.ask(0, places=4, held=1)) is not None
+    await a.request_tokens(0, places=-4, held=4)
+    await send_use(a, b, first.upto)
+    assert (await b.request_tokens(0, places=4, held=1)) is not None
 
 
-async def test_what_was_spent_while_nobody_was_heard_is_not_charged(buses: tuple[Bus, Bus]) -> None:
+async def test_use_during_silence_between_regions_is_not_charged(buses: tuple[Bus, Bus]) -> None:
     a, b = buses
-    first, _ = await tell(a, b)
+    first, _ = await send_use(a, b)
     await b.region._client.delete("shoal:quota:region:a")  # expires after ten seconds of silence
-    assert await a.ask(70) is not None
-    used, charged = await tell(a, b, first.upto)
+    assert await a.request_tokens(70) is not None
+    used, charged = await send_use(a, b, first.upto)
     assert charged is None  # the whole use has to be read first
-    whole, charged = await tell(a, b)
+    whole, charged = await send_use(a, b)
     assert charged == 0
-    assert await b.ask(100) is not None
-    assert await a.ask(10) is not None
-    assert (await tell(a, b, whole.upto))[1] == 10 * MICRO
+    assert await b.request_tokens(100) is not None
+    assert await a.request_tokens(10) is not None
+    assert (await send_use(a, b, whole.upto))[1] == 10 * MICRO
     assert used.began == whole.began
 
 
 async def test_a_bus_that_began_anew_counts_anew(buses: tuple[Bus, Bus]) -> None:
     a, b = buses
-    await tell(a, b)
-    await a.ask(50)
-    await tell(a, b)
+    await send_use(a, b)
+    await a.request_tokens(50)
+    await send_use(a, b)
     await a.gateways._client.flushdb()
     await a.region.read()
     await asyncio.sleep(0.01)
     await a.gateways.request_leases("g0", ())
-    await a.ask(30)
-    assert (await tell(a, b, is_whole=False))[1] is None
-    assert (await tell(a, b))[1] == 0
-    await a.ask(5)
-    assert (await tell(a, b))[1] == 5 * MICRO
+    await a.request_tokens(30)
+    assert (await send_use(a, b, is_whole=False))[1] is None
+    assert (await send_use(a, b))[1] == 0
+    await a.request_tokens(5)
+    assert (await send_use(a, b))[1] == 5 * MICRO
 
 
-async def test_pages_end_between_moments_and_lose_nobody(buses: tuple[Bus, Bus]) -> None:
+async def test_paged_use_loses_no_account(buses: tuple[Bus, Bus]) -> None:
     a, _ = buses
     for number in range(12):
-        await a.ask(1, account=f"t{number}")
+        await a.request_tokens(1, account=f"t{number}")
     seen: dict[str, int] = {}
     after, more = "0", True
     while more:
@@ -138,7 +140,7 @@ async def test_pages_end_between_moments_and_lose_nobody(buses: tuple[Bus, Bus])
     assert (await a.region.read(after)).accounts == ()
 
 
-async def test_a_region_that_nobody_follows_counts_nothing(valkey_port: int) -> None:
+async def test_region_without_followers_counts_nothing(valkey_port: int) -> None:
     url = f"valkey://127.0.0.1:{valkey_port}/2"
     broker = ValkeyQuotaBroker(url, password=PASSWORD)
     await broker._client.flushdb()

@@ -24,7 +24,7 @@ class Region:
         self.total = 0
         self.charged: dict[int, int] = defaultdict(int)  # by region
 
-    def ask(self, tokens: int, now_s: float) -> bool:
+    def request_tokens(self, tokens: int, now_s: float) -> bool:
         rate = RateRequest(2, LIMIT, BURST * MICRO, PERIOD_S, tokens * MICRO, MICRO)
         group = Group(True, (LeaseRequest("acme", NO_LIMIT, 0, 0, (rate,)),))
         (answer,) = self.bus.request_leases("g0", [group], int(now_s * US)).granted
@@ -49,7 +49,7 @@ def play(demands: Sequence[tuple[float, int]], until_s: float, *, cut_at_s: floa
     regions = [Region() for _ in demands]
     events: list[tuple[float, int, int]] = []  # time, kind (0: report, 1: request), region
     for index, (every_s, _) in enumerate(demands):
-        regions[index].ask(1, 0.0)
+        regions[index].request_tokens(1, 0.0)
         events += [(step * every_s, 1, index) for step in range(1, int(until_s / every_s))]
     events += [(step * EVERY_S, 0, index) for step in range(1, int(until_s)) for index in range(len(demands))]
     on_the_way: list[tuple[float, int, int]] = []
@@ -62,7 +62,7 @@ def play(demands: Sequence[tuple[float, int]], until_s: float, *, cut_at_s: floa
         if what == 0:
             on_the_way.append((now_s + WAY_S, index, regions[index].total))
         else:
-            regions[index].ask(demands[index][1], now_s)
+            regions[index].request_tokens(demands[index][1], now_s)
     return regions
 
 
@@ -94,7 +94,7 @@ def test_all_regions_together_keep_the_bound(demands: list[tuple[float, int]]) -
     assert most_in_a_minute(regions) <= bound(len(regions))
 
 
-def test_in_steady_use_they_pass_the_limit_whoever_asks_how_much() -> None:
+def test_regions_in_steady_use_together_pass_the_limit() -> None:
     """Two regions that want more than the limit get the limit in total, not half of it and not twice."""
     regions = play([(0.02, 100), (0.1, 100)], 240.0)
     passed = sum(tokens for region in regions for at_s, tokens in region.granted if at_s >= 60.0)
@@ -102,12 +102,12 @@ def test_in_steady_use_they_pass_the_limit_whoever_asks_how_much() -> None:
     assert min(sum(tokens for _, tokens in region.granted) for region in regions) > 0.2 * LIMIT
 
 
-def test_one_region_alone_is_asked_for_all_of_it() -> None:
+def test_single_busy_region_passes_the_whole_limit() -> None:
     regions = play([(0.02, 100), (100.0, 1)], 120.0)
     assert sum(tokens for at_s, tokens in regions[0].granted if at_s >= 60.0) >= 0.97 * LIMIT
 
 
-def test_a_cut_way_leaves_each_the_whole_limit_and_no_more() -> None:
+def test_disconnected_regions_each_pass_at_most_the_limit() -> None:
     regions = play([(0.02, 100), (0.02, 100)], 200.0, cut_at_s=60.0)
     for region in regions:
         passed = sum(tokens for at_s, tokens in region.granted if at_s >= 100.0)

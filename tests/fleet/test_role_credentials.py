@@ -31,7 +31,7 @@ def test_no_two_purposes_share_a_secret_and_none_is_the_token() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_has_what_is_its_own_and_nothing_else(role: Role) -> None:
+def test_role_has_only_its_own_secrets(role: Role) -> None:
     given = of(role)
     text = document(role, [TOKEN]).decode()
     assert TOKEN not in text
@@ -44,13 +44,13 @@ def test_a_role_has_what_is_its_own_and_nothing_else(role: Role) -> None:
                 given.secret(purpose)
 
 
-def test_what_gateways_and_controllers_do_is_apart() -> None:
+def test_gateway_and_controller_secrets_differ() -> None:
     assert not set(ROLES["gateway"]) & set(ROLES["controller"])
     assert not {"publish", "operate"} & {*ROLES["gateway"], *ROLES["agent"]}
     assert "follow" not in ROLES["agent"] and "agent" not in ROLES["gateway"]
 
 
-def test_one_token_takes_anothers_place_without_a_moment_in_which_somebody_is_refused() -> None:
+def test_token_rotation_refuses_no_process() -> None:
     """Processes read a new file at different times, so old and new credentials must accept each other."""
     old, new = "old-token", "new-token"
     contents = [(old,), (old, new), (new, old), (new,)]
@@ -62,7 +62,7 @@ def test_one_token_takes_anothers_place_without_a_moment_in_which_somebody_is_re
     assert of("gateway", old).bearer("follow") not in RoleCredentials(new).accepted("follow")
 
 
-def test_a_file_that_changes_is_read_again_and_a_broken_one_is_not_taken(tmp_path: Path) -> None:
+def test_changed_file_is_reread_and_a_broken_one_ignored(tmp_path: Path) -> None:
     file, now = tmp_path / "credentials.json", [0.0]
     file.write_bytes(document("agent", [TOKEN]))
     given = RoleCredentials(file.read_text(), file=file, clock=lambda: now[0])
@@ -82,7 +82,7 @@ def test_a_file_that_changes_is_read_again_and_a_broken_one_is_not_taken(tmp_pat
     assert given.secret("agent") == derived("another", "agent")
 
 
-def test_the_single_token_of_before_goes_on_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_former_single_token_still_works_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     with caplog.at_level(logging.WARNING):
@@ -102,6 +102,6 @@ def test_anothers_credentials_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "\n", "a\nb\nc", '{"role": "nobody", "secrets": {}}', '{"role": "gateway"}', "{" * 2000]
 )
-def test_what_cannot_be_used_is_said(text: str) -> None:
+def test_unusable_credentials_are_reported(text: str) -> None:
     with pytest.raises(CredentialsUnusable):
         RoleCredentials(text)

@@ -61,7 +61,7 @@ def test_a_stage_at_its_worst_fits_its_estimate() -> None:
         {"rollouts": (StageStats(ROLLOUT, 0, group(), group()),) * (MAX_STAGES_PER_HEARTBEAT + 1)},
     ],
 )
-def test_what_cannot_be_is_refused_whole(changes: dict[str, object]) -> None:
+def test_invalid_rollout_heartbeat_is_refused_whole(changes: dict[str, object]) -> None:
     with pytest.raises(RolloutHeartbeatInvalid):
         rollout_heartbeat.decode(rollout_heartbeat.encode(beat(**changes)))
 

@@ -32,7 +32,7 @@ def requests(book: EvidenceBook, rollout: RolloutId = ROLLOUT, stage: int = 0) -
     return evidence.candidate.requests
 
 
-def test_a_stage_that_nobody_has_seen() -> None:
+def test_unknown_stage_has_no_evidence() -> None:
     evidence = EvidenceBook().evidence(ROLLOUT, 0)
     assert evidence.heard_unix_s is None and evidence.candidate.requests == 0
 
@@ -47,7 +47,7 @@ def test_gateways_add_up_and_each_ones_last_word_counts() -> None:
     assert requests(book, stage=1) == 0 and requests(book, OTHER) == 0
 
 
-def test_what_comes_twice_or_late_changes_nothing() -> None:
+def test_duplicate_or_late_heartbeats_change_nothing() -> None:
     book = EvidenceBook()
     assert book.receive_message(beat("a", 2, said(10)), 1.0)
     assert not book.receive_message(beat("a", 2, said(10)), 2.0)
@@ -66,7 +66,7 @@ def test_a_beat_without_stages_says_that_the_gateway_is_there() -> None:
     assert requests(book) == 10
 
 
-def test_a_restarted_gateways_former_words_stay() -> None:
+def test_evidence_of_a_restarted_gateway_stays() -> None:
     book = EvidenceBook()
     book.receive_message(beat("a", 9, said(100)), 1.0)
     book.receive_message(beat("a", 1, said(20), incarnation=2), 2.0)
@@ -74,7 +74,7 @@ def test_a_restarted_gateways_former_words_stay() -> None:
     assert requests(book) == 170
 
 
-def test_a_predecessor_that_drains_beside_its_successor_is_heard_on() -> None:
+def test_draining_gateway_still_counts_beside_its_successor() -> None:
     book = EvidenceBook()
     book.receive_message(beat("a", 9, said(100)), 1.0)
     book.receive_message(beat("a", 1, said(20), incarnation=2), 2.0)
@@ -127,7 +127,7 @@ def test_what_is_no_beat_is_dropped_and_counted(message: bytes) -> None:
     assert book.refused_total == 1 and len(book) == 0
 
 
-def test_a_stage_of_which_nobody_speaks_is_forgotten() -> None:
+def test_unreported_stage_is_forgotten() -> None:
     book = EvidenceBook()
     book.receive_message(beat("a", 1, said(1)), 0.0)
     book.receive_message(beat("a", 2, said(1, rollout=OTHER)), FORGET_AFTER_S + 1)

@@ -37,7 +37,7 @@ class Journal:
         self.file.store(new, delta, base.content_hash)
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_written_snapshot_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "made" / "snapshot.json"
     snapshot_file.write(file, DOCUMENT)
     assert stored(file) == snapshot()
@@ -84,12 +84,12 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:
+def test_unreadable_snapshot_file_is_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(SnapshotInvalid, match="cannot be read"):
         snapshot_file.read(tmp_path)
 
 
-def test_a_small_change_is_kept_by_what_changed(tmp_path: Path) -> None:
+def test_small_change_is_stored_as_a_delta(tmp_path: Path) -> None:
     file = tmp_path / "snapshot.json"
     journal = Journal(file)
     journal.step(1)

@@ -12,18 +12,18 @@ from functions.fleet.valkey_bus import NOTICES_CHANNEL, ValkeyBus
 from tests.fleet.conftest import PASSWORD
 
 
-def test_news_travel_whole() -> None:
+def test_snapshot_notice_round_trips() -> None:
     news = SnapshotNotice(epoch=7, pools=("base", "other"))
     assert snapshot_notices.decode(snapshot_notices.encode(news)) == news
 
 
 @pytest.mark.parametrize("message", [b"", b"{", b"[]", b"\xff", b'{"epoch":-1}', b'{"epoch":1,"x":2}', b"9" * 100_000])
-def test_what_is_no_news_is_dropped(message: bytes) -> None:
+def test_invalid_snapshot_notice_is_dropped(message: bytes) -> None:
     assert snapshot_notices.decode(message) is None
 
 
 @pytest.mark.servers
-async def test_who_listens_hears_and_rubbish_is_passed_over(valkey_port: int) -> None:
+async def test_listener_receives_notices_and_skips_invalid_messages(valkey_port: int) -> None:
     heard: asyncio.Queue[SnapshotNotice] = asyncio.Queue()
     url = f"valkey://127.0.0.1:{valkey_port}/0"
     rubbish = valkey.Valkey.from_url(url, password=PASSWORD)

@@ -65,7 +65,7 @@ class Rig:
         await self.answer(request)(scope, receive, send)
 
 
-def kept(rig: Rig) -> Snapshot:
+def stored_snapshot(rig: Rig) -> Snapshot:
     content = snapshot_file.read(rig.cache_file)
     assert content is not None
     return content.snapshot
@@ -81,12 +81,12 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followers, "_MIN_POLL_INTERVAL_S", 0.0)
 
 
-async def test_a_new_snapshot_is_kept_then_used(rig: Rig) -> None:
+async def test_new_snapshot_is_stored_then_used(rig: Rig) -> None:
     rig.serves(snapshot(epoch=4))
     assert await rig.follower.poll() is True
     assert [it.epoch for it in rig.swapped] == [4]
     assert rig.follower.current is rig.swapped[0]
-    assert kept(rig) == snapshot(epoch=4)
+    assert stored_snapshot(rig) == snapshot(epoch=4)
 
 
 async def test_it_asks_for_what_is_after_its_own_and_shows_its_token(rig: Rig) -> None:
@@ -150,16 +150,14 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("lie", "says"), [case[1:] for case in LIES], ids=[case[0] for case in LIES])
-async def test_what_cannot_be_believed_is_refused_and_the_old_one_stays(
-    rig: Rig, lie: dict[str, Any], says: str
-) -> None:
+async def test_unverified_snapshot_is_refused_and_the_old_one_stays(rig: Rig, lie: dict[str, Any], says: str) -> None:
     rig.serves(snapshot(epoch=4))
     await rig.follower.poll()
     rig.serves(snapshot(epoch=5), **lie)
     with pytest.raises(SnapshotRefused, match=says):
         await rig.follower.poll()
     assert [it.epoch for it in rig.swapped] == [4]
-    assert kept(rig) == snapshot(epoch=4)
+    assert stored_snapshot(rig) == snapshot(epoch=4)
     assert rig.follower.refused_total == 1
     assert says in rig.follower.last_problem
 
@@ -175,7 +173,7 @@ async def test_epochs_only_grow(rig: Rig, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 404, 500, 503, 301])
-async def test_a_registry_that_does_not_serve_is_told_with_its_words(rig: Rig, status: int) -> None:
+async def test_registry_error_is_reported_with_its_message(rig: Rig, status: int) -> None:
     rig.answer = lambda _: Response(b"the reason " + b"x" * 10_000, status)
     with pytest.raises(SnapshotSourceUnavailable, match=f"answered {status}: the reason") as caught:
         await rig.follower.poll()
@@ -251,7 +249,7 @@ def serve_delta(rig: Rig, old: Snapshot, new: Snapshot, named: str = "") -> None
     rig.answer = lambda _: Response(document, headers=headers)
 
 
-async def test_it_names_what_it_holds_and_takes_what_changed(rig: Rig) -> None:
+async def test_follower_names_its_snapshot_and_applies_the_delta(rig: Rig) -> None:
     rig.serves(with_tier(1, "a"))
     await rig.follower.poll()
     serve_delta(rig, with_tier(1, "a"), with_tier(2, "b"))
@@ -260,7 +258,7 @@ async def test_it_names_what_it_holds_and_takes_what_changed(rig: Rig) -> None:
     assert rig.asked[1].headers[followers.BASE_HEADER] == snapshots.content_hash(with_tier(1, "a"))
     assert rig.swapped[-1].snapshot == with_tier(2, "b")
     assert rig.swapped[-1].models["acme/bot"] is rig.swapped[0].models["acme/bot"]  # type: ignore[index]
-    assert kept(rig) == with_tier(2, "b")
+    assert stored_snapshot(rig) == with_tier(2, "b")
 
 
 async def test_the_same_content_under_a_later_epoch_is_taken(rig: Rig) -> None:
@@ -269,11 +267,11 @@ async def test_the_same_content_under_a_later_epoch_is_taken(rig: Rig) -> None:
     serve_delta(rig, with_tier(1, "a"), with_tier(9, "a"))
     assert await rig.follower.poll() is True
     assert rig.swapped[-1].epoch == 9
-    assert kept(rig).epoch == 9
+    assert stored_snapshot(rig).epoch == 9
 
 
 @pytest.mark.parametrize("lie", ["for another base", "not the content named", "torn"])
-async def test_after_a_delta_that_cannot_be_used_the_whole_is_asked_for(rig: Rig, lie: str) -> None:
+async def test_unusable_delta_is_followed_by_a_full_request(rig: Rig, lie: str) -> None:
     rig.serves(with_tier(1, "a"))
     await rig.follower.poll()
     if lie == "for another base":
@@ -291,7 +289,7 @@ async def test_after_a_delta_that_cannot_be_used_the_whole_is_asked_for(rig: Rig
     assert (rig.follower.refused_total, rig.follower.last_problem) == (1, "")
 
 
-async def test_a_later_start_takes_up_the_deltas_too(rig: Rig, tmp_path: Path) -> None:
+async def test_restart_applies_stored_deltas(rig: Rig, tmp_path: Path) -> None:
     rig.serves(with_tier(1, "a"))
     await rig.follower.poll()
     serve_delta(rig, with_tier(1, "a"), with_tier(2, "b"))
@@ -304,7 +302,7 @@ async def test_a_later_start_takes_up_the_deltas_too(rig: Rig, tmp_path: Path) -
 # -- one pool, and notices on the bus ----------------------------------------------------------------------------------
 
 
-async def test_an_agent_asks_for_its_pool_and_hears_how_far_it_holds(rig: Rig, tmp_path: Path) -> None:
+async def test_agent_requests_its_pool_and_learns_the_confirmed_epoch(rig: Rig, tmp_path: Path) -> None:
     confirmed: list[int] = []
     rig.follower = rig.new_follower(pool=PoolName("base"), on_confirmed=confirmed.append)
     rig.serves(snapshot(epoch=4))
@@ -331,7 +329,7 @@ async def until_asked(rig: Rig, times: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_news_of_something_later_begins_the_poll_anew(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notice_of_a_later_epoch_restarts_the_poll(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followers, "NEWS_GRACE_S", 0.0)
     rig.hangs = True
     polling = asyncio.create_task(rig.follower.poll())
@@ -341,7 +339,7 @@ async def test_news_of_something_later_begins_the_poll_anew(rig: Rig, monkeypatc
         assert await polling is False, "nothing came, and it may be asked again"
 
 
-async def test_more_news_does_not_put_the_next_poll_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_further_notices_do_not_delay_the_next_poll(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followers, "NEWS_GRACE_S", 1.0)
     rig.hangs = True
     polling = asyncio.create_task(rig.follower.poll())
@@ -353,7 +351,7 @@ async def test_more_news_does_not_put_the_next_poll_off(rig: Rig, monkeypatch: p
     assert await polling is False
 
 
-async def test_news_while_a_poll_is_being_given_up_is_no_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notice_during_a_poll_cancellation_is_no_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followers, "NEWS_GRACE_S", 0.0)
     given_up = asyncio.Event()
 
@@ -384,7 +382,7 @@ async def test_news_while_a_poll_is_being_given_up_is_no_failure(rig: Rig, monke
         (SnapshotNotice(epoch=5, pools=()), "no business of any pool"),
     ],
 )
-async def test_news_that_does_not_concern_it_disturbs_no_poll(
+async def test_unrelated_notice_does_not_restart_the_poll(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, news: SnapshotNotice, why: str
 ) -> None:
     monkeypatch.setattr(followers, "NEWS_GRACE_S", 0.0)
@@ -400,7 +398,7 @@ async def test_news_that_does_not_concern_it_disturbs_no_poll(
     polling.cancel()
 
 
-async def test_a_gateway_names_itself_and_hears_how_many_there_are(rig: Rig) -> None:
+async def test_gateway_names_itself_and_learns_the_gateway_count(rig: Rig) -> None:
     heard: list[int] = []
     follower = rig.new_follower(gateway_id="gateway-7", on_gateways=heard.append)
     for said in ("6", "", "-1", "many", "0", "1000000"):

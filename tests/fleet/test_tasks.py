@@ -47,7 +47,7 @@ async def test_a_source_that_may_be_away_costs_one_line_without_a_trace(caplog: 
     assert "bus: away" in caplog.text
 
 
-async def test_a_store_that_fails_on_ever_other_objects_costs_one_line_a_kind(caplog: pytest.LogCaptureFixture) -> None:
+async def test_varying_store_errors_are_logged_once_per_kind(caplog: pytest.LogCaptureFixture) -> None:
     """Object names differ in each try: an hour of chaos would log 825 lines."""
     tries = 0
     enough = asyncio.Event()
@@ -84,7 +84,7 @@ async def test_a_task_that_returns_is_started_again() -> None:
     await tasks.close()
 
 
-async def test_work_that_is_done_once_fails_aloud_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_time_work_logs_its_failure(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         raise RuntimeError("no")
 
@@ -113,7 +113,7 @@ async def test_closing_ends_every_task() -> None:
     assert sorted(ended) == ["a", "b"]
 
 
-async def test_a_cancellation_that_was_forgotten_is_told_again() -> None:
+async def test_swallowed_cancellation_is_repeated() -> None:
     running, forgotten, ended = asyncio.Event(), 0, False
 
     async def work() -> None:

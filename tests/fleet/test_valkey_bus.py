@@ -34,7 +34,7 @@ async def bus(valkey_port: int) -> AsyncIterator[ValkeyBus]:
         yield made
 
 
-async def test_whoever_listens_hears_each_beat(bus: ValkeyBus, valkey_port: int) -> None:
+async def test_listener_receives_each_heartbeat(bus: ValkeyBus, valkey_port: int) -> None:
     async with connect(valkey_port) as listener:
         messages = listener.listen()
         assert await anext(messages) == []
@@ -50,7 +50,7 @@ async def test_whoever_listens_hears_each_beat(bus: ValkeyBus, valkey_port: int)
         assert await _lines(messages) == [beat(sequence=3, sent_unix_s=102.0, phase="draining")]
 
 
-async def test_whoever_comes_later_finds_the_last_whole_beat_of_each(bus: ValkeyBus) -> None:
+async def test_late_listener_receives_the_last_whole_heartbeats(bus: ValkeyBus) -> None:
     await bus.publish(beat(sequence=1))
     await bus.publish(beat(sequence=2, adapters=("a", "b")))
     await bus.publish(beat(sequence=3, adapters=("a", "b"), running=3))
@@ -160,7 +160,7 @@ async def test_a_quiet_bus_is_no_lost_bus_and_a_killed_server_is(tmp_path: Path)
         process.wait()
 
 
-async def test_who_hears_nothing_for_long_reads_what_is_kept(
+async def test_long_silent_listener_reads_stored_heartbeats(
     bus: ValkeyBus, valkey_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead subscription or a refused publication: the server answers, but no messages arrive."""
@@ -207,12 +207,12 @@ async def _end_of(messages: AsyncIterator[list[bytes]]) -> BusUnavailable | None
     return None
 
 
-async def test_what_gateways_saw_reaches_whoever_listens(bus: ValkeyBus, valkey_port: int) -> None:
+async def test_evidence_reaches_listeners(bus: ValkeyBus, valkey_port: int) -> None:
     async with connect(valkey_port) as listener:
         assert await first(listener.stats(), lambda: bus.publish_stats(b"seen")) == b"seen"
 
 
-async def test_pins_reach_whoever_listens_and_whoever_comes_later(bus: ValkeyBus, valkey_port: int) -> None:
+async def test_pins_reach_present_and_late_listeners(bus: ValkeyBus, valkey_port: int) -> None:
     for number in range(3):
         await bus.publish_pins(b"early %d" % number, ttl_s=300.0)
     async with connect(valkey_port) as listener:

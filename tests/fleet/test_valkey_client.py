@@ -37,7 +37,7 @@ def test_an_address_names_several_sentinels(url: str, primary: Primary) -> None:
 
 
 @pytest.mark.parametrize("rest", ["", "a:1", "a:1/", "a:x/shoal", "a:1,/shoal", "a:1/shoal/x", ":pw@a:1/shoal"])
-def test_an_address_that_is_none_says_so(rest: str) -> None:
+def test_invalid_bus_address_is_reported(rest: str) -> None:
     with pytest.raises(BusUrlInvalid):
         valkey_client.client(f"valkey+sentinel://{rest}")
 
@@ -82,7 +82,7 @@ async def test_everything_follows_the_primary(replicated: ReplicatedBus, how: si
 
 
 @pytest.mark.servers
-async def test_a_former_primary_that_comes_back_is_left(replicated: ReplicatedBus) -> None:
+async def test_clients_leave_a_former_primary(replicated: ReplicatedBus) -> None:
     former = replicated.primary()
     async with connect(replicated) as bus:
         await bus.publish(beat(sequence=1))

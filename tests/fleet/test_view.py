@@ -85,7 +85,7 @@ def test_silence_takes_a_replica_out_and_a_beat_brings_it_back() -> None:
     assert ids(view) == ["r0", "r1"]
 
 
-def test_after_a_pause_of_everybody_silence_counts_anew() -> None:
+def test_fleet_wide_pause_resets_silence() -> None:
     """Otherwise the first replica heard after the pause would be the only one and get all requests."""
     view = view_of(beat(), beat(replica_id="r1"), beat(replica_id="r2"))
     assert view.expire(60.0) == {} and view.expiry.is_fleets
@@ -112,7 +112,7 @@ def test_a_beat_does_not_end_an_ejection_but_a_new_agent_does() -> None:
     assert view.ejected(BASE, 2.0) == frozenset()
 
 
-def test_an_answer_ends_an_ejection_but_not_one_that_was_on_its_way() -> None:
+def test_answer_ends_an_ejection_unless_sent_before_it() -> None:
     view = view_of(beat(), beat(replica_id="r1"))
     view.eject(R0, 10.0)
     view.record_answer(R0, 9.0, 11.0)
@@ -152,7 +152,7 @@ def test_a_pool_never_loses_its_last_ready_replica_to_ejection() -> None:
     assert view.outlier_status(BASE, 0.0).panic
 
 
-def test_evidence_against_a_stranger_is_nothing() -> None:
+def test_evidence_about_an_unknown_replica_is_ignored() -> None:
     view, who = view_of(beat()), ReplicaId("who")
     assert view.eject(who, 0.0) == view.record_fault(who, 0.0) == 0.0
     view.record_refusal(who, 0.0)
@@ -162,7 +162,7 @@ def test_evidence_against_a_stranger_is_nothing() -> None:
     assert view.outlier_status(BASE, 0.0).out == frozenset()
 
 
-def test_who_does_much_worse_than_the_others_is_out_for_a_while() -> None:
+def test_outlier_replica_is_ejected_for_a_while() -> None:
     view = view_of(*(beat(replica_id=f"r{n}") for n in range(6)))
     view.eject_outliers(0.0)
     for n in range(6):
@@ -174,7 +174,7 @@ def test_who_does_much_worse_than_the_others_is_out_for_a_while() -> None:
     assert view.ejected(BASE, 10.0) == {ReplicaId("r3")}
 
 
-def test_whatever_the_bus_says_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fleet_view_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "MAX_REPLICAS", 3)
     view = view_of(*(beat(replica_id=f"r{n}") for n in range(5)))
     assert ids(view) == ["r0", "r1", "r2"]
@@ -193,7 +193,7 @@ steps = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1), st.integers(0, 
 
 @settings(deadline=None)
 @given(steps, st.integers(0, 1000))
-def test_the_last_word_of_each_replica_stands_whatever_the_order(said: list[tuple[int, int, int]], seed: int) -> None:
+def test_last_heartbeat_of_each_replica_wins_in_any_order(said: list[tuple[int, int, int]], seed: int) -> None:
     beats = [
         beat(replica_id=f"r{who}", pool=("base", "other")[pool], sequence=sequence, running=sequence)
         for who, pool, sequence in {(who, sequence): (who, pool, sequence) for who, pool, sequence in said}.values()
@@ -221,7 +221,7 @@ def test_an_adapter_that_an_agent_just_loaded_is_known_before_its_beats_say_so()
     assert adapters(view) == {"a@1"}, "once a beat has said so, beats are believed"
 
 
-def test_what_no_beat_confirms_is_forgotten() -> None:
+def test_unconfirmed_adapter_is_forgotten() -> None:
     view = FleetView()
     view.fold(beat(sequence=1), 0.0)
     view.note_adapter(ReplicaId("r0"), EngineName("b@1"), 0.0)
@@ -251,7 +251,7 @@ def test_noted_adapters_are_bounded() -> None:
     assert len(adapters(view)) == 256
 
 
-def test_what_was_asked_for_takes_room_until_the_next_beat() -> None:
+def test_requested_adapter_takes_room_until_the_next_heartbeat() -> None:
     view = view_of(beat(sequence=1, adapter_room=2))
     rooms = []
     for _ in range(3):
@@ -264,7 +264,7 @@ def test_what_was_asked_for_takes_room_until_the_next_beat() -> None:
     view.reserve_adapter_slot(ReplicaId("nobody"))
 
 
-def test_what_was_withdrawn_is_remembered_while_its_engine_has_it_still() -> None:
+def test_withdrawn_adapter_is_remembered_while_loaded() -> None:
     view = view_of(beat(sequence=1, adapters=("a@1", "b@1")))
     view.fold(beat(sequence=2, adapters=("a@1",)), 1.0)
     assert known(view).withdrawn == {"b@1"}
@@ -276,7 +276,7 @@ def test_what_was_withdrawn_is_remembered_while_its_engine_has_it_still() -> Non
     assert known(view).withdrawn == set()
 
 
-def test_a_dead_engine_or_a_new_agent_has_nothing_of_what_was_withdrawn() -> None:
+def test_dead_engine_or_new_agent_clears_withdrawn_adapters() -> None:
     view = view_of(beat(sequence=1, adapters=("a@1",)))
     view.fold(beat(sequence=2, phase="dead"), 0.5)
     assert known(view).withdrawn == set()
@@ -286,7 +286,7 @@ def test_a_dead_engine_or_a_new_agent_has_nothing_of_what_was_withdrawn() -> Non
     assert known(view).withdrawn == set()
 
 
-def test_what_is_remembered_as_withdrawn_is_bounded() -> None:
+def test_withdrawn_adapters_are_bounded() -> None:
     view = view_of(beat(sequence=1, adapters=tuple(f"a@{number}" for number in range(1000))))
     view.fold(beat(sequence=2), 0.5)
     assert len(known(view).withdrawn) == 256
@@ -325,7 +325,7 @@ lives = st.lists(
 
 @settings(deadline=None)
 @given(lives)
-def test_the_index_follows_whatever_the_fleet_does(
+def test_index_equals_a_rebuilt_one_after_any_change(
     steps: list[tuple[str, int, str, set[str], tuple[int, float, str]]],
 ) -> None:
     view, now_s = FleetView(), 0.0
@@ -363,11 +363,11 @@ def test_a_pulse_stands_for_the_whole_beat_with_its_load() -> None:
 
 
 @pytest.mark.parametrize("whose", [{"replica_id": "r1"}, {"incarnation": 2000}])
-def test_a_pulse_of_an_agent_that_is_not_known_says_nothing(whose: dict[str, Any]) -> None:
+def test_pulse_of_an_unknown_agent_is_ignored(whose: dict[str, Any]) -> None:
     assert view_of(beat()).complete_pulse(pulse(sequence=2, **whose)) is None
 
 
-def test_a_pulse_takes_along_what_was_noted_meanwhile() -> None:
+def test_pulse_keeps_adapters_noted_meanwhile() -> None:
     view = view_of(beat(adapters=("a",)))
     view.note_adapter(R0, EngineName("b"), 0.0)
     for sequence, at_s, there in ((2, 1.0, {"a", "b"}), (3, NOTED_FOR_S + 0.1, {"a"})):
@@ -397,7 +397,7 @@ def test_a_zone_that_falls_silent_is_suspected_and_back_with_a_heartbeat() -> No
     assert view.outlier_status(BASE, 4.3).suspected == frozenset()
 
 
-def test_after_a_pause_of_the_bus_nobody_is_suspected_by_who_speaks_first() -> None:
+def test_bus_pause_raises_no_suspicions() -> None:
     view = FleetView()
     zoned(view, "a1 a2 b1 b2 c1 c2", 0.0, 1)
     view.update_suspicions(8.0)
@@ -406,7 +406,7 @@ def test_after_a_pause_of_the_bus_nobody_is_suspected_by_who_speaks_first() -> N
     assert not view.suspicions.replicas
 
 
-def test_nodes_that_are_told_not_to_be_ready_are_forgotten_when_nobody_says_so_any_more() -> None:
+def test_troubled_node_is_forgotten_when_reports_expire() -> None:
     view = FleetView()
     zoned(view, "a1 a2 b1 b2", 0.0, 1)
     view.set_troubled_nodes({"node-a1": "down"}, 60.0)
@@ -415,7 +415,7 @@ def test_nodes_that_are_told_not_to_be_ready_are_forgotten_when_nobody_says_so_a
     assert view.update_suspicions(61.0)[1] == {("node", "node-a1")}
 
 
-def test_who_alone_is_left_is_not_ejected_for_being_suspected() -> None:
+def test_last_ready_replica_is_not_ejected_when_suspected() -> None:
     view = FleetView()
     zoned(view, "a1 b1", 0.0, 1)
     view.set_troubled_nodes({"node-a1": "down"}, 60.0)
