@@ -21,7 +21,7 @@ STEPS = 300
 LINES_MAX = 6  # lines per panel in a picture
 
 
-def asked(client: httpx.Client, expr: str, since_s: float, until_s: float) -> list[dict[str, Any]]:
+def query_range(client: httpx.Client, expr: str, since_s: float, until_s: float) -> list[dict[str, Any]]:
     """Run the range query; raises httpx.HTTPStatusError if it is refused."""
     params = {"query": expr, "start": since_s, "end": until_s, "step": (until_s - since_s) / STEPS}
     answer = client.get("/api/v1/query_range", params=params).raise_for_status()
@@ -63,7 +63,7 @@ def main() -> None:
                 for panel in row["panels"]:
                     what = f"{name}: {row.get('mode') or row['title']}: {panel['title']}"
                     try:
-                        found = asked(client, panel["expr"], since_s, until_s)
+                        found = query_range(client, panel["expr"], since_s, until_s)
                     except httpx.HTTPStatusError as error:
                         refused += 1
                         sys.stdout.write(f"REFUSED  {what}: {error.response.text[:300]}\n")

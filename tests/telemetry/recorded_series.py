@@ -27,7 +27,7 @@ SCRAPE_EVERY_S = 1  # for a fleet whose windows are a fifth
 LATE_S = 4  # Prometheus evaluates and scrapes at other parts of a second than promtool
 
 
-def kept(made: dict[str, Any]) -> dict[str, Any]:
+def recording_of(made: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a drill's report that a test needs."""
     return {
         "drill": made["drill"],
@@ -69,14 +69,14 @@ def written(folder: Path, recording: dict[str, Any]) -> str:
     return str(tests)
 
 
-def _keep(reports: Path) -> None:
+def _write_recordings(reports: Path) -> None:
     for drill in DRILLS:
         made = newest(reports, drill.name)
         if made is None or made["alert_fired_after_s"] is None or made["alert_cleared_after_s"] is None:
             why = "no report" if made is None else "its alert did not fire and clear"
             sys.stderr.write(f"{drill.name}: left out: {why}\n")
             continue
-        text = json.dumps(kept(made), indent=0, sort_keys=True) + "\n"
+        text = json.dumps(recording_of(made), indent=0, sort_keys=True) + "\n"
         if len(text) > MAX_BYTES:
             sys.stderr.write(f"{drill.name}: left out: {len(text)} bytes, over {MAX_BYTES}\n")
             continue
@@ -85,4 +85,4 @@ def _keep(reports: Path) -> None:
 
 
 if __name__ == "__main__":
-    _keep(Path(sys.argv[1]))
+    _write_recordings(Path(sys.argv[1]))

@@ -63,7 +63,7 @@ def queries() -> list[tuple[str, str]]:
     return rules + panels
 
 
-def test_every_query_asks_for_what_there_is() -> None:
+def test_every_query_uses_existing_series_and_labels() -> None:
     known = known_labels()
     found = {name: problems for name, expr in queries() if (problems := list(wrong(expr, known)))}
     assert found == {}
@@ -79,7 +79,7 @@ def test_every_query_asks_for_what_there_is() -> None:
         ("shoal:no_such_rule > 1", "there is no shoal:no_such_rule"),
     ],
 )
-def test_a_query_of_something_else_is_seen(expr: str, says: str) -> None:
+def test_query_of_a_missing_series_is_detected(expr: str, says: str) -> None:
     assert list(wrong(expr, known_labels())) == [says]
 
 
@@ -119,7 +119,7 @@ def test_nothing_pages_by_a_label_that_a_client_can_grow() -> None:
     assert [family.name for process in _PROCESSES for family in families(process) if grown & set(family.labels)] == []
 
 
-def test_panels_of_a_dashboard_lie_beside_each_other_and_never_over() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     for text in files().values():
         taken: set[tuple[int, int]] = set()
         for panel in json.loads(text)["panels"]:

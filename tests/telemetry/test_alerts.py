@@ -31,7 +31,7 @@ def test_each_alert_fires_and_clears_and_a_healthy_fleet_has_none(tmp_path: Path
     assert promtool("test", "rules", *written(tmp_path)) == ""
 
 
-def test_a_replica_that_is_gone_is_behind_nobody(tmp_path: Path) -> None:
+def test_removed_replica_does_not_lag(tmp_path: Path) -> None:
     """Its last sample stays valid for five minutes if no staleness marker was written, as around a reload."""
     series = {
         'shoal_snapshot_epoch{job="shoal-registry"}': "53x8 56x60",

@@ -20,7 +20,7 @@ def text(registry: CollectorRegistry) -> list[str]:
     st.lists(st.tuples(st.sampled_from(["a", 'b"\n\\', "é"]), st.floats(0, 1000))),
     st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(BUCKETS) | st.floats(-1, 100))),
 )
-def test_says_what_the_library_says(counted: list[tuple[str, float]], observed: list[tuple[str, float]]) -> None:
+def test_cells_equal_the_library_output(counted: list[tuple[str, float]], observed: list[tuple[str, float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     counters = (
         cells.CounterFamily("n", "Counted", ["kind"], registry=ours),

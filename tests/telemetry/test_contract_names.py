@@ -32,7 +32,7 @@ PROMISED: dict[str, tuple[str, set[str], set[str]]] = {
 
 
 @pytest.mark.parametrize("process", ["gateway", "registry", "replica", "controller"])
-def test_a_process_has_what_the_contract_promises_of_it(process: str) -> None:
+def test_process_exposes_its_promised_metrics(process: str) -> None:
     """A missing name leaves users' dashboards and alerts empty, and no other test would notice."""
     found = {each.name: (each.kind, set(each.labels)) for each in families(process)}
     promised = {name: (kind, labels) for name, (kind, labels, of) in PROMISED.items() if process in of}

@@ -81,7 +81,7 @@ async def test_a_loop_that_does_not_answer_costs_the_scraper_a_503(
     assert answers == [503]
 
 
-async def test_a_byte_now_and_then_holds_a_connection_and_not_the_port(exposed: Exposed) -> None:
+async def test_dripping_client_does_not_block_the_metrics_port(exposed: Exposed) -> None:
     """Sending a byte every four seconds must not hold the only thread: scrapes and probes would go unanswered."""
     port = int(exposed.url.rpartition(":")[2])
     drips = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]

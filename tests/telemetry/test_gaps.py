@@ -33,7 +33,7 @@ def test_gaps_of_pieces_become_gaps_of_tokens() -> None:
 
 
 @given(st.integers(1, 16), st.integers(20, 500), st.floats(0.005, 0.05))
-def test_a_stall_is_seen_whatever_a_piece_holds(tokens: int, pieces: int, gap_s: float) -> None:
+def test_stall_is_seen_for_any_piece_size(tokens: int, pieces: int, gap_s: float) -> None:
     """Callers choose `stream_interval`: it must neither hide a stall nor create one."""
     counts = gaps_of(*[gap_s * tokens] * pieces, 5.0).between_tokens(tokens * (pieces + 1) + 1)
     assert above(counts, 2.0) == 1

@@ -11,7 +11,9 @@ PARTS = [Part("connections", 300 * MIB), Part("the process", 100 * MIB)]
 
 
 @pytest.mark.parametrize(("limit", "says"), [(None, False), (400 * MIB, False), (399 * MIB, True)])
-def test_too_little_is_said_with_what_to_lower(caplog: pytest.LogCaptureFixture, limit: int | None, says: bool) -> None:
+def test_low_memory_limit_is_reported_with_settings_to_lower(
+    caplog: pytest.LogCaptureFixture, limit: int | None, says: bool
+) -> None:
     caplog.set_level(logging.WARNING)
     warn_if_over(PARTS, limit)
     said = "".join(record.getMessage() for record in caplog.records)

@@ -92,7 +92,7 @@ def test_rows_go_out_while_a_collector_answers_and_wait_while_it_does_not(played
     assert len(spans_in(Played.bodies[-1])) == 14 and set(Played.tokens) == {"secret"}
 
 
-def test_what_a_collector_will_never_take_is_not_sent_for_ever(played: HTTPServer) -> None:
+def test_permanently_rejected_spans_are_dropped(played: HTTPServer) -> None:
     Played.statuses = [400]
     with closing(Collector(f"http://127.0.0.1:{played.server_port}", {})) as collector:
         with pytest.raises(PieceRefused):

@@ -32,7 +32,7 @@ def test_an_event_is_a_log_record_with_a_name_and_a_span_says_whether_it_failed(
     assert span.end_time_unix_nano - span.start_time_unix_nano == 500_000_000
 
 
-def test_what_a_collector_that_is_away_did_not_take_comes_later_in_its_order() -> None:
+def test_events_are_resent_in_order_after_a_collector_outage() -> None:
     with collector(503) as taken:
         sender = sender_to(taken.url)
         for number in range(BATCH + 3):
@@ -56,7 +56,7 @@ def test_a_collector_that_stays_away_costs_the_oldest_and_bounded_memory() -> No
         assert all(len(body) < 50_000 for _, body in taken.bodies), "words are cut"
 
 
-def test_what_it_refuses_is_not_sent_for_ever() -> None:
+def test_refused_events_are_dropped() -> None:
     with collector(400) as taken:
         sender = sender_to(taken.url)
         sender.event(PUSH)
@@ -66,7 +66,7 @@ def test_what_it_refuses_is_not_sent_for_ever() -> None:
         assert (sender.dropped_total, sender.sent_total, len(taken.events())) == (1, 1, 1)
 
 
-def test_the_last_words_go_out_when_it_is_closed() -> None:
+def test_closing_sends_pending_events() -> None:
     with collector() as taken:
         sender = sender_to(taken.url)
         sender.start()
@@ -82,6 +82,6 @@ class Settings:
     otlp_ca_file: Path | None = None
 
 
-def test_without_an_endpoint_there_is_nobody_to_tell() -> None:
+def test_sender_without_endpoint_is_none() -> None:
     assert sender_of(Settings(), "shoal-agent", "r0") is None
     assert sender_of(Settings(""), "shoal-agent", "r0") is None

@@ -37,7 +37,7 @@ def test_each_alert_fires_and_clears_on_what_its_drill_recorded(tmp_path: Path) 
     assert complaints([written(tmp_path, read(file)) for file in RECORDINGS]) == ""
 
 
-def test_an_alert_that_is_never_in_what_was_recorded_is_seen(tmp_path: Path) -> None:
+def test_missing_alert_in_a_recording_fails(tmp_path: Path) -> None:
     """If the series show no failure although one was injected, the recording's test must fail."""
     recording = read(FOLDER / "bus-away.json")
     healthy = dict.fromkeys(recording["series"], "1x400")

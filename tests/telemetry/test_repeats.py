@@ -14,13 +14,13 @@ def test_kinds_that_take_turns_are_each_new_once() -> None:
     assert [repeats.is_new(kind, 1.0) for kind in "abab"] == [True, True, False, False]
 
 
-def test_ever_other_words_take_a_bounded_memory() -> None:
+def test_memory_for_varying_errors_is_bounded() -> None:
     repeats = Repeats()
     assert all(repeats.is_new(str(number), 1.0) for number in range(10_000))
     assert len(repeats._last_s) <= 32
 
 
-def test_an_error_without_a_kind_is_known_by_its_words() -> None:
+def test_error_without_kind_is_identified_by_its_message() -> None:
     error = StoreUnavailable("gone")
     assert kind_of(error) == kind_of(StoreUnavailable("gone")) == "gone"
     error.kind = "Timeout"

@@ -46,7 +46,7 @@ def test_only_times_differ() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.19, 1.1])
-def test_a_scale_that_would_blind_a_rule_is_refused(scale: float) -> None:
+def test_scale_too_short_for_a_rule_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match=r"0\.2 to 1"):
         rules_text(scale)
 

@@ -92,7 +92,7 @@ def test_kills_between_any_two_steps_lose_and_double_nothing(
     assert sorted(receiver.ids) == sorted(written)
 
 
-def test_half_a_line_waits_for_its_end_while_somebody_writes_and_is_dropped_once_nobody_does(tmp_path: Path) -> None:
+def test_partial_line_waits_for_its_writer_and_is_dropped_without_one(tmp_path: Path) -> None:
     path, receiver = tmp_path / "requests-0000000000001-1.ndjson", Remembering()
     path.write_bytes(b"".join(line + b"\n" for line in lines("whole")) + lines("half")[0][:40])
     shipping = Shipping(tmp_path, "store", receiver)
@@ -113,7 +113,7 @@ def test_a_bad_row_does_not_hold_up_the_others(tmp_path: Path) -> None:
     assert (shipping.dropped_total["refused"], shipping.written_total, shipping.waiting_bytes) == (1, 4, 0)
 
 
-def test_what_goes_for_want_of_room_is_counted_where_it_was_not_sent(tmp_path: Path) -> None:
+def test_unsent_rows_dropped_for_space_are_counted(tmp_path: Path) -> None:
     receiver = Remembering()
     shipping = Shipping(tmp_path, "store", receiver)
     size = len(lines("0")[0]) + 1
@@ -155,7 +155,7 @@ def test_a_position_that_cannot_be_read_sends_all_again(tmp_path: Path) -> None:
     assert receiver.ids == ["a"]
 
 
-def test_of_what_a_full_disk_took_whole_lines_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_only_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partial line in the middle of a file would merge two rows into one unreadable row."""
     writing, some = files(tmp_path), lines("a", "b", "c")
     room, real = [len(some[0]) + 30], os.write

@@ -183,7 +183,7 @@ def test_bad_rows_are_told_from_a_bad_store(server: Server, receiver: StoreRecei
     assert caught.value.code == 47
 
 
-def test_who_has_no_password_gets_nothing(server: Server) -> None:
+def test_trace_store_requires_the_password(server: Server) -> None:
     url = f"http://127.0.0.1:{server.port}/"
     assert httpx.post(url, content="SELECT 1").status_code == 401
     basic = base64.b64encode(f"shoal:{PASSWORD}".encode()).decode()
@@ -197,12 +197,12 @@ def test_who_has_no_password_gets_nothing(server: Server) -> None:
     assert caught.value.code == 516
 
 
-def test_a_store_that_nobody_answers_for_is_away() -> None:
+def test_unreachable_trace_store_is_unavailable() -> None:
     with closing(TraceStore(StoreAddress(f"http://127.0.0.1:{free_port()}"))) as store, pytest.raises(StoreAway):
         store.select("SELECT 1")
 
 
-def test_it_ends_at_once_when_told_to(server: Server) -> None:
+def test_trace_store_stops_at_once_on_sigterm(server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
     began_s = time.monotonic()
     assert server.process.wait(10) in (0, -signal.SIGTERM) and time.monotonic() - began_s < 5.0

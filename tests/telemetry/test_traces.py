@@ -113,7 +113,7 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path: Path) -> None:
     assert [one.request_id for one in rows(path)] == ["whole"]
 
 
-def test_what_was_offered_is_on_disk_once_the_sink_is_closed(tmp_path: Path) -> None:
+def test_closed_sink_has_written_all_rows(tmp_path: Path) -> None:
     sink = TraceSink(tmp_path / "traces", lambda: 1.0)
     sink.start()
     for number in range(3000):
@@ -123,7 +123,7 @@ def test_what_was_offered_is_on_disk_once_the_sink_is_closed(tmp_path: Path) -> 
     assert sink.dropped_total == 0
 
 
-def test_a_disk_that_is_not_there_costs_rows_and_nothing_else(tmp_path: Path) -> None:
+def test_missing_disk_costs_only_rows(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where the directory should be")
     sink = TraceSink(tmp_path / "taken", lambda: 1.0)
     sink.start()
