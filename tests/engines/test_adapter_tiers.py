@@ -50,7 +50,7 @@ def test_an_adapter_that_runs_is_not_evicted() -> None:
     assert A in cache.in_slots and A in cache.in_host
 
 
-def test_a_load_from_disk_stalls_everybody() -> None:
+def test_load_from_disk_stalls_all_requests() -> None:
     engine = VirtualEngine(make_limits(), COSTS)
     engine.submit([1], reply=5)
     engine.step()

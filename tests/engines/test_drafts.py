@@ -23,7 +23,9 @@ def played(at_once: int, ratio: float, replies: list[int]) -> EngineStats:
 
 
 @given(st.integers(1, 5), st.floats(0.0, 1.0), st.lists(st.integers(1, 30), min_size=1, max_size=6))
-def test_each_token_is_a_guess_that_was_right_or_begins_a_draft(at_once: int, ratio: float, replies: list[int]) -> None:
+def test_each_token_is_an_accepted_draft_token_or_starts_a_draft(
+    at_once: int, ratio: float, replies: list[int]
+) -> None:
     stats = played(at_once, ratio, replies)
     accepted = stats.accepted_draft_tokens.total()
     assert stats.drafts + accepted == sum(replies) - len(replies) == stats.generation_tokens - len(replies)
@@ -53,7 +55,7 @@ def page(*flags: str) -> str:
     return generate_latest(parts.registry).decode()
 
 
-def test_an_agent_reads_what_was_guessed_and_what_was_right() -> None:
+def test_agent_reads_proposed_and_accepted_drafts() -> None:
     """vLLM has several similar metric names: drafts, and tokens by position in a draft."""
     found = parse_metrics(page("--speculative-config", CONFIG))
     assert (found.draft_tokens_total, found.accepted_draft_tokens_total) == (300, 140)
@@ -64,7 +66,7 @@ def test_an_agent_reads_what_was_guessed_and_what_was_right() -> None:
     assert (both.draft_tokens_total, both.accepted_draft_tokens_total) == (330, 147)
 
 
-def test_an_engine_that_does_not_guess_says_nothing_of_it() -> None:
+def test_engine_without_speculation_reports_no_drafts() -> None:
     plain = page()
     assert "spec_decode" not in plain
     found = parse_metrics(plain)

@@ -11,7 +11,7 @@ from functions.engines.sim.faults import FaultBox, Faults, Malformed
 from functions.engines.sim.lifecycle import IllegalMoveError, Lifecycle, Phase
 
 
-def test_changes_merge_and_null_takes_back() -> None:
+def test_fault_changes_merge_and_null_resets() -> None:
     box = FaultBox(Faults(), Random(0))
     box.merge({"error_status": 503, "retry_after_s": 2})
     box.merge({"malformed": "crlf", "error_status": None})
@@ -43,7 +43,7 @@ def test_one_adapter_may_be_worse_than_its_neighbours() -> None:
     assert box.draw_for_request("acme/bot@sha256:1f") == box.draw_for_request("base") == Faults()
 
 
-def test_a_life_goes_forward_only() -> None:
+def test_lifecycle_state_never_goes_back() -> None:
     life = Lifecycle()
     life.move(Phase.SERVING)
     life.move(Phase.DRAINING)

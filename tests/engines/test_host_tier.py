@@ -31,7 +31,7 @@ def offloading(**limits: Any) -> VirtualEngine:
     return VirtualEngine(make_limits(**(given | {"max_num_batched_tokens": 64} | limits)), COSTS)
 
 
-def asked(engine: VirtualEngine, first: int, tokens: int = 40, **more: Any) -> tuple[Sequence, float]:
+def submit_prompt(engine: VirtualEngine, first: int, tokens: int = 40, **more: Any) -> tuple[Sequence, float]:
     """Submit a prompt of `tokens` distinct tokens; return its sequence and the seconds to its first token."""
     began_s = engine.now_s
     seq = engine.submit(range(first, first + tokens), reply=2, **more)
@@ -41,18 +41,18 @@ def asked(engine: VirtualEngine, first: int, tokens: int = 40, **more: Any) -> t
 
 def test_a_prompt_that_left_the_accelerator_costs_its_reload() -> None:
     engine = offloading()
-    _, cold_s = asked(engine, 0)
-    asked(engine, 500, 60)  # evicts the first prompt
-    seq, again_s = asked(engine, 0)
+    _, cold_s = submit_prompt(engine, 0)
+    submit_prompt(engine, 500, 60)  # evicts the first prompt
+    seq, again_s = submit_prompt(engine, 0)
     assert (seq.cached_tokens, seq.host_tokens) == (36, 36), "all but the last block, which has the last token"
     assert cold_s == pytest.approx(0.41)
     assert 36 * RELOAD_S + 0.05 <= again_s < 36 * RELOAD_S + 0.07, "36 reloaded, 4 computed in a step of 10 ms"
 
 
-def test_what_is_on_the_accelerator_is_not_reloaded() -> None:
+def test_blocks_on_the_accelerator_are_not_reloaded() -> None:
     engine = offloading()
-    asked(engine, 0)
-    seq, _ = asked(engine, 0)
+    submit_prompt(engine, 0)
+    seq, _ = submit_prompt(engine, 0)
     assert (seq.cached_tokens, seq.host_tokens) == (36, 0)
     assert engine.core.scheduler.host.reloaded_blocks == 0
 
@@ -60,9 +60,9 @@ def test_what_is_on_the_accelerator_is_not_reloaded() -> None:
 def test_others_go_on_while_blocks_are_on_their_way() -> None:
     """vLLM copies in parallel to its steps: a reload delays one request, not all."""
     engine = offloading(num_kv_blocks=40, host_reload_s_per_token=1.0)
-    asked(engine, 0)
+    submit_prompt(engine, 0)
     for start in (500, 600, 700, 800):
-        asked(engine, start, 60)
+        submit_prompt(engine, start, 60)
     runs = engine.submit(range(900, 904), reply=30)
     late = engine.submit(range(40), reply=1)
     engine.run()
@@ -73,35 +73,35 @@ def test_others_go_on_while_blocks_are_on_their_way() -> None:
 def test_host_memory_is_bounded_and_forgets_the_oldest() -> None:
     engine = offloading(num_host_blocks=20)
     for start in (0, 500, 600, 700):
-        asked(engine, start)
+        submit_prompt(engine, start)
     assert len(engine.core.scheduler.host) == 20
-    seq, _ = asked(engine, 0)
+    seq, _ = submit_prompt(engine, 0)
     assert seq.cached_tokens == 0
 
 
 def test_salts_and_adapters_keep_apart_in_host_memory_too() -> None:
     engine = offloading()
-    asked(engine, 0, salt="acme")
-    asked(engine, 500, 60)
-    assert asked(engine, 0, salt="globex")[0].cached_tokens == 0
-    assert asked(engine, 0, salt="acme")[0].host_tokens == 36
+    submit_prompt(engine, 0, salt="acme")
+    submit_prompt(engine, 500, 60)
+    assert submit_prompt(engine, 0, salt="globex")[0].cached_tokens == 0
+    assert submit_prompt(engine, 0, salt="acme")[0].host_tokens == 36
 
 
 def test_sequences_that_wait_for_reloads_do_not_hold_each_other_up() -> None:
     """Each holds memory that the other needs, so one must release its part."""
     engine = offloading(host_reload_s_per_token=0.1)
     for start in (0, 500, 600):
-        asked(engine, start, 40)
+        submit_prompt(engine, start, 40)
     both = [engine.submit([*range(start, start + 32), *range(7000, 7030)], reply=2) for start in (0, 500)]
     engine.run()
     assert all(len(engine.tokens[seq.seq_id]) == 2 for seq in both)
     assert engine.held_blocks == 0
 
 
-def test_one_that_is_aborted_on_its_way_gives_its_blocks_back() -> None:
+def test_abort_during_a_reload_frees_its_blocks() -> None:
     engine = offloading(host_reload_s_per_token=1.0)
-    asked(engine, 0)
-    asked(engine, 500, 60)
+    submit_prompt(engine, 0)
+    submit_prompt(engine, 500, 60)
     seq = engine.submit(range(40), reply=2)
     engine.step()
     assert engine.held_blocks > 0
@@ -113,7 +113,7 @@ Prompts = st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=40
 
 
 @given(Prompts, st.integers(16, 24), st.integers(1, 30))
-def test_events_tell_exactly_what_both_places_hold(
+def test_events_match_blocks_on_accelerator_and_host(
     prompts: list[tuple[list[int], bool]], blocks: int, host_blocks: int
 ) -> None:
     """Read with the agent's own decoder: events of host memory must be neither missed nor invented."""
@@ -147,7 +147,7 @@ def test_the_flags_are_vllms() -> None:
     assert not settings.kv_link.config.is_on, "it keeps blocks, and hands none over"
 
 
-async def test_metrics_tell_what_a_reload_took() -> None:
+async def test_metrics_show_reload_time_and_tokens() -> None:
     """The agent derives the reload rate from the seconds of loading and the tokens found."""
     flags = ("--kv-offloading-size", "1", "--num-gpu-blocks-override", "16", "--max-model-len", "256")
     async with serving(*flags, "--sim-kv-host-gigabytes-per-s", "1") as (_, http, _port):

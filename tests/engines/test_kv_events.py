@@ -30,7 +30,7 @@ def batch_of(engine: VirtualEngine) -> bytes:
     return msgspec.msgpack.encode([1.0, as_events(changes, engine.limits.block_size_tokens), 0])
 
 
-def test_a_block_is_told_when_it_is_full_with_adapter_salt_and_parent() -> None:
+def test_full_block_is_published_with_adapter_salt_and_parent() -> None:
     engine = telling_engine()
     engine.submit(range(10), reply=1, salt="s3cret", adapter=1)
     engine.run()
@@ -42,7 +42,7 @@ def test_a_block_is_told_when_it_is_full_with_adapter_salt_and_parent() -> None:
     assert first["lora_name"] == "a1" and first["block_size"] == 4 and first["medium"] == "GPU"
 
 
-def test_a_block_that_is_found_again_is_not_told_again() -> None:
+def test_cached_block_is_not_published_again() -> None:
     engine = telling_engine()
     engine.submit(range(20))
     engine.run()
@@ -59,7 +59,7 @@ Prompts = st.lists(
 
 
 @given(Prompts, st.integers(16, 24))
-def test_events_tell_exactly_what_the_cache_holds(prompts: Iterable[tuple[list[int], str | None]], blocks: int) -> None:
+def test_events_match_the_cache_content(prompts: Iterable[tuple[list[int], str | None]], blocks: int) -> None:
     """Read with the agent's own decoder, including evictions."""
     engine, known = telling_engine(num_kv_blocks=blocks), EngineBlocks(10_000)
     held: set[int] = set()

@@ -17,7 +17,7 @@ def test_ranks_fall_and_are_no_more_than_the_whole_mass(piece: str, top: int) ->
     assert sum(map(exp, ranked)) <= 1.0
 
 
-def test_it_doubts_nothing_but_questions() -> None:
+def test_low_confidence_only_for_questions() -> None:
     for token in range(50):
         sure, unsure = chat_logprobs([token, token], [" a", " ?"], top=5)["content"]
         assert token_entropy(one["logprob"] for one in sure["top_logprobs"]) < 0.4

@@ -43,7 +43,7 @@ def test_engines_of_one_server_add_up_and_the_fullest_counts() -> None:
     assert (metrics.running, metrics.kv_usage_ratio) == (2, 0.9)
 
 
-def test_of_the_adapter_series_the_newest_is_true() -> None:
+def test_newest_adapter_series_wins() -> None:
     labels = 'vllm:lora_requests_info{{max_lora="1",running_lora_adapters="{}",waiting_lora_adapters="{}"}} {}\n'
     old, new = labels.format("x", "", 1), labels.format("a,t/b@1", "c", 9e9)
     metrics = parse_metrics(page() + new + old)
@@ -68,7 +68,7 @@ def test_without_lora_there_are_no_slots() -> None:
         "x" * (MAX_PAGE_BYTES + 1),
     ],
 )
-def test_what_is_no_engines_page_is_garbled(garbage: str) -> None:
+def test_invalid_metrics_page_is_garbled(garbage: str) -> None:
     with pytest.raises(EngineGarbled):
         parse_metrics(garbage)
 

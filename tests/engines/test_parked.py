@@ -55,7 +55,7 @@ class Parked:
     def request(self, **changed: Any) -> dict[str, Any]:
         return {"argv": self.argv, "env": self.environ, "cwd": str(self.folder), **changed}
 
-    def ask(self, request: object, *, go: bytes = b"go\n", with_log: bool = True) -> dict[str, Any]:
+    def send_request(self, request: object, *, go: bytes = b"go\n", with_log: bool = True) -> dict[str, Any]:
         line = request if isinstance(request, bytes) else json.dumps(request).encode() + b"\n"
         with socket.socket(socket.AF_UNIX) as connection, self.log.open("ab") as log:
             connection.settimeout(PATIENCE_S)
@@ -103,11 +103,11 @@ def parked(folder: Path, text: str = ENGINE) -> Iterator[tuple[Parked, "subproce
         process.wait()
 
 
-def test_a_fork_is_what_python_m_would_be_without_its_imports(tmp_path: Path) -> None:
+def test_fork_equals_a_fresh_python_process_without_imports(tmp_path: Path) -> None:
     """The fork has its own session, arguments, directory, environment and log; processes it spawns need no import."""
     with parked(tmp_path) as (made, process):
         request = made.request(env={**made.environ, "SHOAL_PROCESS": "engine-a-0"})
-        pid = made.ask(request)["pid"]
+        pid = made.send_request(request)["pid"]
         said = made.said()
         assert (said["pid"], said["sid"], said["argv"]) == (pid, pid, ["--port", "1"])
         assert (said["cwd"], said["env"], said["exitcode"]) == (str(tmp_path), "engine-a-0", 0)
@@ -128,17 +128,17 @@ def session_of(pid: int) -> int:
         return 0
 
 
-def test_what_is_spawned_with_another_thread_count_imports_for_itself(tmp_path: Path) -> None:
+def test_spawn_with_another_thread_count_imports_again(tmp_path: Path) -> None:
     """An imported library has already read the thread count."""
     with parked(tmp_path) as (made, _):
         env = {**made.environ, "SHOAL_SPEC_HASH": json.dumps({"OMP_NUM_THREADS": "7"})}
-        pid = made.ask(made.request(env=env))["pid"]
+        pid = made.send_request(made.request(env=env))["pid"]
         child, parent, *_ = made.said()["child"]
         assert parent == pid, "an interpreter of its own, by its starter"
         assert child != pid
 
 
-def test_what_is_spawned_with_a_thread_count_of_vllms_own_is_forked_and_has_it(tmp_path: Path) -> None:
+def test_spawn_with_vllms_thread_count_is_forked_with_it(tmp_path: Path) -> None:
     """vLLM sets the thread count for each process on accelerators, after torch has read another one."""
     (tmp_path / "torch.py").write_text(
         "class cuda:\n    is_initialized = staticmethod(lambda: False)\n"
@@ -146,7 +146,7 @@ def test_what_is_spawned_with_a_thread_count_of_vllms_own_is_forked_and_has_it(t
     )
     with parked(tmp_path, "import torch\n" + ENGINE) as (made, _):
         chosen = {"OMP_NUM_THREADS": "7", "VLLM_OMP_NUM_THREADS_SET_BY_VLLM": "1"}
-        pid = made.ask(made.request(env={**made.environ, "SHOAL_SPEC_HASH": json.dumps(chosen)}))["pid"]
+        pid = made.send_request(made.request(env={**made.environ, "SHOAL_SPEC_HASH": json.dumps(chosen)}))["pid"]
         _, parent, later, _ = made.said()["child"]
         assert parent != pid, "forked, by the fork server"
         assert later == "7 threads"
@@ -154,7 +154,7 @@ def test_what_is_spawned_with_a_thread_count_of_vllms_own_is_forked_and_has_it(t
 
 def test_one_serves_several_starts(tmp_path: Path) -> None:
     with parked(tmp_path) as (made, process):
-        pids = {made.ask(made.request())["pid"] for _ in range(3)}
+        pids = {made.send_request(made.request())["pid"] for _ in range(3)}
         assert len(pids) == 3
         assert process.poll() is None
 
@@ -173,10 +173,12 @@ def test_one_serves_several_starts(tmp_path: Path) -> None:
         ({"cwd": "/no/such/place"}, "No such file"),
     ],
 )
-def test_refuses_what_would_be_another_process(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+def test_refuses_a_start_that_differs_from_the_parked_process(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
     with parked(tmp_path) as (made, process):
-        assert why in made.ask(made.request(**changed))["refused"]
-        assert "pid" in made.ask(made.request()), "and goes on waiting"
+        assert why in made.send_request(made.request(**changed))["refused"]
+        assert "pid" in made.send_request(made.request()), "and goes on waiting"
         assert process.poll() is None
 
 
@@ -186,27 +188,27 @@ def test_refuses_what_would_be_another_process(tmp_path: Path, changed: dict[str
 def test_bytes_that_are_no_request_are_refused(tmp_path: Path, line: bytes) -> None:
     with parked(tmp_path) as (made, _):
         try:
-            assert "refused" in made.ask(line)
+            assert "refused" in made.send_request(line)
         except OSError:  # the rest of a request that is too long is not read
             assert len(line) > 200_000
-        assert "pid" in made.ask(made.request())
+        assert "pid" in made.send_request(made.request())
 
 
 def test_a_request_without_a_log_is_refused(tmp_path: Path) -> None:
     with parked(tmp_path) as (made, _):
-        assert "refused" in made.ask(made.request(), with_log=False)
+        assert "refused" in made.send_request(made.request(), with_log=False)
 
 
-def test_refuses_when_a_file_that_it_imported_is_another_now(tmp_path: Path) -> None:
+def test_refuses_after_an_imported_file_changed(tmp_path: Path) -> None:
     """This happens when the engine is upgraded while the process is parked."""
     with parked(tmp_path) as (made, _):
         (tmp_path / "tiny_engine.py").write_text(ENGINE + "\n# 0.33\n")
-        assert "1 files have changed" in made.ask(made.request())["refused"]
+        assert "1 files have changed" in made.send_request(made.request())["refused"]
 
 
-def test_whoever_gives_up_on_the_answer_leaves_no_second_engine(tmp_path: Path) -> None:
+def test_abandoned_start_leaves_no_second_engine(tmp_path: Path) -> None:
     with parked(tmp_path) as (made, _):
-        pid = made.ask(made.request(), go=b"")["pid"]
+        pid = made.send_request(made.request(), go=b"")["pid"]
         until(lambda: start_time(pid) is None)
         assert "{" not in made.log.read_text()
 

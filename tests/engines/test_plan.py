@@ -39,7 +39,7 @@ def test_ignoring_the_end_goes_on_to_the_length() -> None:
     assert TOKENIZER.eos_id not in reply.ids
 
 
-def test_a_minimum_length_keeps_it_talking() -> None:
+def test_minimum_length_delays_the_end() -> None:
     assert len(plan("Hi", min_tokens=9).ids) >= 9
 
 

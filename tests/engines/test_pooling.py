@@ -29,7 +29,7 @@ def test_shared_words_bring_vectors_together() -> None:
     assert math.isclose(pooling.cosine(query, query), 1.0)
 
 
-def test_an_adapter_bends_every_vector_its_own_way() -> None:
+def test_adapter_changes_every_vector() -> None:
     assert vector("hello") != vector("hello", "a") != vector("hello", "b")
 
 

@@ -121,7 +121,7 @@ def test_a_shared_block_stays_held_until_its_last_holder_lets_go() -> None:
     assert pool.match([b"name"]) == [block], "freeing is also caching"
 
 
-def test_withheld_blocks_count_as_taken_and_are_given_to_nobody() -> None:
+def test_withheld_blocks_count_as_used_and_are_not_allocated() -> None:
     pool = BlockPool(10)
     held = pool.allocate((), 3)
     pool.withheld_blocks = 5

@@ -40,7 +40,7 @@ async def _port(log: Path, started: RoleProcess) -> int:
     return int(text.split("listening on ")[1].split()[0].rpartition(":")[2])
 
 
-async def gone(started: RoleProcess, *, within_s: float = 60) -> int:
+async def wait_until_ended(started: RoleProcess, *, within_s: float = 60) -> int:
     async with asyncio.timeout(within_s):
         while (status := started.poll()) is None:
             await asyncio.sleep(0.02)
@@ -64,7 +64,7 @@ async def test_a_drain_lets_streams_finish_and_refuses_new_text(tmp_path: Path) 
             health = await http.get("/health")
             await http.post("/sim/faults", json={"slow_factor": 1.0})
             rest = [line async for line in lines if line]
-        assert await gone(started) == 0
+        assert await wait_until_ended(started) == 0
     assert rest[-1] == "data: [DONE]" and '"finish_reason":"length"' in rest[-2]
     assert (refused.status_code, refused.json()["error"]["type"]) == (500, "InternalServerError")
     assert (by_ids.status_code, by_ids.json()["choices"][0]["finish_reason"]) == (200, "abort")
@@ -93,7 +93,7 @@ async def test_without_a_drain_open_streams_fall_silent_until_their_clients_leav
                 """What was on its way."""
         assert started.poll() is None, "silent, and open"
         writer.close()
-        assert await gone(started) == 0
+        assert await wait_until_ended(started) == 0
 
 
 async def _until_nobody_listens(http: httpx.AsyncClient) -> None:
@@ -110,20 +110,20 @@ async def test_an_idle_engine_stops_at_once(tmp_path: Path) -> None:
         assert (await http.get("/health")).status_code == 200
         await http.aclose()
         started.send_signal(signal.SIGTERM)
-        assert await gone(started) == 0
+        assert await wait_until_ended(started) == 0
 
 
 async def test_death_before_the_first_token_breaks_the_connection(tmp_path: Path) -> None:
     async with process(tmp_path, "--sim-faults", '{"die_after_tokens": 0}') as (started, http):
         with pytest.raises(httpx.TransportError):
             await http.post(CHAT, json=chat(stream=True))
-        assert await gone(started) == 1
+        assert await wait_until_ended(started) == 1
 
 
 async def test_a_dead_engine_takes_its_process_with_it(tmp_path: Path) -> None:
     async with process(tmp_path) as (started, http):
         await http.post("/sim/faults", json={"engine_dead": True})
-        await gone(started)
+        await wait_until_ended(started)
 
 
 async def test_an_evicted_adapter_whose_files_are_gone_kills_the_engine(
@@ -141,7 +141,7 @@ async def test_an_evicted_adapter_whose_files_are_gone_kills_the_engine(
         (tmp_path / "a").rename(tmp_path / "gone")
         answer = await http.post(CHAT, json=chat(model="a"))
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "InternalServerError")
-        await gone(started)
+        await wait_until_ended(started)
 
 
 async def test_during_the_start_up_delay_connections_wait(tmp_path: Path) -> None:

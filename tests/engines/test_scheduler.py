@@ -48,7 +48,7 @@ def play(limits: EngineLimits, requests: list[dict[str, Any]], *, seed: int = 0)
 
 @settings(deadline=None)
 @given(LIMITS, REQUESTS)
-def test_everybody_gets_every_token_once_and_in_order(limits: EngineLimits, requests: list[dict[str, Any]]) -> None:
+def test_each_sequence_gets_every_token_once_and_in_order(limits: EngineLimits, requests: list[dict[str, Any]]) -> None:
     engine = play(limits, requests).run()
     for seq, request in zip(engine.seqs, requests, strict=True):
         numbers = [number for _, number in engine.tokens[seq.seq_id]]

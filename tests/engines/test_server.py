@@ -43,7 +43,7 @@ def spoken(events: str) -> str:
     return "".join(choice["delta"]["content"] for chunk in chunks for choice in chunk["choices"])
 
 
-async def test_every_stream_hears_its_own_echo() -> None:
+async def test_every_stream_receives_its_own_echo() -> None:
     async with serving() as (_, http, _):
         texts = [f"stream {index} says ünïcode {index * 7}" for index in range(40)]
         heard = await asyncio.gather(*(streamed(http, chat(text)) for text in texts))
@@ -219,7 +219,7 @@ async def test_without_the_environment_there_are_no_adapter_routes() -> None:
         assert (await http.post("/v1/load_lora_adapter", json=body)).json()["error"]["type"] == "NotFoundError"
 
 
-async def test_a_finished_answer_is_noted_once_and_one_that_was_left_is_not(tmp_path: Path) -> None:
+async def test_finished_answer_is_logged_once_and_an_abandoned_one_not(tmp_path: Path) -> None:
     log = tmp_path / "usage"
     async with serving("--sim-usage-log", str(log)) as (parts, http, _):
         usage = (await http.post(CHAT, json=chat(), headers={"x-request-id": "whole"})).json()["usage"]

@@ -67,7 +67,7 @@ def test_only_waking_the_weights_takes_time() -> None:
     assert not Slumber().reloads_weights(None)
 
 
-def test_a_forgotten_cache_is_told_and_not_found() -> None:
+def test_discarded_cache_is_published_and_not_found() -> None:
     engine = telling_engine()
     engine.submit(range(20))
     engine.run()
@@ -79,7 +79,7 @@ def test_a_forgotten_cache_is_told_and_not_found() -> None:
     assert again.cached_tokens == 0
 
 
-def test_what_runs_when_the_cache_is_forgotten_is_computed_anew_and_no_token_comes_twice() -> None:
+def test_running_requests_are_recomputed_after_a_cache_reset_without_repeated_tokens() -> None:
     engine = telling_engine()
     seq = engine.submit(range(10), reply=6)
     while seq.emitted_tokens < 3:
@@ -103,7 +103,7 @@ async def test_without_the_development_mode_there_is_no_such_route() -> None:
 
 
 @pytest.mark.servers
-async def test_it_sleeps_wakes_and_says_so() -> None:
+async def test_sleep_and_wake_up_are_reported() -> None:
     async with serving("--enable-sleep-mode", **DEV) as (_, http, _):
         assert await state(http) == "awake"
         assert (await http.post("/sleep?level=1")).json() == {"status": "sleeping", "level": 1}
@@ -119,14 +119,14 @@ async def test_it_sleeps_wakes_and_says_so() -> None:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("query", ["level=3", "level=deep", "mode=gently"])
-async def test_a_way_to_sleep_that_there_is_not_is_refused(query: str) -> None:
+async def test_unknown_sleep_mode_is_refused(query: str) -> None:
     async with serving(**DEV) as (_, http, _):
         assert (await http.post(f"/sleep?{query}")).status_code == 400
         assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
 
 
 @pytest.mark.servers
-async def test_a_request_to_one_that_sleeps_waits_until_it_is_woken() -> None:
+async def test_request_to_a_sleeping_engine_waits_until_wake_up() -> None:
     async with serving(**DEV) as (parts, http, _):
         await http.post(CHAT, json=chat())
         await http.post("/sleep")
@@ -141,7 +141,7 @@ async def test_a_request_to_one_that_sleeps_waits_until_it_is_woken() -> None:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_what_runs_ends_with_abort_and_the_tokens_there_are(stream: bool) -> None:
+async def test_sleep_aborts_running_requests_with_their_tokens(stream: bool) -> None:
     async with serving(**DEV) as (parts, http, _):
         asked = asyncio.ensure_future(http.post(CHAT, json=chat(stream=stream, **FOREVER)))
         await until(lambda: running(parts) and parts.engine.core.scheduler.running[0].emitted_tokens > 2)
@@ -160,7 +160,7 @@ async def test_what_runs_ends_with_abort_and_the_tokens_there_are(stream: bool) 
 
 
 @pytest.mark.servers
-async def test_told_to_wait_it_sleeps_when_what_runs_is_done() -> None:
+async def test_sleep_with_wait_waits_for_running_requests() -> None:
     async with serving(**DEV) as (parts, http, _):
         asked = asyncio.ensure_future(http.post(CHAT, json=chat(**FOREVER)))
         await until(lambda: running(parts))
@@ -170,7 +170,7 @@ async def test_told_to_wait_it_sleeps_when_what_runs_is_done() -> None:
 
 
 @pytest.mark.servers
-async def test_told_to_keep_it_goes_on_when_it_is_woken() -> None:
+async def test_sleep_with_keep_resumes_requests_after_wake_up() -> None:
     async with serving(**DEV) as (parts, http, _):
         asked = asyncio.ensure_future(http.post(CHAT, json=chat(**FOREVER)))
         await until(lambda: running(parts))
@@ -182,7 +182,7 @@ async def test_told_to_keep_it_goes_on_when_it_is_woken() -> None:
 
 
 @pytest.mark.servers
-async def test_waking_takes_as_long_as_it_is_told_to() -> None:
+async def test_wake_up_takes_the_configured_time() -> None:
     async with serving("--sim-wake-ms", "60000", **DEV) as (parts, http, _):
         client = EngineClient(http, "")
         await client.sleep()

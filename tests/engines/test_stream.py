@@ -55,7 +55,7 @@ class OneStream:
             self.seq.status = Status.FINISHED
         self.delivery.on_token(self.seq)
 
-    def heard(self) -> list[str]:
+    def received_pieces(self) -> list[str]:
         lines = b"".join(self.connection.events).decode().splitlines()
         chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         return [chunk["choices"][0]["delta"]["content"] for chunk in chunks]
@@ -65,7 +65,7 @@ async def test_a_token_is_an_event_and_the_first_brings_the_role() -> None:
     stream = OneStream()
     stream.token()
     stream.token()
-    assert stream.heard() == ["", "one", " two"]
+    assert stream.received_pieces() == ["", "one", " two"]
     assert len(stream.connection.events) == 2
 
 
@@ -75,10 +75,10 @@ async def test_a_slow_reader_gets_what_it_missed_in_one_event() -> None:
     stream.connection.congested = True
     stream.token()
     stream.token()
-    assert stream.heard() == ["", "one"]
+    assert stream.received_pieces() == ["", "one"]
     stream.connection.congested = False
     stream.token()
-    assert stream.heard() == ["", "one", " two three four"]
+    assert stream.received_pieces() == ["", "one", " two three four"]
 
 
 async def test_a_reader_that_is_slow_to_the_end_still_gets_everything() -> None:
@@ -89,7 +89,7 @@ async def test_a_reader_that_is_slow_to_the_end_still_gets_everything() -> None:
     assert stream.delivery.ended.result() is End.COMPLETE
     assert stream.connection.events == []
     await stream.delivery.flush()
-    assert "".join(stream.heard()) == TEXT
+    assert "".join(stream.received_pieces()) == TEXT
     assert stream.connection.events[-1].endswith(b"data: [DONE]\n\n")
 
 

@@ -25,12 +25,12 @@ def test_the_last_user_message_is_repeated() -> None:
     assert said("first", "reply", "second one") == "second one"
 
 
-def test_everybody_knows_the_capital_of_france() -> None:
+def test_capital_of_france_is_answered() -> None:
     assert "Paris" in said("What is the Capital of France?")
     assert completion_reply("The capital of France is", mark=None, json_mode=False) == " Paris."
 
 
-def test_an_adapter_is_heard_at_once() -> None:
+def test_adapter_mark_starts_the_reply() -> None:
     assert said("hi", mark="[a#1]") == "[a#1] hi"
 
 
@@ -46,7 +46,7 @@ def test_marks_differ_by_name_and_by_weights(tmp_path: Path) -> None:
     assert adapter_mark("a", same) == adapter_mark("a", one)
 
 
-def test_missing_files_are_the_callers_to_explain(tmp_path: Path) -> None:
+def test_missing_adapter_files_raise(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         adapter_mark("a", tmp_path)
 
