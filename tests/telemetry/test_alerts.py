@@ -32,7 +32,7 @@ def test_each_alert_fires_and_clears_and_a_healthy_fleet_has_none(tmp_path: Path
 
 
 def test_removed_replica_does_not_lag(tmp_path: Path) -> None:
-    """Its last sample stays valid for five minutes if no staleness marker was written, as around a reload."""
+    """The last sample stays valid for five minutes if no staleness marker was written, as around a reload."""
     series = {
         'shoal_snapshot_epoch{job="shoal-registry"}': "53x8 56x60",
         'shoal_snapshot_epoch{job="shoal-agent"}': "53x8 _x60",

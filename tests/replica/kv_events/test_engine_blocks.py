@@ -80,7 +80,7 @@ def copied(hashes: list[int]) -> BlocksStored:
 
 
 def test_a_block_that_moves_to_host_memory() -> None:
-    """The prologue's example. Reported as gone, the block would be recomputed elsewhere; as held, it cost nothing."""
+    """The prologue's example. Reported as gone, a block would be recomputed; as held, its reload would look free."""
     blocks = EngineBlocks(100)
     blocks.apply_event(stored([1, 2], [5, 6, 7, 8]))
     first, second = chain(scope_seed("", ""), array("q", [5, 6, 7, 8]), SIZE)
