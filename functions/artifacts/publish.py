@@ -3,7 +3,7 @@
 Garbage collection that started before the pointer existed may delete some content; that is put again (`collect`).
 Publishing is idempotent and can be killed at any point: missing objects are put, and a second run finishes the first.
 Content that the store already has, from any artifact, is not sent again. It is read back, though: an object with
-corrupt bytes has the right size and name, and is replaced (test_publishing_again_repairs_what_has_rotted).
+corrupt bytes has the right size and name, and is replaced (test_publishing_again_repairs_corrupt_objects).
 """
 
 import functools

@@ -4,7 +4,7 @@ One `S3Store` holds one client, which threads may share. All calls block, so cal
 `asyncio.to_thread`. `put_new` writes only where no object exists (`If-None-Match: *`), so two publishers of the same
 content cannot harm each other. Every write carries its sha256, and the store rejects a body that does not match.
 Without it, SeaweedFS replaces an object by an empty one if the sender of an upload is killed
-(test_a_killed_upload_leaves_what_was_there).
+(test_killed_upload_leaves_existing_objects).
 """
 
 import base64

@@ -8,8 +8,8 @@ unknown while a replica with that size is there.
 
 Blocks in host memory only are folded as well. A chain is held up to the first block that is in neither place, and its
 blocks that are not on the accelerator must be reloaded (`Held`). Worked example
-(test_what_left_the_accelerator_is_held_in_host_memory): of a chain of 9, r-0 has 3 on the accelerator and the next 4
-in host memory only: 7 blocks, of which 4 are reloaded.
+(test_block_evicted_from_the_accelerator_is_held_in_host_memory): of a chain of 9, r-0 has 3 on the accelerator and
+the next 4 in host memory only: 7 blocks, of which 4 are reloaded.
 
 Memory: at most MAX_NAMES distinct names from events in a pool and MAX_NAMES_OF_REPLICA per replica; further names are
 ignored. A bloom is 64 KiB per replica.

@@ -10,7 +10,7 @@ successor.
 Gateways, stages and bytes are bounded. A stage without heartbeats for a day is forgotten, and the one that was silent
 longest if the book is full. Gateways repeat all stages periodically, so stages that still run return by themselves.
 
-Worked example (test_a_restarted_gateways_former_words_stay): gateway A reports 100 requests, restarts and reports 20;
+Worked example (test_evidence_of_a_restarted_gateway_stays): gateway A reports 100 requests, restarts and reports 20;
 B reports 50. Together: 170.
 """
 

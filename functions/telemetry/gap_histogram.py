@@ -8,7 +8,7 @@ percentile of 36.9 ms, which are the middles of 8.2 to 10.2 and of 32.8 to 41.0.
 A piece may have any number of tokens (`stream_interval`, speculation), and a stream of few large pieces is not a
 slow one. `between_tokens` converts n gaps of t tokens to t gaps. All but one of a piece's tokens have the token
 time of the median piece, and one has the rest, so that a stall remains a stall
-(test_a_stall_is_seen_whatever_a_piece_holds). Worked example (test_gaps_of_pieces_become_gaps_of_tokens): pieces of
+(test_stall_is_seen_for_any_piece_size). Worked example (test_gaps_of_pieces_become_gaps_of_tokens): pieces of
 10 tokens each 100 ms are gaps of 10 ms; one that took 5,100 ms is nine gaps of 10 ms and one of 5 s.
 """
 
