@@ -132,7 +132,7 @@ def test_the_doctor_looks_at_a_bare_server_and_at_what_is_there_then(
     assert "default deny in both namespaces" in shown
     assert f"ingress-of-{here.system}" in shown
     assert "8 nvidia.com/gpu" in shown
-    assert "shoal-pepper is missing" in shown and "mend: shoal secrets" in shown
+    assert "shoal-pepper is missing" in shown and "fix: shoal secrets" in shown
 
 
 def test_the_doctor_says_what_it_may_not_read(
