@@ -58,7 +58,7 @@ def read(path: Path) -> Containerfile:
             name, _, value = rest.partition("=")
             arguments[name] = value
         else:
-            _take(stage, word, rest)
+            _apply_instruction(stage, word, rest)
     return Containerfile(arguments, stages)
 
 
@@ -70,7 +70,7 @@ def targets(path: Path) -> list[str]:
     return [name for name in stages if name not in used]
 
 
-def _take(stage: Stage, word: str, rest: str) -> None:
+def _apply_instruction(stage: Stage, word: str, rest: str) -> None:
     if word == "USER":
         stage.user = rest
     elif word == "ENTRYPOINT":

@@ -89,7 +89,7 @@ def test_the_git_source_delivers_what_the_overlay_would_have(overlay: str, reque
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_a_store_on_another_port_is_opened_for_all_who_speak_to_it(overlay: str) -> None:
+def test_store_on_another_port_is_opened_for_all_its_clients(overlay: str) -> None:
     """Apply the patch from the component's comment: it opens the port in both namespaces and closes none."""
     made = rendered(overlay, "store-port", patches=shown_patch("store-port"))
     for name in ("gateway", "registry", "controller"):
@@ -143,7 +143,7 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("component", ["public-https", "public-https-cert-manager"])
-def test_keys_are_never_taken_in_the_clear(component: str) -> None:
+def test_plain_http_is_redirected_on_the_public_name(component: str) -> None:
     """The public name is claimed and redirects HTTP; the gateway's own name has no certificate and is not public."""
     made = rendered("production", component)
     mapping, claim = made.one("DomainMapping", NAME, "shoal"), made.one("ClusterDomainClaim", NAME)

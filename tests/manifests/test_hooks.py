@@ -135,5 +135,5 @@ async def test_the_agent_is_told_which_accelerators_are_the_engines(
     assert own_devices(file) == ()
 
 
-async def test_an_engine_starts_though_nobody_can_be_told_of_its_accelerators(tmp_path: Path) -> None:
+async def test_engine_starts_without_its_agents_folder(tmp_path: Path) -> None:
     assert await code_of(await start("devices.py", str(tmp_path / "not-there" / "engine"))) == 0

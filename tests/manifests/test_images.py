@@ -41,7 +41,7 @@ def test_every_role_has_an_image() -> None:
 
 
 @pytest.mark.parametrize(("file", "target"), TARGETS, ids=[target for _, target in TARGETS])
-def test_runs_as_nobody_on_a_pinned_base(file: Path, target: str) -> None:
+def test_image_runs_unprivileged_on_a_pinned_base(file: Path, target: str) -> None:
     parsed = read(file)
     assert parsed.user(target) == "65532:65532"
     assert _PINNED.fullmatch(parsed.image(target)), parsed.image(target)

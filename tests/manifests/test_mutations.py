@@ -46,7 +46,7 @@ SCHEMA_MISTAKES: list[tuple[str, Change, str]] = [
 
 
 @pytest.mark.parametrize(("what", "make", "told"), SCHEMA_MISTAKES, ids=[what for what, _, _ in SCHEMA_MISTAKES])
-def test_schemas_find(what: str, make: Change, told: str, staging: Rendering, crds_dir: Path) -> None:
+def test_schema_check_finds_the_mistake(what: str, make: Change, told: str, staging: Rendering, crds_dir: Path) -> None:
     mutated = staging.copied()
     make(mutated)
     findings = list(schema_findings(crds_dir)(mutated))

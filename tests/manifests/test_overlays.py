@@ -47,9 +47,7 @@ def with_git_source(staging: Rendering) -> Rendering:
 
 
 @pytest.mark.parametrize("overlay", ["staging", "production"])
-def test_nobody_delivers_the_number_of_a_pool_that_a_policy_scales(
-    overlay: str, request: pytest.FixtureRequest
-) -> None:
+def test_pools_with_autoscaling_declare_no_replica_count(overlay: str, request: pytest.FixtureRequest) -> None:
     """An applied minReplicas would override the autoscaler."""
     rendering: Rendering = request.getfixturevalue(overlay)
     scaled = {policy["spec"]["pool"] for policy in rendering.of("AutoscalingPolicy")}

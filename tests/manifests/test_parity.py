@@ -80,7 +80,7 @@ def test_shoal_up_sets_what_the_list_says(module: str, plan: list[ProcessSpec]) 
         assert {name for name, _ in spec.env if name.startswith("SHOAL_")} == expected
 
 
-def test_shoal_up_starts_nobody_else(plan: list[ProcessSpec]) -> None:
+def test_shoal_up_starts_no_unlisted_roles(plan: list[ProcessSpec]) -> None:
     """The settings of a new role belong in the list."""
     ours = {spec.role for spec in plan if any(part.startswith("functions.") for part in spec.argv)}
     assert ours <= {process.local for process in PROCESSES.values()} | {"engine"}

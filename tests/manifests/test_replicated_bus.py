@@ -117,7 +117,7 @@ def bus(production: Rendering, tmp_path: Path) -> Iterator[Bus]:
 
 
 @pytest.mark.soak
-async def test_it_outlives_its_primary_and_all_of_its_pods_at_once(bus: Bus) -> None:
+async def test_bus_data_survives_loss_of_the_primary_and_of_all_pods(bus: Bus) -> None:
     bus.until(lambda: bus.primary() is not None, "three servers, and three sentinels that know each other")
     first = bus.primary()
     assert first is bus.nodes[0]
@@ -141,7 +141,7 @@ async def test_it_outlives_its_primary_and_all_of_its_pods_at_once(bus: Bus) -> 
 
     for node in bus.nodes:
         node.kill()
-    _kept(first).write_text(first.address + "\n")  # as if it had been down during the failover
+    _primary_file(first).write_text(first.address + "\n")  # as if it had been down during the failover
     for node in bus.nodes:
         node.start()
     bus.until(lambda: _watched_over(bus) is second, "the last primary is it again, not the first node")
@@ -150,7 +150,7 @@ async def test_it_outlives_its_primary_and_all_of_its_pods_at_once(bus: Bus) -> 
     assert (await store.read("kept"), await store.read("later")) == (b"before", b"after the failover")
     await store.close()
     bus.until(lambda: all(node.passes(each) for node in bus.nodes for each in ("ready", "alive", "watches")), "probes")
-    assert {_kept(node).read_text().strip() for node in bus.nodes} == {second.address}
+    assert {_primary_file(node).read_text().strip() for node in bus.nodes} == {second.address}
 
 
 def test_the_rendered_address_names_every_server(production: Rendering) -> None:
@@ -180,7 +180,7 @@ def _watched_over(bus: Bus) -> Node | None:
     return bus.primary()
 
 
-def _kept(node: Node) -> Path:
+def _primary_file(node: Node) -> Path:
     return node.folder / "mounts" / "data" / "primary"
 
 

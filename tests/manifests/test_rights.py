@@ -103,7 +103,7 @@ def test_delivers_pools_with_the_git_source(cluster: DynamicClient) -> None:
 
 
 @pytest.mark.parametrize("account", ["shoal:gateway", "shoal:registry", "shoal:bus", "shoal-models:default"])
-def test_nobody_else_has_any_right(account: str, cluster: DynamicClient) -> None:
+def test_other_accounts_have_no_rights(account: str, cluster: DynamicClient) -> None:
     user = f"system:serviceaccount:{account}"
     rights: list[Right] = [*NEEDED, *OF_GIT_SOURCE, *FORBIDDEN]
     assert [right for right in rights if allowed(cluster, user, right)] == []

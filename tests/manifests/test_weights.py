@@ -84,7 +84,7 @@ def test_the_cache_stays_below_its_volumes_limit(pool: Workload, travelling: Ren
     assert settings.cache_max_bytes <= 0.95 * int(limit.removesuffix("Gi")) * 2**30
 
 
-def test_nodes_reach_each_other_on_its_port_and_nobody_else_does(travelling: Rendering, pool: Workload) -> None:
+def test_only_nodes_reach_the_fetchers_port(travelling: Rendering, pool: Workload) -> None:
     policy = travelling.one("NetworkPolicy", "engines")["spec"]
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         rules = [rule for rule in policy[direction] if {"port": 8510} in rule.get("ports", [])]

@@ -71,7 +71,7 @@ def test_requests_stay_in_the_gateways_zone(staging: Rendering, tmp_path: Path, 
     pod = shipped(staging, tmp_path, bus_url)
     with Registry(tmp_path, bus_url).run() as registry:
         registry.publish(declared())
-        tell(registry, gateway_in="eu-1b")  # without zones, r0 would win the tie
+        publish_zones(registry, gateway_in="eu-1b")  # without zones, r0 would win the tie
         pod = replace(pod, environment={**pod.environment, "SHOAL_GATEWAY_REGISTRY_URL": registry.url})
         with replicas(tmp_path, bus_url, registry), pod.running(tmp_path / "gateway.log"):
             wait_for(lambda: answered(pod) is not None, "the gateway answers")
@@ -97,7 +97,7 @@ def agents_environment(rendering: Rendering) -> dict[str, str]:
     return environment_of(container, workload, rendering)
 
 
-def tell(registry: Registry, gateway_in: str) -> None:
+def publish_zones(registry: Registry, gateway_in: str) -> None:
     """Publish the zone table as the controller does."""
     nodes = {f"node-in-{zone}": zone for zone in ZONES.values()}
     table = ZoneTable(nodes, {socket.gethostname(): f"node-in-{gateway_in}"})
