@@ -40,7 +40,7 @@ def tool(**changes: Any) -> Tool:
         {"unknown": 1},
     ],
 )
-def test_what_no_tool_may_be(changes: dict[str, Any]) -> None:
+def test_invalid_tools_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         tool(**changes)
 
@@ -52,7 +52,7 @@ def test_a_tool_with_everything() -> None:
     assert made.timeout_s == 0.5 and made.max_calls == 16
 
 
-def test_conversations_are_off_unless_they_are_on() -> None:
+def test_conversations_are_off_by_default() -> None:
     assert not Conversations().store
     assert Conversations.model_validate({"store": True, "ttl": "2h"}).ttl_s == 7200
 

@@ -27,7 +27,7 @@ edges = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20)
 
 
 @given(edges)
-def test_a_circle_is_found_exactly_where_there_is_one(pairs: list[tuple[int, int]]) -> None:
+def test_cycle_is_found_exactly_if_there_is_one(pairs: list[tuple[int, int]]) -> None:
     hops = [hop(f"p{source}", f"p{target}") for source, target in pairs]
     circle = find_circle(hops)
     assert (circle is not None) == _has_circle(pairs)
@@ -47,7 +47,7 @@ def _has_circle(pairs: list[tuple[int, int]]) -> bool:
     return False
 
 
-def test_ten_thousand_hops_in_a_row_are_no_recursion() -> None:
+def test_ten_thousand_hops_do_not_recurse() -> None:
     chain = [hop(f"p{number}", f"p{number + 1}") for number in range(10_000)]
     random.Random(7).shuffle(chain)
     assert find_circle(chain) is None
@@ -69,13 +69,13 @@ def with_fallbacks(*entries: str) -> dict[str, str]:
     return {**edited(Q, "  fallback: []\n", text), "inferenceservices/b.yaml": POOL_B}
 
 
-def test_there_and_back_for_different_tiers_is_no_circle() -> None:
+def test_mutual_fallbacks_for_different_tiers_are_no_cycle() -> None:
     load(
         with_fallbacks("from: smollm2-135m, to: b, tiers: [standard]", "from: b, to: smollm2-135m, tiers: [enterprise]")
     )
 
 
-def test_there_and_back_for_one_tier_names_the_tier_and_the_way() -> None:
+def test_mutual_fallbacks_for_one_tier_report_tier_and_path() -> None:
     (problem,) = problems_of(
         with_fallbacks("from: smollm2-135m, to: b, tiers: [standard]", "from: b, to: smollm2-135m, tiers: []")
     )
@@ -85,7 +85,7 @@ def test_there_and_back_for_one_tier_names_the_tier_and_the_way() -> None:
     assert problem.key_path == "spec.fallback[1].to"
 
 
-def test_a_pool_obeys_its_name_before_a_beginning_and_the_longest_beginning_before_others() -> None:
+def test_exact_pool_name_beats_patterns_and_the_longest_pattern_wins() -> None:
     patterns = ["*", "llama-*", "llama-3-*", "llama-3-8b"]
     assert best_match("llama-3-8b", patterns) == "llama-3-8b"
     assert best_match("llama-3-70b", patterns) == "llama-3-*"

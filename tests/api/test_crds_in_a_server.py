@@ -50,7 +50,7 @@ def dry_run(server: ApiServer, body: dict[str, Any], verb: str = "post") -> dict
     return answer
 
 
-def test_every_sound_object_is_taken_whole(server: ApiServer) -> None:
+def test_valid_objects_are_stored_unchanged(server: ApiServer) -> None:
     """A structural schema silently prunes unknown fields, so what comes back must equal what was sent."""
     kinds = set()
     for body in sound_objects():
@@ -79,7 +79,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "spec", "says"), WRONG)
-def test_what_is_wrong_by_itself_is_refused(server: ApiServer, kind: str, spec: dict[str, Any], says: str) -> None:
+def test_objects_invalid_by_themselves_are_rejected(
+    server: ApiServer, kind: str, spec: dict[str, Any], says: str
+) -> None:
     body = {"apiVersion": "shoal.dev/v1alpha1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}
     with pytest.raises(DynamicApiError) as caught:
         dry_run(server, body)

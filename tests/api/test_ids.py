@@ -65,7 +65,7 @@ def test_references_are_parsed(text: str, ref: ModelRef) -> None:
         "a\x00",
     ],
 )
-def test_what_is_no_reference_is_none(text: str) -> None:
+def test_invalid_references_parse_to_none(text: str) -> None:
     assert parse_model_ref(text) is None
 
 

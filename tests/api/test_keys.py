@@ -31,7 +31,7 @@ def test_every_single_wrong_character_is_noticed() -> None:
 @pytest.mark.parametrize(
     "text", ["", "shoal", KEY[:-1], KEY + "a", KEY + "\n", " " + KEY, KEY.upper(), "a" * 5000, "é" * 60, "\x00"]
 )
-def test_what_is_no_key_is_none(text: str) -> None:
+def test_invalid_keys_parse_to_none(text: str) -> None:
     assert keys.parse(text) is None
 
 
@@ -62,7 +62,7 @@ def test_minting_refuses_what_would_not_parse(env: str, key_id: str, entropy: by
         keys.mint(env, key_id, entropy)
 
 
-def test_the_longest_of_both_parses() -> None:
+def test_longest_id_and_secret_parse() -> None:
     assert keys.parse(keys.mint("d" * 16, "c" * 32, ENTROPY)) is not None
 
 

@@ -138,7 +138,7 @@ def test_many_problems_of_one_large_document_are_placed_at_the_cost_of_one(monke
     assert len(parsed) == 1
 
 
-def test_a_name_that_nobody_declares_is_compared_with_few_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeclared_name_is_compared_with_few_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
     close = difflib.get_close_matches
 

@@ -77,7 +77,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize(("found", "words"), NONSENSE.values(), ids=NONSENSE)
-def test_what_would_open_it_to_others_is_refused(found: dict[str, str], words: str) -> None:
+def test_settings_that_expose_the_pool_to_other_tenants_are_rejected(found: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         load(found)
     assert any(words in problem.message for problem in caught.value.problems), caught.value.problems

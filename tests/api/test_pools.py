@@ -100,7 +100,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("case", NONSENSE)
-def test_nonsense_is_named(case: str) -> None:
+def test_settings_without_effect_are_reported(case: str) -> None:
     given, message = NONSENSE[case]
     with pytest.raises(ConfigInvalid) as refused:
         load(given)
@@ -109,7 +109,7 @@ def test_nonsense_is_named(case: str) -> None:
     assert problem.place.line > 0
 
 
-def test_what_makes_sense_is_taken() -> None:
+def test_valid_combinations_are_accepted() -> None:
     own = service("acmes", annotations=OWN)
     rules = (
         "{when: {classes: [batch], tiers: [enterprise], tenants: [acme]}, to: spot}, "

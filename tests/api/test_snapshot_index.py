@@ -87,7 +87,7 @@ def test_the_whole_on_a_base_is_the_whole(before: Snapshot, after: Snapshot) -> 
 
 @settings(deadline=None)
 @given(contents(), contents())
-def test_contents_have_one_name_only_if_they_are_one(first: Snapshot, second: Snapshot) -> None:
+def test_hashes_are_equal_only_for_equal_contents(first: Snapshot, second: Snapshot) -> None:
     assert (snapshots.content_hash(first) == snapshots.content_hash(second)) == (first == second)
 
 
@@ -155,7 +155,7 @@ def test_only_buckets_that_differ_are_compared(monkeypatch: pytest.MonkeyPatch) 
     assert changes_between(old, new) == {"tenants": {names[7]: new.tables.tenants[TenantId(names[7])]}}
 
 
-def test_long_work_breathes() -> None:
+def test_long_work_yields_to_the_event_loop() -> None:
     names = [f"t{number:05d}" for number in range(5000)]
     breaths = 0
 
@@ -168,7 +168,7 @@ def test_long_work_breathes() -> None:
     assert breaths >= 3 * len(names) / snapshot_comparison.SLICE
 
 
-def test_numbers_that_were_whole_are_fractions_again() -> None:
+def test_integer_and_float_weights_have_the_same_hash() -> None:
     """A weight written as 2 and one written as 2.0 are the same content and must have the same hash."""
     row = b'{"is":"snapshot","schema_version":3,"epoch":1,"revision":"r","compiled_unix_s":1}\n'
     whole, fraction = (row + b'{"is":"quota","name":"q","weight":%b,"limits":{}}\n' % text for text in (b"2", b"2.0"))
@@ -177,7 +177,7 @@ def test_numbers_that_were_whole_are_fractions_again() -> None:
 
 @settings(deadline=None)
 @given(st.lists(contents(), min_size=2, max_size=6), st.randoms(use_true_random=False))
-def test_a_walk_over_many_contents_ends_where_it_should(steps: list[Snapshot], rng: random.Random) -> None:
+def test_sequence_of_updates_ends_at_the_last_content(steps: list[Snapshot], rng: random.Random) -> None:
     """Each step is applied as a delta or as a whole document."""
     reached = empty()
     for epoch, step in enumerate(steps, start=1):

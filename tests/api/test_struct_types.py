@@ -47,7 +47,7 @@ assert undecodable <= 2, undecodable
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_thread_has_a_type_to_look_at(role: str) -> None:
+def test_struct_types_are_resolved_before_threads_start(role: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, role], capture_output=True, text=True, timeout=60, check=False
     )

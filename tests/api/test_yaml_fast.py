@@ -75,7 +75,7 @@ def test_ordinary_files_are_read_fast_and_alike(text: str) -> None:
         "[" * 33 + "]" * 33,
     ],
 )
-def test_what_is_doubtful_is_left_to_the_other_parser(text: str) -> None:
+def test_doubtful_text_is_left_to_the_slow_parser(text: str) -> None:
     assert read_fast(text) is None
 
 

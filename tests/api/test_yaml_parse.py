@@ -127,7 +127,7 @@ def test_a_problem_in_one_document_leaves_the_earlier_ones() -> None:
     assert len(parsed.problems) == 1
 
 
-def test_of_two_equal_keys_the_first_stays_and_both_are_told() -> None:
+def test_duplicate_keys_report_both_and_use_the_first() -> None:
     parsed = parse("f", b"a: 1\nb: 2\na: 3\n")
     assert [document.value for document in parsed.documents] == [{"a": 1, "b": 2}]
     assert str(parsed.problems[0]) == 'f:3:1: the key "a" occurs twice in one mapping; first at line 1'
