@@ -55,7 +55,7 @@ def test_what_was_compiled_comes_beside_its_weights(
     assert compiled.read_index(store, digest).companions == (companion,), "pushed again it is the same one"
 
 
-def test_weights_that_nobody_pushed_have_no_place_for_it(root: Path, to: Bucket) -> None:
+def test_compile_cache_of_unpushed_weights_is_rejected(root: Path, to: Bucket) -> None:
     with pytest.raises(CommandRefused, match="nobody@v1"):
         base_push.push_compiled("nobody@v1", root, to, engine="0.32.0", accelerator="cpu", as_json=False)
 

@@ -123,7 +123,7 @@ def test_no_place_and_no_room_are_exit_one() -> None:
     assert "does not fit" in small.stdout
 
 
-def test_a_model_nobody_knows_is_read_from_its_folder(tmp_path: Path) -> None:
+def test_unknown_model_is_read_from_its_folder(tmp_path: Path) -> None:
     service = (PROJECT / "inferenceservices" / "fleet" / "llama-3-8b-lora.yaml").read_text()
     file = tmp_path / "own.yaml"
     file.write_text(service.replace("llama-3.1-8b-instruct", "our-own"))

@@ -71,7 +71,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
         yield made
 
 
-def test_what_runs_is_told_from_what_would(setting: Setting) -> None:
+def test_diff_distinguishes_running_from_declared_configuration(setting: Setting) -> None:
     same = setting.diff()
     assert (same.returncode, same.stderr) == (0, "")
     assert same.stdout.strip() == "no change (against epoch 7, main@abc)"

@@ -41,7 +41,7 @@ def test_a_command_of_this_machine_says_what_does_it_on_a_cluster(command: str) 
     refuse_local_commands([command])
 
 
-def test_who_names_a_cluster_asks_its_registry_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_option_overrides_the_registry_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant's registry address in the environment must not redirect an operator's command."""
     monkeypatch.setenv("SHOAL_CLI_REGISTRY_URL", "https://llm.example.com")
     monkeypatch.setenv("SHOAL_CLI_CONTEXT", "staging")

@@ -112,7 +112,7 @@ def test_a_pool_whose_overload_ladder_is_in_use_is_named_with_its_rungs() -> Non
     assert "b is overloaded" not in text
 
 
-def test_a_replica_that_nobody_heard_of_is_still_shown() -> None:
+def test_replica_without_heartbeats_is_still_shown() -> None:
     text = shown({"controller": controller(process("engine", "starting"), registry_problem="registry away")})
     assert "x-0" in text
     assert "no heartbeat" in text
@@ -157,7 +157,7 @@ def condition(kind: str, name: str, state: str, message: str = "because") -> dic
     return {"kind": kind, "name": name, "state": state, "reason": "Why", "message": message}
 
 
-def test_what_is_well_is_counted_and_what_is_not_is_listed() -> None:
+def test_healthy_parts_are_counted_and_others_listed() -> None:
     told = controller(
         objects=[condition("Tenant", "acme", "Stalled", "no key"), condition("QuotaPolicy", "free", "Ready"),
                  condition("InferenceService", "base", "Ready")],
@@ -182,7 +182,7 @@ def test_the_tables_fit_into_80_columns() -> None:
     assert "adapters  restarts" in text, "no heading is cut off"
 
 
-def test_markup_in_foreign_words_is_only_text() -> None:
+def test_markup_in_external_text_is_not_interpreted() -> None:
     told = controller(process("engine", "crashed", reason="[red]not ours[/]"))
     assert "[red]not ours[/]" in shown({"controller": told})
 

@@ -63,7 +63,7 @@ def test_from_a_folder_within_the_clone_it_works_the_same(
     assert told["next"].startswith("to deploy it: git commit")
 
 
-def test_what_is_so_already_is_said_and_not_written_again(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_promotion_to_the_current_version_writes_nothing(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = clone / "registry" / "models.yaml"
     before = file.stat()
     promote(BOT, "v1", "stable", as_json=False)
@@ -80,7 +80,7 @@ def test_what_is_so_already_is_said_and_not_written_again(clone: Path, capsys: p
         ("acme/../x", "v2", "is not a model id"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(clone: Path, model: str, version: str, words: str) -> None:
+def test_invalid_promotion_is_rejected_and_writes_nothing(clone: Path, model: str, version: str, words: str) -> None:
     before = (clone / "registry" / "models.yaml").read_bytes()
     with pytest.raises(CommandRefused, match=words):
         promote(model, version, "stable", as_json=False)

@@ -40,7 +40,7 @@ def test_conditions_are_shown_with_their_figures_and_how_near_they_are() -> None
     assert "looks bad" in latencies or "halts" in latencies
 
 
-def test_a_stage_that_nobody_told_of_says_so() -> None:
+def test_stage_without_gateway_reports_says_so() -> None:
     assert "no gateway has reported on this stage yet" in shown(drawn(picture_of(answer(rollout()), NOW_UNIX_S)))
     silent = TrialEvidence(group(60, 0, 400.0), group(60, 0, 400.0), NOW_UNIX_S - 60)
     assert "no gateway has reported for 60 s" in shown(drawn(picture_of(answer(rollout(), silent), NOW_UNIX_S)))

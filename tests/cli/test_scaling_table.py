@@ -35,5 +35,5 @@ def test_what_holds_it_back_stands_beside_the_reason() -> None:
     assert "--replicas 2 overrides the autoscaler" in text_of(shown(wanted, operators=2))
 
 
-def test_pools_that_nobody_scales_are_not_there() -> None:
+def test_pools_without_autoscaling_are_not_listed() -> None:
     assert scaling_table([PoolSize.from_allocation("a", Allocation(2), None, None, "").to_dict()]) is None

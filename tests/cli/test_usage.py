@@ -52,7 +52,7 @@ def test_what_is_not_asked_by_anything_is_one_row() -> None:
     assert head[0] == "requests" and row[0] == "1,200"
 
 
-def test_what_was_lost_is_shown_to_whoever_is_told() -> None:
+def test_lost_usage_is_shown_if_reported() -> None:
     lost = {"lost_accelerator_seconds": 12.34}
     head, row, _ = printed(usage_table([ROW | lost], ["model"], TOTAL | lost))
     assert head[-3:] == ["lost", "acc.", "s"] and row[-1] == "12.3"

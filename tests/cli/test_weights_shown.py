@@ -23,5 +23,5 @@ def test_a_pool_that_mixes_weights_is_named() -> None:
     assert mixed_lines(replicas, NAMES) == ["[yellow]![/] a mixes weights: sha256:cdcdcdcdcdcd on 1, v1 on 2"]
 
 
-def test_who_does_not_serve_or_does_not_tell_mixes_nothing() -> None:
+def test_replicas_not_serving_or_without_report_do_not_count_as_mixed() -> None:
     assert mixed_lines([replica("a", V1), replica("a", V2, "draining"), replica("a", "")], NAMES) == []

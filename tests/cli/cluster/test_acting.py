@@ -248,7 +248,7 @@ def test_a_replica_that_is_not_empty_in_time_takes_work_again(here: Space, repli
     assert replica.phase() == "ready"
 
 
-def test_who_is_no_replica_is_not_drained(here: Space) -> None:
+def test_drain_of_an_unknown_replica_is_rejected(here: Space) -> None:
     with pytest.raises(CommandRefused, match=r"there is no replica 'gateway-1'.*replicas: none"):
         drain.drain(choice(here), "gateway-1", 1.0)
     assert drain.agent_port({"spec": {"containers": [{"name": "shoal-agent"}]}}) == 8480

@@ -15,7 +15,7 @@ def test_an_object_without_conditions_is_no_error(status: Any) -> None:
     assert condition({"status": status}, "Ready") is None and first_reason({"status": status}) == ""
 
 
-def test_of_several_conditions_the_one_that_was_asked_for_is_told() -> None:
+def test_requested_condition_is_returned_among_several() -> None:
     body = {"status": {"conditions": [{"type": "Scheduled", "status": "False", "reason": "Full"}, READY]}}
     assert (condition(body, "Ready"), condition(body, "Scheduled"), condition(body, "Other")) == (
         "False",

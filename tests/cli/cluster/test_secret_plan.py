@@ -63,7 +63,7 @@ def test_a_second_call_does_nothing() -> None:
     assert {do for do, _ in again.values()} == {"keep"}
 
 
-def test_what_nobody_gives_is_asked_for_and_the_rest_is_made() -> None:
+def test_secrets_not_supplied_are_requested_and_the_rest_created() -> None:
     made = planned({}, {})
     assert made[SYSTEM, "shoal-registry-s3"] == ("miss", b"")
     assert made[SYSTEM, "shoal-pepper"][0] == "make"
@@ -98,7 +98,7 @@ def test_no_content_shows_in_what_may_be_logged() -> None:
     assert "random" not in str(plan({}, GIVEN, lambda: b"random"))
 
 
-def test_what_opens_everything_is_in_no_namespace_of_engines_and_what_follows_holds_nothing_of_it() -> None:
+def test_admin_secrets_stay_out_of_engine_namespaces_and_derived_ones() -> None:
     made = planned({})
     token, password = made[SYSTEM, "shoal-internal-token"][1], made[SYSTEM, "shoal-bus-password"][1]
     for place, (_, value) in made.items():

@@ -17,7 +17,7 @@ def test_whole_answers_are_owed_and_no_others() -> None:
     assert (found.tokens, found.request_ids) == (10, frozenset({"r5", "r8"}))
 
 
-def test_what_a_killed_gateway_had_not_written_down_is_owed_by_nobody() -> None:
+def test_requests_unrecorded_by_a_killed_gateway_are_not_owed() -> None:
     outcomes = (one(6.9), one(8.0), one(10.5), one(14.0))
     assert owed(outcomes, 10.0, 3.0).request_ids == {"r6.9", "r14"}
     assert owed(outcomes, 10.0, 0.0).tokens == 40
