@@ -65,7 +65,7 @@ async def called(client: httpx.AsyncClient, call: Call, headers: dict[str, str] 
             call.status, call.replica = answer.status_code, answer.headers.get("x-shoal-replica", "")
             if call.streamed and answer.status_code == 200:
                 async for line in answer.aiter_lines():
-                    _take(call, line)
+                    _read_event(call, line)
             else:
                 _take_whole(call, await answer.aread())
     except httpx.HTTPError as error:
@@ -74,7 +74,7 @@ async def called(client: httpx.AsyncClient, call: Call, headers: dict[str, str] 
     return call
 
 
-def _take(call: Call, line: str) -> None:
+def _read_event(call: Call, line: str) -> None:
     if not line.startswith("data: "):
         return
     call.first_s = call.first_s or time.monotonic()

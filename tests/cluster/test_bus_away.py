@@ -69,7 +69,7 @@ def _signalled(variable: str, pod: Pod) -> bool:
 
 
 @pytest.mark.parametrize("away", [none_there, stopped])
-def test_nobody_within_a_limit_is_refused(
+def test_requests_within_a_limit_are_not_rejected(
     installation: Installation, key: str, limited: str, away: Callable[[Installation], str]
 ) -> None:
     """Requests pass both during the outage and after it."""

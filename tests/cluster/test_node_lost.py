@@ -26,7 +26,7 @@ NOT_READY_S, TAKEN_OUT_S, AFTER_S = 180.0, 15.0, 30.0
 BACK_S = 600.0
 
 
-def test_a_lost_node_takes_only_its_own_along(installation: Installation, key: str) -> None:
+def test_lost_node_loses_only_its_own_requests(installation: Installation, key: str) -> None:
     if not (os.environ.get(OFF) and os.environ.get(ON)):
         pytest.skip(f"{OFF} and {ON} do not say how to take a node's power away and give it back")
     nodes = len(installation.get("nodes")["items"])
@@ -56,7 +56,7 @@ def _lose(installation: Installation, key: str, node: str) -> None:
     failed = [call for call in requests.failed if call.began_s > off_s - 60]
     ours, ingress = [call for call in failed if _is_ours(call)], [call for call in failed if not _is_ours(call)]
     print(f"{told}: NotReady after {seen_s:.0f} s, back {back_s:.0f} s after its power; {requests.words()}")
-    print(f"  said by a gateway: {_told(ours, off_s)}; by the ingress, or broken: {_told(ingress, off_s)}")
+    print(f"  said by a gateway: {_report(ours, off_s)}; by the ingress, or broken: {_report(ingress, off_s)}")
     print(
         f"  streams begun before: {Counter(call.fate for call in long.calls)}, on its engines {_on(long.calls, theirs)}"
     )
@@ -101,7 +101,7 @@ def _is_ours(call: Call) -> bool:
     return bool(call.replica or call.code) and not said and call.broken is None
 
 
-def _told(calls: list[Call], off_s: float) -> str:
+def _report(calls: list[Call], off_s: float) -> str:
     if not calls:
         return "0"
     began = [call.began_s - off_s for call in calls]

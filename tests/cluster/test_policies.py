@@ -52,7 +52,7 @@ def test_what_the_schema_forbids_is_refused_with_its_path(installation: Installa
     assert not installation.exists("quotapolicy", "acceptance-wrong")
 
 
-def test_an_unknown_tier_is_told_in_the_status_and_harms_nobody(
+def test_unknown_tier_is_reported_in_status_without_other_effects(
     installation: Installation, accounts: Accounts, tenants_key: str
 ) -> None:
     if installation.source() != "kubernetes":

@@ -69,7 +69,7 @@ async def offered(
     async with asyncio.TaskGroup() as group:
         for number in range(int(rate_per_s * length_s)):
             await asyncio.sleep(max(0.0, window.began_s + number / rate_per_s - time.monotonic()))
-            group.create_task(_ask(client, model, window))
+            group.create_task(_send_counted(client, model, window))
     return window
 
 
@@ -80,7 +80,7 @@ async def polite(client: httpx.AsyncClient, model: str, name: str, length_s: flo
 
     async def caller() -> None:
         while time.monotonic() < window.began_s + length_s:
-            await asyncio.sleep(await _ask(client, model, window))
+            await asyncio.sleep(await _send_counted(client, model, window))
 
     await asyncio.gather(*(caller() for _ in range(POLITE_AT_ONCE)))
     return window
@@ -100,7 +100,7 @@ async def _drain(client: httpx.AsyncClient, model: str) -> None:
     raise AssertionError(f"not drained within {_DRAINED_S:.0f} s: fewer requests are answered than the limit allows")
 
 
-async def _ask(client: httpx.AsyncClient, model: str, window: Window) -> float:
+async def _send_counted(client: httpx.AsyncClient, model: str, window: Window) -> float:
     """Send a request and return the seconds to wait; count it if it was sent within the window."""
     asked_s = time.monotonic() - window.began_s
     answer = await _post(client, model)
