@@ -82,7 +82,7 @@ async def swap(fleet: Fleet, registry: httpx.Client) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_new_version_under_200_streams_is_soon_everywhere_and_nobody_notices(fleet: Fleet) -> None:
+def test_new_version_under_200_streams_reaches_all_replicas_undisturbed(fleet: Fleet) -> None:
     with fleet.registry() as registry:
         seen = asyncio.run(swap(fleet, registry))
     old, probes, (before, after) = seen["old"], seen["probes"], seen["digests"]
