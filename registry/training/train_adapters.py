@@ -30,9 +30,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 DATA = Path(__file__).parent / "data"
-BASE_NAME = "smollm2-135m"  # what adapter_config.json calls the base: the served name, never a path
+BASE_NAME = "smollm2-135m"  # name of the base in adapter_config.json: the served name, never a path
 SEED = 20260801
-STEPS = 100  # where the data file says nothing else
+STEPS = 100  # unless the data file has another number
 BATCH_EXAMPLES = 4
 LEARNING_RATE = 1e-3
 IGNORED = -100  # the label that cross entropy leaves out
