@@ -35,7 +35,8 @@ class Announcer:
     _former: AnnouncedState | None = field(default=None)
 
     def send_events(self, report: BranchReport, book: Book, now_unix_s: float) -> None:
-        """Send the events since the last observation; skip a book that the registry has not filled yet."""
+        """Send the events between the previous observation and this one; the first observation sends none. Do nothing
+        if the registry has not filled `book` yet."""
         if not book.is_known:
             return
         now = AnnouncedState(report, book)

@@ -49,7 +49,8 @@ class BranchReportSender:
         self._told_s = float("-inf")
 
     async def send_report(self, report: BranchReport) -> bool:
-        """Send the report if due; return True if it was sent now."""
+        """Send the report to the registry if it changed or TELL_EVERY_S have passed since it was sent. Return True if
+        it was sent now; False also if that failed."""
         now_s = self._clock()
         if report == self._told and now_s - self._told_s < TELL_EVERY_S:
             return False

@@ -83,7 +83,8 @@ def conditions(loaded: Loaded, pools: Iterable[ObjectCondition], seen: ObservedS
 
 
 def _listed(found: list[ObjectCondition]) -> Iterator[ObjectCondition]:
-    """Yield all conditions except ready tenants, each kind up to its limit."""
+    """Yield the conditions in order of state, kind and name, at most SHOWN_PER_KIND of each kind and without ready
+    tenants."""
     taken: dict[str, int] = {}
     for condition in sorted(found, key=lambda each: (ORDER[each.state], each.kind, each.name)):
         taken[condition.kind] = taken.get(condition.kind, 0) + 1
@@ -136,8 +137,8 @@ def _model(
 
 
 def _rolling(id_: str, rollouts: list[Rollout]) -> ObjectCondition:
-    """Return the condition of a model with rollouts: active ones continue by themselves, a halted one waits for
-    another version or for a resume."""
+    """Return the condition of a model with rollouts: Stalled if one was rolled back, because it waits for another
+    version or for a resume; otherwise Reconciling, because active ones continue by themselves."""
     words = "; ".join(rollout_text(row) for row in rollouts)
     if any(row.state == "rolled_back" for row in rollouts):
         return ObjectCondition("Model", id_, "Stalled", "RolloutHalted", words)
@@ -145,7 +146,8 @@ def _rolling(id_: str, rollouts: list[Rollout]) -> ObjectCondition:
 
 
 def _held(id_: str, flips: str, entry: ModelEntry | None, ready: Mapping[str, list[Heartbeat]]) -> ObjectCondition:
-    """Return the condition of a channel that waits for its new version: Stalled if no replica can load that."""
+    """Return the condition of a channel that waits for its new version: Stalled if replicas failed to load that
+    version, otherwise Reconciling."""
     if entry is None or INCOMING not in entry.channels:
         return ObjectCondition("Model", id_, "Reconciling", "Loading", flips)
     coming = next(version for version in entry.versions if version.name == entry.channels[INCOMING])
@@ -164,7 +166,8 @@ def _served(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
 
 
 def _base(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
-    """Count the loaded weights as replicas report them; replicas without a report count as declared."""
+    """Return the condition of a base: Stalled if a ready replica reports weights that no version declares, otherwise
+    Ready with the count of each version. Replicas without a report count as declared."""
     names = {version.digest: version.name for version in entry.versions}
     loaded = [Digest(each.weights_digest) for each in replicas if each.weights_digest]
     others = [digest for digest in loaded if digest not in names]
@@ -177,7 +180,8 @@ def _base(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
 
 
 def _adapter(entry: ModelEntry, replicas: list[Heartbeat]) -> ObjectCondition:
-    """Return Ready if the default channel's version is loaded on every ready replica."""
+    """Return Ready if the version of the default channel (without one, of the first channel or the first version) is
+    loaded on every ready replica, otherwise Reconciling."""
     versions = {version.name: version for version in entry.versions}
     default = entry.channels.get(DEFAULT_CHANNEL) or next(iter(entry.channels.values()), None)
     version = versions[default] if default is not None else entry.versions[0]
@@ -195,7 +199,7 @@ def _failure_text(version: VersionEntry, replicas: list[Heartbeat]) -> str:
 
 
 def _problem_naming(id_: str, problems: Iterable[str]) -> str:
-    """Return the first problem that names this model."""
+    """Return the first problem that names this model; "" if none does."""
     return next((p for p in problems if f" {id_} " in p or f" {id_}@" in p or f" {id_}:" in p), "")
 
 

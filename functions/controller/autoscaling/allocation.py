@@ -35,7 +35,7 @@ class Allocation:
         return self.count - len(self.standby)
 
     def up_to(self, count: int) -> "Allocation":
-        """Return the allocation without the numbers from `count` on."""
+        """Return the allocation limited to the replica numbers below `count`."""
         return Allocation(min(count, self.count), frozenset(number for number in self.standby if number < count))
 
 
@@ -54,8 +54,8 @@ _NOBODY = Sleepers()
 def next_allocation(
     now: Allocation, serving: int, warm: int, ready: Set[int] = frozenset(), sleepers: Sleepers = _NOBODY
 ) -> Allocation:
-    """Return the next allocation on the way to `serving` and `warm` replicas, or `now` if it is reached already.
-    `ready` has the numbers of the loaded replicas."""
+    """Return the next step from `now` towards `serving` and `warm` replicas, or `now` if both are reached or no step is
+    possible. `ready` has the numbers of the loaded replicas, `sleepers` the warm ones that sleep."""
     asleep = sorted(now.standby & sleepers.numbers)
     wakeable, resting = frozenset(asleep[: sleepers.wake]), frozenset(asleep[sleepers.wake :])
     promoted = _promote(now, serving, (ready - sleepers.numbers, wakeable, now.standby - resting - sleepers.unheard))
@@ -69,14 +69,16 @@ def next_allocation(
 
 
 def _promote(now: Allocation, serving: int, quickest: Sequence[Set[int]]) -> Allocation:
-    """Promote replicas of the first set before those of the next one; within a set, the lowest numbers first."""
+    """Return `now` with warm replicas promoted until `serving` serve or none is left: those in the first set of
+    `quickest` before those in the next, and within a set the lowest numbers first."""
     lacking = max(0, serving - now.serving)
     in_order = sorted(now.standby, key=lambda number: (*(number not in each for each in quickest), number))
     return Allocation(now.count, now.standby - frozenset(in_order[:lacking]))
 
 
 def _grow(now: Allocation, serving: int, warm: int) -> Allocation:
-    """Add replicas that serve until enough do; the rest are warm."""
+    """Return `now` with new replicas at the end: first serving ones until `serving` serve, then warm ones until `warm`
+    are warm."""
     count = max(now.count, serving + max(warm, len(now.standby)))
     new = range(now.count, count)
     to_serve = serving - now.serving
@@ -84,7 +86,8 @@ def _grow(now: Allocation, serving: int, warm: int) -> Allocation:
 
 
 def _demote(now: Allocation, warm: int) -> Allocation:
-    """Let one replica fewer serve: end the last replica, or make another one warm in its place."""
+    """Return `now` with one serving replica fewer: the one with the highest number ends or becomes warm. Unless a warm
+    replica is lacking, the last replica ends."""
     last = now.count - 1
     highest = max(number for number in range(now.count) if number not in now.standby)
     if len(now.standby) < warm:
@@ -113,7 +116,8 @@ _ONE_EACH: Mapping[str, int] = MappingProxyType({})
 def grant_slots(
     demands: Mapping[str, SlotDemand], present: Mapping[str, int], most: int, costs: Mapping[str, int] = _ONE_EACH
 ) -> dict[str, SlotDemand]:
-    """Return the part of `most` accelerators that each pool may have; `present` counts the replicas that serve now.
+    """Return the serving and warm replicas that each pool may have of `most` accelerators; `present` counts the
+    replicas that serve now.
 
     `costs` has the accelerators that one replica of a pool needs; the default is one.
 
@@ -135,7 +139,8 @@ def grant_slots(
 
 
 def _distribute_slots(given: dict[str, int], wanted: Mapping[str, int], left: int, costs: Mapping[str, int]) -> int:
-    """Grant one replica at a time until all demands are met or the rest is too small; return what is left then."""
+    """Increase `given` one replica at a time until each pool has what it wants or no pool's replica fits into the rest;
+    return the accelerators that are left."""
     while True:
         lacking = [name for name in sorted(given) if given[name] < wanted[name] and costs.get(name, 1) <= left]
         if not lacking:
@@ -157,7 +162,8 @@ _MAX_DIGITS = 6
 
 
 def role_orders(report: PoolReport, pool: str, allocation: Allocation) -> list[RoleOrder]:
-    """Return orders for the replicas whose heartbeats differ from the allocation."""
+    """Return orders for the pool's replicas that report ready although the allocation has them warm, or the reverse.
+    Replicas that still load, or without a number or a peer port, get none."""
     orders = []
     for replica in replicas_of(report, pool):
         number = number_of(replica)

@@ -44,7 +44,8 @@ class KeptSeason(msgspec.Struct, frozen=True):
         return cls(season.levels, season.open_slot, season.open_sum, season.open_count)
 
     def season(self, period_s: float) -> Season:
-        """Raise ValueError if the levels do not fit this period."""
+        """Return the stored season with a period of `period_s`. Raise ValueError if the number of levels does not fit
+        it."""
         known = Season(
             period_s,
             levels=self.levels,
@@ -102,7 +103,8 @@ class KeptForecast(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def memory(self) -> Memory:
-        """Raise ValueError if a profile has another length."""
+        """Return what the forecast had learnt. Raise ValueError if the levels of the day or the week do not fit the
+        period."""
         demand = Demand(
             replica_per_s=self.replica_per_s,
             deferrable_per_s=self.deferrable_per_s,

@@ -102,7 +102,8 @@ class LocalScaling:
         self._changed = asyncio.Event()
 
     def set_policies(self, revision: str, loaded: Loaded) -> None:
-        """Use the policies of this revision from now on."""
+        """Use the policies of this revision from now on, and run a pass at once. Do nothing if the revision is already
+        in use."""
         if revision != self._policies.revision:
             self._policies = Policies.of(revision, loaded)
             self._changed.set()
@@ -247,7 +248,8 @@ class LocalScaling:
         return SlotDemand(wanted.replicas, wanted.warm, min(wanted.replicas, declared))
 
     def _may_grow(self) -> str:
-        """Return why no engine may be added now; "" if one may."""
+        """Return why no engine may be added now; "" if one may. Simulated engines and a number set by an operator may
+        always be added."""
         if not self._is_small():
             return ""
         engines = [i for i in self._supervisor.instances.values() if i.spec.role == "engine"]
@@ -258,19 +260,21 @@ class LocalScaling:
         return ""
 
     def _is_small(self) -> bool:
-        """Return True if memory must be checked: simulated engines need very little, and an operator's number is not
-        questioned."""
+        """Return True if free memory must be checked before an engine is added: not for simulated engines, which need
+        very little, and not if an operator set the number of replicas."""
         target = self._reconciler.wanted.target
         return target.engine != "sim" and target.replicas is None
 
     def _slots(self) -> int:
-        """Return how many engines may be awake."""
+        """Return how many engines may be awake: `max_engines` of the settings, or else the number of usable cores
+        (simulated engines: MAX_SLOTS); never more than MAX_SLOTS if it was set."""
         if self._settings.max_engines is not None:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()
 
     async def _save_allocations(self, allocations: dict[str, Allocation]) -> None:
-        """Save the allocations before acting: a controller that dies in between finds what remains to be done."""
+        """Log and save the allocations if they changed, before acting on them: a controller that dies in between finds
+        what remains to be done."""
         if allocations == self._allocations:
             return
         for name, allocation in sorted(allocations.items()):
@@ -280,7 +284,8 @@ class LocalScaling:
         self._allocations = allocations
 
     async def _notify_agents(self, report: PoolReport) -> None:
-        """Notify agents whose heartbeats differ from their role."""
+        """Send an order to each agent whose heartbeat shows another role than its allocation; log those that cannot be
+        reached."""
         orders = [
             order for name, allocation in self._allocations.items() for order in role_orders(report, name, allocation)
         ]
@@ -307,8 +312,8 @@ class LocalScaling:
 
 
 def _write(layout: StateLayout, allocations: dict[str, Allocation], to_keep: dict[str, Allocation]) -> None:
-    """Write the allocations and the standby files; remove standby files beyond an allocation. A replica that starts
-    later, or only during a change, must not start warm."""
+    """Write the allocations `to_keep` to the scaling file, and the standby files of all `allocations`; remove standby
+    files of replicas that are not warm. A replica that starts later, or only during a change, must not start warm."""
     write_sizes(layout.scaling_file, to_keep)
     for pool, allocation in allocations.items():
         for number in range(max(MAX_SLOTS, allocation.count)):

@@ -80,13 +80,14 @@ class Scaler:
         self._memories = dict(memories or {})
 
     def speeds(self) -> dict[str, float]:
-        """Return tokens per second of a single stream by pool. They must be saved: under load they cannot be
-        measured."""
+        """Return the tokens per second of a single stream by pool, as measured or else as an earlier controller saved
+        them. They must be saved: under load they cannot be measured."""
         now = {name: pool.use.alone_tokens_per_s for name, pool in self._pools.items()}
         return self._speeds | {name: speed for name, speed in now.items() if speed > 0.0}
 
     def memories(self) -> dict[str, Memory]:
-        """Return by pool what its forecast has learnt. It must be saved: learning it again takes days."""
+        """Return by pool what its forecast has learnt, also for pools that have left their policy. It must be saved:
+        learning it again takes days."""
         return {name: Memory(pool.demand, pool.starts) for name, pool in self._pools.items()} | self._memories
 
     def step(
@@ -177,7 +178,8 @@ class Scaler:
         return DesiredSize(replicas, entry.warm, cause, reason, since_s, rungs.on, pool.cold_start)
 
     def _time_starts(self, pool: _Pool, phases: Mapping[str, str], now_s: float) -> None:
-        """Measure the time from when a replica was first seen starting until it is loaded."""
+        """Record the time from when each replica was first seen starting until it is loaded; forget replicas that went
+        away before."""
         for replica_id, since_s in list(pool.starting_since_s.items()):
             phase = phases.get(replica_id, "gone")
             if phase != "starting":
@@ -190,7 +192,7 @@ class Scaler:
 
 
 def _without_resting(signals: PoolSignals, resting: int) -> PoolSignals:
-    """Subtract sleeping replicas that cannot be woken: they cannot be borrowed."""
+    """Return the signals with `resting` warm replicas fewer: sleeping ones that cannot be woken cannot be borrowed."""
     return replace(signals, warm=max(0, signals.warm - resting)) if resting else signals
 
 
@@ -204,7 +206,8 @@ def _means(pool: _Pool, policy: ScalePolicy, rules: BandRules, signals: PoolSign
 
 
 def _with_ladder(scaling: Scaling, rungs: Rungs, signals: PoolSignals, policy: ScalePolicy) -> tuple[int, str, str]:
-    """Return the larger of the scaler's and the ladder's size, within the policy's limits."""
+    """Return the desired size, its cause and its reason: the overload ladder's if its active rungs want more replicas
+    than the scaler, at most the policy's maximum; otherwise the scaler's."""
     acting = [rung for rung in rungs.on if rung in ("borrow", "provision") and rungs.strength(rung) > 0]
     wanted = min(policy.max_replicas, signals.ready + rungs.borrow + rungs.provision)
     if not acting or wanted <= scaling.desired:

@@ -107,7 +107,7 @@ def _is_idle(replica: ReplicaReport) -> bool:
 
 
 def _rate(use: PoolUtilization, replica: ReplicaReport, at_s: float) -> DecodeRate | None:
-    """Return the replica's present rate, or its last one if that is recent."""
+    """Return the replica's present decode rate, or its last one if that is at most STALE_S old, or None."""
     if replica.decode_tokens_per_s > 0.0:
         return DecodeRate(replica.decode_tokens_per_s, at_s)
     former = use.rates.get(replica.replica_id)
@@ -131,7 +131,8 @@ def _alone_tokens_per_s(
 def _decode_utilization(
     replica: ReplicaReport, alone_tokens_per_s: float, rates: Mapping[str, DecodeRate]
 ) -> float | None:
-    """Return the utilization of one replica; None if it is busy at an unknown rate."""
+    """Return the utilization of one decode replica, 0 if it is idle; None if it is busy at an unknown rate or the rate
+    of a single stream is unknown."""
     if _is_idle(replica):
         return 0.0
     rate = rates.get(replica.replica_id)
@@ -146,8 +147,8 @@ def _prefill_utilization(replica: ReplicaReport) -> float | None:
 
 
 def _smooth(before: float | None, now: float | None, since_s: float) -> float | None:
-    """Return the smoothed value. `since_s` is the time since the last observation, so time without measurements is
-    not counted."""
+    """Return `before` moved towards `now` by the weight of `since_s`; if one of them is None, return the other.
+    `since_s` is the time since the last observation, so time without measurements is not counted."""
     if before is None or now is None:
         return before if now is None else now
     return before + (1.0 - exp(-since_s / SMOOTH_S)) * (now - before)

@@ -92,12 +92,13 @@ class SlotsInUse:
 
     @property
     def unheard(self) -> frozenset[int]:
-        """Warm replicas that may be asleep."""
+        """Warm replicas that may be asleep, because no current report shows their state or the report is unsure; empty
+        if the pool's warm replicas do not sleep."""
         return self.allocation.standby - self.heard.keys() | self.lasting.unsure if self.sleeps else frozenset()
 
     @property
     def states(self) -> dict[int, State]:
-        """States of the warm replicas that do not sleep."""
+        """States by number of the warm replicas that do not sleep."""
         return {number: self._state(number) for number in self.allocation.standby - self.asleep}
 
     def held_slots(self) -> HeldSlots:
@@ -128,13 +129,15 @@ class SlotsInUse:
 
 
 def replicas_by_number(report: PoolReport | None, pool: str) -> dict[int, ReplicaReport]:
-    """Return the replicas of a pool that are not silent, by number."""
+    """Return the pool's replicas that are neither silent nor suspected, by the number in their id; empty without a
+    report."""
     replicas = replicas_of(report, pool) if report is not None else []
     return {number: replica for replica in replicas if (number := number_of(replica)) is not None}
 
 
 def without_lost(allocation: Allocation, pool: str, engines: Set[str]) -> Allocation:
-    """Drop the warm replicas at the end whose engines do not run; `engines` has replica ids."""
+    """Return the allocation without the warm replicas at its end whose engines do not run; `engines` has the ids of
+    replicas that run."""
     while allocation.count - 1 in allocation.standby and f"{pool}-{allocation.count - 1}" not in engines:
         allocation = allocation.up_to(allocation.count - 1)
     return allocation

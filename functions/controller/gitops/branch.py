@@ -59,11 +59,11 @@ class FollowedBranch:
         return f"{self.name}@{observed.commit}"
 
     def wake(self) -> None:
-        """Request a look as soon as allowed; several requests become one look."""
+        """Make `watch` call its function as soon as it may; several requests until then become one call."""
         self._woken.set()
 
     async def watch(self, look: Callable[[], Awaitable[None]], every_s: float, apart_s: float = 0.0) -> None:
-        """Call `look` periodically and when woken, at least `apart_s` apart, until cancelled."""
+        """Call `look` every `every_s` seconds and sooner if woken, but at least `apart_s` apart, until cancelled."""
         while True:
             await asyncio.sleep(apart_s)
             with contextlib.suppress(TimeoutError):
@@ -73,7 +73,8 @@ class FollowedBranch:
             await look()
 
     async def refresh_tip(self) -> Observed:
-        """Return the tip; raise GitFailed if it cannot be read, and keep the last known tip then."""
+        """Fetch if a `fetch` was given, then read and return the tip. If that fails, set `trouble` and raise GitFailed;
+        the last known tip stays."""
         async with self._looking:
             try:
                 if self._fetch is not None:
@@ -88,7 +89,8 @@ class FollowedBranch:
             return self.tip
 
     def judge_commit(self, observed: Observed) -> Revision | None:
-        """Return the commit's revision; None if it is invalid, and `refused` then says why."""
+        """Return the commit's revision, or None if it is invalid. Set `refused` to its problems, or to none if it is
+        valid."""
         loaded = observed.loaded
         self.refused = observed.problems if loaded is None else self._check(observed.commit, loaded)
         if loaded is None or self.refused:
@@ -96,7 +98,7 @@ class FollowedBranch:
         return Revision(self.revision_of(observed), observed.commit, observed.message, loaded)
 
     async def has_revision(self, name: str) -> bool:
-        """Return True if the repository has a revision, valid or not."""
+        """Return True if the repository has a revision, valid or not; False also if it cannot be read."""
         try:
             await asyncio.to_thread(self.source.read_commit, _commit_of(name))
         except GitFailed:
@@ -104,7 +106,8 @@ class FollowedBranch:
         return True
 
     async def load_revision(self, name: str) -> Revision | None:
-        """Return a formerly good revision by its name; None if the repository no longer has it."""
+        """Return a formerly good revision by its name; None if it is invalid now or cannot be read, which is set as
+        `trouble` unless there is one."""
         commit = _commit_of(name)
         try:
             observed = await asyncio.to_thread(self.source.read_commit, commit)

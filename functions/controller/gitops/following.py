@@ -90,7 +90,8 @@ class BranchFollower:
         await self.branch.watch(self.check_branch, every_s)
 
     async def check_branch(self) -> None:
-        """Judge the tip if it is new; raise GitFailed if the repository cannot be read."""
+        """Read the tip and judge it if it is new and the branch is not suspended; raise GitFailed if the repository
+        cannot be read."""
         had_trouble = bool(self.branch.trouble)
         try:
             observed = await self.branch.refresh_tip()
@@ -129,7 +130,9 @@ class BranchFollower:
         _log.error("%s is refused: %s", revision, detail)
 
     async def _adopt(self, revision: Revision) -> bool:
-        """Make the revision desired; return False if an operator suspended the branch meanwhile."""
+        """Point the reference LAST_GOOD to the revision and make it desired; a former one that is not concluded is
+        recorded as superseded. Return False, without making it desired, if an operator suspended the branch
+        meanwhile."""
         await asyncio.to_thread(self.branch.source.git.run, "update-ref", LAST_GOOD, revision.commit)
         if self.suspended:
             return False
@@ -142,7 +145,8 @@ class BranchFollower:
         return True
 
     async def _fall_back(self) -> None:
-        """Use the last good revision, from the record or else from the reference."""
+        """Make the last good revision desired, from the record or else from the reference; do nothing if it cannot be
+        loaded."""
         commit: str | None = self.record.last_good.rpartition("@")[2]
         try:
             commit = commit or await asyncio.to_thread(self.branch.source.git.commit_of, LAST_GOOD)
@@ -167,19 +171,20 @@ class BranchFollower:
     # -- what became of it --------------------------------------------------------------------------------------------
 
     def mark_published(self, revision: str) -> None:
-        """Record that gateways and agents can get this revision."""
+        """Record that gateways and agents can get this revision, unless another one is desired by now."""
         if self.desired is not None and self.desired.revision == revision:
             self.desired = replace(self.desired, published=True)
             self._conclude_if_done()
 
     def mark_converged(self, revision: str) -> None:
-        """Record that the target has reached this revision."""
+        """Record that the target has reached this revision, unless another one is desired by now."""
         if self.desired is not None and self.desired.revision == revision:
             self.desired = replace(self.desired, converged=True)
             self._conclude_if_done()
 
     def mark_failed(self, revision: str, detail: str) -> None:
-        """Record that this try failed; more tries follow."""
+        """Record that this try to reach the revision failed, unless it is concluded or no longer desired; more tries
+        follow."""
         if self.desired is not None and self.desired.revision == revision and not self.desired.concluded:
             self._record_result(self.desired, "failed", detail)
             self._notify_waiters()
@@ -216,7 +221,8 @@ class BranchFollower:
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Look now and check the present state; a refused commit is judged again."""
+        """Wake the branch's watch, so that its tip is judged again even if it was refused, and notify subscribers to
+        check the present state."""
         self._judged = None
         self.branch.wake()
         self._notify_subscribers()

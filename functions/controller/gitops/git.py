@@ -61,7 +61,8 @@ class Git:
         timeout_s: float = TIMEOUT_S,
         max_bytes: int = OUTPUT_MAX_BYTES,
     ) -> bytes:
-        """Return the standard output, or raise GitFailed."""
+        """Run git with `send` as its standard input and return its standard output. Raise GitFailed if it cannot start,
+        fails, takes longer than `timeout_s` or prints more than `max_bytes`."""
         command, name = ["git", f"--git-dir={self.repository}", *arguments], _name_of(arguments)
         with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as said:
             sent.write(send)
@@ -103,7 +104,7 @@ class Git:
         return name.decode().strip()
 
     def is_ancestor(self, older: str, newer: str) -> bool:
-        """Return True if the newer commit contains the older one."""
+        """Return True if the newer commit contains the older one or is the same."""
         return not self.run("rev-list", "--max-count=1", older, f"^{newer}", "--")
 
     def _environment(self) -> dict[str, str]:
@@ -121,7 +122,8 @@ def _name_of(arguments: Sequence[str]) -> str:
 
 
 def _read_output(process: subprocess.Popen[bytes], timeout_s: float, max_bytes: int) -> tuple[bytes, bool]:
-    """Return the output, at most one byte more than allowed, and True if the process was killed by its timeout."""
+    """Return the output, cut one byte beyond `max_bytes`, and True if the timeout killed the process. A process that
+    prints more is killed too."""
     too_late = threading.Event()
 
     def end() -> None:
@@ -168,7 +170,8 @@ class Remote:
     ca_file: Path | None = None  # PEM authority of an https server, used instead of the system's
 
     def fetch(self, repository: Path, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        """Move the local branch to the remote's tip; raise GitFailed if that is impossible now."""
+        """Create the repository if it is missing, and move its local branch to the remote's tip, without history. Raise
+        GitFailed if that is impossible now."""
         if self.url.startswith("-") or any(character.isspace() for character in self.url):
             raise GitFailed(f"not the URL of a repository: {self.url!r}")
         git = Git(repository)

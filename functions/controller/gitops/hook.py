@@ -64,7 +64,8 @@ def read_options() -> list[str]:
 
 
 def send_order(channels: list[str], order: dict[str, Any], timeout_s: float) -> Any:
-    """Return the controller's answer, or None if it is an error. Raises OSError if no controller answers."""
+    """Send the order to the first controller that accepts and return its result; None if the answer is an error, which
+    is printed. Raise OSError if no controller accepts."""
     with connected(channels, timeout_s) as client:
         client.sendall(json.dumps(order).encode() + b"\n")
         with client.makefile("rb") as answers:

@@ -49,7 +49,8 @@ class RevisionRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, last_attempted=revision, last_good=revision)
 
     def concluded(self, past: FormerRevision) -> "RevisionRecord":
-        """Return the record with a revision's result; an applied revision becomes the last applied one."""
+        """Return the record with a revision's result in its history; the same result again only raises the newest
+        entry's count. An applied revision becomes the last applied one."""
         newest = self.history[0] if self.history else None
         entry = msgspec.structs.replace(past, detail=past.detail[:_DETAIL_MAX_CHARS])
         if newest is not None and (newest.revision, newest.result) == (past.revision, past.result):

@@ -65,11 +65,13 @@ class Repository:
         return {path: contents[object_id] for path, object_id in found.items()}
 
     def point(self, branch: str, commit: str, former: str | None) -> None:
-        """Move a branch if it is still at `former`."""
+        """Move a branch from `former` (None: it must not exist) to `commit`; raise GitFailed if it is elsewhere by
+        now."""
         self.git.run("update-ref", f"refs/heads/{branch}", commit, former or "0" * 40)
 
     def commit(self, branch: str, files: Mapping[str, bytes], message: str, parent: str | None) -> str:
-        """Commit exactly these files to a branch; return the commit's id."""
+        """Commit exactly these files on top of `parent` (None: nothing) and move the branch there, wherever it was;
+        return the commit's id."""
         stream = [
             b"commit refs/heads/%b\n" % branch.encode(),
             b"committer %b %d +0000\n" % (AUTHOR.encode(), int(time.time())),

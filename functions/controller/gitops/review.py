@@ -149,8 +149,8 @@ class Reviewer:
         return PushVerdict(True, (*map(printable, references.notes), *lines), references.commit if allows_empty else "")
 
     def _quarantine(self, objects: Path | None) -> Path | None:
-        """Return the quarantine directory; it must be inside the repository's own objects, so that no caller makes us
-        read elsewhere."""
+        """Return the push's quarantine directory, or None if it has none. Raise GitFailed unless it is inside the
+        repository's own objects, so that no caller makes us read elsewhere."""
         if objects is None:
             return None
         own, asked = (self._source.git.repository / "objects").resolve(), objects.resolve()
@@ -171,7 +171,7 @@ def _invalid(observed: Observed, problems: tuple[Problem, ...]) -> PushVerdict:
 
 
 def _removed_kinds(present: Loaded | None, candidate: Loaded) -> str:
-    """Return the kinds that would lose all their objects, as text."""
+    """Return which of pools, models and tenants would lose all their objects, as text; "" if none would."""
     if present is None:
         return ""
     lost = [
@@ -189,7 +189,8 @@ def _shortened(changes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _warnings(candidate: Loaded) -> Iterator[str]:
-    """Yield warnings about valid policies without effect."""
+    """Yield warnings about valid policies without effect, at most SHOWN_WARNINGS, then a line that counts the
+    others."""
     found = sorted(declared_findings(candidate.objects), key=lambda each: each.problem)
     yield from (printable(f"warning: {each.warning}") for each in found[:SHOWN_WARNINGS])
     if len(found) > SHOWN_WARNINGS:
@@ -205,8 +206,9 @@ def changes_in_words(present: Loaded | None, candidate: Loaded) -> tuple[str, ..
 
 
 def changed_processes(present: Loaded | None, candidate: Loaded) -> Iterator[str]:
-    """Yield changes that take longer than a snapshot: replicas that start, drain, or are replaced one at a time.
-    Raises PoolUnusable if this machine cannot run one of the configurations."""
+    """Yield changes that take longer than a snapshot: pools that start or end, replicas that are replaced one at a
+    time, and a minReplicas that has no effect under an AutoscalingPolicy. Raises PoolUnusable if this machine cannot
+    run one of the configurations."""
     before = {pool.name: pool for pool in (pools_of(present) if present is not None else ())}
     after = {pool.name: pool for pool in pools_of(candidate)}
     scaled = {policy.value.spec.pool for policy in candidate.objects_of(AutoscalingPolicy)}

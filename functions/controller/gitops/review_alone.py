@@ -49,7 +49,8 @@ def _check(loaded: Loaded) -> tuple[Problem, ...]:
 
 
 def _described(present: Loaded | None, candidate: Loaded) -> tuple[str, ...]:
-    """Describe the changes against the branch's tip, which the next controller would run."""
+    """Describe the changes against the branch's tip, which the next controller would run, or say why that is impossible
+    if the tip cannot run on this machine."""
     try:
         return changes_in_words(present, candidate)
     except PoolUnusable as error:  # the tip cannot run here, for example because it was pushed for another machine

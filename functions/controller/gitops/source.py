@@ -30,7 +30,8 @@ class Blobs:
         self._known: dict[str, bytes] = {}
 
     def read(self, git: Git, object_ids: Iterable[str]) -> dict[str, bytes]:
-        """Return the contents by object id; raise GitFailed if one is missing."""
+        """Return the contents by object id, reading only those that the previous call did not return; raise GitFailed
+        if one is missing."""
         wanted = set(object_ids)
         missing = sorted(wanted - self._known.keys())
         contents = {each: self._known[each] for each in wanted & self._known.keys()}
@@ -42,7 +43,8 @@ class Blobs:
 
 
 def _parse(output: bytes, asked: list[str]) -> dict[str, bytes]:
-    """Parse `<id> blob <size>\\n<content>\\n` for each object, in the requested order."""
+    """Return the contents by object id from `<id> blob <size>\\n<content>\\n` for each object, in the requested order;
+    raise GitFailed if one is missing or no blob."""
     contents: dict[str, bytes] = {}
     position = 0
     for object_id in asked:
@@ -69,7 +71,8 @@ class SourceListing:
 
 
 def read_listing(output: bytes) -> SourceListing:
-    """Parse the output of `git ls-tree -r -z -l --full-tree <commit>`."""
+    """Parse the output of `git ls-tree -r -z -l --full-tree <commit>`: return the configuration files (path and object
+    id), and the problems of entries and of exceeded limits."""
     lines = output.split(b"\0")[:-1]
     if len(lines) > MAX_ENTRIES:
         return SourceListing(
@@ -153,7 +156,8 @@ class GitSource:
         self._seen: dict[str, Observed] = {}  # newest last
 
     def read_tip(self) -> Observed:
-        """Return the present content of the branch's tip."""
+        """Return the present content of the branch's tip; a branch without a commit gives an observation with one
+        problem."""
         with self._one_at_a_time:
             commit = self.git.commit_of(f"refs/heads/{self.branch}")
             if commit is None:

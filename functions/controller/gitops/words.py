@@ -25,7 +25,7 @@ def problem_lines(problems: Sequence[Problem], texts: Mapping[str, bytes]) -> li
 
 
 def printable(text: str, limit: int = _MESSAGE_MAX_CHARS) -> str:
-    """Return the text on one line, without control characters for the terminal."""
+    """Return the text on one line of at most `limit` characters, with control characters replaced by spaces."""
     safe = "".join(character if character.isprintable() else " " for character in text[: limit + 1])
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 

@@ -63,7 +63,8 @@ class LocalHealth:
             await self.step()
 
     async def step(self) -> None:
-        """Judge the latest report, start restarts, and notify the registry."""
+        """Judge the latest report, start restarts of slow replicas unless the controller is suspended, and send the
+        verdicts to the registry."""
         judged = self._health.step(self._report)
         for replica in judged.restart if not self._is_suspended() else ():
             self._health.mark_restarting(replica)

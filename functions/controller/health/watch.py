@@ -76,7 +76,8 @@ class FleetHealth:
         self.slow_restarts: Counter[str] = Counter()  # by pool
 
     def step(self, report: PoolReport | None) -> Judgement:
-        """Judge a new report; call about once a second or less often."""
+        """Return the judgement of a new report, empty without a report or if the registry is not connected to the bus;
+        call about once a second or less often."""
         if report is None or not report.bus_connected:
             return Judgement()
         present = [each for each in report.replicas if each.age_s < SILENCE_LIMIT_S]
@@ -88,7 +89,7 @@ class FleetHealth:
         return Judgement(restart, faulty, troubles)
 
     def mark_restarting(self, replica: SlowReplica) -> None:
-        """Record that the restart which the last judgement requested has started."""
+        """Record, count and log that the restart which the last judgement requested has started."""
         watch, state = self._pools[replica.pool]
         seen = next(each for each in state.ready if each.replica_id == replica.replica_id)
         self._pools[replica.pool] = record_restart(watch, seen, self._clock()), state
@@ -125,7 +126,7 @@ class FleetHealth:
         return troubles
 
     def _log_changes(self, troubles: Sequence[ReplicaTrouble], suspected: Mapping[str, int]) -> None:
-        """Log each new trouble once."""
+        """Log each new or changed trouble once, and each one that is resolved."""
         now = {f"{each.what} {each.replica_id}": _trouble_text(each) for each in troubles if each.why}
         now |= {domain: f"{domain} has fallen silent or is not ready" for domain in suspected}
         for subject, words in now.items():

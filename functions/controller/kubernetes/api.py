@@ -122,7 +122,8 @@ class KubeApi:
         return answer
 
     def list(self, kind: Kind, namespace: str | None = None, *, label_selector: str | None = None) -> ObjectListing:
-        """Return all objects of a kind, read in pages. Items get apiVersion and kind, which lists leave out."""
+        """Return all objects of a kind, read in pages. Items get apiVersion and kind, which lists leave out. Raise
+        Terminal if there are more than LIST_MAX_ITEMS."""
         items: list[Body] = []
         version = ""
         for page in self._pages(kind, namespace, label_selector):
@@ -199,13 +200,15 @@ class KubeApi:
         )
 
     def merge_patch(self, kind: Kind, namespace: str, name: str, patch: Body) -> Body:
-        """Merge-patch objects that are not applied: finalizers, annotations, node taints, Events."""
+        """Merge-patch an object and return it. Used for what is not applied: finalizers, annotations, node taints,
+        Events."""
         path = self._find(kind).path(namespace, name)
         asked = f"patch {kind.kind} {namespace}/{name}"
         return self._write("patch", path, asked, kind, body=patch, content_type=_MERGE, field_manager=FIELD_MANAGER)
 
     def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, resource_version: str = "") -> None:
-        """Delete in the foreground, dependents first: only with this uid and, if given, resourceVersion."""
+        """Delete in the foreground, dependents first: only with this uid and, if given, resourceVersion. Do nothing if
+        the object is gone."""
         preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         options = {
             "apiVersion": "v1",

@@ -131,7 +131,8 @@ class _Pass:
     # -- 4, 5: applying ----------------------------------------------------------------------------------------------
 
     def list_before_creating(self, tried: list[DryRun]) -> None:
-        """Put every desired object into the inventory, whether it exists or not."""
+        """Put every desired object into the inventory, whether it exists or not. Save the record if an object will be
+        created, a service is shortened, or the record is another leader's or of another attempt."""
         entries = self._record.by_ref
         for dry_run in tried:
             ref, wanted, found = dry_run.ref, dry_run.wanted, self.live.get(dry_run.ref)
@@ -155,7 +156,8 @@ class _Pass:
             self._save_record()
 
     def _mark_outdated(self, tried: list[DryRun], entries: dict[ObjectRef, InventoryEntry]) -> bool:
-        """Record children's arguments that could pass for the new ones. Return True if a service is shortened."""
+        """Put into `entries` the fingerprints of children whose old arguments could pass for the new ones. Return True
+        if the arguments of any service are shortened."""
         shortened = [
             dry_run
             for dry_run in tried
@@ -170,7 +172,8 @@ class _Pass:
         return True
 
     def apply_waves(self, tried: list[DryRun]) -> WaveGate | None:
-        """Write wave by wave. Return the gate that stopped the pass, or None if everything is written."""
+        """Write wave by wave, each only if all objects of earlier waves are healthy. Return the gate that stopped the
+        pass, or None if everything is written."""
         last = max((dry_run.wanted.wave for dry_run in tried if dry_run.writes), default=None)
         for wave, dry_runs in groupby(tried, key=lambda dry_run: dry_run.wanted.wave):
             for dry_run in dry_runs:
@@ -186,7 +189,8 @@ class _Pass:
         return None
 
     def _apply(self, dry_run: DryRun) -> None:
-        """Write one object. After each request the next pass can continue (see the handover in `ownership`)."""
+        """Write one object, with up to three requests; raise Stale if another manager wrote since the dry run. After
+        each request the next pass can continue (see the handover in `ownership`)."""
         live, wanted = dry_run.live, dry_run.wanted
         self.applying = wanted
         try:

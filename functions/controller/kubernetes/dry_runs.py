@@ -90,7 +90,8 @@ class DryRuns:
     monotonic_s: Callable[[], float]
 
     def try_object(self, wanted: DesiredObject, live: Body | None) -> DryRun | ObjectRefusal:
-        """Dry-run one object. Raises Retryable and LeadershipLost."""
+        """Dry-run one object, and return the result or the refusal; one that is being deleted is not sent. Raises
+        Retryable and LeadershipLost."""
         if live is not None and is_being_deleted(live):
             return DryRun(wanted, live)  # nothing to write until it is gone; its health reports that
         try:
@@ -133,7 +134,7 @@ class DryRuns:
 def try_all(
     dry_runs: DryRuns, objects: tuple[DesiredObject, ...], live: Mapping[ObjectRef, Body]
 ) -> tuple[list[DryRun], list[ObjectRefusal]]:
-    """Return the dry runs, and the refusals of the other objects."""
+    """Dry-run all objects; return the dry runs, and the refusals of the other objects."""
     tried: list[DryRun] = []
     refused: list[ObjectRefusal] = []
     for wanted in objects:

@@ -73,7 +73,8 @@ def carries_arguments(child: Mapping[str, Any], live: Mapping[str, Any]) -> bool
 
 
 def fingerprint(child: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return a fingerprint of the child's arguments. A service with the `wanted` arguments must not have them."""
+    """Return a fingerprint of the child's arguments and the `wanted` ones: a child that still has it has the old
+    arguments."""
     text = json.dumps([_child_args(child), _wanted_args(wanted)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
@@ -164,7 +165,8 @@ def _failed_model(live: Mapping[str, Any]) -> Health | None:
 
 
 def _template_difference(live: Mapping[str, Any], template: Mapping[str, Any]) -> str:
-    """Return how the pod template differs from what the service declares, or an empty text."""
+    """Return how the pod template differs from what the service declares (arguments, image, environment, storage), or
+    an empty text."""
     model = mapping_at(live, "spec", "predictor", "model")
     main = _main_container(template)
     if main is None:

@@ -100,7 +100,7 @@ class InventoryRecord:
         return replace(self, last_attempted=attempt.revision, history=(attempt, *older)[:HISTORY_MAX])
 
     def is_last_good(self, revision: str) -> bool:
-        """Return True if `revision` stays in force while a later one is refused;only its drift is repaired."""
+        """Return True if `revision` stays in force while a later one is refused; only its drift is repaired."""
         newest = self.history[:2]
         return len(newest) > 1 and newest[0].result == "refused" and newest[1].revision == revision
 
@@ -163,7 +163,8 @@ class RecordStore:
         self._name = name
 
     def read(self) -> InventoryRecord:
-        """Return the record, or raise LeadershipLost if a later leader wrote it."""
+        """Return the record, empty if there is none yet. Raise LeadershipLost if a later leader wrote it, and Terminal
+        if it cannot be read."""
         found = self._api.get(CONFIG_MAP, self._namespace, self._name)
         if found is None:
             return InventoryRecord()
@@ -175,7 +176,8 @@ class RecordStore:
         return replace(record, consent=consent, uid=uid_of(found), resource_version=version_of(found))
 
     def write(self, record: InventoryRecord) -> InventoryRecord:
-        """Write the record under our token and return it. Raises Stale if another process wrote since it was read."""
+        """Write the record under our token, creating its ConfigMap if needed, and return it. Raises Stale if another
+        process wrote since it was read."""
         record = replace(record, token=self._api.token)
         head: Body = {
             "apiVersion": CONFIG_MAP.api_version,

@@ -72,7 +72,7 @@ def uid_of(body: Mapping[str, Any]) -> str:
 
 
 def version_of(body: Mapping[str, Any]) -> str:
-    """Return the resourceVersion, which is opaque text."""
+    """Return the resourceVersion, which is opaque text; "" if there is none."""
     return str(body["metadata"].get("resourceVersion", ""))
 
 

@@ -47,7 +47,8 @@ class Children:
     of_knative: dict[tuple[str, str], Body]
 
     def health_of(self, live: Body | None, outdated: str = "") -> Health:
-        """Return the object's health. `outdated` is the fingerprint of arguments from before our last change."""
+        """Return the object's health; None means that it does not exist yet. `outdated` is the fingerprint of arguments
+        from before our last change."""
         if live is None:
             return Health("InProgress", "Missing", "does not exist yet")
         if live.get("kind") != INFERENCE_SERVICE.kind:
@@ -55,7 +56,8 @@ class Children:
         return assess_health(live, self._child_of(live), outdated)
 
     def outdated_fingerprint(self, live: Body | None, wanted: Body) -> str | None:
-        """Return the fingerprint of the child if it has the arguments of `live`; else None."""
+        """Return the fingerprint of the child's arguments and the `wanted` ones if the child has the arguments of
+        `live`; otherwise None."""
         child = self._child_of(live) if live is not None else None
         if live is None or child is None or not carries_arguments(child, live):
             return None

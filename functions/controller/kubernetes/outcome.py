@@ -34,7 +34,7 @@ class ObjectRefusal:
 
     @property
     def may_pass(self) -> bool:
-        """True if the cause may go away without a new revision, such as a missing CRD."""
+        """True if the cause may go away without a new revision: a missing CRD, or a conflict with another manager."""
         return isinstance(self.error, (KindMissing, Conflict))
 
     def __str__(self) -> str:
@@ -75,7 +75,8 @@ class ApplyOutcome:
 
     @property
     def stalled(self) -> str:
-        """Problem that a person has to fix, or empty if time may solve it."""
+        """Problems that a person has to fix (refusals, a wave gate that timed out, a refused pruning), or empty if time
+        may solve them."""
         if self.refusals:
             return "; ".join(str(refusal) for refusal in self.refusals)
         if self.gate is not None and self.gate.timed_out:

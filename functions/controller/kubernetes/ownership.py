@@ -31,7 +31,7 @@ Owner = tuple[str, str]  # manager, operation
 
 
 def owners(live: Mapping[str, Any], *path: str) -> set[Owner]:
-    """Return the owners of the field at the path of keys."""
+    """Return the owners, each a manager and its operation, of the field at the path of keys."""
     return {(manager, operation) for manager, operation, fields in _entries(live) if _has(fields, path)}
 
 
@@ -85,7 +85,8 @@ FIELD_TEXT = ".spec.predictor.minReplicas"  # the server's name for it in a conf
 
 
 def body_for(wanted: DesiredObject, live: Mapping[str, Any] | None) -> Body:
-    """Return the body to apply, bound to the live object's uid and resourceVersion. A new one gets the seed."""
+    """Return the body to apply, bound to the live object's uid and resourceVersion. A new object of an autoscaled pool
+    gets the seed as minReplicas instead."""
     if live is not None:
         lock = {"uid": uid_of(live), "resourceVersion": version_of(live)}
         return {**wanted.body, "metadata": {**wanted.body["metadata"], **lock}}
@@ -153,7 +154,8 @@ class Repairs:
 def contested_fields(
     conflict: Conflict, wanted: DesiredObject, live: Mapping[str, Any] | None, policy: Policy, *, repaired_often: bool
 ) -> tuple[FieldConflict, ...]:
-    """Return the fields that may not be taken by force. If there are none, force is right."""
+    """Return the fields that may not be taken by force: those of managers that apply the object, or of any other
+    manager if repaired often. If there are none, force is right."""
     if policy == "force" or live is None:
         return ()
     return tuple(

@@ -89,7 +89,8 @@ class Rendered:
 
 
 def render(loaded: Loaded, revision: str, *, namespace: str = MODELS_NAMESPACE, budget_kind: Kind = BUDGET) -> Rendered:
-    """Return everything that the git source applies: each pool's service and its budget."""
+    """Return everything that the git source applies, each pool's service and its budget, and the problems of the
+    services."""
     scaled = policy_minima(loaded.objects)
     objects: list[DesiredObject] = []
     problems: list[Problem] = []

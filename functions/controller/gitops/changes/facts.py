@@ -74,7 +74,7 @@ def entry_facts(entry: AnyEntry, *, briefly: bool = False) -> Facts:
 
 
 def key_facts(keys: Iterable[KeyEntry]) -> Facts:
-    """Describe the keys of one tenant."""
+    """Return the facts of one tenant's keys: their ids, and the fields of each with labels such as `key ci: scopes`."""
     held = list(keys)
     facts: dict[str, Value] = {"key": frozenset(key.key_id for key in held)}
     for key in held:
@@ -140,7 +140,7 @@ def _shape_of(type_: Any) -> _Shape:
 
 
 def _derived(type_: type[object], field: inspect.Field) -> _Describe:
-    """Return the description of one field by its name and type."""
+    """Return a function that describes one field of a part, derived from the field's name and type."""
     name, label = field.name, _label(type_, field.name)
     known = _FIELDS.get((type_, name), _Field(absent=_ABSENT.get(type_, "none")))
     unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), "")
@@ -193,7 +193,7 @@ def _text(part: Part, *without: str) -> str:
 
 
 def _remaining_text(part: Part, *described: str) -> str:
-    """Return the fields of a part that are not described yet."""
+    """Return the fields of a part that are not in `described`, after a comma; empty if all have their defaults."""
     more = _text(part, *described)
     return f", {more}" if more else ""
 

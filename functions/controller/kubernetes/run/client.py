@@ -30,7 +30,7 @@ def connect(configuration: Configuration) -> DynamicClient:
 
 
 def load_configuration(settings: KubernetesSettings) -> Configuration:
-    """Load how to reach the API server. Raises StartFailed if that is not configured."""
+    """Load how to reach the API server. Raises ControllerStartFailed if that is not configured."""
     configuration = Configuration()
     try:
         if settings.kubeconfig is not None:

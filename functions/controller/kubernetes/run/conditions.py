@@ -57,7 +57,7 @@ PUBLISHED = ObjectStatus(
 
 
 def waiting_status(reason: str, message: str) -> ObjectStatus:
-    """Return the status of an object that will be in force after a temporary obstacle."""
+    """Return the status (Ready unknown, Reconciling) of an object that will be in force after a temporary obstacle."""
     text = _bounded(message)
     return ObjectStatus(
         (StatusCondition("Ready", "Unknown", reason, text), StatusCondition("Reconciling", "True", reason, text))

@@ -89,7 +89,7 @@ class CustomResourceReconciler:
         return report_of_objects(self.looked, published[0] if published is not None else "")
 
     def not_ready_reason(self) -> str:
-        """Return why the view of the cluster is incomplete, or an empty text."""
+        """Return the problems of the watches that have not listed their objects yet, or an empty text."""
         return "; ".join(informer.problem for informer in self.informers if not informer.store.synced)
 
     async def reconcile(self, guard: TermGuard, api: KubeApi) -> PassResult:
@@ -167,7 +167,7 @@ class CustomResourceReconciler:
         return self._appliers[1]
 
     def find_object(self, key: str) -> WatchedObject | None:
-        """Return an object as the watch shows it now."""
+        """Return an object by its key `PLURAL/NAME` as the watch shows it now, or None."""
         plural, _, name = key.partition("/")
         informer = self._by_plural.get(plural)
         return informer.store.get(name) if informer is not None else None
@@ -212,7 +212,8 @@ def _by_key(problems: Sequence[str]) -> dict[str, str]:
 
 
 def _refusals(looked: ObservedResources) -> list[PassResult]:
-    """Return a result for invalid objects. They stall no others, and only their change helps."""
+    """Return one `refused` result that counts the invalid objects, or none if all are valid. They stall no others, and
+    only their change helps."""
     first = next(iter(looked.problems), "")
     return (
         [PassResult("refused", f"{len(looked.refusals)} object(s) refused; the first: {first}")]

@@ -129,7 +129,8 @@ class CustomResources:
         return Candidate(judged, None if unchanged else good, accepted)
 
     def _last_accepted(self, key: str, seen: Mapping[str, SeenObject]) -> Declared[AnyObject] | None:
-        """Return the object's version in the snapshot that was in force when the term began."""
+        """Return the object's version in the snapshot that was in force when the term began, or None if it is not
+        known. For a service it is unknown if several claim its pool."""
         if self._last_good is None:
             return None
         if seen[key].watched.kind != INFERENCE_SERVICE.kind:

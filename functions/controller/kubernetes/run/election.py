@@ -119,5 +119,6 @@ def token_of(record: LeaseRecord) -> int:
 
 
 def term_after(record: LeaseRecord, sent_s: float, timing: LeaseTiming) -> Term:
-    """Return the term that a successful write grants, counted from before it was sent."""
+    """Return the term that a successful write grants: the record's token, until `renew_deadline_s` after the write was
+    sent (`sent_s`), which is before the Lease ends."""
     return Term(token_of(record), sent_s + timing.renew_deadline_s)

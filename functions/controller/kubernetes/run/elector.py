@@ -55,7 +55,8 @@ class TermGuard:
             raise LeadershipLost(f"term {self.token} is over; another controller may be writing now")
 
     def remaining_s(self) -> float:
-        """Return how long a request that begins now may take. If that is 0 or less, none may begin."""
+        """Return the seconds that a request which begins now may take: until the term ends, 0 if it is over. If that is
+        0 or less, none may begin."""
         term = self._elector.term
         return term.until_s - self._elector.now_s() if term is not None and term.token == self.token else 0.0
 
@@ -103,7 +104,7 @@ class Elector:
         return TermGuard(term.token, self) if term is not None else None
 
     def run(self) -> None:
-        """Compete for leadership until `stop`."""
+        """Compete for leadership until `stop`, then end the term."""
         while not self._stopped.is_set():
             self.step()
             self._stopped.wait(self._timing.retry_s * self._rng.uniform(1 - _JITTER_RATIO, 1.0))
@@ -111,7 +112,8 @@ class Elector:
         self._ended.set()
 
     def end_outranked_term(self, token: int) -> None:
-        """End our term because a store of state has seen this token and refuses ours. The next term begins above it.
+        """End our term if `token`, which a store of state has seen before refusing ours, is higher. The next term
+        begins above it.
 
         So a new Lease beside a database that was kept (a reinstallation) does not stay below it for ever. A process
         that has lost the Lease gains nothing: only its holder takes a term.
@@ -128,7 +130,8 @@ class Elector:
         self._term = None
 
     def release_lease(self) -> None:
-        """Release the Lease, so that the next leader need not wait. Call after `stop`, with no write under way."""
+        """Release the Lease if it is ours, so that the next leader need not wait; a failure is logged. Call after
+        `stop`, with no write under way. Waits until `run` has ended."""
         self._ended.wait(2 * _REQUEST_TIMEOUT_S)
         record = self._seen.record if self._seen is not None else None
         if record is None or record.holder != self.me:
@@ -140,7 +143,8 @@ class Elector:
             _log.warning("the Lease could not be released; the next leader waits until it expires: %s", error)
 
     def step(self) -> None:
-        """Read the Lease, and write it if due. Temporary errors are logged, not raised."""
+        """Read the Lease, write it if due, and call `on_change` if leadership began, ended or got another term.
+        Temporary errors are logged, not raised."""
         before = self.term
         try:
             self._act()

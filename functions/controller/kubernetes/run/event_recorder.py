@@ -74,7 +74,8 @@ class EventRecorder:
         return len(self._pending)
 
     def record(self, notes: Iterable[EventNote]) -> None:
-        """Queue Events, to be sent as soon as possible."""
+        """Queue Events, to be sent as soon as possible. One that is queued already is counted, one that was sent is
+        repeated after REPEAT_S at the earliest, and one without room is dropped."""
         for note in notes:
             bounded = replace(note, note=_bounded(note.note))
             name = event_name(bounded)
@@ -108,7 +109,8 @@ class EventRecorder:
     # inside
 
     def _next(self) -> tuple[str | None, float | None]:
-        """Return the name of a due Event, warnings first, or else the seconds until one is due."""
+        """Return the name of a due Event, warnings first; otherwise None and the seconds until one is due, or None
+        twice if none is queued."""
         now_s = self._clock()
         due = [name for name, each in self._pending.items() if each.due_s <= now_s]
         if due:
@@ -200,7 +202,7 @@ def event_name(note: EventNote) -> str:
 
 
 def _bounded(text: str) -> str:
-    """Cut the text to the API server's limit, which counts bytes."""
+    """Cut the text to the API server's limits for characters and for bytes; a cut text ends with `…`."""
     cut = text if len(text) <= NOTE_MAX_CHARS else text[: NOTE_MAX_CHARS - 1] + "…"
     encoded = cut.encode()
     return cut if len(encoded) <= _NOTE_MAX_BYTES else encoded[: _NOTE_MAX_BYTES - 3].decode(errors="ignore") + "…"

@@ -101,7 +101,8 @@ class GitReconciler:
         return self._branch.trouble if self._branch.tip is None else ""
 
     async def follow_branch(self) -> None:
-        """Fetch the branch until cancelled, and call `on_change` when its tip changes."""
+        """Fetch the branch every `git_poll_s` and when requested until cancelled, and call `on_change` when its tip
+        changes."""
         every_s = self._settings.git_poll_s
         await self._fetch_and_notify()
         await self._branch.watch(self._fetch_and_notify, every_s, min(_FETCH_APART_S, every_s))
@@ -135,7 +136,8 @@ class GitReconciler:
         return result
 
     def _record_events(self, record: InventoryRecord) -> None:
-        """Record Events for what is new in the record and in rollouts."""
+        """Keep the record for the next pass, and record Events for what is new in it and in rollouts; no Events until
+        the record exists."""
         self._record = record
         if record.uid:
             about = self.record = Regarding(CONFIG_MAP, self._settings.namespace, RECORD_NAME, record.uid)
@@ -224,7 +226,8 @@ class GitReconciler:
         return f"{record.last_applied} was applied and is newer than what was fetched here: {self._branch.trouble}"
 
     async def _fall_back(self, api: KubeApi) -> None:
-        """Want the revision that an earlier leader applied last, if the clone still has it."""
+        """Make the revision that an earlier leader applied last the wanted one; none is wanted if the clone no longer
+        has it."""
         record = await asyncio.to_thread(RecordStore(api, self._settings.namespace).read)
         if record.last_applied:
             self._wanted = await self._branch.load_revision(record.last_applied)

@@ -80,7 +80,8 @@ class HealthReconciler:
         self._said: dict[str, str] = {}  # the last trouble of each subject, logged once
 
     async def run(self, api: KubeApi) -> None:
-        """Run passes until the term ends with LeadershipLost."""
+        """Run passes, every LOOK_EVERY_S and when a node changes, until the term ends with LeadershipLost, which is
+        raised. Other errors are logged."""
         while True:
             self._changed.clear()
             try:
@@ -138,7 +139,8 @@ class HealthReconciler:
             await self._try_action(f"pod {each.replica_id}", self._delete_alone, api, each)
 
     async def _is_on_its_node(self, api: KubeApi, told: FaultyReplica, subject: str) -> bool:
-        """Return True if the API server has a pod of that name and pool on the reported node."""
+        """Return True if the API server has a pod of that name and pool on the reported node; otherwise, or if the
+        request failed, log why and return False."""
         try:
             pod = await asyncio.to_thread(api.get, POD, self._namespace, told.replica_id)
         except _KUBE_ERRORS as error:
@@ -157,7 +159,8 @@ class HealthReconciler:
             await self._note(api, slow.pool, "SlowReplica", "Restart", f"{slow.replica_id} is replaced: {slow.why}")
 
     def _delete(self, api: KubeApi, pool: str, name: str) -> str:
-        """Delete the pod (it drains) unless it is of another pool or already being deleted. Return its uid. Blocks."""
+        """Delete the pod (it drains) unless it is already being deleted, and return its uid. Do nothing and return ""
+        if it is missing or of another pool. Blocks."""
         pod = api.get(POD, self._namespace, name)
         if pod is None or _pool_of(pod) != pool:
             return ""
@@ -206,7 +209,7 @@ def _pool_of(pod: Body) -> object:
 
 
 def _taint(api: KubeApi, name: str, fault: str) -> None:
-    """Taint the node, unless it is tainted. Blocks."""
+    """Taint the node and annotate the fault, unless it is missing or tainted already. Blocks."""
     node = api.get(NODE, "", name)
     if node is None or any(each.get("key") == TAINT for each in taints_of(node)):
         return

@@ -180,7 +180,8 @@ class Informer:
         return self._timing.missing_kind_s
 
     def _try_again(self, reason: str) -> float:
-        """Return the delay after a failure. The version is kept: the next watch begins where this one ended."""
+        """Record a failure, log it if it is new, and return the delay in seconds. The version is kept: the next watch
+        begins where this one ended."""
         self._failures += 1
         if self.problem != reason and not self._stopped.is_set():
             _log.warning("%s", reason)
