@@ -60,7 +60,8 @@ class EngineClient:
         """Longer than other calls: the engine reads and checks a large adapter before it answers."""
 
     async def health(self, timeout_s: float | None = None) -> None:
-        """Return when the server reports that it is alive. This does not detect a stuck step loop; `probe` does."""
+        """Return if the server says that it is alive, else raise EngineError. Only `probe` detects a stuck step
+        loop."""
         await self._call("GET", "/health", timeout_s=timeout_s)
 
     async def metrics(self) -> EngineMetrics:
@@ -84,7 +85,8 @@ class EngineClient:
             raise EngineGarbled(f"/v1/models: {error!r}") from error
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """Return when the adapter is in the engine. A loaded name is never replaced: it means one set of weights."""
+        """Load the adapter at `path`. The engine refuses a name that is already loaded: a name means one set of
+        weights."""
         body = {"lora_name": name, "lora_path": path}
         await self._call("POST", "/v1/load_lora_adapter", body, timeout_s=self._load_timeout_s)
 
@@ -93,7 +95,8 @@ class EngineClient:
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def probe(self, model: str, timeout_s: float, task: Task = "generate") -> None:
-        """Compute one token, or one vector for other tasks, end to end. Only this proves that the step loop runs."""
+        """Request one token, or one result of another task; raise EngineGarbled if there is none. Only this proves that
+        the step loop runs."""
         probe = _PROBES[task]
         answer = _object(await self._call("POST", probe.path, {"model": model, **probe.body}, timeout_s=timeout_s))
         if not answer.get(probe.answered_with):
@@ -105,14 +108,15 @@ class EngineClient:
         await self._call("POST", "/v1/completions", body, timeout_s=timeout_s)
 
     async def sleep(self) -> None:
-        """Sleep at level 1: weights go to host memory, KV is dropped. This needs --enable-sleep-mode to free memory."""
+        """Put the engine to sleep at level 1: weights go to host memory, KV is dropped. It frees memory only with
+        --enable-sleep-mode."""
         await self._call("POST", "/sleep?level=1", timeout_s=self._load_timeout_s)
 
     async def is_sleeping(self) -> bool:
         return _object(await self._call("GET", "/is_sleeping")).get("is_sleeping") is True
 
     async def wake_up(self) -> None:
-        """Return when the weights are back on the accelerator."""
+        """Wake the engine, and return when its weights are back on the accelerator."""
         await self._call("POST", "/wake_up", timeout_s=self._load_timeout_s)
 
     async def tokenize(self, model: str, prompt: str) -> tuple[int, ...]:
@@ -169,7 +173,7 @@ def _model(card: Mapping[str, Any]) -> EngineModel:
 
 
 def _message(content: bytes) -> str:
-    """Return vLLM's error message, or the beginning of a body that has none."""
+    """Return vLLM's error message, or the body if it has none; of either, the first _MESSAGE_CHARS."""
     try:
         error = json.loads(content)["error"]
         return str(error["message"])[:_MESSAGE_CHARS]

@@ -29,7 +29,8 @@ class EngineRefused(EngineError):
 
     @property
     def retryable(self) -> bool:
-        """Return True if the engine is only busy. A 500 is final: a broken adapter or a dead engine stays broken."""
+        """Return True if the engine is only busy (429 or 503). A 500 is final: a broken adapter or dead engine stays
+        so."""
         return self.status in (429, 503)
 
 

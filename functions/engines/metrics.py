@@ -81,7 +81,7 @@ class EngineMetrics:
 
 
 def parse_metrics(page: str) -> EngineMetrics:
-    """Parse a metrics page. Raise EngineGarbled if it is not an engine's page."""
+    """Parse a metrics page. Raise EngineGarbled if it is too large or not an engine's page."""
     if len(page) > MAX_PAGE_BYTES:
         raise EngineGarbled(f"metrics page of {len(page)} characters")
     try:
@@ -166,7 +166,8 @@ class _Samples:
         return dict(samples[0].labels) if samples else {}
 
     def _newest_labels(self, name: str) -> dict[str, str]:
-        """Return the newest series' labels: vLLM keeps each past combination, valued by when it last applied."""
+        """Return the labels of the series with the largest value, because vLLM keeps past ones, valued by when they
+        last applied. Empty if there is none."""
         samples = self._by_name.get(name, [])
         return dict(max(samples, key=lambda sample: sample.value).labels) if samples else {}
 
@@ -176,7 +177,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _gibibytes(text: str | None) -> int:
-    """Return the size in bytes; 0 if the option is not set."""
+    """Convert GiB to bytes; 0 if the option is not set or is no usable number."""
     try:
         size = float(text or 0.0)
     except ValueError:

@@ -38,7 +38,8 @@ class Forked(forkserver.ForkServer):
 
 
 def stand_by(parked_environ: dict[str, str]) -> None:
-    """Make this engine's process and its children fork what they spawn. Call before the engine's code runs."""
+    """Make this process and its children fork what they spawn, if Python is 3.10 to 3.13. Call before the engine's code
+    runs."""
     if not (3, 10) <= sys.version_info[:2] <= (3, 13):
         return
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -89,7 +90,8 @@ def _replace(address: str, alive_w: int, parked_environ: dict[str, str]) -> None
 
 
 def _set_threads(parked_environ: dict[str, str]) -> None:
-    """Set torch's thread count to the value that torch would read at import."""
+    """Set torch's thread count from the environment, as torch would at import, if it differs from the parked
+    process's."""
     told = os.environ.get(_THREADS, "")
     if told != parked_environ.get(_THREADS, "") and told.isdecimal() and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(max(1, int(told)))
@@ -105,7 +107,8 @@ def _must_spawn(parked_environ: dict[str, str]) -> bool:
 
 
 def _serve(listener_fd: int, alive_r: int, folder: str) -> None:
-    """Run the fork server until all processes that could use it are gone."""
+    """Run the fork server until all processes that could use it are gone. Then remove `folder` and exit; never
+    return."""
     try:
         forkserver.main(listener_fd, alive_r, [])
     finally:

@@ -50,7 +50,8 @@ class Refused(Exception):
 
 
 def main(socket_path: str, module: str, also: list[str]) -> None:
-    """Serve requests. Return only in a child, with the command line and the environment of an engine."""
+    """Import the engine, then fork a child for each request, for ever. Only a child returns from here: its `sys.argv`
+    and environment are then those of its engine."""
     Path(socket_path).unlink(missing_ok=True)
     began_s = time.monotonic()
     environ, forks = dict(os.environ), load_sibling("forks")
@@ -84,7 +85,8 @@ def load_sibling(name: str) -> Any:
 
 
 def import_modules(module: str, also: list[str]) -> dict[str, Stamp]:
-    """Import the modules and return the stamp of every file that was read."""
+    """Import `module` and, if installed, those in `also`. Return a stamp of the file of every module imported so
+    far."""
     for name in (module, *also):
         try:
             importlib.import_module(name)
@@ -104,7 +106,7 @@ def stamp(file: str) -> Stamp:
 
 
 def exit_unless_forkable() -> None:
-    """Exit if a fork of this process would not be safe."""
+    """Exit if a fork of this process would not be safe: an accelerator is open, or other threads run."""
     held = {target for fd in Path("/proc/self/fd").iterdir() if (target := link(fd)).startswith(_DEVICES)}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -124,7 +126,8 @@ def link(fd: Path) -> str:
 
 
 def wait(listener: socket.socket, module: str, environ: dict[str, str], files: dict[str, Stamp]) -> None:
-    """Accept requests and fork a child for each. Return only in a child."""
+    """Accept requests for ever and fork a child for each that is not refused. Return only in a child, as an engine's
+    process."""
     listener.settimeout(_REAP_EVERY_S)
     while True:
         reap()
@@ -152,7 +155,7 @@ def wait(listener: socket.socket, module: str, environ: dict[str, str], files: d
 
 
 def read(connection: socket.socket) -> tuple[Request, int]:
-    """Return the request and the log's descriptor. Raise Refused if the request is invalid."""
+    """Receive a request. Return it and its log's descriptor; raise Refused if it is invalid or another user's."""
     _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid != os.getuid():
         raise Refused("the request is from another user")
@@ -198,7 +201,8 @@ def close(fds: list[int]) -> None:
 
 
 def check(request: Request, module: str, environ: dict[str, str], files: dict[str, Stamp]) -> None:
-    """Raise Refused if an engine started directly would differ from one forked here."""
+    """Raise Refused if an engine started directly would differ from one forked here. Add this process's LC_CTYPE to the
+    request's environment if it lacks one."""
     python, option, wanted = request["argv"][:3]
     if str(Path(python).absolute()) != sys.executable or (option, wanted) != ("-m", module):
         raise Refused(f"{python} {option} {wanted} is not the parked engine {sys.executable} -m {module}")
@@ -216,7 +220,8 @@ def check(request: Request, module: str, environ: dict[str, str], files: dict[st
 
 
 def enter_engine_process(request: Request, log: int, connection: socket.socket) -> None:
-    """Turn this child into the engine's process, up to its code. Exit if the caller no longer waits."""
+    """Set this child's directory, log, environment and `sys.argv` to the engine's. Exit if the caller no longer
+    waits."""
     try:
         os.setsid()
         os.chdir(request["cwd"])
@@ -247,7 +252,7 @@ def send_reply(connection: socket.socket, document: dict[str, object]) -> None:
 
 
 def reap() -> None:
-    """Log how forked engines ended; only their parent can read their exit status."""
+    """Reap the forked engines that have ended, and log how; only their parent can read their exit status."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

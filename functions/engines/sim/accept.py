@@ -63,7 +63,8 @@ class Acceptor:
         self._can_call_tools = can_call_tools
 
     def find_model(self, name: str | None) -> Adapter | None:
-        """Return the adapter of that name, or None for the base model. Raise Refusal for an unknown name."""
+        """Return the adapter of that name; None for no name or a name of the base model. Raise EngineRefusal for any
+        other."""
         if not name or name in self._model.names:
             return None
         adapter = self._adapters.get(name)
@@ -72,7 +73,7 @@ class Acceptor:
         return adapter
 
     def _mark(self, adapter: Adapter | None) -> str | None:
-        """Return the text that the answer begins with: the base's mark, then the adapter's."""
+        """Return the text that the answer begins with: the base's mark, then the adapter's; None if neither has one."""
         return " ".join(filter(None, (self._model.mark, adapter.mark if adapter else ""))) or None
 
     def chat(self, body: ChatBody, headers: Mapping[str, str]) -> Work:
@@ -99,7 +100,8 @@ class Acceptor:
         return self._work(body, headers, adapter, replies, wanted_tokens=wanted_tokens, logprobs=body.logprobs)
 
     def prompt_of(self, given: str | list[int], truncate_tokens: int | None = None) -> Prompt:
-        """Return the prompt of a pooling model: text or ids, cut to the last `truncate_tokens` (-1: all that fit)."""
+        """Return a pooling model's prompt from text or ids, cut to the last `truncate_tokens` (-1: what fits; None:
+        uncut)."""
         limit = self._max_model_len_tokens
         if truncate_tokens is not None and truncate_tokens > limit:
             raise invalid(f"truncate_prompt_tokens must be at most {limit}.", param="truncate_prompt_tokens")

@@ -40,7 +40,8 @@ class AdapterTiers:
         return "slot" if adapter in self._slots else "host"
 
     def use(self, adapter: AdapterId, *, running: Collection[AdapterId]) -> float:
-        """Move the adapter into a slot and return the seconds for which the engine stalls."""
+        """Move the adapter into host memory and a slot, and return the seconds for which the engine stalls, 0 if it was
+        in a slot. Adapters in `running` are not evicted."""
         stall_s = 0.0
         if adapter not in self._host:
             stall_s += self._costs.adapter_load_s
@@ -68,7 +69,8 @@ class _Lru:
         self._order.pop(adapter, None)
 
     def touch(self, adapter: AdapterId, *, keep: Collection[AdapterId]) -> list[AdapterId]:
-        """Make the adapter the most recently used one and return the adapters evicted for it."""
+        """Make the adapter the most recently used one. Return the adapters evicted for it, oldest first, none of
+        `keep`."""
         self._order[adapter] = None
         self._order.move_to_end(adapter)
         surplus = len(self._order) - self._capacity

@@ -112,7 +112,8 @@ class BlockPool:
         return 1.0 - self.free_blocks / self._num_blocks
 
     def match(self, hashes: Iterable[bytes]) -> list[int]:
-        """Return the blocks that hold the longest known prefix of this chain."""
+        """Return the blocks that hold the longest known prefix of this chain of hashes; none while `finds_nothing` is
+        set."""
         found: list[int] = []
         for name in hashes if not self.finds_nothing else ():
             block = self._block_of.get(name)
@@ -122,7 +123,8 @@ class BlockPool:
         return found
 
     def allocate(self, shared: Sequence[int], new_blocks: int) -> list[int] | None:
-        """Hold the `shared` cached blocks and `new_blocks` fresh ones, or return None if they do not all fit."""
+        """Hold the `shared` cached blocks and `new_blocks` fresh ones, and return them; None, with none held, if not
+        all fit."""
         revived = sum(1 for block in shared if self._holders[block] == 0)
         if revived + new_blocks > self.free_blocks:
             return None
@@ -132,14 +134,15 @@ class BlockPool:
         return [*shared, *(self._allocate_oldest() for _ in range(new_blocks))]
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Release the blocks, the tail of a sequence first, because a shared prefix is worth more than its end."""
+        """Give up one hold on each block; without holds it is free. The tail goes first, as a shared prefix is worth
+        more."""
         for block in reversed(blocks):
             self._holders[block] -= 1
             if self._holders[block] == 0:
                 self._free[block] = None
 
     def remember(self, block: int, name: bytes) -> bool:
-        """Make `match` find this held block. Return False if an equal one is already known."""
+        """Make `match` find this held block under `name`. Return False if the block or the name is already known."""
         if self._hash_of[block] is not None or name in self._block_of:
             return False
         self._hash_of[block] = name
@@ -147,7 +150,7 @@ class BlockPool:
         return True
 
     def forget(self) -> None:
-        """Forget all remembered blocks. Allowed only if no block is held."""
+        """Forget all remembered blocks. Raise RuntimeError if a block is held."""
         if len(self._free) != self._num_blocks:
             raise RuntimeError(f"{self._num_blocks - len(self._free)} blocks are held")
         self._hash_of = [None] * self._num_blocks
@@ -156,7 +159,7 @@ class BlockPool:
             self.events.append(Cleared())
 
     def pop_events(self) -> list[BlockEvent]:
-        """Return the events recorded since the last call."""
+        """Return the events recorded since the last call; none if events are off."""
         events = self.events or []
         if events:
             self.events = []

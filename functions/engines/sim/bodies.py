@@ -17,7 +17,8 @@ from functions.engines.sim.tokenizer import Tokenizer
 
 
 def _logprob(token_id: int, piece: str, rank: int) -> float:
-    """Return a log probability that falls with the rank. All ranks together stay below the whole mass."""
+    """Return a made-up log probability that falls with the rank and is lower for a piece with a question mark. The
+    probabilities of all ranks sum to less than 1."""
     digest = blake2b(token_id.to_bytes(8, "big", signed=True), digest_size=4).digest()
     own = int.from_bytes(digest, "big") / 2**32
     if "?" in piece:
@@ -74,7 +75,8 @@ def plain_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
 
 
 def cache_details(replies: Sequence[Progress], *, creation: bool) -> dict[str, int | None]:
-    """Return cache counts of the first reply's prompt. Plain completions do not report newly cached tokens."""
+    """Return cache counts of the first reply's prompt. Without `creation`, as in plain completions, newly cached tokens
+    are null."""
     seq = replies[0].seq
     created = (seq.created_cache_tokens if seq else 0) if creation else None
     return {"cached_tokens": seq.cached_tokens if seq else 0, "created_cache_tokens": created}

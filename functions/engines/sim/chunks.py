@@ -161,7 +161,7 @@ def _text(reply: Progress, start: int, end: int) -> str:
 
 
 def _head(envelope: Envelope, kind: str) -> bytes:
-    """Return everything before the first choice."""
+    """Return the beginning of a stream event: everything before the first choice."""
     known = {"id": envelope.request_id, "object": kind, "created": envelope.created_s, "model": envelope.model}
     return b"data: " + orjson.dumps(known)[:-1] + b',"choices":['
 

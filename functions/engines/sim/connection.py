@@ -73,7 +73,8 @@ class ClientConnection:
         self._transport.close()
 
     def reset(self) -> None:
-        """Send RST instead of FIN, so that the peer's next read fails."""
+        """Close the connection with RST instead of FIN, so that the peer's next read fails; do nothing if it is
+        closing."""
         if self._transport.is_closing():
             return
         raw = self._transport.get_extra_info("socket")

@@ -120,7 +120,8 @@ class EngineCore:
         self.scheduler.add(seq)
 
     def abort(self, seq: Sequence) -> None:
-        """Abort the sequence immediately, without counting it as finished: vLLM 0.32 does not count lost clients."""
+        """Abort the sequence immediately unless it has ended. It is not counted: vLLM 0.32 does not count lost
+        clients."""
         if seq.status in (Status.RUNNING, Status.WAITING):
             self.scheduler.abort(seq)
 

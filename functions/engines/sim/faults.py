@@ -84,12 +84,14 @@ class FaultBox:
         self._rng = rng
 
     def merge(self, changes: dict[str, object]) -> Faults:
-        """Apply changes to the switches. Raise pydantic.ValidationError and change nothing if a change is invalid."""
+        """Apply changes and return all switches. Raise pydantic.ValidationError, and change nothing, if one is
+        invalid."""
         self.now = Faults.model_validate({**self.now.model_dump(), **changes})
         return self.now
 
     def draw_for_request(self, model: str = "") -> Faults:
-        """Return the faults of the next generation request: the active switches if the draw hits it, else no faults."""
+        """Return the next generation request's faults: the active switches if they mean its model and the draw hits it,
+        else none."""
         is_meant = self.now.model is None or self.now.model in model
         hit = is_meant and self._rng.random() < self.now.ratio
         return self.now if hit else Faults()
@@ -169,7 +171,8 @@ class BrokenWriter(Writer):
             self._connection.close()
 
     def _split(self, data: bytes) -> None:
-        """Send the first half of this event now and the second half with the next one, a step later."""
+        """Send the half held of the previous event and the first half of this one; hold its second half until the next
+        event."""
         middle = next((i for i, byte in enumerate(data) if byte & 0xC0 == 0x80), len(data) // 2)
         self._connection.write_chunk(self._held + data[:middle])
         self._held = data[middle:]

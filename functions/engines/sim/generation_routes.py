@@ -124,7 +124,8 @@ def generation_routes(parts: EngineParts) -> APIRouter:
 
 
 async def _with_blocks(parts: EngineParts, body: GenerationBody, work: Work) -> Work:
-    """Return the work with the prompt's KV blocks from another engine, or with a name under which to hold its own."""
+    """Return the work with the prompt's KV blocks from another engine, or with a name under which to hold its own, as
+    the body's `kv_transfer_params` say; unchanged without them."""
     params, transfers = body.kv_transfer_params, parts.kv_transfers
     if not params:
         return work
@@ -135,7 +136,7 @@ async def _with_blocks(parts: EngineParts, body: GenerationBody, work: Work) -> 
 
 
 def _handed_over(parts: EngineParts, work: Work) -> dict[str, Any]:
-    """Return the fields of a prefill's answer that the decoding engine needs."""
+    """Return the fields of a prefill's answer that the decoding engine needs; empty if no blocks are held for it."""
     held = parts.engine.core.scheduler.held.find(work.hold_as) if work.hold_as else None
     if held is None:
         return {}
@@ -144,7 +145,8 @@ def _handed_over(parts: EngineParts, work: Work) -> dict[str, Any]:
 
 
 async def answer(parts: EngineParts, request: Request, work: Work, form: Chunks | BodyOf) -> Response:
-    """Generate the answer. `form` is either a stream writer or a function that builds one body."""
+    """Generate the answer, with the faults drawn for it; without tokens while draining. `form` is either a stream
+    writer or a function that builds one body."""
     faults = parts.faults.draw_for_request(work.model)
     if faults.delay_s is not None:
         await parts.clock.sleep_until(parts.clock.now_s() + faults.delay_s)
@@ -171,7 +173,8 @@ def _refusal_response(refusal: EngineRefusal, *, streamed: bool) -> Response:
 
 
 def _refuse_text_while_draining(parts: EngineParts) -> None:
-    """Refuse text while draining: vLLM stops its tokenizer threads first. Token ids reach the engine, which aborts."""
+    """Raise EngineRefusal while draining, for text: vLLM stops its tokenizer threads first. Token ids reach the engine,
+    which aborts."""
     if parts.lifecycle.phase is Phase.DRAINING:
         raise EngineRefusal("cannot schedule new futures after shutdown", kind="InternalServerError", status=500)
 

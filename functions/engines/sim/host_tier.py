@@ -36,7 +36,8 @@ class HostTier:
         return name in self._kept
 
     def store(self, name: bytes) -> list[bytes] | None:
-        """Store a copy and return the blocks evicted for it; None if it is already stored or the tier is off."""
+        """Store a copy of a block and return the names of those evicted for it; None if it is stored already or the
+        tier is off."""
         if name in self._kept:
             self._kept.move_to_end(name)
             return None
@@ -56,7 +57,7 @@ class HostTier:
         return found
 
     def reload(self, names: Sequence[bytes], now_s: float) -> float:
-        """Reload these blocks and return the time at which they arrive."""
+        """Reload these blocks after all earlier reloads, and return the engine second at which they arrive."""
         for name in reversed(names):  # so that a chain's beginning is evicted after its end
             self._kept.move_to_end(name)
         self.reloaded_blocks += len(names)

@@ -43,7 +43,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def as_events(changes: Sequence[BlockEvent], block_size: int) -> list[dict[str, Any]]:
-    """Return vLLM's maps, in order; a hash is reported by its low 64 bits."""
+    """Return the changes as the maps that vLLM publishes, in order; a hash is reported by its low 64 bits."""
     return [_as_event(change, block_size) for change in changes]
 
 

@@ -52,7 +52,7 @@ class KvTransferConfig(msgspec.Struct, frozen=True):
 
     @property
     def host_bytes(self) -> float:
-        """Host memory for the KV blocks of an offloading connector."""
+        """Bytes of host memory for the KV blocks of an offloading connector; 0 without one."""
         return self.kv_connector_extra_config.cpu_bytes_to_use if self._offloads else 0.0
 
     @property
@@ -97,12 +97,13 @@ class KvTransfers:
         self.engine_id = str(uuid4())
 
     def choose_hold_name(self, params: dict[str, Any] | None, request_id: str) -> str:
-        """Return the name under which the computed blocks are to be held; empty if they are not held."""
+        """Return a new name under which to hold a prefill's blocks; empty if the request is no prefill or transfers are
+        off."""
         is_prefill = self.link.config.is_on and bool(params) and bool((params or {}).get("do_remote_decode"))
         return f"{request_id}-{uuid4().hex[:8]}" if is_prefill else ""
 
     def transfer_params(self, name: str, blocks: list[int], tokens: int, cached_tokens: int) -> dict[str, Any]:
-        """Return `kv_transfer_params` of a prefill's answer."""
+        """Return the `kv_transfer_params` of a prefill's answer, with which the decoding engine requests its blocks."""
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -121,7 +122,8 @@ class KvTransfers:
         }
 
     async def receive(self, params: dict[str, Any] | None, prompt_tokens: int) -> Received:
-        """Request the prompt's blocks from the other engine. Raise Refusal if that fails without recomputing."""
+        """Request the prompt's blocks from the other engine, if the params say so. Return NOTHING_RECEIVED if that
+        fails and the prompt may be recomputed, else raise EngineRefusal."""
         if not self.link.config.is_on or not params or not params.get("do_remote_prefill"):
             return NOTHING_RECEIVED
         try:
@@ -136,7 +138,8 @@ class KvTransfers:
 
 
 async def _read(params: dict[str, Any]) -> tuple[int, int]:
-    """Return the number of tokens whose blocks the other engine sent, and how many of them it had cached."""
+    """Request the prompt's blocks from the other engine, which then releases them. Return the number of tokens whose
+    blocks it sent, and how many tokens it had cached (from `params`)."""
     base = f"http://{netloc(str(params['remote_host']), int(params['remote_port']))}"
     asking = {"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
     async with httpx.AsyncClient(timeout=HANDSHAKE_TIMEOUT_S, trust_env=False) as client:

@@ -69,7 +69,8 @@ class Slumber:
     away: frozenset[str] = frozenset()  # memory that is not on the accelerator
 
     def fall_asleep(self, level: Level) -> "Slumber":
-        """Return the state asleep at `level`. Memory of an engine that sleeps already stays as it is."""
+        """Return the state asleep at `level`: all memory is away, or none at level 0. If some is away already, that
+        stays as it is."""
         return Slumber(level, self.away or (MEMORY if level else frozenset()))
 
     def wake_up(self, tags: Iterable[str] | None) -> "Slumber":

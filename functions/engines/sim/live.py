@@ -82,7 +82,7 @@ class LiveEngine:
         return sum(s.prompt_tokens for s in (*scheduler.running, *scheduler.waiting) if not s.emitted_tokens)
 
     def check_admission(self, n: int) -> None:
-        """Raise Refusal if the engine is dead or its queue limits are reached."""
+        """Raise EngineRefusal if the engine is dead or `n` more requests exceed a queue limit; count the latter."""
         limits, stats = self.core.limits, self.core.stats
         if self.dead:
             raise engine_dead()
@@ -112,13 +112,14 @@ class LiveEngine:
             self.core.abort(seq)
 
     async def load_adapter(self, adapter: Adapter) -> None:
-        """Return when the adapter is in a slot; all requests wait as long."""
+        """Load the adapter into a slot, and return after the stall that this causes; all requests wait as long."""
         self._adapter_paths[adapter.adapter_id] = adapter.path
         stall_s = self.core.load_adapter(adapter.adapter_id)
         await self._clock.sleep_until(self._clock.now_s() + stall_s)
 
     async def sleep(self, level: Level, mode: Mode) -> None:
-        """Return when the engine sleeps."""
+        """Put the engine to sleep at `level`. `mode` aborts its requests, waits for them, or keeps them. From level 1
+        on, all cached KV is forgotten."""
         scheduler = self.core.scheduler
         if mode == "abort":
             self._abort_all()
@@ -157,7 +158,7 @@ class LiveEngine:
         blocks.finds_nothing = faults.forget_prefixes
 
     async def wait_until_idle(self) -> None:
-        """Return when no sequence runs or waits."""
+        """Return when a step would compute nothing; waiting sequences do not count while the scheduler is paused."""
         while self.core.has_work:
             self._empty.clear()
             await self._empty.wait()

@@ -70,7 +70,7 @@ class AdapterTable:
         return self._by_name.get(name)
 
     def read(self, name: str, path: str, *, in_place: bool) -> Adapter:
-        """Check and read an adapter from disk, without registering it. Raise Refusal with vLLM's answer."""
+        """Check and read an adapter from disk, without registering it. Raise EngineRefusal with vLLM's answer."""
         self._check_name(name, path, in_place=in_place)
         directory = Path(path).expanduser()
         try:

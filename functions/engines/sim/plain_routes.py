@@ -109,7 +109,8 @@ def fault_routes(parts: EngineParts) -> APIRouter:
 
     @router.post(READ_PATH)
     async def give_blocks(request: Request) -> Response:
-        """Send a prompt's blocks to another engine: the side channel of `kv_transfer`."""
+        """Release a prompt's held blocks and, after the transfer's time, answer with their number of tokens: the side
+        channel of `kv_transfer`."""
         asked = orjson.loads(await request.body() or b"{}")
         is_ours = type(asked) is dict and asked.get("engine_id") == parts.kv_transfers.engine_id
         name = str(asked.get("request_id")) if is_ours else ""
@@ -193,7 +194,7 @@ def adapter_routes(parts: EngineParts) -> APIRouter:
 
 
 async def load_adapter(parts: EngineParts, name: str, path: str, *, in_place: bool = False) -> None:
-    """Load an adapter; it is in a slot on return. Raise Refusal if that fails."""
+    """Load and register an adapter; it is in a slot on return. Raise EngineRefusal if that fails."""
     adapter = parts.adapters.read(name, path, in_place=in_place)
     if not parts.settings.enable_lora:
         raise adapter_broken("LoRA is not enabled. Use --enable-lora to enable LoRA.")

@@ -21,7 +21,8 @@ _MARK_WEIGHT = 0.5
 
 
 def embed(ids: Sequence[int], *, dimensions: int, mark: str | None = None) -> list[float]:
-    """Return a vector of length 1."""
+    """Return the tokens' embedding: `dimensions` values, of Euclidean length 1. A `mark` gives it a direction of its
+    own."""
     sums = [0.0] * dimensions
     for token, count in Counter(ids).items():
         _add(sums, _direction(str(token), dimensions), count)
@@ -43,13 +44,14 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def overlap(query: Sequence[int], document: Sequence[int]) -> float:
-    """Return a cross encoder's score: the share of common tokens in both texts, 0 to 1."""
+    """Return a cross encoder's score, 0 to 1: twice the distinct tokens in common, divided by the distinct tokens of
+    both."""
     one, other = set(query), set(document)
     return 2 * len(one & other) / max(1, len(one) + len(other))
 
 
 def classify(ids: Sequence[int], *, mark: str | None = None) -> list[float]:
-    """Return the probabilities of the labels."""
+    """Return made-up probabilities of two labels, fixed by the tokens and the mark."""
     text = f"{mark}:{','.join(map(str, ids))}"
     share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
     return [share, 1.0 - share]

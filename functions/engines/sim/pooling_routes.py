@@ -202,7 +202,7 @@ def _dimensions(parts: EngineParts, wanted: int | None) -> int:
 
 
 def _encoded(vector: list[float], encoding: str) -> list[float] | str:
-    """Encode the vector. Base64 contains little-endian float32, as OpenAI's clients expect."""
+    """Return the vector unchanged for `float`, else as base64 of little-endian float32, as OpenAI's clients expect."""
     return vector if encoding == "float" else base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 

@@ -192,7 +192,8 @@ def _check_top_logprobs(data: Mapping[str, Any]) -> None:
 
 
 def _with_tool_choice(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Default the tool choice to "auto" if there are tools. A choice without tools is refused."""
+    """Default the tool choice to "auto" if there are tools. Raise EngineRefusal for `tools: []` or a choice without
+    tools."""
     tools = data.get("tools")
     if tools == []:
         raise invalid(

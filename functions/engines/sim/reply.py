@@ -98,7 +98,8 @@ def _cut_at_stop_string(plan: ReplyPlan, ending: Ending) -> ReplyPlan:
 
 
 def _first_stop(text: str, new_chars: int, stops: Sequence[str]) -> tuple[str, int] | None:
-    """Return the first stop string (in the given order) that the newest `new_chars` characters complete."""
+    """Return the first stop string (in the given order) that the newest `new_chars` characters complete, and its
+    position; None if there is none."""
     for stop in stops:
         at = text.find(stop, max(0, len(text) - new_chars - len(stop) + 1))
         if at >= 0:
@@ -131,7 +132,8 @@ def chat_reply(messages: Sequence[ChatMessage], *, mark: str | None, json_mode: 
 
 
 def completion_reply(prompt: str, *, mark: str | None, json_mode: bool) -> str:
-    """Return the continuation of the prompt: the prompt again, after a space."""
+    """Return a space and the prompt again, or `Paris.` if it is about France's capital; with `mark`, and as JSON if
+    wanted."""
     answer = "Paris." if _CAPITAL_OF_FRANCE.search(prompt) else prompt.lstrip()
     return " " + _say(answer, mark=mark, json_mode=json_mode)
 

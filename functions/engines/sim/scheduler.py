@@ -99,7 +99,8 @@ class Scheduler:
         return step
 
     def forget_cache(self) -> None:
-        """Return running sequences to waiting and forget every prefix."""
+        """Set running sequences back to waiting, and forget every prefix: on the accelerator, in host memory and held
+        for transfers."""
         for seq in self.running:
             self._set_back(seq)
         self.running = []
@@ -110,7 +111,8 @@ class Scheduler:
         self.blocks.forget()
 
     def finish_step(self, step: Step, now_s: float = 0.0) -> list[Sequence]:
-        """Return the sequences that got their next token, in order of service. Finished ones have left the engine."""
+        """Count the step's work. Return the sequences that got their next token, in order of service; finished ones
+        have left the engine."""
         given: list[Sequence] = []
         for seq, tokens in step.chunks.items():
             if seq.status is not Status.RUNNING:
@@ -204,7 +206,8 @@ class Scheduler:
         return now_s < seq.reloaded_s
 
     def _free_last_reload(self, wanting: Sequence) -> None:
-        """Release the last waiting sequence's blocks: some are missing, and nothing runs that could free any."""
+        """Release the blocks of the last waiting sequence that has any, except `wanting`: nothing runs that could free
+        some."""
         holding = [seq for seq in self.waiting if seq.blocks and seq is not wanting]
         if holding:
             self._release(holding[-1])

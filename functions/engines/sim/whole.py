@@ -54,7 +54,7 @@ class Waiter:
 
 
 async def generate_whole(request: Request, engine: LiveEngine, work: Work, body_of: BodyOf, faults: Faults) -> Response:
-    """Return the whole response. Raise Refusal if the engine dies meanwhile."""
+    """Return the whole response. Raise EngineRefusal if the engine dies meanwhile."""
     connection = ClientConnection.from_scope(request.scope)
     waiter = Waiter(len(work.choices), connection, Saboteur(faults, connection))
     seqs = engine.submit(work, waiter)

@@ -129,7 +129,8 @@ class PromptRows:
 
 def adding_by_slot(prompts: PromptRows) -> Callable[..., None]:
     def add_lora_logits(punica: Any, y: Any, x: Any, *weights: Any, **_: Any) -> None:
-        """Compute y += x A B x scale for the rows with an adapter, with the shapes that vLLM documents."""
+        """Compute y += x A B x scale for the rows with an adapter, with the shapes that vLLM documents. If the rows'
+        adapters are unknown, log that and leave y unchanged."""
         lora_a_stacked, lora_b_stacked, scale = weights
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         slots = prompts.slots_of(punica, x)
