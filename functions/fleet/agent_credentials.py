@@ -11,5 +11,6 @@ import hmac
 
 
 def agent_credential(secret: str, host: str, port: int) -> str:
-    """Return the credential for the agent at this address; `host` is written as in its heartbeat."""
+    """Return the credential for the agent at this address, an HMAC of `secret` in hexadecimal; `host` is written as in
+    the agent's heartbeat."""
     return hmac.new(secret.encode(), f"shoal: to the agent at {host} {port}".encode(), hashlib.sha256).hexdigest()

@@ -62,5 +62,5 @@ class BranchReport(msgspec.Struct, frozen=True):
 
 
 def bounded_text(text: Any) -> str:
-    """Return the text, cut to the length that a report allows."""
+    """Return the text, cut to the length that a report allows; empty for None."""
     return str(text or "")[:_WORDS_MAX_CHARS]

@@ -79,13 +79,14 @@ def password_of(user: BusUser, bus_password: str) -> str:
 
 
 def login(user: BusUser, bus_password: str) -> str:
-    """Return the content of the user's password file (`valkey_client`)."""
+    """Return the content of the user's password file (`valkey_client`): the user's name, a space, and the password
+    derived from `bus_password`."""
     return f"{user} {password_of(user, bus_password)}"
 
 
 def server_users(bus_password: str) -> list[str]:
-    """Return ACL lines for a server's configuration or its user file. They contain hashes only, which grant no
-    access."""
+    """Return an ACL line for each user of the bus, for a server's configuration or its user file. The lines contain
+    hashes only, which grant no access."""
     return [_line(user, bus_password, _rules(rights)) for user, rights in _RIGHTS.items()]
 
 

@@ -123,14 +123,15 @@ class ConversationStore(Protocol):
     """Storage of conversations. Every method raises BusUnavailable if the result cannot be known or achieved."""
 
     async def read(self, name: str) -> bytes | None:
-        """Return the value stored under a name."""
+        """Return the value stored under a name; None if there is none."""
 
     async def replace(self, shelf: str, name: str, old: bytes | None, new: bytes, ttl_s: float) -> bool:
-        """Store `new` for `ttl_s` if `old` is still there (None: no value); return False if it is not. Raises
-        BusUnavailable if there is no room."""
+        """Store `new` on the tenant's `shelf` for `ttl_s` if `old` is still there (None: no value); return False if it
+        is not. Raises BusUnavailable if there is no room."""
 
     async def delete(self, shelf: str, name: str) -> bool:
-        """Delete the value; return False if there was none. A request that has read it can no longer replace it."""
+        """Delete the value from the tenant's `shelf`; return False if there was none. A request that has read it can no
+        longer replace it."""
 
     async def close(self) -> None: ...
 

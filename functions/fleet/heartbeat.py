@@ -180,7 +180,8 @@ def with_pulse(heartbeat: Heartbeat, pulse: Pulse | Heartbeat) -> Heartbeat:
 
 
 def to_view(heartbeat: Heartbeat, like: ReplicaView | None = None) -> ReplicaView:
-    """Return the part of a heartbeat that routing reads. `like`: an earlier view with the same adapters and disk."""
+    """Return the part of a heartbeat that routing reads. `like`: an earlier view of this replica, from which adapters
+    and disk content are taken instead of the heartbeat."""
     return ReplicaView(
         id=ReplicaId(heartbeat.replica_id),
         pool=PoolName(heartbeat.pool),

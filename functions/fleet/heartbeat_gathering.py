@@ -77,7 +77,7 @@ class BusLine(NamedTuple):
 
 
 def _is_urgent(former: Heartbeat, heartbeat: Heartbeat) -> bool:
-    """Return True if more than a pulse's fields and the pace has changed."""
+    """Return True if the two heartbeats differ in any field other than those of a pulse and `pace`."""
     return not is_pulse_enough(msgspec.structs.replace(former, pace=heartbeat.pace), heartbeat)
 
 
@@ -97,7 +97,8 @@ class ReplicaLines:
         return BusLine(pulse_of(heartbeat), False, False)
 
     def mark_sent(self, line: BusLine, heartbeat: Heartbeat, *, is_known: bool, single_listeners: int) -> None:
-        """Record that the bus has the line, and whether it knows a whole heartbeat of this replica."""
+        """Record that the bus has the line. `is_known`: the bus has a whole heartbeat of this replica, so that a pulse
+        may be next; with any `single_listeners` all lines must be whole."""
         if line.is_whole:
             self._whole = heartbeat
         if not is_known:

@@ -39,7 +39,7 @@ class HeartbeatRefused(HeartbeatInvalid):
 
 
 def sealed(line: bytes, replica_id: str, secret: Bearer) -> bytes:
-    """Return the line of a heartbeat or pulse with its seal."""
+    """Return the JSON line of a heartbeat or pulse with its seal added at the end."""
     text, end = line[:-1] + (_IN_OBJECT if line.startswith(b"{") else _IN_ARRAY), line[-1:]
     return text + _code(_key(current_secret(secret), replica_id), text) + b'"' + end
 
@@ -68,7 +68,8 @@ class SealChecker:
         self.refused_total = 0
 
     def check(self, line: bytes, said: Heartbeat | Pulse) -> None:
-        """Raise HeartbeatRefused if the replica did not send the line, or sent it too long ago."""
+        """Raise HeartbeatRefused if the seal is wrong, or missing while seals are required, if a sealed line's time
+        differs from this clock by more than MAX_AGE_S, or if a heartbeat's host is not a pod address."""
         text, code = line[: -_HEX - 2], line[-_HEX - 2 : -2]
         if text.endswith(_IN_OBJECT if line.startswith(b"{") else _IN_ARRAY) and len(code) == _HEX:
             self._check_code(said.replica_id, text, code)

@@ -69,7 +69,8 @@ class OutlierTracker:
             del self.troubled[pool]
 
     def pool_status(self, pool: PoolName, ready: Collection[ReplicaId], now_s: float) -> OutlierStatus:
-        """Return the status of a pool. The cost is negligible while no replica has failed."""
+        """Return the pool's ejected replicas, penalties and rests. If more than PANIC_RATIO of the `ready` replicas
+        would be out, none is out (panic), and those only count as slower."""
         troubled = self.troubled.get(pool)
         if not troubled:
             return self._all_well
@@ -86,7 +87,7 @@ class OutlierTracker:
     # Comparison of replicas.
 
     def request_counts(self, pool: PoolName, replica_id: ReplicaId) -> RequestCounts:
-        """Return the counters of this interval's requests."""
+        """Return the replica's request counters of the current interval; create them if there are none."""
         counts = self._seen.setdefault(pool, {})
         found = counts.get(replica_id)
         if found is None:
@@ -94,8 +95,8 @@ class OutlierTracker:
         return found
 
     def eject_outliers(self, ready: Iterable[tuple[PoolName, int]], now_s: float) -> list[ReplicaId]:
-        """Eject the outliers of each pool, at most once per interval, and forget replicas that recovered long ago.
-        Return the ejected replicas."""
+        """Once per interval, eject the outliers of each pool and forget replicas that recovered long ago; between
+        intervals do nothing. `ready`: number of ready replicas by pool. Return the replicas ejected now."""
         if now_s - self._judged_s < INTERVAL_S:
             return []
         self._judged_s = now_s

@@ -35,7 +35,8 @@ class StallGuard:
     _late_s: float = 0.0  # delay of the last round if it was skipped, else 0
 
     def is_on_time(self, now_s: float) -> bool:
-        """Record a round at `now_s` and return False if it must be skipped. Call once per round."""
+        """Record a round at `now_s` and return False if it must be skipped because it came late: this process was
+        stalled. Call once per round."""
         waited_s, self.since_s = now_s - self.since_s, now_s
         is_late = waited_s > LATE_PERIODS * max(self.period_s, self._late_s)
         self._late_s = waited_s if is_late else 0.0
@@ -44,7 +45,8 @@ class StallGuard:
 
 @contextlib.asynccontextmanager
 async def timeout(wait_s: float) -> AsyncIterator[None]:
-    """Raise TimeoutError if the block takes longer than `wait_s`."""
+    """Raise TimeoutError if the block takes longer than `wait_s`. If the event loop itself was stalled when the time
+    was up, the block has SECOND_LOOK_S more."""
     loop = asyncio.get_running_loop()
     due_s = loop.time() + wait_s
     async with asyncio.timeout(None) as scope:

@@ -111,7 +111,8 @@ class PoolBoard:
         self.refused_total = 0
 
     def receive_message(self, message: bytes, now_s: float) -> bool:
-        """Record a message from the bus; return False if it is no heartbeat, or its gateway exceeds MAX_GATEWAYS."""
+        """Record a message from the bus; return False if it is no heartbeat, or its gateway exceeds MAX_GATEWAYS. Pools
+        in it that cannot be decoded are left out and counted as refused."""
         try:
             heartbeat, left_out = decode(message)
         except PoolHeartbeatInvalid:
@@ -157,7 +158,8 @@ class PoolBoard:
             self._demand[heartbeat.gateway_id] = _Demand(now_s, order, demand)
 
     def _demand_by_pool(self) -> dict[str, tuple[int, int]]:
-        """Return for each pool the requests that wait for its first replica, and those that it has."""
+        """Return for each pool, over all gateways, the number of requests that wait for its first replica, and its
+        number of open requests."""
         found: dict[str, tuple[int, int]] = {}
         for said in self._demand.values():
             for each in said.pools:

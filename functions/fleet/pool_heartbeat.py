@@ -111,8 +111,8 @@ def encode(heartbeat: PoolHeartbeat) -> bytes:
 
 
 def decode(message: bytes) -> tuple[PoolHeartbeat, int]:
-    """Decode a heartbeat and the number of its pools that were left out; PoolHeartbeatInvalid if nothing usable is
-    left."""
+    """Decode a heartbeat without its malformed pools; return it and the number of those. PoolHeartbeatInvalid if it is
+    too long or malformed, or if it has pools and all are malformed."""
     if len(message) > HEARTBEAT_MAX_BYTES:
         raise PoolHeartbeatInvalid(f"{len(message)} bytes is over the limit of {HEARTBEAT_MAX_BYTES}")
     try:

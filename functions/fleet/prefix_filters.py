@@ -26,8 +26,8 @@ class LeadingBlocks:
 def held_by(
     replicas: Mapping[int, ReplicaId], anywhere: Mapping[int, int], on_device: Mapping[int, int] | None = None
 ) -> LeadingBlocks:
-    """Build the result from depths by slot. `on_device`: the part of `anywhere` that needs no reload; None: all of
-    it."""
+    """Return the number of leading blocks by replica, given that number (the depth) by slot. `on_device`: the part of
+    `anywhere` that needs no reload; None: all of it."""
     in_host: dict[ReplicaId, int] = {}
     if on_device is not None:
         for slot, depth in anywhere.items():
@@ -73,14 +73,15 @@ class PrefixFilters:
 
     @property
     def names(self) -> int:
-        """Number of block names in all replicas' filters."""
+        """Sum over all replicas of the block names in their filters"""
         return sum(one.names for one in self._filters.values())
 
     def silent_replicas(self, now_s: float) -> list[ReplicaId]:
         return [id_ for id_, one in self._filters.items() if now_s - one.seen_s > SILENCE_LIMIT_S]
 
     def leading_blocks(self, names: Sequence[int]) -> LeadingBlocks | None:
-        """Return the leading blocks that each replica holds; None if no replica is known."""
+        """Return the number of leading blocks of the chain `names` that each replica holds by its filters; None if no
+        replica is known."""
         if self._device is None or not self._live:
             return None
         if self._anywhere is None:

@@ -84,7 +84,8 @@ class PrefixView:
         self.gaps_total = 0  # how often a replica became unknown because an update was lost
 
     def fold(self, update: PrefixUpdate, now_s: float) -> None:
-        """Fold one message; ValueError if its content is impossible for a replica."""
+        """Fold one update; ValueError if its content is impossible for a replica. A replica beyond MAX_REPLICAS is
+        ignored, and one whose block size differs from that of its pool's other replicas is forgotten."""
         replica_id, pool_name = ReplicaId(update.replica_id), PoolName(update.pool)
         former = self._pool_of.get(replica_id)
         if former is None and len(self._pool_of) >= MAX_REPLICAS:
@@ -112,12 +113,13 @@ class PrefixView:
                     raise
 
     def block_tokens(self, pool: PoolName) -> int:
-        """Return the block size of the pool by its newest update; 0 without any update."""
+        """Return the tokens of a block in the pool by its newest update; 0 without any update."""
         known = self._pools.get(pool)
         return known.block_tokens if known is not None else 0
 
     def held_by_events(self, pool_name: PoolName, names: Sequence[int]) -> LeadingBlocks | None:
-        """Return how many leading blocks each replica holds; None if no replica is known."""
+        """Return by KV events the number of leading blocks of the chain `names` that each replica holds; None if no
+        replica's blocks are known from events."""
         pool = self._pools.get(pool_name)
         if pool is None or not pool.live:
             return None
@@ -128,19 +130,20 @@ class PrefixView:
         return held_by(pool.by_slot, anywhere, index.depths(names, bits_of(anywhere)))
 
     def held_by_bloom(self, pool_name: PoolName, names: Sequence[int]) -> LeadingBlocks | None:
-        """Return the same by filters."""
+        """Return by bloom filters the number of leading blocks of the chain `names` that each replica holds; None if no
+        replica of the pool has sent a filter."""
         pool = self._pools.get(pool_name)
         return pool.filters.leading_blocks(names) if pool is not None else None
 
     def unknown_replicas(self, pool_name: PoolName) -> tuple[ReplicaId, ...]:
-        """Return replicas that send events and whose state must be requested."""
+        """Return at most MAX_WANTED replicas that send events and whose state must be requested."""
         pool = self._pools.get(pool_name)
         if pool is None:
             return ()
         return tuple(id_ for id_, told in pool.told.items() if told.slot is None)[:MAX_WANTED]
 
     def known_replicas(self) -> dict[tuple[PoolName, Kind], int]:
-        """Return for each pool and source the number of replicas whose blocks are known."""
+        """Return for each pool and source (`events`, `bloom`) the number of replicas whose blocks are known."""
         found: dict[tuple[PoolName, Kind], int] = {}
         for name, pool in self._pools.items():
             found |= {(name, "events"): len(pool.by_slot)} if pool.told else {}
@@ -148,7 +151,8 @@ class PrefixView:
         return found
 
     def known_blocks(self) -> dict[tuple[PoolName, Kind], int]:
-        """Return for each pool and source the number of known blocks."""
+        """Return for each pool and source (`events`, `bloom`) the sum over replicas of their known blocks; a block at
+        two replicas counts twice."""
         found: dict[tuple[PoolName, Kind], int] = {}
         for name, pool in self._pools.items():
             found |= {(name, "events"): sum(told.names for told in pool.told.values())} if pool.told else {}
@@ -169,7 +173,8 @@ class PrefixView:
             del self._pools[name]  # pool names come from the bus; with blooms, a pool takes half a megabyte
 
     def sweep(self, now_s: float) -> None:
-        """Forget silent replicas and clear the index of forgotten ones. Call a few times a second."""
+        """Forget replicas silent for over SILENCE_LIMIT_S, and clear some of the index entries that forgotten ones
+        left. Call a few times a second."""
         for pool in list(self._pools.values()):
             silent = [id_ for id_, told in pool.told.items() if now_s - told.seen_s > SILENCE_LIMIT_S]
             silent += pool.filters.silent_replicas(now_s)
@@ -220,7 +225,8 @@ class PrefixView:
 
 
 def _begin_generation(pool: _Pool, replica_id: ReplicaId, delta: Delta, now_s: float) -> _ReplicaPrefixes:
-    """Begin a new generation: known from its start, or unknown."""
+    """Begin a new generation of a replica's blocks and return its entry. The replica is known if `delta` is the
+    generation's first update and a slot is free, else unknown."""
     former = pool.told.get(replica_id)
     if former is not None:
         _drop(pool, former)
@@ -247,7 +253,8 @@ def _apply(pool: _Pool, told: _ReplicaPrefixes, delta: Delta) -> None:
 
 
 def _gather(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, state: State) -> None:
-    """Add one part of a state; after the last one the replica is known."""
+    """Add one part of a state; after the last one the replica is known. A part that does not follow the previous one is
+    dropped with the whole state."""
     filling = _filling(pool, told, state)
     if filling is None:
         return
@@ -265,7 +272,8 @@ def _gather(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, state: S
 
 
 def _filling(pool: _Pool, told: _ReplicaPrefixes, state: State) -> _Filling | None:
-    """Return the state that this part belongs to; None if it does not follow the previous part."""
+    """Return the state that this part belongs to; None if the part does not follow the previous one, which drops the
+    state, or if no slot is free."""
     filling = told.filling
     if state.part == 0:
         if filling is not None:
@@ -288,7 +296,7 @@ def _assign_slot(pool: _Pool, replica_id: ReplicaId, told: _ReplicaPrefixes, slo
 
 
 def _drop(pool: _Pool, told: _ReplicaPrefixes) -> None:
-    """Make the replica unknown."""
+    """Make the replica unknown: retire its slot and that of a state still arriving."""
     for slot in (told.slot, told.filling.slot if told.filling is not None else None):
         if slot is not None:
             pool.index.retire(slot)

@@ -82,7 +82,8 @@ class LeaseAnswer(NamedTuple):
 
 class QuotaBroker(Protocol):
     async def request_leases(self, gateway_id: str, groups: Sequence[Group]) -> LeaseAnswer:
-        """Report that this gateway is alive and request leases; BusUnavailable if the bus does not answer."""
+        """Report that this gateway is alive, and request leases or return them; BusUnavailable if the bus does not
+        answer."""
 
     async def close(self) -> None: ...
 
@@ -119,7 +120,7 @@ def _encoded(gateway_id: str, groups: Sequence[Group]) -> bytes:
 
 
 def _answer(said: object) -> LeaseAnswer:
-    """Parse the script's answer, which is whole numbers in lists."""
+    """Parse the script's answer, which is whole numbers in lists; BusUnavailable if it is not."""
     try:
         gateways, learning, granted = msgspec.convert(said, tuple[int, int, list[tuple[int, int, list[_Given]]]])
     except msgspec.ValidationError as error:

@@ -47,7 +47,7 @@ class QuotaModel:
         return LeaseAnswer(len(self._gateways), learning, granted)
 
     def places(self, account: str, now_us: int) -> int:
-        """Return the places that all gateways hold."""
+        """Return the number of the account's places that all gateways hold and that have not expired."""
         found = self._accounts.get(account)
         return sum(held for held, until in found.places.values() if until > now_us) if found is not None else 0
 

@@ -157,8 +157,8 @@ class RegionBus:
         self._charge = self._client.register_script(CHARGE)
 
     async def read(self, after: str = "0", most: int = MAX_ACCOUNTS) -> Used:
-        """Return grants to accounts touched after `after`, and start counting. BusUnavailable if the bus does not
-        answer."""
+        """Return this region's grants to at most `most` accounts touched after `after`, and have the bus count grants
+        from now on. BusUnavailable if the bus does not answer."""
         try:
             keys = [USED_KEY, BORN_KEY, REGIONS_KEY]
             said = await self._read(keys=keys, args=[after, most, _COUNTED_S, _FORGOTTEN_S])

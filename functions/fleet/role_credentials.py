@@ -116,7 +116,8 @@ class RoleCredentials:
 
 
 def read_for(role: Role, file: Path) -> RoleCredentials:
-    """Read the role's own credentials, or the internal token with a warning. Raises OSError, CredentialsUnusable."""
+    """Read the role's own credentials, or the internal token with a warning. Raises OSError, and CredentialsUnusable
+    also for another role's credentials."""
     found = RoleCredentials.read(file)
     if found.role is None:
         _log.warning(
@@ -145,7 +146,7 @@ def tokens_in(text: str) -> tuple[str, ...]:
 
 
 def derived(token: str, purpose: Purpose) -> str:
-    """Derive the secret of one purpose from the internal token."""
+    """Return the secret of one purpose, an HMAC of the internal token; for `operate` it is the token itself."""
     if purpose == "operate":
         return token
     words = _CHUNKS if purpose == "chunks" else f"shoal: credential to {purpose}".encode()
@@ -175,7 +176,8 @@ def _parsed(text: str) -> tuple[Mapping[Purpose, tuple[str, ...]], Role | None]:
 
 
 def _stamp(file: Path | None) -> tuple[int, int, int] | None:
-    """Return a value that changes with the file's content; a Secret's volume replaces the file behind a link."""
+    """Return a value that changes with the file's content, or None without a readable file; a Secret's volume replaces
+    the file behind a link."""
     if file is None:
         return None
     try:

@@ -52,7 +52,8 @@ class _Gateway:
     closed: dict[int, None] = field(default_factory=dict)
 
     def accepts_process(self, incarnation: int, now_unix_s: float) -> bool:
-        """Return True if an unknown process is to be counted from now on."""
+        """Return True if a process that is not known yet is to be counted: it was not closed, and either started late
+        enough to be one of the two newest, or all known ones are silent."""
         if incarnation in self.closed:
             return False
         known = self.processes.values()
@@ -61,7 +62,8 @@ class _Gateway:
         return is_newer or all(now_unix_s - process.heard_unix_s >= SILENT_S for process in known)
 
     def process_to_close(self, now_unix_s: float) -> int:
-        """Return the process to close: of the silent ones, else of all, the one that started first."""
+        """Return the incarnation of the process to close: of the silent ones, else of all, the one that started
+        first."""
         heard = {incarnation: process.heard_unix_s for incarnation, process in self.processes.items()}
         return min(heard, key=lambda incarnation: (now_unix_s - heard[incarnation] < SILENT_S, incarnation))
 
@@ -85,8 +87,8 @@ class EvidenceBook:
         self.refused_total = 0
 
     def receive_message(self, message: bytes, now_unix_s: float) -> bool:
-        """Record a message from the bus; return False if it is no heartbeat, is outdated, or its gateway exceeds
-        MAX_GATEWAYS."""
+        """Record a message from the bus; return False if it is no heartbeat, is outdated or from a closed process, or
+        its gateway exceeds MAX_GATEWAYS."""
         try:
             heartbeat = decode(message)
         except RolloutHeartbeatInvalid:
@@ -100,8 +102,8 @@ class EvidenceBook:
         return True
 
     def evidence(self, rollout: str, stage: int) -> TrialEvidence:
-        """Return the evidence of all gateways. `heard_unix_s` is the last heartbeat of any gateway that has seen this
-        stage."""
+        """Return the evidence of all gateways about one stage, empty if there is none. `heard_unix_s` is the last
+        heartbeat of any gateway process that has reported this stage."""
         found = self._stages.get((rollout, stage))
         if found is None:
             return TrialEvidence()
@@ -130,7 +132,8 @@ class EvidenceBook:
     # Helpers.
 
     def _accept(self, heartbeat: RolloutHeartbeat, now_unix_s: float) -> bool:
-        """Return True if this heartbeat is new, and record the time and sequence of its sender."""
+        """Return True if this heartbeat is to be counted, and record the time and sequence of its process. False if it
+        is outdated, or there is no room for its process or gateway."""
         gateway = self._gateways.get(heartbeat.gateway_id)
         if gateway is None:
             if len(self._gateways) >= MAX_GATEWAYS and not self._drop_silent_gateway(now_unix_s):
@@ -159,8 +162,8 @@ class EvidenceBook:
         self._size_bytes += grown_bytes
 
     def _close_old(self, gateway_id: str, gateway: _Gateway, now_unix_s: float) -> None:
-        """Add the counts of a gateway's older processes to the sums. From now on their late heartbeats would count
-        twice."""
+        """Close a gateway's processes until two are left: add their counts to the sums, and remember them, because
+        their late heartbeats would count twice."""
         while len(gateway.processes) > _PROCESSES_PER_GATEWAY:
             oldest = gateway.process_to_close(now_unix_s)
             del gateway.processes[oldest]
@@ -182,7 +185,8 @@ class EvidenceBook:
         self._size_bytes += grown_bytes
 
     def _drop_silent_gateway(self, now_unix_s: float) -> bool:
-        """Make room for one more gateway: drop the one silent for longest, if that is over a day."""
+        """Make room for one more gateway: drop the one silent for longest, but keep its counts in the sums. Return
+        False and drop none if no gateway is silent for a day."""
         heard = {id_: max(it.heard_unix_s for it in known.processes.values()) for id_, known in self._gateways.items()}
         quietest = min(heard, key=lambda id_: heard[id_])
         if now_unix_s - heard[quietest] < FORGET_AFTER_S:
@@ -193,7 +197,8 @@ class EvidenceBook:
         return True
 
     def _shrink(self, now_unix_s: float) -> None:
-        """Forget stages without heartbeats, and those silent for longest if there are too many."""
+        """Forget stages without a heartbeat for FORGET_AFTER_S, and those silent for longest while the stages exceed
+        MAX_STAGES or MAX_BYTES."""
         if now_unix_s - self._looked_unix_s > _LOOK_INTERVAL_S:
             self._looked_unix_s = now_unix_s
             for key in [key for key, stage in self._stages.items() if now_unix_s - stage.heard_unix_s > FORGET_AFTER_S]:

@@ -23,7 +23,8 @@ def join(hashes: list[bytes]) -> str:
 
 
 def split(text: str) -> list[bytes]:
-    """Decode the hashes; HashesInvalid if the text has none."""
+    """Decode base64 text to a list of hashes, empty for empty text; HashesInvalid if it is malformed, ends within a
+    hash, or has too many."""
     try:
         joined = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

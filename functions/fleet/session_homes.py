@@ -49,7 +49,7 @@ def sessions_at(pool: PoolName, replica: ReplicaId, ttl_s: float, hashes: list[b
 
 
 def hashes_in(homes: SessionsAt) -> list[bytes]:
-    """Return the hashes of one entry; HomesInvalid if its text has none."""
+    """Return the hashes of one entry; HomesInvalid if they are malformed or too many."""
     try:
         return split(homes.hashes)
     except HashesInvalid as error:

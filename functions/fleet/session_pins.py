@@ -49,7 +49,7 @@ def pins_of(rollout: RolloutId, ttl_s: float, hashes: list[bytes], group: Group 
 
 
 def hashes_in(pins: RolloutPins) -> list[bytes]:
-    """Return the hashes of one entry; BatchInvalid if its text has none."""
+    """Return the hashes of one entry; BatchInvalid if they are malformed or too many."""
     try:
         return split(pins.hashes)
     except HashesInvalid as error:

@@ -39,7 +39,7 @@ class SnapshotFile:
     _deltas: int = 0
 
     def load(self, breathe: Breathe = without_pause) -> Indexed | None:
-        """Return the file's content; None if there is no file, SnapshotInvalid if it cannot be trusted."""
+        """Return the file's content; None if there is no file, SnapshotInvalid if it cannot be read or trusted."""
         self._held = ""
         try:
             with self.path.open("rb") as file:
@@ -59,7 +59,8 @@ class SnapshotFile:
             os.utime(self.path, (unix_s, unix_s))
 
     def confirmed_unix_s(self) -> float | None:
-        """Return that time by the clock of the process that wrote it; None if there is no file."""
+        """Return when the content was last confirmed as the newest, by the clock of the process that recorded it; None
+        if there is no file."""
         with contextlib.suppress(OSError):
             return self.path.stat().st_mtime
         return None
@@ -67,7 +68,8 @@ class SnapshotFile:
     def store(
         self, content: Indexed, delta: bytes = b"", base_hash: str = "", breathe: Breathe = without_pause
     ) -> None:
-        """Make the file end with `content`, by its delta if the file holds the base. OSError if the disk fails."""
+        """Make the file end with `content`: append `delta` if the file holds its base and has room for it, else write
+        the whole content. OSError if the disk fails."""
         if delta and self._held == base_hash and self._has_room(delta) and self._file_state() == self._seen:
             self._held = ""  # until the append is complete
             frames.append(self.path, delta)
@@ -123,5 +125,5 @@ def write(path: Path, document: bytes) -> None:
 
 
 def read(path: Path) -> Indexed | None:
-    """Return the stored content; None if there is no file, SnapshotInvalid if it cannot be trusted."""
+    """Return the stored content; None if there is no file, SnapshotInvalid if it cannot be read or trusted."""
     return SnapshotFile(path).load()

@@ -30,7 +30,8 @@ class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def next_frame(file: BinaryIO) -> list[bytes] | None:
-    """Return the next document in chunks; None at the end of the file. Raises SnapshotInvalid, or Torn."""
+    """Return the next document in chunks; None at the end of the file. Raises SnapshotInvalid if the frame is
+    malformed, too large or has another digest, or Torn."""
     line = file.readline(_MAX_LINE_BYTES)
     if not line:
         return None
@@ -55,7 +56,7 @@ def next_frame(file: BinaryIO) -> list[bytes] | None:
 
 
 def append(path: Path, document: bytes) -> None:
-    """Append one frame and sync it to the disk."""
+    """Append one frame with the document to an existing file and sync it to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(_line(len(document), hashlib.sha256(document).hexdigest()) + document)
@@ -64,7 +65,8 @@ def append(path: Path, document: bytes) -> None:
 
 
 def replace(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
-    """Replace the file atomically by one frame with these lines; return the document's size."""
+    """Replace the file atomically by one frame with these lines; return the document's size in bytes. OSError if the
+    disk fails, and the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -78,7 +80,8 @@ def replace(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
 
 
 def _write(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
-    """Write the file; its first line is written last, into the space reserved for it."""
+    """Write one frame with these lines to the file and return the document's size in bytes. The file's first line is
+    written last, into the space reserved for it."""
     digest, size_bytes = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -96,12 +99,13 @@ def _write(path: Path, lines: Iterable[bytes], breathe: Breathe) -> int:
 
 
 def _line(size_bytes: int, sha256: str) -> bytes:
-    """Return the line before a document; its length is constant."""
+    """Return the line before a document, with its size and digest; the line's length is constant."""
     return b'{"bytes":%12d,"sha256":"%b"}\n' % (size_bytes, sha256.encode())
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join some lines at a time: a write and a hash update for each line would cost more than the copy."""
+    """Yield the lines joined into pieces of _LINES_A_WRITE lines: a write and a hash update for each line would cost
+    more than the copy."""
     gathered: list[bytes] = []
     for line in lines:
         gathered.append(line)

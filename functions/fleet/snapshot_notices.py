@@ -49,7 +49,7 @@ def decode(message: bytes) -> SnapshotNotice | None:
 
 
 async def follow_notices(bus: NoticeBus, heard: Callable[[SnapshotNotice], None]) -> None:
-    """Pass on notices from the bus until it is lost: BusUnavailable."""
+    """Call `heard` with each notice from the bus until the bus is lost, which raises BusUnavailable."""
     async for notice in bus.notices():
         heard(notice)
 

@@ -118,7 +118,8 @@ class SnapshotFollower:
         self.last_problem = ""  # last problem, for people; empty again after a new snapshot
 
     def load_cached(self) -> bool:
-        """Start from the disk, before any registry has answered; return False if the cache is unusable."""
+        """Start from the snapshot cached on the disk, before any registry has answered; return False if there is none
+        or it is unusable."""
         try:
             content = self._cache.load()
         except SnapshotInvalid as error:
@@ -152,12 +153,13 @@ class SnapshotFollower:
             waiting.reschedule(min(soon_s, waiting.when() or soon_s))  # further notices do not delay it
 
     async def run(self) -> None:
-        """Follow until the registry fails: SnapshotSourceUnavailable or SnapshotRefused."""
+        """Poll until the registry fails, which raises SnapshotSourceUnavailable or SnapshotRefused."""
         while True:
             await self.poll()
 
     async def poll(self) -> bool:
-        """Run one long poll; return True if it brought a snapshot."""
+        """Run one long poll; store and apply a snapshot that it brings, and return True if it brought one. Raises
+        SnapshotSourceUnavailable or SnapshotRefused."""
         started_s = asyncio.get_running_loop().time()
         base = self._content
         answer = await self._fetch_newer(base)
@@ -181,7 +183,8 @@ class SnapshotFollower:
         return True
 
     async def _fetch_newer(self, base: Indexed) -> _PollAnswer | None:
-        """Return changes since the base; None if there are none, or the poll must be sent again."""
+        """Return the registry's answer with changes since the base; None if there are none, or the poll must be sent
+        again. Raises SnapshotSourceUnavailable."""
         request = self._client.build_request(
             "GET", self._url, params=self._params(base), headers=self._headers(base), timeout=_TIMEOUT
         )
@@ -196,7 +199,8 @@ class SnapshotFollower:
             raise SnapshotSourceUnavailable(f"{self._url} cannot be read: {reason}") from error
 
     async def _until_answered(self, request: httpx.Request) -> httpx.Response | None:
-        """Return the response's head; None if a notice arrived and the response did not follow."""
+        """Return the response's head; None if a notice arrived and the response did not follow. TimeoutError after
+        _ANSWER_TIMEOUT_S."""
         ends_s = asyncio.get_running_loop().time() + _ANSWER_TIMEOUT_S
         try:
             async with asyncio.timeout_at(ends_s) as self._waiting:
@@ -273,13 +277,14 @@ def _verified(answer: _PollAnswer, base: Indexed) -> Indexed:
 
 
 def _number_of(response: httpx.Response, header: str) -> int:
-    """Return the number in a response header; 0 if there is none."""
+    """Return the whole number in a response header; 0 if it is missing, malformed or of 20 digits or more."""
     text = response.headers.get(header, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 async def _read_bounded(response: httpx.Response) -> list[bytes]:
-    """Read the body in pieces: joining 30 MB would block the event loop."""
+    """Return the body in pieces, since joining 30 MB would block the event loop; SnapshotSourceUnavailable if it is
+    over SNAPSHOT_MAX_BYTES."""
     chunks: list[bytes] = []
     size_bytes = 0
     async for part in response.aiter_bytes():

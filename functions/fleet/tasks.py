@@ -32,7 +32,7 @@ class Supervised:
         self._spawn(self._log_failure(name, work), name).add_done_callback(lambda _: work.close())
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Cancel every task and wait until they end.
+        """Cancel every task and wait until they end, at most `timeout_s`.
 
         `asyncio.wait_for` of Python 3.11 loses a cancellation if its awaitable completes at that moment, and the bus
         client uses it. A task that still runs after four fifths of the time is therefore cancelled once more.

@@ -222,7 +222,8 @@ def _errors() -> Iterator[None]:
 
 
 async def _receive(subscription: PubSub, silent_after_s: float = inf) -> AsyncIterator[bytes]:
-    """Yield messages as they arrive; end if there is none for `silent_after_s`. A quiet server is pinged."""
+    """Yield messages as they arrive; end if there is none for `silent_after_s`. A quiet server is pinged;
+    BusUnavailable if it does not answer."""
     loop, asked_s = asyncio.get_running_loop(), None
     heard_s = loop.time()
     rounds = StallGuard(_TIMEOUT_S, heard_s)

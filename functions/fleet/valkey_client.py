@@ -34,7 +34,8 @@ Password = str | Callable[[], str]  # a password, or a function that returns the
 
 
 def password_in(file: Path | None) -> Password | None:
-    """Return a function that reads the password file for each connection. Raises OSError if it cannot be read now."""
+    """Return a function that reads the password file for each connection; None without a file. Raises OSError if it
+    cannot be read now."""
     if file is None:
         return None
     file.read_text()
@@ -119,7 +120,8 @@ class _ToPrimary(Connection):
         self._route, self._made_at = route, route.lost
 
     async def connect(self) -> None:
-        """Connect, or reconnect if another connection was lost. The client also calls this before each use."""
+        """Connect, or reconnect if another connection was lost since this one was made. The client also calls this
+        before each use."""
         if self.is_connected and self._made_at != self._route.lost:
             await self.disconnect(nowait=True)
         await super().connect()  # type: ignore[no-untyped-call]

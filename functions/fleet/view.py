@@ -192,7 +192,7 @@ class FleetView:
             known.seen_s = now_s
 
     def set_troubled_nodes(self, troubled: Mapping[str, NodeTrouble], until_s: float) -> None:
-        """Replace the nodes that are not ready, as the controller reports them."""
+        """Replace the nodes that are not ready, as the controller reports them; they count until `until_s`."""
         self._troubled_nodes, self._troubled_until_s = troubled, until_s
 
     def update_suspicions(self, now_s: float) -> tuple[frozenset[Domain], frozenset[Domain]]:
@@ -213,8 +213,8 @@ class FleetView:
         return self._listening_since_s <= late_s and any(known.seen_s <= late_s for known in self._known.values())
 
     def eject(self, replica_id: ReplicaId, now_s: float) -> float:
-        """Eject a replica on passive evidence, for a time that doubles with each ejection. Return its seconds, or 0
-        if unknown."""
+        """Count a failed request, and eject the replica for a time that doubles with each ejection. Return the time in
+        seconds, or 0 if the replica is unknown."""
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
@@ -222,7 +222,8 @@ class FleetView:
         return self.outliers.breaker(known.view.pool, replica_id).eject(now_s)
 
     def record_fault(self, replica_id: ReplicaId, now_s: float) -> float:
-        """Record a 500 response. Return the seconds for which the replica is out; 0 while there were few in a row."""
+        """Record a 500 response as a failed request. Return the seconds for which the replica is out; 0 while there
+        were few in a row, or if it is unknown."""
         known = self._known.get(replica_id)
         if known is None:
             return 0.0
@@ -250,7 +251,8 @@ class FleetView:
             seen.first_token((now_s - sent_s) * 1000.0, computed_tokens)
 
     def record_answer(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> None:
-        """Record a proper answer to a request sent at `sent_s`: older evidence no longer counts."""
+        """Record a proper answer to a request sent at `sent_s`: evidence against the replica from before then no longer
+        counts."""
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
@@ -295,8 +297,8 @@ class FleetView:
         return ((name, members.index) for name, members in self._pools.items())
 
     def outlier_status(self, pool: PoolName, now_s: float) -> OutlierStatus:
-        """Return the pool's replicas that are out on passive evidence, count as slower, or are suspected with node or
-        zone."""
+        """Return the status of the pool: its replicas that are out on passive evidence, that count as slower, or that
+        are suspected with node or zone."""
         ready = self.index(pool).ready
         status = self.outliers.pool_status(pool, ready, now_s)
         if not self.suspicions.replicas:
@@ -304,8 +306,8 @@ class FleetView:
         return replace(status, suspected=frozenset(self.suspicions.replicas.keys() & ready.keys()))
 
     def ejected(self, pool: PoolName, now_s: float) -> frozenset[ReplicaId]:
-        """Return replicas that are out on passive evidence, or suspected. If most of the ready replicas would be out,
-        none is out. Suspected ones are left out if no other ready replica remains."""
+        """Return the replicas that are out on passive evidence, or suspected. If most of the ready replicas would be
+        out on evidence, none is. Suspected ones are not returned if that would leave no ready replica."""
         status = self.outlier_status(pool, now_s)
         both = status.out | status.suspected
         return both if len(both) < len(self.index(pool).ready) else status.out
@@ -315,7 +317,7 @@ class FleetView:
         return self.outliers.eject_outliers([(name, len(it.index.ready)) for name, it in self._pools.items()], now_s)
 
     def index(self, name: PoolName) -> PoolIndex:
-        """Return the pool's index as decisions read it; valid until the next heartbeat."""
+        """Return the pool's index as decisions read it, empty for an unknown pool; valid until the next heartbeat."""
         members = self._pools.get(name)
         return members.index if members is not None else self._nobody
 
@@ -328,7 +330,8 @@ class FleetView:
         return known.view if known is not None else None
 
     def heartbeats(self) -> list[tuple[Heartbeat, float]]:
-        """Return every known replica's last heartbeat and when it was received, by id."""
+        """Return every known replica's last heartbeat and when it was received (monotonic seconds), sorted by replica
+        id."""
         return [(known.heartbeat, known.seen_s) for _, known in sorted(self._known.items())]
 
     def _put(self, view: ReplicaView) -> None:
@@ -346,14 +349,16 @@ class FleetView:
 
 
 def _with_noted(view: ReplicaView, known: _Known, now_s: float) -> ReplicaView:
-    """Return the view with noted adapters that have not expired."""
+    """Return the view with the noted adapters that have not expired; drop the others, and those in the heartbeat, from
+    `known`."""
     for name in [name for name, until_s in known.noted.items() if now_s >= until_s or name in view.adapters]:
         del known.noted[name]
     return replace(view, adapters=view.adapters.union(known.noted)) if known.noted else view
 
 
 def _with_withdrawn(view: ReplicaView, known: _Known, now_s: float) -> ReplicaView:
-    """Return the view with adapters advertised until recently; `known` still has the former view."""
+    """Return the view with `withdrawn`: the adapters that its heartbeats listed until recently. They are recorded in
+    `known`, which still has the former view."""
     for name in known.view.adapters - view.adapters:
         if len(known.withdrawn) < _MAX_NOTED:
             known.withdrawn[name] = now_s + WITHDRAWN_FOR_S

@@ -50,7 +50,8 @@ class Connections:
         on_closed: Callable[[Closed], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Call `on_closed` with the reason for each connection that was closed or rejected for lack of room."""
+        """Call `on_closed` with the reason for each connection that was closed or rejected for lack of room.
+        `most_per_address`: 0 means no limit per address."""
         self._most, self._most_per_address = most, most_per_address
         self.closed = on_closed
         self._clock = clock
@@ -61,7 +62,8 @@ class Connections:
         self._may_look = True
 
     def add(self, connection: Connection, address: str = "") -> bool:
-        """Register a connection, closing another one if needed. Return False if there is no room."""
+        """Register a connection, closing an idle one if needed. Return False if there is no room, in all or for its
+        address."""
         if self._most_per_address and self._per_address[address] >= self._most_per_address:
             self.closed("address")
             return False
@@ -98,7 +100,8 @@ class Connections:
         return connection not in self._strangers
 
     def mark_known(self, connection: Connection) -> None:
-        """Mark a connection that has sent a valid credential."""
+        """Mark a connection that has sent a valid credential; it is then no longer among the strangers, which are
+        closed first."""
         self._strangers.pop(connection, None)
 
     def mark_active(self, connection: Connection) -> None:
@@ -124,8 +127,8 @@ class Connections:
         return True
 
     def _longest_idle(self) -> Connection | None:
-        """Return the known connection that is idle longest. A full scan of 10,000 takes a millisecond, so at most
-        once a sweep."""
+        """Return the known connection that is idle longest; None if none is idle for _STILL_S. A full scan of 10,000
+        takes a millisecond, so at most once a sweep."""
         if not self._idle and self._may_look:
             self._may_look = False
             idle = [(since_s, each) for each in self._addresses if (since_s := each.idle_since_s) is not None]
@@ -149,7 +152,8 @@ class Connections:
 
 
 def address_of(peer: Any) -> str:
-    """Return the address of a socket's peer: for IPv6 its /64 network, and an empty string if there is none."""
+    """Return the address of a socket's peer: for IPv6 its /64 network, for an IPv4 address mapped to IPv6 the IPv4
+    address, and an empty string if there is none."""
     if not isinstance(peer, tuple) or not peer:
         return ""
     host = str(peer[0])

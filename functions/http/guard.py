@@ -60,7 +60,8 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def plain_text_answer(refusal: Refusal) -> tuple[Headers, bytes]:
-    """Format a refusal as plain text, for ports that are scraped, probed or called by webhooks."""
+    """Return the headers and body of a refusal as plain text, for ports that are scraped, probed or called by
+    webhooks."""
     return [(b"content-type", b"text/plain; charset=utf-8")], f"{refusal.message}\n".encode()
 
 
@@ -111,7 +112,8 @@ class Guard:
             self.lame_duck_s = self.bounds.lame_duck_s
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the periodic sweep, which runs until there is no connection left."""
+        """Start the periodic sweep, which runs until there is no connection left. Nothing happens if it is running, or
+        if another component sweeps."""
         if self.sweeps_itself and self._swept is None:
             self._rounds.since_s = self.clock()
             self._swept = loop.call_later(_SWEEP_S, self._sweep, loop)

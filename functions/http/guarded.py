@@ -243,7 +243,8 @@ class GuardedHttp(HttpToolsProtocol):
         """Do nothing: the sweep closes idle connections, after data that has already arrived was read."""
 
     def send_400_response(self, msg: str) -> None:
-        """Send the listener's own error format for what the parser rejected."""
+        """Refuse what the parser rejected, in the listener's own error format, and close the connection; `msg` is
+        ignored."""
         self._refuse(self._refusal or INVALID_HTTP)
 
     # Helpers.
@@ -267,7 +268,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._feed(head + data[upgrade.args[0] :])
 
     def _start_keep_alive(self) -> None:
-        """Start the idle timeout, because no request is under way."""
+        """Start the idle timeout, because no request is under way, and mark the connection as active."""
         guard = self._guard
         self._since_s = guard.clock()
         guard.connections.mark_active(self)

@@ -159,7 +159,7 @@ async def listen(
     clock: Callable[[], float],
     backlog: int = _BACKLOG,
 ) -> Server:
-    """Serve a bound socket until the returned server is closed."""
+    """Serve a bound socket, over TLS if `tls` is given, until the returned server is closed."""
     if tls is None:
         loop = asyncio.get_running_loop()
         return await loop.create_server(lambda: make_protocol(None), sock=listener, backlog=backlog)
@@ -185,7 +185,8 @@ def server_config(app: ASGIApp, guard: Guard, protocol: type[GuardedHttp] = Guar
 
 
 async def serve(app: ASGIApp, listener: socket.socket, guard: Guard) -> asyncio.Server:
-    """Serve an application on its own socket on the running event loop, without a drain."""
+    """Serve an application on its own socket on the running event loop, without a drain, until the returned server is
+    closed."""
     config = server_config(app, guard)
     config.load()
     state = ServerState()
@@ -226,7 +227,8 @@ class GuardedServer(uvicorn.Server):
         self.servers.append(cast(asyncio.base_events.Server, server))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting and wait for TLS handshakes under way, which uvicorn does not know of."""
+        """Stop accepting, wait for TLS handshakes under way, which uvicorn does not know of, and then run uvicorn's
+        shutdown."""
         for server in self.servers:
             server.close()
         for server in self.servers:

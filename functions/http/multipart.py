@@ -24,7 +24,8 @@ class MultipartInvalid(Exception):
 
 
 def boundary_of(content_type: str) -> bytes:
-    """Return the boundary; MultipartInvalid if the header has none."""
+    """Return the boundary; MultipartInvalid if the header is not multipart/form-data with a boundary of 1 to 70
+    bytes."""
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 1 <= len(boundary) <= 70:

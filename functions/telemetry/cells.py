@@ -77,8 +77,8 @@ class _Family(Collector, Generic[Cell]):
         registry.register(self)
 
     def labels(self, *values: str) -> Cell:
-        """Return the cell with these labels; create it on the first call. The lookup costs three times an
-        increment, so reuse the cell."""
+        """Return the cell with these label values; create it on the first call. ValueError if their number is wrong.
+        The lookup costs three times an increment, so reuse the cell."""
         cell = self._cells.get(values)
         if cell is None:
             if len(values) != len(self._labelnames):

@@ -93,7 +93,7 @@ class MetricsServer:
         return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
     async def _on_the_loop(self, ask: Callable[[], T]) -> T:
-        """Call a function on the process's event loop and return its result."""
+        """Call a function on the process's event loop and return its result; TimeoutError after _REFRESH_TIMEOUT_S."""
         answer = asyncio.run_coroutine_threadsafe(_call(ask), self._loop)
         async with asyncio.timeout(_REFRESH_TIMEOUT_S):
             return await asyncio.wrap_future(answer)

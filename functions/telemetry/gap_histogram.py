@@ -41,7 +41,8 @@ class Gaps:
         self.total += 1
 
     def between_tokens(self, tokens: int) -> GapCounts:
-        """Return the gaps between the `tokens` of the whole stream, as the module docstring describes."""
+        """Return (bucket, count) of the gaps between tokens, given the number of tokens of the whole stream. Gaps
+        between pieces are converted if pieces have several tokens."""
         if self._counts is None:
             return ()
         counts = tuple([(bucket, count) for bucket, count in enumerate(self._counts) if count])
@@ -49,7 +50,8 @@ class Gaps:
         return counts if each <= _ONE_TOKEN_A_PIECE else _gaps_of_tokens(counts, each)
 
     def quantile_ms(self, quantile: float) -> float | None:
-        """Return the quantile; None if there were no gaps."""
+        """Return the quantile of the gaps between pieces in milliseconds, as the middle of its bucket; None if there
+        were no gaps."""
         if self._counts is None:
             return None
         wanted, passed = quantile * self.total, 0
@@ -74,7 +76,7 @@ def _gaps_of_tokens(counts: GapCounts, each: float) -> GapCounts:
 
 
 def _median(counts: GapCounts, total: int) -> int:
-    """Return the bucket of the median."""
+    """Return the bucket of the median gap; `total` is the sum of the counts."""
     passed = accumulate(count for _, count in counts)
     return next(bucket for (bucket, _), until in zip(counts, passed, strict=True) if 2 * until >= total)
 

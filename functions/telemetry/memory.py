@@ -28,7 +28,7 @@ def total_bytes(parts: Iterable[Part]) -> int:
 
 
 def limit_bytes(files: Iterable[Path] = _LIMIT_FILES) -> int | None:
-    """Return the limit of the process's control group; None if there is none, or it cannot be read."""
+    """Return the memory limit of the process's control group; None if there is none, or it cannot be read."""
     for file in files:
         try:
             text = file.read_text().strip()
@@ -40,7 +40,7 @@ def limit_bytes(files: Iterable[Path] = _LIMIT_FILES) -> int | None:
 
 
 def warn_if_over(parts: Iterable[Part], limit: int | None) -> None:
-    """Log a warning at the start if the settings may need more than the limit."""
+    """Log a warning if the settings may need more than the memory limit in bytes; None means that there is no limit."""
     known = sorted(parts, key=lambda part: -part.most_bytes)
     most = total_bytes(known)
     if limit is not None and most > limit:

@@ -139,7 +139,8 @@ class Collector:
         )
 
     def send(self, body: bytes, signal: Signal = "traces") -> None:
-        """Send one request; raises ReceiverAway and PieceRefused."""
+        """Send one encoded request; raises PieceRefused if the collector refuses its content, and ReceiverAway for any
+        other failure."""
         url = f"{self._endpoint}/v1/{signal}"
         try:
             answer = self._client.post(url, content=body)
@@ -176,7 +177,8 @@ class OtlpReceiver:
 
 
 def headers_of(path: Path | None) -> dict[str, str]:
-    """Parse `name: value` lines, such as a token that the collector requires."""
+    """Parse a file of `name: value` lines, such as a token that the collector requires; other lines are skipped, and
+    None gives no headers."""
     if path is None:
         return {}
     pairs = (line.partition(":") for line in path.read_text().splitlines() if ":" in line)

@@ -77,7 +77,7 @@ class OtlpSender:
         self._thread.start()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Send once more if there is time; records that still wait are lost."""
+        """Stop the thread, which sends once more if that ends in `within_s`; records that still wait are lost."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(within_s)

@@ -13,7 +13,8 @@ class Repeats:
         self._last_s: dict[str, float] = {}  # by kind, the most recent one last
 
     def is_new(self, kind: str, now_s: float) -> bool:
-        """Record an occurrence and return True if it is worth a log line."""
+        """Record an occurrence of `kind`. Return True if it is worth a log line: the first, or the last one was long
+        ago."""
         last_s = self._last_s.pop(kind, None)
         if len(self._last_s) >= _KINDS:
             del self._last_s[next(iter(self._last_s))]
@@ -22,5 +23,5 @@ class Repeats:
 
 
 def kind_of(error: Exception) -> str:
-    """Return the kind that the error states, else its text."""
+    """Return the error's `kind` if it has one, else its text."""
     return str(getattr(error, "kind", "")) or str(error)

@@ -102,7 +102,7 @@ class TraceFiles:
         return descriptor
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest files until a whole new file has room."""
+        """Remove the oldest files until a whole new file has room; files that a process still writes to stay."""
         sizes = [(path, size) for path in sorted(self._directory.glob(PATTERN)) if (size := size_of(path)) is not None]
         held_bytes, number = sum(size for _, size in sizes), len(sizes)
         for path, size in sizes:
@@ -124,14 +124,15 @@ def size_of(path: Path) -> int | None:
 
 
 def is_finished(path: Path) -> bool:
-    """Return True if no process writes to the file any more."""
+    """Return True if the file exists and no process writes to it any more."""
     with try_lock(path, fcntl.LOCK_SH, create=False) as mine:
         return mine
 
 
 @contextmanager
 def try_lock(path: Path, how: int = fcntl.LOCK_EX, *, create: bool = True) -> Iterator[bool]:
-    """Lock the file while the block runs and yield True if the lock is free. A process that dies releases its lock."""
+    """Lock the file while the block runs and yield True; yield False if it is locked already, or missing while `create`
+    is False. A process that dies releases its lock."""
     try:
         descriptor = os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:

@@ -88,7 +88,8 @@ def decode(line: bytes) -> TraceRow:
 
 
 def find(directory: Path, request_id: str) -> TraceRow | None:
-    """Return the newest row of a request; None if there is none."""
+    """Return the newest row of a request in the directory's trace files; None if there is none, RowInvalid if the line
+    is malformed."""
     needle = b'"request_id":"' + request_id.encode() + b'"'
     for path in sorted(directory.glob(PATTERN), reverse=True):
         found = None

@@ -80,7 +80,7 @@ class Shipping:
         self._thread.start()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Ship once more if there is time; the successor ships the rest."""
+        """Stop the thread, which ships once more if that ends in `within_s`; the successor ships the rest."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(within_s)
@@ -107,7 +107,8 @@ class Shipping:
         self._ship_once(_EVERY_S)
 
     def _ship_once(self, waited_s: float) -> float:
-        """Run one round and return the wait until the next."""
+        """Run one round and return the seconds until the next one, which grow while the receiver is away; log when it
+        goes away and when it is back."""
         try:
             self.ship()
         except (ReceiverAway, OSError) as error:
@@ -153,7 +154,8 @@ class Shipping:
             self._write_offsets()
 
     def _next_piece(self, descriptor: int, place: FileOffsets) -> bytes:
-        """Return whole lines: the piece under way, else as many lines as a piece may have."""
+        """Return whole lines: the piece under way, else as many lines as a piece may have; empty if no line is
+        complete."""
         if place.until > place.sent:
             return os.pread(descriptor, place.until - place.sent, place.sent)
         data = os.pread(descriptor, self._piece_bytes, place.sent)

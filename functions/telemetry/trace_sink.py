@@ -82,7 +82,7 @@ class TraceSink:
             self._drop_oldest()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Write waiting rows as time allows."""
+        """Stop the thread, which writes waiting rows for at most `within_s`."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(within_s)
@@ -112,7 +112,8 @@ class TraceSink:
             self._failing = False
 
     def _write(self, batch: list[Traced]) -> None:
-        """Write a batch; rows that the disk does not accept remain queued."""
+        """Write a batch. If the disk fails, requeue the rows that it did not accept, drop the oldest rows beyond the
+        limit, and raise OSError."""
         assert self._files is not None
         written = len(batch)
         try:

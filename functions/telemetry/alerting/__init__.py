@@ -44,7 +44,7 @@ class Recorded:
 
 @cache
 def groups() -> list[dict[str, Any]]:
-    """Return rule groups as Prometheus reads them; do not change the result."""
+    """Return the groups of RULES_FILE as Prometheus reads them; do not change the result."""
     found: list[dict[str, Any]] = yaml.safe_load(RULES_FILE.read_text())["groups"]
     return found
 

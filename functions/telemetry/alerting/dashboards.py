@@ -16,13 +16,14 @@ _VARIABLE = {"name": "source", "type": "datasource", "query": "prometheus", "lab
 
 
 def short_form() -> dict[str, Any]:
-    """Return the short form: by name, with `title` and `rows`; a row has `panels` and a `mode` or a `title`."""
+    """Return the dashboards' short form by name, each with `title` and `rows`; a row has `panels` and a `mode` or a
+    `title`."""
     found: dict[str, Any] = yaml.safe_load(DASHBOARDS_FILE.read_text())
     return found
 
 
 def files() -> dict[str, str]:
-    """Return Grafana's JSON by file name."""
+    """Return the dashboards as Grafana's JSON text, by file name."""
     return {f"shoal-{name}.json": _text(name, dashboard) for name, dashboard in short_form().items()}
 
 

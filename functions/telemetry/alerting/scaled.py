@@ -26,7 +26,8 @@ _DURATION = re.compile(r"(\d+)([smhd])")
 
 
 def rules_text(scale: float = 1.0, scrape_every_s: float = 5.0) -> bytes:
-    """Return Prometheus' rules file; ValueError if the scale is not from LEAST to 1."""
+    """Return Prometheus' rules file with all windows multiplied by `scale`; ValueError if the scale is not from LEAST
+    to 1."""
     if not LEAST <= scale <= 1.0:
         raise ValueError(f"windows are scaled by {LEAST} to 1, not by {scale}")
     if scale == 1.0:
@@ -56,7 +57,8 @@ def _seconds(found: re.Match[str], scale: float, least_s: float) -> str:
 
 
 def held_s(alert: str, scale: float = 1.0) -> float:
-    """Return how long the alert's expression holds before the alert fires; KeyError if there is no such alert."""
+    """Return the seconds for which the alert's expression holds before the alert fires; KeyError if there is no such
+    alert."""
     rules = {rule["alert"]: rule for group in groups() for rule in group["rules"] if "alert" in rule}
     held = _DURATION.fullmatch(rules[alert].get("for", ""))
     return float(_seconds(held, scale, 0.0)[:-1]) if held is not None else 0.0

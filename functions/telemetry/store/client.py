@@ -67,13 +67,13 @@ class TraceStore:
         self._client.close()
 
     def select(self, sql: str, values: Mapping[str, str | int | float] | None = None) -> list[dict[str, Any]]:
-        """Return the rows of a SELECT; raises StoreAway and StoreRefused."""
+        """Return the rows of a SELECT; raises StoreAway and TraceStoreRefused."""
         settings = f"SETTINGS max_execution_time={_BUSY_S:.0f}, output_format_json_quote_64bit_integers=0"
         answer = self._post(f"{sql}\n{settings}\nFORMAT JSONEachRow".encode(), values)
         return [orjson.loads(line) for line in answer.splitlines() if line]
 
     def execute(self, statement: str) -> None:
-        """Run a statement without a result."""
+        """Run a statement without a result; raises StoreAway and TraceStoreRefused."""
         self._post(statement.encode())
 
     def insert(self, lines: bytes, token: str) -> None:
@@ -81,7 +81,7 @@ class TraceStore:
         self._post((_INTO % token.replace("\\", "").replace("'", "")).encode() + lines)
 
     def migrate(self, retention_days: int) -> None:
-        """Create or complete the tables; concurrent calls are harmless."""
+        """Create or complete the tables, and set their retention; concurrent calls are harmless."""
         for statement in first_statements(retention_days):
             self.execute(statement)
         done = {row["number"] for row in self.select("SELECT number FROM shoal.migrations FINAL")}
@@ -107,7 +107,7 @@ class TraceStore:
 
 
 def _escaped(value: str | int | float) -> str:
-    """Escape a parameter, which is parsed as a TSV value."""
+    """Return the parameter as text, escaped as a TSV value, as which ClickHouse parses it."""
     text = str(value)
     for plain, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(plain, escaped)

@@ -112,7 +112,8 @@ def _error(code: int, said: str, status: int | None = None) -> Response:
 
 
 def open_store(settings: LocalStoreSettings) -> tuple[ChdbSession, Callable[[bytes, dict[str, str]], bytes]]:
-    """Open chDB on its directory and return a function that runs statements; the import takes a second and 200 MB."""
+    """Open chDB on its directory; return its session and a function that runs a statement. The import takes a second
+    and 200 MB."""
     from chdb import session as library
 
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -41,7 +41,8 @@ class Search:
 
 
 def find(store: TraceStore, request_id: str, tenant: str | None = None) -> TraceRow | None:
-    """Return the newest row of a request; callers choose ids, and may choose one again."""
+    """Return the newest row of a request, of this tenant only if one is given; None if there is none. Callers choose
+    ids, and may choose one again."""
     values: dict[str, str | int | float] = {"request_id": request_id}
     where = "request_id = {request_id:String}"
     if tenant is not None:

@@ -122,7 +122,8 @@ def pending(done: set[int]) -> list[str]:
 
 
 def catching_up(present: set[str], definition: str, retention_days: int) -> list[str]:
-    """Return statements for an older gateway's table: missing columns, and a changed retention."""
+    """Return the statements that complete an older gateway's table: missing columns (`present` are its own), and a
+    retention that differs from its `definition`."""
     missing = [(name, kind) for name, kind in columns().items() if name not in present]
     added = [f"ALTER TABLE shoal.requests ADD COLUMN IF NOT EXISTS `{name}` {kind}" for name, kind in missing]
     if f"toIntervalDay({retention_days})" not in definition:
