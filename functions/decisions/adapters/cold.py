@@ -49,7 +49,8 @@ def choose_cold(
     load: OwnLoad,
     excluded: Collection[ReplicaId] = (),
 ) -> ReplicaView | NoReplica:
-    """Return the replica that should load the adapter. `excluded` lists replicas already asked, tried or ejected.
+    """Return the replica that should load the adapter, or NoReplica with the reason. `excluded` lists replicas already
+    asked, tried or ejected.
 
     A replica without room is chosen only if no other has room; its agent answers 409 if it is still full.
     """
@@ -110,5 +111,6 @@ PAUSE_MOST_S = 4.0  # a request waits at most 15 s for an adapter
 
 
 def next_turn_s(ended_s: float, took_s: float, gateways: int) -> float:
-    """Return the time at which this gateway may start its next load."""
+    """Return the time at which this gateway may start its next load: after the last one's end, a pause of its duration
+    for each other gateway, at most PAUSE_MOST_S."""
     return ended_s + min(PAUSE_MOST_S, max(0.0, took_s) * max(0, gateways - 1))

@@ -51,7 +51,8 @@ class AdapterDemand:
 
     @classmethod
     def from_ranked(cls, ranked: Iterable[WantedAdapter], on_demand: Iterable[WantedAdapter] = ()) -> "AdapterDemand":
-        """The first entry counts if `ranked` names an adapter twice. `on_demand` is never loaded ahead."""
+        """Return the demand of adapters to load ahead, in the order of `ranked`; the first entry counts if it names an
+        adapter twice. Those of `on_demand` are never loaded ahead."""
         ahead: dict[EngineName, WantedAdapter] = {}
         for wanted in ranked:
             ahead.setdefault(wanted.name, wanted)
@@ -66,7 +67,8 @@ class AdapterDemand:
 
 
 def build_demand(snapshot: Snapshot, pool: PoolName) -> AdapterDemand:
-    """Return every adapter version of the pool, the most important first."""
+    """Return the demand for every adapter version of the pool, the most important first. Adapters of tenants to which a
+    dedicated pool is not dedicated are never loaded ahead."""
     entry = next((entry for entry in snapshot.pools if entry.name == pool), None)
     served = model_of(entry) if entry is not None else pool
     owners = entry.dedicated_to if entry is not None else ()
@@ -103,7 +105,8 @@ def _in_order(entries: Iterable[tuple[int, EngineName, WantedAdapter]]) -> list[
 
 
 def _moving(model: ModelEntry) -> tuple[set[str], set[str]]:
-    """Return the versions of a model in a rollout: the serving ones, and the incoming ones."""
+    """Return the versions of a model in a rollout: the serving ones, and the incoming ones; both are empty without
+    one."""
     arriving = {split.candidate for split in model.splits}
     controls = {model.channels[split.channel] for split in model.splits if split.channel in model.channels}
     incoming = {version for channel, version in model.channels.items() if is_incoming(channel)}
@@ -114,7 +117,7 @@ def _moving(model: ModelEntry) -> tuple[set[str], set[str]]:
 
 
 def _need(model: ModelEntry, version: str, moving: set[str]) -> tuple[Need, int]:
-    """Return how much a version is needed, and the rank of that kind."""
+    """Return how much a version is needed, and the rank of that kind (0: most). `moving`: the versions in a rollout."""
     if version in moving:
         return "moving", 0
     if model.channels.get(DEFAULT_CHANNEL) == version:

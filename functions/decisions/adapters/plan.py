@@ -151,7 +151,8 @@ class _Pass:
                 self.cold_loads_waiting.append(name)
 
     def prefetch(self) -> None:
-        """Load pins into any room, and the rest while the headroom stays free; a few at a time."""
+        """Start loads of pins into any room, and of other ranked adapters while the headroom stays free; at most
+        `max_prefetches` are under way. Pins without room are noted as waiting."""
         ahead = self.policy.max_prefetches - len(self.engine.loading - self.state.cold_loads.keys())
         for name in self.pinned:
             if name in self.state.cold_loads or not self._loadable(name):
@@ -169,7 +170,8 @@ class _Pass:
                 ahead -= 1
 
     def victims(self) -> dict[EngineName, float]:
-        """Return the adapters whose eviction starts now."""
+        """Return the adapters whose eviction starts now, with the present time: as many idle ones as cold loads, pins
+        and the headroom lack places."""
         missing = len(self.cold_loads_waiting) + len(self.pins_waiting)
         missing += max(0, self.headroom - max(0, self.room))
         missing -= self._going
@@ -180,7 +182,8 @@ class _Pass:
         return dict.fromkeys(idle[:missing], self.now_s)
 
     def without_room(self) -> dict[EngineName, str]:
-        """Return the cold loads to reject. Idle adapters count as room even if `hold_s` still protects them."""
+        """Return the cold loads to reject, with the reason. Idle adapters count as room even if `hold_s` still protects
+        them."""
         leaving = self._going
         soon = sum(self._idle(name) for name in self.engine.loaded) if len(self.cold_loads_waiting) > leaving else 0
         reason = f"all {self.policy.max_adapters} adapters of this replica are busy or part of a rollout"
@@ -194,7 +197,8 @@ class _Pass:
         return len(withdrawn_s) - len(kept)
 
     def _worth(self, name: EngineName) -> tuple[float, bool, float, int]:
-        """Sort key of victims, least valuable first. Never used adapters sort by need, then by load time."""
+        """Return the sort key of victims, least valuable first: by last use. Never used adapters sort by need, then by
+        load time."""
         named = self.demand.by_name[name].need != "unnamed"
         return (self.state.used_s(name), named, self.state.loaded_s.get(name, self.now_s), self.demand.rank[name])
 
@@ -241,7 +245,8 @@ def _is_any_leaving(state: AdapterState) -> bool:
 
 
 def _withdraw(state: AdapterState, engine: EngineAdapters, now_s: float, policy: AdapterPolicy) -> AdapterState:
-    """Set the adapters that are no longer advertised; their time restarts now if heartbeats do not reach the bus."""
+    """Set the adapters that are no longer advertised: those unwanted for `grace_s`, and those leaving. Their time
+    restarts now if heartbeats do not reach the bus."""
     past_grace = [n for n, since_s in state.unwanted_since_s.items() if now_s - since_s >= policy.grace_s]
     out = [*past_grace, *state.leaving_since_s]
     since_s = state.withdrawn_since_s if engine.heard else {}

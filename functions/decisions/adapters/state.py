@@ -33,7 +33,8 @@ class AdapterPolicy:
 
     @property
     def leave_s(self) -> float:
-        """An adapter still busy this long after its withdrawal is expected to stay busy, so another one is evicted."""
+        """Seconds after its withdrawal from which a still busy adapter is expected to stay busy, so another one is
+        evicted"""
         return 2 * self.withdraw_s
 
     @property
@@ -48,7 +49,8 @@ class AdapterPolicy:
 
     @property
     def max_moving(self) -> int:
-        """Most rollout versions that may evict others: half, so that a mass rollout does not empty the engine."""
+        """Most rollout versions that may evict others: half of all, at least two, so that a mass rollout does not empty
+        the engine"""
         return min(self.max_adapters, max(2, self.max_adapters // 2))
 
 
@@ -97,7 +99,8 @@ class AdapterState:
     failures: Mapping[EngineName, Failure] = field(default_factory=dict)
 
     def used_s(self, name: EngineName) -> float:
-        """Return when the adapter was last used, to this agent's knowledge; minus infinity if it never was."""
+        """Return when the adapter was last busy or asked for, to this agent's knowledge; minus infinity if it never
+        was."""
         return max(self.busy_s.get(name, float("-inf")), self.asked_s.get(name, float("-inf")))
 
 
@@ -113,7 +116,8 @@ def request_load(
     request: tuple[EngineName, ColdLoad],
     policy: AdapterPolicy,
 ) -> tuple[LoadVerdict, AdapterState]:
-    """Register a gateway's need for the adapter. An adapter that was being evicted stays loaded."""
+    """Register a gateway's need for the adapter; return a verdict and the new state. An adapter that was being evicted
+    stays loaded; a failed one is refused until its retry is due."""
     name, load = request
     if name not in demand.by_name:
         return ("loaded" if name in engine.loaded and name not in state.withdrawn_since_s else "unknown"), state
@@ -145,7 +149,7 @@ def record_failed_load(
     *,
     refused: bool = False,
 ) -> AdapterState:
-    """Return the state after a failed load: its cold load is dropped, and the retry delay doubles."""
+    """Return the state after a failed load: its cold load is dropped, and the retry delay doubles up to its maximum."""
     count = state.failures[name].count + 1 if name in state.failures else 1
     failure = Failure(count, now_s + delay_s(count, policy.backoff), reason, refused)
     return replace(state, failures={**state.failures, name: failure}, cold_loads=_without(state.cold_loads, name))
@@ -154,7 +158,7 @@ def record_failed_load(
 def observe(
     demand: AdapterDemand, engine: EngineAdapters, state: AdapterState, now_s: float, policy: AdapterPolicy
 ) -> AdapterState:
-    """Update the state with the engine's current adapters and drop entries that are over."""
+    """Return the state updated with the engine's current adapters, without entries that are over."""
     loaded, known = engine.loaded, demand.by_name
     all_fit = len(known) <= policy.max_adapters
 

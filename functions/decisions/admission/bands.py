@@ -61,7 +61,8 @@ def rules_of(policy: AdmissionEntry) -> tuple[BandRules, ...]:
 
 
 def _max_wait_s(band: BandEntry | None, index: int) -> float:
-    """Return the policy's maximum wait, or half of its TTFT SLO: the other half is left for the prefill."""
+    """Return the band's maximum wait in seconds: the policy's, else half of the policy's TTFT SLO (the rest is left for
+    the prefill), else the default."""
     if band is not None and band.max_wait_ms is not None:
         return band.max_wait_ms / 1000
     if band is not None and band.ttft_slo_ms is not None:
@@ -70,7 +71,8 @@ def _max_wait_s(band: BandEntry | None, index: int) -> float:
 
 
 def engine_priority(service_class: ServiceClass, now_unix_ms: int) -> int:
-    """Return the engine's sort key, least first: now plus the patience of the class. So no class starves for good."""
+    """Return the engine's sort key in Unix milliseconds, least first: now plus the patience of the class. So no class
+    starves for good."""
     return now_unix_ms + _ENGINE_PATIENCE_MS[service_class]
 
 

@@ -42,7 +42,8 @@ class Strain:
     since_s: float | None = None  # start of the checks that contradict `overloaded`; None if the last one agreed
 
     def record_longest_wait(self, waited_s: float, slo_s: float, now_s: float) -> bool:
-        """Record the longest wait at this moment and return True if the band is overloaded."""
+        """Record the longest wait at this moment and return True if the band is overloaded. The state changes only
+        after waits have contradicted it for `slo_s`."""
         if (waited_s > _LONG_RATIO * slo_s) == self.overloaded:
             self.since_s = None
         elif self.since_s is None:
@@ -69,7 +70,8 @@ def exceeded_bound(
     ticket: Ticket, flow: Flow, queue: FairQueue, queues: Sequence[FairQueue], *,
     max_queued_tokens: int, heaviest: float,
 ) -> BoundReason | None:  # fmt: skip
-    """Return the bound that one more request of the flow would exceed, over all queues of the pool, or None."""
+    """Return the bound that one more request of the flow would exceed, or None. The bounds of all are over all queues
+    of the pool, those of a tenant over its flow."""
     queued_tokens = ticket.kv_tokens + sum(each.queued_kv_tokens for each in queues)
     part = max(PART_RATIO, flow.weight / max(queue.active_weight, flow.weight))
     if (
@@ -118,9 +120,9 @@ class WaitTolerance:
         self.ratio = MOST
 
     def record_in_time(self) -> None:
-        """Record that a waiting request was dispatched in time."""
+        """Record that a waiting request was dispatched in time: the tolerance grows a little, up to MOST."""
         self.ratio = min(MOST, self.ratio + _STEP * LATE)
 
     def record_late(self) -> None:
-        """Record that a request waited past its deadline."""
+        """Record that a request waited past its deadline: the tolerance shrinks, down to LEAST."""
         self.ratio = max(LEAST, self.ratio - _STEP * (1.0 - LATE))

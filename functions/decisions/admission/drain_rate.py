@@ -53,7 +53,7 @@ class Rate:
         self.has_been_full = self.per_replica > 0.0
 
     def rate_so_far(self, now_s: float, replicas: int) -> float:
-        """Return the rate, or an estimate from this sample so far if there is none yet."""
+        """Return the amount per replica and second, or an estimate from this sample so far if there is none yet."""
         if self.per_replica or replicas <= 0:
             return self.per_replica
         return self._passed / max(_SAMPLE_S, now_s - self._since_s) / replicas
@@ -76,7 +76,8 @@ class Rate:
 
 
 def wait_s(ahead_band: float, ahead_own: float, own_weight: float, active_weight: float, drain_per_s: float) -> float:
-    """Apply the module's formula. Return 0 if no rate is known, so that no request is rejected on a guess."""
+    """Return the predicted wait in seconds by the module's formula; 0 if no rate is known, so that no request is
+    rejected on a guess."""
     if drain_per_s <= 0.0:
         return 0.0
     ahead = min(ahead_band, ahead_own * max(1.0, active_weight / own_weight))
@@ -95,7 +96,8 @@ class ReturnTimes:
         ] = {}  # start and end of the time for which room is reserved; the first is due first
 
     def reserve_place(self, request: int, cost: float, wait_s: float, drain_per_s: float, now_s: float) -> float:
-        """Return the seconds until there will be room. A request that comes back too early keeps its place."""
+        """Reserve a return time for a rejected request and return the seconds until then. A request that comes back too
+        early keeps its place; without a known rate, or if there are too many places, none is reserved."""
         if drain_per_s <= 0.0:
             return wait_s
         self._forget(now_s)
@@ -118,7 +120,8 @@ class ReturnTimes:
         return True
 
     def postpone_place(self, request: int, wait_s: float, now_s: float) -> float:
-        """Reserve a new place, ahead of others, for a request that came in time and found no room. Return its delay."""
+        """Reserve a new place, ahead of others, for a request that came in time and found no room; return its delay in
+        seconds. No place is reserved if the delay reaches MAX_RETRY_AFTER_S."""
         if wait_s >= MAX_RETRY_AFTER_S:
             return MAX_RETRY_AFTER_S
         if len(self._places) < _MAX_PLACES:
@@ -147,6 +150,6 @@ class ReturnTimes:
 
 
 def retry_after_s(after_s: float, request_id: str) -> int:
-    """Return whole seconds, at least one, with up to a quarter added by a hash of the request id."""
+    """Return `after_s` in whole seconds, at least one, with up to a quarter added by a hash of the request id."""
     spread = 1.0 + _JITTER_RATIO * (crc32(request_id.encode()) % 1024) / 1024
     return max(1, -int(-after_s * spread // 1))

@@ -89,7 +89,7 @@ class FairQueue:
         self.queued_bytes += len(ticket.content)
 
     def peek(self) -> Flow | None:
-        """Return the flow whose turn it is, or None if all are parked or empty."""
+        """Return the flow whose turn it is, without removing it, or None if all are parked or empty."""
         while self._heap:
             _, tenant, stamp = self._heap[0]
             flow = self.flows.get(tenant)
@@ -107,7 +107,8 @@ class FairQueue:
         self.queued_bytes -= len(ticket.content)
 
     def charge(self, flow: Flow, cost: float, now_s: float) -> None:
-        """Charge the flow for the dispatch of one of its requests."""
+        """Charge the flow for the dispatch of one of its requests. A flow without waiting requests first catches up
+        with the flow that was served last."""
         if flow.counter < self._floor and not flow.queued_requests:
             flow.counter = self._floor
         self._floor = flow.counter
@@ -117,13 +118,13 @@ class FairQueue:
             self._enter(flow)
 
     def correct(self, flow: Flow, cost: float) -> None:
-        """Add the difference between true and expected cost of a request."""
+        """Charge the flow the difference between true and expected cost of a request, which may be negative."""
         flow.counter += cost / flow.weight
         if flow.queued_requests and not flow.parked:
             self._enter(flow)
 
     def park(self, flow: Flow) -> None:
-        """Pass over the flow until `unpark`."""
+        """Pass over the flow and its waiting requests until `unpark`."""
         flow.parked = True
 
     def unpark(self, flow: Flow) -> None:

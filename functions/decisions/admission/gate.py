@@ -120,13 +120,15 @@ class Gate:
         return reads_less_than_its_part and self.reading_tokens < 2 * self.reading_limit_tokens
 
     def use_ratio(self, running: int, kv_tokens: int, reading_tokens: float) -> float:
-        """Return the share of the pool that this use takes, in the resource where the share is largest."""
+        """Return the share of the pool's limits that this use takes, in the resource where the share is largest:
+        requests, KV tokens or tokens being prefilled."""
         return max(
             running / self.request_limit, kv_tokens / self.kv_limit_tokens, reading_tokens / self.reading_limit_tokens
         )
 
     def note_crowding(self, now_s: float) -> None:
-        """Record crowding: a request that may go found no capacity, or an engine has a long queue."""
+        """Record crowding: a request that may go found no capacity, or an engine has a long queue. If it comes soon
+        after lending began, the next lending waits twice as long."""
         lent_s = now_s - self._crowded_s - self._hold_s
         if lent_s > 0.0:
             self._hold_s = min(CROWDED_MAX_S, 2.0 * self._hold_s) if lent_s < _LENT_WELL_S else CROWDED_S
@@ -148,7 +150,8 @@ class Gate:
         return used >= with_bursts(part, one)
 
     def update_capacity(self, ready: Sequence[ReplicaView], slo_s: float, now_s: float) -> None:
-        """Update the limits from the last heartbeats of the pool's ready replicas. Call a few times a second."""
+        """Update the limits from the last heartbeats of the pool's ready replicas, at most once per _LOOK_S unless
+        their number changes. Without ready replicas there is no limit."""
         if (now_s - self._looked_s < _LOOK_S and len(ready) == self.replicas) or not ready:
             self.replicas = len(ready)
             if not ready:
@@ -198,7 +201,7 @@ class Gate:
         self._seen = {replica.id: replica for replica in ready}
 
     def _note_foreign(self, ready: Sequence[ReplicaView], capacity_tokens: float) -> None:
-        """Record the requests and KV tokens of other gateways as seen in this observation."""
+        """Record how many requests and KV tokens the replicas have in this observation beyond this gateway's own."""
         requests = sum(replica.running + replica.waiting for replica in ready) - self.running
         if capacity_tokens == inf:
             self._foreign.append((max(0.0, requests), 0.0))
@@ -218,7 +221,8 @@ def has_long_queue(running: int, waiting: int) -> bool:
 
 
 def learnt_slots(known: float | None, running: int, waiting: int, limited: bool) -> float | None:
-    """Return a replica's slots after one more heartbeat, or None while nothing has limited it."""
+    """Return how many requests a replica runs without a long queue, after one more heartbeat; None while nothing has
+    limited it."""
     if has_long_queue(running, waiting):
         return float(running + _QUEUE)
     if known is None or not limited or waiting:

@@ -125,7 +125,8 @@ class Admission:
         return "wait"
 
     def next(self, now_s: float) -> Ticket | None:
-        """Dispatch and return the next ticket. A late one is returned with state OVER and must be rejected."""
+        """Dispatch and return the next ticket; None if none may go now. A late one is returned with state OVER and must
+        be rejected."""
         if not self.waiting:
             return None
         self._blocked = None
@@ -157,7 +158,8 @@ class Admission:
                 yield ticket
 
     def refuse_late(self, ticket: Ticket, now_s: float) -> Refuse:
-        """Return the refusal for a ticket that `next` or `expire_late` returned as late."""
+        """Return the refusal for a ticket that `next` or `expire_late` returned as late, and reserve its return
+        time."""
         flow = self.queues[ticket.band].flow(ticket.tenant, ticket.weight, now_s)
         return Refuse("queue_timeout", self._assign_return_time(ticket, flow, now_s))
 
@@ -170,12 +172,13 @@ class Admission:
         self.queues[ticket.band].refused += 1
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Remove a ticket whose client left, or that was stopped, while it waited."""
+        """Remove a waiting ticket whose client left, or that was stopped; any other ticket is ignored."""
         if ticket.state == WAITING:
             self._unqueue(ticket, OVER)
 
     def first_token(self, ticket: Ticket, took_s: float | None = None) -> None:
-        """Record the first token of a ticket, `took_s` after its dispatch."""
+        """Record the first token of a ticket, `took_s` after its dispatch (None: unknown), and release its prefill
+        tokens."""
         if ticket.reading_tokens:
             self.gate.window.record_prefill_end(ticket, took_s)
             self.release_prefill_tokens(ticket)
@@ -193,7 +196,8 @@ class Admission:
             self.queues[ticket.band].unpark(ticket.flow)
 
     def record_end(self, ticket: Ticket, cost: int | None) -> None:
-        """Record the end of a dispatched ticket; `cost` is its true cost, or None if unknown."""
+        """Record the end of a dispatched ticket and release what it holds; `cost` is its true cost, or None if unknown.
+        Any other ticket is ignored."""
         if ticket.state != RUNNING or ticket.flow is None:
             return
         if ticket.reading_tokens:
@@ -231,7 +235,8 @@ class Admission:
             self._run_each_second(now_s)
 
     def expected_wait_s(self, band: int, flow: Flow, cost: int) -> float:
-        """Return the predicted wait of one more request of a tenant; 0 if no rate is known."""
+        """Return the predicted wait of one more request of a tenant; 0 if no rate is known, or the pool has not been
+        full lately."""
         queue = self.queues[band]
         ahead, own = cost + queue.queued_cost, cost + flow.queued_cost
         drain_per_s = self._per_s(self.drain.per_replica, band) if self.drain.has_been_full else 0.0
@@ -258,7 +263,8 @@ class Admission:
         return self._strain.overloaded or (self.kept_ratios is not None and self.kept_ratios[bands.BATCH] < 1.0)
 
     def _gives_way(self, ticket: Ticket, kept_ratios: Sequence[float], now_s: float) -> bool:
-        """Return True if the overload ladder rejects the ticket: its band's queue is long, and its number is drawn."""
+        """Return True if the overload ladder rejects the ticket: its band's queue is long, and the ticket's number is
+        among those that the shed selects."""
         enough_s = AIM_RATIO * self.rules[ticket.band].max_wait_s
         return self.band_wait_s(ticket.band, now_s) > enough_s and gives_way(kept_ratios[ticket.band], ticket.number)
 
@@ -354,7 +360,8 @@ class Admission:
         return Refuse(reason or "saturated", self._assign_return_time(ticket, flow, now_s, is_expected=is_expected))
 
     def _is_hopeless(self, ticket: Ticket, flow: Flow, now_s: float, *, is_expected: bool) -> bool:
-        """Return True if the ticket would be late, or if room is reserved for requests whose return time has come."""
+        """Return True if the ticket would probably be dispatched late, or if room is reserved for requests of its
+        tenant whose return time has come."""
         if not is_expected and flow.returns.has_due_place(ticket.deadline_s, now_s):
             return True
         expected_s = self.expected_wait_s(ticket.band, flow, ticket.cost)
@@ -375,7 +382,8 @@ class Admission:
         return flow.returns.reserve_place(request, ticket.cost, expected_s, own_part * drain_per_s, now_s)
 
     def _per_s(self, per_replica: float, band: int) -> float:
-        """Return the band's part of the pool's drain rate while the same bands have requests waiting."""
+        """Return the band's part of the pool's drain rate (cost per second) while the same bands have requests
+        waiting."""
         waiting = [bool(queue.waiting) or index == band for index, queue in enumerate(self.queues)]
         part = bands.drain_share_ratio(band, waiting, self.rules, self._floors_batch)
         return per_replica * self.gate.replicas * part

@@ -108,7 +108,7 @@ class Flow:
         self.queued_bytes += len(ticket.content)
 
     def head(self, newest_first: bool) -> Ticket:
-        """Return the next ticket. The flow must have one waiting."""
+        """Return the next ticket, by deadline or the newest, without removing it. The flow must have one waiting."""
         if newest_first:
             while self._by_age[-1].state != WAITING:
                 self._by_age.pop()
@@ -118,7 +118,7 @@ class Flow:
         return self._by_deadline[0][3]
 
     def oldest(self) -> Ticket:
-        """Return the ticket that has waited longest. The flow must have one waiting."""
+        """Return the ticket that has waited longest, without removing it. The flow must have one waiting."""
         while self._by_age[0].state != WAITING:
             self._by_age.popleft()
         return self._by_age[0]

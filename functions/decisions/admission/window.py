@@ -65,11 +65,12 @@ class ReadingWindow:
             self._least_s = took_s
 
     def pop_due(self, now_s: float) -> Ticket | None:
-        """Remove and return the next ticket that counts as read by now, or None."""
+        """Remove and return the next ticket whose prompt counts as read by now, or None."""
         return heappop(self._due)[2] if self._due and self._due[0][0] <= now_s else None
 
     def tick(self, now_s: float, replicas: int, reported_rate: float, slo_s: float, full: bool) -> None:
-        """Update rate and window. Call once a second. `full`: the window was full at some time since the last call."""
+        """Update rate and window; call once a second. `reported_rate`: tokens per replica and second that the engines
+        report, 0 if unknown. `full`: the window was full at some time since the last call."""
         elapsed_s = now_s - self._since_s
         if elapsed_s > 0.0:
             sample = self._passed_tokens / elapsed_s / replicas

@@ -66,7 +66,7 @@ def free_slots(held: Mapping[str, HeldSlots], ending: int, slots: int) -> int:
 
 
 def sleepers_without_slot(held: Mapping[str, HeldSlots], ending: int, slots: int) -> dict[str, int]:
-    """Return by pool the sleeping replicas without a slot to wake on: other pools cannot borrow them."""
+    """Return by pool the number of sleeping replicas without a slot to wake on: other pools cannot borrow them."""
     free = free_slots(held, ending, slots)
     return {name: max(0, each.asleep - free) for name, each in held.items()}
 
@@ -74,7 +74,8 @@ def sleepers_without_slot(held: Mapping[str, HeldSlots], ending: int, slots: int
 def allot_slots(
     demands: Mapping[str, SlotDemand], held: Mapping[str, HeldSlots], ending: int, slots: int
 ) -> dict[str, SlotAllotment]:
-    """Return the allotment of each pool. `held` has every pool of `demands`; `ending` other engines hold slots too."""
+    """Return the allotment of each pool. `held` has every pool of `demands`; `ending` other engines hold some of the
+    `slots`, too."""
     pools = {name: _Pool(demand, held[name]) for name, demand in sorted(demands.items())}
     free = free_slots(held, ending, slots)
     for pool in pools.values():
@@ -132,7 +133,8 @@ class _Pool:
         return min(self.demand.warm, self.present) + self.started
 
     def serve_guaranteed(self, free: int) -> int:
-        """Step 1: serve the replicas of the YAML, whatever the number of free slots."""
+        """Step 1: let the pool's minimum of replicas serve, as far as it is wanted, whatever the number of free slots.
+        Return the slots used."""
         taken = 0
         while self.serving < min(self.demand.serving, self.demand.least):
             taken += self.promote(max(1, free - taken))
@@ -142,7 +144,7 @@ class _Pool:
         return bool(self.lacks > 0 and (self.loaded or self.loading or free > 0))
 
     def promote(self, free: int) -> int:
-        """Make one more replica serve, by the quickest way that `free` slots allow."""
+        """Make one more replica serve, by the quickest way that `free` slots allow; return the slots that it uses."""
         self.serving += 1
         if self.loaded:
             self.loaded -= 1
@@ -168,7 +170,8 @@ class _Pool:
         self.started += 1
 
     def wake_for_surplus(self, free: int) -> int:
-        """Allow one wake-up: a sleeping engine may replace a serving one with a higher number, which ends."""
+        """Allow one wake-up if a slot is free, and return the slots used: a sleeping engine may replace a serving one
+        with a higher number, which ends."""
         if free > 0 and self.asleep and self.present > self.demand.warm and not self.lacks:
             self.woken += 1
             return 1
@@ -176,14 +179,16 @@ class _Pool:
 
 
 def _promote_lacking(pools: Sequence[_Pool], free: int) -> int:
-    """Step 2: promote replicas one at a time. Return the free slots that remain."""
+    """Step 2: promote replicas one at a time, always for the pool that has the smallest part of its demand. Return the
+    free slots that remain."""
     while able := [pool for pool in pools if pool.can_promote(free)]:
         free -= min(able, key=lambda pool: pool.serving / pool.demand.serving).promote(free)
     return free
 
 
 def _release_slots(pools: Sequence[_Pool], slots: int) -> None:
-    """Step 3: release slots of awake warm engines."""
+    """Step 3: release slots of awake warm engines, as many as are too many or as pools lack for serving, first of the
+    pool with the most to spare."""
     awake = sum(pool.serving + pool.spare for pool in pools)
     too_many = max(0, awake - slots) + sum(pool.lacks for pool in pools)
     for _ in range(too_many):
@@ -194,7 +199,8 @@ def _release_slots(pools: Sequence[_Pool], slots: int) -> None:
 
 
 def _start_warm(pools: Sequence[_Pool], free: int) -> int:
-    """Step 4: start warm engines. Return the free slots that remain."""
+    """Step 4: start warm engines, at most one at a time among those that will fall asleep. Return the free slots that
+    remain."""
     sleepers = [pool for pool in pools if pool.held.sleeps]
     is_loading = any(pool.is_loading for pool in sleepers)
     free -= _start(sleepers, 0 if is_loading else min(1, free))

@@ -80,7 +80,7 @@ class Case:
 
 
 def objection(case: Case) -> tuple[Cause, str] | None:
-    """Return the first objection; None allows the removal of one replica."""
+    """Return the first objection to removing one replica, as cause and text; None allows the removal."""
     return next(_objections(case), None)
 
 
@@ -106,7 +106,8 @@ def _objections(case: Case) -> Iterator[tuple[Cause, str]]:
 
 
 def _utilization_without_one(signals: PoolSignals) -> float | None:
-    """Worked example (test_two_replicas_at_half_load_stay_two): two replicas at 50 % leave one at 100 %."""
+    """Return the utilization if one ready replica less did the same work; None if unknown or with fewer than two.
+    Worked example (test_two_replicas_at_half_load_stay_two): two replicas at 50 % leave one at 100 %."""
     if signals.utilization_ratio is None or signals.ready < 2:
         return None
     return signals.utilization_ratio * signals.ready / (signals.ready - 1)
@@ -169,7 +170,7 @@ def decide(
 
 
 def _growth(case: Case) -> tuple[int, tuple[Cause, str]]:
-    """Return the replicas required, at least the present number, and why."""
+    """Return the replicas required, at least the present number, with cause and reason."""
     wanted, why = case.current, _NO_CHANGE
     holding = [looked for looked in case.ups if looked.holds(case.now_s)]
     if holding:

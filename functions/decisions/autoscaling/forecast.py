@@ -124,7 +124,7 @@ class Demand:
     ahead: tuple[tuple[int, tuple[float, ...]], ...] = ()  # (bin, the prediction of each method for it)
 
     def best(self) -> Method:
-        """Return the method with the lowest recent error; `smooth` before any error is known."""
+        """Return the method of this demand with the lowest recent error; `smooth` before any error is known."""
         known = [
             (score.wape, index)
             for index, (method, score) in enumerate(zip(METHODS, self.scores, strict=True))
@@ -139,7 +139,7 @@ def reactive_only() -> Demand:
 
 
 def update_demand(demand: Demand, signals: PoolSignals, policy: ScalePolicy) -> Demand:
-    """Add one sample of signals. Missing or invalid token rates are ignored."""
+    """Return the demand after one sample of signals; unchanged if its token rate is missing or invalid."""
     tokens_per_s = signals.arriving_tokens_per_s
     if tokens_per_s is None or not isfinite(tokens_per_s) or tokens_per_s < 0.0:
         return demand
@@ -156,7 +156,7 @@ def update_demand(demand: Demand, signals: PoolSignals, policy: ScalePolicy) -> 
 
 
 def forecast_demand(demand: Demand, policy: ScalePolicy, now_s: float) -> Forecast | None:
-    """Return the forecast; None while too little is known."""
+    """Return the forecast of the replicas needed while one could start; None while too little is known."""
     if demand.replica_per_s is None or demand.replica_per_s <= 0.0 or not demand.bins or demand.open_bin is None:
         return None
     best = demand.best()
@@ -183,7 +183,8 @@ def forecast_demand(demand: Demand, policy: ScalePolicy, now_s: float) -> Foreca
 
 
 def _ahead_bins(policy: ScalePolicy) -> int:
-    """Bins to predict ahead: one more than a start takes, since the last full bin is up to one bin old."""
+    """Return the number of bins to predict ahead, at most MOST_AHEAD_BINS: one more than a start takes, since the last
+    full bin is up to one bin old."""
     return min(ceil(policy.startup_s / BIN_S) + 1, MOST_AHEAD_BINS)
 
 
@@ -225,7 +226,8 @@ def _with_swing(demand: Demand, tokens_per_s: float) -> Demand:
 
 
 def _with_bin(demand: Demand, now_bin: int, ahead_bins: int) -> Demand:
-    """Close the open bin: score it, add it to the seasons, and predict ahead from it."""
+    """Return the demand with the open bin closed: score it, add it to the seasons, and predict ahead from it. After a
+    gap too long, drop all bins instead."""
     over = demand.open_bin
     if over is None or not demand.open_count:
         return demand

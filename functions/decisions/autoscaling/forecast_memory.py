@@ -54,7 +54,8 @@ class StartupTimes:
     seen_s: Mapping[Source, tuple[float, ...]] = field(default_factory=dict)
 
     def with_start(self, source: Source, took_s: float) -> "StartupTimes":
-        """Add one start. Invalid durations (negative, not a number, over two hours) are ignored."""
+        """Return the times with one more start, of which the latest KEPT_STARTS are kept. Invalid durations (negative,
+        not a number, over two hours) and unknown sources are ignored."""
         if source not in get_args(Source) or not 0.0 <= took_s <= _MOST_S:
             return self
         kept = (*self.seen_s.get(source, ()), took_s)[-KEPT_STARTS:]
@@ -80,7 +81,8 @@ class Memory:
 
 
 def resume_memory(memory: Memory, now_s: float) -> Memory:
-    """Return the memory to continue with at `now_s`."""
+    """Return the memory to continue with at `now_s`: all of it after a short gap, without recent bins and level after a
+    longer one, and an empty one after FORGOTTEN_S."""
     demand = memory.demand
     if demand.looked_s is None:
         return Memory(starts=memory.starts)

@@ -55,7 +55,7 @@ class Season:
         return replace(closed, open_slot=slot, open_sum=value, open_count=1)
 
     def at(self, at_s: float) -> float | None:
-        """Return the usual level at that time; None if it is not known yet."""
+        """Return the usual level at that time, interpolated between two slots; None if one of them is not known yet."""
         if not self.levels:
             return None
         place = at_s / self.slot_s - 0.5
@@ -96,7 +96,8 @@ _LEAST_RATIO, _MOST_RATIO = 0.25, 4.0  # limits of a season's ratio: beyond them
 def predictions(
     bins: Sequence[float], ended_s: float, ahead_s: float, *, day: Season, week: Season
 ) -> tuple[float, ...]:
-    """Return one prediction per method, in the order of METHODS. `bins` are the latest, oldest first, at least one."""
+    """Return each method's prediction of the level in `ahead_s`, in the order of METHODS. `bins` are the latest ones,
+    oldest first, at least one; the last ended at `ended_s`."""
     recent, latest = bins[-_SMOOTHED:], bins[-_LATEST:]
     level, middle_s = sum(latest) / len(latest), ended_s - BIN_S * len(latest) / 2
     then_s = ended_s - BIN_S / 2 + ahead_s
@@ -148,11 +149,13 @@ class Score:
 
     @property
     def wape(self) -> float | None:
-        """Weighted relative error; None before the first scored prediction."""
+        """Sum of absolute errors divided by the sum of outcomes, recent ones weighted more; None before the first
+        scored prediction"""
         return self.error_sum / self.came_sum if self.came_sum > _LEAST else None
 
     def with_outcome(self, foreseen: float, came: float, keep_ratio: float) -> "Score":
-        """Add one outcome. `keep_ratio` multiplies the weight of all earlier ones."""
+        """Return the score with one more outcome: `foreseen` was predicted, and `came` happened. `keep_ratio`
+        multiplies the weight of all earlier ones."""
         relative = (came - foreseen) / foreseen if foreseen > _LEAST else 0.0
         return Score(
             self.error_sum * keep_ratio + abs(came - foreseen),
@@ -161,7 +164,8 @@ class Score:
         )
 
     def upper(self, foreseen: float, quantile: float) -> float:
-        """Return the upper quantile, at least `foreseen`."""
+        """Return the value that `foreseen` reaches at this quantile of the recent relative errors, at least `foreseen`
+        itself."""
         if not self.errors:
             return foreseen
         rank = max(1, ceil(quantile * len(self.errors) - 1e-9))

@@ -44,13 +44,14 @@ def evaluate_rules(
     signals: PoolSignals,
     now_s: float,
 ) -> tuple[Looked, ...]:
-    """Evaluate all rules. `since_s` comes from the previous evaluation; it is ignored if it has another length."""
+    """Evaluate all rules, in order. `since_s`: since when each rule has been met, by the previous evaluation; it is
+    ignored if it has another length."""
     former = since_s if len(since_s) == len(rules) else [None] * len(rules)
     return tuple(_evaluate_rule(rule, since, policy, signals, now_s) for rule, since in zip(rules, former, strict=True))
 
 
 def step_replicas(rule: ScaleRule, replicas: int) -> int:
-    """Return the signed number of replicas of a rule's step: at least one, whatever the percentage."""
+    """Return the signed number of replicas of a rule's step from `replicas` on; a percentage gives at least one."""
     amount = rule.step.amount
     if isinstance(rule.step, Share):
         return max(1, ceil(amount * replicas - 1e-9)) if amount > 0 else min(-1, floor(amount * replicas + 1e-9))
@@ -58,7 +59,8 @@ def step_replicas(rule: ScaleRule, replicas: int) -> int:
 
 
 def metric_value(metric: str, signals: PoolSignals) -> float | None:
-    """Return the value of a metric of `functions.api.expressions.parse.SCALE_METRICS`; None if unknown."""
+    """Return the value of a metric of `functions.api.expressions.parse.SCALE_METRICS`; None if unknown. An unknown time
+    is 0 if there are no arrivals."""
     value = {
         "p50_ttft": signals.ttft_p50_s,
         "p95_ttft": signals.ttft_p95_s,

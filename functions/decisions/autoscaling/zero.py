@@ -39,7 +39,8 @@ class AtZero:
 
 
 def update_idleness(idleness: Idleness, signals: PoolSignals, now_s: float) -> Idleness:
-    """Return the idleness after one more period of signals."""
+    """Return the idleness after one more period of signals: since when the pool has been idle, and since when a replica
+    has served (None: not now)."""
     since_s = now_s if idleness.since_s is None else idleness.since_s
     serves_s = now_s if idleness.serves_since_s is None else idleness.serves_since_s
     return Idleness(since_s if _is_idle(signals) else None, serves_s if signals.ready else None)

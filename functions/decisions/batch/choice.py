@@ -48,7 +48,8 @@ class Markers:
 
 
 def choose(idle: Iterable[OpenBatch], mine: Iterable[str], places: int, places_per_tenant: int) -> list[OpenBatch]:
-    """Return the batches to claim. `mine`: tenants of this gateway's batches; `places`: how many more it may claim."""
+    """Return the batches to claim, oldest of the tenants with the fewest first. `mine`: tenants of this gateway's
+    batches; `places`: how many more it may claim."""
     held = Counter(mine)
     waiting = sorted(idle, key=lambda one: one.id)
     chosen: list[OpenBatch] = []
@@ -71,7 +72,7 @@ MAX_WINDOW_S = 7 * 24 * 3600
 
 
 def window_s(text: str) -> int | None:
-    """Return the window in seconds; None if the text is invalid."""
+    """Return the completion window in seconds; None if the text is invalid, zero or over MAX_WINDOW_S."""
     match = _WINDOW.fullmatch(text)
     seconds = int(match[1]) * _UNIT_S[match[2]] if match is not None else 0
     return seconds if 0 < seconds <= MAX_WINDOW_S else None

@@ -40,7 +40,8 @@ Verdict = Again | Literal["done"]
 
 
 def judge(status: int, retry_after_s: float | None, tries: int, draw: float) -> Verdict:
-    """Decide about an answered line. `tries`: its failures, this one included; `draw` in [0, 1)."""
+    """Decide about an answered line: retry it after a delay, or it is done. `tries`: its failures, this one included;
+    `draw` in [0, 1) spreads the delay."""
     if status in _WAITS and retry_after_s is not None:
         after_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, retry_after_s))
         return Again(after_s * (1 + draw / 4), told=True)
@@ -74,7 +75,8 @@ class BatchPace:
             self.window, self._halved_s = max(1.0, self.window / 2), now_s
 
     def keep_headroom(self, limit_per_minute: float, remaining: float, reset_s: float, now_s: float) -> None:
-        """Pause if a limit of the tenant is below its headroom: `remaining` now, full after `reset_s`."""
+        """Pause until a limit of the tenant has its headroom again, if it is below: `remaining` now, full after
+        `reset_s`."""
         capacity = remaining + limit_per_minute * reset_s / 60
         missing = HEADROOM_RATIO * capacity - remaining
         if limit_per_minute > 0 and missing > 0:

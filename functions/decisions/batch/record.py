@@ -110,7 +110,8 @@ class IllegalMove(Exception):
 
 
 def claimed(record: BatchRecord, owner: str, now_s: int) -> BatchRecord:
-    """Return the record with a new owner; failed after too many claims."""
+    """Return the record with a new owner and new output files; failed after MAX_CLAIMS claims. IllegalMove if the batch
+    is over."""
     if record.is_over:
         raise IllegalMove(f"the batch is {record.status}")
     if record.claims >= MAX_CLAIMS:
@@ -144,19 +145,20 @@ def failed(record: BatchRecord, errors: tuple[LineProblem, ...], now_s: int) -> 
 
 
 def ended(record: BatchRecord, ends_as: Status, now_s: int) -> BatchRecord:
-    """Stop sending lines: results are assembled, and then the status is `ends_as`."""
+    """Return the record as finalizing: no more lines are sent, results are assembled, and then the status is `ends_as`
+    (completed or expired). IllegalMove otherwise."""
     if ends_as not in ("completed", "expired"):
         raise IllegalMove(f"finalizing does not lead to {ends_as}")
     return replace(_moved(record, "finalizing", now_s), ends_as=ends_as)
 
 
 def cancelled(record: BatchRecord, now_s: int) -> BatchRecord:
-    """Start the cancellation. The owner stays, because it must stop the batch."""
+    """Return the record as cancelling. The owner stays, because it must stop the batch."""
     return _moved(record, "cancelling", now_s)
 
 
 def finished(record: BatchRecord, tally: Tally, now_s: int, *, has_output: bool, has_errors: bool) -> BatchRecord:
-    """Set the final status: the files are written."""
+    """Return the record with its final status and tally: the files are written."""
     ends_as: Status = "cancelled" if record.status == "cancelling" else record.ends_as
     moved = _moved(record, ends_as, now_s)
     return replace(moved, tally=tally, has_output=has_output, has_errors=has_errors)

@@ -55,7 +55,8 @@ ACCELERATORS = MappingProxyType(
 
 
 def accelerator(name: str) -> Accelerator:
-    """Return an accelerator by its product label, or from a description (`parse_accelerator`)."""
+    """Return an accelerator by its product label, or from a description (`parse_accelerator`); AcceleratorUnknown if it
+    is neither."""
     if "=" in name:
         return parse_accelerator(name)
     found = ACCELERATORS.get(name)
@@ -68,7 +69,8 @@ def accelerator(name: str) -> Accelerator:
 
 
 def parse_accelerator(text: str) -> Accelerator:
-    """Parse `MI300X=191.5:5.3:1307:2614`: memory in GiB, TB/s, dense TFLOPS in 16 and in 8 bits."""
+    """Parse `MI300X=191.5:5.3:1307:2614`: memory in GiB, TB/s, dense TFLOPS in 16 and in 8 bits. AcceleratorUnknown if
+    it is malformed."""
     name, _, figures = text.partition("=")
     try:
         memory_gib, terabytes_per_s, tflops_16, tflops_8 = (float(part) for part in figures.split(":"))

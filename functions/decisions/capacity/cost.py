@@ -13,7 +13,7 @@ MILLION = 1_000_000
 
 
 def cost_per_million_tokens(price_per_hour: float, tokens_per_s: float) -> float | None:
-    """Return the cost; None if no tokens are made."""
+    """Return the cost of a million tokens, in the unit of the price; None if no tokens are made."""
     return price_per_hour / (tokens_per_s * 3600) * MILLION if tokens_per_s > 0 else None
 
 

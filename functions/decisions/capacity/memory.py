@@ -68,7 +68,7 @@ class MemoryPlan:
         return self.cache > 0 and self.kv_tokens >= self.least_kv_tokens
 
     def concurrency(self, context_tokens: int) -> float:
-        """Return how many conversations of that length the cache holds."""
+        """Return how many conversations of that length the KV cache holds; 0 if the length is 0."""
         return self.kv_tokens / context_tokens if context_tokens else 0.0
 
 
@@ -94,7 +94,7 @@ def plan_memory(shape: ModelShape, serving: Serving, device: Accelerator) -> Mem
 
 
 def weights_bytes(shape: ModelShape, serving: Serving) -> float:
-    """Return the bytes of the whole model."""
+    """Return the bytes of the whole model's weights, by the size of its files if that is known."""
     if serving.weights_total_bytes:
         return float(serving.weights_total_bytes)
     embeddings = min(shape.embedding_parameters, shape.parameters)

@@ -70,7 +70,8 @@ class ModelShape:
         return self.embedding_parameters + self.layers * layer + self.hidden
 
     def adapter_values(self, rank: int, tensor_parallel: int = 1) -> int:
-        """Return the values of one LoRA on all linear layers, on one accelerator; engines reserve it for each slot."""
+        """Return the number of values of one LoRA of this rank on all linear layers, on one accelerator; engines
+        reserve it for each slot."""
         attention, kv = self.heads * self.head_size, self.kv_heads * self.head_size
         parts = tensor_parallel
         split_after = [attention, kv, kv, self.mlp, self.mlp]  # q, k, v, gate, up: the output is divided
@@ -122,7 +123,8 @@ def _texts(value: object) -> list[str]:
 
 
 def known_shape(text: str) -> ModelShape:
-    """Return the public model with the longest name contained in `text` (the last part of a storage URI)."""
+    """Return the public model with the longest name contained in `text` (the last part of a storage URI); ShapeUnknown
+    if there is none."""
     plain = text.lower().replace("_", "-").replace("meta-", "")
     found = [name for name in KNOWN if name in plain]
     if not found:

@@ -47,7 +47,8 @@ class Packing:
 
 
 def pack(demands: Iterable[PlacementDemand], nodes: Sequence[AcceleratorNode]) -> Packing:
-    """Place all replicas; `nodes` are not changed."""
+    """Place all replicas, large ones first, and return the placement with those that found no node; `nodes` are not
+    changed."""
     own = [AcceleratorNode(node.name, node.product, node.accelerators) for node in nodes]
     unplaced: dict[str, int] = {}
     reasons: dict[str, str] = {}
