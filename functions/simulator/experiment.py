@@ -152,7 +152,7 @@ def capacity_per_s(
     setting: Setting, workload: Workload, seed: int, slo_s: float = SLO_S, near_per_s: float | None = None
 ) -> float:
     """Return the capacity in requests per second (see the module). `near_per_s`, a rate close to it, saves half the
-    runs."""
+    runs. Raise FleetTooSlow if no rate is low enough."""
     best = replace(setting, router=oracle, admission=None, block_tokens=workload.block_tokens)
     factor, halvings = (2.0, _HALVINGS) if near_per_s is None else (_NEAR_FACTOR, _NEAR_HALVINGS)
     low = high = near_per_s or 1.0

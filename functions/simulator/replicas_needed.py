@@ -96,7 +96,8 @@ def replicas_needed(profile: EngineProfile, load: OfferedLoad, seed: int, progre
 
 
 def fewest(keeps: Callable[[int], bool], guess: int) -> int:
-    """Return the least number that keeps the SLO, within 2.5 %; raise Unreachable if 16 times the guess does not."""
+    """Return the least number of replicas that keeps the SLO, within 2.5 %. Raise Unreachable if `_MOST_TIMES` the
+    guess does not."""
     low, high = 0, guess  # `low` replicas do not keep the SLO
     while not keeps(high):
         low, high = high, high * 2
@@ -115,7 +116,8 @@ def fewest(keeps: Callable[[int], bool], guess: int) -> int:
 
 
 def check_one_request(profile: EngineProfile, load: OfferedLoad) -> None:
-    """Raise Unreachable if even an idle replica is too slow."""
+    """Raise Unreachable if an idle replica is too slow for the first token of the longest prompt in a hundred, or per
+    token."""
     longest_tokens = int(load.prompt_tokens * exp(_P99 * _SPREAD))
     alone_ms = profile.step_ms * ceil(longest_tokens / profile.step_budget_tokens)
     alone_ms += longest_tokens * profile.prefill_ms_per_token

@@ -74,7 +74,8 @@ class EngineStates(Protocol):
         """Return the seconds to the first token of a prompt with so many tokens to compute, if it arrived now."""
 
     def computing_s(self, replica_id: ReplicaId, computed_tokens: float) -> float:
-        """Return the seconds that the engine would compute."""
+        """Return the seconds in which the engine would compute this many prompt tokens, while its current sequences
+        decode."""
 
 
 MakeRouter = Callable[[EngineStates, Draws], SimulatedRouter]

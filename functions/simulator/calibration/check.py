@@ -30,7 +30,8 @@ Comparison = Mapping[str, Compared]  # "ttft_p50", "ttft_p99", "itl_p50", ...
 
 
 def profile_of(fit: StepFit, *, step_budget_tokens: int, max_sequences: int, kv_tokens: int) -> EngineProfile:
-    """Raise ValueError if the step budget leaves no tokens for prompts."""
+    """Return the profile with the fitted step costs and these limits. Raise ValueError if the step budget leaves no
+    tokens for prompts."""
     return EngineProfile(
         step_ms=fit.step_ms,
         prefill_ms_per_token=fit.prefill_ms_per_token,
@@ -45,7 +46,8 @@ def profile_of(fit: StepFit, *, step_budget_tokens: int, max_sequences: int, kv_
 def compare(
     profile: EngineProfile, overhead_ms: float, requests: Sequence[HeldOutRequest], answers: Sequence[Answered]
 ) -> Comparison:
-    """Compare measured and simulated latencies. Requests and answers are in the order in which they were sent."""
+    """Compare measured and simulated p50 and p99 of first token, gap and whole answer. Requests and answers are in the
+    order in which they were sent."""
     first_s, last_s, gaps = simulated(profile, requests)
     ttfts = [at_s - request.at_s + overhead_ms / 1000 for at_s, request in zip(first_s, requests, strict=True)]
     wholes = [at_s - request.at_s + overhead_ms / 1000 for at_s, request in zip(last_s, requests, strict=True)]
@@ -61,7 +63,8 @@ def compare(
 
 
 def simulated(profile: EngineProfile, requests: Sequence[HeldOutRequest]) -> tuple[list[float], list[float], TokenGaps]:
-    """Return the times of each request's first and last token, and all gaps."""
+    """Simulate the requests on one engine. Return the second of each one's first token, of its last token, and all
+    gaps."""
     gaps = TokenGaps()
     engine = FluidEngine(profile, gaps)
     first_s, last_s = [0.0] * len(requests), [0.0] * len(requests)
@@ -82,7 +85,7 @@ def simulated(profile: EngineProfile, requests: Sequence[HeldOutRequest]) -> tup
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value such that the given share of values is at or below it."""
+    """Return the value at or below which the given share of the values comes when sorted; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 

@@ -72,7 +72,8 @@ def fit(firsts: Sequence[FirstToken], gaps: Sequence[Gap]) -> StepFit:
 
 
 def nonnegative_least_squares(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> list[float]:
-    """Solve weighted least squares with nonnegative unknowns: the most negative unknown is dropped, one by one."""
+    """Solve least squares of relative errors with nonnegative unknowns: while one is negative, the most negative
+    becomes 0."""
     weights = 1.0 / np.maximum(np.asarray(measured, dtype=np.float64), 1e-9)
     matrix, target = np.asarray(rows, dtype=np.float64) * weights[:, None], np.ones(len(rows))
     found = np.zeros(matrix.shape[1])

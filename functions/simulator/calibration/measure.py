@@ -84,7 +84,7 @@ class Engine:
         self._rng = rng
 
     async def model(self) -> str:
-        """Return the named model, or the first that is served; raise EngineUnusable."""
+        """Return the named model, or else the first that is served. Raise EngineUnusable if /v1/models lists none."""
         if not self._model:
             try:
                 answer = await self._http.get(f"{self._url}/v1/models", headers=self._headers, timeout=10.0)
@@ -94,7 +94,8 @@ class Engine:
         return self._model
 
     async def complete(self, prompt_tokens: int, output_tokens: int) -> Answered:
-        """Send a completion and time its tokens. Raise EngineUnusable if it fails, breaks off or takes too long."""
+        """Stream a completion and time its pieces. Raise EngineUnusable if it fails, takes too long or has under 90 %
+        of `output_tokens` pieces."""
         body = {
             "model": await self.model(), "prompt": self._prompt(prompt_tokens), "max_tokens": output_tokens,
             "stream": True, "ignore_eos": True, "temperature": 0,

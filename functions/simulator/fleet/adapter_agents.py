@@ -45,7 +45,8 @@ class AdapterAgents:
         self._refuse(replica, replica.adapters)
 
     def tick(self, replica: Replica) -> None:
-        """Let the agent plan; called once a second."""
+        """Carry out the agent's plan unless its engine is frozen, and refuse requests for which there is no room.
+        Called once a second."""
         adapters = replica.adapters
         if adapters is not None and not replica.engine.is_frozen:
             self._schedule_loads(replica, adapters, adapters.tick(self._events.now_s))
@@ -63,7 +64,7 @@ class AdapterAgents:
             done("loaded" if replica.answers else "unreachable")
 
     def _refuse(self, replica: Replica, adapters: ReplicaAdapterTiers) -> None:
-        """Answer requests whose load found no room."""
+        """Answer `no_room` to the waiting requests of adapters that the agent no longer wants to load."""
         waiting = self._waiting.get(replica.id)
         if waiting is None:
             return

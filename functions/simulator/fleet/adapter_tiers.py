@@ -105,7 +105,8 @@ class ReplicaAdapterTiers:
         return name in self._loaded
 
     def acquire_slot(self, name: EngineName) -> float:
-        """Count a request for the adapter, and return the seconds until the adapter is in an accelerator slot."""
+        """Count a request for the adapter and put it into an accelerator slot. Return the seconds that takes, 0 if it
+        is there."""
         self._busy[name] = self._busy.get(name, 0) + 1
         self._used.add(name)
         slots = self._slots
@@ -134,7 +135,7 @@ class ReplicaAdapterTiers:
         return answer, self.tick(now_s) if answer == "accepted" else []
 
     def loaded(self, name: EngineName, now_s: float) -> list[Loading]:
-        """Finish a load. Return the loads that start after it."""
+        """Finish the adapter's load, if it is under way. Return the loads that start after it."""
         if self._loading.pop(name, None) is None:
             return []
         self._loaded.add(name)

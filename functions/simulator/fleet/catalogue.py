@@ -72,14 +72,16 @@ class SettingCatalogue(Catalogue):
         return self._admission_of[pool]
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
-        """Return the base model of the pool with this name, if the tenant may use one of its pools."""
+        """Return the base model of the pool with this name; None if there is none or the tenant may use none of its
+        pools."""
         return self.model(PoolName(requested), None, tenant) if requested in self._bases else None
 
     def resolve_base(self, tenant: TenantId, pool: PoolName) -> ResolvedModel | None:
         return self.resolve(tenant, pool)
 
     def model(self, pool: PoolName, adapter: str | None, tenant: TenantId) -> ResolvedModel | None:
-        """Return the model, or None if the tenant may use none of its pools; raise KeyError for an unknown pool."""
+        """Return the pool's base model, or `adapter` on it, in a pool that the tenant may use; None if there is none.
+        Raise KeyError for an unknown pool."""
         model = self._bases[pool] if adapter is None else self._adapter(adapter, self.pools[pool])
         return model if self._is_plain else self.in_first_pool(model, tenant)
 

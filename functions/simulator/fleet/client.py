@@ -32,7 +32,7 @@ class Frontend(Protocol):
     def figures(self, pool: PoolName) -> Second: ...
 
     def pop_shed_reason(self) -> str:
-        """Return once the shoal_shed_total label of the last rejection, or ""."""
+        """Return and clear the shoal_shed_total label of the last rejection; "" if there is none."""
 
     def first_token(self, client: "Client") -> None: ...
 
@@ -161,7 +161,7 @@ class Client:
         return self.steered or (plan is not None and plan.degraded is not None)
 
     def _why_it_left(self) -> str:
-        """Return the shoal_shed_total label for leaving its own pool, or "" if it did not leave."""
+        """Return the shoal_shed_total label of its plan for leaving its own pool, or "" if the plan did not move it."""
         plan = self.exchange.plan if self.exchange is not None else None
         return plan.degraded.why if plan is not None and plan.degraded is not None else ""
 

@@ -61,9 +61,8 @@ class EngineDriver:
             self._events.after(load_s, partial(self._add, replica, replica.engine, work))
 
     def _transfer_s(self, source: ReplicaId, work: FluidSequence) -> float:
-        """Return the seconds until the prompt's KV blocks have arrived; if the source is gone, the prompt is
-        recomputed.
-        """
+        """Return the seconds until the prompt's KV blocks have arrived, and mark them as received. If the source does
+        not answer, return the time of a connection: the prompt is recomputed."""
         holder = self._replicas.get(source)
         if holder is None or not holder.answers:
             return self._connect_s

@@ -35,7 +35,8 @@ class ReplicaFaults:
         lifecycle.condemn = partial(self.restart, source="disk")
 
     def crash(self, replica: Replica, *, unreachable: bool) -> None:
-        """Kill the replica's process; does nothing if there is none."""
+        """Kill the replica's process; do nothing if there is none. Its connections break, or hang if it is
+        `unreachable`."""
         if replica.life not in _WITH_PROCESS:
             return
         self._lifecycle.engines.advance_engine(replica)
@@ -49,7 +50,8 @@ class ReplicaFaults:
             self._break_all(replica)
 
     def restart(self, replica: Replica, source: StartSource) -> None:
-        """End the replica's process if it runs, and start another one."""
+        """End the replica's process if it runs, and start another one; do nothing if the replica is gone or only
+        ordered."""
         if replica.life is Life.GONE or replica.life is Life.ORDERED:
             return
         self.crash(replica, unreachable=False)
@@ -97,7 +99,8 @@ class ReplicaFaults:
             self._events.after(_CHECK_S, self._check)
 
     def _check(self) -> None:
-        """Fail the streams that have waited longer than `idle_s` at silent replicas."""
+        """Fail the streams that have waited longer than `idle_s` at silent replicas, and check again while there are
+        any."""
         now_s, timeouts = self._events.now_s, self._timeouts
         for replica, since_s in list(self._silent_since_s.items()):
             for connection, first_s in _connections_of(replica):
@@ -116,6 +119,6 @@ class ReplicaFaults:
 
 
 def _connections_of(replica: Replica) -> list[tuple[ModelledConnection, float | None]]:
-    """Return the replica's connections with the times of their first tokens."""
+    """Return the replica's connections with the times of their first tokens; None for one without a token."""
     found = [work.owner for work in replica.engine.works() if isinstance(work.owner, ModelledConnection)]
     return [(connection, connection.first_s) for connection in found]

@@ -330,7 +330,7 @@ class FluidEngine:
     # Memory.
 
     def _is_full(self) -> bool:
-        """Return True if the next step would not fit."""
+        """Return True if sequences decode and the KV cache has no room for the tokens of their next step."""
         return bool(self._slots) and self.kv_tokens + len(self._slots) > self._profile.kv_tokens + _NEARLY
 
     def _preempt(self) -> None:
@@ -402,6 +402,6 @@ class FluidEngine:
         self.next_s = self.now_s + seconds
 
     def _next_end(self) -> float:
-        """Return the step count at which the next answer ends."""
+        """Return the step count at which the next answer ends; infinity if none is being decoded."""
         decoding = self._decoding
         return decoding[0][0] if decoding else inf

@@ -90,12 +90,12 @@ class SimulatedGateway:
             self.services.quotas.leasing = self._leases
 
     def start(self) -> None:
-        """Start the gateway's periodic tasks; needs the running loop."""
+        """Start the renewal of quota leases, if the gateway has a bus; needs the running loop."""
         if self._leases is not None:
             self.services.tasks.forever("quota leases", self._leases.run)
 
     def stop(self, reason: str) -> None:
-        """End the process and all its connections."""
+        """End the process and all its connections; its requests are lost for this reason."""
         self.is_up, self.stopping = False, reason
         for client in list(self.clients.values()):
             if client.exchange is not None:
@@ -113,7 +113,7 @@ class SimulatedGateway:
         self.core.receive_heartbeat(heartbeat, view)
 
     def cut_off(self, until_s: float) -> None:
-        """Disconnect the gateway from the bus until a time."""
+        """Disconnect the gateway from the bus until `until_s`, or until a later time that was set before."""
         self.services.state.bus_down = True
         self._bus_down_until_s = max(self._bus_down_until_s, until_s)
 
@@ -166,7 +166,8 @@ class SimulatedGateway:
         self.core.start_admitted(client.exchange, client, is_reserved=reserved)
 
     def _steered(self, client: Client) -> Shed | ResolvedModel | None:
-        """Return another pool's model or a rejection from the steering, or None if the request stays."""
+        """Return another pool's model or a rejection from the steering; None if the request stays or its tenant may not
+        use that pool."""
         steering = self._context.steering
         steered = steering.steer(client.request, client.pool, self._events.now_s) if steering is not None else None
         if steered is None or isinstance(steered, Shed) or steered == client.pool:
@@ -230,7 +231,7 @@ class SimulatedGateway:
         return self._context.figures[pool].now
 
     def pop_shed_reason(self) -> str:
-        """Return once the shoal_shed_total label of the last rejection, or ""."""
+        """Return and clear the shoal_shed_total label of the last rejection; "" if there is none."""
         return self._metrics.pop_shed_reason()
 
     def first_token(self, client: Client) -> None:
@@ -248,7 +249,8 @@ class SimulatedGateway:
 
 
 def _adapters_blocks(request: WorkloadRequest) -> tuple[int, ...]:
-    """Return block names that are unique to the adapter, as it shares no KV with the base or other adapters."""
+    """Return the prompt's block names under its adapter, which shares no KV with the base or others; none without
+    one."""
     if request.adapter is None:
         return ()
     own = xxh3_64_intdigest(request.adapter.encode()) & _HALF_INT

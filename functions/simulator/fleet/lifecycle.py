@@ -77,7 +77,8 @@ class ReplicaLifecycle:
     # Actions.
 
     def start_initial_replicas(self) -> None:
-        """Start the initial replicas; their first heartbeats are spread over a second."""
+        """Create the initial replicas, ready or warm at once. Each sends a heartbeat now; the next ones of a pool are
+        spread over one heartbeat interval."""
         heartbeat_s = self._setting.heartbeat_s
         for pool in self._setting.all_pools:
             for number in range(pool.replicas + pool.warm):
@@ -100,7 +101,8 @@ class ReplicaLifecycle:
         return replica.id
 
     def promote(self, pool_name: PoolName) -> ReplicaId | None:
-        """Promote the replica that has been warm for longest; return None if there is none."""
+        """Begin to promote the replica that has been warm for longest and answers. Return its id, or None if there is
+        none."""
         for replica in self.members[pool_name].values():
             if replica.life is Life.WARM and replica.answers and replica.id not in self._promoting:
                 self._promoting.add(replica.id)
@@ -110,7 +112,8 @@ class ReplicaLifecycle:
         return None
 
     def drain(self, replica_id: ReplicaId) -> None:
-        """Stop new requests; the replica is gone when it is empty, or immediately if it has not started yet."""
+        """Stop new requests; the replica is gone when it is empty, or immediately if it has not started yet or is
+        lost."""
         replica = self.replicas.get(replica_id)
         if replica is None or replica.life in (Life.DRAINING, Life.GONE):
             return
@@ -159,7 +162,8 @@ class ReplicaLifecycle:
         return self._spent_s[pool_name] + sum(now_s - replica.since_s for replica in live)
 
     def settle(self) -> None:
-        """Add up the replicas that still exist at the end of a run."""
+        """At the end of a run, add the figures of the replicas that still exist and all pools' replica seconds to the
+        outcome."""
         for replica in list(self.replicas.values()):
             self._sum_up(replica)
         for name in self.members:

@@ -39,7 +39,7 @@ class BandOutcome:
         self.queued.add(queued_s * 1000)
 
     def broke(self, ttft_s: float, reason: str) -> None:
-        """Count a stream that broke after its first token."""
+        """Count as lost, no longer as served, a stream that broke after its first token."""
         self.served -= 1
         self.in_time -= ttft_s <= self.slo_s
         self.lost[reason] += 1

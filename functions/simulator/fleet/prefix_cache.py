@@ -44,7 +44,7 @@ class PrefixCache:
         self._most_in_host = host_tokens // block_tokens
 
     def peek(self, blocks: Sequence[int], prompt_tokens: int) -> int:
-        """Return the cached tokens of a prompt, without counting a lookup."""
+        """Return the prompt's tokens cached on the accelerator, at most all but one, without counting a lookup."""
         known = self._blocks
         found = 0
         for block in blocks:
@@ -76,7 +76,8 @@ class PrefixCache:
         return tokens + more
 
     def enter(self, blocks: Sequence[int]) -> None:
-        """Insert a prompt's blocks, the last one first, so that a prefix outlives its continuations."""
+        """Insert a prompt's blocks, the last one first, so that a prefix outlives its continuations; evict the least
+        recently used ones."""
         known, listener = self._blocks, self._listener
         if listener is not None:
             fresh = [block for block in blocks if block not in known]

@@ -21,7 +21,8 @@ class ReportedPrefixes:
         self._live = 0
 
     def listener_of(self, replica_id: ReplicaId) -> "_Listener":
-        """Return a listener for the cache of a replica that starts; the replica's former cache is forgotten."""
+        """Return a listener for the cache of a replica that starts, and forget its former cache. Raise RuntimeError if
+        too many replicas have started."""
         for former in [slot for slot, known in self._replica_of.items() if known == replica_id]:
             self._forget(former)
         slot = self._index.add_slot()

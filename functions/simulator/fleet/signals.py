@@ -67,7 +67,8 @@ class PoolFigures:
         self.now = Second()
 
     def signals_over(self, now_s: float, seconds: float, step_s: float, counts: ReplicaCounts) -> PoolSignals:
-        """Return the signals over the last `seconds` before `now_s`; the first state is only the base of the sums."""
+        """Return the signals over the last `seconds` before `now_s`; the first state is only the base of the sums. With
+        fewer than two states there are only replica counts."""
         known = [closed for closed in self._closed if closed.at_s <= now_s]
         known = [closed for closed in known if closed.at_s >= known[-1].at_s - seconds - 1e-6]
         if len(known) < 2:
@@ -140,6 +141,6 @@ def _sums(seconds: list[Second]) -> Second:
 
 
 def _miss_ratio(first: PoolTotals, last: PoolTotals) -> float:
-    """Return the share of prompt tokens that had to be computed."""
+    """Return the share of prompt tokens looked up between two states that had to be computed; 1 if there were none."""
     asked = last.asked_tokens - first.asked_tokens
     return 1.0 - (last.hit_tokens - first.hit_tokens) / asked if asked else 1.0

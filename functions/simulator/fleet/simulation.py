@@ -161,7 +161,7 @@ class Simulation:
         return replace(signals, waking=sum(each for each, _ in asking), open_requests=sum(each for _, each in asking))
 
     def gaps(self, pool: PoolName) -> TokenGaps:
-        """Return the gaps between tokens since the start."""
+        """Return the gaps between the pool's tokens since the start."""
         return self._gaps[pool]
 
     def accelerator_seconds(self, pool: PoolName) -> float:
@@ -174,7 +174,7 @@ class Simulation:
         return self.lifecycle.start(pool, source, warm=warm)
 
     def promote(self, pool: PoolName) -> ReplicaId | None:
-        """Promote a warm replica; return None if there is none."""
+        """Begin to promote the replica that has been warm for longest. Return its id, or None if there is none."""
         return self.lifecycle.promote(pool)
 
     def drain(self, replica_id: ReplicaId) -> None:
@@ -194,7 +194,7 @@ class Simulation:
         self._on(replica_id, lambda replica: self.faults.slow(replica, factor, for_s))
 
     def partition(self, number: int, for_s: float) -> None:
-        """Cut a gateway off from the bus; it continues with its last state."""
+        """Cut gateway `number` off from the bus for `for_s` seconds; it continues with its last state."""
         gateway = self.gateways[number]
         gateway.cut_off(self.events.now_s + for_s)
         self.events.after(for_s, partial(self._in_touch, gateway))
@@ -223,7 +223,7 @@ class Simulation:
     # Workload.
 
     def _schedule_next_request(self) -> None:
-        """Schedule the next request at its time."""
+        """Schedule the next request at its time. After the last one, stop once all are over, or after `extra_s`."""
         request = next(self._workload, None)
         if request is None:
             self._has_ended = True
@@ -262,7 +262,7 @@ class Simulation:
             self._dispatch(request)
 
     def _over(self, request: WorkloadRequest) -> None:
-        """Finish a request; called once for each that arrived."""
+        """Finish a request and schedule those that follow it; called once for each that arrived."""
         self._under_way -= 1
         if request.then is not None:
             for follower in request.then(self.events.now_s):
@@ -275,7 +275,8 @@ class Simulation:
             self.events.stop()
 
     def _gateway_of(self, request: WorkloadRequest) -> SimulatedGateway | None:
-        """Return the gateway of a request: fixed by its session, or spread by tenant and time without one."""
+        """Return a gateway that is up, of the request's region if possible: fixed by its session, or else by tenant and
+        time. None if all are down."""
         if len(self.gateways) == 1 and self.gateways[0].is_up:
             return self.gateways[0]
         up = [gateway for gateway in self.gateways if gateway.is_up]
@@ -288,7 +289,7 @@ class Simulation:
     # Periodic events.
 
     def _deliver_heartbeat(self, replica: Replica, heartbeat: Heartbeat) -> None:
-        """Deliver a heartbeat to the gateways of its region."""
+        """Deliver a heartbeat to the gateways of its region that are up and connected to the bus."""
         region, view = replica.zone.region, to_view(heartbeat)
         replica.last_heartbeat = heartbeat
         for gateway in self.gateways:
@@ -353,7 +354,8 @@ class Simulation:
         return SimulatedGateway(_name(number), zone, self.context, router=router, bus=self._bus)
 
     def _replace_gateway(self, number: int) -> None:
-        """Start a new gateway, which reads every replica's last heartbeat from the bus."""
+        """Start a new gateway, which reads every replica's last heartbeat from the bus; do nothing if one is up
+        already."""
         if self.gateways[number].is_up:
             return  # replaced already
         gateway = self.gateways[number] = self._new_gateway(number)
@@ -386,7 +388,8 @@ def _name(number: int) -> str:
 
 
 def _wait(rooms: AdmissionQueues, pool: PoolName, now_s: float) -> tuple[float, float, float]:
-    """Return the wait of the next request that is not batch, and queued KV tokens: all, and without batch."""
+    """Return the seconds that the next request would wait if it is not batch, and queued KV tokens: all, and without
+    batch. All are 0 if the pool has no queues."""
     admission = next((admission for name, admission, _ in rooms.figures() if name == pool), None)
     if admission is None:
         return 0.0, 0.0, 0.0

@@ -31,7 +31,7 @@ class StartTimes:
     promote_s: float = 0.5
 
     def before_node_s(self, source: StartSource) -> float:
-        """Return the seconds until there is an accelerator, from which on it costs."""
+        """Return the seconds until there is an accelerator, from which on it costs; 0 unless the source is `cold`."""
         return self.accelerator_s if source == "cold" else 0.0
 
     def on_node_s(self, source: StartSource) -> float:

@@ -73,7 +73,8 @@ def interval_of(differences: Sequence[float]) -> Interval:
 
 
 def compared(figure: Figure, before: Sequence[float | None], after: Sequence[float | None]) -> ComparedFigure:
-    """Compare one figure; both sides have one value per seed, in the same order."""
+    """Compare one figure; both sides have one value per seed, in the same order. Seeds that lack one of the two are
+    left out."""
     pairs = [(b, a) for b, a in zip(before, after, strict=True) if b is not None and a is not None]
     if not pairs:
         return ComparedFigure(figure, _mean(before), _mean(after), None, "same")

@@ -80,7 +80,8 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def engine_changes(was: Sequence[PoolDeclaration], is_: Sequence[PoolDeclaration]) -> Iterator[str]:
-    """Yield descriptions of changed engine arguments, which snapshots do not contain."""
+    """Yield descriptions of changed engine arguments, which snapshots do not contain, of pools that are on both
+    sides."""
     old = {each.pool: each for each in was}
     for after in is_:
         before = old.get(after.pool)

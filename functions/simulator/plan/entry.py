@@ -48,19 +48,22 @@ class Entry:
             yield request if request.output_tokens <= most else _shortened(request, most)
 
     def place(self, request: WorkloadRequest) -> PoolName:
-        """Return the pool to which placement rules send a request on arrival."""
+        """Return the pool to which the fleet's placement rules send the request on arrival; the pool that the request
+        names if its tenant may use none."""
         catalogue, pool = self._catalogue, PoolName(request.pool or "")
         model = catalogue.model(pool, request.adapter, request.tenant)
         return catalogue.placed_by_rules(model, request).pool if model is not None else pool
 
     def _window_tokens(self, request: WorkloadRequest) -> int | None:
-        """Return the largest usable context window, or None if the tenant has no pool of the model."""
+        """Return the largest context window in tokens of the model's pools that the tenant may use, or None if there is
+        none."""
         pools = self._catalogue.pools
         usable = self._catalogue.usable(request.tenant, PoolName(request.pool or "")).in_order
         return max((pools[pool].context_window_tokens for pool in usable), default=None)
 
     def _caps(self, request: WorkloadRequest) -> tuple[int, int]:
-        """Return the tenant's caps on prompt and output tokens."""
+        """Return the tenant's caps on prompt and output tokens; `_NO_CAP` if unset or if the traffic is not the fleet's
+        own."""
         quota = self.fleet.tenants.get(request.tenant) if self.is_own else None
         if quota is None:
             return _NO_CAP, _NO_CAP

@@ -74,7 +74,7 @@ class PlannedPool:
         return self.autoscaling is not None and not self.autoscaling.min_replicas
 
     def promised_ms(self, band: str) -> float | None:
-        """Return the time-to-first-token SLO in its AdmissionPolicy, or None."""
+        """Return the band's time-to-first-token SLO in ms from the pool's AdmissionPolicy, or None if it has none."""
         found = next((each for each in self.admission.bands if each.name == band), None)
         return float(found.ttft_slo_ms) if found is not None and found.ttft_slo_ms is not None else None
 

@@ -117,7 +117,8 @@ def _half_played(before: Snapshot, after: Snapshot) -> Iterator[Unsimulated]:
 
 
 def _changed(old: Any, new: Any, *, whole: bool) -> Iterable[str]:
-    """Return the fields that differ; for an added or removed entry, those with values other than the defaults."""
+    """Return the fields that differ; for an added or removed entry, those with values other than the defaults. With
+    `whole`, "" stands for all fields."""
     if old is None or new is None:
         present = new if old is None else old
         return [""] if whole else [name for name in present.__struct_fields__ if _says(present, name)]

@@ -216,7 +216,7 @@ class _Adapters:
 
 
 def log_normal_tokens(normal: float, median: int, width: float, most: int) -> int:
-    """Return a log-normal length for a standard normal number."""
+    """Return a log-normal length for a standard normal number, between 1 and `most` tokens."""
     return max(1, min(most, int(exp(log(median) + width * normal))))
 
 

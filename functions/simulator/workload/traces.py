@@ -88,7 +88,7 @@ def mooncake(path: Path) -> Iterator[WorkloadRequest]:
 
 
 def _clumps(path: Path) -> Iterator[tuple[float, list[_Row]]]:
-    """Yield the rows of each timestamp."""
+    """Yield each timestamp in ms with its rows; raise TraceUnreadable if there are more than _MOST_AT_ONCE."""
     for stamp_ms, same in groupby(_mooncake_rows(path), key=attrgetter("timestamp")):
         rows = list(islice(same, _MOST_AT_ONCE + 1))
         if len(rows) > _MOST_AT_ONCE:
