@@ -266,8 +266,8 @@ class LocalScaling:
         return target.engine != "sim" and target.replicas is None
 
     def _slots(self) -> int:
-        """Return how many engines may be awake: `max_engines` of the settings, or else the number of usable cores
-        (simulated engines: MAX_SLOTS); never more than MAX_SLOTS if it was set."""
+        """Return how many engines may be awake: `max_engines` of the settings, but at most MAX_SLOTS; if it is not set,
+        MAX_SLOTS for simulated engines and otherwise the number of usable cores."""
         if self._settings.max_engines is not None:
             return min(MAX_SLOTS, self._settings.max_engines)
         return MAX_SLOTS if self._reconciler.wanted.target.engine == "sim" else usable_cores()

@@ -58,7 +58,8 @@ class ReplicaWrite:
 
 
 def write_method_of(live: Mapping[str, Any]) -> Way:
-    """Return how this service's number is written."""
+    """Return how this service's number of replicas is written: in its Knative revision, in the Deployment's scale, or
+    as its minReplicas."""
     if mode_of(live) == KNATIVE:
         return "revision"
     return "scale" if _class_of(live) == "external" else "minReplicas"
@@ -79,7 +80,8 @@ def zero_refusal_reason(live: Mapping[str, Any], replicas: int) -> str:
 
 
 def requested_replicas(api: KubeApi, live: Mapping[str, Any]) -> int | None:
-    """Return the number that the cluster is asked for, or None. KServe takes a missing minReplicas as 1."""
+    """Return the number of replicas that the cluster is asked for, or None if it is unknown. KServe takes a missing
+    minReplicas as 1."""
     way = write_method_of(live)
     if way == "minReplicas":
         number = value_at(live, *FIELD)
@@ -96,8 +98,8 @@ def requested_replicas(api: KubeApi, live: Mapping[str, Any]) -> int | None:
 def write_replicas(
     api: KubeApi, live: Mapping[str, Any], replicas: int, policy: Policy, *, over: frozenset[str] = frozenset()
 ) -> ReplicaWrite:
-    """Write the number of replicas. Blocks; raises Retryable, Terminal and LeadershipLost like `api`. `over` are
-    managers that may be overruled although they still declare the number."""
+    """Write the number of replicas, limited by `clamp_replicas`. Blocks; raises Retryable, Terminal and LeadershipLost
+    like `api`. `over` are managers that may be overruled although they still declare the number."""
     wanted = clamp_replicas(live, replicas)
     match write_method_of(live):
         case "minReplicas":
@@ -126,7 +128,8 @@ def _write_field(
 
 
 def _share(api: KubeApi, live: Mapping[str, Any], wanted: int, holders: str) -> ReplicaWrite:
-    """Own the field, at its live number, with the managers that declare it: when they release it, nothing moves."""
+    """Own the field, at its live number, with the managers that declare it: when they release it, nothing moves. Return
+    the live number and why `wanted` is not written."""
     number = value_at(live, *FIELD)
     if not _owns_field(live):
         api.server_side_apply(_field_body(live, number), manager=AUTOSCALER_MANAGER)

@@ -90,13 +90,14 @@ class LastGood:
         return _accepted(key, entries) if entries is not None else None
 
     def find_service(self, key: str, pool: str, document: bytes) -> Accepted[AnyObject] | None:
-        """Return the accepted version of that pool's InferenceService; its document is the cluster's current one."""
+        """Return the accepted version of that pool's InferenceService, or None if the snapshot has no such pool; its
+        document is the cluster's current one."""
         entry = self._pools.get(pool)
         return _accepted(key, (entry,), document.decode()) if entry is not None else None
 
 
 def object_name(model_id: str) -> str:
-    """Return the object name that `consistency` requires for the model id."""
+    """Return the object name that `consistency` requires for the model id: `/` becomes `.` and `_` becomes `-`."""
     return model_id.replace("/", ".").replace("_", "-")
 
 
@@ -105,7 +106,8 @@ def _by_name(plural: str, entries: Iterable[Any]) -> dict[str, tuple[AnyEntry, .
 
 
 def _as_declared(entry: ModelEntry) -> ModelEntry:
-    """Remove what the controller adds: during a rollout, the declared version of a channel is the rollout's target."""
+    """Return the entry without what the controller adds: splits and loading channels are left out, and a channel in
+    rollout has its declared version, which is the rollout's target."""
     targets = {split.channel: split.candidate for split in entry.splits}
     channels = {name: version for name, version in {**entry.channels, **targets}.items() if not is_incoming(name)}
     return replace(entry, channels=channels, splits=())
@@ -116,8 +118,8 @@ def _accepted(key: str, entries: tuple[AnyEntry, ...], text: str = "{}") -> Acce
 
 
 def _outline(name: str, entries: tuple[AnyEntry, ...]) -> AnyObject:
-    """Return the object's name and what it refers to. It was valid when accepted and is not validated again: a later
-    version of shoal may be stricter, and what is in force must stay so."""
+    """Return an object with the entry's name and what it refers to, nothing else. It was valid when accepted and is not
+    validated again: a later version of shoal may be stricter, and what is in force must stay so."""
     kind: type[OurObject]
     spec: object = None
     match entries[0]:
@@ -193,7 +195,7 @@ def _hop(step: FallbackEntry | CascadeEntry) -> dict[str, Any]:
 
 
 def _admission(entry: AdmissionEntry) -> AdmissionPolicySpec:
-    """Rebuild the bands, because scaling rules may refer to the interactive band's SLO."""
+    """Return the spec with its pools and its interactive band, because scaling rules may refer to that band's SLO."""
     promised = {band.name: band.ttft_slo_ms for band in entry.bands}
     slo_ms = promised.get("interactive")
     interactive = _unchecked(Band, ttft_slo=None if slo_ms is None else f"{slo_ms}ms")

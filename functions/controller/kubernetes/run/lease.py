@@ -46,7 +46,8 @@ class LeaseClient:
         return _record(body)
 
     def replace(self, me: str, record: LeaseRecord, transitions: int, timeout_s: float) -> LeaseRecord:
-        """Write over `record`; a new number of transitions begins a new term."""
+        """Write over `record` and return the new record; `transitions` beyond the record's begin a new term. Raise
+        LeaseTaken if the Lease was deleted."""
         acquired = record.acquired if transitions == record.transitions and record.acquired else _now_text()
         lease = self._lease(me, transitions, acquired)
         lease["metadata"]["resourceVersion"] = record.resource_version
@@ -107,5 +108,5 @@ def _record(lease: Any) -> LeaseRecord:
 
 
 def _now_text() -> str:
-    """Return the time for people; no decision reads it."""
+    """Return the current UTC time as text for people; no decision reads it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

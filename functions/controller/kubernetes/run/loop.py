@@ -64,7 +64,7 @@ def read_orders(api: KubeApi, namespace: str) -> OperatorOrders:
 
 
 def request_reconcile(api: KubeApi, namespace: str, at: str) -> None:
-    """Annotate the record to request a reconcile, unless suspended. `at` is the time of the request. Blocks."""
+    """Annotate the record to request a reconcile; do nothing if suspended. `at` is the time of the request. Blocks."""
     if not read_orders(api, namespace).suspended:
         api.merge_patch(CONFIG_MAP, namespace, RECORD_NAME, {"metadata": {"annotations": {REQUESTED_AT: at}}})
 
@@ -125,7 +125,8 @@ class Loop:
         self._changed.set()
 
     async def lead(self, guard: TermGuard, api: KubeApi) -> None:
-        """Reconcile for the length of a term; ends with LeadershipLost."""
+        """Reconcile for the length of a term, except while suspended and without a request; ends with
+        LeadershipLost."""
         self._repeats = 0
         orders = await self._first_orders(guard, api)
         while True:
@@ -165,7 +166,8 @@ class Loop:
                 _log.info("%s: %s", result.kind, result.message)
 
     async def _attempt(self, guard: TermGuard, api: KubeApi) -> PassResult:
-        """Run a pass and turn its errors into results. An unexpected error is logged with its traceback and retried."""
+        """Run a pass and return its result; turn errors except LeadershipLost into results and count them. An
+        unexpected error is logged with its traceback and retried."""
         try:
             return await self._reconcile(guard, api)
         except LeadershipLost:
@@ -187,7 +189,8 @@ class Loop:
     async def _wait(
         self, guard: TermGuard, api: KubeApi, wait_s: float | None, before: OperatorOrders
     ) -> OperatorOrders:
-        """Wait for the deadline, a change or another order. Return the current orders."""
+        """Wait for the deadline (`wait_s` None: no deadline), a change while not suspended, or another order. Return
+        the current orders."""
         deadline_s = time.monotonic() + wait_s if wait_s is not None else float("inf")
         while True:
             guard.check()
@@ -206,7 +209,7 @@ class Loop:
             self._changed.clear()
 
     async def _first_orders(self, guard: TermGuard, api: KubeApi) -> OperatorOrders:
-        """Wait until the orders can be read: they may have suspended an earlier leader."""
+        """Return the orders, waiting until they can be read: they may have suspended an earlier leader."""
         while True:
             guard.check()
             try:

@@ -76,7 +76,8 @@ class ControllerMetrics:
         self._errors.labels(**{"class": error_class}).inc()
 
     def set_leader(self, token: int | None, now_unix_s: float = math.nan) -> None:
-        """Set leadership. On a standby the last-applied time is NaN, for which no alert fires."""
+        """Set leadership, its token (None: a standby, shown as 0), and the last-applied time. On a standby that time is
+        NaN, for which no alert fires."""
         self._leader.set(token is not None)
         self._token.set(token or 0)
         self._applied.set(now_unix_s)
@@ -99,7 +100,7 @@ class ControllerMetrics:
         self._events.labels(outcome=outcome).inc()
 
     def set_disobeyed(self, objects: Mapping[tuple[str, str], int]) -> None:
-        """Set the number of objects by kind and reason; all others are cleared."""
+        """Set the number of objects that are not obeyed, by kind and reason; all other values are cleared."""
         self._disobeyed.clear()
         for (kind, reason), count in objects.items():
             self._disobeyed.labels(kind=kind, reason=reason).set(count)
@@ -114,7 +115,7 @@ class ControllerMetrics:
             self._rollouts.labels(model=model).set(stage)
 
     def set_desired_replicas(self, pools: Mapping[str, tuple[str, int]]) -> None:
-        """Set the cause and the number by pool; all others are cleared."""
+        """Set the desired number of replicas and its cause by pool; all other values are cleared."""
         self._desired.clear()
         for pool, (cause, replicas) in pools.items():
             self._desired.labels(pool=pool, reason=cause).set(replicas)

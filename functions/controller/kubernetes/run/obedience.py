@@ -33,7 +33,8 @@ class ObedienceFindings:
     has_heard: bool = False  # a fleet report has arrived since this process leads
 
     def may_clear(self, reason: str) -> bool:
-        """Return True if a finding of this reason is known to be over. A new leader knows nothing yet."""
+        """Return True if a finding of this reason that is not listed is known to be over. A new leader knows nothing
+        yet: it must have judged, and for observed reasons have received a report."""
         return self.has_looked and (self.has_heard or reason not in OBSERVED)
 
 
@@ -57,7 +58,7 @@ class Obedience:
         self._declared: tuple[str, tuple[Unobeyed, ...]] = ("", ())  # findings of the last revision
 
     def reset(self) -> None:
-        """Reset at the end of a term: another leader takes over."""
+        """Forget the findings and clear the metric at the end of a term: another leader takes over."""
         self.judgement, self._heard, self._since = NOTHING_KNOWN, None, {}
         self._metrics.set_disobeyed({})
 

@@ -39,7 +39,8 @@ class WatchedObject:
     status: Mapping[str, Any] = field(default_factory=dict)
 
     def has_same_content(self, other: "WatchedObject") -> bool:
-        """Return True if the author's part is equal; another status or version does not count."""
+        """Return True if the author's part is equal; another status, resourceVersion or other finalizers do not
+        count."""
         mine, others = (replace(one, resource_version="", status={}, finalizers=()) for one in (self, other))
         return mine == others
 
@@ -105,7 +106,8 @@ class ObjectStore:
             return self._objects.get(name)
 
     def replace_all(self, listed: Iterable[WatchedObject], version: str = "") -> bool:
-        """Store a complete list of that version. Return True if it has a change by an author."""
+        """Replace all objects by a complete list of that version. Return True if it has a change by an author, or is
+        the first list since the kind was unknown."""
         objects = {one.name: one for one in listed}
         self._check(len(objects))
         with self._lock:

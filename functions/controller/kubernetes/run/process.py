@@ -144,7 +144,7 @@ class KubernetesController:
         self._reconciler: CustomResourceReconciler | GitReconciler = self._make_reconciler()
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT."""
+        """Serve and run all parts until SIGTERM or SIGINT, then stop them."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopped.set)
         warn_if_over(memory.most(), limit_bytes())
@@ -210,7 +210,8 @@ class KubernetesController:
         )
 
     def _recorded_token(self) -> int:
-        """Return the token in the record. A Lease that was deleted must begin above it."""
+        """Return the token in the record, 0 if there is none or it is unreadable; a Lease that was deleted must begin
+        above it. Raise LeaseUnreachable if the record cannot be fetched now."""
         try:
             found = KubeApi(self._client, NoTerm()).get(CONFIG_MAP, self._settings.namespace, RECORD_NAME)
             return inventory.decode(mapping_at(found, "data")).token if found is not None else 0
@@ -321,14 +322,16 @@ class KubernetesController:
         self._judge()
 
     def _judge(self) -> None:
-        """Check which policies of the published revision are not obeyed."""
+        """Update the findings of which policies of the published revision are not obeyed; do nothing if none is
+        published."""
         published = self._publishing.published
         if published is not None:
             contested = {name: each.contested for name, each in self._scaled.items() if each.contested}
             self._obedience.update(*published, ObservedFleet(self._report, contested), time.monotonic())
 
     def _judged_anew(self, new: Sequence[Unobeyed]) -> None:
-        """Report new findings: in the statuses of our objects, and as Events for objects without such a status."""
+        """Report new findings: wake the source, which writes them into the statuses of our objects, and record Events
+        for objects without such a status."""
         self._wake_source()
         for finding in new:
             regarding = self._without_status(finding)
@@ -336,7 +339,8 @@ class KubernetesController:
                 self._events.record([note_of_finding(regarding, finding)])
 
     def _without_status(self, finding: Unobeyed) -> Regarding | None:
-        """Return the object of an Event. Git's objects are on no cluster, and KServe writes a service's status."""
+        """Return the object that an Event about the finding regards, or None if the finding is written into a status.
+        With git it is the record, because git's objects are on no cluster; KServe writes a service's status."""
         if isinstance(self._reconciler, GitReconciler):
             return self._reconciler.record
         stored = self._reconciler.find_object(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
@@ -376,12 +380,13 @@ class KubernetesController:
         self._pacer.wake()
 
     async def _fetch_now(self) -> None:
-        """Fetch for a requested pass: it is about the remote's current tip, not the one of the last poll."""
+        """With the git source, fetch before a requested pass: it is about the remote's current tip, not the one of the
+        last poll."""
         if isinstance(self._reconciler, GitReconciler):
             await self._reconciler.fetch_tip()
 
     def _forget_pending(self) -> None:
-        """Drop pending statuses when suspended; the pass after the resumption submits them again."""
+        """Drop pending status writes when suspended; the pass after the resumption submits them again."""
         if isinstance(self._reconciler, CustomResourceReconciler):
             self._reconciler.writer.submit(())
 
@@ -422,7 +427,7 @@ class KubernetesController:
         return server
 
     def _not_alive_reason(self) -> str:
-        """Return the threads that have ended. The event loop runs, or this would not be called."""
+        """Return which threads have ended, or an empty text. The event loop runs, or this would not be called."""
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         return f"ended: {', '.join(dead)}" if dead else ""
 

@@ -59,7 +59,8 @@ class Publishing:
 
     @property
     def in_force(self) -> Snapshot | None:
-        """Snapshot that the registry holds, if this term has published; before that, another leader may have since."""
+        """Snapshot that the registry holds, or None if this term has not published: another leader may have published
+        since."""
         guard = self._guard()
         return self._publisher.published_snapshot if guard is not None and guard.token == self._published_by else None
 
@@ -74,7 +75,7 @@ class Publishing:
         return outcome
 
     async def follow_rows(self) -> PublishOutcome:
-        """Publish changes of the rows (see `Publisher.follow_rows`)."""
+        """Publish changes of the registry's rows (see `Publisher.follow_rows`), and remember the epoch."""
         outcome = await self._publisher.follow_rows()
         self.last_epoch = outcome.epoch or self.last_epoch
         return outcome
@@ -103,7 +104,8 @@ def _store(settings: KubernetesSettings) -> S3Store | None:
 
 
 def publication_result(outcome: PublishOutcome) -> PassResult:
-    """Return a publication as a part of a reconcile. Objects declared through the API are not waited for."""
+    """Return a publication's result as a part of a reconcile: a failure that passes is retried, an invalid one is
+    stalled. Objects declared through the API are not waited for."""
     match outcome.kind:
         case "unavailable":
             return PassResult("passing", outcome.message)

@@ -59,7 +59,8 @@ class Pushes:
         self._asking = False  # a request to the leader is under way
 
     async def listen(self, port: int) -> asyncio.Server:
-        """Start listening. Raises StartFailed if there is no secret, or the port is taken."""
+        """Start listening and return the server. Raises ControllerStartFailed if the secret is missing or too short, or
+        the port is taken; OSError if the secret's file cannot be read."""
         settings, file = self._settings, self._settings.webhook_secret_file
         secret = file.read_text().strip() if file is not None else ""
         if len(secret) < SECRET_MIN_CHARS:

@@ -118,7 +118,7 @@ class ScalingReconciler:
         self._said: dict[str, str] = {}  # the last trouble of each pool, logged once
 
     async def run(self, api: KubeApi) -> None:
-        """Run passes until the term ends with LeadershipLost."""
+        """Run passes, except while suspended, until the term ends with LeadershipLost."""
         credentials = await asyncio.to_thread(credentials_of, self._settings)
         former = partial(credentials.secret, "operate") if credentials.is_token else ""
         async with agents_http() as client:
@@ -129,7 +129,8 @@ class ScalingReconciler:
                 await asyncio.sleep(self._settings.scaling_interval_s)
 
     async def _attempt(self, api: KubeApi, notifier: RoleNotifier) -> None:
-        """Run a pass. An unexpected error is logged with its traceback and must not end the term."""
+        """Run a pass. Only LeadershipLost is raised: any other error is logged with its traceback and must not end the
+        term."""
         try:
             await self.step(api, notifier)
         except LeadershipLost:
@@ -153,7 +154,8 @@ class ScalingReconciler:
     # inside
 
     async def _resize(self, api: KubeApi, report: PoolReport | None) -> dict[str, SlotDemand] | None:
-        """Write the pools' numbers. Return what each pool may have, or None if the services cannot be read."""
+        """Write the pools' numbers, statuses and metrics. Return the replicas that each pool may have, or None if the
+        services cannot be read."""
         try:
             services, sizes = await asyncio.to_thread(self._services, api, report)
         except _KUBE_ERRORS as error:
@@ -205,7 +207,8 @@ class ScalingReconciler:
     def _allowed(
         self, wanted: dict[str, DesiredSize], sizes: dict[str, int], costs: dict[str, int]
     ) -> dict[str, SlotDemand]:
-        """Return what each pool may have. `costs` are accelerators per replica; a replica on CPU counts as one."""
+        """Return the replicas that each pool may have of the accelerator limit, and log pools that may have fewer than
+        wanted. `costs` are accelerators per replica; a replica on CPU counts as one."""
         least = {str(entry.pool): entry.min_replicas for entry in self._policies.scaling}
         warm = {pool: 0 if self._is_on_its_way(pool) else each.warm for pool, each in wanted.items()}
         demands = {pool: SlotDemand(each.replicas, warm[pool], least.get(pool, 0)) for pool, each in wanted.items()}
@@ -236,7 +239,8 @@ class ScalingReconciler:
             self._on_status(statuses)
 
     def _write(self, api: KubeApi, pool: str, live: Body, allotment: SlotDemand) -> ReplicaWrite:
-        """Write one pool's number. Only errors that do not pass by themselves are contested. Blocks."""
+        """Write one pool's number, or set the total of a pool that moves between versions. Errors are logged, and only
+        those that do not pass by themselves count as contested. Blocks."""
         replicas = allotment.serving + allotment.warm
         if self._is_on_its_way(pool):
             return self._totals.request_total(pool, scaling.clamp_replicas(live, replicas))
@@ -259,7 +263,8 @@ class ScalingReconciler:
         self._log_trouble("agents", "; ".join(troubles[:3]))
 
     def _orders(self, report: PoolReport, pool: str, allotment: SlotDemand) -> list[RoleOrder]:
-        """Return the pool's role orders. A pool between versions has no warm replica."""
+        """Return the pool's role orders. A pool that moves between versions has no warm replica, so all its warm ones
+        are promoted."""
         replicas = replicas_of(report, pool)
         if self._is_on_its_way(pool):
             return role_orders_by_count(replicas, len(replicas), 0)
@@ -286,12 +291,13 @@ def _serving(report: PoolReport | None, pool: str) -> int:
 
 
 def _warm_of(report: PoolReport | None, pool: str) -> int:
-    """Return how many replicas report that they are warm; without a report, 0."""
+    """Return how many replicas of the pool report that they are warm; without a report, 0."""
     return sum(each.phase == "warm" for each in replicas_of(report, pool)) if report is not None else 0
 
 
 def _size(number: int | None, entry: AutoscalingEntry, warm: int) -> int | None:
-    """Return what an earlier leader asked for, to judge by the cluster: within the policy, without warm replicas.
+    """Return what an earlier leader asked for, to judge by the cluster: within the policy, without warm replicas; None
+    if the number is unknown.
 
     Worked example (test_new_warm_policy_removes_no_serving_replica): 10 are asked for, and the
     policy wants 4 warm ones besides. While none is warm, all 10 serve, and 4 more are asked for.

@@ -50,7 +50,8 @@ class ValidatedObject:
 
 
 def validate_document(key: str, document: bytes) -> ValidatedObject:
-    """Validate an object. `key` is `plural/name`; `document` is the object as JSON."""
+    """Validate an object and return it, or its problems if it has any. `key` is `plural/name`; `document` is the object
+    as JSON."""
     written = Written(orjson.loads(document), ClusterDocument(key, 0, 0, 1, document.decode()))
     head = read_head(written)
     match head:
@@ -66,7 +67,8 @@ def validate_document(key: str, document: bytes) -> ValidatedObject:
 
 
 def problem_text(problem: Problem) -> str:
-    """Return key path and message. Lines and columns mean nothing here, and the status is on the object itself."""
+    """Return the problem's key path and message as text. Lines and columns mean nothing here, and the status is on the
+    object itself."""
     return f"{problem.key_path}: {problem.message}" if problem.key_path else problem.message
 
 
@@ -100,7 +102,8 @@ class Selection:
 
 
 def select(candidates: Mapping[str, Candidate]) -> Selection:
-    """Return a consistent selection. `candidates` are by key (`plural/name`), as in their problems."""
+    """Return a consistent selection: each object as written, or its last good version if that is invalid or contradicts
+    others, or neither, and the refusals. `candidates` are by key (`plural/name`), as in their problems."""
     rungs = {key: 0 for key, candidate in candidates.items() if candidate.ladder}
     told = {key: list(candidate.judged.problems) for key, candidate in candidates.items() if candidate.judged.problems}
     for _ in range(MAX_ROUNDS):

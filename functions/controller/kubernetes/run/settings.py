@@ -15,7 +15,7 @@ class ControllerStartFailed(Exception):
 
 
 def credentials_of(settings: "KubernetesSettings") -> RoleCredentials:
-    """Return the controller's credentials. Blocks; raises StartFailed."""
+    """Return the controller's credentials. Blocks; raises ControllerStartFailed if they are unusable."""
     try:
         return read_for("controller", settings.internal_token_file)
     except CredentialsUnusable as error:

@@ -64,12 +64,13 @@ class StatusWriter:
         return len(self._pending) + self._under_way
 
     def submit(self, writes: Iterable[StatusWrite]) -> None:
-        """Replace the pending writes by those of the newest observation."""
+        """Replace the pending writes by those of the newest observation that are not on the objects already."""
         self._pending = {(write.key, write.what): write for write in writes if self._due(write) != "said"}
         self._wake.set()
 
     async def run(self, api: KubeApi) -> None:
-        """Write until cancelled; raises LeadershipLost at the end of the term."""
+        """Write pending statuses and finalizers, paced, until cancelled; raises LeadershipLost at the end of the
+        term."""
         while True:
             if not self._pending:
                 self._wake.clear()
@@ -87,7 +88,8 @@ class StatusWriter:
             self._under_way = 0
 
     async def _attempt(self, api: KubeApi, slot: tuple[str, str], write: StatusWrite) -> float:
-        """Try one write. Return the seconds to wait before the next."""
+        """Try one write. Return the seconds to wait before the next. A temporary failure, or an object not yet seen as
+        our last write left it, is pending again; a lasting failure is logged and dropped."""
         try:
             due = self._due(write)
             if due == "now":

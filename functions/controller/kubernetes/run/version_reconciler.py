@@ -96,30 +96,32 @@ class VersionReconciler:
     # -- for the other writers of these services -----------------------------------------------------------------------
 
     def load(self, api: KubeApi) -> None:
-        """Read at the start of a term which pools move, and their totals. Blocks."""
+        """Read which pools move and their totals, once for each term (each `api`). Blocks."""
         if self._writer is None or self._writer.api is not api:
             store = CountsStore(api, self._settings.namespace)
             self._counts, self._asked, self._woken = store.read(), {}, {}
             self._store, self._writer = store, PoolWriter(api, self._settings.conflicts, set())
 
     def total_of(self, pool: str) -> int | None:
-        """Return the wanted total of a moving pool; None for any other, whose service has its number."""
+        """Return the wanted total of replicas of a moving pool; None for any other, whose service has its number."""
         count = self._counts.get(pool)
         return None if count is None else self._asked.get(pool, count.total)
 
     def request_total(self, pool: str, total: int) -> ReplicaWrite:
-        """Set the wanted total of a moving pool, from the next pass on."""
+        """Set the wanted total of a moving pool, from the next pass on; return it as a write, changed if it was another
+        one."""
         changed = self.total_of(pool) != total
         self._asked[pool] = total
         return ReplicaWrite(total, changed=changed)
 
     @property
     def surges(self) -> Mapping[str, int]:
-        """Replicas that pools may have beyond their wanted totals."""
+        """Number of replicas that each moving pool may have beyond its wanted total; pools without any are left out."""
         return {pool: count.surge for pool, count in self._counts.items() if count.surge}
 
     def applicable(self, api: KubeApi, loaded: Loaded, desired: Desired) -> Desired:
-        """Return git's desired objects as they may be applied now. Blocks."""
+        """Return git's desired objects as they may be applied now: services whose pool moves, or must first move, keep
+        their live weights. Blocks."""
         self.load(api)
         staged = staged_bases(loaded.objects)
         services = [each for each in desired.objects if each.ref.kind == INFERENCE_SERVICE.kind]
@@ -147,7 +149,8 @@ class VersionReconciler:
         return applied if total is None else without_number(applied, total)
 
     def _uris_of(self, pool: str, staged: StagedBase, live: str) -> set[str]:
-        """Return the weights that the base declares or is published with. Before that is known, the live ones count."""
+        """Return the `shoal://` weights that the base declares or is published with. Before a snapshot is known, the
+        live ones count."""
         snapshot = self._published()
         base = _base(snapshot, pool)
         published = _uris(base).values() if base is not None else [live] if snapshot is None else []
@@ -156,7 +159,8 @@ class VersionReconciler:
     # -- passes -------------------------------------------------------------------------------------------------------
 
     async def run(self, api: KubeApi) -> None:
-        """Run passes until the term ends with LeadershipLost."""
+        """Run passes until the term ends with LeadershipLost: frequent ones while a pool moves or a rollout is active,
+        otherwise one every REST_S; none while suspended."""
         rested_s = REST_S
         while True:
             is_due = bool(self._counts) or bool(self._rows.book.active) or rested_s >= REST_S
@@ -167,7 +171,8 @@ class VersionReconciler:
             rested_s += LOOK_EVERY_S
 
     async def _attempt(self, api: KubeApi) -> None:
-        """Run a pass. An unexpected error is logged with its traceback and must not end the term."""
+        """Run a pass. Only LeadershipLost is raised: other errors are logged, unexpected ones with their traceback, and
+        must not end the term."""
         try:
             await self.run_pass(api)
             self._log_trouble("the cluster", "")
@@ -206,7 +211,7 @@ class VersionReconciler:
         return self._may_be_applied(former.keys() - self._counts.keys(), seen)
 
     def _step(self, pool: str, seen: Mapping[str, SeenPool], snapshot: Snapshot) -> tuple[PoolCount, PoolStep] | None:
-        """Return the pool's wanted total and its next step, or None while they are unknown."""
+        """Return the pool's wanted total and surge, and its next step, or None while they are unknown."""
         there, base = seen[pool], _base(snapshot, pool)
         if not _has_versions(there):
             return None
@@ -227,7 +232,8 @@ class VersionReconciler:
         return self._declarations.replicas.get(pool, there.found.own.asked)
 
     def _decided(self, base: ModelEntry | None, there: SeenPool, total: int, surge: int) -> PoolStep | None:
-        """Return the pool's step. If the base is no longer declared, all replicas return to the pool's own service."""
+        """Return the pool's step, or None while its shares are unknown. If the base is no longer declared, all replicas
+        return to the pool's own service."""
         if base is None:
             return pool_step(there.found, total, surge, VersionShares(there.found.own.uri, {}), {}, by_version=False)
         driver, active = self._driver(), self._rows.book.active
@@ -262,7 +268,8 @@ class VersionReconciler:
         self._asked = {pool: asked for pool, asked in self._asked.items() if pool in counts}
 
     def _may_be_applied(self, over: Iterable[str], seen: Mapping[str, SeenPool]) -> bool:
-        """Return True, once for each, if a number is git's again or a service has no replica to lose."""
+        """Return True if a pool no longer moves (`over`), so that its number is git's again, or if, once for each of
+        its weights, a service of git's has no replica to lose."""
         emptied = {
             pool: uri_of(self._declared[pool])
             for pool, there in seen.items()
@@ -285,7 +292,7 @@ def _has_versions(seen: SeenPool) -> bool:
 
 
 def _base(snapshot: Snapshot | None, pool: str) -> ModelEntry | None:
-    """Return the base that bears the pool's name."""
+    """Return the base that bears the pool's name, or None if the snapshot has none or is None."""
     models = snapshot.models if snapshot is not None else ()
     return next((each for each in models if each.type == "base" and each.id == pool == PoolName(each.pool)), None)
 

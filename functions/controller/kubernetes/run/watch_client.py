@@ -45,7 +45,7 @@ class WatchClient:
         """Yield the events of a watch until the server ends it, or until `silence_s` pass without a byte.
 
         Silence is no error: without changes there are no events, and a connection that died silently is replaced all
-        the same. `opened` receives a function that ends the watch from another thread,as a broken connection does.
+        the same. `opened` receives a function that ends the watch from another thread, as a broken connection does.
         """
         with self._answer(path, {**query, "watch": "true"}, silence_s) as response:
             opened(response.shutdown)
@@ -97,7 +97,8 @@ def _object(path: str, content: bytes) -> dict[str, Any]:
 
 
 def _status(response: urllib3.HTTPResponse) -> dict[str, Any]:
-    """Return the Status object of an error, or a substitute with the text if it is none."""
+    """Return the Status object of an error with the HTTP status as its code, or a substitute with the text if it is
+    none."""
     content = response.read(LINE_MAX_BYTES)
     try:
         value = orjson.loads(content)

@@ -69,7 +69,8 @@ class Reply(NamedTuple):
 
 
 def is_signed(headers: Headers, body: bytes, secret: bytes) -> bool:
-    """Return True if one of the delivery's signatures is ours."""
+    """Return True if one of the delivery's signatures is that of the body by our secret, or if its token is our
+    secret."""
     expected = hmac.digest(secret, body, hashlib.sha256).hex().encode()
     for name, prefix in _SIGNATURES.items():
         if name in headers and hmac.compare_digest(headers[name], prefix + expected):
@@ -78,7 +79,8 @@ def is_signed(headers: Headers, body: bytes, secret: bytes) -> bool:
 
 
 def may_move_branch(headers: Headers, body: bytes, branch: str) -> bool:
-    """Return True if the branch may have moved, also if the delivery names no event or no branch."""
+    """Return True if the delivery is about a push to the branch; also if it names no event or no branch, or is no
+    JSON."""
     event = next((headers[name] for name in _EVENTS if name in headers), b"push")
     if event not in _PUSHES:
         return False
@@ -111,7 +113,7 @@ class Webhook:
         self._held_bytes = 0  # size of the bodies that are being read
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
-        """Start listening, or raise OSError."""
+        """Start listening and return the server; raise OSError if the address cannot be used."""
         connections = Connections(CONNECTIONS_MAX, on_closed=lambda reason: self._on_result("limited"))
         guard = Guard(self._bounds, connections, on_refused=lambda status: self._on_result("malformed"))
         return await serve(self, bind_socket(host, port), guard)
@@ -154,7 +156,7 @@ class Webhook:
         return int(self._clock() * US_PER_S)
 
     def _refused_by_head(self, method: str, path: str, headers: Headers) -> Reply | None:
-        """Return the refusal that no body can change, or None."""
+        """Return the refusal that no body can change (wrong path or method, no signature), or None."""
         if path != PATH:
             return Reply(404, f"not found; send push deliveries to {PATH}", "malformed")
         if method != "POST":
@@ -163,7 +165,8 @@ class Webhook:
         return None if may_be_signed else _UNSIGNED
 
     async def _read(self, receive: Receive, refused: Reply | None) -> bytes | Reply:
-        """Return the body, or a refusal. The body is read to its end in both cases, or the answer would get lost."""
+        """Return the body, or a refusal (`refused`, or one because it is too large). The body is read to its end in
+        both cases, or the answer would get lost."""
         body, size_bytes = bytearray(), 0
         try:
             while True:

@@ -63,8 +63,8 @@ def writes_after(
     scaling: Mapping[str, ScalingStatus] = MappingProxyType({}),
     judgement: ObedienceFindings = NOTHING_KNOWN,
 ) -> Iterator[StatusWrite]:
-    """Yield the writes that may be due; the writer skips those already done. `scaling` is by AutoscalingPolicy's
-    name. `judgement` has the policies that are not obeyed."""
+    """Yield the writes of statuses and finalizers that may be due, none for InferenceServices; the writer skips those
+    already done. `scaling` is by AutoscalingPolicy's name. `judgement` has the policies that are not obeyed."""
     for key, seen in looked.seen.items():
         if seen.watched.kind == "InferenceService":
             continue
@@ -113,7 +113,8 @@ def _object_status(
 
 
 def _with_details(object_status: ObjectStatus, seen: SeenObject, scaling: Mapping[str, ScalingStatus]) -> ObjectStatus:
-    """Add the fields that `kubectl get` shows besides the conditions."""
+    """Return the status with the fields that `kubectl get` shows besides the conditions: an AutoscalingPolicy's
+    numbers, a RolloutPolicy's stages."""
     if seen.watched.kind == "AutoscalingPolicy" and seen.stored.name in scaling:
         return conditions.with_scaling(object_status, scaling[seen.stored.name])
     if seen.watched.kind == "RolloutPolicy":
@@ -126,7 +127,7 @@ def _with_details(object_status: ObjectStatus, seen: SeenObject, scaling: Mappin
 def _with_obedience(
     key: str, object_status: ObjectStatus, seen: SeenObject, judgement: ObedienceFindings
 ) -> ObjectStatus:
-    """Add the Obeyed condition if the object is not obeyed, or was not."""
+    """Return the status with the Obeyed condition if the object is not obeyed, or was not and is known to be again."""
     if findings := judgement.findings.get(key):
         return conditions.with_findings(object_status, findings)
     before = condition({"status": dict(seen.stored.status)}, "Obeyed") or {}
@@ -137,7 +138,8 @@ def _with_obedience(
 
 
 def _refused(key: str, looked: ObservedResources, publication: PublicationState) -> ObjectStatus | None:
-    """Return the status of an object that is invalid, or contradicts others or the registry's API."""
+    """Return the status of an object that is invalid, contradicts others or would change a served version; None if it
+    is neither."""
     if key in looked.refusals:
         refusal = looked.refusals[key]
         return conditions.refused_status(refusal.problems, stands_in=refusal.stands_in)

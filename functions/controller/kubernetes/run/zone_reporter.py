@@ -52,7 +52,8 @@ class ZoneReporter:
             await asyncio.sleep(self._interval_s)
 
     async def step(self, api: KubeApi, now_s: float) -> None:
-        """Read the zones, and send them if they changed or were sent too long ago."""
+        """Read the zones, and send them to the registry if they changed or TELL_AGAIN_S have passed since they were
+        sent. Failures are logged."""
         try:
             table = await asyncio.to_thread(self._read, api)
             if table != self._told or now_s - self._told_s >= TELL_AGAIN_S:

@@ -47,7 +47,8 @@ class SeenPool:
 
 
 def observe_pools(api: KubeApi, namespace: str, pools: Collection[str]) -> dict[str, SeenPool]:
-    """Return the pools by name. A pool whose own service is missing or being deleted is left out."""
+    """Return those of `pools` that are on the cluster, by name. A pool whose own service is missing or being deleted is
+    left out."""
     services = [
         each
         for each in api.list(INFERENCE_SERVICE, namespace).items

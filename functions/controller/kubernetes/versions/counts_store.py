@@ -33,7 +33,8 @@ class CountsStore:
         self._namespace = namespace
 
     def read(self) -> dict[str, PoolCount]:
-        """Return the totals. Raises Terminal if they cannot be decoded: guessing would end replicas. Blocks."""
+        """Return the totals by pool, none if there is no record. Raises Terminal if they cannot be decoded: guessing
+        would end replicas. Blocks."""
         found = self._api.get(CONFIG_MAP, self._namespace, RECORD_NAME)
         text = mapping_at(found or {}, "data").get(KEY) or "{}"
         try:

@@ -18,22 +18,23 @@ from functions.controller.kubernetes.versions.second_service import uri_of
 
 
 def is_held_back(wanted: DesiredObject, live: Body, versions: Collection[str], replicas: int) -> bool:
-    """Return True if the change must wait. `versions` are the weights that the base has or had; `replicas` is how
-    many the live service is asked for or has."""
+    """Return True if a change of a service's weights must wait, because replicas of a version would be lost. `versions`
+    are the weights that the base has or had; `replicas` is how many the live service is asked for or has."""
     if wanted.ref.kind != INFERENCE_SERVICE.kind or not replicas:
         return False
     return uri_of(wanted.body) != uri_of(live) and uri_of(live) in versions
 
 
 def with_live_model(wanted: DesiredObject, live: Body) -> DesiredObject:
-    """Return the object with the live model, limited to the declared keys."""
+    """Return the object with the live service's model instead of its own, limited to the keys that it declares."""
     predictor, there = wanted.body["spec"]["predictor"], mapping_at(live, "spec", "predictor", "model")
     model = {key: there[key] for key in mapping_at(predictor, "model") if key in there}
     return _with_predictor(wanted, {**predictor, "model": model})
 
 
 def without_number(wanted: DesiredObject, total: int) -> DesiredObject:
-    """Return the object without its number, which another field manager owns while versions move."""
+    """Return the object without its minReplicas, which another field manager owns while versions move (`total` is its
+    seed); unchanged if it is autoscaled or has no predictor."""
     if wanted.autoscaled is not None or value_at(wanted.body, "spec", "predictor") is None:
         return wanted
     predictor = {key: value for key, value in wanted.body["spec"]["predictor"].items() if key != "minReplicas"}

@@ -72,5 +72,6 @@ def pool_step(
 
 
 def _version(found: FoundService, versions: Mapping[str, str]) -> str | None:
-    """Return the service's version. Weights that the base no longer declares are a version that is not wanted."""
+    """Return the name of the service's version, or None if it has no weights. Weights that the base no longer declares
+    are a version that is not wanted, named by their URI."""
     return versions.get(found.uri, found.uri) or None

@@ -36,7 +36,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 
 
 def service_name(own: str, version: str, uri: str) -> str:
-    """Return `<service>-<version>-<hash>`, the same for every caller."""
+    """Return `<service>-<version>-<hash>`, cut to the length that names may have; the same for the same arguments."""
     digest = hashlib.blake2b(f"{own}\n{version}\n{uri}".encode(), digest_size=8).hexdigest()[:_HASH_CHARS]
     words = _NOT_IN_NAMES.sub("-", f"{own}-{version}".lower())[: NAME_MAX_CHARS - _HASH_CHARS - 1]
     return f"{words.strip('-')}-{digest}"
@@ -56,7 +56,8 @@ def pool_of(service: Mapping[str, Any]) -> str:
 
 
 def second_service(own: Body, declared: Body | None, name: str, uri: str, replicas: int) -> Body:
-    """Build the second service. `own` is the pool's live service; `declared` is it in git, if known."""
+    """Build the second service, which serves the weights `uri`, as a child of `own`, the pool's live service. The rest
+    is copied from `declared`, the service in git, if that has these weights; otherwise from `own`."""
     template = declared if declared is not None and uri_of(declared) == uri else own
     predictor = {key: value for key, value in template["spec"]["predictor"].items() if key not in _OWN_NUMBERS}
     model = {**mapping_at(predictor, "model"), "storageUri": uri}
@@ -83,7 +84,8 @@ def second_budget(own: Body, name: str, kind: Kind) -> Body:
 
 
 def is_as_wanted(wanted: Any, live: Any) -> bool:
-    """Return True if everything wanted is there; what the server and KServe added is no difference."""
+    """Return True if everything wanted is in `live`; other keys, which the server and KServe added, are no difference,
+    but lists must have the same length."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(is_as_wanted(value, live.get(key)) for key, value in wanted.items())
     if isinstance(wanted, list):

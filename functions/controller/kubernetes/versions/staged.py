@@ -47,12 +47,13 @@ def weights_uri(uri: str) -> str:
 
 
 def served_uri(storage_uri: str | None) -> str:
-    """Return the same for a storageUri only: KServe itself fetches `s3://`, then no replica reports what it loaded."""
+    """Return `shoal://NAME@VERSION` if the storageUri names such weights, else an empty text, also for `s3://`: KServe
+    itself fetches that, then no replica reports what it loaded."""
     return weights_uri(storage_uri) if storage_uri is not None and storage_uri.startswith(WEIGHTS_SCHEME) else ""
 
 
 def staged_bases(objects: Iterable[Declared[AnyObject]]) -> dict[str, StagedBase]:
-    """Return the staged bases by pool."""
+    """Return the staged bases (those whose versions move in stages) by pool."""
     everything = _written(objects)
     return {
         pool: _staged(model, service, everything)
@@ -150,7 +151,8 @@ def _unknown_uri(model: Model, uri: str | None) -> str:
 
 
 def _elsewhere(model: Model, service: InferenceService) -> str:
-    """Return how storageUri differs from the main channel's version, or an empty text."""
+    """Return how storageUri differs from the version of the main channel (`stable`, or else the first by name), or an
+    empty text."""
     channels = model.spec.channels
     main = channels.get("stable") or next((channels[name] for name in sorted(channels)), None)
     served = service.spec.predictor.model
