@@ -43,7 +43,7 @@ SHOWN_PROBLEMS = 5
 def follow_words(
     following: BranchFollower, publication: PublishOutcome, *, live: bool, epoch: int, took_s: float
 ) -> list[str]:
-    """Return the lines for the pusher. `live`: the gateway has this revision's snapshot, except held channels,
+    """Return the lines that the pusher sees. `live`: the gateway has this revision's snapshot, except held channels,
     `took_s` after the push was accepted."""
     if following.suspended:
         return ["accepted; the fleet is suspended, so nothing changes until `shoal resume`"]
@@ -227,7 +227,8 @@ class Orders:
         return verdict_document(verdict)
 
     async def _follow(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Read the moved branch now, and report to the pusher when gateways have it."""
+        """Read the moved branch now, and return lines for the pusher once the gateway has it or `wait_s` of the order
+        is over; no lines if the push did not move the branch. Raise OrderRefused if the order is malformed."""
         began_s = asyncio.get_running_loop().time()
         wait_s = order.get("wait_s")
         limit_s = float(wait_s) if isinstance(wait_s, (int, float)) and 0 <= wait_s <= FOLLOW_MAX_S else 0.0

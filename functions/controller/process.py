@@ -175,7 +175,8 @@ class Controller:
             await self._stopped.wait()
 
     async def _candidates(self, slots: dict[str, int]) -> list[dict[str, ProcessSpec]]:
-        """Return the specs that running processes may have: those desired now first, then those applied last."""
+        """Return the specs that running processes may have: those desired now first, then those applied last. Make the
+        desired revision that of the processes and the autoscaler. Raise NothingToRun if there is none."""
         desired = self._following.desired
         if desired is None:
             branch = self._following.branch
@@ -224,7 +225,7 @@ class Controller:
         tasks.forever("branch's word", self._report_branch)
 
     async def _follow_desired(self, changed: asyncio.Event) -> None:
-        """Pass each desired revision to the processes."""
+        """Pass each desired revision to the processes and the autoscaler, except while suspended, until cancelled."""
         while True:
             await changed.wait()
             changed.clear()
@@ -234,7 +235,8 @@ class Controller:
                 self._scaling.set_policies(desired.revision, desired.loaded)
 
     async def _report_branch(self) -> None:
-        """Report to the console what is followed, running and refused."""
+        """Report to the console what is followed, running and refused, and send events about changes, every
+        LOOK_EVERY_S until cancelled."""
         word = BranchReportSender(self._source.registry)
         announcer = Announcer(self._otlp) if self._otlp is not None else None
         while True:
@@ -245,8 +247,8 @@ class Controller:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _follow_rows(self, changed: asyncio.Event) -> None:
-        """Publish when the registry's rows change: first the channels only, so that a rollback waits for no other
-        publication."""
+        """Publish when the registry's rows change, until cancelled: first the channels only, so that a rollback waits
+        for no other publication."""
         while True:
             await self._rows_changed.wait()
             self._rows_changed.clear()

@@ -136,6 +136,6 @@ def _process(instance: Instance, layout: StateLayout, supervisor: Supervisor) ->
 
 
 def _all_ready(instances: list[Instance]) -> bool:
-    """Return True if every process of the present generation is ready; draining ones do not count."""
+    """Return True if there are processes that are not draining, and all of those are ready."""
     serving = [instance for instance in instances if instance.state.phase != "draining"]
     return bool(serving) and all(instance.state.phase == "ready" for instance in serving)

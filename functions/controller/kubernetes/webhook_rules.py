@@ -34,19 +34,21 @@ _MULTI_NODE_ENV = ("PIPELINE_PARALLEL_SIZE", "TENSOR_PARALLEL_SIZE")
 
 
 def findings(body: Mapping[str, Any]) -> list[Finding]:
-    """Return everything that the webhooks would refuse in this InferenceService."""
+    """Return everything that KServe's webhooks would refuse in this InferenceService; empty if nothing."""
     rules = (_name, _mode, _autoscaler, _implementations, _environment, _scaling, _bounds, _multi_node, _canaries)
     return [finding for rule in rules for finding in rule(body)]
 
 
 def mode_of(body: Mapping[str, Any]) -> str | None:
-    """Return the deployment mode (`Standard`, `Knative`) of the status, else of the annotation, else None."""
+    """Return the deployment mode (such as `Standard` or `Knative`, older names translated) of the status, else of the
+    annotation, else None."""
     mode = value_at(body, "status", "deploymentMode") or _annotation(body, MODE_ANNOTATION)
     return _ALIASES.get(str(mode), str(mode)) if mode else None
 
 
 def mode_change(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
-    """Return why this body may not replace the live object, or an empty text."""
+    """Return why this body may not replace the live object, or an empty text, also if either deployment mode is
+    unknown."""
     wanted, is_ = mode_of(body), mode_of(live) if value_at(live, "status", "deploymentMode") else None
     if wanted is None or is_ is None or wanted == is_:
         return ""

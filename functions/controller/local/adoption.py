@@ -42,8 +42,9 @@ def plan_adoption(
     ledger: ProcessLedger,
     candidates: Iterable[Mapping[str, ProcessSpec]],
 ) -> AdoptionPlan:
-    """Return which of the `found` processes to adopt and which to end. `sessions` has the session leader of each pid.
-    `candidates` are specs by name; the specs that are wanted now come first."""
+    """Return which of the `found` processes to adopt (session leaders with the name and the hash of a candidate, the
+    oldest of each name) and which to end. `sessions` has the session leader of each pid. `candidates` are specs by
+    name; the specs that are wanted now come first."""
     known = {(name, spec.spec_hash): spec for specs in reversed(list(candidates)) for name, spec in specs.items()}
     everyone = list(found)
     restarts = {entry.name: entry.restarts for entry in ledger.processes}
@@ -70,7 +71,8 @@ def sessions_of(found: Iterable[Found]) -> dict[int, int]:
 
 
 def end_now(found: Iterable[Found]) -> list[Found]:
-    """Send SIGKILL and wait up to KILL_WAIT_S. Return the processes that still exist (in uninterruptible sleep)."""
+    """Send SIGKILL repeatedly until all processes are gone, for at most KILL_WAIT_S. Return those that still exist (in
+    uninterruptible sleep)."""
     left = list(found)
     deadline_s = time.monotonic() + KILL_WAIT_S
     while left and time.monotonic() < deadline_s:
@@ -82,7 +84,8 @@ def end_now(found: Iterable[Found]) -> list[Found]:
 
 
 def drain_all(layout: StateLayout, ledger: ProcessLedger, drain_s: float, tell: Callable[[str], None]) -> list[Found]:
-    """Stop the whole fleet without a controller, role by role. Return the processes that could not be ended."""
+    """Stop the whole fleet without a controller, role by role: SIGTERM, then SIGKILL after `drain_s` (roles that do not
+    drain: KILL_WAIT_S at most). Report each role to `tell`. Return the processes that could not be ended."""
     roles: dict[str, str] = {parse_instance_name(entry.name)[0]: entry.role for entry in ledger.processes}
     for role in STOP_ORDER:
         leaders = [found for found in fleet_processes(layout, ledger) if found.leads and _role(found, roles) == role]

@@ -59,7 +59,7 @@ Folders = Mapping[str, PoolFolders]  # by pool
 
 
 def read_folders(path: Path) -> dict[str, PoolFolders]:
-    """Return the stored folders by pool, or none if the file is missing or unreadable."""
+    """Return the stored folders by pool, or none if the file is missing or, which is logged, unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes()[:_FILE_MAX_BYTES], type=dict[str, PoolFolders])
     except FileNotFoundError:
@@ -75,7 +75,8 @@ def write_folders(path: Path, folders: Folders) -> None:
 
 
 def folder_of(base: ModelEntry, version: str) -> str | None:
-    """Return the folder of a version, or None if its artifact is not in a folder of this machine."""
+    """Return the folder of a base's version, or None if the base has no such version or its artifact is not in a folder
+    of this machine."""
     uri = next((each.artifact_uri for each in base.versions if each.name == version), "")
     return folder_at(uri)
 
@@ -127,7 +128,7 @@ class BaseVersions:
         reconciler.assign_folders({name: each.by_number for name, each in self._folders.items()}, self.known_folders())
 
     def known_folders(self) -> dict[str, frozenset[str]]:
-        """Return the folders that each pool's replicas may have been started from."""
+        """Return, for each pool, the folders that its replicas are or are to be started from."""
         return {name: each.folders for name, each in self._folders.items()}
 
     async def run(self) -> None:
@@ -138,7 +139,8 @@ class BaseVersions:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def update_folders(self) -> None:
-        """Compute the folders of each pool, store them on disk, then pass them to the reconciler."""
+        """Compute the folders of each pool; if any changed, store them on disk, then pass them to the reconciler. Do
+        nothing while the registry's snapshot or rows are unknown."""
         snapshot = self._published()
         if snapshot is None or not self._rows.book.is_known:
             return

@@ -48,7 +48,7 @@ class Child:
         return None if is_alive(self.pid, self.started_at) else "exited"
 
     def terminate(self) -> None:
-        """Send SIGTERM to the leader only; it ends its own children."""
+        """Send SIGTERM to the leader only, which ends its own children; do nothing if it has ended."""
         if self.exited() is None:
             send_signal(self.pid, signal.SIGTERM)
 
@@ -59,7 +59,8 @@ class Child:
 
 
 def spawn(spec: ProcessSpec, *, instance: str, fleet: Path, log: Path, environ: dict[str, str]) -> Child:
-    """Start the process in a new session. Raises OSError on failure."""
+    """Start the process in a new session, with its output appended to `log`, and return it. Raises OSError on
+    failure."""
     with open_log(log) as output:
         process = subprocess.Popen(
             spec.argv,
@@ -86,8 +87,8 @@ def child_environment(spec: ProcessSpec, *, instance: str, fleet: Path, environ:
 
 def start_time(pid: int) -> float | None:
     """Return the start time of a process, or None if there is no such process. On Linux this is seconds after boot,
-    read from the kernel. psutil's wall-clock time changes when the clock is set, and the next controller would then
-    recognise no running process."""
+    read from the kernel; elsewhere it is psutil's wall-clock time. That changes when the clock is set, and the next
+    controller would then recognise no running process."""
     if PROC.is_dir():
         return _start_time_after_boot(pid)
     try:
@@ -124,7 +125,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 
 def session_of(pid: int) -> int | None:
-    """Return the pid of the process's session leader, or None if it cannot be read."""
+    """Return the pid of the process's session leader, or None if the process is gone or it cannot be read."""
     try:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
@@ -166,7 +167,7 @@ class NotForked(Exception):
 def fork_parked(
     door: Path, spec: ProcessSpec, *, instance: str, fleet: Path, log: Path, environ: Mapping[str, str]
 ) -> Child:
-    """Return the running engine, forked from the parked process that listens on `door`. Raises NotForked."""
+    """Fork an engine from the parked process that listens on `door`, and return it running. Raises NotForked."""
     env = child_environment(spec, instance=instance, fleet=fleet, environ=dict(environ))
     request = json.dumps({"argv": spec.argv, "env": env, "cwd": str(fleet)}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, open_log(log) as output:

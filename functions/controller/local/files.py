@@ -22,7 +22,8 @@ class LockTaken(Exception):
 
 @contextmanager
 def lock_held(path: Path) -> Iterator[int]:
-    """Hold the lock, or raise LockTaken immediately. The descriptor is yielded for child processes to inherit."""
+    """Hold the lock file while the body runs, or raise LockTaken immediately. The descriptor is yielded for child
+    processes to inherit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -48,7 +49,7 @@ def open_log(path: Path) -> BinaryIO:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a log, or none if there is no log."""
+    """Return at most `count` last lines of a log, or none if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_MAX_BYTES))

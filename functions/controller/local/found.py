@@ -42,7 +42,8 @@ class Found:
 
 
 def find_fleet(layout: StateLayout, ledger: ProcessLedger) -> Iterator[Found]:
-    """Yield every live process, of any session, that shows one of the three signs."""
+    """Yield every live process, of any session, that is in the ledger, has the fleet's mark in its environment, or
+    writes to its logs."""
     recorded = {entry.pid: entry for entry in ledger.processes if entry.pid is not None}
     for pid in psutil.pids():
         started_at = start_time(pid)
@@ -98,7 +99,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def serving_pid(door: Path) -> int | None:
-    """Return the pid of the process that listens on the socket, or None if there is none."""
+    """Return the pid of the process that listens on the socket, or None if none accepts."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_TIMEOUT_S)
         try:

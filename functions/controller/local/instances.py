@@ -30,7 +30,7 @@ _WAITED = 1  # index in schedstat: time run, time waited, number of time slices
 
 
 def processor_wait_s(pid: int, proc: Path = Path("/proc")) -> float | None:
-    """Return the time waited since the process started, or None if it is unknown."""
+    """Return the seconds that the process has waited for a processor since it started, or None if that is unknown."""
     try:
         return int((proc / str(pid) / "schedstat").read_text().split()[_WAITED]) / _NS_PER_S
     except (OSError, ValueError, IndexError):
@@ -47,7 +47,8 @@ class Starvation:
         self._total_s: float | None = None
 
     def since_last_s(self, pid: int) -> float:
-        """Return the seconds waited since the last call for the same process; 0 at the first call."""
+        """Return the seconds that the process waited for a processor since the last call; 0 at the first call for a
+        process, or if the time is unknown."""
         total_s = processor_wait_s(pid)
         before_s = self._total_s if pid == self._pid else None
         self._pid, self._total_s = pid, total_s
@@ -132,7 +133,8 @@ class Instance:
 
 
 def instance_name(name: str, generation: int) -> str:
-    """Return the name of a generation: `gateway`, then `gateway.g2`, `gateway.g3` after takeovers."""
+    """Return the name of a process's generation: `gateway` for the first, then `gateway.g2`, `gateway.g3` after
+    takeovers."""
     return name if generation == 1 else f"{name}.g{generation}"
 
 

@@ -190,7 +190,8 @@ class StateLayout:
         return self.logs_dir / f"{process}.log"
 
     def socket(self, name: str) -> Path:
-        """Return a Unix socket's path: in run/, or in a short private directory if that path is too long."""
+        """Return a Unix socket's path: in run/, or in a short private directory if that path is too long; if that is
+        too long too, with a hash as its name."""
         short = self._short_socket_dir
         for path in (self.run_dir / name, short / name):
             if _fits(path):

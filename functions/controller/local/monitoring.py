@@ -41,9 +41,9 @@ def prometheus(context: PlanContext) -> ProcessSpec:
 
 
 def ensure_monitoring(layout: StateLayout, ports: PortPlan, scale: float = 1.0) -> None:
-    """Write the configuration and rules of this version, for these ports. `scale` is a factor for the alerts' windows
-    and the scrape interval. A running Prometheus applies the files at SIGHUP. Raises ValueError if `scale` is invalid.
-    """
+    """Write Prometheus' configuration and rules of this version, for these ports. `scale` is a factor for the alerts'
+    windows and the scrape interval. A running Prometheus applies the files at SIGHUP. Raises ValueError if `scale` is
+    invalid."""
     every_s = max(1, round(SCRAPE_EVERY_S * scale))
     layout.monitoring_dir.mkdir(parents=True, exist_ok=True)
     replace_file(layout.monitoring_dir / "rules.yaml", rules_text(scale, every_s))
@@ -53,7 +53,8 @@ def ensure_monitoring(layout: StateLayout, ports: PortPlan, scale: float = 1.0) 
 
 
 def write_agent_targets(layout: StateLayout, specs: Iterable[ProcessSpec]) -> None:
-    """Write the agents' current addresses to the file that Prometheus watches."""
+    """Write the agents' current addresses to the file that Prometheus watches; do nothing if monitoring was not set
+    up."""
     if layout.monitoring_dir.is_dir():
         targets = sorted(f"{HOST}:{spec.port}" for spec in specs if spec.role == "agent")
         replace_file(layout.monitoring_dir / "agents.json", json.dumps([{"targets": targets}]).encode())

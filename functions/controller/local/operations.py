@@ -56,7 +56,8 @@ class Operations:
         self._current: asyncio.Task[object] | None = None
 
     async def stop_all(self) -> None:
-        """Drain everything, in the order in which requests flow. An operation under way is cancelled, not awaited."""
+        """Drain and remove everything, in the order in which requests flow. The operation under way is cancelled
+        first."""
         if self._current is not None:
             self._current.cancel()
         async with self._exclusive():
@@ -64,7 +65,7 @@ class Operations:
                 await self._stop([i for i in self._supervisor.instances.values() if i.spec.role == role], remove=True)
 
     async def restart(self, name: str) -> str:
-        """Restart a process, or a replica by its id. Return what was done, as text."""
+        """Restart a process, or a replica by its id, and wait until it is ready. Return what was done, as text."""
         async with self._exclusive():
             names = self.process_names(name)
             for each in names:
@@ -99,7 +100,7 @@ class Operations:
             return tuple(name for name in awaited if self._is_still_starting(name))
 
     async def wait_all_ready(self, names: Iterable[str], superseded: Callable[[], bool] = _never) -> None:
-        """Wait until each process is ready. Raises NotReadyAgain if one is not ready in time."""
+        """Wait until each process is ready, one after another. Raises NotReadyAgain if one is not ready in time."""
         for name in names:
             await self._wait_ready(name, superseded)
 
@@ -145,7 +146,8 @@ class Operations:
     async def _surging(
         self, surge: Surge
     ) -> AsyncIterator[Callable[[ProcessSpec, Callable[[], bool]], Awaitable[None]]]:
-        """Yield the function to call before each replacement; at the end, the replicas that it started are removed."""
+        """Yield the function to call before each replacement: it starts one extra replica of the engine's pool once,
+        and waits until that is ready. At the end, the replicas that it started are removed."""
         extra: dict[str, list[Instance]] = {}
 
         async def prepare(spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
@@ -174,7 +176,8 @@ class Operations:
                 self._supervisor.apply(instance, StartRequested())
 
     def _is_still_starting(self, name: str) -> bool:
-        """Return True if the process was not ready since its last start; an unready one was ready before."""
+        """Return True if the process exists and is neither ready nor unready, which a process is only if it was ready
+        before."""
         instance = self._supervisor.current(name)
         return instance is not None and instance.state.phase not in ("ready", "unready")
 
@@ -190,7 +193,8 @@ class Operations:
         return all(self._serves(name) for name in names)
 
     async def _wait_for_pool(self, spec: ProcessSpec, superseded: Callable[[], bool]) -> None:
-        """Wait until every other replica of the pool is ready, so that two are never out together."""
+        """Wait until every other replica of the pool is ready, so that two are never out together; return at once if
+        this replica is not in service itself."""
         if spec.pool is None or not self._is_in_service(spec):
             return
         for other in list(self._supervisor.specs().values()):
@@ -203,7 +207,9 @@ class Operations:
         others: Mapping[str, ProcessSpec] | None = None,
         superseded: Callable[[], bool] = _never,
     ) -> list[str]:
-        """Stop and start one process, with those that must be drained before it. Return their names."""
+        """Stop and start one process, and those that must be drained before it, and wait until all are ready; a process
+        that takes over sockets starts its next generation instead. Return their names. `others` has new specs of the
+        drained ones."""
         if spec.takes_over:
             await self._take_over(spec)
             return [spec.name]
@@ -220,7 +226,8 @@ class Operations:
         return names
 
     async def _take_over(self, spec: ProcessSpec) -> None:
-        """Start the next generation next to the current one; it takes over the listening sockets by itself."""
+        """Start the next generation next to the current one; it takes over the listening sockets by itself. Raises
+        NotReadyAgain if it fails."""
         older = [i for i in self._supervisor.instances.values() if i.spec.name == spec.name]
         newest = max(instance.generation for instance in older) + 1
         for instance in older:
@@ -228,9 +235,10 @@ class Operations:
         await self._finish_takeover(self._supervisor.add(spec, newest), older)
 
     async def _finish_takeover(self, newest: Instance, older: list[Instance]) -> None:
-        """Wait for the proof that the newest generation serves; the older ones then finish their requests. The proof is
-        that the newest listens at the door (`serving_pid`), or that the older ones have ended, as they do once they are
-        notified and idle. The older ones get no signal, because they could end before the newest has their sockets."""
+        """Wait for the proof that the newest generation serves; the older ones then finish their requests. Without it
+        after TAKEOVER_S, remove the newest and raise NotReadyAgain. The proof is that the newest listens at the door
+        (`serving_pid`), or that the older ones have ended, as they do once they are notified and idle. The older ones
+        get no signal, because they could end before the newest has their sockets."""
 
         def serving() -> list[Instance]:
             return [instance for instance in older if instance.state.phase in SERVING]
@@ -288,7 +296,8 @@ class Operations:
         return sorted(found, key=lambda instance: instance.spec.stop_rank)
 
     def process_names(self, name: str) -> list[str]:
-        """Return the processes that a name means: itself, or a replica's engine, whose agent restarts with it."""
+        """Return the processes that a name means: itself, or a replica's engine, whose agent restarts with it. Raises
+        NoSuchProcess for any other name."""
         instances = self._supervisor.instances.values()
         known = sorted({instance.spec.name for instance in instances})
         if name in known:

@@ -28,7 +28,8 @@ def fetcher_of(folder: str) -> str | None:
 
 
 def fetchers(context: PlanContext, pools: Iterable[Pool]) -> list[ProcessSpec]:
-    """Return one fetcher for each version that a replica is started from."""
+    """Return one fetcher for each version that a pool declares or a replica is started from; folders that need no
+    fetcher are left out."""
     folders = {folder for pool in pools for folder in {pool.model, *pool.folders}}
     names = sorted((name for folder in folders if (name := _weights_name(folder)) is not None), key=str)
     return [_fetcher(context, name) for name in names]

@@ -32,7 +32,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_target(path: Path) -> Target:
-    """Return the stored target, or the default if there is no readable one."""
+    """Return the stored target, or the default one if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Target)
     except (OSError, msgspec.DecodeError):
@@ -55,7 +55,8 @@ class Pool:
     folders: tuple[str, ...] = ()  # folders of the first replicas, by number; the others use `model`
 
     def folder_of(self, number: int) -> str:
-        """Return the folder that the replica's engine is started from."""
+        """Return the folder that the engine of the replica with this number is started from: the assigned one, or else
+        the pool's declared one."""
         return self.folders[number] if number < len(self.folders) else self.model
 
     @property
@@ -68,7 +69,8 @@ VOLUME_PREFIX = "pvc://shoal-models/"
 
 
 def folder_at(uri: str) -> str | None:
-    """Return the folder of the weights below the models directory (also before they are fetched), or None."""
+    """Return the folder's name below the models directory for a weights URI or a volume of models (also before it is
+    fetched), or None for any other URI."""
     weights = weights_at(uri)
     if weights is not None:
         return str(weights)
@@ -85,7 +87,8 @@ class PoolUnusable(Exception):
 
 
 def pools_of(loaded: Loaded) -> tuple[Pool, ...]:
-    """Return the pools by name. Raises PoolUnusable if one cannot run here."""
+    """Return the pools, sorted by name; services without a pool label have none. Raises PoolUnusable if one cannot run
+    here."""
     minima = policy_minima(loaded.objects)
     found = [pool_from(service, minima) for service in loaded.objects_of(InferenceService)]
     return tuple(sorted((pool for pool in found if pool is not None), key=lambda pool: pool.name))

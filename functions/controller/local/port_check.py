@@ -37,7 +37,7 @@ def _is_free(port: int) -> bool:
 
 
 def _holders(ports: Collection[int]) -> dict[int, int]:
-    """Return the pid that listens on each port, if this user may see it."""
+    """Return the pid that listens on each of the ports, as far as this user may see it."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:

@@ -118,7 +118,7 @@ def forget_ports(layout: StateLayout) -> None:
 
 
 def with_saved_ports(settings: LocalSettings, layout: StateLayout, environment: Mapping[str, str]) -> LocalSettings:
-    """Return the settings with the stored ports, or unchanged if the environment sets any port."""
+    """Return the settings with the stored ports, or unchanged if the environment sets any port or none are stored."""
     if any(name.startswith(PORTS_PREFIX) for name in environment):
         return settings
     try:

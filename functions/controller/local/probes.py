@@ -100,7 +100,7 @@ class GatewayEpoch:
         self._client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
 
     async def read(self) -> int | None:
-        """Return the epoch, or None if the gateway does not report one."""
+        """Return the epoch that the gateway uses, or None if it does not answer or reports none."""
         try:
             answer = await self._client.get(f"http://{HOST}:{self._port()}/metrics")
             line = next(line for line in answer.content.splitlines() if line.startswith(METRIC))

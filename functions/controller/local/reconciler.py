@@ -76,13 +76,14 @@ class Reconciler:
         self._failures = 0
 
     def set_desired(self, revision: str, pools: tuple[Pool, ...]) -> None:
-        """Set the desired revision and its pools; it may be the current revision."""
+        """Set the desired revision and its pools, and request a convergence, even if it is the current revision."""
         self.declared = pools
         self.wanted.revision, self.wanted.pools = revision, self._with_counts(pools)
         self._request_convergence()
 
     def rescale(self, counts: Mapping[str, int]) -> None:
-        """Set the sizes of the pools that the autoscaler controls, warm replicas included."""
+        """Set the sizes of the pools that the autoscaler controls, warm replicas included; request a convergence if
+        that changes any pool."""
         self._counts = dict(counts)
         counted = self._with_counts(self.declared)
         if counted != self.wanted.pools:
@@ -90,8 +91,8 @@ class Reconciler:
             self._request_convergence()
 
     def assign_folders(self, folders: Mapping[str, FoldersByNumber], known: Mapping[str, frozenset[str]]) -> None:
-        """Set the version of its base that each replica of a pool is started from. `known` has all folders that a
-        pool's replicas may run from."""
+        """Set the version of its base that each replica of a pool is started from; request a convergence if that
+        changes any. `known` has all folders that a pool's replicas may run from."""
         self._folders, self._known_folders = dict(folders), dict(known)
         counted = self._with_counts(self.declared)
         if counted != self.wanted.pools:
@@ -99,7 +100,7 @@ class Reconciler:
             self._request_convergence()
 
     def replicas_of(self, pool: str) -> int:
-        """Return how many replicas the pool should have, without the extra one of a rollout."""
+        """Return how many replicas the pool should have, without the extra one of a rollout; 0 for an unknown pool."""
         asked = self.wanted.target.replicas
         return next((asked or each.replicas for each in self.wanted.pools if each.name == pool), 0)
 
@@ -110,7 +111,8 @@ class Reconciler:
             self._request_convergence()
 
     def specs(self, former_slots: dict[str, int], pools: tuple[Pool, ...] | None = None) -> dict[str, ProcessSpec]:
-        """Return the desired specs. Raises TooManyReplicas or BinaryMissing if they cannot be planned."""
+        """Return the specs by name of `pools`, or of the desired ones if None. Raises TooManyReplicas or BinaryMissing
+        if they cannot be planned."""
         chosen = self.wanted.pools if pools is None else self._with_counts(pools)
         return plan_fleet(self.context(), chosen, self.wanted.target, former_slots)
 
@@ -185,7 +187,8 @@ class Reconciler:
         self._on_done(revision, self.wanted.stalled)
 
     def _surge(self, supervisor: Supervisor) -> Surge:
-        """Return the function that plans one extra replica, if settings, YAML, memory and accelerators allow it."""
+        """Return the function that plans one extra replica of a pool; it returns no specs if settings, YAML, memory,
+        ports or accelerators do not allow one."""
         pools, target = self.wanted.pools, self.wanted.target
 
         def surge(pool: str) -> Mapping[str, ProcessSpec]:
@@ -202,13 +205,14 @@ class Reconciler:
         return surge
 
     def _with_counts(self, pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
-        """Return the pools with their wanted sizes, reduced if the declared replicas of other pools need the slots."""
+        """Return the pools with their wanted sizes, reduced if the declared replicas of other pools need the slots, and
+        with their folders."""
         counts = fit_replicas({pool.name: pool.replicas for pool in pools}, self._counts, MAX_SLOTS)
         return tuple(self._with_folders(replace(pool, replicas=counts[pool.name])) for pool in pools)
 
     def _with_folders(self, pool: Pool) -> Pool:
-        """Return the pool with its replicas' folders. A pool with several versions or an extra replica gets no
-        further one for a change."""
+        """Return the pool with the folders of its replicas, unchanged if none are assigned. A pool with several
+        versions or an extra replica gets no further one for a change."""
         by_number = self._folders.get(pool.name)
         if by_number is None:
             return pool

@@ -31,7 +31,8 @@ def regions_of(home: StateLayout) -> dict[str, RegionAddress]:
 
 
 def ensure_region(layout: StateLayout, name: str, first_base: int) -> RegionAddress:
-    """Return the region's address. A new region gets the lowest free ports. The caller holds the lock."""
+    """Return the region's address. A new region gets the lowest free ports and is stored; raise TooManyRegions if the
+    limit is reached or no ports are free. The caller holds the lock."""
     known = regions_of(layout)
     if name in known:
         return known[name]
@@ -48,7 +49,7 @@ def ensure_region(layout: StateLayout, name: str, first_base: int) -> RegionAddr
 
 
 def settings_of(settings: LocalSettings, address: RegionAddress) -> LocalSettings:
-    """Return the settings with the region's ports and no other port settings."""
+    """Return the settings with the region's port base (the present one if it has none) and no other port settings."""
     ports: dict[str, int | None] = {name: None for name in LocalSettings.model_fields if name.startswith("port_")}
     return settings.model_copy(update=ports | {"port_base": address.port_base or settings.port_base})
 

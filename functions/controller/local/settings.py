@@ -116,7 +116,7 @@ class LocalSettings(BaseSettings):
 
     @property
     def python(self) -> Path:
-        """Interpreter of shoal's own processes."""
+        """Interpreter of shoal's own processes: the one that runs this."""
         return Path(sys.executable)
 
     @property

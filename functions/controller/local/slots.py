@@ -24,7 +24,8 @@ def fit_replicas(declared: Mapping[str, int], asked: Mapping[str, int], max_slot
 
 
 def assign_slots(replica_ids: Iterable[str], former: Mapping[str, int], max_slots: int) -> dict[str, int]:
-    """Return a slot for each replica: its former one, else the lowest free one, in the order of the ids."""
+    """Return a slot for each replica: its former one if that is valid and free, else the lowest free one, in the order
+    of the ids. Raise TooManyReplicas if there are more than `max_slots`."""
     wanted = sorted(set(replica_ids))
     if len(wanted) > max_slots:
         raise TooManyReplicas(f"{len(wanted)} replicas are wanted; this machine has ports for {max_slots}")
@@ -49,13 +50,15 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """Return the number of usable cores, at least 1. `membership` lists the control groups of this process; `cgroups`
-    is the directory where they are mounted."""
+    """Return the number of usable cores, at least 1: the processor affinity or, if lower, the smallest quota of a
+    control group. `membership` lists the control groups of this process; `cgroups` is the directory where they are
+    mounted."""
     return max(1, int(min(len(os.sched_getaffinity(0)), *_quotas(membership, cgroups))))
 
 
 def _quotas(membership: Path, cgroups: Path) -> list[float]:
-    """Return the quota of each parent group in cores, or infinity if there is none or it cannot be read."""
+    """Return the processor quotas, in cores, of this process's groups and their parents; infinity stands for a group
+    without one or that cannot be read."""
     quotas = [float("inf")]
     for line in _read(membership).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

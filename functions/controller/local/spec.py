@@ -80,7 +80,8 @@ class ProcessSpec:
 
     @property
     def spec_hash(self) -> str:
-        """16 hex digits of a hash over what the process was started with, without probes and limits."""
+        """16 hex digits of a hash over what the process was started with (name, arguments and environment), without
+        probes and limits."""
         started_with = json.dumps([self.name, self.argv, self.env, self.inherits])
         return hashlib.sha256(started_with.encode()).hexdigest()[:16]
 
@@ -107,7 +108,8 @@ class Difference:
 
 
 def difference(running: Mapping[str, ProcessSpec], wanted: Mapping[str, ProcessSpec]) -> Difference:
-    """Return the difference of specs by name: removals in stop order, additions and replacements in reverse."""
+    """Return the difference of specs by name: removals in stop order, all others in start order. Specs with another
+    hash are replacements; those that differ otherwise are adjusted without a restart."""
     both = [(running[name], wanted[name]) for name in running.keys() & wanted.keys()]
     return Difference(
         added=_start_order(spec for name, spec in wanted.items() if name not in running),

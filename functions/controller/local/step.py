@@ -130,8 +130,9 @@ def _readiness(state: ProcessState, ok: bool, detail: str, now_s: float) -> Proc
 
 
 def _liveness(state: ProcessState, probed: LivenessProbed, now_s: float, timing: Timing) -> Step:
-    """Count failures only after the process was ready in this run; `start_s` limits a slow start. Time that the process
-    waited for a processor (`starved_s`) is deducted."""
+    """Return the state after a liveness probe, and kill the group once failures lasted `liveness_failing_s`. Failures
+    count only after the process was ready in this run; `start_s` limits a slow start. Time that the process waited for
+    a processor (`starved_s`) is deducted."""
     if state.phase not in ("ready", "unready"):
         return state, ()
     if probed.ok:

@@ -88,7 +88,7 @@ class Supervisor:
         return instance
 
     def adopt(self, adoptions: Iterable[Adoption]) -> None:
-        """Register processes that run already."""
+        """Register processes that run already, and watch them from now on."""
         for adoption in adoptions:
             instance = self.add(adoption.spec, adoption.generation)
             instance.child = Child(pid=adoption.pid, started_at=adoption.started_at)
@@ -96,7 +96,7 @@ class Supervisor:
             _log.info("adopted %s, process %d", instance.name, adoption.pid)
 
     def current(self, name: str) -> Instance | None:
-        """Return the newest generation of a process."""
+        """Return the newest generation of a process, or None if there is no process of that name."""
         generations = [instance for instance in self.instances.values() if instance.spec.name == name]
         return max(generations, key=lambda instance: instance.generation, default=None)
 
@@ -110,7 +110,8 @@ class Supervisor:
         return {replica_id: slot for replica_id, slot in found if replica_id is not None and slot is not None}
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition that a round may bring about. Return False if it does not hold in time."""
+        """Wait up to `timeout_s` for a condition that a round may bring about. Return False if it does not hold in
+        time."""
         deadline_s = self._clock() + timeout_s
         while not condition():
             if self._clock() >= deadline_s:
@@ -121,7 +122,8 @@ class Supervisor:
     # -- one round ----------------------------------------------------------------------------------------------------
 
     def run_round(self) -> None:
-        """Make one round. A late round applies no time limits, because answers may still be unread."""
+        """Make one round over all processes: notice exits, apply time limits, start what may start, probe, forget what
+        is over, and save the ledger. A late round applies no time limits, because answers may still be unread."""
         may_judge = self._rounds.is_on_time(self._clock())
         for instance in list(self.instances.values()):
             self._notice_exit(instance)
@@ -136,7 +138,8 @@ class Supervisor:
         self.record()
 
     def apply(self, instance: Instance, event: Event) -> None:
-        """Apply the event, then carry out the resulting actions, which may lead to further events."""
+        """Apply the event to the process's state, then carry out the resulting actions, which may lead to further
+        events."""
         before = instance.state
         instance.state, actions = step(before, event, self._clock(), instance.spec.timing, self._backoff)
         if instance.state.phase != before.phase:
@@ -157,7 +160,7 @@ class Supervisor:
             self._recorded = document
 
     def age_s(self, instance: Instance) -> float:
-        """Return the seconds in the current phase."""
+        """Return the seconds since the process entered its current phase."""
         return self._clock() - instance.state.since_s
 
     def _perform(self, instance: Instance, action: Action) -> None:
@@ -189,7 +192,8 @@ class Supervisor:
         self.record()
 
     def _forked(self, instance: Instance, log: Path) -> Child | None:
-        """Fork the process from its parked process. Return None if that is not ready or refuses."""
+        """Fork the process from its parked process and return it. Return None if it has none, or if that is not ready
+        or refuses."""
         spec = instance.spec
         source = self.current(spec.forked_from) if spec.forked_from is not None else None
         if source is None or source.spec.door is None or source.state.phase != "ready":
@@ -214,7 +218,8 @@ class Supervisor:
                 self.apply(instance, Exited(how))
 
     def _sweep(self, instance: Instance) -> None:
-        """Report a dead leader's session as swept once it is empty; kill what is still in it."""
+        """If a crashed or draining process's leader is dead, kill what is left in its session, or once that is empty,
+        report it as swept."""
         if instance.state.phase not in ("crashed", "draining"):
             return
         if instance.child is not None:

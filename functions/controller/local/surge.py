@@ -54,7 +54,8 @@ def _with_one(pool: Pool) -> Pool:
 def one_more_of_each(
     context: PlanContext, pools: Iterable[Pool], target: Target, slots: Mapping[str, int]
 ) -> list[dict[str, ProcessSpec]]:
-    """Return, for each pool, the specs of an extra replica that an earlier controller may have left serving."""
+    """Return, for each pool, the specs of an extra replica that an earlier controller may have left serving; empty if
+    the pool may have none."""
     chosen = tuple(pools)
     return [one_more(context, chosen, target, slots, pool.name) for pool in chosen]
 
@@ -77,14 +78,16 @@ def all_that_had_slots(
 
 
 def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -> bool:
-    """Return True if another engine like the largest of these fits, or if none of them can be measured."""
+    """Return True if the machine has the free memory for another engine like the largest of these, or if none of them
+    can be measured."""
     sizes = [size for pid in engine_pids if (size := _resident_bytes(pid)) is not None]
     available = psutil.virtual_memory().available if available_bytes is None else available_bytes
     return available >= NEEDED_RATIO * max(sizes, default=0)
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Return the memory of a process and all its descendants. Memory that they share counts once."""
+    """Return the memory of a process and all its descendants in bytes, or None if it cannot be read. Memory that they
+    share counts once."""
     try:
         process = psutil.Process(pid)
         return sum(each.memory_full_info().pss for each in (process, *process.children(recursive=True)))

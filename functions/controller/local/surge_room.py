@@ -56,12 +56,13 @@ def find_machine(environ: Mapping[str, str], max_engines: int | None, devices: P
 
 
 def visible_devices(text: str | None) -> tuple[str, ...] | None:
-    """Return the devices that a CUDA_VISIBLE_DEVICES value names, or None if it is not set."""
+    """Return the devices that a CUDA_VISIBLE_DEVICES value names, possibly none, or None if it is not set."""
     return None if text is None else tuple(name for each in text.split(",") if (name := each.strip()))
 
 
 def utilization_ratio(pool: Pool) -> float:
-    """Return the part of an accelerator's memory that one engine of the pool needs."""
+    """Return the part (0 to 1) of an accelerator's memory that one engine of the pool needs, by its arguments; the
+    default if they name none or an invalid one."""
     try:
         ratio = float(last_argument(pool.args, _UTILIZATION) or DEFAULT_UTILIZATION_RATIO)
     except ValueError:

@@ -104,7 +104,8 @@ def _merge_rollouts(
     *,
     numbers_are_guessed: bool = False,
 ) -> Mapping[ChannelOf, tuple[KnownRollout, ...]]:
-    """Merge rollouts into their channels. Other channels are not visited, because there may be fifty thousand."""
+    """Return the channels with these rollouts merged into theirs. Other channels are not visited, because there may be
+    fifty thousand."""
     by_channel: dict[ChannelOf, list[KnownRollout]] = {}
     for one in told:
         by_channel.setdefault((one.row.model, one.row.channel), []).append(one)
@@ -118,8 +119,8 @@ def _merge_rollouts(
 def _relevant_rollouts(
     known: Sequence[KnownRollout], told: Iterable[KnownRollout], *, numbers_are_guessed: bool
 ) -> tuple[KnownRollout, ...]:
-    """Return the rollout that counts in one channel, and the newest if it is another; of each rollout the later
-    state."""
+    """Return the rollout that counts in one channel (an active one, or else the newest), and the newest if it is
+    another; of each rollout the later state."""
     merged = {one.row.id: one for one in known}
     for one in told:
         before = merged.get(one.row.id, one)

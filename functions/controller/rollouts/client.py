@@ -91,7 +91,8 @@ class RolloutClient:
         self._registry = registry
 
     async def changes(self, after: int, wait_s: float) -> ChangesPage:
-        """Return the changes after that number: immediately if there are any, else after at most `wait_s`."""
+        """Return the changes after that number: immediately if there are any, else after at most `wait_s`. Raise
+        RegistryUnavailable if the answer is too large or malformed."""
         params = {"after": after, "wait_s": wait_s}
         timeout = httpx.Timeout(wait_s + 30.0, connect=5.0)
         response = await self._registry.send("GET", CHANGES_PATH, params=params, timeout=timeout)

@@ -60,7 +60,7 @@ def residency_of(rollout: Rollout, heartbeats: Iterable[Heartbeat]) -> Residency
 
 def adapter_refusals(rollout: Rollout, ready: Iterable[Heartbeat]) -> list[str]:
     """Return, for a base's rollout, adapters that replicas of the new version cannot load although the old version's
-    have them. One line for each such replica."""
+    have them: one line, with the first such adapter, for each replica that has any."""
     replicas = tuple(ready)
     loaded = {name for each in replicas if each.weights_digest == rollout.from_digest for name in each.adapters}
     failed = [sorted(each.adapter_failures.items()) for each in replicas if each.weights_digest == rollout.to_digest]
@@ -115,7 +115,8 @@ class RolloutDriver:
             await asyncio.sleep(self._interval_s)
 
     async def judge_rollouts(self) -> None:
-        """Judge all active rollouts once. Raises no temporary error."""
+        """Judge all active rollouts once, and forget what is known of ended ones. Raises no temporary error: that
+        becomes `trouble`."""
         active = self._rows.book.active
         self.verdicts = {row.id: self.verdicts[row.id] for row in active if row.id in self.verdicts}
         self.shares = {row.id: self.shares[row.id] for row in active if row.id in self.shares}
@@ -175,7 +176,8 @@ class RolloutDriver:
         await self._rows.add_rows(after)
 
     def _with_time(self, row: Rollout, where: Residency) -> Residency:
-        """Add how long a base's rollout that was loaded has had no replica of the new version."""
+        """Return `where`, for a base's rollout that was loaded and has no replica of the new version now with the
+        seconds since when; for any other unchanged."""
         if not (row.is_of_base and row.loaded and where.lacks_candidate):
             self._lost_s.pop(row.id, None)
             return where
@@ -208,8 +210,8 @@ SHOWN = 100
 
 
 def rollouts_in_words(rows: RowsFollower, driver: RolloutDriver, rollouts: tuple[Rollout, ...]) -> dict[str, Any]:
-    """Return the rollouts as plain values for the control channel; `rollouts` are those active or halted when last
-    published."""
+    """Return the rollouts, at most SHOWN, and the troubles as plain values for the control channel; `rollouts` are
+    those active or halted when last published."""
     return {
         "registry": {"change": rows.book.change, "trouble": rows.trouble, "contradiction": rows.contradiction},
         "trouble": driver.trouble,

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 async def read_book(client: RolloutClient) -> Book:
-    """Read all of the registry's rows once."""
+    """Read all of the registry's rows once and return them; raise Contradiction if its pages do not fit together."""
     book = Book()
     while not book.is_known:
         book = fold_page(book, await client.changes(book.change, 0.0))
@@ -59,7 +59,7 @@ class RowsFollower:
         self._kept = 0  # number of the book on disk
 
     def load(self) -> None:
-        """Load the copy. Blocks."""
+        """Load the copy of the rows, if there is one; a malformed one is renamed to `….refused` and logged. Blocks."""
         if self._copy is None:
             return
         try:
@@ -73,7 +73,7 @@ class RowsFollower:
             _log.error("the copy of the registry's rows is set aside as %s: %s", aside.name, error)
 
     async def run(self) -> None:
-        """Follow the changes until cancelled."""
+        """Follow the changes until cancelled; after a failure, wait longer each time."""
         while True:
             if not await self.fetch_changes(self._wait_s if self.book.is_known and not self.trouble else 0.0):
                 self._failures += 1
@@ -82,7 +82,8 @@ class RowsFollower:
                 self._failures = 0
 
     async def fetch_changes(self, wait_s: float = 0.0) -> bool:
-        """Read the changes; return True if that worked. Raises no temporary error."""
+        """Read the changes until there are no more (wait up to `wait_s` for one); return True if that worked. Raises no
+        temporary error: that becomes `trouble`."""
         try:
             client = await self._client()
             if self.contradiction:
@@ -104,8 +105,9 @@ class RowsFollower:
         return True
 
     async def ensure_current(self) -> None:
-        """Fetch the changes if the last fetch failed or there was none; `trouble` then says if it worked. The present
-        book, from a copy or from before an outage, may show a rollout that was rolled back since."""
+        """Fetch the changes, for at most SURE_S, if the last fetch failed or there was none; `trouble` then says if it
+        worked. The present book, from a copy or from before an outage, may show a rollout that was rolled back
+        since."""
         if self.trouble:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SURE_S):
@@ -143,7 +145,8 @@ class RowsFollower:
                 self._kept = newest
 
     def _write_copy(self, book: Book) -> None:
-        """Write the copy durably; the old copy stays until the new one is complete."""
+        """Write the copy of the rows durably, if there is a file for it; the old copy stays until the new one is
+        complete. A failure is only logged."""
         if self._copy is None:
             return
         temporary = self._copy.with_name(self._copy.name + ".new")

@@ -58,12 +58,14 @@ def fit_entries(
 
 
 def splits_bytes(rollouts: Iterable[Rollout]) -> int:
-    """Return an upper bound of what active rollouts add to the snapshot: one split and one loading channel each."""
+    """Return an upper bound of the bytes that active rollouts add to the snapshot: one split and one loading channel
+    each."""
     return sum(SPLIT_BYTES + len(row.channel) + 2 * len(row.to_version) for row in rollouts)
 
 
 def tenant_cap_bytes(sizes_bytes: Iterable[int], room_bytes: int) -> int:
-    """Return the largest share of one tenant, so that all shares together fit into the room."""
+    """Return the largest share of one tenant in bytes, so that the shares of all tenants, cut to it, together fit into
+    `room_bytes`."""
     ordered = sorted(sizes_bytes)
     left_bytes = max(0, room_bytes)
     for number, size_bytes in enumerate(ordered):
@@ -75,7 +77,8 @@ def tenant_cap_bytes(sizes_bytes: Iterable[int], room_bytes: int) -> int:
 
 
 def _shared(sized: Sequence[Sized], room_bytes: int) -> tuple[list[Sized], list[Sized]]:
-    """Divide the entries into those within the room and those beyond it."""
+    """Divide the entries into those within the room and those beyond it: each tenant's smallest entries, up to the cap
+    that is equal for all tenants, are within."""
     by_tenant = _by_tenant(sized)
     cap_bytes = tenant_cap_bytes([_total(of_tenant) for of_tenant in by_tenant.values()], room_bytes)
     within: list[Sized] = []
@@ -199,7 +202,8 @@ def _api_entries(book: Book) -> Callable[[ModelEntry | KeyEntry], bool]:
 
 
 def hold_back_models(candidate: Snapshot, published: Snapshot | None, book: Book) -> tuple[Snapshot, tuple[str, ...]]:
-    """Return git's part without models that would change versions the API serves, and one message for each of them."""
+    """Return git's part without models that would change versions of a model that the API serves now, and one message
+    for each of them."""
     served = {model.id for model in (published.models if published is not None else ()) if not model.declared_in}
     why: dict[str, str] = {}
     for model in candidate.models:

@@ -80,8 +80,8 @@ def compile_snapshot(
     revision: str,
     compiled_unix_s: float,
 ) -> Compiled:
-    """Compile the snapshot. `digests` has the present digest of each artifact URI; versions with a pinned digest need
-    none."""
+    """Compile the snapshot, and the problems of what was left out. `digests` has the present digest of each artifact
+    URI; versions with a pinned digest need none."""
     declared = list(objects)
     services = (service.value for service in of_kind(declared, InferenceService))
     pools = frozenset(service.pool for service in services if service.pool is not None)
@@ -108,7 +108,7 @@ def unpinned_artifacts(objects: Iterable[Declared[AnyObject]]) -> list[str]:
 
 
 def _entries(declared: Declared[AnyObject], frame: _Frame) -> Iterator[AnyEntry]:
-    """Yield the entries of one object. Every kind is mapped here."""
+    """Yield the entries of one object; add the problems of those left out to `frame`. Every kind is mapped here."""
     if isinstance(declared, Accepted):
         yield from _as_accepted(declared, frame)
         return
@@ -135,7 +135,8 @@ def _entries(declared: Declared[AnyObject], frame: _Frame) -> Iterator[AnyEntry]
 
 
 def _as_accepted(accepted: Accepted[AnyObject], frame: _Frame) -> Iterator[AnyEntry]:
-    """Yield the accepted entries, without references to objects that no longer exist."""
+    """Yield the accepted entries that stand in for an invalid object, without references to rollout policies that no
+    longer exist, and without entries whose pool no longer exists."""
     for entry in accepted.entries:
         match entry:
             case ModelEntry() if entry.pool in frame.pools and entry.rollout not in frame.rollouts:
@@ -149,7 +150,7 @@ def _as_accepted(accepted: Accepted[AnyObject], frame: _Frame) -> Iterator[AnyEn
 def _in_a_pool(
     declared: Declared[AnyObject], entry: ModelEntry | AutoscalingEntry, frame: _Frame
 ) -> Iterator[ModelEntry | AutoscalingEntry]:
-    """Yield the entry if the pool that it names is declared."""
+    """Yield the entry if the pool that it names is declared; otherwise add a problem to `frame`."""
     if entry.pool in frame.pools:
         yield entry
     else:

@@ -71,13 +71,15 @@ def _names(names: Iterable[str]) -> frozenset[EngineName]:
 
 
 def has_flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
-    """Return True if any channel moves to another artifact; only then the loaded versions matter."""
+    """Return True if any channel of a previously published model moves to another artifact; only then the loaded
+    versions matter."""
     before = _models(previous)
     return any(list(_moved(before[model.id], model)) for model in wanted.models if model.id in before)
 
 
 def hold_flips(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldFlips:
-    """Return the snapshot to publish now instead of `wanted`."""
+    """Return the snapshot to publish now instead of `wanted`: channels whose new version is not loaded stay where
+    `previous` has them. It comes with a message for each of those."""
     before = _models(previous)
     models: list[ModelEntry] = []
     messages: list[str] = []

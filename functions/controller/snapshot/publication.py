@@ -89,7 +89,8 @@ class Publication:
         self._adapters_dir = adapters_dir
 
     async def seed(self, s3_is_ready: Callable[[], Awaitable[bool]], changed: asyncio.Event, retry_s: float) -> None:
-        """Retry until all publishable adapters are published, then publish what waited for an artifact."""
+        """Wait until the object store is ready, and retry until all publishable adapters are published; then set
+        `changed` to publish what waited for an artifact."""
         while True:
             if await s3_is_ready() and await asyncio.to_thread(self._seed_once):
                 break
@@ -97,7 +98,8 @@ class Publication:
         changed.set()
 
     async def run(self, changed: asyncio.Event, retry_s: float, resync_s: float) -> None:
-        """Publish until cancelled: immediately after a change, soon while something is missing, else periodically."""
+        """Publish until cancelled: immediately after a change, soon while something is missing or held, else
+        periodically (`resync_s`)."""
         held_s = HELD_RETRY_S
         while True:
             held_s = HELD_RETRY_S if changed.is_set() else held_s
@@ -144,7 +146,7 @@ class LocalClients:
         return self._publisher
 
     async def replicas(self) -> tuple[LastHeartbeat, ...] | str:
-        """Return every replica's last heartbeat, or the reason why the registry does not answer."""
+        """Return every replica's last heartbeat, or as text the reason why the registry does not answer."""
         try:
             return await (await self.registry()).fleet()
         except (RegistryUnavailable, RegistryRefused, EpochConflict) as error:

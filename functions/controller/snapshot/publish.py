@@ -119,7 +119,8 @@ class Publisher:
         return self._past.snapshot if self._past is not None else None
 
     async def publish(self, loaded: Loaded, revision: str, *, empty_is_meant: bool = False) -> PublishOutcome:
-        """Compile and publish the changes. Raises no temporary error."""
+        """Compile and publish the changes, and return the outcome with the registry's snapshot. A revision without any
+        object is invalid unless `empty_is_meant`. Raises no temporary error."""
         async with self._turn:
             if not loaded.objects and not empty_is_meant:
                 message = f"{revision} declares no object at all; nothing was published"
@@ -217,8 +218,8 @@ class Publisher:
         return PublishOutcome("published", message, later.epoch, content.content_hash, held=held)
 
     async def _place(self, compiled: Compiled, loaded: Loaded) -> PlacedSnapshot:
-        """Join the compiled snapshot with the registry's rows: API-declared models and keys, and the rollouts'
-        channels."""
+        """Return the compiled snapshot joined with the registry's rows (API-declared models and keys, and the rollouts'
+        channels), or as it is without rows."""
         if self._rows is None:
             return PlacedSnapshot(compiled.snapshot)
         past = self._past.snapshot if self._past is not None else None
@@ -235,8 +236,8 @@ class Publisher:
         return held.snapshot, held.flips
 
     async def _refresh_past(self, state: RegistryState) -> None:
-        """Read the registry's content at the start, and after another publisher has written. So a model stays if its
-        artifact store is unavailable now."""
+        """Read the registry's content at the start, and after another publisher has written; its digests become known.
+        So a model stays if its artifact store is unavailable now."""
         if self._knows_the_past and state.snapshot_hash == self._past_hash:
             return
         content = await self._registry.content() if state.epoch else None

@@ -112,12 +112,14 @@ class RegistryClient:
             raise RegistryUnavailable(f"{self._base} does not answer as a registry does: {error!r}") from error
 
     async def current(self) -> Snapshot | None:
-        """Return the registry's snapshot; None if there is none or it cannot be read."""
+        """Return the registry's snapshot; None if there is none, or it is malformed or too large. Raise like `send` if
+        the registry does not answer."""
         content = await self.content()
         return content.snapshot if content is not None else None
 
     async def content(self) -> Indexed | None:
-        """Return the registry's snapshot with its index; None if there is none or it cannot be read."""
+        """Return the registry's snapshot with its index; None if there is none, or it is malformed or too large. Raise
+        like `send` if the registry does not answer."""
         response = await self.send("GET", params={"after": 0})
         if response.status_code != 200 or len(response.content) > SNAPSHOT_MAX_BYTES:
             return None
@@ -129,8 +131,8 @@ class RegistryClient:
             return None
 
     async def put(self, content: Indexed, base: Indexed | None = None) -> None:
-        """Publish the content: the changes since `base` if the registry has that base and they are few, else the
-        whole."""
+        """Publish the content: the changes since `base` if the registry has that base and they are few, else the whole.
+        Raise RegistryRefused if that is over SNAPSHOT_MAX_BYTES, and like `send`."""
         delta = await asyncio.to_thread(_delta, content, base) if base is not None else b""
         if delta:
             try:
@@ -161,7 +163,9 @@ class RegistryClient:
         content: bytes | None = None,
         timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
-        """Return a successful answer, or raise the error that says what to do. Requests with a body carry the fence."""
+        """Send a request and return its successful answer. Raise RegistryUnavailable (try later), RegistryRefused, or
+        for a conflict EpochConflict or RowMoved. Requests with a body carry the fence; an answer with a higher fence is
+        reported."""
         headers, url = (
             {"authorization": f"Bearer {current_secret(self._token)}", "accept-encoding": "identity"},
             self._base + path,

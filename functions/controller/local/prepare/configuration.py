@@ -32,7 +32,8 @@ FORMER_MAX_FILES = 10_000
 
 
 def ensure_configuration(layout: StateLayout, project_dir: Path) -> list[str]:
-    """Create the repository and update `shipped`. Return notes for the operator, one per line."""
+    """Create the repository and update its branch `shipped`. Return notes for the operator, one per line. Raise
+    CannotPrepare if git fails."""
     repository = Repository(layout.gitops_dir)
     try:
         repository.ensure(control_sockets(layout))
@@ -42,7 +43,8 @@ def ensure_configuration(layout: StateLayout, project_dir: Path) -> list[str]:
 
 
 def shipped_files(layout: StateLayout, project_dir: Path) -> dict[str, bytes]:
-    """Return the shipped files by path. Subdirectories are left out, because they hold other fleets and data."""
+    """Return the shipped YAML files by path, with demo keys for tenants without keys; raise CannotPrepare if there are
+    none. Subdirectories are left out, because they hold other fleets and data."""
     sources = {
         f"{directory}/{path.name}": path
         for directory in SOURCE_DIRS
@@ -74,8 +76,8 @@ def _commit_shipped(repository: Repository, layout: StateLayout, files: dict[str
 
 def _create_main(repository: Repository, layout: StateLayout, shipped: str, ships: dict[str, bytes]) -> None:
     """Start `main` at what ships. If there is a former configuration directory, its files replace the shipped files of
-    the same path. The other files stay as shipped, because former configurations had no files for the tiers that their
-    tenants name."""
+    the same path in a second commit, and it is removed. The other files stay as shipped, because former configurations
+    had no files for the tiers that their tenants name."""
     files = _former_files(layout.former_config_dir)
     if files:
         repository.commit(BRANCH, ships | files, "Configuration from before the repository existed", parent=shipped)

@@ -102,7 +102,8 @@ class EngineEnvironment:
         step.note(f"created in {self.venv}, still empty")
 
     def _install_torch(self, pip: Pip, reporter: Reporter) -> TorchBuild:
-        """Install the CPU build if an index offers it, else the general build. A failed attempt costs a second."""
+        """Install the CPU build of torch if an index offers it, else the general build, and return which it was. A
+        failed attempt costs a second."""
         with reporter.step(f"Engine: torch, {CPU_BUILD.words}") as step:
             try:
                 self._install(CPU_BUILD.lock, pip, step)
@@ -121,7 +122,8 @@ class EngineEnvironment:
         step.note(f"{output.fetched()}, {size_text(installed)} installed")
 
     def _finish(self, build: TorchBuild, pip: Pip, step: ReportedStep) -> None:
-        """Remove packages that neither lock file names, check the imports, then write the stamp."""
+        """Remove packages that neither lock file names, check the imports, then write the stamp, which marks the
+        environment as complete."""
         locked = locked_names(self.locks / REST) | locked_names(self.locks / build.lock)
         pip.uninstall(pip.installed() - locked - _KEPT)
         check = [str(self.python), "-c", "import torch, transformers, gguf, accelerate, vllm"]
@@ -156,7 +158,8 @@ def space_short(
     device: Callable[[Path], int] = lambda path: path.stat().st_dev,
     free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> str:
-    """Return what is needed of a file system that has less, summed over the places on it, or "" if everything fits."""
+    """Return what is needed of the first file system that has less, summed over the places on it, or "" if everything
+    fits."""
     demands: dict[int, tuple[Path, int]] = {}
     for path, wanted in needs:
         place = next(each for each in (path, *path.parents) if each.exists())

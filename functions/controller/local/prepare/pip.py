@@ -129,7 +129,8 @@ def remove_half_installed(venv: Path) -> list[str]:
 
 @contextmanager
 def report_periodically(tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell` every TOLD_EVERY_S while the body runs, because one file may take minutes without output."""
+    """Call `tell` every TOLD_EVERY_S, in another thread, while the body runs, because one file may take minutes without
+    output."""
     over = threading.Event()
 
     def ticks() -> None:
@@ -146,7 +147,7 @@ def report_periodically(tell: Callable[[], None]) -> Iterator[None]:
 
 
 def size_bytes(directory: Path) -> int:
-    """Return the sum of the file lengths; files that vanish meanwhile are not counted."""
+    """Return the sum of the lengths of all files below the directory; files that vanish meanwhile are not counted."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:

@@ -90,7 +90,7 @@ class DemoKey(msgspec.Struct, frozen=True):
 
 
 def read_demo_keys(layout: StateLayout) -> dict[str, DemoKey]:
-    """Return the demo keys by tenant; none if they were not minted."""
+    """Return the demo keys by tenant; none if they were not minted or cannot be read."""
     try:
         return msgspec.json.decode(layout.demo_keys_file.read_bytes(), type=dict[str, DemoKey])
     except (OSError, msgspec.DecodeError):
@@ -98,7 +98,7 @@ def read_demo_keys(layout: StateLayout) -> dict[str, DemoKey]:
 
 
 def ensure_demo_keys(layout: StateLayout, tenants: Iterable[str]) -> dict[str, DemoKey]:
-    """Return the demo keys, after minting one for each tenant that has none."""
+    """Return all stored demo keys by tenant, after minting and storing one for each of `tenants` that has none."""
     keys = {tenant: key for tenant, key in read_demo_keys(layout).items() if parse(key.key) is not None}
     missing = [tenant for tenant in tenants if tenant not in keys]
     for tenant in missing:
@@ -110,7 +110,7 @@ def ensure_demo_keys(layout: StateLayout, tenants: Iterable[str]) -> dict[str, D
 
 
 def key_hash(layout: StateLayout, key: DemoKey) -> str:
-    """Return the key's hash for a Tenant's `hmacSha256`."""
+    """Return the key's hash for a Tenant's `hmacSha256`. Raise ValueError if the key is malformed."""
     parsed = parse(key.key)
     if parsed is None:
         raise ValueError(f"{layout.demo_keys_file} holds a malformed key for {key.key_id}; delete the file")

@@ -41,7 +41,8 @@ SHOWN_LOG_LINES = 20
 
 @contextmanager
 def exclusive(path: Path, waiting: Callable[[str], None], timeout_s: float = 1800.0) -> Iterator[int]:
-    """Wait for the lock and hold it. The descriptor is yielded so that commands can inherit it."""
+    """Wait up to `timeout_s` for the lock and hold it while the body runs; raise CannotPrepare if it stays taken.
+    `waiting` is called with a text at each try. The descriptor is yielded so that commands can inherit it."""
     with ExitStack() as stack:
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -64,7 +65,8 @@ def run_logged(
     on_line: Callable[[str], None],
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run the command to its end. Raises CannotPrepare with the end of its output if it fails."""
+    """Run the command to its end, append its output to `log`, and call `on_line` with each non-empty line. Raises
+    CannotPrepare with the end of its output if it fails."""
     with open_log(log) as output:
         output.write(f"\n$ {' '.join(argv)}\n".encode())
         process = subprocess.Popen(
