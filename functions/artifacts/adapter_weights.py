@@ -46,7 +46,8 @@ _EXPONENT = {
 
 
 def check_finite(file: BinaryIO, tensors: tuple[Tensor, ...], *, budget_bytes: int = FULL_SCAN_BYTES) -> None:
-    """Raise ArtifactRefused for NaN or infinity, with the tensor's name. Read at most about `budget_bytes`."""
+    """Raise ArtifactRefused for NaN or infinity, with the tensor's name. Tensors of more than `budget_bytes` in total
+    are only sampled, so that about `budget_bytes` are read."""
     whole = sum(tensor.size_bytes for tensor in tensors) <= budget_bytes
     share_bytes = max(_PARTS * 8, budget_bytes // len(tensors))
     for tensor in tensors:
@@ -56,7 +57,8 @@ def check_finite(file: BinaryIO, tensors: tuple[Tensor, ...], *, budget_bytes: i
 
 
 def _sampled(tensor: Tensor, share_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield spans at the beginning, middle and end of a tensor: `share_bytes` in total, cut at whole values."""
+    """Yield (begin, end) spans at the beginning, middle and end of a tensor: about `share_bytes` in total, cut at whole
+    values. A tensor of at most `share_bytes` is one span."""
     item_bytes = ITEM_BYTES[tensor.dtype]
     if tensor.size_bytes <= share_bytes:
         yield tensor.begin, tensor.end
@@ -129,7 +131,8 @@ class _Half:
 
 
 def read_weights(directory: Path) -> tuple[Tensor, ...]:
-    """Return the tensors of the adapter in `directory`; raise ArtifactRefused if the file is unsound or not finite."""
+    """Check the adapter's weight file in `directory` and return its tensors' names, types, shapes and offsets. Raise
+    ArtifactRefused if the file is missing or malformed, or if NaN or infinity is found (large files are sampled)."""
     try:
         with directories.open_plain(directory / WEIGHTS_NAME) as file:
             try:
@@ -148,7 +151,8 @@ def read_weights(directory: Path) -> tuple[Tensor, ...]:
 def check_weights(
     tensors: tuple[Tensor, ...], ranks: frozenset[int], base: BaseFacts | None, *, fan_in_fan_out: bool = False
 ) -> None:
-    """Raise ArtifactRefused unless the tensors are LoRA pairs of these ranks that fit the base's modules, if known."""
+    """Raise ArtifactRefused unless the tensors are LoRA pairs whose ranks are in `ranks` and, if `base` is given, that
+    fit its modules."""
     halves = [_half(tensor) for tensor in tensors]
     for half in halves:
         if half.rank is not None and half.rank not in ranks:

@@ -71,7 +71,7 @@ class Assembly:
 
     @property
     def have(self) -> bytes:
-        """Return one byte per chunk of `chunks`: 1 if it is written."""
+        """Return one byte per chunk of `chunks`: 1 if it is written, 0 if it is missing."""
         return bytes(self._have)
 
     @property
@@ -123,8 +123,9 @@ class Assembly:
         return content
 
     def finish(self) -> Path:
-        """Verify the files on the disk, make them durable and install them under the digest. Raise ArtifactCorrupt if
-        chunks are bad; they are then missing again."""
+        """Verify the files on the disk, make them durable and read-only, and install them under the digest; return
+        their directory. Raise ArtifactCorrupt if chunks are bad (they are then missing again), ValueError if chunks are
+        missing."""
         if not self.complete:
             raise ValueError(f"{self.digest} is not complete: {self._have.count(0)} chunks are missing")
         self._verify_files()
@@ -149,7 +150,8 @@ class Assembly:
         return self._folder / TREE_NAME
 
     def _resumed(self) -> bytearray | None:
-        """Return the progress of a killed assembly, or None if its files were not laid out completely."""
+        """Return the progress of a killed assembly, one byte per chunk, or None if there is none, it is unusable or its
+        files were not laid out completely. Its written chunks count as unproven until they are hashed."""
         try:
             have = bytearray((self._folder / PROGRESS_NAME).read_bytes())
         except FileNotFoundError:
@@ -190,7 +192,8 @@ class Assembly:
             )
 
     def _verify_files(self) -> None:
-        """Verify every file, even after a failure, so that all bad chunks are marked as missing."""
+        """Verify every file, even after a corrupt one, so that all bad chunks are marked as missing. Raise the first
+        failure."""
         failures: list[ArtifactCorrupt] = []
 
         def verify(entry: FileEntry) -> None:

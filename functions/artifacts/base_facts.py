@@ -49,9 +49,8 @@ class BaseFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _last_part(name) in {_last_part(known) for known in self.names}
 
     def features_of(self, module: str) -> tuple[int, int] | None:
-        """Return (in, out) of a module by its full name, UNKNOWN_FEATURES if the shape is unclear, None if it is
-        absent.
-        """
+        """Return the numbers of input and output features of a module by its full name, UNKNOWN_FEATURES if its shape
+        is unclear, or None if the base has no such module."""
         return self.modules.get(module)
 
     def has_target(self, target: str) -> bool:
@@ -75,7 +74,8 @@ def facts_of(directory: Path, *, names: tuple[str, ...]) -> BaseFacts:
 
 
 def stamp_of(directory: Path) -> Stamp:
-    """Return a stamp that changes with the files that `facts_of` reads. No file is opened."""
+    """Return the names, modification times (ns) and sizes of the files that `facts_of` reads, without opening one.
+    Missing files are left out; raise ArtifactRefused if a file's status cannot be read."""
     found = []
     for path in sorted((directory / FACTS_NAME, directory / CONFIG_NAME, *directory.glob("*.safetensors"))):
         try:
@@ -141,7 +141,8 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the language model's section; multimodal models nest it under `text_config`."""
+    """Return the language model's section of config.json: `text_config`, in which multimodal models nest it, or else
+    `config` itself."""
     nested = config.get("text_config")
     return nested if isinstance(nested, dict) else config
 
@@ -155,7 +156,8 @@ def _layers(config: dict[str, Any]) -> int:
 
 
 def _add_tied_head(config: dict[str, Any], modules: dict[str, tuple[int, int]]) -> None:
-    """Add `lm_head` if it is tied to the embedding: it has no tensor of its own, but adapters can target it."""
+    """Add `lm_head` to `modules` if it is tied to the only embedding: it has no tensor of its own, but adapters can
+    target it."""
     tied = config.get("tie_word_embeddings", _text_config(config).get("tie_word_embeddings", False))
     embeddings = [sizes for name, sizes in modules.items() if name.rpartition(".")[2] in _EMBEDDINGS]
     if tied is True and len(embeddings) == 1:
@@ -178,7 +180,9 @@ def _modules_in(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _features(tensor: str, entry: dict[str, Any]) -> tuple[int, int] | None:
-    """Return (in, out) of a matrix, or None for tensors that no adapter can target (norms, biases, scales)."""
+    """Return the input and output features of a weight tensor, None for tensors that no adapter can target (norms,
+    biases, scales), or UNKNOWN_FEATURES for quantized and other unusual ones. Raise ArtifactRefused for an impossible
+    shape."""
     module, _, parameter = tensor.rpartition(".")
     shape, dtype = entry.get("shape"), entry.get("dtype")
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size <= 2**40 for size in shape):

@@ -39,8 +39,9 @@ class PreparedBase:
 
 
 def prepare(directory: Path, *, clean: bool = False, again: bool = False) -> PreparedBase:
-    """Write the folder's manifest unless a readable one exists; raise ArtifactRefused if the folder is not a model.
-    `clean` deletes leftovers of a download; `again` hashes the files even if a manifest exists. Blocks on the disk."""
+    """Write the folder's manifest unless a readable one with matching file sizes exists; raise ArtifactRefused if the
+    folder is not a model. `clean` deletes leftovers of a download; `again` hashes the files even if a manifest exists.
+    Blocks on the disk."""
     check_leftovers(directory, clean=clean)
     facts = facts_of(directory, names=())
     digest = None if again else _digest_there(directory)
@@ -93,7 +94,8 @@ def _architecture(directory: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare every model folder below `ROOT`. Return 1 if one failed or if there is none."""
+    """Prepare every folder directly below `ROOT` that has a config.json, and print the results; `--clean` deletes
+    leftovers of downloads. Return 1 if one failed or if there is none, else 0."""
     clean = "--clean" in arguments
     (root,) = [Path(each) for each in arguments if not each.startswith("--")]
     failed = 0

@@ -99,11 +99,9 @@ def push(
     on_chunk: PushProgress = lambda size_bytes, *, sent: None,
     reread: bool = False,
 ) -> PushedBase:
-    """Push `files`, as the source listed them.
-
-    Raise VersionTaken if the version holds other content, ArtifactRefused if a file changes meanwhile. With `reread`,
-    chunks that the store already has are read back and replaced if they are corrupt.
-    """
+    """Push `files`, as the source listed them, as the base weights `name`, with the tokenizer; resume an interrupted
+    push. Raise VersionTaken if the version holds other content, ArtifactRefused if a file changes meanwhile. With
+    `reread`, chunks that the store already has are read back and replaced if they are corrupt."""
     location = name.location(store.bucket)
     pointed = _pointed(store, location.pointer_key)
     pushing = _Push(store, source, name, on_chunk, reread, sends=pointed is None)
@@ -127,7 +125,8 @@ def push(
 
 
 def _hashed(pushing: _Push, files: tuple[SourceFile, ...]) -> tuple[Manifest, int]:
-    """Return the manifest of the source and the number of files that an interrupted push had hashed."""
+    """Hash the source's files and, unless the version exists already, send their chunks. Return the manifest and the
+    number of files whose hashes were in the journal of an interrupted push."""
     chunk_bytes = manifests.chunk_bytes_for(total_bytes(files))
     known = _journal(pushing, chunk_bytes)
     done: list[Hashed] = []
@@ -149,7 +148,8 @@ def _hashed(pushing: _Push, files: tuple[SourceFile, ...]) -> tuple[Manifest, in
 
 
 def _read_file(pushing: _Push, file: SourceFile, chunk_bytes: int) -> FileEntry:
-    """Hash the file in one pass; sender threads put its chunks meanwhile."""
+    """Hash the file in one pass, while sender threads process its chunks, and return its manifest entry. Raise
+    ArtifactRefused if the file became shorter."""
     whole = hashlib.sha256()
     hashes: list[str] = []
     waiting: deque[Future[None]] = deque()
@@ -190,7 +190,8 @@ def _count(pushing: _Push, chunk: Chunk, *, sent: bool) -> None:
 
 
 def _put_missing(pushing: _Push, manifest: Manifest, *, reread: bool) -> None:
-    """Put every chunk that the store lacks, reading it from the source again."""
+    """Put every chunk that the store lacks, reading it from the source again. With `reread`, corrupt chunks in the
+    store are replaced too."""
 
     def put(chunk: Chunk) -> None:
         _count(pushing, chunk, sent=put_chunk(pushing.store, chunk, _reader(pushing, chunk), reread=reread))

@@ -78,7 +78,8 @@ class BucketSource:
 
 
 def parse_source_uri(uri: str) -> tuple[str, str]:
-    """Return bucket and prefix of `s3://bucket/prefix`."""
+    """Return bucket and prefix of `s3://bucket/prefix`; the prefix may be empty. Raise ArtifactRefused for any other
+    form."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket:
         raise ArtifactRefused(f"{uri[:200]!r} is not of the form s3://bucket/prefix")

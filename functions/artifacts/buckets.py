@@ -28,7 +28,8 @@ class Tried:
 
 
 def try_bucket(store: S3Store, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> Tried:
-    """Create the bucket unless it exists, and test it. A problem names what the bucket cannot do and what to do."""
+    """Create the bucket unless it exists, and test it. The result's `problem` says what the bucket cannot do and what
+    to do about it; it is empty if the bucket is fit."""
     try:
         store.ensure_bucket()
         return Tried(store.bucket, find_problem(store, name))
@@ -64,7 +65,8 @@ def _try_object(store: S3Store, key: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Test every bucket. Return 0 if all of them do what is needed."""
+    """Create every bucket unless it exists, test it and print the result. The arguments are the endpoint URL and
+    `BUCKET=CREDENTIALS_FILE` for each bucket. Return 0 if all of them do what is needed, else 1."""
     endpoint_url, *buckets = arguments
     failed = 0
     for each in buckets:

@@ -79,7 +79,7 @@ class ArtifactCache:
         return sorted(found, key=lambda artifact: (artifact.last_used_unix_s, artifact.digest))
 
     def touch(self, digest: Digest, now_unix_s: float | None = None) -> None:
-        """Record that the artifact is in use now, at most once a minute."""
+        """Record that the artifact is in use now, unless a use was recorded less than a minute ago."""
         self._note_use(digest, time.time() if now_unix_s is None else now_unix_s, TOUCH_EVERY_S)
 
     def _note_use(self, digest: Digest, now_unix_s: float, every_s: float) -> None:
@@ -116,7 +116,8 @@ class ArtifactCache:
             return self._evict(max_bytes, pinned, used_before_unix_s) if alone else []
 
     def make_room(self, digest: Digest, needed_bytes: int, max_bytes: int) -> list[Digest]:
-        """Evict until `max_bytes` can hold the cached artifacts and the whole of the one that is being fetched."""
+        """Evict until `max_bytes` can hold the cached artifacts and the whole of `digest`, which is being fetched and
+        is spared. Return the evicted ones. Artifacts in use stay, so there may be less room."""
         has_bytes = _allocated_bytes(self.partial_path(digest))
         return self.evict(max(0, max_bytes - needed_bytes + has_bytes), pinned=(digest,))
 
@@ -142,8 +143,9 @@ class ArtifactCache:
             sleep(_POLL_S)
 
     def install(self, staged: Path, digest: Digest) -> Path:
-        """Rename a whole, verified directory to its digest, replacing what was there. An artifact is only assembled
-        where there is none or a corrupt one. If another process installs it in between, that one is used."""
+        """Rename a whole, verified directory to its digest, replacing what was there, and return the new path. An
+        artifact is only assembled where there is none or a corrupt one. If another process installs it in between, that
+        one is used."""
         target = self.path_of(digest)
         former: Path | None = None
         try:
@@ -164,7 +166,7 @@ class ArtifactCache:
         return target
 
     def discard(self, digest: Digest) -> None:
-        """Remove a corrupt directory, even if it is in use."""
+        """Remove the artifact's directory, even if it is in use."""
         self._throw_away(self.path_of(digest))
 
     def clean_garbage(self, now_unix_s: float | None = None) -> int:
@@ -229,8 +231,8 @@ class ArtifactCache:
         return evicted
 
     def _evict_one(self, digest: Digest, used_before_unix_s: float) -> bool:
-        """Evict one artifact unless it is used. The time of use is read under the lock, so a use since the listing
-        counts."""
+        """Evict one artifact unless it is in use or was used at `used_before_unix_s` or later; return True if it was
+        evicted. The time of use is read under the lock, so a use since the listing counts."""
         path = self.path_of(digest)
         with try_lock_directory(path) as nobody_uses_it:
             used_since_s = path.stat().st_mtime - used_before_unix_s

@@ -107,7 +107,8 @@ def collect(
     grace_s: float = DEFAULT_GRACE_S,
     dry_run: bool = False,
 ) -> Collected:
-    """Run one pass. StoreUnavailable and ArtifactCorrupt end it without further deletions; the next pass continues."""
+    """Run one garbage collection pass over the store and return its result; `dry_run` only counts. StoreUnavailable and
+    ArtifactCorrupt end it without further deletions; the next pass continues."""
     *_, (_, result) = steps(store, roots, ledger, now_unix_s=now_unix_s, grace_s=grace_s, dry_run=dry_run)
     return result
 
@@ -115,7 +116,8 @@ def collect(
 def steps(
     store: CollectedStore, roots: Roots, ledger: GcLedger, *, now_unix_s: float, grace_s: float, dry_run: bool = False
 ) -> Iterator[tuple[str, Collected]]:
-    """Run a pass and yield each step's name and the result so far, wherever another process may act in between."""
+    """Run a collection pass and yield each step's name and the result so far, wherever another process may act in
+    between. `dry_run` ends it before anything is marked."""
     reader = ManifestReader(store)
     named = frozenset(roots())
     yield "asked for roots", Collected()
@@ -161,7 +163,8 @@ class _Swept:
 def _sweep(
     store: CollectedStore, roots: Roots, ledger: GcLedger, reader: ManifestReader, doomed: frozenset[str]
 ) -> Iterator[tuple[str, _Swept]]:
-    """Run steps 4 to 6 for everything in `deleting`."""
+    """Follow the roots again, return the reachable keys of `doomed` to kept, and delete the others from the store and
+    then from the ledger. Yield each step's name and what was spared and deleted so far."""
     named = frozenset(roots())
     yield "asked for roots again", _Swept()
     reach = reader.reach(named, list(store.list("")))

@@ -57,7 +57,8 @@ class ManifestReader:
         self._known: dict[Digest, frozenset[str]] = {}
 
     def reach(self, roots: Iterable[str], objects: Collection[StoredObject]) -> Reach:
-        """Return what `roots` and the pointers among `objects` need. `objects` lists everything in the store."""
+        """Return the keys that `roots` and the pointers among `objects` need, and the roots whose manifest is missing.
+        `objects` lists everything in the store."""
         keys: set[str] = set()
         missing: set[Digest] = set()
 
@@ -105,12 +106,13 @@ def _pointers_in(objects: Iterable[StoredObject]) -> list[str]:
 
 
 def collected(key: str) -> bool:
-    """Return True if an object is of a kind that is collected at all."""
+    """Return True if the object with this key is of a kind that is collected at all."""
     return key.startswith(COLLECTED_PREFIXES)
 
 
 def _keys_named(document: bytes, where: str) -> frozenset[str]:
-    """Return the manifest's own object and its chunks; for a manifest of the obsolete schema 1, its object alone."""
+    """Return the keys of the manifest's own object and its chunks; for a manifest of the obsolete schema 1, its object
+    alone. Raise ArtifactCorrupt if the document cannot be read."""
     own = manifest_key(manifests.hex_of(manifests.digest_of(document)))
     try:
         manifest = manifests.decode(document)

@@ -86,8 +86,8 @@ def pack(cache_root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def publish(store: S3Store, weights: Digest, folder: Path, *, engine: str, accelerator: str) -> Companion:
-    """Put the pack in `folder` into the store and into the weights' index. Raise ArtifactRefused for an invalid
-    name."""
+    """Put the pack in `folder` into the store and append it to the index of the weights' compile caches, which drops
+    its oldest beyond MAX_COMPANIONS. Raise ArtifactRefused for an invalid name of engine or accelerator."""
     for word in (engine, accelerator):
         _checked_word(word)
     manifest = directories.build_manifest(folder, LIMITS)
@@ -106,7 +106,8 @@ def publish(store: S3Store, weights: Digest, folder: Path, *, engine: str, accel
 
 
 def read_index(store: S3Store, weights: Digest) -> Index:
-    """Read the index, which is empty if nothing was put. Raise ArtifactCorrupt if it is invalid."""
+    """Return the index of the weights' compile caches, which is empty if nothing was put. Raise ArtifactCorrupt if it
+    is invalid."""
     try:
         document = store.read_small(f"{compiled_prefix(manifests.hex_of(weights))}/index.json", _INDEX_MAX_BYTES)
         return msgspec.json.decode(document, type=Index)
@@ -181,7 +182,8 @@ def _names_in(pack_file: Path) -> list[str]:
 
 
 def _plain_files(compiled: Path) -> Iterator[str]:
-    """Yield relative paths; raise ArtifactRefused for a link, a special file or a name that could not be unpacked."""
+    """Yield the relative paths of the files to pack, without those that end in `_PASSED_OVER`; raise ArtifactRefused
+    for a link, a special file or a name that could not be unpacked."""
     for folder, _, names in os.walk(compiled):
         for name in names:
             path = Path(folder, name)
@@ -196,7 +198,8 @@ def _plain_files(compiled: Path) -> Iterator[str]:
 
 
 def _keys(paths: list[str]) -> tuple[str, ...]:
-    """Return the folders that the engine names by its hashes: the first, or the second below `torch_aot_compile`."""
+    """Return the names of the folders that the engine names by its hashes, sorted, at most 256: the first part of each
+    path, or the second below `torch_aot_compile`."""
     found = set()
     for path in paths:
         parts = PurePosixPath(path).parts

@@ -31,7 +31,8 @@ _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, 
 
 
 def build_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
-    """Build the manifest of every file below `directory`, except for an existing manifest."""
+    """Hash every file below `directory`, except for an existing manifest, and return their manifest; nothing is
+    written. Raise ArtifactRefused if a file or the whole cannot be an artifact within `limits`."""
     paths = []
     total_bytes = 0
     for path in plain_files(directory):
@@ -60,13 +61,14 @@ def write_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> Di
 
 
 def read_manifest(directory: Path, limits: ManifestLimits = MODEL_LIMITS) -> tuple[Digest, Manifest]:
-    """Read the directory's manifest and its digest, without checking the files."""
+    """Return the digest and the content of the directory's manifest, without checking the files."""
     document = _read_manifest_bytes(directory)
     return manifests.digest_of(document), manifests.decode(document, limits)
 
 
 def verify_directory(directory: Path, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
-    """Raise ArtifactCorrupt, naming the file, unless the directory is exactly what `digest` names."""
+    """Return the directory's manifest after hashing every file. Raise ArtifactCorrupt, naming the file, unless the
+    directory is exactly what `digest` names, and ArtifactMissing if it has no manifest."""
     manifest = manifests.decode_verified(_read_manifest_bytes(directory), digest, limits)
     expected = {entry.path for entry in manifest.files}
     try:
@@ -99,8 +101,8 @@ def verify_file(directory: Path, entry: FileEntry) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a regular file for reading without following a link; raise ArtifactRefused for anything else. Raise
-    CacheFailed if the cause is not the file itself (see `_NOT_THE_FILES_FAULT`)."""
+    """Open a regular file for reading without following a link. Raise ArtifactMissing if it does not exist, CacheFailed
+    if the cause is not the file itself (see `_NOT_THE_FILES_FAULT`), ArtifactRefused for anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -116,7 +118,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def sha256_of(file: BinaryIO) -> str:
-    """Return the hex sha256 of the rest of an open file."""
+    """Return the hex sha256 of an open file from its current position to the end."""
     sha256 = hashlib.sha256()
     while block := file.read(READ_BYTES):
         sha256.update(block)
@@ -124,7 +126,7 @@ def sha256_of(file: BinaryIO) -> str:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write and fsync one file, replacing an existing one."""
+    """Delete an existing file at `path`, then write and fsync a new one."""
     path.unlink(missing_ok=True)
     with path.open("xb") as file:
         file.write(content)
@@ -175,7 +177,8 @@ def _read_manifest_bytes(directory: Path) -> bytes:
 
 
 def _entry(directory: Path, path: str, limits: ManifestLimits, chunk_bytes: int) -> FileEntry:
-    """Hash the file and its chunks in one pass. A file smaller than one chunk has the same hash for both."""
+    """Hash the file and its chunks in one pass and return its manifest entry; raise ArtifactRefused if it is over the
+    limit. A file smaller than one chunk has the same hash for both."""
     whole = hashlib.sha256()
     chunks: list[str] = []
     size_bytes = 0

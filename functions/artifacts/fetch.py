@@ -107,12 +107,13 @@ def from_cache(cache: ArtifactCache, digest: Digest, limits: ManifestLimits = AD
 
 
 def read_manifest(store: ObjectSource, digest: Digest) -> bytes:
-    """Read the manifest's document from the store; `Assembly.open` verifies it."""
+    """Return the manifest's bytes from the store, unverified: `Assembly.open` verifies them."""
     return store.read_small(manifest_key(manifests.hex_of(digest)), MANIFEST_MAX_BYTES)
 
 
 def fill(assembly: Assembly, source: ChunkSource, *, parallel: int = PARALLEL_CHUNKS) -> None:
-    """Put every missing chunk, read from one source."""
+    """Put every missing chunk into the assembly, read from `source`; a chunk that arrives corrupt is read again,
+    _READS_OF_A_CHUNK times in all."""
 
     def obtain(chunk: Chunk) -> None:
         for attempt in range(1, _READS_OF_A_CHUNK + 1):

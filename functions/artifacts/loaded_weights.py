@@ -46,11 +46,10 @@ def weights_digest(
     hashed: Callable[[Path], None] = lambda folder: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Digest:
-    """Return the digest; raise ArtifactError if the folder cannot be an artifact, OSError if it cannot be read.
-
-    `hashed` is called before all bytes are read, which may take minutes. If another process of the node is hashing
-    the folder, this call waits for it.
-    """
+    """Return the digest of the model weights in `folder`: from its manifest, from a note about unchanged files in
+    `notes`, or by hashing them. Raise ArtifactError if the folder cannot be an artifact, OSError if it cannot be read.
+    `hashed` is called before all bytes are read, which may take minutes. If another process of the node is hashing the
+    folder, this call waits for it."""
     facts = facts_of(folder)
     digest = _by_manifest(folder, facts)
     if digest is not None:
@@ -71,7 +70,8 @@ def weights_digest(
 
 
 def facts_of(folder: Path) -> Facts:
-    """Return facts of all files but the manifest and hidden ones; raise ArtifactRefused if there are too many."""
+    """Return size and modification time (ns) of every file by its path, without the manifest and hidden ones; raise
+    ArtifactRefused if there are too many."""
     found: Facts = {}
     for path in directories.plain_files(folder):
         if path == MANIFEST_NAME or any(part.startswith(".") for part in path.split("/")):
@@ -84,7 +84,8 @@ def facts_of(folder: Path) -> Facts:
 
 
 def _by_manifest(folder: Path, facts: Facts) -> Digest | None:
-    """Return the digest of a manifest of exactly these files, none written after it; else None."""
+    """Return the digest of the folder's manifest if it lists exactly these paths and sizes and no file was modified
+    after it was written; else None."""
     try:
         digest, manifest = directories.read_manifest(folder)
         written_ns = (folder / MANIFEST_NAME).lstat().st_mtime_ns

@@ -44,7 +44,8 @@ class ArtifactLocation:
 
 
 def parse_artifact_uri(uri: str, *, bucket: str) -> ArtifactLocation:
-    """Parse a URI inside our bucket; raise ArtifactRefused for any other."""
+    """Return the location of a URI `s3://bucket/tenant/name/version` inside our bucket; raise ArtifactRefused for any
+    other, and for the store's own folders."""
     match = _URI.fullmatch(uri) if len(uri) <= URI_MAX_CHARS else None
     if match is None:
         raise ArtifactRefused(f"artifact {uri[:200]!r} is not of the form s3://{bucket}/tenant/name/version")

@@ -78,7 +78,8 @@ class NearStore:
         return content
 
     def _read_cache(self, url: str, max_bytes: int) -> bytes | None:
-        """Read an object from the cache; return None if the cache refuses or sends more than `max_bytes`."""
+        """Return an object's bytes from the node cache, or None if the cache refuses or sends more than `max_bytes`.
+        Raise httpx.ReadTimeout if it takes longer than ANSWER_S."""
         content, until_s = bytearray(), self._clock() + ANSWER_S
         with self._client.stream("GET", url, headers={"authorization": f"Bearer {self._bearer()}"}) as response:
             if response.status_code != httpx.codes.OK:

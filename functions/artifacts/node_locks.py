@@ -13,7 +13,8 @@ from pathlib import Path
 
 @contextmanager
 def try_lock_file(path: Path) -> Iterator[bool]:
-    """Try to lock the file; yield True if locked. The lock is held in the block; its file is removed at the end."""
+    """Try to lock the file, creating it if needed, without waiting; yield True if locked. The lock is held in the
+    block; its file is removed at the end."""
     descriptor = _try(path, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT)
     try:
         yield descriptor is not None
@@ -25,7 +26,8 @@ def try_lock_file(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def try_lock_directory(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Try to lock the directory; yield True if it exists and is locked. The lock is held in the block."""
+    """Try to lock the directory, without waiting; yield True if it exists and is locked. The lock, with `shared` one
+    that others may share, is held in the block."""
     try:
         descriptor = _try(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):
@@ -38,7 +40,8 @@ def try_lock_directory(path: Path, *, shared: bool = False) -> Iterator[bool]:
 
 
 def _try(path: Path, kind: int, flags: int) -> int | None:
-    """Return a descriptor that holds the lock of `path`, or None. Raise OSError if it cannot be opened."""
+    """Return a descriptor that holds the lock of `path`, or None if another process holds it or the path was removed
+    meanwhile. Raise OSError if it cannot be opened."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)

@@ -90,8 +90,8 @@ def read_pointer(store: S3Store, artifact_uri: str) -> Digest:
 
 
 def _check_free(store: S3Store, location: ArtifactLocation, document: bytes) -> bool:
-    """Return True if the pointer already holds `document`; raise VersionTaken if it names other content. A pointer that
-    this build cannot read (an older format) may be replaced."""
+    """Return True if the pointer already holds `document`, False if it does not exist or this build cannot read it (an
+    older format: it may be replaced). Raise VersionTaken if it names other content."""
     try:
         pointed = store.read_small(location.pointer_key, MANIFEST_MAX_BYTES)
         manifests.decode(pointed)
@@ -103,7 +103,8 @@ def _check_free(store: S3Store, location: ArtifactLocation, document: bytes) -> 
 
 
 def _outlast_sweep(store: S3Store) -> None:
-    """Wait for the end of a sweep that may have started before the pointer existed; ignore one that was killed."""
+    """Wait until no sweep is under way that may have started before the pointer existed; ignore one that was killed.
+    Raise StoreUnavailable after _SWEEP_WAIT_S."""
     give_up_s = time.monotonic() + _SWEEP_WAIT_S
     while time.monotonic() < give_up_s:
         begun_unix_s = max((at.modified_unix_s for at in store.list(SWEEPING_KEY)), default=0.0)
@@ -133,7 +134,8 @@ def put_chunk(store: S3Store, chunk: Chunk, read: Callable[[], bytes], *, reread
 
 
 def _holds(store: S3Store, key: str, size_bytes: int, sha256: str) -> bool:
-    """Return True if the object's bytes match its name. They are read, because stores may report wrongly."""
+    """Return True if the object's bytes have the hash `sha256`, False if they do not or cannot be read. They are read,
+    because stores may report wrongly."""
     found = hashlib.sha256()
     try:
         for block in store.stream(key, size_bytes):
@@ -144,7 +146,8 @@ def _holds(store: S3Store, key: str, size_bytes: int, sha256: str) -> bool:
 
 
 def _read(directory: Path, chunk: Chunk) -> bytes:
-    """Read the chunk and check its hash: a chunk under a wrong name would break every later publisher."""
+    """Return the chunk's bytes from its file in `directory`. Raise ArtifactRefused if their hash is not the chunk's: a
+    chunk under a wrong name would break every later publisher."""
     with directories.open_plain(directory / chunk.path) as file:
         file.seek(chunk.offset_bytes)
         content = file.read(chunk.size_bytes)

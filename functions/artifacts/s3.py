@@ -71,7 +71,8 @@ class CredentialsInvalid(Exception):
 
 
 def load_credentials(file: Path) -> S3Credentials:
-    """Load credentials from a file of `{"access_key_id": …, "secret_access_key": …}`."""
+    """Load credentials from a file of `{"access_key_id": …, "secret_access_key": …}`; raise CredentialsInvalid if it is
+    missing or wrong."""
     try:
         with file.open("rb") as opened:
             return msgspec.json.decode(opened.read(_CREDENTIALS_MAX_BYTES), type=S3Credentials)
@@ -136,11 +137,13 @@ class S3Store:
             raise unavailable(key, error) from error
 
     def read_small(self, key: str, max_bytes: int) -> bytes:
-        """Read a whole object of at most `max_bytes`."""
+        """Return a whole object of at most `max_bytes`; raise ArtifactMissing if it does not exist, ArtifactCorrupt if
+        it is larger."""
         return b"".join(self.stream(key, max_bytes))
 
     def stream(self, key: str, max_bytes: int) -> Iterator[bytes]:
-        """Yield the object's bytes in blocks; raise ArtifactCorrupt if there are more than `max_bytes`."""
+        """Yield the object's bytes in blocks; raise ArtifactMissing if it does not exist, ArtifactCorrupt if there are
+        more than `max_bytes`."""
         received = 0
         try:
             body = self._client.get_object(Bucket=self.bucket, Key=key)["Body"]
@@ -158,7 +161,9 @@ class S3Store:
             raise unavailable(key, error) from error
 
     def put_new(self, key: str, body: bytes, *, sha256: str | None = None) -> bool:
-        """Write the object unless it exists; return True if it was written. `sha256` (hex) saves hashing the body."""
+        """Write the object unless it exists; return True if it was written. `sha256` (hex) saves hashing the body.
+        Raise StoreUnfit if the store cannot do this in one step and the settings need it; otherwise it is checked
+        first, then written."""
         try:
             self._client.put_object(
                 Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=_checksum(body, sha256), IfNoneMatch="*"

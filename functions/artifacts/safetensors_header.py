@@ -57,7 +57,8 @@ def read_tensors(file: BinaryIO) -> tuple[Tensor, ...]:
 
 
 def parse_header(header: bytes, *, data_bytes: int) -> tuple[Tensor, ...]:
-    """Return the tensors that `header` describes; they must cover `data_bytes` bytes exactly."""
+    """Return the tensors that `header` describes, in the order of their bytes, with offsets in the file. Raise
+    ArtifactRefused if it is invalid or they do not cover `data_bytes` bytes exactly."""
     if not header.startswith(b"{"):
         raise ArtifactRefused("the safetensors header does not begin with {")
     document = strict_object(header, what="the safetensors header", max_marks=HEADER_MAX_MARKS)

@@ -93,10 +93,9 @@ class _Statement(msgspec.Struct, rename="camel"):
 
 
 def verify_signed(directory: Path, tenant: TenantId | None, policy: SignaturePolicy) -> Finding:
-    """Verify the signature in `directory`; raise ArtifactRefused if it is invalid, or missing although required.
-
-    Raise SigningUnavailable if the model-signing library is needed but not installed. Hashes every file: blocks on
-    the disk.
+    """Verify the signature in `directory` and return "verified", "unsigned" if there is none, or "unchecked" if no key
+    is known. Raise ArtifactRefused if it is invalid, or if one is required but missing or not verifiable;
+    SigningUnavailable if the model-signing library is needed but not installed. Hashes every file: blocks on the disk.
     """
     keys = policy.keys_for(tenant)
     document = _read_signature(directory)
@@ -155,7 +154,8 @@ def _check_lists_everything(directory: Path, statement: _Statement) -> None:
 
 
 def _key_of(bundle: _Bundle, keys: tuple[Path, ...]) -> Path:
-    """Return the key that the signature names; its hint is the sha256 of the key's PEM form."""
+    """Return the key among `keys` that the signature names by its hint, the sha256 of the key's PEM form; raise
+    ArtifactRefused if none matches."""
     hint = bundle.verification_material.public_key.hint
     for path in keys:
         if _hint_of(path) == hint:
@@ -178,7 +178,8 @@ def _hint_of(path: Path) -> str:
 
 
 def _verify(directory: Path, key: Path) -> None:
-    """Let the library verify the signature over the statement, and every listed file against its sha256."""
+    """Let the library verify the signature over the statement, and every listed file against its sha256. Raise
+    ArtifactRefused if either is wrong, SigningUnavailable if the library is not installed."""
     try:
         from cryptography.exceptions import InvalidSignature
         from model_signing import hashing, verifying

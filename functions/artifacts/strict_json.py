@@ -13,8 +13,9 @@ from functions.artifacts.errors import ArtifactRefused
 
 
 def strict_object(document: bytes, *, what: str, max_marks: int) -> dict[str, Any]:
-    """Parse `document` as an object; raise ArtifactRefused, with `what` as its name, for anything else. `max_marks`
-    limits the number of commas and opening brackets, and so the number of values."""
+    """Parse `document` as a JSON object without duplicate keys, NaN or infinity; raise ArtifactRefused, with `what` as
+    its name, for anything else. `max_marks` limits the number of commas and opening brackets, and so the number of
+    values."""
     if not document.lstrip(b" \t\r\n").startswith(b"{"):
         raise ArtifactRefused(f"{what} does not begin with {{")
     marks = sum(document.count(mark) for mark in (b",", b"{", b"["))

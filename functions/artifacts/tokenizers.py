@@ -47,7 +47,8 @@ def publish(store: S3Store, directory: Path) -> Digest:
 
 
 def publish_files(store: S3Store, manifest: Manifest, read: Callable[[FileEntry], bytes]) -> Digest:
-    """Put the tokenizer of a base whose small files `read` returns, and return the base's digest."""
+    """Put the tokenizer of a base whose small files `read` returns, and return the base's digest. Raise ArtifactCorrupt
+    if a file does not match the manifest, ArtifactRefused if there is no tokenizer."""
     document = manifests.encode(manifest)
     digest = manifests.digest_of(document)
     for entry in _entries(manifest):
@@ -67,7 +68,8 @@ class TokenizerCache:
         self._max_bytes = max_bytes
 
     def held(self, digest: Digest) -> Path | None:
-        """Return the base's verified directory, or None if it is missing or damaged."""
+        """Return the base's verified directory and record that it is in use now, or return None if it is missing or
+        damaged."""
         directory = self._root / manifests.hex_of(digest)
         try:
             document = (directory / _MANIFEST).read_bytes()

@@ -11,7 +11,8 @@ _Item = TypeVar("_Item")
 
 
 def run_all(work: Callable[[_Item], object], items: Iterable[_Item], *, parallel: int) -> None:
-    """Call `work` on every item, `parallel` at a time. Raise the first exception after all running calls have ended."""
+    """Call `work` on every item, `parallel` at a time, and return when all calls have ended. After an exception no
+    further item is started; the first one is raised once all running calls have ended."""
     waiting = list(items)
     waiting.reverse()
     failures: list[BaseException] = []

@@ -67,7 +67,8 @@ def system_resolver(host: str, port: int) -> list[str]:
 def resolve(
     host: str, port: int, resolver: Resolver, networks: tuple[IPv4Network | IPv6Network, ...]
 ) -> tuple[Address, ...]:
-    """Return the addresses of `host`; raise ArtifactRefused with the first that is not allowed."""
+    """Return the IP addresses of `host`. Raise ArtifactRefused with the first that is not allowed, StoreUnavailable if
+    the host cannot be resolved or has more than MAX_ADDRESSES."""
     try:
         texts = resolver(host, port)
     except OSError as error:

@@ -33,7 +33,8 @@ class _RemoteFile:
 def receive(
     place: HttpsSource, upload: Upload, policy: IngestPolicy, resolver: Resolver, clock: Callable[[], float]
 ) -> None:
-    """Write the adapter's files into `upload`."""
+    """Download the adapter's configuration and weights, and its README and signature if there are any, from `place`
+    into `upload`. Raise StoreUnavailable if the host fails or takes too long."""
     addresses = resolve(place.host, place.port, resolver, policy.https_networks)
     watch = Watch(policy, clock)
     wanted = (

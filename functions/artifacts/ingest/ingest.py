@@ -47,7 +47,8 @@ from functions.artifacts.signatures import SignaturePolicy, verify_signed
 
 
 def receive(place: S3Source, upload: Upload, staged: Path, store: S3Store, policy: IngestPolicy) -> Path | None:
-    """Return the verified directory of a published adapter, or None after writing plain files into `upload`."""
+    """If the source has a manifest, fetch the published adapter below `staged` and return its verified directory;
+    otherwise write the source's plain files into `upload` and return None."""
     with _source(place, store) as source:
         try:
             document = source.read_small(f"{place.prefix}/{MANIFEST_NAME}", MANIFEST_MAX_BYTES)
@@ -110,7 +111,8 @@ _LOCK_TRIES = 5
 
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
-    """Yield a fresh empty directory below `root`."""
+    """Yield a fresh, empty, locked directory below `root`, which is deleted at the end. Raise CacheFailed if `root`
+    cannot be written."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         path, lock = _locked_directory(root)
@@ -124,7 +126,8 @@ def staging(root: Path) -> Iterator[Path]:
 
 
 def clean(root: Path) -> int:
-    """Remove directories left by killed ingests. Return how many were removed."""
+    """Remove the directories below `root` that killed ingests left: those that no process has locked. Return how many
+    were removed."""
     removed = 0
     for path in root.glob(_PREFIX + "*"):
         with suppress(OSError):  # locked by a living process, or removed by another cleaner

@@ -35,14 +35,16 @@ class Watch:
         self._head_by_s = self._ends_s
 
     def wait_s(self, wanted_s: float | None) -> float:
-        """Return how long one operation may block; raise httpcore.ReadTimeout if no time is left."""
+        """Return the seconds that one operation may block: `wanted_s` (None: no limit of its own), or the time left if
+        that is less. Raise httpcore.ReadTimeout if no time is left."""
         left_s = min(self._ends_s, self._head_by_s) - self._clock()
         if left_s <= 0:
             raise httpcore.ReadTimeout("the host takes too long")
         return left_s if wanted_s is None else min(wanted_s, left_s)
 
     def received(self, count: int) -> None:
-        """Count received bytes; raise httpcore.ReadTimeout if they arrive too slowly."""
+        """Count received bytes; raise httpcore.ReadTimeout if the average rate is below the policy's minimum after its
+        grace period."""
         self._received_bytes += count
         elapsed_s = self._clock() - self._began_s
         if elapsed_s > self._policy.rate_grace_s and self._received_bytes < self._policy.min_bytes_per_s * elapsed_s:

@@ -50,7 +50,8 @@ _SUFFIXES = (".json", ".md", ".txt")
 
 
 def check_name(path: str) -> None:
-    """Raise ArtifactRefused unless `path` may be a file of an adapter."""
+    """Raise ArtifactRefused unless `path` is a file name that an adapter may have: without a folder, with an allowed
+    suffix."""
     manifests.check_path(path)
     if "/" in path:
         raise ArtifactRefused(f"{path} is in a folder; an adapter has no subfolders")

@@ -44,7 +44,8 @@ class HttpsSource:
 
 
 def parse_source(uri: str, policy: IngestPolicy, *, own_bucket: str, tenant: TenantId | None) -> S3Source | HttpsSource:
-    """Return the source that `uri` names; raise ArtifactRefused if this tenant may not fetch from it."""
+    """Return the source that `uri` (`s3://` or `https://`) names; raise ArtifactRefused if the URI is malformed or this
+    tenant may not fetch from it."""
     if len(uri) > URI_MAX_CHARS:
         raise ArtifactRefused(f"artifact_uri is over {URI_MAX_CHARS} characters")
     if not uri.isascii() or not uri.isprintable() or any(character in uri for character in " \\%"):

@@ -56,7 +56,8 @@ class StagingBudget:
             return self._held.total()
 
     def reserve(self, tenant: str, size_bytes: int) -> None:
-        """Reserve bytes for a tenant; raise CacheFailed if there is no room."""
+        """Reserve bytes for a tenant; raise CacheFailed if the tenant would then hold more bytes than stay free.
+        Without a limit, everything is granted."""
         with self._lock:
             left_bytes = self._max_bytes - self._held.total() - size_bytes if self._max_bytes is not None else None
             if left_bytes is not None and self._held[tenant] + size_bytes > left_bytes:
@@ -73,7 +74,7 @@ class StagingReservation:
         self.held_bytes = 0
 
     def grow_to(self, size_bytes: int) -> None:
-        """Grow the reservation to `size_bytes`; raise CacheFailed if there is no room."""
+        """Grow the reservation to `size_bytes`, if it is smaller; raise CacheFailed if there is no room."""
         more_bytes = size_bytes - self.held_bytes
         if more_bytes > 0:
             self._budget.reserve(self.tenant, more_bytes)
@@ -88,7 +89,8 @@ class FileWriter:
         self._size_bytes = 0
 
     def write(self, block: bytes) -> None:
-        """Append a block; raise ArtifactRefused if the file or the upload exceeds its limit."""
+        """Append a block; raise ArtifactRefused if the file or the upload exceeds its limit, CacheFailed if the disk
+        fails."""
         self._size_bytes += len(block)
         if self._size_bytes > self._upload.policy.limits.max_file_bytes:
             raise ArtifactRefused(
@@ -138,7 +140,8 @@ class Upload:
         self._until_space_check_bytes = 0
 
     def file(self, path: str, announced_bytes: int | None = None) -> FileWriter:
-        """Open the file `path` for writing; raise ArtifactRefused for a bad name, too many files or excess size."""
+        """Open a new file `path` for writing. Raise ArtifactRefused for a bad or repeated name, too many files or
+        excess size, CacheFailed if the disk has no room."""
         check_name(path)
         limits = self.policy.limits
         if path.lower() in self._names:
@@ -163,7 +166,8 @@ class Upload:
         return FileWriter(self, path, file)
 
     def finish(self, expect: Expectation) -> Ingested:
-        """Check the received files and publish them; raise ArtifactRefused, with nothing stored, if a check fails."""
+        """Check the received files and publish them; raise ArtifactRefused, with nothing stored, if there are none, one
+        is incomplete or a check fails."""
         if self._open:
             raise ArtifactRefused(f"{min(self._open)} did not arrive completely")
         if not self._names:
@@ -190,7 +194,7 @@ class Upload:
                 file.close()
 
     def check_space(self, wanted_bytes: int) -> None:
-        """Raise CacheFailed unless the disk has room for that much more."""
+        """Raise CacheFailed unless the disk has room for `wanted_bytes` more and for what the policy keeps free."""
         free_bytes = shutil.disk_usage(self._directory).free
         if free_bytes - wanted_bytes < self.policy.reserve_free_bytes:
             raise CacheFailed(

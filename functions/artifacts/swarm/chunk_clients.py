@@ -35,7 +35,7 @@ class Bandwidth:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reserve(self, size_bytes: int) -> float:
-        """Reserve these bytes and return the seconds to wait until they have passed."""
+        """Reserve these bytes and return the seconds to wait until the rate has let them pass; 0 without a limit."""
         if self.bytes_per_s is None:
             return 0.0
         now_s = self.clock()
@@ -80,7 +80,8 @@ class PeerClient:
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, address: str, chunk: Chunk) -> ReceivedChunk:
-        """Return the bytes that the peer sends for the chunk, unverified; raise PeerFailed."""
+        """Return the bytes that the peer sends for the chunk, unverified, and the bitmap of chunks that it reports with
+        them, if any. Raise PeerFailed if the peer does not send them."""
         url = f"http://{address}{CHUNK_PATH}{chunk.sha256}"
         try:
             async with AsyncExitStack() as stack:
@@ -94,7 +95,7 @@ class PeerClient:
         return ReceivedChunk(content, self._reported_bitmap(response.headers.get(HAVE_HEADER)))
 
     async def have(self, address: str) -> int:
-        """Return the bitmap of chunks that the peer reports; raise PeerFailed."""
+        """Request and return the bitmap of chunks that the peer has; raise PeerFailed if it sends no valid one."""
         try:
             async with (
                 asyncio.timeout(self.answer_within_s),
@@ -171,7 +172,8 @@ class Origin:
     rate: Bandwidth
 
     def read(self, chunk: Chunk, sleep: Callable[[float], None]) -> bytes:
-        """Return the chunk's bytes, unverified; raise ArtifactError. `sleep` may raise to cancel the read."""
+        """Return the chunk's bytes from the store, unverified, no faster than `rate` allows; raise ArtifactError.
+        `sleep` may raise to cancel the read."""
         content = bytearray()
         for block in self.store.stream(chunk_key(chunk.sha256), chunk.size_bytes):
             content += block

@@ -79,15 +79,16 @@ class Download:
         self._threads = Threads(self.policy.origin_requests)
 
     async def run(self) -> Path:
-        """Return the artifact's verified directory; raise ArtifactError if it cannot be fetched."""
+        """Return the artifact's verified directory, from the cache or by downloading it; raise ArtifactError if it
+        cannot be fetched."""
         try:
             return await self._cached() or await self._alone_on_this_node()
         finally:
             self._threads.stop()
 
     async def seed(self, seconds: float, stopped: asyncio.Event) -> None:
-        """Announce this node as a seed for `seconds`, then announce its departure. Chunks are served while the server
-        runs, announced or not."""
+        """Announce this node to the tracker as a seed for `seconds` or until `stopped` is set, then announce its
+        departure; without a registry, do nothing. Chunks are served while the server runs, announced or not."""
         if self.registry is None:
             return
         _, manifest = await asyncio.to_thread(self._read_cached_manifest)

@@ -112,7 +112,7 @@ class Exchange:
     _running: dict[asyncio.Task[_Ended], PeerRequest] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Run until no chunk is missing; raise ArtifactError if one cannot be fetched."""
+        """Fetch chunks from peers and the store until none is missing; raise ArtifactError if one cannot be fetched."""
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(self._announce()), group.create_task(self._poll_peers())]
             try:

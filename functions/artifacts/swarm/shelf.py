@@ -29,7 +29,7 @@ class ChunkShelf:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, assembly: Assembly) -> None:
-        """Serve the chunks of this unfinished artifact too."""
+        """Serve the chunks of this unfinished artifact too, as far as they are written."""
         with self._lock:
             self._assemblies[assembly.digest] = assembly
 
@@ -39,7 +39,8 @@ class ChunkShelf:
             self._assemblies.pop(digest, None)
 
     def have(self, digest: Digest) -> tuple[int, int] | None:
-        """Return bitmap and number of chunks of an artifact that was requested before, or None."""
+        """Return bitmap and number of chunks of an artifact that is being assembled or, if cached, was requested
+        before; else None."""
         with self._lock:
             assembly, whole = self._assemblies.get(digest), self._whole.get(digest)
         if assembly is not None:
@@ -55,7 +56,7 @@ class ChunkShelf:
         return self._from_cache(digest, sha256)
 
     def find(self, digest: Digest) -> bool:
-        """Return True if any of the artifact is here. Afterwards `have` knows a cached one."""
+        """Return True if the artifact is being assembled here or is cached. Afterwards `have` knows a cached one."""
         with self._lock:
             known = digest in self._assemblies or digest in self._whole
         return known or self._chunks_of(digest) is not None
