@@ -51,7 +51,8 @@ class AcceleratorFault:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def check_fault(self) -> None:
-        """Update the fault once, from the file and the driver's errors. This takes a few microseconds."""
+        """Update the fault once: clear it if its file was deleted; otherwise, if there is none, take it from the file
+        or from the driver's fatal errors, and store these in the file. This takes a few microseconds."""
         before, kept = self._status.accelerator_fault, self._read_fault_file()
         if before and self._file is not None and not kept:
             self._source.forget_errors()

@@ -52,7 +52,7 @@ class Reading:
 
 
 def management_library() -> Any | None:
-    """Return NVML, initialised; None if the library or the driver is missing."""
+    """Return NVML, initialised; None if the library or the driver is missing or cannot be used."""
     try:
         library = importlib.import_module("pynvml")
         library.nvmlInit()
@@ -65,7 +65,8 @@ def management_library() -> Any | None:
 
 
 def own_devices(file: Path) -> tuple[str, ...] | None:
-    """Return UUIDs or numbers as NVIDIA_VISIBLE_DEVICES has them, `all` included; None if the file does not exist."""
+    """Return UUIDs or numbers as NVIDIA_VISIBLE_DEVICES in `file` has them, `all` included; empty if it names none,
+    None if the file cannot be read."""
     try:
         with file.open(encoding="utf-8", errors="replace") as opened:
             words = opened.read(_FILE_MAX_CHARS).strip()
@@ -119,7 +120,7 @@ class Accelerators(Collector):
                 self._tells_xids.add(index)
 
     def read(self) -> None:
-        """Read all devices once."""
+        """Read all devices once, and their pending XIDs; open them first if they are not open yet."""
         if not self._is_open:
             self.open()
         self.readings = tuple(self._reading(handle) for handle in self._handles)
@@ -129,7 +130,8 @@ class Accelerators(Collector):
                 self._ecc_base.setdefault(index, reading.ecc_errors[_UNCORRECTED])
 
     def errors(self) -> tuple[DeviceErrors, ...]:
-        """Return the errors that the devices reported since the agent registered for them. Any thread may call this."""
+        """Return each device's errors since the agent registered for them, or since `forget_errors`. Any thread may
+        call this."""
         return tuple(
             DeviceErrors(
                 device=index,
@@ -219,7 +221,7 @@ class Accelerators(Collector):
         )
 
     def _read_xids(self) -> None:
-        """Read all pending XIDs; a wait of 0 ms that finds none raises."""
+        """Record and log all pending XIDs by device; a wait of 0 ms that finds none raises."""
         library: Any = self._library
         while self._events is not None and (event := self._query(library.nvmlEventSetWait_v2, self._events, 0)):
             index = self._positions.get(self._query(library.nvmlDeviceGetIndex, event.device) or 0, 0)

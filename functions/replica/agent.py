@@ -228,7 +228,8 @@ def _follow(
     *,
     status: AgentStatus,
 ) -> None:
-    """Apply the pool's task and adapter limits from a new snapshot; settings fill in for missing limits."""
+    """Apply a new snapshot: the pool's task, role, adapter limits and KV reload facts, and the adapters to load.
+    Settings fill in for missing limits."""
     entry = catalogue.pools.get(PoolName(settings.pool))
     if entry is not None:
         prober.task = entry.task
@@ -247,7 +248,7 @@ def _follow(
 
 
 def _warn_about_difference(settings: ReplicaSettings, name: str, configured: int, of_engine: int | None) -> None:
-    """Warn about a setting that repeats an engine argument but no longer agrees with it."""
+    """Warn if the operator has set the setting `name` but the engine's arguments set another value, which is used."""
     if name in settings.model_fields_set and of_engine not in (None, configured):
         _log.warning("%s is set to %d, but the engine's arguments set %d, which is used", name, configured, of_engine)
 

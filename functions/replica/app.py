@@ -52,7 +52,8 @@ class Drain:
     is_engines: bool = False  # requested only for an engine that ends: over when there is a new one
 
     def start(self, why: str, *, is_final: bool = False, engine_ends: bool = False) -> None:
-        """Start the drain; the next heartbeat announces it. Calling this again is harmless."""
+        """Start the drain; the next heartbeat announces it. `is_final` means that it cannot be cancelled, `engine_ends`
+        that the next engine cancels it. Calling this again changes only these two."""
         self.is_final = self.is_final or is_final
         self.is_engines = engine_ends and (self.is_engines or self.began_s is None)
         if self.began_s is None:
@@ -61,7 +62,7 @@ class Drain:
             _log.info("draining: %s", why)
 
     def undo(self) -> bool:
-        """Cancel the drain. Return False if it is final."""
+        """Cancel the drain, if there is one. Return False, and cancel nothing, if it is final."""
         if self.is_final:
             return False
         if self.began_s is not None:
@@ -71,13 +72,15 @@ class Drain:
         return True
 
     def engine_is_new(self) -> None:
-        """Cancel a drain requested for the former engine: a kubelet that restarts the engine runs its preStop hook."""
+        """Cancel the drain if it was requested only for the former engine: a kubelet that restarts the engine runs its
+        preStop hook."""
         if self.is_engines and self.began_s is not None:
             self.undo()
 
     @property
     def done(self) -> bool:
-        """True if there is nothing left to wait for; a condemned engine ends no request."""
+        """True if a drain has started and nothing is left to wait for: the engine is empty, starting, dead or condemned
+        (a condemned engine ends no request)."""
         if self.began_s is None:
             return False
         if self.status.health.phase in ("starting", "dead") or self.status.condemned:
@@ -88,7 +91,8 @@ class Drain:
         return self.status.load.outstanding == 0 and self.status.load_read_s >= empty_s
 
     async def wait(self, timeout_s: float | None = None, *, until: asyncio.Event | None = None) -> bool:
-        """Wait until the drain is done, the time is over, or `until` is set. Return True if it is done."""
+        """Wait until the drain is done, `timeout_s` (at most the drain's own limit, which None means) is over, or
+        `until` is set. Return True if it is done."""
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         deadline_s = self.status.clock() + limit_s
         hurry = until or asyncio.Event()
@@ -109,7 +113,8 @@ def make_app(
     metrics_page: Callable[[], bytes],
     engine_metrics_page: Callable[[], Awaitable[bytes]],
 ) -> FastAPI:
-    """Build the routes. `engine_metrics_page` raises EngineError if the engine does not answer."""
+    """Build the agent's own app, with its routes for health, metrics and drains. `engine_metrics_page` raises
+    EngineError if the engine does not answer."""
     app = FastAPI(title="shoal replica agent", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz")
@@ -168,7 +173,7 @@ def make_app(
 
 
 def _from_here(request: Request) -> None:
-    """Raise 403 for callers outside this machine or pod."""
+    """Raise HTTPException 403 for callers that do not use a loopback address: those outside this machine or pod."""
     caller = request.client.host if request.client is not None else ""
     try:
         address = ipaddress.ip_address(caller)

@@ -41,10 +41,9 @@ class ChunkUploads:
     refused_total: int = 0
 
     def busy_ms(self) -> int:
-        """Return when a place is likely to be free: after two chunks at the upload rate; 100 ms without a rate.
-
-        Two, since others wait too: in the simulator one caused a seventh more futile requests, and four slowed nodes.
-        """
+        """Return in how many milliseconds a place is likely to be free: after two chunks at the upload rate, within
+        bounds; 100 without a rate. Two, since others wait too: in the simulator one caused a seventh more futile
+        requests, and four slowed nodes."""
         if self.rate.bytes_per_s is None:
             return 100
         return int(min(_BUSY_MAX_MS, max(_BUSY_MIN_MS, 2000 * self.chunk_bytes / self.rate.bytes_per_s)))

@@ -53,7 +53,8 @@ class ColdCalls:
         return tuple(self._calls)
 
     async def wait(self, name: EngineName, wait_s: float) -> ColdLoadAnswer:
-        """Return the answer set by `settle`, or `timed_out`."""
+        """Wait for the adapter's answer, at most `wait_s` seconds. Return the answer set by `settle`, or
+        `timed_out`."""
         call = self._calls.get(name)
         if call is None:
             call = self._calls[name] = _Call(asyncio.get_running_loop().create_future())

@@ -65,19 +65,21 @@ class ColdStart:
         self._answers_unix_s: float | None = None
 
     def record_listening(self, process_began_unix_s: float | None) -> None:
-        """Record the first poll at which the server answers."""
+        """Record the first poll at which the server answers, and the start of its process if known and plausible; later
+        calls do nothing."""
         if self._listens_unix_s is None:
             self._listens_unix_s = self._wall_clock()
             if process_began_unix_s is not None and 0.0 <= self._listens_unix_s - process_began_unix_s <= MOST_S:
                 self._began_unix_s = process_began_unix_s
 
     def record_first_answer(self) -> None:
-        """Record the answer to the engine's first request."""
+        """Record the time of the answer to the engine's first request; later calls do nothing."""
         if self._answers_unix_s is None:
             self._answers_unix_s = self._wall_clock()
 
     async def stages(self) -> dict[ColdStage, float]:
-        """Return seconds by stage, once it serves. Empty if the times contradict each other, as after a clock jump."""
+        """Return the seconds of each stage of the start; call it once the engine serves, which ends the last stage.
+        Empty if times are missing or contradict each other, as after a clock jump."""
         listens, answers, serves = self._listens_unix_s, self._answers_unix_s, self._wall_clock()
         if listens is None or answers is None or not self._began_unix_s <= listens <= answers <= serves:
             return {}
@@ -91,11 +93,9 @@ class ColdStart:
 
 
 def compute_stages(began_unix_s: float, listens_unix_s: float, log: LogTimes) -> dict[ColdStage, float]:
-    """Return the stages until the server answers.
-
-    Worked example (test_worked_example_of_stages): started at 0 s, it begins to load at 76 s and listens at 168 s.
-    Its log has 2.5 s of weights, 45 s of compilation and 24 s of graphs, so setup took 20.5 s.
-    """
+    """Return the seconds of each stage until the server answers; `setup` is what the log does not explain. Worked
+    example (test_worked_example_of_stages): started at 0 s, it begins to load at 76 s and listens at 168 s. Its log has
+    2.5 s of weights, 45 s of compilation and 24 s of graphs, so setup took 20.5 s."""
     left_s = listens_unix_s - began_unix_s
     found: dict[ColdStage, float] = {}
     if log.loads_unix_s is not None:
@@ -120,7 +120,8 @@ def _read(file: Path, began_unix_s: float, listens_unix_s: float) -> LogTimes:
 
 
 def parse_log(lines: Iterable[str], began_unix_s: float, listens_unix_s: float) -> LogTimes:
-    """Parse this start's log lines; other times are another process's. The slowest of several workers counts."""
+    """Return when this start began to load, and the seconds of each logged stage. Lines outside the start's times are
+    another process's and are skipped. The slowest of several workers counts."""
     loads_unix_s: float | None = None
     took_s: dict[ColdStage, dict[str, float]] = {}
     compiles_unix_s: dict[str, float] = {}

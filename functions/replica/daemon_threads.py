@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(name: str, work: Callable[[], T]) -> T:
-    """Return or raise the result of `work`. Cancelling the wait lets the thread end by itself."""
+    """Run `work` in a new daemon thread and return its result or raise its exception. Cancelling the wait lets the
+    thread end by itself."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -68,7 +68,8 @@ class DiskNeeds:
         self._left_s: dict[DigestStart, float] = {}
 
     def observe(self, listed: Collection[EngineName], loading: Collection[EngineName], now_s: float) -> bool:
-        """Record the engine's own list and the loads under way. Return True if anything changed."""
+        """Record the adapters that the engine lists and the loads under way; those that left count as needed for
+        LINGER_S more. Return True if the listed or loading ones changed."""
         loaded, coming = frozenset(map(start_in, listed)), frozenset(map(start_in, loading))
         changed = (loaded, coming) != (self._loaded, self._loading)
         self._left_s = {start: left_s for start, left_s in self._left_s.items() if now_s - left_s < LINGER_S}
@@ -102,7 +103,8 @@ class DiskTier:
     _leased_s: float = -math.inf
 
     def lease(self, needed: frozenset[DigestStart]) -> None:
-        """Protect these artifacts from eviction on this node. The file is written on changes and once a minute."""
+        """Protect these artifacts, and no others, from eviction by agents on this node. The lease file is written on
+        changes and once a minute. Raise CacheFailed if that fails."""
         now_s = self.clock()
         if needed == self._leased and now_s - self._leased_s < _RENEW_EVERY_S:
             return
@@ -117,7 +119,8 @@ class DiskTier:
         self._leased_s = now_s
 
     def tend(self) -> Disk:
-        """Evict down to `max_bytes` and return what is left."""
+        """Evict down to `max_bytes` if the cache is nearly full, sparing leased artifacts, mark those leased here as
+        used, and return what is left."""
         held = self.cache.digests()
         if sum(artifact.size_bytes for artifact in held) > self.max_bytes * _NEARLY_FULL_RATIO:
             self._evict([artifact.digest for artifact in held])
@@ -145,7 +148,8 @@ class DiskTier:
         return self.cache.root / "leases"
 
     def _needed_by_anyone(self) -> set[DigestStart]:
-        """Return the artifacts that valid leases name, and delete expired leases."""
+        """Return the artifacts that this agent's lease and other valid leases on the node name, and delete expired
+        lease files."""
         needed = set(self._leased)
         for path in _leases_in(self._leases):
             stamp_s, starts = _read(path)
@@ -230,7 +234,8 @@ class DiskKeeper:
                 continue
 
     async def tend(self) -> None:
-        """Run one pass. Before the engine's adapters are known there is none: the former agent's lease counts."""
+        """Renew the lease and evict, once, and record what is on the disk; failures are logged. Before the engine's
+        adapters are known nothing is done: the former agent's lease counts."""
         if not self._status.adapters.known:
             return
         needed = self._needs.needed(self._status.clock())

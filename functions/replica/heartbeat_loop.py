@@ -42,7 +42,7 @@ _HOST_BYTES_MAX = 2**53
 
 
 def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartbeat:
-    """Return the heartbeat to send now."""
+    """Return the heartbeat that reports `status` now, with values cut to what the bus accepts."""
     phase, reason = status.phase()
     identity, load, rates = status.identity, status.load, status.rates
     return Heartbeat(
@@ -85,24 +85,27 @@ def compose(status: AgentStatus, *, sequence: int, sent_unix_s: float) -> Heartb
 
 
 def _two_digits(ms: float) -> float:
-    """Round to two digits: a smaller change would turn a short heartbeat into a full one."""
+    """Round to two significant digits: a smaller change would turn a short heartbeat into a full one."""
     return float(f"{ms:.1e}")
 
 
 def _fitting(names: tuple[EngineName, ...], most: int, most_bytes: int) -> tuple[EngineName, ...]:
-    """Return the leading names that fit in one bus message, encoded in quotes, escaped and with a comma."""
+    """Return the leading names, at most `most`, that fit in `most_bytes` of a bus message, encoded in quotes, escaped
+    and with a comma."""
     ends_bytes = accumulate(len(msgspec.json.encode(name)) + 1 for name in names[:most])
     return names[: sum(1 for _ in takewhile(lambda end_bytes: end_bytes <= most_bytes, ends_bytes))]
 
 
 def _without_room(names: tuple[EngineName, ...]) -> tuple[EngineName, ...]:
-    """Return the first names by rank. Ranks alternate between tenants, so each tenant's first ones are reported."""
+    """Return the first names by rank that fit in a heartbeat, without too long ones. Ranks alternate between tenants,
+    so each tenant's first ones are reported."""
     sayable = tuple(name for name in names[:WITHOUT_ROOM_MAX] if len(name) <= ENGINE_NAME_MAX_CHARS)
     return _fitting(sayable, WITHOUT_ROOM_MAX, _WITHOUT_ROOM_MAX_BYTES)
 
 
 def _failures(failures: Mapping[EngineName, str]) -> dict[str, str]:
-    """Return the first failures by name: if a hundred fail, they share one cause."""
+    """Return the first FAILURES_MAX failures in the order of names, their texts cut: if a hundred fail, they share one
+    cause."""
     named = sorted(name for name in failures if len(name) <= ENGINE_NAME_MAX_CHARS)[:FAILURES_MAX]
     return {name: failures[name][:FAILURE_MAX_CHARS] for name in named}
 
@@ -170,7 +173,8 @@ class HeartbeatLoop:
             self._loop.call_soon_threadsafe(self._hurry.set)
 
     def stop(self) -> None:
-        """Send a last heartbeat, `dead`, so that gateways need not wait for silence. Block for some seconds at most."""
+        """Send a last heartbeat, with phase `dead`, so that gateways need not wait for silence, and end the thread.
+        Block for some seconds at most."""
         if self._loop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop_beating)
             self._thread.join(_JOIN_TIMEOUT_S)

@@ -25,7 +25,8 @@ class AgentStartFailed(Exception):
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """Return a listening socket. Raise StartFailed, naming `setting`, if that fails."""
+    """Return a listening, non-blocking socket. Raise AgentStartFailed, naming `setting`, if the address cannot be
+    used."""
     try:
         listener = bind_socket(host, port)
     except OSError as error:
@@ -60,12 +61,12 @@ AGENT_CONNECTIONS = 64  # for kubelet, scraper and supervisor
 
 
 def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
-    """Return a parser's refusal in the form of the routes' errors."""
+    """Return headers and body that report a parser's refusal in the form of the routes' errors."""
     return [(b"content-type", b"application/json")], orjson.dumps({"reason": refusal.message})
 
 
 def agent_server(app: ASGIApp) -> QuietServer:
-    """Return the server of the agent's own port."""
+    """Return a server for the agent's own port, with that port's limits; it is not started."""
     guard = Guard(AGENT_BOUNDS, Connections(AGENT_CONNECTIONS), refusal_of)
     return QuietServer(server_config(app, guard), guard)
 
@@ -92,7 +93,7 @@ class PeerServer:
         return int(self._listener.getsockname()[1])
 
     async def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve peers on the listener until `stop` is called."""
         await self._server.serve(sockets=[self._listener])
 
     def stop(self) -> None:

@@ -66,11 +66,12 @@ class AgentMetrics:
         self._cold.labels(answer).inc()
 
     def watch_snapshot(self, follower: SnapshotFollower) -> None:
-        """Show the age of the snapshot and the number of rejected ones from now on."""
+        """Show from now on the seconds since the registry last confirmed the snapshot, and the number of snapshots that
+        were rejected."""
         self._registry.register(_SnapshotCollector(follower))
 
     def watch_bus(self, link: BusLink) -> None:
-        """Show from now on if heartbeats reach the bus."""
+        """Show from now on the state of the heartbeats' connection to the bus."""
         self._registry.register(_BusCollector(link))
 
     def watch_kv(self, watch: KvWatch) -> None:

@@ -38,7 +38,8 @@ class EnginePoll:
 
 
 async def poll_engine(engine: EngineClient) -> EnginePoll:
-    """Request health and metrics concurrently, so that a stopped engine costs one timeout and not two."""
+    """Request and return the engine's health and metrics, both concurrently, so that a stopped engine costs one timeout
+    and not two."""
     health, metrics = await asyncio.gather(_ask_health(engine), _read_metrics(engine))
     return EnginePoll(health, metrics)
 
@@ -73,7 +74,7 @@ class EngineProber:
         self.answered_s = 0.0  # total seconds of the answered probes
 
     def mark_pending(self) -> None:
-        """Mark a probe as pending. Call before `run` is scheduled."""
+        """Make a pending probe that starts now the newest one, and count it. Call before `run` is scheduled."""
         self.begun += 1
         self.newest = Probe("pending", started_s=self._clock())
 
@@ -103,7 +104,8 @@ def counters_of(metrics: EngineMetrics) -> Counters:
 
 
 def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounters:
-    """Return the engine's sums without the agent's own probes, which are far cheaper than any tenant's request."""
+    """Return the engine's counters behind its rates, requests and their seconds without the agent's own probes, which
+    are far cheaper than any tenant's request."""
     return RateCounters(
         finished=metrics.finished_total - prober.answered,
         e2e_s=metrics.e2e_s_total - prober.answered_s,
@@ -114,7 +116,8 @@ def rate_counters_of(metrics: EngineMetrics, prober: EngineProber) -> RateCounte
 
 
 def work_counters_of(metrics: EngineMetrics, prober: EngineProber) -> WorkCounters:
-    """Return the sums behind a pace without the agent's own probes, which do not queue and compute next to nothing."""
+    """Return the engine's counters behind its pace, with finished requests counted without the agent's own probes,
+    which do not queue and compute next to nothing."""
     return WorkCounters(
         finished=metrics.finished_total - prober.answered,
         queue_s=metrics.queue_s_total,
@@ -128,7 +131,8 @@ def work_counters_of(metrics: EngineMetrics, prober: EngineProber) -> WorkCounte
 
 
 def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
-    """Return the gauges; decode speed is one stream's: the mean gap between tokens since the last poll."""
+    """Return the engine's load from its metrics. Decode speed is one stream's tokens per second, from the mean gap
+    between tokens since the last poll (`before`)."""
     return EngineLoad(
         running=metrics.running,
         waiting=metrics.waiting,
@@ -144,7 +148,8 @@ def load_of(metrics: EngineMetrics, before: EngineMetrics | None) -> EngineLoad:
 
 
 def _has_read(metrics: EngineMetrics, before: EngineMetrics | None) -> bool:
-    """Return True if a prompt longer than a probe was computed since the last poll, even entirely between polls."""
+    """Return True if more prompt tokens than a probe has were computed since the last poll (`before`; None: since the
+    start)."""
     former = before.prefill_computed_tokens_total if before is not None else 0.0
     return metrics.prefill_computed_tokens_total - former > _PROBE_TOKENS
 
@@ -203,7 +208,8 @@ class Monitor:
             await asyncio.sleep(max(0.0, started_s + TICK_S - clock()))
 
     async def tick(self) -> None:
-        """Poll, judge, update the status, and start a probe if one is due."""
+        """Poll the engine, judge its health unless this loop was stalled, update the status, and start a probe if one
+        is due."""
         polled = await poll_engine(self._engine)
         now_s = self._status.clock()
         if polled.metrics is not None:
@@ -235,7 +241,7 @@ class Monitor:
             self._tasks.once("probe", self._prober.run())
 
     def _probe(self, health: HealthAnswer, now_s: float) -> Probe:
-        """Return the newest probe, or an answered one for a sleeping engine whose server answers."""
+        """Return the newest probe, or one answered now for a sleeping engine whose server answers."""
         if not self._status.computes and health == "ok":
             return Probe("answered", started_s=now_s, ended_s=now_s)
         return self._prober.newest
@@ -288,7 +294,8 @@ class Monitor:
         self._version_is_due = status.health.phase == "ready"
 
     def _on_first_ready(self) -> None:
-        """Handle the first time that a process of the engine is ready."""
+        """Once per engine process, when it is first ready: notify `on_new_engine`, detect its weights and, if it serves
+        its first requests, start the warm-up."""
         self._is_new = False
         self._on_new_engine()
         if self._weights is not None:
@@ -301,11 +308,13 @@ class Monitor:
                 self._tasks.once("warm-up", self._warm_up.run(self._prober.task))
 
     def _has_served(self) -> bool:
-        """Return True if the engine has answered other requests, so that it was warmed up under a former agent."""
+        """Return True if the engine has answered other requests than this agent's probes, so that it was warmed up
+        under a former agent."""
         return self._metrics is not None and self._metrics.finished_total > self._prober.begun
 
     async def _learn_version(self) -> None:
-        """Read the engine's version each time it becomes ready. Retry if it does not answer, as when it is busy."""
+        """Read the engine's version into the status. If the engine does not answer, as when it is busy, the next tick
+        retries."""
         try:
             self._status.engine_version = await self._engine.version()
             self._version_is_due = False

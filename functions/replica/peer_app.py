@@ -36,7 +36,7 @@ BODY_MAX_BYTES = 4096
 
 
 async def read_body(request: Request) -> bytes | None:
-    """Return the whole body, or None if it exceeds its bound or is cut short."""
+    """Return the whole body, or None if it exceeds BODY_MAX_BYTES or the client disconnects before its end."""
     content = bytearray()
     try:
         async for part in request.stream():
@@ -78,7 +78,8 @@ def make_peer_app(
     on_answer: Callable[[Answer], None],
     routers: Sequence[APIRouter] = (),
 ) -> ASGIApp:
-    """Build the routes. `load` is called for each requested adapter; `routers` need the credentials of their paths."""
+    """Build the agent's app for peers, in which every path needs a credential that `accepted` returns for it. `load` is
+    called for each requested adapter and `on_answer` with its result; `routers` add routes."""
     app = FastAPI(title="shoal replica agent, for peers", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/adapters/load")
@@ -143,7 +144,7 @@ class CredentialRequired:
 
 
 def _hashed(text: bytes) -> bytes:
-    """Hash the text to a fixed length, so that the comparison's time reveals nothing."""
+    """Return the sha256 of the text, so that a comparison's time reveals nothing."""
     return hashlib.sha256(text).digest()
 
 

@@ -82,18 +82,19 @@ class AdapterReconciler:
         self._wake = asyncio.Event()
 
     def set_max_adapters(self, max_adapters: int) -> bool:
-        """Set the number of adapters that the engine holds. Return True if it changed."""
+        """Set the number of adapters that the engine holds at most. Return True if it changed."""
         before, self._policy = self._policy, replace(self._policy, max_adapters=max_adapters)
         return before != self._policy
 
     def follow(self, catalogue: Catalogue) -> None:
-        """Apply a new snapshot; the next pass starts immediately."""
+        """Take the pool's adapters and the epoch from a new snapshot; the next pass starts immediately."""
         self._demand = decisions.build_demand(catalogue.snapshot, PoolName(self._status.identity.pool))
         self._status.snapshot_epoch = catalogue.epoch
         self._wake.set()
 
     async def load(self, name: EngineName, wait_s: float) -> ColdLoadAnswer:
-        """Load an adapter that a gateway needs now, and return the result within `wait_s`."""
+        """Load an adapter that a gateway needs now, or find it loaded. Return the result: "timed_out" if it is not
+        decided within `wait_s` seconds, and immediately if no load is possible."""
         engine, now_s = self._engine_now(), self._status.clock()
         not_now = self._not_now(name, engine)
         if self._demand is None or not_now is not None:
@@ -117,7 +118,8 @@ class AdapterReconciler:
         return _UNKNOWN if verdict == "unknown" else _TOO_MANY
 
     def _not_now(self, name: EngineName, engine: EngineAdapters) -> ColdLoadAnswer | None:
-        """Return an answer if no load is possible at all now."""
+        """Return an answer if no load is possible at all now (the replica is not ready, or too many calls wait), else
+        None."""
         phase, reason = self._status.phase()
         if phase != "ready":
             return ColdLoadAnswer("not_ready", f"{phase}: {reason}")
@@ -135,10 +137,9 @@ class AdapterReconciler:
                 continue
 
     async def reconcile(self) -> None:
-        """Run one pass. An engine that is not ready is skipped and read when it is.
-
-        A sleeping engine keeps its adapters: its adapter memory is missing until it is woken.
-        """
+        """Run one pass: list the engine's adapters, start loads, unload, update the status and answer waiting calls. If
+        the engine is not ready, answer them only. A sleeping engine keeps its adapters: its adapter memory is missing
+        until it is woken."""
         self._wake.clear()
         if self._demand is None or not self._engine_is_ready():
             self._listed = frozenset()
@@ -282,7 +283,7 @@ def _is_ours(model: EngineModel) -> bool:
 
 
 def _is_final(error: ArtifactError | EngineError) -> bool:
-    """Return True if retrying soon or at another replica would fail in the same way."""
+    """Return True if the load would fail in the same way if retried soon, here or at another replica."""
     if isinstance(error, EngineRefused):
         return not error.retryable
     return isinstance(error, ArtifactRefused | ArtifactMissing)
@@ -294,5 +295,5 @@ def _tenant_of(name: EngineName) -> TenantId | None:
 
 
 def _printable(text: str) -> str:
-    """Make an engine's or a store's text fit for a log line and a terminal."""
+    """Replace unprintable characters in an engine's or a store's text by spaces, for a log line and a terminal."""
     return "".join(character if character.isprintable() else " " for character in text)

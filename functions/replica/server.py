@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(settings: ReplicaSettings) -> None:
-    """Serve until drained."""
+    """Run the agent until a signal, and then until it is drained."""
     asyncio.run(_run(settings))
 
 
@@ -83,7 +83,8 @@ async def _stop_when_asked(agent: Agent, server: uvicorn.Server, asked: asyncio.
 
 
 def most_memory(snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
-    """Return an agent's memory if every bound of its ports, snapshot and transfers is reached at the same time."""
+    """Return an agent's memory by part if every bound of its ports, snapshot and transfers is reached at the same
+    time."""
     bodies = AGENT_CONNECTIONS * (AGENT_BOUNDS.body_bytes or 0) + PEER_CONNECTIONS * (PEER_BOUNDS.body_bytes or 0)
     return [
         Part("the process", _BASE_BYTES),

@@ -66,7 +66,7 @@ class SimulatedDevice:
         return 0
 
     def _xids(self) -> list[int]:
-        """Return the XIDs in the file; none if it is missing or being written."""
+        """Return the XIDs in the file; none if it is missing, malformed or being written."""
         try:
             found = json.loads(self.file.read_bytes()[:_MAX_BYTES])["xids"]
             return [int(number) for number in found]

@@ -60,7 +60,8 @@ class LoadScheduler(Generic[Key]):
                 place.result().serve()
 
     def hurry(self, key: Key) -> None:
-        """Make fetches ahead for this key urgent, if any wait."""
+        """Move the waiting fetches ahead of need for this key to the end of the urgent queue; do nothing if none
+        wait."""
         hurried = [entry for entry in self._ahead.waiting if entry[0] == key]
         for entry in hurried:
             self._ahead.waiting.remove(entry)
@@ -108,7 +109,8 @@ class StoreSource:
         return before != max_rank
 
     async def obtain(self, digest: Digest, tenant: TenantId | None, *, urgent: bool = False) -> Obtained:
-        """Obtain one artifact at a time per digest: models that share it fetch it once, here and on the whole node."""
+        """Return the adapter's verified and checked directory, and from where it came; raise ArtifactError if it is
+        unavailable. One fetch at a time per digest: models that share it fetch it once, here and on the whole node."""
         lock = self._flights.setdefault(digest, asyncio.Lock())
         if urgent:
             self.hurry(digest)

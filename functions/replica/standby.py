@@ -59,7 +59,8 @@ class Standby:
         self._since_s = status.clock()  # time of the last role change
 
     def read_standby_file(self, file: Path | None) -> None:
-        """Set the initial role. Call before the first heartbeat."""
+        """Set the initial role: warm if the file exists, else serving, also for None. Call before the first
+        heartbeat."""
         self._status.standby = file is not None and file.exists()
 
     def phase(self) -> tuple[ReplicaPhase, str]:
@@ -67,7 +68,8 @@ class Standby:
         return self._status.phase()
 
     async def change_role(self, *, standby: bool) -> None:
-        """Change the role. Raise EngineError and stay warm if a sleeping engine does not wake."""
+        """Change the role, and send a heartbeat if it differs from the present one. For serving, wake the engine first:
+        raise EngineError and stay warm if it does not wake."""
         async with self._turn:
             if standby == self._status.standby:
                 return
@@ -80,7 +82,7 @@ class Standby:
         self._tell()
 
     async def run(self) -> None:
-        """Put the engine to sleep whenever it is warm, well and empty; run until cancelled."""
+        """Put the engine to sleep whenever it is warm, well and empty, if it may sleep; run until cancelled."""
         while self._may_sleep:
             async with self._turn:
                 await self._update_sleep()
@@ -97,7 +99,8 @@ class Standby:
             await self._sleep()
 
     async def _read_sleep_state(self) -> None:
-        """Read the sleep state. Raise EngineHung or EngineUnreachable: a sleeping engine must not pass for awake."""
+        """Read the engine's sleep state. Raise EngineHung or EngineUnreachable, since a sleeping engine must not pass
+        for awake; other errors mean that it cannot sleep, and are logged."""
         try:
             self._status.asleep = await self._engine.is_sleeping()
         except (EngineHung, EngineUnreachable):
@@ -130,7 +133,8 @@ class Standby:
         self._tell()
 
     async def _wake_promoted(self) -> None:
-        """Wake an engine that was promoted while no agent was running."""
+        """Wake an engine that was promoted while no agent was running, and send a heartbeat; log an error, so that it
+        is tried again."""
         try:
             await self._wake()
         except EngineError as error:

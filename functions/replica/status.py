@@ -108,11 +108,12 @@ class AgentStatus:
 
     @property
     def computes(self) -> bool:
-        """True if the engine would answer a probe when healthy."""
+        """True unless the engine is asleep or falling asleep, when it answers no probe even if healthy."""
         return not self.asleep and not self.falling_asleep
 
     def phase(self) -> tuple[ReplicaPhase, str]:
-        """Return phase and reason for the fleet. A failed accelerator drains; a lost engine outranks draining."""
+        """Return phase and reason for the fleet. A stuck agent counts as hung; a failed accelerator drains; a lost
+        engine outranks draining."""
         silent_s = self.clock() - self.judged_s
         if silent_s > STUCK_AFTER_S:
             return "hung", f"the agent's own loop has been stuck for {silent_s:.0f} s"

@@ -50,7 +50,8 @@ class WarmUp:
         self._timeout_s = timeout_s
 
     def mark_warming(self) -> bool:
-        """Mark the replica as warming up. Return True if a warm-up is needed. Call before `run` is scheduled."""
+        """Mark the replica as warming up unless the warm-up is disabled. Return True if it was marked. Call before
+        `run` is scheduled."""
         self._status.warming = self._timeout_s > 0
         return self._status.warming
 

@@ -40,12 +40,13 @@ class LoadedWeights:
         self._engines = 0  # number of processes so far: a result for an earlier one is discarded
 
     def forget(self) -> None:
-        """Forget the weights of an engine that is gone."""
+        """Forget the weights of an engine that is gone, and discard a detection under way."""
         self._engines += 1
         self._status.weights = None
 
     async def detect_weights(self, started_unix_s: float | None) -> None:
-        """Find the weights of a new engine; `started_unix_s` is the start of its process, if known."""
+        """Find the digest of a new engine's weights and report it in the status; if it cannot be known, nothing is
+        reported. `started_unix_s` is the start of the engine's process, None if unknown."""
         self._engines += 1
         engine, folder = self._engines, self._folder
         if folder is None or await self._is_of_another(folder):
@@ -71,7 +72,8 @@ class LoadedWeights:
         return other is not None
 
     def _read(self, folder: Path, started_unix_s: float | None) -> Digest | None:
-        """Return the digest of a stable state of the folder, or None if the engine may have read another state."""
+        """Return the digest of the folder, or None if it was written to after the engine started or while it was
+        read."""
         facts = facts_of(folder)
         newest_unix_s = max((time_ns for _, time_ns in facts.values()), default=0) / 1e9
         if started_unix_s is not None and newest_unix_s > started_unix_s:

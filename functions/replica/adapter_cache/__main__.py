@@ -28,13 +28,15 @@ _log = logging.getLogger(__name__)
 
 
 def run(settings: AdapterCacheSettings) -> None:
-    """Serve until a signal. Raise StartFailed, CredentialsInvalid or OSError if that is not possible."""
+    """Serve the adapter cache until a signal. Raise AgentStartFailed, CredentialsInvalid or OSError if that is not
+    possible."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings))
 
 
 def most_memory(settings: AdapterCacheSettings) -> list[Part]:
-    """Return the memory needed if every bound is reached at the same time. Chunks have up to 64 MiB, usually 8."""
+    """Return the memory that the adapter cache needs by part, if every bound is reached at the same time. Chunks have
+    up to 64 MiB, usually 8."""
     return [
         Part("the process", _BASE_BYTES),
         Part("connections", PEER_CONNECTIONS * (_CONNECTION_BYTES + (PEER_BOUNDS.body_bytes or 0))),

@@ -37,7 +37,8 @@ class CachedObjects:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self) -> None:
-        """Load the objects of a former process. Raise OSError if the folder cannot be used."""
+        """Load the index of the objects that a former process left, delete its unfinished ones, and evict down to the
+        limit. Raise OSError if the folder cannot be used."""
         for kind in (*KINDS, "coming"):
             (self.root / kind).mkdir(parents=True, exist_ok=True)
         for left in (self.root / "coming").iterdir():
@@ -57,7 +58,8 @@ class CachedObjects:
         return len(self._sizes)
 
     def read(self, kind: Kind, sha256: str) -> bytes | None:
-        """Return the verified object, or None if it is missing."""
+        """Return the object after verifying its sha256, or None if it is missing, unreadable or corrupt; it is then
+        forgotten. A read counts as a use."""
         with self._lock:
             if (kind, sha256) not in self._sizes:
                 return None
@@ -78,7 +80,8 @@ class CachedObjects:
         return content
 
     def write(self, kind: Kind, sha256: str, content: bytes) -> None:
-        """Store the object unless it exceeds the whole cache, evicting others for it. Raise OSError."""
+        """Store the object, whose content the caller has verified, and evict others for it; do nothing if it exceeds
+        the whole cache. Raise OSError."""
         if len(content) > self.max_bytes:
             return
         descriptor, coming = tempfile.mkstemp(dir=self.root / "coming")

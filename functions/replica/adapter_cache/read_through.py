@@ -42,7 +42,8 @@ class ReadThrough:
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def get(self, kind: Kind, sha256: str) -> bytes:
-        """Return the verified object. Raise TooBusy, or an ArtifactError of the store."""
+        """Return the verified object, from the cache or else from the store. Raise TooBusy if too many are being read
+        from the store, or an ArtifactError of the store."""
         content = await asyncio.to_thread(self.objects.read, kind, sha256)
         if content is not None:
             self.results["hit"] += 1

@@ -81,7 +81,8 @@ class EngineBlocks:
         return tuple(name for name in self._in_host if name not in self._held)
 
     def apply_event(self, event: Event) -> bool:
-        """Apply one event. Return False if the cache was cleared and a new generation begins."""
+        """Apply one event; events of other KV cache groups and other media are ignored. Return False if the cache was
+        cleared and a new generation begins, else True."""
         if isinstance(event, AllBlocksCleared):
             self.clear()
             return False
@@ -97,7 +98,8 @@ class EngineBlocks:
         return True
 
     def pop_changes(self) -> tuple[BlockNameChanges, BlockNameChanges]:
-        """Return the changes since the last call: those on the accelerator, and those in host memory alone."""
+        """Return the names that were added and removed since the last call: on the accelerator, and in host memory
+        alone."""
         changes = self._changes, self._host_changes
         self._changes, self._host_changes = BlockNameChanges(), BlockNameChanges()
         return changes
@@ -132,7 +134,8 @@ class EngineBlocks:
             self._hold(engine_hash, parent)
 
     def _known(self, engine_hash: EngineHash) -> int | None:
-        """Return the block's name, on the accelerator or in host memory."""
+        """Return the name of a block on the accelerator or in host memory, by the engine's hash; None if it is in
+        neither."""
         name = self._name_of.get(engine_hash)
         return name if name is not None else self._host_name_of.get(engine_hash)
 
@@ -159,7 +162,8 @@ class EngineBlocks:
                     self._host_changes.add(name)
 
     def _copy(self, event: BlocksStored | BlocksRemoved) -> None:
-        """Record blocks that were copied to host memory."""
+        """Record blocks that were copied to host memory. Those without a known name, or beyond `max_host_blocks`, are
+        counted as left out."""
         for engine_hash in event.block_hashes:
             if engine_hash in self._host_name_of:
                 continue  # chunks may overlap, so a block can be reported again
@@ -173,7 +177,7 @@ class EngineBlocks:
                 self._host_changes.add(name)
 
     def _drop(self, event: BlocksStored | BlocksRemoved) -> None:
-        """Record blocks that were dropped from host memory."""
+        """Record blocks that were dropped from host memory; unknown ones are ignored."""
         for engine_hash in event.block_hashes:
             name = self._host_name_of.pop(engine_hash, None)
             if name is None:
@@ -191,13 +195,14 @@ class EngineBlocks:
 
 
 def _without_adapter(extra: Sequence[Any] | None, adapter: str) -> list[Any]:
-    """Remove the adapter's name, with which a block's extra keys begin if it has an adapter."""
+    """Return a block's extra keys without the adapter's name, with which they begin if the block has an adapter."""
     keys = list(extra or ())
     return keys[1:] if adapter and keys and keys[0] == adapter else keys
 
 
 def _salt_in(extra: list[Any]) -> tuple[str, list[Any]]:
-    """Return a chain's cache salt (the only text among its first block's keys) and the other keys."""
+    """Return a chain's cache salt (the only text among its first block's keys; "" if there is not exactly one) and the
+    other keys."""
     texts = [key for key in extra if isinstance(key, str)]
     if len(texts) != 1:
         return "", extra

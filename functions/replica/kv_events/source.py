@@ -70,7 +70,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a batch. Raise EventsInvalid."""
+    """Decode a batch of KV events, without those of unknown kinds. Raise EventsInvalid if it is too large or
+    malformed."""
     if len(payload) > MAX_BATCH_BYTES:
         raise EventsInvalid(f"{len(payload)} bytes in one batch")
     try:
@@ -160,7 +161,8 @@ class EventSource:
         self._subscription = socket
 
     async def next(self, timeout_s: float) -> Numbered | None:
-        """Return the next batch, or None if none arrived in time. Messages of another shape are skipped."""
+        """Return the next batch, or None if none arrived in time or the message has another shape. Raise
+        EventsUnavailable if the source is not open."""
         socket = self._subscription
         if socket is None:
             raise EventsUnavailable("the event source is not open")
@@ -169,7 +171,8 @@ class EventSource:
         return _numbered(await socket.recv_multipart())
 
     async def replay(self, start: int) -> AsyncGenerator[Numbered, None]:
-        """Yield the stored batches from `start`, oldest first. Raise EventsUnavailable if the engine is silent."""
+        """Yield the stored batches from number `start` on, oldest first. Raise EventsUnavailable if the engine is
+        silent or no replay address is set."""
         if not self._replay_endpoint:
             raise EventsUnavailable("no replay address is set")
         socket = self._context.socket(zmq.DEALER)
@@ -197,7 +200,7 @@ class EventSource:
 
 
 def _numbered(frames: list[bytes]) -> Numbered | None:
-    """Parse [topic, sequence number, payload]."""
+    """Return the batch in the frames [topic, sequence number, payload], or None if they have another shape."""
     if len(frames) != 3 or len(frames[1]) != 8:
         return None
     return Numbered(int.from_bytes(frames[1], "big"), frames[2])

@@ -53,7 +53,8 @@ class PrefixUpdates:
         self._bloom_is_old = True
 
     def record_request(self, ask: PrefixRequest, now_s: float) -> None:
-        """Record a gateway's request. Requests for another pool are ignored."""
+        """Record that a gateway wants prefix updates of one kind for ASKED_FOR_S, and whether it needs the whole state.
+        Requests for another pool are ignored."""
         if ask.pool != self._pool:
             return
         asked = self._asked[ask.kind]

@@ -48,7 +48,9 @@ class Order:
     last_ts_s: float = 0.0  # time of the batch before it, by the engine's wall clock
 
     def judge(self, seq: int, ts_s: float, replayed_ts_s: float | None) -> Verdict:
-        """Judge a batch from the subscription; `replayed_ts_s` is the time of the batch of that number in a replay."""
+        """Return how a batch from the subscription follows the last one: next, gap (batches are missing), old (it was
+        in the replay) or restart. `replayed_ts_s` is the time of the batch of that number in a replay, if there was
+        one."""
         if seq == self.expected:
             return "next"
         if seq > self.expected:
@@ -57,11 +59,12 @@ class Order:
 
     @property
     def replay_from(self) -> int:
-        """The number of the last known batch, or 0."""
+        """The number of the last known batch, from which to request a replay; 0 if none is known."""
         return max(0, self.expected - 1)
 
     def is_same(self, seq: int, ts_s: float) -> bool:
-        """Return True if a replay's first batch is the requested one: from the same engine, with nothing missing."""
+        """Return True if a replay's first batch is the last known one, or batch 0 if none is known: it is from the same
+        engine, with nothing missing."""
         if self.expected == 0:
             return seq == 0
         return seq == self.expected - 1 and ts_s == self.last_ts_s
@@ -107,7 +110,8 @@ class KvWatch:
 
     @property
     def receives_events(self) -> bool | None:
-        """True if this engine's events arrive; None if it has computed nothing yet that would cause one."""
+        """True if this engine's events arrive, False if it computed but sent none; None if it has computed nothing yet
+        that would cause one."""
         if self._order.expected:
             return True
         return False if self._silent_polls >= _SILENT_POLLS else None
@@ -188,7 +192,9 @@ class KvWatch:
             _log.info("KV events cannot be replayed: %s", error)
 
     async def _is_continued(self, first: Numbered) -> bool:
-        """Return True if the rest of a replay continues the index after this first batch, which is then applied."""
+        """Apply the first batch of a replay and return True if its rest is to be applied too. If the batch shows a
+        restart or a gap, drop the index first; after a restart with an older start, replay everything and return
+        False."""
         events = self._decoded(first)
         if events is not None and self._order.is_same(first.seq, events.ts_s):
             self._handle_replayed(first)  # only batch 0 is new here; any other first batch is known
@@ -232,7 +238,8 @@ class KvWatch:
                 self._telling.start_generation(self._generation())
 
     def _drop(self, why: str) -> None:
-        """Drop the index and start anew, before the engine's first batch."""
+        """Drop the index, start a new generation and expect the engine's batch 0. `why` is logged if there was anything
+        to drop."""
         if len(self.blocks) or self._order.expected:
             _log.warning("%s; the index of its KV blocks starts anew", why)
             self.lost_total += 1

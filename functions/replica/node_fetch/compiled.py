@@ -34,7 +34,8 @@ class CompiledFor:
 async def fetch_compiled(
     store: S3Store, weights: Digest, to: CompiledFor, fetch: Callable[[Digest], Awaitable[Path]]
 ) -> int:
-    """Lay out matching packs and return the number of files. Errors of a store or pack are logged, not raised."""
+    """Fetch the newest compile caches of the weights that match `to`, unpack them for the engine and return the number
+    of files written. Errors of a store or pack and a timeout are logged, not raised; the number is then 0."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             index = await asyncio.to_thread(compiled.read_index, store, weights)

@@ -75,7 +75,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def run(settings: NodeFetchSettings, wanted: list[Wanted]) -> None:
-    """Fetch and seed all artifacts. Raise ArtifactError, GaveUp, StartFailed or CredentialsInvalid."""
+    """Fetch all artifacts, then seed them for the time that the settings say. Raise ArtifactError, GaveUp,
+    AgentStartFailed or CredentialsInvalid."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings, wanted))
 
@@ -272,7 +273,8 @@ def _tls(settings: NodeFetchSettings) -> ssl.SSLContext:
 
 
 def _no_tls() -> ssl.SSLContext:
-    """Return a context that trusts no authority: right without TLS, and it skips loading the machine's."""
+    """Return a TLS context that trusts no authority, for a client that only uses http: it skips loading the machine's
+    certificates."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -289,7 +291,8 @@ def _store(settings: NodeFetchSettings) -> S3Store:
 
 
 def _credentials(settings: NodeFetchSettings) -> RoleCredentials:
-    """Return the agents' credentials. The secret between nodes opens only chunks: peer addresses are unverified."""
+    """Return the agents' credentials; raise AgentStartFailed if the file cannot be used. The secret between nodes opens
+    only chunks: peer addresses are unverified."""
     try:
         return read_for("agent", settings.internal_token_file)
     except (OSError, UnicodeDecodeError, CredentialsUnusable) as error:

@@ -40,7 +40,8 @@ class Wanted:
 
 
 def parse_wanted(arguments: Sequence[str]) -> list[Wanted]:
-    """Parse what to fetch, each optionally followed by its folder (an absolute path). Raise ArtifactRefused."""
+    """Parse digests and `shoal://NAME@VERSION`, each optionally followed by its folder (an absolute path). Raise
+    ArtifactRefused for anything else."""
     wanted: list[Wanted] = []
     for argument in arguments:
         if not argument.startswith("/"):
@@ -72,7 +73,8 @@ def pointed_digest(store: S3Store, name: WeightsName) -> Digest:
 
 
 def link(artifact: Path, folder: Path) -> None:
-    """Make `folder` show the artifact. Raise CacheFailed if it holds something that is not a link."""
+    """Make `folder` show the artifact: as a link to it, or filled with links if it is a directory already. Raise
+    CacheFailed if it holds something that is not a link, or if the disk fails."""
     try:
         if folder.is_dir() and not folder.is_symlink():
             _fill(artifact, folder)
@@ -102,6 +104,7 @@ def _replace_link(at: Path, target: Path) -> None:
 
 
 def _digest_in(answer: Any) -> Digest | None:
-    """Return the digest in an answer of `functions.registry.internal_routes`."""
+    """Return the digest in the registry's decoded answer, or None if there is none. Raise ArtifactRefused if it is not
+    a valid digest."""
     digest = answer.get("digest") if isinstance(answer, dict) else None
     return check_digest(digest) if isinstance(digest, str) else None
