@@ -94,7 +94,7 @@ class Background:
         services.tasks.forever("sweep", functools.partial(feeds.sweep, gateway))
 
     def _use_snapshot(self, summed: list[int], catalogue: Catalogue) -> None:
-        """Put a new snapshot in use; if it has more pools than any before, check the memory limit again."""
+        """Put a new snapshot in use; if it has more `generate` pools than any before, check the memory limit again."""
         self.gateway.swap(catalogue)
         pools = sum(entry.task == "generate" for entry in catalogue.pools.values())
         if pools > summed[0]:
@@ -130,7 +130,10 @@ class Background:
             )
 
     async def _learn_zone(self) -> None:
-        """Fetch the zone from the registry, by the pod's host name, because Knative passes no node name to the pod."""
+        """Fetch the zone from the registry by the pod's host name and set it in the router.
+
+        Knative passes no node name to the pod.
+        """
         settings = self.settings
         token = functools.partial(self.credentials.bearer, "follow")
         pod: tuple[zones.ZoneSubject, str] = ("pod", socket.gethostname())
@@ -138,7 +141,10 @@ class Background:
             await zones.fetch_zone(client, settings.registry_url, token, pod, self.gateway.services.router.set_zone)
 
     async def publish_last_state(self) -> None:
-        """Publish the last evidence, pool figures and session homes, which only this gateway has seen."""
+        """Publish the last rollout evidence, session pins and session homes, and close the bus.
+
+        A failure or a timeout is only logged.
+        """
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
                 await feeds.publish_evidence_once(self.gateway.services, self.bus)

@@ -70,9 +70,7 @@ def credentials(settings: GatewaySettings) -> RoleCredentials:
 
 
 def exact_prefixes(settings: GatewaySettings) -> "ExactPrefixes | None":
-    """Import and return the exact prefix index if tokenizers are configured; the import takes an
-    eighth of a second.
-    """
+    """Return the exact prefix index if tokenizers are configured, else None. Its import takes an eighth of a second."""
     if settings.tokenizers_dir is None and settings.tokenizers_cache_dir is None:
         return None
     from functions.gateway.prefix.exact_prefixes import ExactPrefixes
@@ -91,7 +89,10 @@ def _fetch_tokenizer(settings: GatewaySettings) -> "FetchTokenizer":
 
 
 def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | None, list[RouteProvider]]":
-    """Return the batch service and its routes if an object store is configured; the store's client needs 25 MB."""
+    """Return the batch service and its routes, or None and no routes if no object store is configured.
+
+    The store's client needs 25 MB.
+    """
     if settings.s3_endpoint_url is None:
         return None, []
     from functions.gateway.batch import routes
@@ -112,7 +113,7 @@ def batches(settings: GatewaySettings, gateway: Gateway) -> "tuple[Batches | Non
 
 
 def _store(settings: GatewaySettings, bucket: str, *, needs_conditions: bool = False) -> "S3Store":
-    """Return the object store. Raises StartFailed if one of its settings is missing or wrong."""
+    """Return the object store's bucket. Raises StartFailed if the URL or the credentials file is missing or wrong."""
     from functions.artifacts.s3 import CredentialsInvalid, S3Settings, S3Store, load_credentials
 
     if settings.s3_endpoint_url is None:

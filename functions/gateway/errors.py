@@ -53,7 +53,7 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 
 
 def unauthorized() -> RequestRejected:
-    """Return one answer for all reasons, so that it does not reveal which keys exist."""
+    """Return the 401 for a bad API key, the same for all reasons, so that it does not reveal which keys exist."""
     message = (
         "Incorrect API key provided: it is missing, malformed, unknown, revoked or expired. "
         "Send 'Authorization: Bearer <key>'."  # clients search for this phrase and the type
@@ -187,6 +187,6 @@ def internal_error() -> ErrorAnswer:
 
 
 def quote(text: str, limit: int = 100) -> str:
-    """Return text of a caller in a form that is safe to print: short, without unprintable characters."""
+    """Return a caller's text in quotes, cut to `limit` characters, with unprintable ones replaced."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
     return "'" + "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in short) + "'"

@@ -48,7 +48,7 @@ _BATCHES_PER_INTERVAL = 8  # batches have up to 4,096 sessions: about 65,000 new
 
 
 async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = None) -> None:
-    """Process every replica's last heartbeat, then new heartbeats until the bus is lost."""
+    """Process every replica's last heartbeat, then new ones until the bus is lost, which is recorded and logged."""
     try:
         messages = bus.listen()
         for message in await anext(messages):
@@ -66,14 +66,14 @@ async def follow_bus(gateway: Gateway, bus: Bus, seals: SealChecker | None = Non
 
 
 async def publish_evidence(services: Services, bus: RolloutBus) -> None:
-    """Publish rollout evidence every second. Evidence that could not be published is sent later."""
+    """Publish rollout evidence every second. Raises BusUnavailable; the evidence is then sent after a restart."""
     while True:
         await asyncio.sleep(_EVIDENCE_INTERVAL_S)
         await publish_evidence_once(services, bus)
 
 
 async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
-    """Publish evidence that changed since the last call. On BusUnavailable, the next call publishes all of it again."""
+    """Publish evidence that changed since the last call. After BusUnavailable, the next call publishes all of it."""
     for heartbeat in services.rollouts.evidence.heartbeats():
         try:
             await bus.publish_stats(rollout_heartbeat.encode(heartbeat))
@@ -84,14 +84,14 @@ async def publish_evidence_once(services: Services, bus: RolloutBus) -> None:
 
 
 async def publish_pins(services: Services, bus: RolloutBus) -> None:
-    """Publish sessions pinned at this gateway twice a second; pins stay queued while the bus is unreachable."""
+    """Publish sessions pinned at this gateway twice a second. Raises BusUnavailable; unpublished pins stay queued."""
     while True:
         await asyncio.sleep(_PINS_INTERVAL_S)
         await publish_pins_once(services, bus)
 
 
 async def publish_pins_once(services: Services, bus: RolloutBus) -> None:
-    """Publish a few batches of new pins. On BusUnavailable, the unpublished pins go back into the queue."""
+    """Publish a few batches of new pins. On BusUnavailable, which is raised, the unpublished pins are queued again."""
     pins = services.rollouts.splits.pins
     for _ in range(_BATCHES_PER_INTERVAL):
         told = pins.to_publish()
@@ -117,7 +117,7 @@ async def publish_homes(services: Services, bus: SessionBus) -> None:
 
 
 async def publish_homes_once(services: Services, bus: SessionBus) -> None:
-    """Publish a few batches of new session homes. On BusUnavailable, the unpublished homes go back into the queue."""
+    """Publish a few batches of new session homes. Raises BusUnavailable; unpublished homes are then queued again."""
     homes = services.router.homes
     for _ in range(_BATCHES_PER_INTERVAL):
         told = homes.to_publish()
@@ -150,7 +150,7 @@ def _receive_homes(services: Services, message: bytes) -> None:
 
 
 async def publish_pools(services: Services, bus: PoolBus) -> None:
-    """Publish every second what this gateway measured of each pool. Figures that could not be published are dropped."""
+    """Publish every second what this gateway measured of each pool. Raises BusUnavailable; the figures are lost."""
     sender = (services.gateway_id, int(services.wall_clock() * 1000))
     while True:
         await asyncio.sleep(_POOLS_INTERVAL_S)
@@ -164,7 +164,7 @@ async def publish_pools(services: Services, bus: PoolBus) -> None:
 
 
 async def publish_demand(services: Services, bus: PoolBus) -> None:
-    """Publish the demand for pools that may be at zero every second, and immediately when a request starts to wait."""
+    """Publish the demand for pools that may scale to zero, every second and at once when a request starts to wait."""
     incarnation, sequence, wakes = int(services.wall_clock() * 1000), 0, services.pool_wakes
     while True:
         with contextlib.suppress(TimeoutError):
@@ -216,7 +216,7 @@ def _receive_pins(services: Services, message: bytes) -> None:
 
 
 async def sweep(gateway: Gateway, every_s: float = _SWEEP_INTERVAL_S) -> None:
-    """Sweep the gateway periodically; skip a round after a stall of this loop, so that pending input is read first."""
+    """Sweep the gateway every `every_s`; skip a round after a stall of this loop, so that input is read first."""
     rounds = StallGuard(every_s, gateway.services.clock())
     while True:
         await asyncio.sleep(every_s)
@@ -225,7 +225,10 @@ async def sweep(gateway: Gateway, every_s: float = _SWEEP_INTERVAL_S) -> None:
 
 
 async def _receive_message(gateway: Gateway, message: bytes, seals: SealChecker | None) -> None:
-    """Process a message of many heartbeats in parts, so that requests do not wait for all of it."""
+    """Process a message of many heartbeats in parts, so that requests do not wait for all of it.
+
+    The rest of an invalid message is dropped and logged.
+    """
     try:
         for number, line in enumerate(heartbeats.lines(message), start=1):
             _receive_line(gateway, line, seals)
@@ -254,7 +257,7 @@ def _receive_line(gateway: Gateway, line: bytes, seals: SealChecker | None) -> N
 
 
 async def follow_nodes(services: Services, bus: NodeBus) -> None:
-    """Process notices of nodes that are not ready, from the controller by the registry. Raises BusUnavailable."""
+    """Process the controller's notices of nodes that are not ready, sent by the registry. Raises BusUnavailable."""
     async for message in bus.nodes():
         receive_nodes(services, message)
 
@@ -288,7 +291,7 @@ async def request_prefixes(services: Services, exact: "ExactPrefixes", bus: Pref
 
 
 async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
-    """Load missing tokenizers of the pools in force; check every second. Requests do not wait for it."""
+    """Load missing tokenizers of the snapshot's pools; check every second. Requests do not wait for it."""
     while True:
         if services.state.catalogue is not None:
             await exact.refresh_tokenizers(services.state.catalogue)
@@ -298,7 +301,7 @@ async def follow_tokenizers(services: Services, exact: "ExactPrefixes") -> None:
 async def sweep_prefixes(
     exact: "ExactPrefixes", clock: Callable[[], float], every_s: float = _SWEEP_INTERVAL_S
 ) -> None:
-    """Remove prefixes of silent replicas periodically; skip a round after a stall of this loop."""
+    """Remove prefixes of silent replicas every `every_s` seconds; skip a round after a stall of this loop."""
     rounds = StallGuard(every_s, clock())
     while True:
         await asyncio.sleep(every_s)

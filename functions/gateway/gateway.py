@@ -56,7 +56,10 @@ class Interceptor(Protocol):
     def start_answer(
         self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
-        """Answer the request with requests of the part's own to `Gateway.handle`; raises Refused."""
+        """Start answering the request with requests of the part's own to `Gateway.handle`; raises RequestRejected.
+
+        Return the answer under way, or None if it was rejected immediately.
+        """
 
 
 class Gateway:
@@ -144,7 +147,7 @@ class Gateway:
             exchange.fail_internally()
 
     def _may_get_first_heartbeat(self, exchange: RequestExchange) -> bool:
-        """Return True if a ready replica of the request's pool may not have sent its first heartbeat yet."""
+        """Return True if no ready replica of the request's pool is known yet, and the drain timeout has not passed."""
         replicas = self.services.fleet.pool(exchange.admitted.model.pool).replicas
         return not self.services.state.drain_is_over and not any(replica.phase == "ready" for replica in replicas)
 
@@ -160,7 +163,10 @@ class Gateway:
                 self._start(exchange)
 
     def precheck(self, headers: RawHeaders) -> Hold:
-        """Check the caller and reserve memory before a body is read. Raises Refused."""
+        """Check headers and caller before a body is read; return the memory hold for the body.
+
+        Raises RequestRejected, also if a large announced body has no room.
+        """
         services = self.services
         if services.state.catalogue is None:
             raise RequestRejected(_NOT_READY)
@@ -175,7 +181,7 @@ class Gateway:
     def _reject(
         self, sink: Sink, route: Route, request_id: str, refused: RequestRejected, entry: RequestQuota | None
     ) -> None:
-        """Refuse a request that may already have been counted."""
+        """Send the rejection of a request; if it was counted in the tenant's quota, free its slot there."""
         more = entry.headers if entry is not None else ()
         if entry is not None:
             entry.leave(self.services.clock())
@@ -196,14 +202,14 @@ class Gateway:
         _log.info("snapshot epoch %d (%s) is in use", catalogue.epoch, catalogue.snapshot_hash[:19])
 
     def bus_recovered(self) -> None:
-        """Reset the silence timers: the bus is back, so each replica has the full time to send a heartbeat."""
+        """Record that the bus is back; if it was lost, each replica has again the full time to send a heartbeat."""
         self.services.bus_link.set(True)
         if self.services.state.bus_down:
             self.services.state.bus_down = False
             self.services.fleet.reset_silence(self.services.clock())
 
     def receive_heartbeat(self, heartbeat: Heartbeat, its_view: ReplicaView | None = None) -> None:
-        """Process one heartbeat; requests on a replica that is reported lost move to another one.
+        """Process one heartbeat unless it is outdated; requests on a replica that is hung or dead leave that replica.
 
         `its_view`: the result of `to_view` for the same heartbeat, if another gateway of the process has computed it.
         """
@@ -224,7 +230,10 @@ class Gateway:
             self.receive_heartbeat(*completed)
 
     def sweep(self) -> None:
-        """Check silence, deadlines and idle connections, a few times a second. `feeds.sweep` skips late rounds."""
+        """Check all that depends on time: silent replicas, deadlines, queues, idle connections; a few times a second.
+
+        `feeds.sweep` skips late rounds.
+        """
         services = self.services
         now_s = services.clock()
         self._check_snapshot_age()
@@ -246,7 +255,7 @@ class Gateway:
         services.rollouts.sweep()
 
     def _expire(self, now_s: float) -> None:
-        """Remove replicas that are silent. If most are silent at the same time, connect to each one first."""
+        """Remove silent replicas. If most of the fleet is silent at once, keep those that accept a connection."""
         services, fleet = self.services, self.services.fleet
         were_unheard = fleet.expiry.is_fleets
         for replica_id, phase in fleet.expire(now_s, services.router.silence.last_bytes_s).items():
@@ -272,7 +281,7 @@ class Gateway:
         self._abandon(replica_id)
 
     def _suspect(self, now_s: float) -> None:
-        """Avoid nodes and zones that are silent as a whole or are reported as not ready."""
+        """Update and log the suspected nodes and zones (silent as a whole, or not ready), which routing avoids."""
         lost, found = self.services.fleet.update_suspicions(now_s)
         for kind, name in sorted(lost):
             _log.warning("%s %s has fallen silent or is not ready: its replicas are avoided", kind, name)
@@ -292,7 +301,7 @@ class Gateway:
             )
 
     def cut_short(self) -> None:
-        """End open requests, and reject new ones, with an error because the drain timeout has passed."""
+        """End all open requests with an error; if the gateway drains, reject new ones, as the timeout has passed."""
         self.services.state.drain_is_over = self.services.state.draining
         self._start_waiting(self.services.clock())
         self._for_each_open(lambda request: request.cut_short(errors.restarting()))
@@ -322,7 +331,7 @@ class Gateway:
 
 
 def _for_each(requests: list[OpenRequest], step: Callable[[OpenRequest], None]) -> None:
-    """Call `step` on each request. A failure of one ends that request only."""
+    """Call `step` on each request. An exception ends only its own request, with an internal error."""
     for request in requests:
         try:
             step(request)

@@ -85,7 +85,7 @@ class StateGauges:
         self._kv = Gauge("shoal_kv_usage_ratio", "KV cache in use, 0 to 1", ["replica"], registry=registry)
 
     def scrape(self) -> None:
-        """Update all gauges; called on the loop before each rendering."""
+        """Update all gauges and the ranking of models with own series; called on the loop before each rendering."""
         services = self._services
         services.metrics.prefixes.scrape()
         services.metrics.rank_models(services.clock())

@@ -59,12 +59,12 @@ def _bind(host: str, port: int, setting: str, *, shared: bool) -> socket.socket:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft descriptor limit to the hard one: the usual 1,024 allows only 384 streams."""
+    """Raise this process's soft limit of file descriptors to the hard one: the usual 1,024 allows only 384 streams."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def bearable_connections() -> int:
-    """Return the number of connections that the descriptors allow: a stream uses two, the client's and the engine's."""
+    """Return the number of client connections that the soft limit of file descriptors allows: each may use two."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, (descriptors - _SPARE_DESCRIPTORS) // 2)

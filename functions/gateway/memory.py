@@ -24,7 +24,7 @@ _FILE_BYTES = 20 * MIB  # a file during its upload to the store
 
 
 def maximum_parts(settings: GatewaySettings, pools: int, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
-    """Return the parts of the maximum memory. `pools`: number of pools that generate, each with a tokenizer."""
+    """Return the parts of the maximum memory, in bytes. `pools`: number of `generate` pools, each with a tokenizer."""
     limits, batch = Limits(), BatchLimits()
     parts = [
         Part("the process", _BASE_BYTES),

@@ -153,11 +153,11 @@ class Metrics:
         self._route_child(decision.reason).value += 1.0
 
     def shed(self, reason: str) -> None:
-        """Count a request that was rejected because no replica can answer it."""
+        """Count a request that was rejected for want of capacity, by `reason`, a label of shoal_shed_total."""
         self._shed.labels(reason).inc()
 
     def degraded(self, asked: PoolName, answers: PoolName, *, is_same_model: bool) -> None:
-        """Count a request that another pool than the requested one starts to answer."""
+        """Count a request that pool `answers` starts to answer instead of `asked`: taken over if by the same model."""
         (self._taken_over if is_same_model else self._degraded).labels(asked, answers).inc()
 
     def cold_load(self, outcome: ColdOutcome, seconds: float) -> None:
@@ -223,7 +223,7 @@ class Metrics:
         self._models.rank(now_s)
 
     def _request_child(self, model: str, service_class: str, status: int) -> CounterCell:
-        """Create the counter cell at the first request of its kind; statuses and classes are small fixed sets."""
+        """Create, remember and return the counter cell of these labels, at the first such request."""
         cell = self._requests.labels(model, service_class, str(status))
         self._request_children[model, service_class, status] = cell
         return cell
@@ -278,7 +278,7 @@ class Busiest:
         self._ranked_s: float | None = None
 
     def label(self, name: str) -> str:
-        """Count one request and return the label of its series."""
+        """Count one request of a model; return the label of its series: its name, or OTHER without own series."""
         named = self._named
         if name in named:
             named[name] += 1
@@ -294,7 +294,7 @@ class Busiest:
         return OTHER
 
     def rank(self, now_s: float) -> None:
-        """Rank the models again; does nothing within a minute of the last ranking."""
+        """Let busier models take over the series of the least busy; does nothing within RANK_EVERY_S of the last."""
         if self._ranked_s is None:
             self._ranked_s = now_s
         if now_s - self._ranked_s < RANK_EVERY_S:

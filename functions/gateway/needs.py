@@ -23,7 +23,7 @@ _NO_TOKENIZERS = "neither SHOAL_GATEWAY_TOKENIZERS_DIR nor SHOAL_GATEWAY_TOKENIZ
 def unmet_needs(
     catalogue: Catalogue, tokenizers: TokenizerSource | None, secrets_dir: Path | None
 ) -> tuple[UnmetNeed, ...]:
-    """Return the unmet needs: the first MAX_NEEDS by name."""
+    """Return the tokenizers and secrets that the snapshot needs and this gateway lacks: the first MAX_NEEDS, sorted."""
     found = [*_tokenizers(catalogue, tokenizers), *_secrets(catalogue, secrets_dir)]
     told = sorted((need.what, need.subject, need.why) for need in found if len(need.subject) <= _SUBJECT_MAX_CHARS)
     return tuple(UnmetNeed(what, subject, why[:WHY_MAX_CHARS]) for what, subject, why in told[:MAX_NEEDS])

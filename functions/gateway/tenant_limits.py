@@ -162,7 +162,7 @@ class Lookups:
         self._buckets: dict[TenantId, TokenBucket] = {}
 
     def count(self, tenant: TenantId, what: str) -> None:
-        """Count one call of this tenant. A call over the limit raises Refused (429) and does not count."""
+        """Count one call of this tenant. A call over the limit raises RequestRejected (429) and does not count."""
         now_us = int(self._clock() * US_PER_S)
         bucket = self._buckets.get(tenant)
         if bucket is None:

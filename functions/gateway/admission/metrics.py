@@ -33,7 +33,10 @@ class WaitTimes:
         self._sums_s[band] += seconds
 
     def histogram(self, band: int) -> tuple[list[tuple[str, float]], float]:
-        """Return cumulative counts by upper bound, and the sum."""
+        """Return the number of the band's requests with at most each bound's wait, and the sum of all waits in seconds.
+
+        Requests that did not wait count in every bound.
+        """
         cumulated, found = self.passed[band], []
         for bound_s, count in zip((*BUCKETS_S, float("inf")), self._buckets[band], strict=True):
             cumulated += count

@@ -61,7 +61,10 @@ class PoolActivity:
         self._sequence = 0
 
     def arrived(self, pool: PoolName, tokens: int, *, deferrable: bool = False, requests: int = 1) -> None:
-        """Count arrivals. `deferrable` requests are batch and may wait for minutes. Negative numbers undo a count."""
+        """Count requests that arrive at the pool and their `tokens`. Negative numbers undo a count.
+
+        `deferrable` requests are batch and may wait for minutes.
+        """
         slot = self._slot(pool)
         slot.arrivals += requests
         slot.arriving_tokens += tokens
@@ -89,7 +92,10 @@ class PoolActivity:
     # prefill pools, which are used only by `request.split`
 
     def prompt_arrived(self, asking: Admitted, wait_s: float, *, is_read: bool) -> None:
-        """Count a prompt for a prefill pool and its predicted wait. Without `is_read`, the other pool computes it."""
+        """Count a prompt that arrives at a prefill pool, and unless it is batch its predicted wait.
+
+        Without `is_read`, it counts as degraded too, because another pool computes it.
+        """
         pool, is_batch = asking.model.pool, asking.service_class == "batch"
         self.arrived(pool, asking.features.prompt_tokens, deferrable=is_batch)
         if not is_batch:
@@ -100,12 +106,12 @@ class PoolActivity:
             self.degraded(pool)
 
     def prompt_read(self, asking: Admitted, took_s: float) -> None:
-        """Record the time that a prefill took as its time to first token."""
+        """Record the time that an interactive prefill took as its time to first token; other classes are ignored."""
         if asking.service_class == "interactive":
             self._slot(asking.model.pool).ttft.add(took_s * 1000)
 
     def prompt_lost(self, asking: Admitted) -> None:
-        """Count a prefill that came to nothing."""
+        """Count a prefill that came to nothing as degraded in its prefill pool."""
         self.degraded(asking.model.pool)
 
     def ended(self, ended: Ended) -> None:
@@ -176,7 +182,7 @@ class PoolActivity:
         )
 
     def _update_pools(self, pools: set[PoolName], now_s: float) -> None:
-        """Always report the snapshot's pools, and others only while they have recent requests."""
+        """Update which pools are reported: these (at most MAX_POOLS in all), and others with recent requests."""
         first = int(now_s // SLOT_S) - SLOTS + 1
         for pool, slots in list(self._slots.items()):
             if pool not in pools and not any(slot.number >= first for slot in slots):
@@ -196,7 +202,10 @@ def _queued_tokens(admission: Admission | None, bands: int | None) -> int:
 
 
 def expected_wait_s(admission: Admission, now_s: float) -> float:
-    """Return the expected wait of one more request that is not batch; see the module's docstring."""
+    """Return the expected wait of one more request that is not batch, at most _MOST_WAIT_S.
+
+    This is the larger of the oldest waiting request's wait and the queued cost divided by the drain rate.
+    """
     foreground = admission.queues[:_FOREGROUND]
     oldest_s = [since_s for queue in foreground if (since_s := queue.oldest_arrived_s()) is not None]
     waited_s = max((now_s - since_s for since_s in oldest_s), default=0.0)

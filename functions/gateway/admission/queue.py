@@ -76,7 +76,7 @@ class _PoolQueue:
         self.apply_policy(catalogue, pool)
 
     def apply_policy(self, catalogue: Catalogue, pool: PoolName) -> None:
-        """Apply another snapshot's policy to the requests that arrive from now on."""
+        """Apply another snapshot's admission policy and tenant weights from now on."""
         self.catalogue = catalogue
         self._weights: dict[TenantId, float] = {}
         self.admission.apply_policy(catalogue.admission_for(pool))
@@ -103,7 +103,10 @@ class AdmissionQueues:
         self.pools = PoolActivity(clock)
 
     def submit(self, exchange: QueuedRequest) -> None:
-        """Dispatch the request now, enqueue it until there is capacity, or reject it."""
+        """Dispatch the request now, enqueue it until there is capacity, or reject it.
+
+        Free routes without output are always dispatched, without a ticket.
+        """
         admitted = exchange.admitted
         if admitted.route.output is None and admitted.route.path in _FREE:
             exchange.dispatched()
@@ -125,7 +128,7 @@ class AdmissionQueues:
             self._turn_away(exchange, verdict)
 
     def first_token(self, exchange: QueuedRequest) -> None:
-        """Record the first token of a request."""
+        """Record that a request got its first token, and dispatch waiting requests soon if there are any."""
         ticket = exchange.ticket
         if ticket is not None:
             pool_queue = ticket.pool_queue
@@ -134,7 +137,7 @@ class AdmissionQueues:
                 self._serve_soon(pool_queue)
 
     def defer(self, exchange: QueuedRequest) -> None:
-        """Release prefill capacity while the request waits for its adapter or a prefill."""
+        """Release the request's prefill capacity while it waits for its adapter or a prefill; its slot stays taken."""
         ticket = exchange.ticket
         if ticket is not None:
             pool_queue = ticket.pool_queue
@@ -143,7 +146,7 @@ class AdmissionQueues:
                 self._serve_soon(pool_queue)
 
     def ended(self, ended: Ended) -> None:
-        """Release the ticket of a request that has ended."""
+        """Release the ticket of a request that has ended, if it has one, and count the end in its pool."""
         if ended.ticket is not None:
             self._release(cast(PoolTicket, ended.ticket), ended.usage, ended.cost_tokens)
         self.pools.ended(ended)
@@ -156,7 +159,7 @@ class AdmissionQueues:
             self._release(ticket, exchange.usage, cost)
 
     def _release(self, ticket: PoolTicket, usage: Usage | None, cost: int | None) -> None:
-        """Withdraw a waiting ticket, or free a dispatched one's slot."""
+        """Withdraw a waiting ticket, or free a dispatched one's slot; waiting requests are then dispatched soon."""
         pool_queue = ticket.pool_queue
         ticket.request = None  # the queue may hold a withdrawn ticket for a while, but must not hold its body
         if ticket.state == WAITING:
@@ -168,7 +171,10 @@ class AdmissionQueues:
             self._serve_soon(pool_queue)
 
     def sweep(self, now_s: float) -> None:
-        """Reject requests that waited too long and apply capacity changes. Called a few times a second."""
+        """Update every queue's capacity and overload ladder, reject requests that waited too long and dispatch others.
+
+        Queues that have been idle for long are deleted. Called a few times a second.
+        """
         for pool, pool_queue in list(self._pool_queues.items()):
             ready = [replica for replica in self._fleet.pool(pool).replicas if replica.phase == "ready"]
             pool_queue.admission.update_capacity(ready, now_s)
@@ -216,11 +222,11 @@ class AdmissionQueues:
         return pool_queue is not None and bool(pool_queue.ladder.rungs.on)
 
     def ladders(self) -> dict[PoolName, Rungs]:
-        """Return the active ladder steps of each recently requested pool."""
+        """Return the ladder's steps, active or not, of each recently requested pool."""
         return {pool: pool_queue.ladder.rungs for pool, pool_queue in list(self._pool_queues.items())}
 
     def _shiftable_ratio(self, pool: PoolName, pool_queue: _PoolQueue) -> float:
-        """Return the share of the pool's requests that other pools of its model and its fallbacks could serve."""
+        """Return the share of the pool's requests that ready fallback pools and other pools of its model could take."""
         catalogue = pool_queue.catalogue
         adjacent = catalogue.takeover_pools(pool)
         steps = catalogue.routing_for(pool).fallback
@@ -234,7 +240,7 @@ class AdmissionQueues:
         return sum(pool_queue.admission.waiting for pool_queue in self._pool_queues.values())
 
     def figures(self) -> list[tuple[PoolName, Admission, WaitTimes]]:
-        """Return the queues and waiting times for the metrics."""
+        """Return name, admission state and wait times of each recently requested pool, for the metrics."""
         return [(pool, pool_queue.admission, pool_queue.waits) for pool, pool_queue in list(self._pool_queues.items())]
 
     def _pool_queue(self, exchange: QueuedRequest, now_s: float) -> _PoolQueue:
@@ -284,7 +290,7 @@ class AdmissionQueues:
             asyncio.get_running_loop().call_soon(self._serve, pool_queue)
 
     def _serve(self, pool_queue: _PoolQueue) -> None:
-        """Dispatch the requests for which there is capacity now."""
+        """Dispatch the waiting requests for which there is capacity now, and reject those that are too late."""
         pool_queue.serving = False
         now_s = self._clock()
         while (ticket := pool_queue.admission.next(now_s)) is not None:

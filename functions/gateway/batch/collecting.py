@@ -35,7 +35,7 @@ class Collecting:
             await self.collect()
 
     async def collect(self) -> int:
-        """Delete old objects and return their number: 0 if the store's clock and this gateway's disagree."""
+        """Delete old objects and return their number; do nothing if the store's and this gateway's clocks disagree."""
         now_unix_s = await self._store_says_unix_s()
         apart_s = now_unix_s - self._shared.services.wall_clock()
         if abs(apart_s) > _CLOCKS_APART_S:
@@ -47,7 +47,10 @@ class Collecting:
         return await self.collect_at(now_unix_s)
 
     async def collect_at(self, now_unix_s: float) -> int:
-        """Delete objects that are old at this time of the store's clock, and return their number."""
+        """Delete objects that are old at this time of the store's clock, except those that open batches need.
+
+        Return the number of deleted objects and of aborted stale uploads.
+        """
         retention_s = self._shared.limits.file_retention_s
         open_ids, read_ids = await self._in_use()
         gone = await self._delete("parts/", now_unix_s - _PARTS_S, open_ids)
@@ -80,7 +83,10 @@ class Collecting:
         return open_ids, read_ids
 
     async def _read_by_marker(self, one: OpenBatch, error: LogBroken) -> set[str]:
-        """Return the input file of a batch whose record cannot be read. Its outputs are too young to be deleted."""
+        """Return the input file's id, by the marker, of a batch whose record cannot be read; empty if that fails too.
+
+        The batch's outputs are too young to be deleted.
+        """
         _log.warning("the log of batch %s cannot be read: %s", one.id, error)
         try:
             progress = await self._shared.log.progress(one.tenant, one.id)
@@ -97,7 +103,7 @@ class Collecting:
         return gone
 
     async def _delete_unrecorded(self, before_unix_s: float) -> int:
-        """Delete contents whose file was deleted or never completed."""
+        """Delete contents older than this time that have no file record; return their number."""
         gone = 0
         async for page in self._older("contents/", before_unix_s):
             for one in page:

@@ -62,7 +62,11 @@ class Composing:
         self._errors = shelf.open_writer(record.tenant, record.error_file_id)
 
     async def run(self, parts: ResultParts, now_unix_s: float, check_holder: Callable[[], Awaitable[None]]) -> Composed:
-        """Compose the files. `check_holder` raises if another gateway owns the batch. PartMissing: no file exists."""
+        """Compose and store the batch's output and error files from its parts; return the counts and which files exist.
+
+        `check_holder` is called before each file is finished and raises if another gateway owns the batch. If a part
+        is missing (PartMissing), no file is written.
+        """
         done = Done()
         try:
             for key in parts.keys:
@@ -87,7 +91,10 @@ class Composing:
         await self._store.call(self._errors.write, bytes(failures))
 
     async def _write_missing_lines(self, done: Done) -> int:
-        """Write a line to the error file for each line without a result, and return their number."""
+        """Write a line to the error file for each line without a result, and return their number.
+
+        If the input file was deleted, the lines that could not be read are not reported.
+        """
         record, told = self._record, 0
         why = _EXPIRED if record.ends_as == "expired" else _LOST
         try:
@@ -123,13 +130,13 @@ class Composing:
 
 
 async def forget_files(store: FileStore, tenant: str, file_ids: list[str]) -> None:
-    """Delete records before contents, as every deletion of a file does. A missing object counts as deleted."""
+    """Delete these files' records, then their contents. A missing object counts as deleted."""
     await store.delete([names.record_key(tenant, one) for one in file_ids])
     await store.delete([names.content_key(tenant, one) for one in file_ids])
 
 
 def _line(raw: RawLine, endpoint: str) -> Line:
-    """Return the line of an unreadable text with its number only. It was readable when the batch was validated."""
+    """Return the parsed line; if its text is unreadable now, a line with its number only."""
     try:
         line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
     except orjson.JSONDecodeError:

@@ -44,7 +44,10 @@ class Conductor:
         self._is_leaving = False
 
     async def run(self) -> None:
-        """Scan for batches until cancelled. Raises StoreUnavailable in an outage; then the task is restarted."""
+        """Scan for batches until cancelled or `leave` is called, about every `look_s` and after each notification.
+
+        Raises StoreUnavailable in an outage; then the task is restarted.
+        """
         while not self._is_leaving:
             await self._scan()
             with contextlib.suppress(TimeoutError):
@@ -62,7 +65,7 @@ class Conductor:
             self._wake.set()
 
     async def leave(self) -> None:
-        """Claim no more batches, and stop runs so that another gateway can continue them: the process will end."""
+        """Claim no more batches, stop all runs so that another gateway can continue them, and wait at most _LEAVE_S."""
         self._is_leaving = True
         for run in self._runs.values():
             run.leave()
@@ -114,7 +117,7 @@ class Conductor:
         self._unbegun = {one: seen for one, seen in self._unbegun.items() if one in still_open}
 
     async def _try_claim(self, found: OpenBatch, *, is_abandoned: bool) -> None:
-        """Claim a batch. A problem with its log is logged and does not affect other batches."""
+        """Claim a batch; do nothing if another gateway was faster. A batch whose log has a problem is passed over."""
         try:
             await self._claim(found, is_abandoned=is_abandoned)
         except Overtaken:
@@ -159,9 +162,7 @@ class Conductor:
         await log.touch(latest, progress or BatchProgress(latest.input_file_id, latest.lines, latest.tally))
 
     async def _wait_for_first_record(self, found: OpenBatch) -> None:
-        """Skip a batch without a first record. Delete its marker after _UNBEGUN_S without a touch, by
-        the own clock.
-        """
+        """Pass over a batch without a first record, or delete its marker if it was not touched for _UNBEGUN_S."""
         now_s = self._shared.services.clock()
         touched, since_s = self._unbegun.setdefault(found.id, (found.touched, now_s))
         if touched == found.touched and now_s - since_s >= _UNBEGUN_S:

@@ -51,7 +51,7 @@ class LineRound:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> bool:
-        """Send all lines; return True if the pass completed."""
+        """Send all lines that are to be sent and write their results; return False if the round was stopped early."""
         self._parts.resume()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._parts.write_until_stopped())
@@ -113,7 +113,7 @@ class LineRound:
 
 
 def _request(raw: RawLine, endpoint: str) -> LineRequest | None:
-    """Return the line to send without its parsed form, or None if it is unreadable, which is reported at the end."""
+    """Return the request for a line of the input file, or None if it is unreadable, which is reported at the end."""
     try:
         line = read_line(raw, orjson.loads(raw.text or b""), endpoint)
     except orjson.JSONDecodeError:

@@ -54,7 +54,10 @@ class LineSender:
     uniform: Callable[[], float]
 
     async def send_until_done(self, line: LineRequest) -> LineResult:
-        """Send a line until it has a result, and return it. Cancellation aborts the engine's request immediately."""
+        """Send a line until it has a result, and return it; an unexpected exception is logged and gives a 500 result.
+
+        Cancellation aborts the engine's request immediately.
+        """
         try:
             return await self._send_until_done(line)
         except Exception:
@@ -102,7 +105,10 @@ class LineSender:
         return sink
 
     def _apply_limits(self, headers: Headers, now_s: float) -> None:
-        """Update the pace by the tenant's remaining limits, of which a part is left to the tenant's own calls."""
+        """Update the pace from an answer's `x-ratelimit-` headers, so that a part is left to the tenant's own calls.
+
+        A limit of which any header is missing is ignored.
+        """
         said = dict(headers)
         for what in (b"requests", b"tokens"):
             limit, left, reset = (
@@ -122,7 +128,7 @@ class LineSender:
 def result_text(
     batch_id: str, line: Line | LineRequest, response: dict[str, Any] | None, error: dict[str, str] | None
 ) -> bytes:
-    """Return a line of an output or error file."""
+    """Return a line of an output or error file as JSON, without a newline."""
     named = {"id": f"{batch_id.replace('batch_', 'batch_req_')}_{line.ordinal + 1}", "custom_id": line.custom_id}
     return orjson.dumps({**named, "response": response, "error": error})
 
@@ -136,7 +142,7 @@ def _object(body: bytes) -> dict[str, Any] | None:
 
 
 def _usage(body: dict[str, Any]) -> tuple[int, int, int]:
-    """Return prompt, cached and completion tokens, in either spelling."""
+    """Return an answer's prompt, cached and completion tokens, in either API's spelling; 0 for what is missing."""
     usage = body.get("usage")
     if not isinstance(usage, dict):
         return 0, 0, 0

@@ -77,10 +77,10 @@ class BatchLog:
             _log.warning("batch %s is made, and its marker was touched once only: %s", record.id, error)
 
     async def _count(self, record: BatchRecord, most: int) -> None:
-        """Check the number of open batches by their markers, including this one's.
+        """Raise TooManyOpen if the tenant has more than `most` markers of open batches, including this record's.
 
         Gateways that make batches at the same time never count too few. They may all count too many; then each
-        rejects, although one batch would fit.
+        rejects, although one batch would fit. Before it raises, this record's marker is deleted.
         """
         try:
             if len(await self.all_open(record.tenant)) <= most:
@@ -93,14 +93,14 @@ class BatchLog:
         raise TooManyOpen(f"{record.tenant} has more than {most} batches that are not over")
 
     async def latest(self, tenant: str, batch_id: str) -> BatchRecord | None:
-        """Return the latest record, or None if the tenant has no such batch."""
+        """Return the batch's latest record, or None if the tenant has no such batch."""
         if not names.is_id("batch", batch_id):
             return None
         found = await self._store.list_first(names.log_prefix(tenant, batch_id), _RECORDS_MAX)
         return await self._read(found[-1].key, BatchRecord) if found else None
 
     async def append(self, record: BatchRecord) -> None:
-        """Write a record; raises Overtaken if its number is taken."""
+        """Write a record; raises Overtaken if another record has its number. An identical one counts as written."""
         key, document = names.log_key(record.tenant, record.id, record.number), msgspec.json.encode(record)
         if await self._store.put_new(key, document):
             return
@@ -112,7 +112,7 @@ class BatchLog:
         raise Overtaken(latest)
 
     async def record_after(self, record: BatchRecord) -> BatchRecord | None:
-        """Return the latest record if one was written after this one."""
+        """Return the batch's latest record if one was written after this one, else None."""
         key = names.log_key(record.tenant, record.id, record.number + 1)
         return await self.latest(record.tenant, record.id) if await self._store.size_of(key) is not None else None
 
@@ -129,8 +129,9 @@ class BatchLog:
         await self._store.delete([names.marker_key(tenant, batch_id)])
 
     async def all_open(self, tenant: str = "") -> list[OpenBatch]:
-        """Return all open batches, however many: a batch missing here would get no owner, and its files would be
-        deleted.
+        """Return all open batches, by their markers, of this tenant or by default of all tenants, however many.
+
+        A batch missing here would get no owner, and its files would be deleted.
         """
         batches: list[OpenBatch] = []
         async for page in self._store.pages(names.marker_key(tenant, "") if tenant else "open/"):

@@ -56,12 +56,12 @@ class LinePacer:
         self.in_flight = 0
 
     def record_answer_size(self, size_bytes: int) -> None:
-        """Record the size of an answer to a line in flight."""
+        """Record the size of a line's answer; the largest size, which decays, is what a line in flight reserves."""
         self._largest_bytes = max(size_bytes, int(self._largest_bytes * _STAYS_RATIO))
 
     @asynccontextmanager
     async def next_turn(self) -> AsyncIterator[None]:
-        """Wait until a line may be sent, and hold its slot until it is answered."""
+        """Wait until a line may be sent, then hold its slot and room for its answer until the context ends."""
         async with self._front:
             while not self._may_send():
                 self._ended.clear()

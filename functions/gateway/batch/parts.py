@@ -47,7 +47,10 @@ class ResultParts:
         self.keys: list[str] = []  # parts to compose, in the order that decides which of two answers counts
 
     async def recall(self) -> None:
-        """Load the parts of earlier owners and of this one. Unreadable parts are ignored."""
+        """Load anew which parts are stored, and which lines they answer, of earlier owners and this one.
+
+        Unreadable parts are logged and ignored.
+        """
         self.keys, self.done = [], Done()
         async for page in self._store.pages(names.parts_prefix(self._record.tenant, self._record.id)):
             for one in page:
@@ -85,7 +88,7 @@ class ResultParts:
         return self._waiting_bytes >= self._limits.undurable_bytes
 
     async def write_until_stopped(self) -> None:
-        """Write parts as they become due. After `stop`, write the rest and return."""
+        """Write parts of waiting answers as they become due. After `stop`, write the rest and return."""
         while not self._is_stopped or self._waiting:
             if self._is_stopped or self._is_due():
                 await self.write()
@@ -100,7 +103,7 @@ class ResultParts:
         self._is_stopped = False
 
     async def write(self) -> None:
-        """Write one part of the waiting answers; return once it is durable."""
+        """Write one part of the waiting answers; return once it is durable. A failing store is tried again for ever."""
         results = self._next()
         self._waiting = self._waiting[len(results) :]
         self._waiting_bytes = sum(len(one.text) for one in self._waiting)

@@ -16,7 +16,10 @@ _CUT_BYTES = 8 * 1024  # bytes cut at a time: 8192 line ends take about 3 ms
 
 
 async def lines_of(store: FileStore, tenant: str, file_id: str, max_line_bytes: int) -> AsyncIterator[RawLine]:
-    """Yield the lines of a file, with pauses for the event loop. Raises ArtifactMissing if the file was deleted."""
+    """Yield the lines of a file, with pauses for the event loop, and wait while the store is unavailable.
+
+    Raises ArtifactMissing if the file was deleted.
+    """
     cutter, read_bytes, is_whole, repeats = LineCutter(max_line_bytes), 0, False, Repeats()
     while not is_whole:
         try:

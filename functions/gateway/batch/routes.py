@@ -39,7 +39,7 @@ _STAMPED: tuple[Status, ...] = (
 
 
 def batch_object(record: BatchRecord, progress: BatchProgress | None = None) -> dict[str, Any]:
-    """Return the batch as OpenAI's API shows it; `progress` is given while it is not over."""
+    """Return the batch as OpenAI's API shows it, with the counts of `progress` if given and the batch is not over."""
     tally = record.tally if record.is_over or progress is None else progress.tally
     return {
         "id": record.id,
@@ -180,10 +180,11 @@ async def _create_batch(batches: Batches, caller: Caller, asked: BatchForm) -> B
 
 
 async def _open_log(batches: Batches, record: BatchRecord) -> BatchRecord:
-    """Write the first record of a batch so that a retry by the client makes no second batch.
+    """Write the first record of a batch and return the batch's record, so that a client's retry makes no second batch.
 
     If the store fails, the record may still have been written, or appear later. Then a second record competes for the
-    first one's number, and the one that is written first is the batch.
+    first one's number, and the one that is written first is the batch. If that is the second one, which says that the
+    batch failed, OutcomeUnknown is raised.
     """
     try:
         await batches.log.open(record, batches.limits.open_per_tenant)
@@ -200,7 +201,7 @@ async def _open_log(batches: Batches, record: BatchRecord) -> BatchRecord:
 
 
 def _check_form(asked: BatchForm) -> int:
-    """Check the form and return the seconds of its window; raises Refused (400)."""
+    """Check the form and return the seconds of its completion window; raises RequestRejected (400) if it is invalid."""
     if asked.endpoint not in ENDPOINTS:
         raise bad_request(f"'endpoint' must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
     seconds = window_s(asked.completion_window)
@@ -258,7 +259,10 @@ async def _find_batch(batches: Batches, tenant: str, batch_id: str) -> BatchReco
 
 
 async def _cancel_batch(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
-    """Cancel a batch. The log notifies its owner, and cancelling twice has no further effect."""
+    """Cancel a batch and return its record; cancelling twice has no further effect.
+
+    Raises RequestRejected: 404 without such a batch, 409 if it is over, 503 if its status changes all the time.
+    """
     record = await _find_batch(batches, tenant, batch_id)
     for _ in range(_CANCEL_TRIES):
         if record.status in ("cancelling", "cancelled"):

@@ -88,14 +88,14 @@ class BatchRun:
                 await self._delete_outputs()
 
     def leave(self) -> None:
-        """Stop within a few seconds because the process will end; answers so far become durable."""
+        """Request that the run stops within _LEAVE_S, because the process will end; answers so far become durable."""
         if self._is_leaving:
             return
         self._is_leaving = True
         self._leave_by_s = self._services.clock() + _LEAVE_S
 
     def request_check(self) -> None:
-        """Check the log without waiting for the next interval: the batch may have changed."""
+        """Request that the run checks the log without waiting for the next interval: the batch may have changed."""
         self._is_looked_for.set()
 
     # transitions between statuses
@@ -124,7 +124,10 @@ class BatchRun:
         await self._shared.log.close(self._record)
 
     async def _delete_outputs(self) -> None:
-        """Delete output files of this claim, if any were written: no record will name them."""
+        """Delete the record's output files if it is finalizing or cancelling: no record will name them.
+
+        An unavailable store is only logged.
+        """
         record = self._record
         if record.status not in ("finalizing", "cancelling"):
             return
@@ -145,7 +148,11 @@ class BatchRun:
         return Validation(self._services, self._shared.store, self._record, self._route)
 
     async def _send_all_lines(self) -> None:
-        """Send every line without a durable result; return after all received answers are durable."""
+        """Send every line without a durable result, in at most _ROUNDS rounds; return after all answers are durable.
+
+        Then the record is moved on, unless this run is leaving: completed or expired, or failed if the input file was
+        deleted.
+        """
         record = self._record
         ends_as: Status = "completed"
         try:
@@ -221,7 +228,7 @@ class BatchRun:
             self._has_update.clear()
 
     async def _progress(self) -> BatchProgress:
-        """Return the progress for the marker. Until the parts are recalled, it is the previous owner's."""
+        """Return the progress for the marker. Until the parts are recalled, it is what the marker already says."""
         record = self._record
         before = None
         if not self._is_recalled:
@@ -247,7 +254,10 @@ class BatchRun:
                 self._apply_record(latest)
 
     def _apply_record(self, latest: BatchRecord) -> None:
-        """Apply a record that another process wrote. After a request to cancel, this run remains the owner."""
+        """Apply a record that another process wrote, which may be a request to cancel.
+
+        Raises Overtaken if it has another owner or claim.
+        """
         if latest.owner != self._record.owner or latest.claims != self._record.claims:
             raise Overtaken(latest)
         self._record = latest
@@ -255,7 +265,10 @@ class BatchRun:
             self._is_cancelled = True
 
     async def _move(self, move: Callable[[BatchRecord], BatchRecord], expected: str) -> None:
-        """Append the next record; do nothing if the batch no longer has the expected status."""
+        """Append the record that `move` makes of the latest one; do nothing if its status is not `expected`.
+
+        If another process appended one first, that one is applied instead.
+        """
 
         async def moved() -> None:
             async with self._moving:
@@ -272,7 +285,7 @@ class BatchRun:
         await self._retry(moved)
 
     async def _retry(self, work: Callable[[], Awaitable[_Got]]) -> _Got:
-        """Call `work` again until the store is available."""
+        """Call `work` until it neither fails for an unavailable store nor is rejected; return its result."""
         while True:
             try:
                 return await work()
@@ -281,7 +294,7 @@ class BatchRun:
                 await asyncio.sleep(_REFUSED_AGAIN_S if isinstance(error, StoreRefused) else _AGAIN_S)
 
     def _warn_once(self, what: str, error: Exception) -> None:
-        """Log each kind of error once, for the first batch that meets it."""
+        """Log an error, unless one of the same kind was logged recently, for this batch or another."""
         if self._shared.repeats.is_new(f"{what} {kind_of(error)}", self._services.clock()):
             _log.warning("batch %s: %s: %s; not logged again for other batches", self._record.id, what, error)
 

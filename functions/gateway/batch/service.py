@@ -62,7 +62,7 @@ class Batches:
         tasks.forever("old files", self._collecting.run, expected=(StoreUnavailable,))
 
     async def close(self) -> None:
-        """Stop runs so that another gateway can continue; a second call waits for that."""
+        """Stop the batch runs so that another gateway can continue them, and wait for that for a bounded time."""
         await self.conductor.leave()
 
     async def reader_of(self, tenant: str, file_id: str) -> str | None:
@@ -82,7 +82,7 @@ class Batches:
         return latest is not None and not latest.is_over  # else its marker is about to be deleted
 
     def close_store(self) -> None:
-        """Close the store after everything that uses it; waiting calls are dropped."""
+        """Close the store; waiting calls are dropped. To be called after everything that uses the store has ended."""
         self._owners_store.close()
         self.store.close()
 
@@ -94,7 +94,10 @@ class Batches:
             raise RequestRejected(unavailable(message, "batches_not_offered", None))
 
     async def _conduct(self) -> None:
-        """Run the conductor if the store has conditional writes: without them, every gateway would run each batch."""
+        """Create the bucket if needed, check the store and run the conductor.
+
+        Raises StoreUnfit if the store lacks conditional writes: without them, every gateway would run each batch.
+        """
         await self.store.ensure_bucket()
         self._unfit = await self.store.call(find_problem, self.store.raw)
         if self._unfit:

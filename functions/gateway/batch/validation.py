@@ -49,7 +49,10 @@ class Validation:
         self.lines = 0
 
     async def run(self) -> tuple[LineProblem, ...]:
-        """Return the problems; none if the file is valid and has `lines` requests."""
+        """Check the input file's lines, count them in `lines`, and return the problems; none if the file is valid.
+
+        It ends early after MAX_PROBLEMS problems or too many lines.
+        """
         record = self._record
         try:
             async for line in lines_of(self._store, record.tenant, record.input_file_id, self._max_line_bytes):

@@ -58,7 +58,7 @@ class Conversation:
     outcome: Recalled = "recalled"
 
     def continued(self, new: list[Message]) -> list[Message]:
-        """Return all messages for the model. New system messages replace the old ones."""
+        """Return the new leading system messages (which replace stored ones), stored messages, and other new ones."""
         old = [message for message in self.messages if not _is_system(new[:1]) or message["role"] not in _SYSTEM]
         cut = _system_messages(new)
         return [*new[:cut], *old, *new[cut:]]
@@ -80,7 +80,10 @@ class KeptConversations:
         self._cipher = AESGCM(hmac.digest(pepper, b"conversation-seal", hashlib.sha256))
 
     async def load(self, tenant: TenantId, session: str) -> Conversation:
-        """Return the session's conversation; raises Refused (503) if the bus is unreachable."""
+        """Return the session's conversation, without messages if none is stored or it is unreadable.
+
+        Raises RequestRejected (503) if the bus is unreachable.
+        """
         shelf, name = self._shelf(tenant), self._name(tenant, session)
         try:
             sealed = await self._store.read(name)
@@ -96,7 +99,7 @@ class KeptConversations:
         return Conversation(shelf, name, sealed, opened or (), "unreadable" if opened is None else "recalled")
 
     async def forget(self, tenant: TenantId, session: str) -> bool:
-        """Delete the conversation and return True if there was one; raises Refused (503) if the bus is unreachable."""
+        """Delete the conversation and return True if there was one; raise RequestRejected (503) if the bus is lost."""
         try:
             return await self._store.delete(self._shelf(tenant), self._name(tenant, session))
         except BusUnavailable as error:
@@ -167,7 +170,7 @@ def _is_system(messages: list[Message]) -> bool:
 
 
 def recall_slots(wait_s: float = _READ_WAIT_S) -> TenantSlots:
-    """Return the slots for concurrent reads of one tenant, because all tenants share the bus connections.
+    """Return slots that limit each tenant's concurrent reads of conversations: all tenants share the bus connections.
 
     After waiting for a slot, a request may be rejected for its tenant's quota before anything is read: earlier
     requests of the tenant may have used the quota up.

@@ -145,7 +145,10 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
-        """Report ready if there is a snapshot (named in the answer), a ready replica, and no drain in progress."""
+        """Report 200 if the gateway is ready, else 503 and the reason: no recent snapshot, no ready replica, a drain.
+
+        A fleet with pools that may scale to zero needs no ready replica. The answer names the snapshot.
+        """
         reason = gateway.not_ready_reason()
         content: dict[str, Any] = {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
         catalogue = gateway.services.state.catalogue
@@ -200,7 +203,7 @@ def _add_error_shapes(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        """Return an internal error. The envelope receives the exception too and logs it."""
+        """Return the 500 for an unexpected exception. The envelope receives the exception too and logs it."""
         return _response(request, errors.internal_error(), {})
 
     @app.exception_handler(RequestValidationError)

@@ -50,7 +50,10 @@ class Origins:
         return self.every or bool(self.named)
 
     def answer_headers(self, request: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """Return the CORS headers of an answer. `vary` is always set, because caches must separate origins."""
+        """Return the CORS headers of an answer; none without configured origins.
+
+        Otherwise `vary` is always set, because caches must separate origins.
+        """
         if not self:
             return []
         origin = _value(request, b"origin")

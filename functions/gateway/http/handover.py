@@ -40,7 +40,7 @@ class Handover:
         self._door = door
 
     async def serve(self) -> None:
-        """Serve successors one after the other until the task is cancelled."""
+        """Send the listening sockets to successors, one after the other, until cancelled or closed."""
         loop = asyncio.get_running_loop()
         while self._door is not None:
             successor, _ = await loop.sock_accept(self._door)
@@ -48,7 +48,7 @@ class Handover:
                 await self._send_sockets(successor)
 
     def close(self) -> None:
-        """Close the socket and our listeners: while a copy is open, the kernel accepts connections for it."""
+        """Close the handover socket and this process's listeners: while a copy is open, the kernel accepts for it."""
         door, self._door = self._door, None
         if door is not None:
             door.close()
@@ -88,7 +88,10 @@ class Inheritance:
 
 
 def inherit(path: Path, expected: int) -> Inheritance | None:
-    """Request the listeners of a running gateway. Return None if there is none, or if it has another number of them."""
+    """Return the listeners of the gateway that runs at `path`, and the channel to it.
+
+    Return None if none answers, or if it has other than `expected` listeners.
+    """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.settimeout(_TIMEOUT_S)
     try:

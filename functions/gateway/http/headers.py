@@ -79,12 +79,12 @@ class RequestHeaders:
     trace: TraceContext = NO_TRACE
 
     def is_late(self, since_s: float) -> bool:
-        """Return True if the caller's deadline has passed, `since_s` after the request began to arrive."""
+        """Return True if the caller's deadline has passed `since_s` after the request began to arrive; else False."""
         return self.deadline_ms is not None and since_s * 1000.0 >= self.deadline_ms
 
 
 def request_id_of(headers: RawHeaders) -> str:
-    """Return the caller's request id if it is well-formed, else a new one. Error answers contain it too."""
+    """Return the caller's x-request-id if it is well-formed, else a new random one of 32 hex digits."""
     for name, value in headers:
         if len(name) == 12 and name.lower() == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return value.decode()
@@ -92,7 +92,10 @@ def request_id_of(headers: RawHeaders) -> str:
 
 
 def read_headers(headers: RawHeaders, request_id: str, limits: Limits) -> RequestHeaders:
-    """Return the meaning of the headers. Raise Refused if they are malformed."""
+    """Return what the headers say: key, class, deadline, session, trace. Raise RequestRejected if one is malformed.
+
+    A malformed `traceparent` is ignored.
+    """
     found = RequestHeaders(request_id=request_id)
     api_key: str | None = None
     parent: re.Match[bytes] | None = None  # a malformed `traceparent` is ignored (W3C)
@@ -136,7 +139,10 @@ def _trace(parent: re.Match[bytes] | None, request_id: str, sampled: int) -> Tra
 
 
 def check_headers(headers: RawHeaders, limits: Limits) -> Iterable[tuple[bytes, bytes]]:
-    """Return the headers with lower-case names. Raise Refused for too many, malformed or duplicated headers."""
+    """Return the headers with lower-case names, without those that have `_` in their names.
+
+    Raise RequestRejected for too many or malformed headers, a duplicate of one that may occur once, or no Host.
+    """
     if len(headers) > limits.header_count:
         raise RequestRejected(errors.headers_too_large(f"The request has over {limits.header_count} headers."))
     seen: set[bytes] = set()
@@ -163,7 +169,7 @@ def _name(raw_name: bytes) -> bytes:
 
 
 def check_json_body(headers: RawHeaders) -> None:
-    """Raise Refused (415) if the body is not declared as plain JSON without content encoding."""
+    """Raise RequestRejected (415) if the body is not declared as plain JSON without content encoding."""
     content_type = b""
     for name, value in headers:
         if len(name) == 12 and name.lower() == b"content-type":
@@ -181,7 +187,7 @@ def check_json_body(headers: RawHeaders) -> None:
 
 
 def announced_bytes(headers: RawHeaders) -> int | None:
-    """Return the body's length according to its head, or None for a chunked body."""
+    """Return the body's length in bytes according to its head: 0 if that names none, None for a chunked body."""
     length: int | None = 0
     for name, value in headers:
         if len(name) == 17 and name.lower() == b"transfer-encoding":

@@ -67,13 +67,16 @@ class Hold:
         self.end()
 
     def reserve_up_to(self, size_bytes: int) -> None:
-        """Reserve memory for `size_bytes`, more than `bound_bytes`. Raise Refused (503) if there is no room."""
+        """Reserve memory for `size_bytes`, more than `bound_bytes`, rounded up to whole steps: the new `bound_bytes`.
+
+        Raise RequestRejected if there is no room.
+        """
         taken_bytes = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
         self._held.reserve(self.tenant, taken_bytes - self.held_bytes, self._refusal)
         self.held_bytes = self.bound_bytes = taken_bytes
 
     def end(self) -> None:
-        """Release the memory."""
+        """Release the reserved memory; does nothing if it was released before."""
         held_bytes, self.held_bytes = self.held_bytes, 0
         if held_bytes:
             self._held.release(self.tenant, held_bytes)
@@ -120,7 +123,10 @@ class HeldBytes:
         return sum(unread.held_bytes for unread in self._unread.values())
 
     def body(self, tenant: TenantId, announced_bytes: int | None, request_id: str) -> Hold:
-        """Return the hold for a body that is about to be read. Raise Refused (503) without room."""
+        """Return the hold, still empty, for a body that is about to be read.
+
+        Raise RequestRejected if a body of over FREE_BYTES is announced and there is no room for a large body.
+        """
 
         def refusal() -> ErrorAnswer:
             self._on_refused("uploads_full")
@@ -131,11 +137,11 @@ class HeldBytes:
         return Hold(self, tenant, refusal)
 
     def copy(self, tenant: TenantId) -> Hold:
-        """Return the hold for a copy of a body. Without room the request continues without the copy."""
+        """Return the hold, still empty, for a copy of a body. Without room the request continues without the copy."""
         return Hold(self, tenant, lambda: _no_room_for_body(""))
 
     def answer(self, tenant: TenantId, request_id: str) -> Hold:
-        """Return the hold for an answer that is about to be collected."""
+        """Return the hold, still empty, for an answer that is about to be collected."""
 
         def refusal() -> ErrorAnswer:
             self._on_refused("answers_full")
@@ -153,7 +159,10 @@ class HeldBytes:
     # readers
 
     def add_waiting(self, reader: Reader, tenant: TenantId) -> None:
-        """Count what waits for this reader until `remove_waiting`. Repeated calls and small amounts are ignored."""
+        """Count the reader's unread bytes and a slot of its tenant until `remove_waiting`.
+
+        A reader that is counted already and small amounts are ignored.
+        """
         size_bytes = reader.unread_bytes
         if size_bytes <= FREE_BYTES or reader in self._unread:
             return
@@ -161,7 +170,7 @@ class HeldBytes:
         self._unread[reader] = _Unread(tenant, size_bytes, size_bytes, self._clock(), self._occupy(tenant))
 
     def remove_waiting(self, reader: Reader) -> None:
-        """Release the reader's bytes because it has read them or has left. Does nothing for an unknown reader."""
+        """Release the reader's bytes and slot because it has read all or left. Does nothing for an unknown reader."""
         unread = self._unread.pop(reader, None)
         if unread is not None:
             self._shares.release(unread.tenant, unread.held_bytes)
@@ -190,7 +199,7 @@ class HeldBytes:
                 self._shares.release(unread.tenant, read_bytes)
 
     def _slow(self) -> list[Reader]:
-        """Return the readers below the lowest allowed rate, the largest first."""
+        """Return the readers below the lowest allowed rate after _GRACE_S, those with the most held bytes first."""
         now_s = self._clock()
         found = []
         for reader, unread in self._unread.items():

@@ -156,7 +156,7 @@ class LaneProtocol(asyncio.Protocol):
     # calls of uvicorn and the sweep
 
     def shutdown(self) -> None:
-        """Finish the current request, then close, because the server drains."""
+        """Close after the current request, or if idle within `lame_duck_s`, because the server drains."""
         self._close_after = True
         if self._phase == "idle":
             self.due_s = min(self.due_s, self._services.clock() + self._services.http.lame_duck_s)
@@ -314,7 +314,7 @@ class LaneProtocol(asyncio.Protocol):
         self.data_received(head + rest)
 
     def _interrupted(self, data: bytes) -> None:
-        """Ignore a request that arrives while an answer streams, and close after the answer."""
+        """Ignore data that arrives during an answer, and close after the answer unless it is only empty lines."""
         if data.strip(b"\r\n"):  # empty lines before a request are ignored
             self._close_after = self._refused = True
 
@@ -336,7 +336,10 @@ class LaneProtocol(asyncio.Protocol):
             protocol.shutdown()
 
     def _refuse(self, answer: ErrorAnswer) -> None:
-        """Answer and close, because further bytes on this connection may not be a request."""
+        """Send this error and close, because further bytes on this connection may not be a request.
+
+        If an answer is under way, cut the connection without the error.
+        """
         self._close_after = True
         self._end_upload()
         if self._phase == "busy":  # an answer has started; a second one would corrupt it
@@ -389,7 +392,7 @@ class LaneProtocol(asyncio.Protocol):
         self._enter("idle", self._services.limits.keep_alive_s)
 
     def _close(self) -> None:
-        """Close after all written data has gone out. A client that does not read it is cut off."""
+        """Close after all written data has gone out. A client that reads too little is cut off."""
         self._until_read("closing")
         self._transport.close()
 
@@ -412,7 +415,7 @@ class LaneProtocol(asyncio.Protocol):
         return errors.headers_too_large(f"The head is over {self._services.limits.head_bytes} bytes.")
 
     def _enter(self, phase: str, within_s: float) -> None:
-        """Enter a phase that may last `within_s`."""
+        """Set the connection's phase, which may last `within_s` seconds from now."""
         self._phase = phase
         self.due_s = self._services.clock() + within_s
 

@@ -99,7 +99,7 @@ class PlainSink:
         self._changed.set()
 
     async def next(self) -> Message | None:
-        """Return the next message, or None once the sink was cut."""
+        """Wait for the next ASGI message and return it, or None once the sink was cut; resume a paused exchange."""
         while not self._messages and not self._closed:
             self._changed.clear()
             await self._changed.wait()

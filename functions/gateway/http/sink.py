@@ -13,7 +13,7 @@ MoreHeaders = tuple[tuple[bytes, bytes], ...]  # additional headers, often none
 
 class Sink(Protocol):
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a complete answer. Nothing follows."""
+        """Send a complete, not streamed answer. Nothing follows."""
 
     def begin_stream(self, headers: Headers, first: bytes) -> None:
         """Send a stream's head (200) and its first events."""

@@ -65,7 +65,10 @@ def conversation_of(
 
 
 def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:
-    """Return the key of a chat without a session. Plain texts need no call here: every chat is hashed."""
+    """Return the key of a chat without a session: a hash of tenant, model and messages up to the first user message.
+
+    Of long texts only the beginning and the end count.
+    """
     texts: list[str] = [str(parsed.get("model"))]
     system = parsed.get("system")
     if system is not None:
@@ -89,7 +92,7 @@ def _hash_of_beginning(tenant: TenantId, parsed: JsonObject) -> bytes:
 
 
 def _texts_of(content: Any) -> list[str]:
-    """Return the first texts of a content that is a text or a list of parts."""
+    """Return the text of a content, or of each of its first _MAX_MESSAGES parts; "" for a part without text."""
     if type(content) is str:
         return [content]
     if type(content) is not list:

@@ -32,7 +32,7 @@ class KnownKeys:
         self._known: dict[bytes, tuple[Caller, float]] = {}  # caller, and the key's expiry in unix seconds
 
     def caller(self, catalogue: Catalogue, authorization: str | None, now_unix_s: float) -> Caller | None:
-        """Return the caller as `authenticate` does, which is called only on a cache miss."""
+        """Return the caller as `authenticate` does, or None for an invalid or expired key. Valid keys are cached."""
         if authorization is None:
             return None
         if catalogue is not self._catalogue:

@@ -12,14 +12,20 @@ from functions.http.guarded import authenticated
 
 
 def identify_lookup(services: Services, request: Request) -> tuple[Catalogue, Caller]:
-    """Identify the caller of a lookup (models, files, batches) and count the call; also raises Refused (429)."""
+    """Return the snapshot in use and a lookup's caller (models, files, batches), and count the call.
+
+    Raises RequestRejected as `identify` does, and (429) over the limit of calls.
+    """
     catalogue, caller = identify(services, request)
     services.lookups.count(caller.tenant, request.scope["path"].split("/")[2])
     return catalogue, caller
 
 
 def identify_manager(services: Services, request: Request) -> tuple[Catalogue, Caller, str]:
-    """Authenticate the caller of a registry route and count the call. The registry checks what the key may do."""
+    """Return the snapshot in use, the caller of a registry route and its `authorization` value; count the call.
+
+    The registry checks what the key may do. Raises RequestRejected (401, 429, 503).
+    """
     catalogue, read = _read(services, request)
     caller = services.intake.authenticate(catalogue, read, services.wall_clock())
     authenticated(request.scope, caller.tenant)
@@ -28,7 +34,7 @@ def identify_manager(services: Services, request: Request) -> tuple[Catalogue, C
 
 
 def identify(services: Services, request: Request) -> tuple[Catalogue, Caller]:
-    """Return the snapshot in use and the caller of the request; raises Refused (401, 403, 503)."""
+    """Return the snapshot in use and the caller of the request; raises RequestRejected (401, 403, 503)."""
     catalogue, read = _read(services, request)
     caller = services.intake.identify(catalogue, read, services.wall_clock())
     authenticated(request.scope, caller.tenant)

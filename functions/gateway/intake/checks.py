@@ -41,7 +41,7 @@ def text_or_object(value: Any) -> str | None:
 
 
 def anything(value: Any) -> str | None:
-    """Accept any value of a field that no engine uses and some clients send."""
+    """Accept any value, by returning None, of a field that no engine uses and some clients send."""
     return None
 
 
@@ -53,7 +53,7 @@ def one_of(*allowed: str) -> Check:
 
 
 def never(why: str) -> Check:
-    """Accept only false: a switch that stays off."""
+    """Return a check that accepts only false, for a switch that stays off. Its problem text is `why`."""
 
     def check(value: Any) -> str | None:
         return None if value is False else why
@@ -87,7 +87,7 @@ def objects(limit: int, what: str) -> Check:
 
 
 def texts(limit: int) -> Check:
-    """Accept an array of strings, or one string instead of an array."""
+    """Return a check that accepts an array of at most `limit` strings, or one string instead of an array."""
 
     def check(value: Any) -> str | None:
         strings = [value] if type(value) is str else value
@@ -126,7 +126,7 @@ def stream_options(value: Any) -> str | None:
 
 
 def without(name: str, why: str) -> Check:
-    """Accept an object without the key `name`."""
+    """Return a check that accepts an object without the key `name`; `why` explains a rejection."""
 
     def check(value: Any) -> str | None:
         if type(value) is not dict:
@@ -150,7 +150,10 @@ def few_token_ids(limit: int) -> Check:
 
 
 def prompts(limit: int, what: str, then: str = "", *, may_be_empty: bool = False) -> Check:
-    """Accept one text or many, or one prompt of token ids or many."""
+    """Return a check that accepts one text or prompt of token ids, or up to `limit` of them, all of one kind.
+
+    `what` and `then` are words of the problem text; `may_be_empty` allows empty texts in an array.
+    """
     wrong = "must be a string, an array of strings, an array of token ids, or an array of such arrays"
 
     def check(value: Any) -> str | None:

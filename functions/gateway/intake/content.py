@@ -65,7 +65,10 @@ def _anthropic_message(message: Any) -> str | None:
 
 
 def text_or_parts(content: Any) -> str | None:
-    """Check a text, or parts that may contain parts. The parser bounds the depth of a body."""
+    """Return what is wrong with a content, or None: null, a text, or parts that may contain parts are allowed.
+
+    The parser bounds the depth of a body.
+    """
     if type(content) is not list:
         return None if content is None or type(content) is str else "content must be a string or an array of parts"
     for part in content:
@@ -80,7 +83,7 @@ def text_or_parts(content: Any) -> str | None:
 
 
 def items(limit: int) -> Check:
-    """Check the input of a response: a text, or messages, calls and their outputs."""
+    """Return a check for the input of /v1/responses: a text, or at most `limit` messages, calls and their outputs."""
 
     def check(value: Any) -> str | None:
         if type(value) is str:
@@ -105,7 +108,7 @@ def _item_problem(item: dict[str, Any]) -> str | None:
 
 
 def scored_one(value: Any) -> str | None:
-    """Check one input of a scoring model: a text, or parts."""
+    """Return what is wrong with one input of a scoring model, or None: a text or an object with parts is allowed."""
     if type(value) is str:
         return None if value else "must not be empty"
     parts = value.get("content") if type(value) is dict else None
@@ -126,7 +129,10 @@ def scored(limit: int) -> Check:
 
 
 def callers_tools(limit: int) -> Check:
-    """Check the tools of /v1/responses. Engines would run other kinds of tools themselves."""
+    """Return a check for the at most `limit` tools of /v1/responses: only kinds that the caller runs are allowed.
+
+    Engines would run other kinds of tools themselves.
+    """
     shaped = objects(limit, "tool")
 
     def check(value: Any) -> str | None:

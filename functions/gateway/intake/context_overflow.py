@@ -28,7 +28,7 @@ TokensOf = Callable[[int], int]  # converts bytes of text to tokens
 
 
 def headroom_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry | None, window_tokens: int) -> int:
-    """Return the number of tokens that the prompt may have.
+    """Return the number of tokens that the prompt may have: window or tier's cap, less 10 % and the answer's share.
 
     Worked example (test_room_is_what_the_answer_leaves): window 2,048, 10 % margin, 500 tokens requested: 1,344.
     """
@@ -40,13 +40,13 @@ def headroom_tokens(parsed: JsonObject, output: OutputFields, quota: QuotaEntry 
 
 
 def overflow(parsed: JsonObject, room: int, tokens_of: TokensOf) -> range:
-    """Return the indices of messages that must be dropped for the chat to fit."""
+    """Return the indices of messages to drop for the chat to fit `room` tokens together with its other texts."""
     around = tokens_of(text_bytes([parsed.get(name) for name in _AROUND]))
     return messages_to_drop([_said(message, tokens_of) for message in parsed["messages"]], room - around)
 
 
 def slide(parsed: JsonObject, gone: range) -> int:
-    """Drop these messages and return the number of dropped turns."""
+    """Drop the messages with the indices `gone` from the chat; return the number of dropped turns."""
     messages: list[dict[str, Any]] = parsed["messages"]
     lost = [Said(message["role"], 0) for message in messages[gone.start : gone.stop]]
     parsed["messages"] = messages[: gone.start] + messages[gone.stop :]

@@ -38,7 +38,10 @@ _DOCUMENTS = ("documents", "items", "text_2", "data_2")
 
 
 def read_again_bytes(parsed: JsonObject) -> int:
-    """Return the bytes that a scoring model reads in addition to the text of the (checked) request."""
+    """Return the bytes that a scoring model reads beside a checked request's text: one query is read per document.
+
+    0 for several queries.
+    """
     queries, documents = _first(parsed, _QUERIES), _first(parsed, _DOCUMENTS)
     if _how_many(queries) != 1:
         return 0
@@ -50,7 +53,7 @@ def _first(parsed: JsonObject, names: tuple[str, ...]) -> Any:
 
 
 def _how_many(value: Any) -> int:
-    """Return the number of texts: a list's length; an object has its list under `content`."""
+    """Return the number of texts: a list's length (in an object, that under `content`), else 1; at least 1."""
     content = value.get("content") if type(value) is dict else value
     return max(1, len(content)) if type(content) is list else 1
 
@@ -117,7 +120,7 @@ class Features:
             self.learn(ended.admitted, ended.usage)
 
     def learn(self, admitted: Admitted, usage: Usage) -> None:
-        """Learn from the engine's usage of a request that was answered completely."""
+        """Learn the lengths of prompt and answer from the engine's usage of a request that was answered completely."""
         features, model, tenant = admitted.features, admitted.model, admitted.caller.tenant
         if features.learnable:
             self.lengths.learn_prompt(model.pool, tenant, features.prompt_bytes, usage.prompt_tokens)
@@ -129,7 +132,7 @@ class Features:
 def for_other_model(
     features: RequestFeatures, upstream: JsonObject, output: OutputFields | None, engine_name: str
 ) -> RequestFeatures:
-    """Return the features of a request for another model than it was admitted for; its blocks are hashed again."""
+    """Return a request's features for another model with this engine name: only the text blocks' hashes change."""
     text = prompt_text(upstream, output).text
     salt = upstream.get("cache_salt") or ""  # the tenant's salt, which admission has put there
     blocks = text_blocks(text, seed_of(salt, engine_name), features.text_block_bytes)
@@ -137,7 +140,7 @@ def for_other_model(
 
 
 def _choices(parsed: JsonObject, output: OutputFields) -> int:
-    """Return the number of generated answers: `n` (or `best_of`) for each prompt, on routes that have these fields."""
+    """Return the number of generated answers: `n` (or `best_of` if larger) for each prompt; 1 on other routes."""
     if not output.has_choices:
         return 1
     choices: int = parsed.get("n") or 1

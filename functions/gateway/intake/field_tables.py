@@ -244,7 +244,7 @@ def responses_table(limits: Limits) -> FieldTable:
 
 
 def disable_storing(body: JsonObject) -> None:
-    """Make the engine store no response: the next request may be sent to another engine."""
+    """Set `store` to false, so that the engine stores no response: the next request may go to another engine."""
     body["store"] = False
 
 

@@ -55,7 +55,10 @@ class FieldTable:
 
 
 def check_fields(body: JsonObject, table: FieldTable) -> None:
-    """Raise Refused (400, with param) at the table's first field whose value is wrong. Null means absent."""
+    """Raise RequestRejected (400, with param) at the table's first field whose value is wrong. Null means absent.
+
+    A whole number written as a float, like 5.0, is replaced by the integer if that is right.
+    """
     if not table.passed.issuperset(body):
         _reject_refused_fields(body, table)
     checks = table.checks
@@ -71,7 +74,7 @@ def check_fields(body: JsonObject, table: FieldTable) -> None:
 def keep_allowed(body: JsonObject, table: FieldTable, unknown: UnknownFields, path: str) -> tuple[str, ...]:
     """Remove fields that the engine must not receive from a checked body; return the names of unknown ones.
 
-    Raises Refused (400) if the pool refuses unknown fields.
+    Raises RequestRejected (400) if the pool refuses unknown fields.
     """
     dropped = []
     for name in sorted(body.keys() - table.passed):
@@ -86,7 +89,7 @@ def keep_allowed(body: JsonObject, table: FieldTable, unknown: UnknownFields, pa
 
 
 def ignored_header(names: tuple[str, ...]) -> bytes:
-    """Return the names that are valid in a header; other names invented by the client are not repeated."""
+    """Return a header's value with the first _MOST_NAMED of these names that are valid in a header, by commas."""
     fit = [name.encode() for name in names if _IN_A_HEADER.fullmatch(name) is not None]
     return b", ".join(fit[:_MOST_NAMED])
 

@@ -79,7 +79,10 @@ class Intake:
         self._tables = {route.path: route.table(limits) for route in ROUTES}
 
     def precheck(self, catalogue: Catalogue, headers: RawHeaders, now_unix_s: float) -> Caller:
-        """Check the headers before a body is read, in the order of `admit`'s first steps, so that both reject alike."""
+        """Check headers, announced size and key before a body is read, and return the caller; raises RequestRejected.
+
+        The order of the checks is that of `recognise`, so that both reject alike.
+        """
         if (announced_bytes(headers) or 0) > self.limits.body_bytes:
             raise RequestRejected(body_too_large(self.limits.body_bytes))
         read = read_headers(headers, "", self.limits)
@@ -87,7 +90,7 @@ class Intake:
         return self.identify(catalogue, read, now_unix_s)
 
     def recognise(self, catalogue: Catalogue, raw: RawRequest, now_unix_s: float) -> Recognised:
-        """Return the caller; raises Refused if the headers or the key are not valid."""
+        """Return parsed headers, caller, key and quotas; raises RequestRejected if headers or key are not valid."""
         read = read_headers(raw.headers, raw.request_id, self.limits)
         check_json_body(raw.headers)
         caller = self.identify(catalogue, read, now_unix_s)
@@ -95,7 +98,7 @@ class Intake:
         return Recognised(read, caller, key, tier, within_key(tier, key))
 
     def admit(self, catalogue: Catalogue, route: Route, raw: RawRequest, known: Recognised) -> Admitted:
-        """Return the admitted request; raises Refused if one of the steps rejects it."""
+        """Return the admitted request; raises RequestRejected if one of the steps rejects it."""
         parsed = self.read_body(route, raw.body)
         caller = known.caller
         service_class = _service_class(known.read, parsed, caller)
@@ -168,7 +171,7 @@ class Intake:
         )
 
     def read_body(self, route: Route, body: bytes) -> JsonObject:
-        """Return the body if its fields are valid; raises Refused (400)."""
+        """Return the parsed body; raises RequestRejected (400) if its JSON or a field is wrong or one is missing."""
         parsed = parse_object(body, self.limits.json_depth, self.limits.json_values)
         fields.check_fields(parsed, self._tables[route.path])
         for group in route.required:
@@ -177,14 +180,14 @@ class Intake:
         return parsed
 
     def model_for(self, catalogue: Catalogue, caller: Caller, route: Route, parsed: JsonObject) -> ResolvedModel:
-        """Return the model that a checked body names if it answers this route; raises Refused (400, 404)."""
+        """Return the model that a checked body names; raises RequestRejected: 404, or 400 if it is of another route."""
         model = models.resolve(catalogue, caller, parsed, 0)
         if model.task not in route.tasks:
             raise models.wrong_task(model, route)
         return model
 
     def _slide(self, parsed: JsonObject, known: Recognised, model: ResolvedModel) -> int:
-        """Drop turns of a chat until it fits its context window; return the number of dropped turns."""
+        """Drop the oldest turns of a chat so that it fits its context window; return the number of dropped turns."""
         room = context_overflow.headroom_tokens(parsed, CHAT_OUTPUT, known.quota, model.context_window_tokens)
         tenant, lengths = known.caller.tenant, self.features.lengths
         gone = context_overflow.overflow(
@@ -193,7 +196,7 @@ class Intake:
         return context_overflow.slide(parsed, gone)
 
     def identify(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
-        """Return the caller if its key may call models; raises Refused (401, 403)."""
+        """Return the caller if its key may call models; raises RequestRejected (401, 403)."""
         caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
             caller = self.delegated.caller(catalogue, read.authorization, now_unix_s)
@@ -204,7 +207,7 @@ class Intake:
         return caller
 
     def authenticate(self, catalogue: Catalogue, read: RequestHeaders, now_unix_s: float) -> Caller:
-        """Return the caller, with any scopes; delegated credentials are rejected. Raises Refused (401)."""
+        """Return the caller, with any scopes; delegated credentials are rejected. Raises RequestRejected (401)."""
         caller = self._keys.caller(catalogue, read.authorization, now_unix_s)
         if caller is None:
             raise unauthorized()

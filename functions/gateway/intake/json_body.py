@@ -36,7 +36,10 @@ class _Duplicate(ValueError):
 
 
 def parse_object(body: bytes, max_depth: int, max_values: int) -> JsonObject:
-    """Return the object in `body`; raises Refused (400). `max_values` bounds containers and keys together."""
+    """Return the JSON object in `body`; raises RequestRejected (400) if it is malformed or has a duplicate key.
+
+    `max_depth` bounds the nesting, `max_values` containers and keys together.
+    """
     openings = _openings(body) if len(body) <= max_values else _values_at_most(body)
     if openings > max_values and _values(body) > max_values:
         raise bad_request(
@@ -74,7 +77,7 @@ def _lost_a_key(body: bytes, compact: bytes) -> bool:
 
 
 def _openings(body: bytes) -> int:
-    """Count opening brackets and braces, including those in strings."""
+    """Return the number of opening brackets and braces, including those in strings."""
     if len(body) < _LONG_BYTES:
         return body.count(b"[") + body.count(b"{")
     return int(np.count_nonzero((np.frombuffer(body, np.uint8) | _CASE_BIT) == _BRACE))
@@ -92,7 +95,7 @@ def _values_at_most(body: bytes) -> int:
 
 
 def _colons(body: bytes) -> int:
-    """Count colons, including those in strings."""
+    """Return the number of colons, including those in strings."""
     return (
         body.count(b":") if len(body) < _LONG_BYTES else int(np.count_nonzero(np.frombuffer(body, np.uint8) == _COLON))
     )
@@ -109,7 +112,7 @@ def _outside_strings(document: bytes) -> bytes:
 
 
 def _refuse_duplicate(body: bytes) -> None:
-    """Find the duplicate key to name it in the error; slow, but runs only for bodies that have one."""
+    """Raise RequestRejected (400) that names the duplicate key; slow, but runs only for bodies that have one."""
     try:
         json.loads(body, object_pairs_hook=_unique, parse_int=str, parse_float=str)  # numbers were checked above
     except _Duplicate as duplicate:

@@ -43,7 +43,10 @@ class OutputFields:
 def apply_caps(
     parsed: JsonObject, output: OutputFields, field: str, quota: QuotaEntry, body_bytes: int, *, window_tokens: int
 ) -> None:
-    """Limit the output length in `field`, the one in force; raises OverQuota (400) over the tier's caps."""
+    """Lower or set the output length in `field`, the one in force, as the tier's caps require.
+
+    Raises OverQuota (400) if the request cannot be made to fit them.
+    """
     caps = quota.limits
     if caps.max_output_tokens is None and caps.max_context_tokens is None:
         return
@@ -60,7 +63,7 @@ def apply_caps(
 
 
 def field_in_force(parsed: JsonObject, names: tuple[str, ...]) -> str:
-    """Return the field that limits the answer's length, of those that a route has; it may be absent."""
+    """Return the first of these names of length fields that the body sets, or the last name if it sets none."""
     for name in names:
         if parsed.get(name) is not None:
             return name
@@ -79,7 +82,7 @@ def _prompt_matters(
 
 
 def prompt_tokens(parsed: JsonObject, field: PromptField) -> int:
-    """Estimate the tokens of the prompt; of several prompts, of the longest."""
+    """Return the estimated tokens of the prompt in this field; of several prompts, those of the longest."""
     if field == "input":
         return (text_bytes(parsed["input"]) + text_bytes([parsed.get(name) for name in _AROUND])) // BYTES_PER_TOKEN
     if field == "messages":
@@ -93,9 +96,9 @@ def prompt_tokens(parsed: JsonObject, field: PromptField) -> int:
 
 
 def text_bytes(value: Any) -> int:
-    """Count the bytes of all text in a value of any shape. Images and sounds are left to the engine.
+    """Return the bytes of all text in a value of any shape, without images and sounds, which are left to the engine.
 
-    A token id counts as one token. The parser bounds depth and size.
+    A token id counts as BYTES_PER_TOKEN. The parser bounds depth and size.
     """
     if type(value) is str:
         return len(value.encode())
@@ -111,7 +114,7 @@ def _prompt_tokens(prompt: str | list[int]) -> int:
 
 
 def _message_bytes(message: dict[str, Any]) -> int:
-    """Count the bytes of a message's text and tool calls. Images and sounds are left to the engine."""
+    """Return the bytes of a message's text, tool calls and other fields; images and sounds are left to the engine."""
     more = {name: value for name, value in message.items() if name not in ("role", "content")}
     more_bytes = len(orjson.dumps(more)) if more else 0
     content: str | list[dict[str, Any]] = message.get("content") or ""

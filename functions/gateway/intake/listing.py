@@ -34,7 +34,7 @@ class Page(NamedTuple):
 
 
 def page_of(query: Mapping[str, str]) -> Page | None:
-    """Return the page that the query requests; None: all models. Raises Refused (400)."""
+    """Return the page that the query requests; None without `limit`: all models. Raises RequestRejected (400)."""
     if "limit" not in query:
         return None
     text = query["limit"]
@@ -64,7 +64,7 @@ class Listed:
     ends: "array[int]"  # end of each model's part, without the comma after it
 
     def page(self, page: Page) -> bytes:
-        """Return one page; an unknown `after_id` gives an empty page."""
+        """Return one page as JSON; an unknown `after_id` gives an empty page."""
         begin = 0
         if page.after_id:
             begin = self.ids.index(ModelId(page.after_id)) + 1 if page.after_id in self.ids else len(self.ids)
@@ -166,7 +166,7 @@ def _for_tenant(catalogue: Catalogue, pool: PoolName, quota: QuotaEntry | None) 
 
 
 def _rollout(model: ModelEntry, channel: str, versions: dict[str, VersionEntry]) -> dict[str, Any]:
-    """Return the version that part of the channel's requests already get; empty without a rollout."""
+    """Return the channel's rollout: its stage, percentage and candidate version; empty without a rollout."""
     split = next((split for split in model.splits if split.channel == channel), None)
     if split is None:
         return {}
@@ -175,13 +175,13 @@ def _rollout(model: ModelEntry, channel: str, versions: dict[str, VersionEntry])
 
 
 def _context_window(window_tokens: int, quota: QuotaEntry | None) -> int:
-    """Return the part of the context window that this tenant may use."""
+    """Return the tokens of the context window that this tenant may use: at most its tier's cap, if it has one."""
     cap_tokens = quota.limits.max_context_tokens if quota is not None else None
     return window_tokens if cap_tokens is None else min(window_tokens, cap_tokens)
 
 
 def _tier(quota: QuotaEntry | None) -> dict[str, Any] | None:
-    """Return the tier's name and limits; absent limits are unlimited."""
+    """Return the tier's name and limits, or None without a tier; absent limits are unlimited."""
     if quota is None:
         return None
     limits = msgspec.structs.asdict(quota.limits)
@@ -203,7 +203,7 @@ def _replicas_ready(fleet: FleetView, model: ModelEntry, pools: tuple[PoolName, 
 
 
 def _is_asleep(catalogue: Catalogue, fleet: FleetView, pools: tuple[PoolName, ...]) -> bool:
-    """Return True if all pools are at zero, so that a request starts one and waits."""
+    """Return True if no pool has a ready replica and at least one may sleep, so that a request starts it and waits."""
     return all(not fleet.index(pool).ready for pool in pools) and any(pool in catalogue.may_sleep for pool in pools)
 
 

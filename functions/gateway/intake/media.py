@@ -53,7 +53,7 @@ _DATA_MAX_CHARS = 3 * 1024 * 1024  # 2.25 MB of image: three quarters of a body'
 
 
 def media_problem(part: dict[str, Any]) -> str | None:
-    """Return what is wrong with a content part's reference, or None. A text part costs one set lookup."""
+    """Return what is wrong with a content part's type, media id or URLs, or None. A text part costs one set lookup."""
     kind = part.get("type")
     if type(kind) is not str and kind is not None:
         return "the type of a part must be a string"
@@ -88,7 +88,7 @@ def _is_there(media: Any) -> bool:
 
 
 def url_problem(url: Any) -> str | None:
-    """Return what is wrong with a URL that an engine would fetch, or None."""
+    """Return what is wrong with a URL that an engine would fetch, or None; only data: and public https: are allowed."""
     if type(url) is not str:
         return "must have a url that is a string"
     if url[:5].lower() == "data:":
@@ -118,7 +118,7 @@ def _is_outside(host: str) -> bool:
 
 
 def host_problem(part: dict[str, Any], hosts: frozenset[str]) -> str | None:
-    """Return an error if a part's host is not one of `hosts`, or None. The part's URLs were checked before."""
+    """Return an error if the host of a part's https: URL is not one of `hosts`, or None. URLs were checked before."""
     for name in _POINTERS:
         value = part.get(name)
         url = value.get("url") if type(value) is dict else value
@@ -134,9 +134,9 @@ def host_problem(part: dict[str, Any], hosts: frozenset[str]) -> str | None:
 
 
 def admit_media(body: JsonObject, pepper: bytes, tenant: TenantId, hosts: frozenset[str]) -> None:
-    """Replace each media id in a body whose fields were checked, at every depth.
+    """Replace each media id in a checked body, at every depth, by one that is keyed to the tenant.
 
-    Raises Refused (400) if a part refers to a host that is not among `hosts`.
+    Raises RequestRejected (400) if a part refers to a host that is not among `hosts`.
     """
     for part in _parts(body):
         if _MEDIA.isdisjoint(part):

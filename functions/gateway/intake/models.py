@@ -22,7 +22,7 @@ _BYTES_PER_TOKEN = 4
 
 
 def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes: int) -> ResolvedModel:
-    """Return the requested model, or the base model of a classifier's pool; raises Refused (400, 404)."""
+    """Return the requested model, or the base model of a classifier's pool; raises RequestRejected (400, 404)."""
     requested = parsed.get("model")
     if type(requested) is not str or not requested:
         raise bad_request("'model' is required: a string such as \"tenant/name\".", param="model")
@@ -35,14 +35,17 @@ def resolve(catalogue: Catalogue, caller: Caller, parsed: JsonObject, body_bytes
 
 
 def wrong_task(model: ResolvedModel, route: Route) -> RequestRejected:
-    """Return the error for a route that the model does not answer; an engine would answer a misleading 404."""
+    """Return the 400 for a model that does not answer this route; an engine would answer a misleading 404."""
     usable = ", ".join(routes_for(model.task))
     message = f"The model {model.requested} does not answer {route.path}. It answers {usable}."
     return bad_request(message, param="model", code="wrong_model_type")
 
 
 def as_control(admitted: Admitted, splits: Splits) -> Admitted:
-    """Return the request for the control version of its rollout, because no replica has the candidate."""
+    """Return the request for the control version of its rollout, because no replica has the candidate.
+
+    A request outside a rollout is returned unchanged.
+    """
     if admitted.split is None:
         return admitted
     control = admitted.split.control

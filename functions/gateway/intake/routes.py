@@ -170,5 +170,5 @@ def dialect_of(path: str) -> Dialect:
 
 
 def routes_for(task: Task) -> tuple[str, ...]:
-    """Return the paths that models of this task answer, for error messages."""
+    """Return the paths that models of this task answer, for error messages, without those that all models answer."""
     return tuple(route.path for route in ROUTES if task in route.tasks and route.tasks != _ANY)

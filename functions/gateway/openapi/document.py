@@ -181,7 +181,7 @@ def _forwarded(method: str, path: str) -> Operation:
 
 
 def document(app: FastAPI, limits: Limits) -> Schema:
-    """Return the OpenAPI 3.1 document of the application; an undescribed route raises KeyError."""
+    """Return the OpenAPI 3.1 document of the application's routes; raises KeyError for an undescribed route."""
     known = get_openapi(title="shoal gateway", version="1", routes=app.routes)["paths"]
     operations = {("post", route.path): _engine_operation(route, limits) for route in ROUTES}
     for path, methods in known.items():
@@ -252,12 +252,12 @@ def _operation_id(method: str, path: str) -> str:
 
 
 def _parts(path: str) -> list[Schema]:
-    """Return the parameters of a path whose handler does not name them."""
+    """Return the string parameters that stand in the path, for a handler that does not name them."""
     return [{"name": name, "in": "path", "required": True, "schema": STRING} for name in _PART.findall(path)]
 
 
 def _plain(parameter: Schema) -> Schema:
-    """Return the parameter without the titles that FastAPI generates."""
+    """Return the parameter without its schema's title, which FastAPI generates."""
     schema = {name: value for name, value in parameter["schema"].items() if name != "title"}
     return parameter | {"schema": schema}
 

@@ -14,7 +14,7 @@ _OBJECT: Schema = {"type": "object"}
 
 
 def object_schema(required: str, **properties: Schema) -> Schema:
-    """Return an object schema with these and other properties; `required` lists names separated by spaces."""
+    """Return an object schema with these properties (others are allowed); `required`: names separated by spaces."""
     return {"type": "object", "required": required.split(), "properties": properties}
 
 

@@ -112,7 +112,10 @@ async def _found(batches: Batches, tenant: str, file_id: str) -> FileRecord:
 
 
 async def _content(batches: Batches, tenant: str, record: FileRecord) -> Response:
-    """Return a file's content. The first block is read before the head, so that an outage is an error."""
+    """Return the response that streams a file's content.
+
+    The first block is read before the head is sent, so that an outage is an error answer and a missing file a 404.
+    """
     blocks = batches.shelf.content(tenant, record.id)
     try:
         first = await anext(blocks, b"")

@@ -62,7 +62,10 @@ class Shelf:
         now_unix_s: float,
         expiry_s: int | None = None,
     ) -> FileRecord:
-        """Record a file whose bytes are written. It expires by the retention, or by its owner's shorter expiry."""
+        """Store and return the record of a file whose bytes are stored.
+
+        The file expires after the retention time, or `expiry_s` if that is shorter.
+        """
         now_s, kept_s = int(now_unix_s), int(self._retention_s)
         expires_s = now_s + (kept_s if expiry_s is None else min(kept_s, expiry_s))
         record = FileRecord(file_id, size_bytes, now_s, expires_s, filename, purpose)
@@ -85,7 +88,10 @@ class Shelf:
     async def page(
         self, tenant: str, *, after: str | None, limit: int, purpose: str | None, ascending: bool
     ) -> tuple[list[FileRecord], bool]:
-        """Return one page of files, and True if more follow."""
+        """Return at most `limit` of the tenant's files after the id `after`, by id, and True if more follow.
+
+        Only files of this `purpose` are returned if one is given; expired ones are left out.
+        """
         keys = await self._store.list_first(names.record_key(tenant, ""), MAX_LISTED)
         ids = sorted((one.key.rsplit("/", 1)[1] for one in keys), reverse=not ascending)
         if after is not None:

@@ -40,7 +40,7 @@ class FileStore:
         await self.call(self._store.ensure_bucket)
 
     async def read(self, key: str, max_bytes: int) -> bytes | None:
-        """Return a whole small object, or None if it is missing."""
+        """Return a whole small object of at most `max_bytes`, or None if it is missing."""
         try:
             return await self.call(self._store.read_small, key, max_bytes)
         except ArtifactMissing:
@@ -67,13 +67,16 @@ class FileStore:
             yield some
 
     async def blocks(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield an object's bytes by ranges, so that a slow reader holds no connection. Raises ArtifactMissing."""
+        """Yield an object's bytes from `start`, by ranges, so that a slow reader holds no connection.
+
+        Raises ArtifactMissing if there is no such object.
+        """
         while block := await self.call(read_range, self._store, key, start, BLOCK_BYTES):
             start += len(block)
             yield block
 
     def writer(self, key: str) -> LargeWriter:
-        """Return a writer whose calls block: run them with `call`."""
+        """Return a writer for a new object with this key. Its calls block: run them with `call`."""
         return LargeWriter(self._store, key)
 
     @property

@@ -109,7 +109,10 @@ async def receive(
     places: UploadSlots,
     clock: Callable[[], float],
 ) -> UploadForm:
-    """Write the form's file to the store; return the checked form. No file is recorded if this raises."""
+    """Write the form's file to the store; return the checked form.
+
+    If this raises, the upload is aborted. Raises RequestRejected if the form is invalid, too large or has no bytes.
+    """
     if (announced_bytes(request.scope["headers"]) or 0) > max_bytes + _FORM_BYTES:
         raise too_large(max_bytes)
     try:
@@ -142,7 +145,10 @@ def check_fields(form: UploadForm) -> None:
 
 
 def own_expiry_s(form: UploadForm) -> int | None:
-    """Return the number of seconds after which the owner wants the file deleted, if set; raises Refused (400)."""
+    """Return the seconds after which the owner wants the file deleted, or None if the form does not say.
+
+    Raises RequestRejected (400) if they are malformed or out of bounds.
+    """
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
         return None
@@ -151,7 +157,7 @@ def own_expiry_s(form: UploadForm) -> int | None:
 
 
 def checked_expiry_s(anchor: object, seconds: int | None, param: str) -> int:
-    """Return the expiry within OpenAI's bounds; raises Refused (400)."""
+    """Return `seconds`; raise RequestRejected (400) if they are out of bounds or the anchor is not created_at."""
     if anchor != "created_at" or seconds is None or not EXPIRY_MIN_S <= seconds <= EXPIRY_MAX_S:
         message = f"'{param}' must have the anchor created_at and seconds from {EXPIRY_MIN_S} to {EXPIRY_MAX_S}."
         raise bad_request(message, param=param)

@@ -42,7 +42,7 @@ class Composer:
     def start_answer(
         self, catalogue: Catalogue, known: Recognised, raw: RawRequest, sink: Sink, received_s: float
     ) -> Answering | None:
-        """Start a composition for a chat, or handle it as an ordinary request if it needs none or is invalid.
+        """Start and return a composition for a chat; handle it as an ordinary request if it needs none or is invalid.
 
         Raises OverQuota (429) if the tenant's quota is used up; then nothing is read or recalled.
         """
@@ -81,7 +81,10 @@ class Composer:
             return {"id": session, "object": "conversation.deleted", "deleted": deleted}
 
     def _session(self, tenant: TenantEntry, known: Recognised, body: JsonObject) -> str | None:
-        """Return the session id of the stored conversation. A cache key does not count as a session id here."""
+        """Return the id of the session whose conversation is stored; None if the chat names none or nothing is stored.
+
+        A cache key does not count as a session id here.
+        """
         if tenant.conversations is None or self._shared.conversations is None:
             return None
         return known.read.session or body.get("session_id") or None

@@ -121,7 +121,10 @@ class Composition:
         await self._deliver_answer(answer, as_stream=(include_usage,) if streamed else None)
 
     async def _call_all(self, offered: DeclaredTools, calls: list[ToolCall]) -> list[JsonObject]:
-        """Call all tools and return the results in the order of the calls."""
+        """Call all tools at once and return the results in the order of the calls.
+
+        Raises RequestRejected if the deadline passes first.
+        """
         self._calls += len(calls)
         try:
             async with asyncio.timeout(self._left_s()):
@@ -141,7 +144,10 @@ class Composition:
         return await self._run_round(body, Gathered())
 
     async def _run_round(self, body: JsonObject, sink: Gathered) -> Gathered:
-        """Run one round to its end. The first counts from the client's request, each later one from its start."""
+        """Run one round to its end and return its sink; raises RequestRejected if its answer was cut.
+
+        The time of the first counts from the client's request, that of each later one from its own start.
+        """
         self._rounds += 1
         clock = self._shared.services.clock
         received_s = self._asked.received_s if self._rounds == 1 else clock()
@@ -153,7 +159,7 @@ class Composition:
         return sink
 
     def _headers(self) -> RawHeaders:
-        """Return the client's headers, with the round's request id and the remaining deadline.
+        """Return the client's headers, with the round's request id and, after the first round, the remaining deadline.
 
         All rounds share one session, so that one version of a model in rollout answers them, and one replica if
         possible.
@@ -167,7 +173,7 @@ class Composition:
         return [header for header in raw.headers if header[0].lower() not in changed] + list(changed.items())
 
     def _left_s(self) -> float:
-        """Return the seconds until the deadline of all rounds and calls; raises Refused (504) if it has passed."""
+        """Return the seconds until the deadline of all rounds and calls; raise RequestRejected (504) if it passed."""
         services, asked_ms = self._shared.services, self._asked.known.read.deadline_ms
         most_s = services.limits.answer_s
         allowed_s = most_s if asked_ms is None else min(asked_ms / 1000, most_s)
@@ -229,7 +235,7 @@ class Composition:
         return self._with_notes(headers)
 
     def _with_notes(self, headers: Headers) -> Headers:
-        """Return a round's headers as headers of the client's answer."""
+        """Return a round's headers with the composition's notes and the client's request id in place of the round's."""
         notes = dict(self._notes) | {b"x-request-id": self._asked.raw.request_id.encode()}
         return [header for header in headers if header[0] not in notes] + list(notes.items())
 

@@ -39,7 +39,7 @@ class Gathered:
         self._ended.set()
 
     def begin_stream(self, headers: Headers, first: bytes) -> None:
-        """Store the head of a stream; only rounds that request a stream get one."""
+        """Store a stream's headers, and its first bytes as the body; only rounds that request a stream get one."""
         self.headers, self.body = headers, first
 
     def more(self, data: bytes) -> None:
@@ -75,14 +75,15 @@ class PassedStream(Gathered):
             self._client.more(data)
 
     def end(self, last: bytes) -> None:
-        """Hold back the end of the round: the composition ends the client's stream."""
+        """Record the round's last bytes and its end, but send nothing: the composition ends the client's stream."""
         self.listener.add_events(last)
         self.last += last
         self._ended.set()
 
     def _hold_back_done(self, data: bytes) -> bytes:
-        """Record events; hold back `[DONE]` until the conversation is stored, because the client may
-        then continue it.
+        """Record events and return them without a final `[DONE]`.
+
+        That is held back until the conversation is stored, because the client may then continue it.
         """
         self.listener.add_events(data)
         if not data.endswith(_DONE):

@@ -48,7 +48,10 @@ class History:
         self._conversation: Conversation | None = None  # set if the conversation is stored
 
     async def recall(self) -> None:
-        """Insert the earlier messages before the new ones."""
+        """Load the session's conversation, if it has one that is stored, and insert its messages before the new ones.
+
+        Raises OverQuota, or RequestRejected if it cannot be read now.
+        """
         conversations, asked = self._shared.conversations, self._asked
         if asked.session is None or conversations is None:
             return
@@ -87,13 +90,16 @@ class History:
         return len(self._body["messages"]) - len(new)
 
     def _forget(self, gone: range, last: int) -> int:
-        """Remove those of these messages that are recalled, which end at `last`; return their number."""
+        """Remove the messages with the indices `gone` that are recalled ones (before `last`); return their number."""
         forgotten = range(gone.start, min(gone.stop, last))
         self._body["messages"][forgotten.start : forgotten.stop] = []
         return len(forgotten)
 
     async def shorten(self, ask: Ask) -> None:
-        """Replace the oldest turns by a summary, if the tenant wants it; without one, admission drops them."""
+        """Replace the oldest turns by a summary if the chat exceeds its window and the tenant wants it.
+
+        If no summary is made or it does not fit, nothing is changed and admission drops the turns.
+        """
         asked, shared, messages = self._asked, self._shared, self._body["messages"]
         if asked.tenant.context_overflow != "summarise" or not shared.overflow(asked, self._body):
             return
@@ -130,7 +136,7 @@ class History:
         return said.encode(errors="ignore")[:_SUMMARY_MAX_BYTES].decode(errors="ignore")
 
     async def remember(self, message: JsonObject) -> None:
-        """Store the conversation with its answer, if it is to be stored."""
+        """Store the conversation with its answer, if it is to be stored; if that fails, a header says `not-kept`."""
         conversations, kept, conversation = (
             self._shared.conversations,
             self._asked.tenant.conversations,

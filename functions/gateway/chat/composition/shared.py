@@ -94,14 +94,14 @@ class ChatServices:
         self._handle = handle
 
     def check_quota(self, known: Recognised) -> None:
-        """Raise OverQuota (429) if the sender could not send one more request now. The check is not counted."""
+        """Raise OverQuota (429) if the quotas of tenant or key allow no more request now. The check is not counted."""
         self.services.quotas.check(known.caller.tenant, known.tier, self.services.clock(), known.key)
 
     def round(self, headers: RawHeaders, body: bytes, sink: Sink, received_s: float) -> Answering | None:
         return self._handle(CHAT, headers, body, sink, received_s, composed=True)
 
     def overflow(self, asked: ChatRequest, body: JsonObject, beside_tokens: int = 0) -> range:
-        """Return the messages that do not fit together with `beside_tokens` more tokens.
+        """Return the indices of messages to drop so that the rest fits the window beside `beside_tokens` more tokens.
 
         The range is empty if the model does not exist, which admission will report.
         """
@@ -122,7 +122,7 @@ class ChatServices:
 
 
 def too_much(body: JsonObject, limits: Limits) -> range:
-    """Return the indices of messages that must be dropped; the last turn's are never among them."""
+    """Return the indices of messages to drop for the limits of messages and JSON values; never of the last turn."""
     messages = body["messages"]
     gone = range(0)
     if len(messages) > limits.messages:

@@ -15,7 +15,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def message_in(answer: JsonObject) -> JsonObject | None:
-    """Return the assistant's message of a complete answer in a form that models accept, or None if there is none."""
+    """Return the message of a complete answer's first choice in a form that models accept, or None if there is none."""
     choices = answer.get("choices")
     first = choices[0] if type(choices) is list and choices else None
     message = first.get("message") if type(first) is dict else None
@@ -23,7 +23,7 @@ def message_in(answer: JsonObject) -> JsonObject | None:
 
 
 def with_usage(answer: JsonObject, earlier: dict[str, int]) -> JsonObject:
-    """Return the answer with the usage of earlier rounds added."""
+    """Return the answer with the token counts of earlier rounds added to its usage; unchanged if it has no usage."""
     usage = answer.get("usage")
     if type(usage) is not dict:
         return answer
@@ -38,7 +38,7 @@ def add_usage(total: dict[str, int], answer: JsonObject) -> None:
 
 
 def as_events(answer: JsonObject, include_usage: bool) -> bytes:
-    """Convert a complete answer to the stream that a caller requested: an opening, the message, and its end."""
+    """Convert a complete answer to a stream's events: for each choice its opening, message and end, then `[DONE]`."""
     head = {name: answer.get(name) for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     events = []
     for choice in answer.get("choices") or ():
@@ -98,7 +98,7 @@ class StreamedAnswer:
                 self._call(call)
 
     def _call(self, delta: JsonObject) -> None:
-        """Add a piece of a call: the id and name come first, the arguments in later pieces."""
+        """Add a streamed piece to the tool call of its index: first come id and name, then pieces of the arguments."""
         known = self._calls.setdefault(
             delta.get("index", 0), {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
         )
@@ -109,7 +109,10 @@ class StreamedAnswer:
 
 
 def _as_prompt_message(message: JsonObject) -> JsonObject:
-    """Return the message without fields that only answers have and that chat templates reject."""
+    """Return an assistant message with the answer's content ("" if none) and tool calls only.
+
+    Chat templates reject other fields that answers have.
+    """
     said: JsonObject = {"role": "assistant", "content": message.get("content") or ""}
     if message.get("tool_calls"):
         said["tool_calls"] = message["tool_calls"]

@@ -46,7 +46,10 @@ class TenantThreads:
         self._slots = TenantSlots(MAX_OF_TENANT)
 
     async def run(self, tenant: str, function: Callable[[], Found]) -> Found:
-        """Run the function once the tenant has a slot, and return its result."""
+        """Run the function in a thread once the tenant has a slot, and return its result.
+
+        If the caller is cancelled, the slot stays taken until the function ends.
+        """
         loop = asyncio.get_running_loop()
         await self._slots.enter(tenant)
         job: Future[Found] = self._threads.submit(function)
@@ -138,7 +141,7 @@ class ToolCaller:
 
 
 def secret_file(folder: Path, tenant: str, name: str) -> Path:
-    """Return the secret's file. Neither name can contain a slash or consist of dots alone.
+    """Return the path of the secret's file, which may not exist. Neither name has a slash or is only dots.
 
     A mounted Kubernetes Secret has `<tenant>.<name>` instead of folders; it is unambiguous if the name has no dot.
     """

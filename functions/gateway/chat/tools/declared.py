@@ -37,7 +37,7 @@ class DeclaredTools:
     called: dict[str, int] = field(default_factory=dict)
 
     def calls_in(self, message: JsonObject) -> list[ToolCall] | None:
-        """Return the calls of a message if all are server tools; None: the caller gets the answer."""
+        """Return a message's tool calls if all call server tools. Otherwise return None: the caller gets the answer."""
         asked = message.get("tool_calls")
         if type(asked) is not list or not asked:
             return None
@@ -59,7 +59,10 @@ class DeclaredTools:
 
 
 def expand(body: JsonObject, offered: tuple[ToolEntry, ...]) -> DeclaredTools | None:
-    """Replace the server tools that `body` names by functions; return None if it names none."""
+    """Replace the server tools that `body` names by functions, in `body`, and return them; None if it names none.
+
+    Raises RequestRejected (400) for an unknown server tool or two tools of the same name.
+    """
     listed: list[JsonObject] = body.get("tools") or []
     if not any(tool.get("type") == "server" for tool in listed):
         return None
