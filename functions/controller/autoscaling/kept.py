@@ -155,8 +155,8 @@ class Forecasts:
         self.known = _read_forecasts(path)
 
     def keep(self, memories: Mapping[str, Memory], now_s: float) -> None:
-        """Write the memories to disk, unless that was done less than a minute ago. `now_s` is monotonic. Blocks. If the
-        disk is full, a warning is logged."""
+        """Write the memories of at most MAX_POOLS pools to disk, unless there are none or that was done less than a
+        minute ago. `now_s` is monotonic. Blocks. If the write fails, a warning is logged."""
         if now_s - self._kept_s < KEEP_EVERY_S or not memories:
             return
         self._kept_s = now_s
@@ -216,7 +216,7 @@ def read_sizes(path: Path) -> dict[str, Allocation]:
 
 
 def write_sizes(path: Path, allocations: dict[str, Allocation]) -> None:
-    """Write the allocations; leave the speeds in the file as they are."""
+    """Write the allocations, which replace those in the file; leave the speeds in it as they are."""
     pools = {
         name: KeptPool(allocation.count, tuple(sorted(allocation.standby)))
         for name, allocation in sorted(allocations.items())

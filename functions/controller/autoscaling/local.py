@@ -136,7 +136,7 @@ class LocalScaling:
         )
 
     async def run(self) -> None:
-        """Run passes until cancelled."""
+        """Run passes every PASS_INTERVAL_S, and at once when the policies change, until cancelled."""
         while True:
             await self._pass()
             with contextlib.suppress(TimeoutError):

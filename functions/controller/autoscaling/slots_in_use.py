@@ -81,19 +81,19 @@ class SlotsInUse:
 
     @property
     def asleep(self) -> frozenset[int]:
-        """Sleeping warm replicas, also while they start or are unwell: they hold no slot."""
+        """Numbers of the sleeping warm replicas, also while they start or are unwell: they hold no slot."""
         return frozenset(number for number in self.allocation.standby if self._sleeps(number))
 
     @property
     def awake(self) -> frozenset[int]:
-        """Warm replicas that are loaded and do not sleep."""
+        """Numbers of the warm replicas that report that they are loaded and do not sleep."""
         heard = self.allocation.standby & self.heard.keys()
         return frozenset(n for n in heard if self.heard[n].phase == "warm") - self.asleep
 
     @property
     def unheard(self) -> frozenset[int]:
-        """Warm replicas that may be asleep, because no current report shows their state or the report is unsure; empty
-        if the pool's warm replicas do not sleep."""
+        """Warm replicas that may be asleep, because they send no heartbeats or have only recently begun to report that
+        they load; empty if the pool's warm replicas do not sleep."""
         return self.allocation.standby - self.heard.keys() | self.lasting.unsure if self.sleeps else frozenset()
 
     @property

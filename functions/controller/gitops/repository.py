@@ -53,7 +53,7 @@ class Repository:
             self._install(name, control_sockets)
 
     def files(self, reference: str) -> dict[str, bytes]:
-        """Return every plain file of a commit, by path."""
+        """Return the content of every plain file of a commit, by path; raise GitFailed if the commit cannot be read."""
         listed = self.git.run("ls-tree", "-r", "-z", "--full-tree", reference)
         found: dict[str, str] = {}
         for line in listed.split(b"\0")[:-1]:

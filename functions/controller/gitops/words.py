@@ -31,7 +31,7 @@ def printable(text: str, limit: int = _MESSAGE_MAX_CHARS) -> str:
 
 
 def counted(items: Iterable[object], what: str) -> str:
-    """Return for example `1 problem` or `2 problems`."""
+    """Return the number of items with the noun `what`, for example `1 problem` or `2 problems`."""
     count = sum(1 for _ in items)
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 

@@ -53,11 +53,11 @@ class LocalHealth:
         self._report: PoolReport | None = None
 
     def set_report(self, report: PoolReport | None) -> None:
-        """Store the registry's latest report."""
+        """Store the registry's latest report, which the next step judges."""
         self._report = report
 
     async def run(self) -> None:
-        """Judge periodically until cancelled."""
+        """Judge the latest report every LOOK_EVERY_S until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self.step()

@@ -94,7 +94,7 @@ class KubeApi:
 
     @property
     def counts(self) -> ApiRequestCounts:
-        """Requests sent so far."""
+        """Numbers of requests sent so far: reads, dry runs and writes."""
         with self._lock:
             return ApiRequestCounts(self._counts.reads, self._counts.dry_runs, self._counts.writes)
 
@@ -166,7 +166,7 @@ class KubeApi:
         )
 
     def create(self, body: Body, *, manager: str = FIELD_MANAGER, dry_run: bool = False) -> Body:
-        """Create the object, or raise Stale if one of that name exists."""
+        """Create the object and return it, or raise Stale if one of that name exists."""
         ref, kind = ref_of(body), kind_of(body)
         asked = f"create {kind.kind} {ref.namespace}/{ref.name}"
         path = self._find(kind).path(ref.namespace)
@@ -175,7 +175,8 @@ class KubeApi:
     def patch_status(
         self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], *, resource_version: str = ""
     ) -> Body:
-        """Merge into the status subresource. Raise Stale if the object no longer has the given resourceVersion."""
+        """Merge `status` into the status subresource and return the object. Raise Stale if it no longer has the given
+        resourceVersion (empty: any)."""
         metadata = {"resourceVersion": resource_version} if resource_version else {}
         return self._write(
             "patch",
@@ -188,7 +189,7 @@ class KubeApi:
         )
 
     def scale(self, kind: Kind, namespace: str, name: str, replicas: int, *, manager: str) -> Body:
-        """Set the number of replicas through the scale subresource."""
+        """Set the number of replicas through the object's scale subresource, and return the answer."""
         return self._write(
             "patch",
             self._find(kind).path(namespace, name, "scale"),

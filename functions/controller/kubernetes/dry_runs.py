@@ -35,7 +35,8 @@ _LISTED = 5
 
 
 def is_converged(live: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    """Return True if applying would change nothing."""
+    """Return True if applying would change nothing: `result`, the answer to a dry run, has the same content and the
+    same fields applied by us as `live`."""
     same_fields = fields_applied_by(live, FIELD_MANAGER) == fields_applied_by(result, FIELD_MANAGER)
     return same_fields and _content(live) == _content(result)
 

@@ -99,6 +99,6 @@ def list_at(body: Mapping[str, Any], *path: str) -> list[Any]:
 
 
 def condition(body: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
-    """Return the status condition of that type, or None."""
+    """Return the object's status condition of that type, or None if it has none."""
     conditions = [each for each in list_at(body, "status", "conditions") if isinstance(each, dict)]
     return next((each for each in conditions if each.get("type") == type_), None)

@@ -53,7 +53,7 @@ class Child:
             send_signal(self.pid, signal.SIGTERM)
 
     def kill_group(self) -> None:
-        """Send SIGKILL to every process of the session."""
+        """Send SIGKILL to every live process of the session, the leader last."""
         for pid in session_members(self.pid):
             send_signal(pid, signal.SIGKILL)
 

@@ -109,7 +109,7 @@ class RolloutDriver:
         self._on_share = on_share
 
     async def run(self) -> None:
-        """Judge all rollouts periodically until cancelled."""
+        """Judge all active rollouts every `interval_s` until cancelled."""
         while True:
             await self.judge_rollouts()
             await asyncio.sleep(self._interval_s)

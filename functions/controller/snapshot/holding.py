@@ -48,7 +48,7 @@ class HeldFlips:
 
 
 def serving_of(replicas: Iterable[Heartbeat]) -> Serving:
-    """Return the ready replicas by pool, from their heartbeats."""
+    """Return the replicas that report ready, with what they have loaded, by pool."""
     by_pool: dict[PoolName, list[LoadedReplica]] = {}
     for heartbeat in replicas:
         if heartbeat.phase == "ready":
@@ -78,8 +78,9 @@ def has_flips(previous: Snapshot | None, wanted: Snapshot) -> bool:
 
 
 def hold_flips(previous: Snapshot | None, wanted: Snapshot, serving: Serving) -> HeldFlips:
-    """Return the snapshot to publish now instead of `wanted`: channels whose new version is not loaded stay where
-    `previous` has them. It comes with a message for each of those."""
+    """Return the snapshot to publish now instead of `wanted`: a channel stays where `previous` has it while replicas
+    have its old version and fewer than half of the pool's have the new one. It comes with a message for each such
+    channel."""
     before = _models(previous)
     models: list[ModelEntry] = []
     messages: list[str] = []

@@ -115,7 +115,7 @@ class Publisher:
 
     @property
     def published_snapshot(self) -> Snapshot | None:
-        """Last known snapshot of the registry."""
+        """Last known snapshot of the registry, or None if it has none or was not read yet."""
         return self._past.snapshot if self._past is not None else None
 
     async def publish(self, loaded: Loaded, revision: str, *, empty_is_meant: bool = False) -> PublishOutcome:

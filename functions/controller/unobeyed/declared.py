@@ -51,7 +51,7 @@ def declared_findings(objects: Iterable[Declared[AnyObject]]) -> Iterator[Unobey
 
 
 def governed_pools(everything: Everything) -> list[tuple[Declared[RoutingPolicy], list[str]]]:
-    """Return each routing policy with the pools that it applies to."""
+    """Return each routing policy with the declared pools for which it is the best match, possibly none."""
     by_pattern = {pattern: policy for policy in everything.routing for pattern in policy.value.spec.pools}
     matched = {pool: best_match(pool, by_pattern) for pool in everything.pools()}
     return [

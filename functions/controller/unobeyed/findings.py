@@ -45,7 +45,7 @@ def unobeyed(declared: Declared[Any], path: Sequence[str | int], reason: str, me
 
 
 def by_key(findings: Iterable[Unobeyed]) -> Mapping[str, tuple[Unobeyed, ...]]:
-    """Group the findings by object, in order."""
+    """Return the sorted findings by the key of their object."""
     found: dict[str, tuple[Unobeyed, ...]] = {}
     for finding in sorted(findings):
         found[finding.key] = (*found.get(finding.key, ()), finding)
@@ -53,5 +53,5 @@ def by_key(findings: Iterable[Unobeyed]) -> Mapping[str, tuple[Unobeyed, ...]]:
 
 
 def objects_by_reason(findings: Iterable[Unobeyed]) -> Mapping[tuple[str, str], int]:
-    """Count the objects of each kind by reason."""
+    """Return the number of objects by kind and reason; several findings of one reason on one object count once."""
     return Counter((kind, reason) for kind, reason, _ in {(each.kind, each.reason, each.name) for each in findings})

@@ -41,7 +41,7 @@ def compared(old: Facts, new: Facts) -> str:
 
 
 def introduced(facts: Facts) -> str:
-    """Return a brief description of a new object: its plain facts."""
+    """Return a brief description of a new object: its facts except secrets, absent values and details of its parts."""
     clauses: list[str] = []
     for label, value in facts.items():
         if ":" in label or isinstance(value, Secret | Absent):

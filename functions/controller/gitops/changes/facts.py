@@ -210,7 +210,7 @@ def _name_of(type_: type[AnyEntry]) -> tuple[str, ...]:
 
 
 def _holds_named(type_: inspect.Type) -> bool:
-    """Return True for a tuple of parts that have names."""
+    """Return True if the type is a tuple of parts that have names."""
     if not isinstance(type_, inspect.VarTupleType) or not isinstance(type_.item_type, inspect.StructType):
         return False
     return any(field.name == "name" for field in type_.item_type.fields)

@@ -26,7 +26,7 @@ class BranchReporter:
         is_suspended: Callable[[], bool],
         announce: Callable[[BranchReport], None] = lambda report: None,
     ) -> None:
-        """`announce` receives each report, sent to the registry or not."""
+        """`announce` receives each report, whether it is sent to the registry or not."""
         self._client = registry
         self._announce = announce
         self._report = report

@@ -84,7 +84,7 @@ class CustomResourceReconciler:
         self._remembered_for = 0  # token of the term whose snapshot in force was read
 
     def branch_report(self) -> BranchReport:
-        """Return the report for the console."""
+        """Return the report for the console about the cluster's objects and the revision in force."""
         published = self._publishing.published
         return report_of_objects(self.looked, published[0] if published is not None else "")
 

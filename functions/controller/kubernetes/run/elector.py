@@ -99,7 +99,7 @@ class Elector:
         return term if term is not None and term.holds(self.now_s()) else None
 
     def guard(self) -> TermGuard | None:
-        """Return the right to write during the current term, or None."""
+        """Return the right to write during the current term, or None if this process does not lead."""
         term = self.term
         return TermGuard(term.token, self) if term is not None else None
 

@@ -74,8 +74,9 @@ class EventRecorder:
         return len(self._pending)
 
     def record(self, notes: Iterable[EventNote]) -> None:
-        """Queue Events, to be sent as soon as possible. One that is queued already is counted, one that was sent is
-        repeated after REPEAT_S at the earliest, and one without room is dropped."""
+        """Queue Events, to be sent as soon as possible. One that is queued already is counted, and one that was sent is
+        repeated after REPEAT_S at the earliest. If the queue is full, the new one is dropped, or for a warning the
+        oldest normal one."""
         for note in notes:
             bounded = replace(note, note=_bounded(note.note))
             name = event_name(bounded)
@@ -155,7 +156,8 @@ class EventRecorder:
         self._on_outcome("failed")
 
     def _send(self, api: KubeApi, name: str, pending: _Pending) -> None:
-        """Create the Event, or raise its count if it exists. Blocks."""
+        """Create the Event, or increase the count of the existing one by that of `pending`; raise Stale if it was
+        deleted in between. Blocks."""
         now = self._wall_clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         namespace = pending.note.regarding.namespace
         try:

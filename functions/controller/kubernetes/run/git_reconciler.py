@@ -93,7 +93,7 @@ class GitReconciler:
         self._appliers: tuple[KubeApi, Applier] | None = None
 
     def branch_report(self) -> BranchReport:
-        """Return the report for the console."""
+        """Return the report for the console about the followed branch and the record's history."""
         branch, desired = self._branch, self._wanted.name if self._wanted is not None else ""
         return report_of_git(branch.name, branch.tip, desired, branch.trouble, self._record)
 

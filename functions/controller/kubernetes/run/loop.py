@@ -121,7 +121,7 @@ class Loop:
         self._said_s = 0.0
 
     def wake(self) -> None:
-        """End the wait: the desired or the live state has changed."""
+        """End the wait for the next pass: the desired or the live state has changed."""
         self._changed.set()
 
     async def lead(self, guard: TermGuard, api: KubeApi) -> None:

@@ -339,8 +339,9 @@ class KubernetesController:
                 self._events.record([note_of_finding(regarding, finding)])
 
     def _without_status(self, finding: Unobeyed) -> Regarding | None:
-        """Return the object that an Event about the finding regards, or None if the finding is written into a status.
-        With git it is the record, because git's objects are on no cluster; KServe writes a service's status."""
+        """Return the object that an Event about the finding regards, or None if the finding is in a status or the
+        object is unknown. With git it is the record, because git's objects are on no cluster; KServe writes a service's
+        status."""
         if isinstance(self._reconciler, GitReconciler):
             return self._reconciler.record
         stored = self._reconciler.find_object(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None

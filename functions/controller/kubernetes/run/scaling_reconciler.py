@@ -76,7 +76,7 @@ class NoTotals:
         self.surges: Mapping[str, int] = MappingProxyType({})
 
     def load(self, api: KubeApi) -> None:
-        """Do nothing."""
+        """Do nothing, because no pool moves between versions."""
 
     def total_of(self, pool: str) -> int | None:
         return None

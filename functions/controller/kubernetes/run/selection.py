@@ -83,7 +83,8 @@ class Candidate:
 
     @property
     def ladder(self) -> tuple[Declared[AnyObject], ...]:
-        """Versions that may stand for the object, the best first."""
+        """Versions that may stand for the object, the best first: as written if valid, then the last good one if it
+        differs."""
         steps = (self.judged.declared, self.last_good)
         known = [step for step in steps if step is not None]
         return tuple(known[:1]) if len(known) == 2 and known[0].value == known[1].value else tuple(known)

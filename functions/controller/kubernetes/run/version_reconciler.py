@@ -120,8 +120,8 @@ class VersionReconciler:
         return {pool: count.surge for pool, count in self._counts.items() if count.surge}
 
     def applicable(self, api: KubeApi, loaded: Loaded, desired: Desired) -> Desired:
-        """Return git's desired objects as they may be applied now: services whose pool moves, or must first move, keep
-        their live weights. Blocks."""
+        """Return git's desired objects as they may be applied now: a service keeps its live weights while it has
+        replicas of a version that the base has or had, and a moving pool's has no number of its own. Blocks."""
         self.load(api)
         staged = staged_bases(loaded.objects)
         services = [each for each in desired.objects if each.ref.kind == INFERENCE_SERVICE.kind]

@@ -63,7 +63,7 @@ def staged_bases(objects: Iterable[Declared[AnyObject]]) -> dict[str, StagedBase
 
 
 def staged_ids(objects: Iterable[Declared[AnyObject]]) -> frozenset[ModelId]:
-    """Return the ids of the staged bases."""
+    """Return the model ids of the staged bases, which equal the names of their pools."""
     return frozenset(map(ModelId, staged_bases(objects)))
 
 
