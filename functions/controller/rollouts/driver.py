@@ -176,8 +176,8 @@ class RolloutDriver:
         await self._rows.add_rows(after)
 
     def _with_time(self, row: Rollout, where: Residency) -> Residency:
-        """Return `where`, for a base's rollout that was loaded and has no replica of the new version now with the
-        seconds since when; for any other unchanged."""
+        """Return `where` with the seconds for which no replica has had the new version, for a base's rollout that was
+        loaded. While a replica has it, and for any other rollout, `where` is unchanged."""
         if not (row.is_of_base and row.loaded and where.lacks_candidate):
             self._lost_s.pop(row.id, None)
             return where

@@ -51,9 +51,9 @@ async def place_snapshot(
     *,
     bases: Collection[ModelId] | None,
 ) -> PlacedSnapshot:
-    """Return the snapshot for gateways, with the API's entries and the rollouts' channels, and create or end rollouts
-    in the registry for that; raise RowsUnknown if the registry has never sent its rows. `bases`: base models that are
-    rolled out in stages; None means all."""
+    """Return the snapshot for gateways, with the API's entries and the rollouts' channels, after sending the rollout
+    commands that it needs to the registry; raise RowsUnknown if the registry has never sent its rows. `bases`: base
+    models that are rolled out in stages; None means all."""
     await rows.ensure_current()
     if not rows.book.is_known:
         raise RowsUnknown(rows.trouble)

@@ -164,8 +164,8 @@ class RegistryClient:
         timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
         """Send a request and return its successful answer. Raise RegistryUnavailable (try later), RegistryRefused, or
-        for a conflict EpochConflict or RowMoved. Requests with a body carry the fence; an answer with a higher fence is
-        reported."""
+        for a conflict EpochConflict or RowMoved. Requests with a body carry the fence; a fence in a conflict's answer
+        is passed to `outranked`."""
         headers, url = (
             {"authorization": f"Bearer {current_secret(self._token)}", "accept-encoding": "identity"},
             self._base + path,

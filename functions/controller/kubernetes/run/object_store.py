@@ -107,7 +107,7 @@ class ObjectStore:
 
     def replace_all(self, listed: Iterable[WatchedObject], version: str = "") -> bool:
         """Replace all objects by a complete list of that version. Return True if it has a change by an author, or is
-        the first list since the kind was unknown."""
+        the first list since the kind was unknown. Raise TooManyObjects if it is too long."""
         objects = {one.name: one for one in listed}
         self._check(len(objects))
         with self._lock:
@@ -120,7 +120,8 @@ class ObjectStore:
             return is_change
 
     def put(self, one: WatchedObject) -> bool:
-        """Store an added or changed object. Return True if its author changed it."""
+        """Store an added or changed object. Return True if its author changed it. Raise TooManyObjects if there is no
+        room for another one."""
         with self._lock:
             known = self._objects.get(one.name)
             if known is None:
