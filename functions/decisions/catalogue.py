@@ -92,7 +92,8 @@ class Catalogue:
         return self.quotas.get(entry.tier) if entry is not None else None
 
     def routing_for(self, pool: PoolName) -> RoutingEntry:
-        """Return the routing policy of the pool, or the built-in default if none names it."""
+        """Return the routing policy that fits the pool best, or the built-in default if none names it or the pool is
+        unknown."""
         if pool not in self.pools:
             return DEFAULT_ROUTING  # not cached: invented names must not fill the memory
         if pool not in self._routing:
@@ -100,7 +101,8 @@ class Catalogue:
         return self._routing[pool]
 
     def admission_for(self, pool: PoolName) -> AdmissionEntry:
-        """Return the admission policy of the pool, or the built-in default if none names it."""
+        """Return the admission policy that fits the pool best, or the built-in default if none names it or the pool is
+        unknown."""
         if pool not in self.pools:
             return DEFAULT_ADMISSION
         if pool not in self._admission:
@@ -108,7 +110,7 @@ class Catalogue:
         return self._admission[pool]
 
     def usable(self, tenant: TenantId, model_pool: PoolName) -> Usable:
-        """Return the tenant's pools of the model that bears this pool's name."""
+        """Return the tenant's pools of the model that bears this pool's name; none if tenant or model is unknown."""
         known = self._usable.get((tenant, model_pool))
         if known is not None:
             return known
@@ -124,16 +126,17 @@ class Catalogue:
         return usable(self.pools_of[model_pool], tenant, is_own=self.is_tenants_own(model_pool))
 
     def is_tenants_own(self, model_pool: PoolName) -> bool:
-        """Return True if the model that bears this pool's name belongs to one tenant."""
+        """Return True if the model that bears this pool's name is one tenant's own base model, not a shared one."""
         base = self.base_of(model_pool)
         return base is not None and str(base.id) != str(model_pool)
 
     def base_of(self, pool: PoolName) -> ModelEntry | None:
-        """Return the base model whose name the pool bears: a shared model, or a tenant's own."""
+        """Return the base model whose name the pool bears: a shared model, or a tenant's own; None if there is none."""
         return base_of(self.models, pool)
 
     def placed(self, model: ResolvedModel, request: Placed, predict: Predict | None = None) -> ResolvedModel:
-        """Return the model in the pool that the placement rules choose. Pools that fit the prompt are preferred."""
+        """Return the model in the pool that the placement rules choose, or unchanged if the tenant has no pool of it.
+        Pools that fit the prompt are preferred."""
         named = model_of(self.pools[model.pool])
         pools = fitting(self.usable(request.tenant, named), self.pools, request.prompt_tokens)
         rules = self.routing_for(named).placement
@@ -145,7 +148,8 @@ class Catalogue:
         return takeover_pools(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
 
     def in_pool(self, model: ResolvedModel, pool: PoolName) -> ResolvedModel:
-        """Return the model in another of the tenant's pools, or unchanged if `pool` is none of them."""
+        """Return the model, and the candidate of its split, in another of the tenant's pools, or unchanged if `pool` is
+        none of them. A split between base versions ends in a pool that has another name."""
         if pool not in model.other_pools:
             return model
         split = model.split
@@ -195,12 +199,14 @@ class Catalogue:
         return replace(model, engine_name=EngineName(pool), digest=digest)
 
     def resolve_base(self, tenant: TenantId, pool: PoolName) -> ResolvedModel | None:
-        """Return `resolve` for the base model whose name the pool bears. Policies name models by their pools."""
+        """Return what `resolve` returns for the base model whose name the pool bears; None without such a model.
+        Policies name models by their pools."""
         base = self.base_of(pool)
         return self.resolve(tenant, base.id) if base is not None else None
 
     def resolve(self, tenant: TenantId, requested: str) -> ResolvedModel | None:
-        """Return the version that `requested` means for this tenant, or None.
+        """Return the version that `requested` (a model id, with or without channel or version) means for this tenant,
+        or None.
 
         Results are cached, since tenants request the same few names all day. A None is not cached, so that invented
         names cannot fill the memory.
@@ -231,7 +237,8 @@ class Catalogue:
         return self._resolved(tenant, requested, model, version) if version is not None else None
 
     def _by_channel(self, tenant: TenantId, requested: str, model: ModelEntry, channel: str) -> ResolvedModel | None:
-        """Return the version that the channel points at, with the split of a rollout in progress."""
+        """Return the version that the channel points at, with the split of a rollout in progress; None if there is no
+        such channel or the tenant has no pool."""
         control = _by_name(model, model.channels.get(channel))
         if control is None:
             return None
@@ -246,8 +253,8 @@ class Catalogue:
         return replace(resolved, split=_split(entry, other, model.id))
 
     def _with_base(self, adapter: ResolvedModel) -> ResolvedModel:
-        """Apply a rollout of the base to an adapter that has none of its own: the same share of its requests goes to
-        replicas of the base's new version."""
+        """Return an adapter that has no rollout of its own with the split of its base's rollout, if there is one: the
+        same share of its requests goes to replicas of the base's new version."""
         base = self.base_of(adapter.pool)
         splits = base.splits if base is not None else ()
         entry = next((split for split in splits if split.channel == DEFAULT_CHANNEL), None)

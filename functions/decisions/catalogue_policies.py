@@ -48,7 +48,7 @@ _EXACT = 1_000_000  # above the length of any pattern
 
 
 def most_specific(policies: Iterable[Policy], pool: PoolName, default: Policy) -> Policy:
-    """Return the policy whose pattern fits the pool best."""
+    """Return the policy whose pattern fits the pool best, or `default` if none fits; of equals, the first by name."""
     best, best_rank = default, -1
     for policy in sorted(policies, key=lambda policy: policy.name):
         rank = max((_rank(pattern, pool) for pattern in policy.pools), default=-1)
@@ -59,7 +59,7 @@ def most_specific(policies: Iterable[Policy], pool: PoolName, default: Policy) -
 
 def policy_for_pool(policies: Iterable[Policy], pool: PoolEntry, default: Policy) -> Policy:
     """Return the policy of a pool, which may be one of several of its model: a policy that names the pool by more than
-    `*`, otherwise the model's policy."""
+    `*`, otherwise the model's policy, otherwise `default`."""
     policies = tuple(policies)
     own = most_specific(policies, pool.name, default)
     if not pool.model or any(_rank(pattern, pool.name) > 0 for pattern in own.pools):

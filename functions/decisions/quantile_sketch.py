@@ -31,7 +31,8 @@ MAX_BUCKETS = LAST_BUCKET - FIRST_BUCKET + 1
 
 
 def bucket_of(value_ms: float) -> int:
-    """Return the bucket of a value, between FIRST_BUCKET and LAST_BUCKET. NaN counts as the longest."""
+    """Return the bucket of a duration in milliseconds, between FIRST_BUCKET and LAST_BUCKET. NaN counts as the
+    longest."""
     if value_ms <= LEAST_MS:
         return FIRST_BUCKET
     if not value_ms < MOST_MS:
@@ -40,7 +41,8 @@ def bucket_of(value_ms: float) -> int:
 
 
 def upper_edge_ms(bucket: int) -> float:
-    """Return the upper bound of the values in the bucket. The last bucket has none."""
+    """Return the upper bound in milliseconds of the values in the bucket. It does not hold for the last bucket, which
+    has none."""
     return GROWTH**bucket
 
 
@@ -93,7 +95,7 @@ class QuantileSketch:
         raise AssertionError("the counts do not add up")
 
     def count_above(self, value_ms: float) -> int:
-        """Return how many values are certainly above: those in later buckets."""
+        """Return how many values are certainly above `value_ms`: those in later buckets than its own."""
         own = bucket_of(value_ms)
         return sum(count for bucket, count in self._buckets.items() if bucket > own)
 

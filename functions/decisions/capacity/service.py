@@ -50,7 +50,8 @@ class ServedPool:
 
 
 def served_pool(service: InferenceService, document: Mapping[str, Any], shape: ModelShape | None = None) -> ServedPool:
-    """Return the pool. ShapeUnknown: unknown model and no `shape`. ValueError: the service is no pool."""
+    """Return the pool of an InferenceService, reduced to what capacity planning needs. ShapeUnknown: unknown model and
+    no `shape`. ValueError: the service is no pool."""
     model = service.spec.predictor.model
     if service.pool is None or model is None:
         raise ValueError(f"{service.metadata.name} is no pool: it has no label shoal.dev/pool, or no model")

@@ -35,11 +35,13 @@ class Speed:
     ms_per_prompt_token: float
 
     def step_of_ms(self, sequences: int, kv_tokens: float) -> float:
-        """Return the time of a step in which so many sequences get a token each."""
+        """Return the milliseconds of a step in which so many sequences get a token each; `kv_tokens` is the sum over
+        all sequences."""
         return self.step_ms + sequences * self.ms_per_sequence + kv_tokens * self.ms_per_kv_token
 
     def tokens_per_s(self, sequences: int, context_tokens: float, prompt_tokens_per_token: float = 0.0) -> float:
-        """Return output tokens a second if each also costs so many prompt tokens."""
+        """Return the replica's output tokens a second with so many concurrent sequences, if each output token also
+        costs so many prompt tokens."""
         step_ms = self.step_of_ms(sequences, sequences * context_tokens)
         return sequences * 1000 / (step_ms + sequences * prompt_tokens_per_token * self.ms_per_prompt_token)
 
@@ -61,7 +63,7 @@ def speed_of(shape: ModelShape, serving: Serving, device: Accelerator) -> Speed:
 
 
 def _touched_ratio(shape: ModelShape) -> float:
-    """Return the share of the weights that a step of a typical batch touches."""
+    """Return the share of the weights that a step of a typical batch touches; 1 without experts."""
     if shape.experts == 1:
         return 1.0
     everybodys = shape.active_parameters / shape.parameters

@@ -34,7 +34,7 @@ class Bloom:
     hashes: int
 
     def holds(self, digest: Digest) -> bool:
-        """Return True if the digest is probably on the disk. False is certain."""
+        """Return True if the digest is probably in the filter, False if it certainly is not."""
         return self._has(_key(digest))
 
     def holds_adapter(self, name: EngineName) -> bool:

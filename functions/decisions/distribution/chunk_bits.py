@@ -54,7 +54,7 @@ def encode(bits: int, count: int) -> str:
 
 
 def decode(text: str, count: int) -> int:
-    """Return the bitmap of `count` chunks in `text`. Raise ValueError if it is not one."""
+    """Return the bitmap of `count` chunks in the base64 `text`. Raise ValueError if it is not one."""
     size_bytes = (count + 7) // 8
     if not 0 <= count <= MAX_CHUNKS or len(text) != (size_bytes + 2) // 3 * 4:
         raise ValueError(f"a bitmap of {count} chunks is {size_bytes} bytes in base64, not {len(text)} characters")
@@ -89,7 +89,7 @@ class Rarity:
                 self._levels[level - 1] |= moved
 
     def rarest(self, bits: int) -> int:
-        """Return the chunks of `bits` that the fewest peers hold; empty only if `bits` is."""
+        """Return the chunks of `bits` that the fewest peers hold (no peer is the fewest); empty only if `bits` is."""
         for held in self._levels:
             if held & bits:
                 return held & bits

@@ -92,7 +92,8 @@ class PeerBook:
         return list(self._peers.values())
 
     def add_peer(self, facts: PeerFacts, now_s: float) -> None:
-        """Add or refresh a peer. Its set of chunks only grows, except when it turns out to lack one."""
+        """Add or refresh a peer, unless it is this node or banned; beyond `max_peers`, forget those refreshed longest
+        ago. A peer's set of chunks only grows, except when it turns out to lack one."""
         if facts.address == self.me or self.is_banned(facts.address, now_s):
             return
         peer = self._peers.get(facts.address)
@@ -105,7 +106,7 @@ class PeerBook:
             self._forget(next(idle, next(iter(self._peers))))
 
     def add_chunks(self, address: str, have: int) -> None:
-        """Add chunks that the peer itself claims to have."""
+        """Add chunks that the peer itself claims to have; an unknown peer is ignored."""
         if (peer := self._peers.get(address)) is not None:
             self._gain(peer, have)
 
@@ -120,7 +121,8 @@ class PeerBook:
     def record_failure(
         self, address: str, chunk: int, failure: PeerFailure, now_s: float, *, after_s: float, found: str
     ) -> None:
-        """Record a failure: the peer is used later, not for this chunk, or not at all."""
+        """Record a failure: a corrupt chunk bans the peer, a busy one is used again in `after_s`, one that lacks the
+        chunk no longer counts as its holder, and after any other failure the peer is used later."""
         peer = self._peers.get(address)
         if failure is PeerFailure.CORRUPT:
             self._ban(Ban(address, chunk, found, now_s + self.ban_s), now_s)

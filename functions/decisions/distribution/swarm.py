@@ -107,7 +107,7 @@ class Swarm:
         return self._from_peers + self._from_origin
 
     def is_alone(self, now_s: float) -> bool:
-        """Return True if the tracker has been silent for so long that this node continues without it."""
+        """Return True if the tracker has been silent for `tracker_silent_s`, so that this node continues without it."""
         return now_s - self._tracker_heard_s >= self.policy.tracker_silent_s
 
     def avoided(self, now_s: float) -> tuple[str, ...]:
@@ -123,7 +123,8 @@ class Swarm:
             self.peers.add_peer(facts, now_s)
 
     def tracker_failed(self) -> None:
-        """Record a failed announcement. A tracker that never answered is given up after a few."""
+        """Record a failed announcement. A tracker that never answered is given up after _TRACKER_TRIES, until it
+        answers."""
         self._tracker_failures += 1
         if not self._tracker_answered and self._tracker_failures >= _TRACKER_TRIES:
             self._without_tracker = True
@@ -143,7 +144,7 @@ class Swarm:
         return asks
 
     def record_chunk(self, ask: PeerRequest, now_s: float) -> list[PeerRequest]:
-        """Record a verified chunk. Return other requests for it, which are now useless."""
+        """Record a verified chunk. Return the other requests for it that are in flight, which are now useless."""
         self._end_request(ask)
         self.have |= 1 << ask.chunk
         self.grants &= self.have ^ full(self.count)
@@ -157,7 +158,8 @@ class Swarm:
     def record_failure(
         self, ask: PeerRequest, failure: PeerFailure, now_s: float, *, after_s: float = 0.0, found: str = ""
     ) -> None:
-        """Record a failed request. After BUSY, the peer may be used again in `after_s`."""
+        """Record a failed request to a peer or to the store, which is then used later. After BUSY, the peer may be used
+        again in `after_s`; `found` describes the bytes of a corrupt chunk."""
         self._end_request(ask)
         if ask.peer is not None:
             self.peers.record_failure(ask.peer, ask.chunk, failure, now_s, after_s=after_s, found=found)
@@ -190,7 +192,8 @@ class Swarm:
         return None
 
     def _duplicate_request(self, now_s: float) -> PeerRequest | None:
-        """Request a chunk from a second peer if only a few are left, all are in flight, and it has been for long."""
+        """Start a second request, from another peer, for a chunk that has been in flight for `endgame_after_s`, if only
+        a few chunks are left and all are in flight. Return it, or None."""
         if self.waits or not 0 < len(self._asks) <= self.policy.endgame_chunks:
             return None
         usable = self.peers.usable(self.policy.max_per_peer, now_s)
@@ -204,7 +207,8 @@ class Swarm:
         return None
 
     def _designate(self, now_s: float, rng: Rng) -> None:
-        """Grant this node chunks that no peer has and that it is the next to read."""
+        """Grant this node some chunks that no useful peer has and that it is the next to read from the store, at most
+        once per _DESIGNATE_EVERY_S."""
         if now_s - self._designated_s < _DESIGNATE_EVERY_S:
             return
         self._designated_s = now_s

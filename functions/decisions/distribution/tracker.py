@@ -123,7 +123,7 @@ class Board:
             self._release(member, list(member.grants))
 
     def expire(self, now_s: float) -> None:
-        """Remove nodes that are silent while others are not."""
+        """Remove nodes that are silent for long while others are not; if no node was heard lately, none is removed."""
         after_s = self._silent_after_s
         if now_s - self.heard_s > after_s / 2:
             return
@@ -152,7 +152,7 @@ class Board:
             self._leased &= ~(1 << chunk)
 
     def _held_for(self, member: _Member) -> int:
-        """Return the chunks that a node has or can get from nodes useful to it."""
+        """Return the chunks that a node has or can get from nodes that it does not avoid."""
         held = member.have
         for other in self._members.values():
             if other.address not in member.avoid:
@@ -177,7 +177,8 @@ class Board:
         return sum(member.address in one.avoid for one in self._members.values()) >= _ACCUSERS
 
     def _sample(self, member: _Member, announcement: Announcement, rng: Rng) -> tuple[PeerFacts, ...]:
-        """Return a sample of nodes with useful chunks, near and some far, filled up with others as a reserve."""
+        """Return at most `sample` nodes that the member does not avoid: those with chunks that it lacks, most in its
+        zone and some in others, filled up with the rest as a reserve."""
         wanted = full(self.count) & ~member.have
         avoid = {member.address, *announcement.avoid}
         others = [one for one in self._members.values() if one.address not in avoid]

@@ -61,7 +61,8 @@ class Breaker:
         self._is_probation = False
 
     def eject(self, now_s: float) -> float:
-        """Record evidence against the replica. Return the seconds for which it is ejected."""
+        """Record evidence against the replica and eject it, each time for twice as long. Return the seconds until it is
+        back; while it is ejected already, the rest of that time."""
         if now_s < self._until_s:
             return self._until_s - now_s
         if not self._is_probation and now_s - self._well_s >= FORGET_AFTER_S:
@@ -74,12 +75,14 @@ class Breaker:
         return duration_s
 
     def record_fault(self, now_s: float) -> float:
-        """Record an answer of 500. Return the seconds of ejection, 0 after few faults in a row."""
+        """Record an answer of 500. Eject the replica after FAULTS_MAX in a row, or after one on probation, and return
+        the seconds of ejection, else 0."""
         self._faults += 1
         return self.eject(now_s) if self._faults >= FAULTS_MAX or self._is_probation else 0.0
 
     def record_refusal(self, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Record an answer of 429 or 503, with its Retry-After if it had one."""
+        """Record an answer of 429 or 503, with its Retry-After (0: none): the replica counts as slower for a while, and
+        a probe in flight has ended."""
         self._rests_until_s = max(self._rests_until_s, now_s + retry_after_s)
         self._refused_until_s = max(now_s + REFUSAL_S, self._rests_until_s)
         self._probe_until_s = _NEVER_S  # the replica lives, but this was no answer: the next request may probe
@@ -90,7 +93,8 @@ class Breaker:
             self._probe_until_s = now_s + PROBE_S
 
     def answered(self, sent_s: float, now_s: float) -> None:
-        """Record a proper answer to a request sent at `sent_s`."""
+        """Record a proper answer to a request sent at `sent_s`: faults, penalty and probation end. An answer to a
+        request from before the ejection is ignored."""
         if sent_s < self._ejected_at_s:
             return
         self._faults, self._refused_until_s = 0, _NEVER_S
@@ -107,7 +111,7 @@ class Breaker:
         return self._until_s <= now_s < self._probe_until_s
 
     def rest_s(self, now_s: float) -> float:
-        """Return the rest of the replica's Retry-After time."""
+        """Return the seconds left of the replica's Retry-After time; 0 if it is over."""
         return max(0.0, self._rests_until_s - now_s)
 
     def penalty_ms(self, now_s: float) -> float:
@@ -167,7 +171,8 @@ class RequestCounts:
 
 
 def outliers(seen: Sequence[RequestCounts], pool_replicas: int, out_already: int) -> list[ReplicaId]:
-    """Return the replicas to eject, the worst first; `out_already` is the number already ejected as outliers."""
+    """Return the replicas to eject, the worst first, as many as the cap on outliers in the pool allows; `out_already`
+    is the number already ejected as outliers."""
     room = max(1, floor(CAP_RATIO * pool_replicas)) - out_already
     found = dict.fromkeys([*_failing(seen), *_slow(seen)])
     return list(found)[: max(0, room)]

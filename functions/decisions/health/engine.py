@@ -94,7 +94,7 @@ class EngineHealth:
 
 
 def initial_health(now_s: float) -> EngineHealth:
-    """Return the health of an engine without evidence."""
+    """Return the health of an engine without evidence: starting."""
     return EngineHealth("starting", "", "the engine has not answered yet", now_s, heard_s=now_s, moved_s=now_s)
 
 
@@ -117,7 +117,8 @@ def judge(before: EngineHealth, evidence: Evidence, now_s: float, policy: Health
 
 
 def probe_due(health: EngineHealth, evidence: Evidence, now_s: float, policy: HealthPolicy) -> bool:
-    """Return True if a one-token probe should be sent now."""
+    """Return True if a one-token probe should be sent now: at intervals that depend on the engine's health, and never
+    while one is pending or the engine refuses connections."""
     if evidence.probe.state == "none":
         return evidence.health != "refused"
     if evidence.probe.state == "pending" or evidence.health == "refused":
@@ -144,7 +145,7 @@ def condemned(health: EngineHealth, now_s: float, policy: HealthPolicy) -> str:
 
 
 def _with_evidence(before: EngineHealth, evidence: Evidence, now_s: float) -> EngineHealth:
-    """Record answers, counters and the end of the latest probe."""
+    """Return the health with answers, counters and the end of the latest probe recorded; the phase stays."""
     probe = evidence.probe
     ended = probe.state not in ("none", "pending") and probe.ended_s > before.probe_counted_s
     answered = ended and probe.state == "answered"
@@ -183,7 +184,8 @@ def _proven_since(seen: EngineHealth, evidence: Evidence) -> bool:
 
 
 def _start_clock(seen: EngineHealth, now_s: float, policy: HealthPolicy) -> EngineHealth:
-    """Condemn a start that takes too long for `verdict_s`, then restart the clock for its successor."""
+    """Return the health after one more tick without proof that the engine works: a start that takes too long is
+    condemned for `verdict_s`, then the clock restarts for its successor."""
     in_phase_s = now_s - seen.since_s
     if seen.cause == "start_timed_out":
         return (

@@ -48,7 +48,8 @@ class EngineRates:
 
 
 def update(rates: EngineRates, counters: RateCounters) -> EngineRates:
-    """Return the rates after another sample. Counters that fell mean a restarted engine and change no rate."""
+    """Return the rates after another sample; while the engine is idle, they return slowly to the best measured.
+    Counters that fell mean a restarted engine and change no rate."""
     last = rates.last
     seen = replace(rates, last=counters)
     if last is None or counters.finished < last.finished or counters.e2e_s < last.e2e_s:

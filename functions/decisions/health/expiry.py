@@ -53,7 +53,8 @@ def is_present(phase: ReplicaPhase) -> bool:
 
 
 def judge(silent: Sequence[Silent], heard: Mapping[PoolName, int], now_s: float) -> Expiry:
-    """Judge the silent replicas. `heard`: number of present replicas that report, by pool."""
+    """Divide the silent replicas into gone ones, ones that still serve, and doubted ones, if most of their pool or of
+    the fleet is silent. `heard`: number of present replicas that report, by pool."""
     present = [each for each in silent if is_present(each.phase)]
     by_pool = Counter(each.pool for each in present)
     is_fleets = _is_most(len(present), sum(heard.values()))

@@ -79,7 +79,8 @@ def judge(
     listening_since_s: float,
     now_s: float,
 ) -> Suspicions:
-    """Judge the members. `told`: nodes that the controller reports as not ready."""
+    """Return the replicas suspected now, with their node or zone: their domain fell silent while others were heard, or
+    the controller reports their node (`told`: nodes that are not ready)."""
     replicas: dict[ReplicaId, Domain] = {}
     since_s: dict[Domain, float] = {}
     late = {each.replica_id for each in members if _silent_s(each, listening_since_s, now_s) >= LATE_S}
@@ -106,7 +107,8 @@ def _silent_s(member: Member, listening_since_s: float, now_s: float) -> float:
 
 
 def _domains_of(members: Iterable[Member], late: set[ReplicaId]) -> dict[Domain, list[Member]]:
-    """Return the domains with a late member. Zones come after nodes, so a replica in both is listed with its zone."""
+    """Return the domains with a late member, each with all its members. Zones come after nodes, so a replica in both is
+    listed with its zone."""
     troubled: set[Domain] = set()
     for each in members:
         if each.replica_id in late:

@@ -78,7 +78,8 @@ class PaceMeter:
 
 
 def observe(meter: PaceMeter, counters: WorkCounters, now_s: float, every_s: float = PACE_EVERY_S) -> PaceMeter:
-    """Return the meter after another sample. Sums that fell mean a restarted engine: measuring starts anew."""
+    """Return the meter after another sample, with a new pace every `every_s`. Sums that fell mean a restarted engine:
+    measuring starts anew, and there is no pace."""
     base = meter.base
     if base is None or counters.finished < base.finished or counters.gap_s < base.gap_s:
         return PaceMeter(meter.pace if base is None else None, counters, now_s)

@@ -45,13 +45,14 @@ class Quarantine:
     """Suspects of one event loop. Times are monotonic seconds."""
 
     def __init__(self, after_replicas: int = 2) -> None:
-        """Hold a request after failures of this many replicas."""
+        """Hold a request after failures of this many different replicas."""
         self._after_replicas = after_replicas
         self.suspects: OrderedDict[bytes, _Suspect] = OrderedDict()  # by fingerprint
         self._answered = AnsweredLately()
 
     def record_failure(self, fingerprint: bytes, replica: ReplicaId, now_s: float) -> None:
-        """Record that a replica failed with this request in flight."""
+        """Record that a replica failed with this request in flight. Its failures are forgotten HOLD_S after the last
+        one."""
         known = self.suspects.pop(fingerprint, None)
         if known is None or now_s - known.struck_s >= HOLD_S:
             known = _Suspect((), 0, self._answered.has(fingerprint, now_s), now_s)
@@ -64,13 +65,13 @@ class Quarantine:
             self.suspects.popitem(last=False)
 
     def answered(self, fingerprint: bytes, now_s: float) -> None:
-        """Record that a replica answered this request."""
+        """Record that a replica answered this request, which is then no suspect."""
         self._answered.add(fingerprint, now_s)
         if self.suspects:
             self.suspects.pop(fingerprint, None)
 
     def held_for_s(self, fingerprint: bytes, now_s: float) -> float:
-        """Return how much longer the request is rejected; 0 if it is not."""
+        """Return how many more seconds the request is rejected; 0 if it is not."""
         suspect = self.suspects.get(fingerprint)
         if suspect is None or not self._is_held(suspect):
             return 0.0

@@ -105,7 +105,8 @@ class Verdict:
 
 
 def update_watch(watch: PoolWatch, state: PoolState, now_s: float) -> PoolWatch:
-    """Return the watch after another report; a pace that was seen before does not count again."""
+    """Return the watch after another report: a replica whose new pace is slow compared with the others' becomes a
+    suspect. A pace that was seen before does not count again."""
     numbers = {each.replica_id: each.pace.number for each in state.ready if each.pace is not None}
     suspects = {
         id_: suspect for id_, suspect in watch.suspects.items() if id_ in {each.replica_id for each in state.ready}
@@ -124,7 +125,8 @@ def update_watch(watch: PoolWatch, state: PoolState, now_s: float) -> PoolWatch:
 
 
 def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float, now_unix_s: float) -> Verdict | None:
-    """Return the verdict on the slowest condemned replica; None if none is condemned."""
+    """Return the verdict on the slowest condemned replica, with the reason why its restart must wait, if any; None if
+    none is condemned."""
     condemned = {id_: suspect for id_, suspect in watch.suspects.items() if _is_condemned(suspect, policy, now_s)}
     if not condemned:
         return None
@@ -134,7 +136,8 @@ def verdict(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: float
 
 
 def record_restart(watch: PoolWatch, replica: Seen, now_s: float) -> PoolWatch:
-    """Record that a replica is being drained. No other replica of the pool is restarted meanwhile."""
+    """Record that a replica is being drained for its restart; it is no suspect any more. No other replica of the pool
+    is restarted meanwhile."""
     suspects = {id_: suspect for id_, suspect in watch.suspects.items() if id_ != replica.replica_id}
     return replace(watch, suspects=suspects, restarts_s=(*watch.restarts_s, now_s), under_way=replica)
 
@@ -199,7 +202,8 @@ _MEASURES = (
 
 
 def _excess(measure: _Measure, pace: Pace, fellows: Sequence[Pace]) -> tuple[float, str] | None:
-    """Return measure / explained value, with a sentence; None if there is nothing to compare."""
+    """Return the measured value divided by the one that the load explains (from the other replicas' paces), with a
+    sentence; None if there is nothing to compare."""
     value_ms = measure.value_ms(pace)
     if value_ms is None:
         return None
@@ -235,7 +239,8 @@ def _too_soon(watch: PoolWatch, state: PoolState, policy: SlowPolicy, now_s: flo
 
 
 def _is_back(watch: PoolWatch, state: PoolState, now_s: float) -> bool:
-    """Return True if all replicas are ready again, including the restarted one or its successor; or after a timeout."""
+    """Return True if the restart is over: all replicas are ready again and the restarted one's old process is gone, or
+    UNDER_WAY_MAX_S has passed."""
     gone = watch.under_way
     since_s = now_s - watch.restarts_s[-1] if watch.restarts_s else float("inf")
     is_there = any(gone is not None and _is_same(gone, each) for each in state.ready)

@@ -31,7 +31,8 @@ class TokenRate:
 
 
 def observe(rate: TokenRate, tokens: int, now_s: float) -> TokenRate:
-    """Return the rate after another sample. A sum that fell means a restarted engine: the rate starts anew."""
+    """Return the rate after another sample; `tokens` is the sum since the engine started. A sum that fell means a
+    restarted engine: the rate starts anew at 0."""
     marks = rate.marks
     if not marks or tokens < marks[-1].tokens or now_s < marks[-1].at_s:
         return TokenRate(0.0, (Mark(now_s, tokens),))

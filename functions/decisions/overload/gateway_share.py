@@ -53,7 +53,8 @@ class QueueLadder:
         self._shiftable_ratio = 0.0
 
     def update_rungs(self, admission: Admission, now_s: float, *, shiftable_ratio: float = 0.0) -> Rungs:
-        """Update the rungs, apply the shed to `admission`, and return them."""
+        """Update the rungs at most once per LOOK_S, apply the shed to `admission`, and return the rungs in force.
+        `shiftable_ratio`: share of arrivals that other pools would accept."""
         if self._looked_s is None:
             self._start_interval(admission, now_s)
             return self.rungs
@@ -80,7 +81,7 @@ class QueueLadder:
         return ratio if ratio and admission.used_ratio >= KEPT_BELOW_RATIO else 0.0
 
     def _rate(self, admission: Admission) -> float | None:
-        """Return the rate of a full replica; see the module docstring."""
+        """Return the tokens a second of a full replica, or None while unknown; see the module docstring."""
         drain, known = admission.drain, self._rate_per_s
         measured = drain.per_replica if drain.has_been_full and drain.per_replica else None
         if not self.state.level or known is None:

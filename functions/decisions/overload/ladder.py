@@ -98,7 +98,8 @@ class Rungs:
     why: str = ""
 
     def strength(self, rung: RungName) -> float:
-        """Return how much the rung carries: a share of the requests, or a number of replicas."""
+        """Return how much the rung carries: a share of the requests for shed and shift, a number of replicas for borrow
+        and provision."""
         if rung == "shed":
             return 1.0 - min(self.kept_ratios)
         if rung == "shift":
@@ -124,7 +125,8 @@ class _Carried:
 
 
 def step(state: LadderState, signals: PoolSignals, means: Means, now_s: float) -> tuple[LadderState, Rungs]:
-    """Advance the ladder by one observation, and return the new state and rungs."""
+    """Advance the ladder by one observation, and return the new state and rungs. Without load signals the rungs in
+    force stay."""
     if signals.queue_seconds is None or signals.arriving_tokens_per_s is None:
         state = replace(state, strained_s=None, calm_s=None, foreseen_s=None)
         return state, Rungs(_in_force(state, _has_means(signals, means)), why="unknown: no recent load signals")
@@ -138,7 +140,7 @@ def step(state: LadderState, signals: PoolSignals, means: Means, now_s: float) -
 
 
 def _offered(state: LadderState, tokens_per_s: float, now_s: float) -> LadderState:
-    """Smooth the offered load. It follows a rise faster than a fall."""
+    """Return the state with the smoothed offered load, which follows a rise faster than a fall."""
     if state.seen_s is None:
         return replace(state, tokens_per_s=tokens_per_s, seen_s=now_s, since_s=now_s)
     over_s = _RISE_S if tokens_per_s > state.tokens_per_s else _FALL_S

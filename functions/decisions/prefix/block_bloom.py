@@ -69,7 +69,7 @@ class BloomTable:
             raise ValueError(f"a filter of {len(content)} bytes is invalid: it must hold {allowed}")
 
     def add_column(self) -> int:
-        """Reserve an empty column and return its number."""
+        """Reserve an empty column and return its number; double the table if none is free."""
         if not self._free:
             width = self._widen()
             self._free = list(range(2 * width - 1, width - 1, -1))
@@ -98,20 +98,23 @@ class BloomTable:
         return width
 
     def depths(self, names: Sequence[int], live: int) -> dict[int, int]:
-        """Return the number of leading blocks that each column in `live` seems to hold."""
+        """Return by column the number of leading blocks of `names` that it seems to hold, for the columns in `live`
+        (bits); those that hold none are left out."""
         candidates = self._holders(names[0]) & live if names else 0
         if candidates.bit_count() > _FEW:
             return depths(names, candidates, self._holders)
         return {column: self._depth(column, names) for column in slots_of(candidates)}
 
     def _holders(self, name: int, nobody: int = 0) -> int:
-        """Return the columns that seem to hold a block, as bits. One comparison: 5 us for 9 or 500 replicas."""
+        """Return the columns that seem to hold a block, as bits; `nobody` is ignored. One comparison: 5 us for 9 or 500
+        replicas."""
         wanted = np.uint64(_bits_of(name))
         held = (self._table[name & _WORD] & wanted) == wanted
         return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")
 
     def _depth(self, column: int, names: Sequence[int]) -> int:
-        """Return the depth of a replica that holds the first block. A search step costs 0.5 us."""
+        """Return the number of leading blocks of `names` that a column seems to hold, which must hold the first. A
+        search step costs 0.5 us."""
         low, high = 0, len(names)  # block `low` is held; block `high` is not held or does not exist
         middle = high - 1  # test the last block first: most holders of the first block hold all
         while high - low > 1:

@@ -92,7 +92,7 @@ class BlockIndex:
         self._retired |= 1 << slot
 
     def sweep(self, entries: int) -> None:
-        """Wipe retired slots from up to `entries` names."""
+        """Wipe retired slots from up to `entries` names; slots wiped from all names are free again."""
         if not self._wiping:
             if not self._retired:
                 return
@@ -106,11 +106,13 @@ class BlockIndex:
             self._wiping = 0
 
     def depths(self, names: Sequence[int], live: int) -> dict[int, int]:
-        """Return the number of leading blocks that each slot in `live` holds."""
+        """Return by slot the number of leading blocks of `names` that it holds on the accelerator, for the slots in
+        `live` (bits), as the function `depths` does."""
         return depths(names, live, self._holders.get)
 
     def depths_anywhere(self, names: Sequence[int], live: int) -> dict[int, int]:
-        """Return the number of leading blocks that each slot holds on the accelerator or in host memory."""
+        """Return by slot the number of leading blocks of `names` that it holds on the accelerator or in host memory,
+        for the slots in `live` (bits), as the function `depths` does."""
         holders, in_host = self._holders, self._in_host
         return depths(names, live, lambda name, nobody: holders.get(name, nobody) | in_host.get(name, nobody))
 
@@ -128,7 +130,9 @@ def _wipe(holders: dict[int, int], names: Iterable[int], keep: int) -> None:
 
 
 def depths(names: Sequence[int], live: int, holders: Callable[[int, int], int]) -> dict[int, int]:
-    """Search the depth of each slot in `live`, as the module docstring describes.
+    """Return by slot the number of leading blocks of `names` that it holds, for the slots in `live` (bits) that hold
+    any. If they are more than MAX_NAMED, only the deepest are named, by how much deeper they are than the first one
+    left out.
 
     `holders(name, 0)` returns the slots that hold a block, as bits.
     """

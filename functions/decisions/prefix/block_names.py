@@ -31,7 +31,7 @@ def seed_of(cache_salt: str, engine_name: str) -> int:
 
 
 def block_bytes_for(text_bytes: int) -> int:
-    """Return the block size: BLOCK_BYTES, doubled until MAX_BLOCKS blocks cover the text."""
+    """Return the block size in bytes for a text: BLOCK_BYTES, doubled until MAX_BLOCKS blocks cover the text."""
     block_bytes = BLOCK_BYTES
     while text_bytes >= block_bytes * (MAX_BLOCKS + 1):
         block_bytes *= 2
@@ -39,7 +39,7 @@ def block_bytes_for(text_bytes: int) -> int:
 
 
 def text_blocks(text: bytes, seed: int, block_bytes: int) -> tuple[int, ...]:
-    """Return the chained hashes of the whole blocks."""
+    """Return the hashes of the text's whole blocks, each chained to the one before; the rest of the text has none."""
     chained = seed
     last = len(text) - block_bytes
     return tuple(
@@ -81,7 +81,7 @@ def block_name(parent: int, tokens: bytes) -> int:
 
 
 def chain(seed: int, tokens: "array[int]", block_tokens: int) -> "array[int]":
-    """Return the names of all whole blocks of `tokens`, in order."""
+    """Return the names of all whole blocks of `block_tokens` tokens, in order; the rest of the tokens has none."""
     names = array("Q")
     content, size = tokens.tobytes(), block_tokens * TOKEN_BYTES
     for start in range(0, len(content) - size + 1, size):

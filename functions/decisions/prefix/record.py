@@ -140,7 +140,8 @@ class PrefixRecord:
         return len(self._young) + len(self._old) + sum(map(len, self._forgotten))
 
     def _deepest(self, blocks: Sequence[int], most: int, sought: int) -> tuple[int, int]:
-        """Return the last of the first `most` blocks that one of `sought` has, counted from 1, and its holders.
+        """Return the number of the last of the first `most` blocks that one of `sought` has, counted from 1, and the
+        holders of that block among `sought`.
 
         All of `sought` must have the first block.
         """
@@ -160,7 +161,8 @@ class PrefixRecord:
         return low + 1, having
 
     def _name(self, found: dict[ReplicaId, int], having: int, depth: int, choice: int) -> None:
-        """Add the replicas in `having`, or as many as there is room for, starting at a bit derived from `choice`."""
+        """Add the replicas in `having` to `found` with this depth, or as many as there is room for, starting at a bit
+        derived from `choice`."""
         room = MOST_NAMED - len(found)
         if having.bit_count() > room:
             turn = choice % having.bit_length()
@@ -193,7 +195,8 @@ class PrefixRecord:
             self._rotate(now_s)  # the young part is too old as well
 
     def _rotate(self, now_s: float) -> None:
-        """Make the young part the old one, and forget the former old part."""
+        """Make the young part the old one, drop the former old part, and reset the bytes sent. A block not recorded
+        again is forgotten at the next rotation."""
         if self._old:
             self._forgotten.append(self._old)
         self._old, self._young = self._young, {}

@@ -67,7 +67,8 @@ class QuotaAccount:
         self.regime: Regime | None = None  # how limits are shared with other gateways; None: not shared
 
     def set_limits(self, limits: QuotaLimitsPart, now_us: int) -> None:
-        """Apply these limits from now on. If they are equal to the current ones, nothing changes."""
+        """Apply these limits from now on, and have the regime applied anew. If they are equal to the current ones,
+        nothing changes."""
         if limits == self.limits:
             self.limits = limits
             return
@@ -83,7 +84,8 @@ class QuotaAccount:
         self.limited = tuple((index, bucket) for index, bucket in enumerate(self.buckets) if bucket is not None)
 
     def find_shortage(self, costs: Costs, now_us: int) -> OverLimit | None:
-        """Return the dimension with the longest wait, or None if all costs fit."""
+        """Return the limit with the longest wait among those that the costs exceed, or None if all costs fit. Nothing
+        is spent."""
         worst: OverLimit | None = None
         for index, bucket in self.limited:
             cost = costs[index]
@@ -99,7 +101,8 @@ class QuotaAccount:
         return worst
 
     def denies_entry(self, now_us: int) -> OverLimit | None:
-        """Return the limit on concurrency or requests per minute that one more request would exceed, or None."""
+        """Return the limit on concurrency or requests per minute that one more request would exceed, or None. Nothing
+        is spent."""
         if self.slots is not None and self.in_flight >= self.slots:
             return OverLimit("concurrent_requests", self.limits.concurrent_requests or 0, FREES_UP_S)
         bucket = self.buckets[REQUESTS]
@@ -110,7 +113,7 @@ class QuotaAccount:
         return OverLimit(DIMENSIONS[REQUESTS], bucket.limit, wait_us / US_PER_S) if wait_us else None
 
     def spend(self, costs: Costs, now_us: int) -> None:
-        """Spend the costs. Negative costs are refunds."""
+        """Spend the costs, by dimension, even beyond the limits. Negative costs are refunds."""
         for index, bucket in self.limited:
             cost = costs[index]
             if cost:  # inlined `TokenBucket.spend`: a dozen calls per request took 3 us
@@ -120,7 +123,7 @@ class QuotaAccount:
                 bucket.level = level if level > 0 or bucket.leased else 0
 
     def end_request(self) -> None:
-        """Count the end of a request in flight."""
+        """Count the end of a request in flight; ValueError if none is."""
         if self.in_flight <= 0:
             raise ValueError("more requests ended than began")
         self.in_flight -= 1

@@ -39,7 +39,8 @@ class OverCap:
 
 
 def grant(request: LengthRequest, caps: QuotaLimitsPart) -> int | OverCap | None:
-    """Return the output limit to set at the engine, None if the request is within the caps, or the exceeded cap."""
+    """Return the output limit to set at the engine, None if the request is within the caps, or the exceeded cap: by the
+    prompt, or by an output length that the request sets."""
     output_cap, context_cap = caps.max_output_tokens, caps.max_context_tokens
     over = _over(request.output_tokens, "output", caps) or _over(request.min_output_tokens, "min_output", caps)
     if over is not None:
@@ -55,7 +56,8 @@ def grant(request: LengthRequest, caps: QuotaLimitsPart) -> int | OverCap | None
 
 
 def within_key(quota: QuotaEntry | None, key: KeyEntry | None) -> QuotaEntry | None:
-    """Return the tier with its caps tightened by those of the key. Only the caps of the result are valid."""
+    """Return the tier with its caps tightened by those of the key, or `quota` unchanged if the key has none. Only the
+    caps of a new result are valid."""
     limits = key.limits if key is not None else None
     if limits is None or (limits.max_context_tokens is None and limits.max_output_tokens is None):
         return quota

@@ -55,7 +55,8 @@ class OverLimit(NamedTuple):
 
 
 def kv_token_seconds(prompt_tokens: int, output_tokens: int, prefill_s: float, decode_s: float) -> float:
-    """Return the tokens held in KV cache times the seconds that they were held."""
+    """Return the tokens held in KV cache times the seconds that they were held; output tokens arrive evenly during
+    `decode_s`."""
     prefill_s, decode_s = max(0.0, prefill_s), max(0.0, decode_s)
     return prompt_tokens * (prefill_s + decode_s) + output_tokens * decode_s / 2.0
 

@@ -79,7 +79,8 @@ class RateLease:
         self._left_us: int | None = None  # time of that answer; None: no answer yet
 
     def to_request(self, bucket: TokenBucket, idle: bool) -> int:
-        """Return the units to request from the bus; negative: to return. Call once a round: it resets the demand."""
+        """Return the units to request from the bus; negative: to return, which is all of them if the account is `idle`.
+        Call once a round: it resets the demand."""
         headroom = -bucket.level
         self.demand = _KEEP_RATIO * self.demand + (1 - _KEEP_RATIO) * self.asked
         largest, self.asked, self.largest = self.largest, 0, 0
@@ -94,13 +95,14 @@ class RateLease:
         return ask - headroom if headroom > 2 * ask else 0
 
     def record_grant(self, bucket: TokenBucket, amount: int, left: int, now_us: int) -> None:
-        """Record a grant of the bus, and what it has left."""
+        """Record a grant of the bus to this gateway (negative: what was returned), and what the bus has left for
+        all."""
         bucket.level -= amount
         self.came += amount
         self._left, self._left_us = max(0, left), now_us
 
     def credit(self, index: int, bucket: TokenBucket, gateways: int) -> int:
-        """Return how much this gateway may owe if the bus does not answer in time.
+        """Return how many units this gateway may owe if the bus does not answer in time.
 
         That is its share of the credit reserve. The requests dimension has no reserve: there it is a share of what the
         bus had left in its last answer, without what the limit has earned since, which the bus will grant itself.
@@ -111,15 +113,16 @@ class RateLease:
         return burst // CREDIT_DIVISOR // gateways
 
     def estimated_bus_units(self, bucket: TokenBucket, now_us: int) -> int:
-        """Return what the bus has left by now if it has granted nothing since its last answer. Without any answer,
-        return a full burst."""
+        """Return the units that the bus has left by now, at most a full burst, if it has granted nothing since its last
+        answer. Without any answer, return a full burst."""
         burst = bucket.burst * bucket.unit
         if self._left_us is None:
             return burst
         return min(burst, self._left + bucket.limit * max(0, now_us - self._left_us))
 
     def unspent(self, index: int, bucket: TokenBucket, now_us: int) -> int:
-        """Return `left` plus the credit reserve of the bus, which is not granted to any gateway."""
+        """Return the estimated units of the bus plus its credit reserve, which is not granted to any gateway; at most a
+        full burst."""
         kept = (bucket.burst - shared_burst(index, bucket)) * bucket.unit
         return min(bucket.burst * bucket.unit, self.estimated_bus_units(bucket, now_us) + kept)
 
@@ -156,7 +159,8 @@ class AccountLease:
         return found
 
     def find_shortage(self, account: LimitedAccount, costs: Costs, now_us: int) -> OverLimit | None:
-        """Return the limit that a request lacks here, or None, and note its demand.
+        """Return the limit that a request lacks here, with the longest wait if there are several, or None, and note its
+        demand.
 
         A `retry_after_s` of 0 means that the gateway should ask the bus. The request itself was counted on entry, in
         `in_flight` and among the requests a minute.
@@ -181,7 +185,8 @@ class AccountLease:
         return found
 
     def denies_entry(self, account: LimitedAccount, now_us: int) -> OverLimit | None:
-        """Return the limit for which the bus has refused any further request until now, or None."""
+        """Return the limit, on concurrency or requests, for which the bus has lately refused any further request, or
+        None. A refusal for requests notes the demand."""
         is_full = account.slots is not None and account.in_flight >= account.slots
         if is_full and self.denied_s(CONCURRENCY, now_us) > 0.0:
             return _no_place(account, FREES_UP_S)
@@ -212,8 +217,8 @@ class AccountLease:
         return found
 
     def debts(self, account: LimitedAccount, costs: Costs) -> dict[int, int]:
-        """Return the debt in dimensions where the request costs nothing before its end. It must be paid, once, before
-        any request is admitted."""
+        """Return the units of debt in dimensions where the request costs nothing before its end, by dimension. A debt
+        must be paid, once, before any request is admitted."""
         return {
             index: bucket.level
             for index, bucket in account.limited
@@ -221,7 +226,7 @@ class AccountLease:
         }
 
     def record_denial(self, index: int, wait_us: int, now_us: int) -> None:
-        """Record that the bus has nothing left for the next `wait_us`."""
+        """Record that the bus has nothing left in this dimension for the next `wait_us`."""
         self.denied_until_us[index] = now_us + wait_us
 
     def places_to_request(self, account: LimitedAccount) -> int:
@@ -234,13 +239,14 @@ class AccountLease:
         return now_us - self.used_us >= IDLE_US
 
     def denied_s(self, index: int, now_us: int) -> float:
-        """Return the seconds until the bus may have some again; 0: now."""
+        """Return the seconds until the bus may have some of this dimension again; 0: now."""
         until_us = self.denied_until_us.get(index, 0)
         return (until_us - now_us) / US_PER_S if until_us > now_us else 0.0
 
 
 def shared_burst(index: int, bucket: TokenBucket) -> int:
-    """Return the part of a burst that the bus grants: all for requests, for the others without the credit reserve."""
+    """Return the part of a burst that the bus grants, in the limit's unit: all for requests, for the others without the
+    credit reserve."""
     return bucket.burst if index == REQUESTS else bucket.burst - bucket.burst // CREDIT_DIVISOR
 
 

@@ -43,7 +43,8 @@ class Regime(NamedTuple):
 
 
 def regime_of(lost_for_s: float | None, gateways: int) -> Regime:
-    """Return the regime after `lost_for_s` without the bus; None means that the bus is reachable."""
+    """Return the regime after `lost_for_s` seconds without the bus (None: the bus is reachable). A gateway that is
+    alone always has the whole limit as its share."""
     if lost_for_s is None:
         return Regime("leased", gateways)
     if gateways <= 1:

@@ -41,7 +41,7 @@ class Reservation(msgspec.Struct, eq=False):
 
     @property
     def held(self) -> Costs:
-        """Costs reserved on arrival."""
+        """Costs reserved on arrival, by dimension; none if nothing is reserved"""
         return self._held if self._held is not None else NO_COST
 
     def costs(self, features: RequestFeatures) -> Costs:
@@ -63,7 +63,7 @@ class Reservation(msgspec.Struct, eq=False):
         )
 
     def too_large(self, features: RequestFeatures) -> OverLimit | None:
-        """Return the limit that the prompt or the requested output exceeds as a whole, or None."""
+        """Return the limit that the prompt or the requested output exceeds even when nothing is spent, or None."""
         for account in self._accounts:
             for index, tokens in ((INPUT, features.prompt_tokens), (OUTPUT, features.asked_output_tokens)):
                 bucket = account.buckets[index]
@@ -72,7 +72,8 @@ class Reservation(msgspec.Struct, eq=False):
         return None
 
     def reserve(self, features: RequestFeatures, costs: Costs, now_us: int) -> None:
-        """Reserve the costs. The caller has checked every account's `lacks`."""
+        """Spend the costs in all accounts as a reservation; ignored unless the request has only entered. The caller has
+        checked that no account lacks them."""
         if self.state != "entered":
             return
         self.state, self._held = "reserved", costs
@@ -81,7 +82,8 @@ class Reservation(msgspec.Struct, eq=False):
             account.spend(costs, now_us)
 
     def release(self, now_us: int) -> None:
-        """Refund what was reserved on arrival, because the request was rejected after all."""
+        """Refund what was reserved on arrival, because the request was rejected after all; ignored if nothing is
+        reserved, or the request has been extended or settled."""
         held = self._held
         if self.state != "reserved" or held is None:
             return
@@ -91,7 +93,8 @@ class Reservation(msgspec.Struct, eq=False):
             account.spend(back, now_us)
 
     def extend(self, output_tokens: int, now_us: int) -> None:
-        """Reserve ahead of a stream that has reached `output_tokens`."""
+        """Reserve output tokens ahead of a stream that has reached `output_tokens`, in steps of EXTENSION_TOKENS, if
+        that exceeds what is reserved."""
         if self.state not in ("reserved", "extended") or output_tokens <= self.output_tokens:
             return
         steps = -(-(output_tokens - self.output_tokens) // EXTENSION_TOKENS)
@@ -104,7 +107,8 @@ class Reservation(msgspec.Struct, eq=False):
     def settle(
         self, input_tokens: int, output_tokens: int, kv_token_seconds: float, gpu_seconds: float, now_us: int
     ) -> bool:
-        """Charge the final cost. Return False if the request was settled before."""
+        """Charge the final cost less what is reserved, refund what is too much, and learn from the usage. Return False,
+        and do nothing, if the request was settled before."""
         if self.state == "settled":
             return False
         self.state = "settled"

@@ -74,12 +74,14 @@ class TokenBucket:
         self.level = level if level > 0 or self.leased else 0
 
     def add(self, cost: int) -> None:
-        """Spend, or refund if negative, whatever the level. Call `advance` first."""
+        """Spend `cost`, or refund it if negative, whatever the level; only a lease's level may fall below 0. Call
+        `advance` first."""
         level = self.level + cost
         self.level = level if level > 0 or self.leased else 0
 
     def wait_us(self, cost: int) -> int:
-        """Return the time until `cost` may be spent, or one period if the bucket never empties."""
+        """Return the microseconds until `cost` (at most the capacity) may be spent; one period if the bucket never
+        empties."""
         if self.has_headroom(cost):
             return 0
         if self.rate_units <= 0:
@@ -87,7 +89,7 @@ class TokenBucket:
         return -(-(min(cost, self.capacity) - self.headroom) * self.rate_divisor // self.rate_units)
 
     def full_again_us(self) -> int:
-        """Return the time until a full burst may be spent again."""
+        """Return the microseconds until a full burst may be spent again; 0 also if the bucket never empties."""
         return self.level * self.rate_divisor // self.rate_units if self.level > 0 and self.rate_units > 0 else 0
 
     def change_limit(self, limit: int, burst: int) -> None:
@@ -102,7 +104,8 @@ class TokenBucket:
         self.level = min(self.level, self.capacity)
 
     def set_rate(self, rate_units: int, rate_divisor: int, capacity: int) -> None:
-        """Empty at this rate (the limit's or a part of it) and end a lease: a level below 0 becomes 0."""
+        """Empty at `rate_units` per `rate_divisor` microseconds (the limit's rate or a part of it), and end a lease: a
+        level below 0 becomes 0."""
         self.rate_units, self.rate_divisor, self.capacity = rate_units, rate_divisor, capacity
         self.leased, self.level = False, max(self.level, 0)
 

@@ -73,14 +73,16 @@ def merge(ours: ModelFacts | None, theirs: ModelFacts) -> Taken:
 
 
 def is_later_policy(ours: ModelFacts, theirs: ModelFacts) -> bool:
-    """Return True if their policy wins. A policy set before times were stored stays as it is in each region."""
+    """Return True if their policy was set later than ours and wins. A policy set before times were stored stays as it
+    is in each region."""
     if not theirs.rollout_since_unix_s:
         return False
     return (theirs.rollout_since_unix_s, theirs.rollout) > (ours.rollout_since_unix_s, ours.rollout)
 
 
 def merge_key(ours: KeyFact | None, theirs: KeyFact) -> KeyFact | Held | None:
-    """Return the key to store, the contradiction, or None if nothing changes."""
+    """Return the key to store (theirs, if it is new here or was revoked there), the contradiction, or None if nothing
+    changes."""
     if ours is None:
         return theirs
     if (ours.tenant, ours.hmac_sha256) != (theirs.tenant, theirs.hmac_sha256):
@@ -90,7 +92,8 @@ def merge_key(ours: KeyFact | None, theirs: KeyFact) -> KeyFact | Held | None:
 
 
 def _channels(ours: ModelFacts | None, theirs: ModelFacts, there: frozenset[str]) -> tuple[ChannelFact, ...]:
-    """Return the channels that they moved later. A channel waits until its version is here; its fact is sent again."""
+    """Return the channels that they moved later than we did. A channel waits until its version is here (`there`); its
+    fact is sent again."""
     known = {channel.name: channel for channel in ours.channels} if ours is not None else {}
     later = []
     for fact in sorted(theirs.channels, key=lambda fact: fact.name):

@@ -25,7 +25,8 @@ class Caller:
 
 
 def authenticate(catalogue: Catalogue, authorization: str | None, pepper: bytes, now_unix_s: float) -> Caller | None:
-    """Return the caller of a valid header. Return None if it is missing, malformed, unknown, revoked or expired."""
+    """Return the caller of a valid Authorization header. Return None if the header or its key is missing, malformed,
+    unknown, revoked or expired."""
     key = _bearer_key(authorization)
     if key is None:
         return None

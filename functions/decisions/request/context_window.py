@@ -30,7 +30,8 @@ class Said:
 
 
 def messages_to_drop(messages: Sequence[Said], room_tokens: int) -> range:
-    """Return the messages to drop, so that the rest fits `room_tokens`; none if all fit or not even the last turn."""
+    """Return the indexes of the oldest turns to drop, after the leading system messages, so that the rest fits
+    `room_tokens`; none if all fit or not even the last turn."""
     first = _first_turn(messages)
     left = room_tokens - sum(said.tokens for said in messages[:first])
     starts = [index for index in range(first, len(messages)) if index == first or messages[index].role == "user"]
@@ -44,7 +45,7 @@ def messages_to_drop(messages: Sequence[Said], room_tokens: int) -> range:
 
 
 def turns_in(messages: Sequence[Said]) -> int:
-    """Return the number of turns, for messages to people."""
+    """Return the number of user messages, or 1 if there are only others; for messages to people."""
     return sum(said.role == "user" for said in messages) or int(bool(messages))
 
 

@@ -58,7 +58,7 @@ class BytesPerToken:
         self.ratio = START_BYTES_PER_TOKEN
 
     def learn(self, prompt_bytes: int, prompt_tokens: int) -> None:
-        """Learn from one text prompt. A ratio outside the possible range is clamped."""
+        """Learn from one text prompt. A ratio outside the possible range is clamped, and an empty prompt is ignored."""
         if prompt_bytes <= 0 or prompt_tokens <= 0:
             return
         least, most = _BYTES_PER_TOKEN_RANGE
@@ -81,7 +81,8 @@ class AnswerLengths:
         self.expected_tokens = UNKNOWN_OUTPUT_TOKENS
 
     def learn(self, tokens: int, cut: bool) -> None:
-        """Learn the length of one answer. `cut` means that its own limit ended it."""
+        """Learn the length of one answer. `cut` means that its own limit ended it: it is then ignored if it is shorter
+        than expected."""
         if cut and tokens < self.expected_tokens:
             return
         bucket = _BUCKET_OF[min(tokens, MOST_OUTPUT_TOKENS)] if tokens > 0 else 0
@@ -159,7 +160,8 @@ class LengthModel:
         self._answers: _Entries[AnswerLengths] = _Entries(AnswerLengths, max_entries)
 
     def prompt_tokens(self, base: str, tenant: str, prompt_bytes: int) -> int:
-        """Return the estimated number of tokens of a text, rather too many."""
+        """Return the estimated number of tokens in `prompt_bytes` bytes, rather too many, from the bytes per token
+        learnt for this base and tenant."""
         learnt = self._prompts.find((base, tenant))
         return ceil(SAFETY_RATIO * prompt_bytes / (learnt.ratio if learnt is not None else START_BYTES_PER_TOKEN))
 
@@ -168,7 +170,8 @@ class LengthModel:
         return learnt.ratio if learnt is not None else START_BYTES_PER_TOKEN
 
     def output_tokens(self, model: str, tenant: str) -> int:
-        """Return the 95th percentile of answer lengths, regardless of the request's own limit."""
+        """Return the 95th percentile of the lengths of the tenant's answers from the model, regardless of the request's
+        own limit; UNKNOWN_OUTPUT_TOKENS before any answer."""
         learnt = self._answers.find((model, tenant))
         return learnt.expected_tokens if learnt is not None else UNKNOWN_OUTPUT_TOKENS
 

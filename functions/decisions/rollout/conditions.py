@@ -68,7 +68,8 @@ class ConditionFinding:
 
 
 def judge(text: str, candidate: GroupStats, control: GroupStats, alpha: float, few: int = FEW) -> ConditionFinding:
-    """Test one condition. `text` is canonical, from a RolloutEntry; alpha is its share of the false-alarm rate."""
+    """Test one halt condition of a rollout on both groups. `text` is canonical, from a RolloutEntry; alpha is its share
+    of the false-alarm rate; below `few` values it is reported as missing some."""
     condition = parse_halt(text)
     if condition.metric == "error_rate":
         return _judge_errors(condition, candidate, control, alpha, few)
@@ -174,7 +175,8 @@ def _quantile_weight(
     alpha: float,
     grain: int,
 ) -> float:
-    """Return the log weight. With `control`, the candidate must also be worse than the control."""
+    """Return the log weight of the evidence that the candidate's quantile breaches `edge`; 0 if there is none. With
+    `control`, the candidate must also be worse than the control."""
     if edge is None or candidate.count == 0:
         return 0.0
     if condition.comparison[0] == ">":

@@ -82,7 +82,7 @@ class RolloutVerdict:
 
     @property
     def event(self) -> AnyEvent | None:
-        """Event to send to the registry; None if there is none."""
+        """Event to send to the registry; None for a hold"""
         match self.kind:
             case "advance":
                 return StagePassed()
@@ -103,7 +103,8 @@ def evaluate(
     now_unix_s: float,
     patience: RolloutTimeouts | None = None,
 ) -> RolloutVerdict:
-    """Evaluate any rollout. One that is over, or paused before it was loaded, is held."""
+    """Return the verdict on any rollout: advance, halt, hold, or how its loading ended. One that is over, or paused
+    before it was loaded, is held."""
     patience = patience or RolloutTimeouts()
     if rollout.state == "loading":
         began_unix_s = max(rollout.stage_began_unix_s, residency.since_unix_s)
@@ -154,7 +155,7 @@ def _lost_for_good(rollout: Rollout, where: Residency, patience: RolloutTimeouts
 
 
 def _missing_replicas(rollout: Rollout, where: Residency) -> str:
-    """Return why replicas cannot serve the share of a base's stage; "" if they can."""
+    """Return why replicas cannot serve the share of a base's stage; "" if they can, and for an adapter's rollout."""
     if not rollout.is_of_base:
         return ""
     if where.lacks_candidate:

@@ -99,7 +99,8 @@ def encoded_group(group: GroupStats) -> EncodedGroup:
 
 
 def group_of(encoded: EncodedGroup) -> GroupStats:
-    """Return the group. EvidenceInvalid if the numbers contradict each other."""
+    """Return the group's statistics. EvidenceInvalid if the numbers contradict each other, ValueError for an invalid
+    bucket."""
     if encoded.errors > encoded.requests:
         raise EvidenceInvalid(f"{encoded.errors} errors among {encoded.requests} requests")
     group = GroupStats(
@@ -128,7 +129,8 @@ def to_builtins(evidence: TrialEvidence) -> Any:
 
 
 def decode(document: bytes) -> TrialEvidence:
-    """Return the evidence. EvidenceInvalid if the bytes are none."""
+    """Return the evidence in a message. EvidenceInvalid if the bytes are none, or their numbers contradict each
+    other."""
     if len(document) > EVIDENCE_MAX_BYTES:
         raise EvidenceInvalid(f"{len(document)} bytes is over the limit of {EVIDENCE_MAX_BYTES}")
     try:

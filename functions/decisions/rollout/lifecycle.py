@@ -142,7 +142,8 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def percent(self) -> int:
-        """Share of requests that gateways send to the new version now."""
+        """Percentage of requests that gateways send to the new version now; 0 before it is loaded and after a rollback,
+        100 once completed"""
         if self.state == "completed":
             return 100
         return self.current.percent if self.loaded and self.state in {"running", "paused"} else 0
@@ -164,7 +165,7 @@ def id_of(spec: RolloutSpec) -> RolloutId:
 
 
 def new_rollout(spec: RolloutSpec, now_unix_s: float) -> Rollout:
-    """Return a new rollout."""
+    """Return a new rollout to this goal, in state `loading`, that begins now."""
     fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
     return Rollout(
         id=id_of(spec), created_unix_s=now_unix_s, stage_began_unix_s=now_unix_s, reason="is being loaded", **fields
@@ -172,7 +173,8 @@ def new_rollout(spec: RolloutSpec, now_unix_s: float) -> Rollout:
 
 
 def transition(rollout: Rollout, event: AnyEvent, now_unix_s: float) -> Rollout:
-    """Return the rollout after the event. IllegalTransition if `TABLE` does not allow it."""
+    """Return the rollout after the event, with the next lock version. IllegalTransition if `TABLE` does not allow
+    it."""
     step = TABLE[rollout.state, type(event)]
     if step is None:
         raise IllegalTransition(f"the rollout is {rollout.state.replace('_', ' ')}: {_CANNOT[type(event)]}")
@@ -189,7 +191,8 @@ def _loaded(rollout: Rollout, _: VersionLoaded, now_unix_s: float) -> Rollout:
 
 
 def _stage_passed(rollout: Rollout, _: StagePassed, now_unix_s: float) -> Rollout:
-    """Go to the next stage. The last stage is all traffic, without a control to compare, so reaching it completes."""
+    """Return the rollout at its next stage. The last stage is all traffic, without a control to compare, so reaching it
+    completes the rollout."""
     if rollout.stage + 2 >= len(rollout.policy.stages):
         return _completed(rollout, "every stage passed")
     return replace(rollout, stage=rollout.stage + 1, stage_began_unix_s=now_unix_s, reason="")
@@ -245,7 +248,7 @@ def _superseded(rollout: Rollout, event: Superseded, _: float) -> Rollout:
 
 
 def _given_up(rollout: Rollout, _: Superseded, __: float) -> Rollout:
-    """Supersede a rolled-back rollout. Its reason stays, since users need to see it."""
+    """Return a rolled-back rollout as superseded. Its reason stays, since users need to see it."""
     return replace(rollout, state="superseded")
 
 

@@ -64,7 +64,8 @@ class Losses(Generic[Group, Failed]):
     def failed(
         self, replica_id: ReplicaId, sent_s: float, group: Group, failed: Failed, now_s: float, *, begun: bool
     ) -> list[tuple[Group, Failed]]:
-        """Record a failed request, sent at `sent_s`; `begun` is True if its answer had begun. Call `collect_decided`
+        """Record a failed request, sent at `sent_s`, and return the failures to count now; `begun` is True if its
+        answer had begun. Of one lost replica's failures only each group's first counts at once. Call `collect_decided`
         first."""
         counted: list[tuple[Group, Failed]] = []
         loss = self._losses.get(replica_id)
@@ -82,7 +83,8 @@ class Losses(Generic[Group, Failed]):
         return []
 
     def answered(self, replica_id: ReplicaId, sent_s: float, now_s: float) -> list[tuple[Group, Failed]]:
-        """Record a complete answer to a request sent at `sent_s`; as a sign of life it counts undecided failures."""
+        """Record a complete answer to a request sent at `sent_s`. If it shows that the replica lives, end its loss and
+        return the undecided failures, which count."""
         loss = self._losses.get(replica_id)
         if loss is None or (sent_s <= loss.began_s and now_s < loss.began_s + DYING_S):
             return []
@@ -90,7 +92,8 @@ class Losses(Generic[Group, Failed]):
         return loss.undecided
 
     def collect_decided(self, now_s: float, heard_s: Callable[[ReplicaId], float]) -> list[tuple[Group, Failed]]:
-        """Settle the losses whose time is over. `heard_s` returns the time of a replica's last bytes."""
+        """Settle the losses whose time is over and return the failures that count: those of replicas that live.
+        `heard_s` returns the time of a replica's last bytes."""
         counted: list[tuple[Group, Failed]] = []
         for replica_id, loss in list(self._losses.items()):
             if now_s < loss.began_s + BURST_S:

@@ -21,7 +21,7 @@ def amount(value: float | None, unit: Unit) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Format as `45 s`, `5m 0s`, `2h 5m`."""
+    """Format seconds as `45 s` (below 120 s), `5m 0s` (below 2 hours), `2h 5m`."""
     whole = max(0, round(seconds))
     if whole < 120:
         return f"{whole} s"

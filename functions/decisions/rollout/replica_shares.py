@@ -51,7 +51,7 @@ class VersionShares:
 
 
 def next_percent(rollout: Rollout) -> int:
-    """Return the percent of the next stage."""
+    """Return the percent of the stage after the present one; of the last stage if there is none."""
     stages = rollout.policy.stages
     return stages[min(rollout.stage + 1, len(stages) - 1)].percent
 
@@ -70,7 +70,8 @@ def candidate_targets(base: ModelEntry, rollouts: Iterable[Rollout], shares: Ver
 
 
 def share_percent(rollout: Rollout, candidates: int, controls: int, *, widens: bool) -> int:
-    """Return the percent sent to the new version now, 1 to 99; 0 for a rollout that sends nothing there."""
+    """Return the percent sent to the new version now, at most 99; 0 for a rollout that sends nothing there. If the
+    rollout `widens`, it grows with the replicas up to the next stage's."""
     if not rollout.percent or not widens:
         return min(99, rollout.percent)
     share = 100 * candidates // max(1, candidates + controls)
@@ -121,7 +122,7 @@ def wanted_shares(
 
 
 def _serves(base: ModelEntry, row: Rollout) -> bool:
-    """Return False for a rollout paused before loading, or whose version is not published yet."""
+    """Return False for a rollout paused before loading, or whose new version is not published yet."""
     return (row.state != "paused" or row.loaded) and any(each.name == row.to_version for each in base.versions)
 
 

@@ -32,7 +32,8 @@ class Row:
 
     @property
     def factor(self) -> float | None:
-        """Ratio of the new version's duration to the old one's."""
+        """Ratio of the new version's duration to the old one's; None if either is unknown, or the measure is no
+        duration"""
         if self.unit != "ms" or not self.control or self.candidate is None:
             return None
         return self.candidate / self.control
@@ -55,7 +56,8 @@ class Figures:
 
 
 def stages_of(rollouts: Iterable[Rollout]) -> dict[str, int]:
-    """Return by model: 0 while a rollout loads, then its stage; the furthest of the model's channels."""
+    """Return by model, for active rollouts: 0 while it loads, then its stage counted from 1; the furthest of the
+    model's channels."""
     stages: dict[str, int] = {}
     for row in rollouts:
         if row.is_active:

@@ -39,7 +39,8 @@ _BISECTIONS = 40
 
 
 def log_weight(events: float, trials: float, limit_ratio: float) -> float:
-    """Return ln e, the evidence against "at most `limit_ratio` of all"; refuted at ln(1/alpha)."""
+    """Return ln e, the evidence of `events` in `trials` against "at most `limit_ratio` of all", which is refuted at
+    ln(1/alpha)."""
     if limit_ratio >= 1.0:
         return -inf
     if limit_ratio <= 0.0:
@@ -91,7 +92,8 @@ def quantile_above_ms(sketch: QuantileSketch, q: float, alpha: float, grain: int
 def _first_refuted(
     buckets: list[tuple[int, int]], count: int, limit_ratio: float, alpha: float, grain: int
 ) -> int | None:
-    """Return the first bucket at which the cumulative count refutes "at most `limit_ratio` of all"."""
+    """Return the first bucket at which the cumulative count refutes "at most `limit_ratio` of all"; None if none
+    does."""
     counts = list(accumulate(count for _, count in buckets))
     needed, trials = log(1 / alpha), count / grain
     place = bisect_left(counts, True, key=lambda seen: log_weight(seen / grain, trials, limit_ratio) >= needed)

@@ -44,7 +44,8 @@ Services = Mapping[str, ServiceReplicas]  # by name; one for each wanted version
 
 
 def service_targets(total: int, surge: int, shares: VersionShares, services: Services) -> dict[str, int]:
-    """Return the final counts while the versions stay as they are."""
+    """Return by service the replicas that it has in the end, while the versions stay as they are. `surge`: replicas
+    beyond `total` during a rollout."""
     more = surge if shares.is_moving and total else 0
     wanted = {**shares.others, shares.main: max(0, min(total, total + more - shares.others_total))}
     ends = {name: each.asked if each.version is None else 0 for name, each in services.items()}
@@ -62,7 +63,7 @@ def service_targets(total: int, surge: int, shares: VersionShares, services: Ser
 def next_counts(
     total: int, surge: int, shares: VersionShares, services: Services, *, by_version: bool = True
 ) -> dict[str, int]:
-    """Return the counts to request now.
+    """Return by service the replicas to request now, on the way to `service_targets`.
 
     `by_version`: requests go only to replicas of their version, so that others serve none; otherwise any ready
     replica answers.
@@ -93,7 +94,8 @@ def _ready(counts: Mapping[str, int], services: Services) -> int:
 
 
 def _release_replicas(counts: dict[str, int], ends: Mapping[str, int], services: Services, spare: int) -> None:
-    """Remove replicas, at most `spare` ready ones. A cluster ends the ones that are not ready first."""
+    """Lower `counts` towards `ends`, by at most `spare` ready replicas. A cluster ends the ones that are not ready
+    first."""
     for name in sorted(counts, reverse=True):
         ready = min(services[name].ready, counts[name])
         fewest = max(ends[name], ready - max(0, spare))
@@ -103,7 +105,8 @@ def _release_replicas(counts: dict[str, int], ends: Mapping[str, int], services:
 
 
 def _add(counts: dict[str, int], ends: Mapping[str, int], shares: VersionShares, services: Services, room: int) -> None:
-    """Add replicas, first of the main version: a rollback needs it most."""
+    """Raise `counts` towards `ends`, by at most `room` replicas, first of the main version: a rollback needs it
+    most."""
     for name in sorted(counts, key=lambda each: (services[each].version != shares.main, each)):
         more = max(0, min(ends[name] - counts[name], room))
         counts[name] += more

@@ -34,7 +34,8 @@ class Choice:
 
 
 def choose(split: Split, tenant: TenantId, session: str | None, request_id: str, pinned: Group | None) -> Choice:
-    """Return the group of one request. `pinned` is the group of the session's first request, if it is stored.
+    """Return the group of one request, and if it is to be stored for its session. `pinned` is the group of the
+    session's first request, if it is stored.
 
     A request without a session is assigned each time and never pinned. Under `sticky: tenant` new sessions move with
     the tenant, and running ones stay pinned.
@@ -47,7 +48,8 @@ def choose(split: Split, tenant: TenantId, session: str | None, request_id: str,
 
 
 def bucket_of(rollout: RolloutId, tenant: TenantId, subject: str) -> int:
-    """Return 0 to 9,999, the same in every gateway. Ids and tenants contain no separator; the subject comes last."""
+    """Return the subject's bucket in this rollout, 0 to 9,999, the same in every gateway. Ids and tenants contain no
+    separator; the subject comes last."""
     digest = hashlib.blake2b(f"{rollout}|{tenant}|{subject}".encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % BUCKETS
 

@@ -173,7 +173,8 @@ class _Model:
         return places
 
     def _where_it_was(self, channel: str) -> _ChannelState | None:
-        """Return the present place of a channel whose declared version has no artifact."""
+        """Return the present place of a channel whose declared version has no artifact; None if the channel was not
+        there, or its version's name has another artifact."""
         row = self.rows.latest.get((self.entry.id, channel))
         if row is not None and row.is_active:
             return _at(row)
@@ -216,7 +217,8 @@ class _Model:
         return _after_superseding(row, place)
 
     def _moved(self, channel: str, start: VersionEntry | None, target: VersionEntry, previous_id: str) -> _ChannelState:
-        """Return the place on the way from `start` to `target`, or at the target."""
+        """Return the channel's place on the way from `start` to `target`, or at the target if it moves at once (nothing
+        to compare, one stage, or not declared). It stays at the start until the registry has the rollout."""
         if start is None or start.digest == target.digest or self._is_another(start):
             return _ChannelState(target)
         if len(self.policy.stages) == 1 or self.declared is None:
@@ -242,7 +244,8 @@ class _Model:
         return _ChannelState(start, commands=(Create(spec),), held=words)
 
     def _previous(self, channel: str) -> VersionEntry | None:
-        """Return the channel's previous version, if the model was in this pool."""
+        """Return the version that the channel has in the previously published snapshot, or None if it is not there or
+        the model was in another pool."""
         if self.before is None or self.before.pool != self.entry.pool or channel not in self.before.channels:
             return None
         return _named(self.before, self.before.channels[channel])
@@ -253,7 +256,7 @@ class _Model:
 
 
 def _at(row: Rollout) -> _ChannelState:
-    """Return the place of an active rollout."""
+    """Return the place of an active rollout's channel, with a split once requests go to the new version."""
     place = _ChannelState(_start_of(row), incoming=_end_of(row), is_loading=row.state == "loading")
     if row.percent:
         place.split = SplitEntry(row.channel, row.id, row.trial, row.percent, row.to_version, row.policy.sticky)
@@ -312,7 +315,8 @@ def _reported_rollouts(wanted: Snapshot, rows: Rows) -> Iterable[Rollout]:
 
 
 def _after_superseding(row: Rollout, place: _ChannelState) -> _ChannelState:
-    """Supersede the rollout before the channel's next one begins."""
+    """Return the place with a command before its others that supersedes the ended rollout, so that the channel's next
+    one may begin."""
     created = next((id_of(command.spec) for command in place.commands if isinstance(command, Create)), "")
     return replace(place, commands=(_post(row, Superseded(created)), *place.commands))
 

@@ -30,7 +30,8 @@ _STEP, _OFFSET = 6364136223846793005, 1442695040888963407  # a 64-bit linear con
 
 
 def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
-    """Return the rows to be scored, at least one, or the reason why there is none."""
+    """Return the rows to be scored, at least one and without `excluded`, or the reason why there is none. Of a large
+    pool it is a sample."""
     if pool.dedicated_to and request.tenant not in pool.dedicated_to:
         return NoReplica("dedicated")
     if not pool.ready:
@@ -47,7 +48,8 @@ def candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[Repl
 def _with_weights(
     request: RouteRequest, weights: Digest, pool: PoolIndex, excluded: Collection[ReplicaId]
 ) -> list[Row] | NoReplica:
-    """Return the rows that have loaded one version of the base, and the adapter if the request is for one."""
+    """Return the rows that have loaded one version of the base, and the adapter if the request is for one; a sample if
+    they are many, or the reason why there is none."""
     those = pool.rows_with(weights, request.engine_name if request.is_adapter else None)
     if not those:
         return NoReplica("adapter_not_loaded" if pool.rows_with(weights) else "weights_not_loaded")
@@ -58,7 +60,8 @@ def _with_weights(
 
 
 def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[ReplicaId]) -> list[Row] | NoReplica:
-    """Return every replica that can answer, by id, for a pool of any size."""
+    """Return the rows of every replica that can answer, by id, for a pool of any size, or the reason why there is none.
+    Base weights are not compared."""
     if pool.dedicated_to and request.tenant not in pool.dedicated_to:
         return NoReplica("dedicated")
     if not pool.known:
@@ -91,7 +94,7 @@ def heaviest(rows: Sequence[Row], tie_key: str) -> Row:
 
 
 def rendezvous(key: str, replica: ReplicaId) -> bytes:
-    """Return a rendezvous weight that stays the same in all releases."""
+    """Return a replica's rendezvous weight for the key, which stays the same in all releases; compare the bytes."""
     return hashlib.blake2b(f"{key}\0{replica}".encode(), digest_size=8).digest()
 
 

@@ -39,7 +39,8 @@ def token_entropy(logprobs: Iterable[float]) -> float:
 
 
 def answer_entropy(entropies: Sequence[float], measure: Measure) -> float | None:
-    """Return the entropy of an answer, or None if no token was measured."""
+    """Return the entropy of an answer, the mean or the 90th percentile of its tokens' as `measure` says, or None if no
+    token was measured."""
     if not entropies:
         return None
     if measure == "mean":
@@ -71,7 +72,8 @@ def escalations(entropies: Sequence[float], thresholds: Iterable[float]) -> list
 
 
 def quantile_thresholds(entropies: Sequence[float], ratios: Iterable[float]) -> list[float]:
-    """Return the thresholds that would have escalated about these shares."""
+    """Return for each ratio the threshold in nats that would have escalated about that share of the answers; empty
+    without answers."""
     ranked = sorted(entropies)
     if not ranked:
         return []

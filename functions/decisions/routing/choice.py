@@ -97,7 +97,8 @@ def copy_elsewhere(
 
 
 def load_ms(replica: ReplicaView, name: EngineName) -> float:
-    """Return the time to load the adapter there, plus the cost of an eviction if only headroom is left."""
+    """Return the estimated milliseconds to load the adapter there, plus the cost of an eviction if only headroom is
+    left."""
     eviction_ms = EVICTION_MS if _only_headroom(replica) else 0.0
     return (DISK_MS if replica.has_on_disk(name) else STORE_MS) + eviction_ms
 
@@ -156,7 +157,8 @@ def route(
     excluded: Collection[ReplicaId] = (),
     penalties_ms: Mapping[ReplicaId, float] = NO_PENALTIES,
 ) -> Prediction | NoReplica:
-    """Return the replica with the least score among those that can answer. `excluded` are those tried or ejected."""
+    """Return the replica with the least score among those that can answer and are below their fair share, or the reason
+    why there is none; a conversation leaves its home only if that pays. `excluded` are those tried or ejected."""
     rows = candidates(request, pool, excluded)
     if isinstance(rows, NoReplica):
         return rows

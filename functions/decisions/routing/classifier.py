@@ -45,7 +45,7 @@ class Sketch:
 
 
 def choose(entry: ClassifierEntry, sketch: Sketch, may_call: Callable[[PoolName], bool]) -> PoolName | None:
-    """Return the pool, or None if the tenant may call none of the suitable ones."""
+    """Return the first suitable pool that the tenant may call, or None if it may call none of them."""
     return next((pool for pool in _suitable(entry, sketch) if may_call(pool)), None)
 
 
@@ -72,7 +72,8 @@ def _holds(rule: RuleEntry, sketch: Sketch, text: str) -> bool:
 
 
 def script_of(text: str) -> Script | None:
-    """Return the script of most letters at the start of the text. If there is any kana, han counts as kana."""
+    """Return the script of most letters at the start of the text, or None if there is none. If there is any kana, han
+    counts as kana."""
     counts: dict[Script, int] = {}
     for char in text[:_SCRIPT_CHARS]:
         if char.isalpha():

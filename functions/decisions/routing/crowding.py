@@ -13,6 +13,7 @@ CROWD = 20.0  # number of running requests that delay a new one as much as one w
 
 
 def crowding_line(outstanding: int, waiting: int, service_ms: float, prefill_ms: float) -> tuple[float, float]:
-    """Return the milliseconds for each token to be read, and the fixed milliseconds for any new request."""
+    """Return the milliseconds for each token to be read at a replica with these requests, and the fixed milliseconds
+    for any new request."""
     crowd = outstanding / CROWD
     return prefill_ms * (1.0 + crowd), (waiting + crowd) * service_ms

@@ -97,7 +97,7 @@ def reason_to_skip(prompt_tokens: int, cached_tokens: int, min_prompt_tokens: in
 
 
 def transfer_ms(tokens: int, prefill_pool: PoolEntry) -> float:
-    """Return the transfer time of the KV blocks of `tokens`."""
+    """Return the milliseconds to transfer the KV blocks of `tokens`; 0 if the pool's bandwidth is not declared."""
     if not prefill_pool.kv_transfer_bytes_per_s:
         return 0.0
     return tokens * prefill_pool.kv_bytes_per_token / prefill_pool.kv_transfer_bytes_per_s * 1000.0

@@ -35,7 +35,8 @@ _ESTIMATE_MARGIN_RATIO = 1.25  # an estimated prompt may be longer by this facto
 def targets(
     steps: Collection[FallbackEntry], pool: PoolName, when: FallbackWhen, tier: str, been: Collection[PoolName]
 ) -> Iterator[PoolName]:
-    """Yield the pools that a tier's request may go to from `pool`, preferred first, without those in `been`."""
+    """Yield the pools that a tier's request may go to from `pool`, preferred first, without those in `been`; none after
+    MAX_HOPS."""
     if len(been) > MAX_HOPS:
         return
     for step in steps:
@@ -57,7 +58,7 @@ def shift_targets(
 
 
 def waiting_ms(here: Prediction) -> float:
-    """Return the waiting part of the predicted queue, without the slowdown by running requests."""
+    """Return the waiting part of the predicted queue in milliseconds, without the slowdown by running requests."""
     return here.queue_ms - here.outstanding / CROWD * here.replica.service_ms
 
 
@@ -67,7 +68,8 @@ def pressure_ratio(queue_ms: float, slo_ms: float | None) -> float:
 
 
 def shifts(pressure: float, cached_ratio: float, draw: float, ladder_ratio: float = 0.0) -> bool:
-    """Return True if a request is shifted although this pool might still answer it. `draw` is uniform in [0, 1)."""
+    """Return True if a request is shifted although this pool might still answer it: always from a pressure of 1 on,
+    below that by lot, and never by pressure if much of its prompt is cached. `draw` is uniform in [0, 1)."""
     if pressure >= 1.0 or draw < ladder_ratio:
         return True
     if cached_ratio >= INDIFFERENT_BELOW_RATIO:
@@ -76,6 +78,7 @@ def shifts(pressure: float, cached_ratio: float, draw: float, ladder_ratio: floa
 
 
 def fits(prompt_tokens: int, *, exact: bool, output_tokens: int | None, window_tokens: int) -> bool:
-    """Return True if prompt and output fit another pool's context window. Output None needs room for one token."""
+    """Return True if prompt and output fit another pool's context window. An estimated prompt gets a margin; output
+    None needs room for one token."""
     prompt = prompt_tokens if exact else int(prompt_tokens * _ESTIMATE_MARGIN_RATIO)
     return prompt + (output_tokens or 1) <= window_tokens

@@ -37,7 +37,8 @@ _STEP, _OFFSET = 6364136223846793005, 1442695040888963407  # a 64-bit linear con
 def assumed_home(
     key: str, pool: PoolIndex, engine_name: EngineName, *, is_adapter: bool, settled: bool = True
 ) -> ReplicaId | None:
-    """Return the assumed home of a conversation with this key, or None if no replica can answer it.
+    """Return the replica that is assumed to be the home of a conversation with this key, or None if no replica can
+    answer it.
 
     `settled`: avoid replicas that have just become ready, if there are others.
     """

@@ -66,7 +66,8 @@ def pays(move: Move, rows: Sequence[Row], penalties_ms: Mapping[ReplicaId, float
 
 
 def compared(move: Move, state: HomeState, penalties_ms: Mapping[ReplicaId, float]) -> Moved:
-    """Return the figures of a moved conversation for the request's trace."""
+    """Return the figures of a moved conversation for the request's trace: of its home, and the score of the replica
+    chosen."""
     request, home, other, load, kept = move
     return Moved(
         home.id,

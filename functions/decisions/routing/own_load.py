@@ -57,7 +57,7 @@ class OwnLoad:
             del self.ahead_tokens[slot.replica_id]
 
     def remove_request(self, slot: InFlightSlot) -> None:
-        """Count the end of the request. Call once per slot."""
+        """Count the end of the request, and remove its prefill tokens if they are left. Call once per slot."""
         self.mark_first_token(slot)
         left = self.in_flight[slot.replica_id] - 1
         if left:

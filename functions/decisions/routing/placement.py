@@ -69,7 +69,8 @@ def model_of(entry: PoolEntry) -> PoolName:
 
 
 def usable(pools: Iterable[PoolEntry], tenant: TenantEntry, *, is_own: bool = False) -> Usable:
-    """Return the tenant's pools of a model; no other code decides this. `is_own`: the model belongs to some tenant."""
+    """Return the tenant's pools of a model, in order of use and without prefill pools; no other code decides this.
+    `is_own`: the model belongs to some tenant, so that it has no shared pools."""
     own: list[PoolName] = []
     shared: list[PoolName] = []
     for entry in sorted(pools, key=lambda entry: (entry.spot, bool(entry.model), entry.name)):
@@ -84,7 +85,7 @@ def usable(pools: Iterable[PoolEntry], tenant: TenantEntry, *, is_own: bool = Fa
 
 
 def fitting(pools: Usable, entries: Mapping[PoolName, PoolEntry], prompt_tokens: int) -> Usable:
-    """Return the pools whose context window fits the prompt, or all if it fits none."""
+    """Return the pools whose context window is larger than the prompt, or all of them if there is none."""
     own, shared = (
         tuple(pool for pool in part if prompt_tokens < entries[pool].context_window_tokens)
         for part in (pools.own, pools.shared)
@@ -93,7 +94,8 @@ def fitting(pools: Usable, entries: Mapping[PoolName, PoolEntry], prompt_tokens:
 
 
 def place(rules: Sequence[PlacementEntry], request: Placed, pools: Usable, predict: Predict | None = None) -> PoolName:
-    """Return the pool to try first; `pools` is not empty. Without `predict`, rules on predicted time do not hold."""
+    """Return the pool to try first: the target of the first rule that holds and may be chosen, else the first pool;
+    `pools` is not empty. Without `predict`, rules on predicted time do not hold."""
     for at, rule in enumerate(rules):
         if not _holds(rule, request) or not _may_choose(rule, request, pools):
             continue
@@ -128,7 +130,8 @@ def _may_choose(rule: PlacementEntry, request: Placed, pools: Usable) -> bool:
 def takeovers(
     others: Iterable[PoolName], when: FallbackWhen, service_class: ServiceClass, been: Collection[PoolName]
 ) -> list[PoolName]:
-    """Return the pools of the same model that may take over from the request's pool, in order, without `been`."""
+    """Return the pools of `others`, which serve the same model, that may take over from the request's pool, in order,
+    without `been`; none after MAX_HOPS, or for a batch request of a saturated pool."""
     if len(been) > MAX_HOPS or (when == "saturated" and service_class == "batch"):
         return []
     return [pool for pool in others if pool not in been]
@@ -137,7 +140,8 @@ def takeovers(
 def takeover_pools(
     pool: PoolEntry, pools: Iterable[PoolEntry], tenants: Mapping[TenantId, TenantEntry]
 ) -> list[PoolName]:
-    """Return the other pools of the model that receive the requests this pool cannot accept, for any tenant."""
+    """Return the other pools of the model that receive the requests this pool cannot accept: the shared ones; none for
+    a dedicated pool unless one of its tenants only prefers it."""
     shared = [other.name for other in pools if other.name != pool.name and not (other.dedicated_to or other.role)]
     owners = [tenants[owner] for owner in pool.dedicated_to if owner in tenants]
     return shared if not pool.dedicated_to or any(owner.pools == "preferred" for owner in owners) else []

@@ -105,7 +105,8 @@ def score_ms(
 
 
 def session_credit_ms(request: RouteRequest, prefill_ms_per_token: float) -> float:
-    """Return the credit of the session's replica. If no caches are known, it includes half of the prompt's prefill.
+    """Return the credit in milliseconds of the session's replica. If no caches are known, it includes half of the
+    prompt's prefill.
 
     A new conversation has no cache there.
     """
@@ -117,7 +118,8 @@ def session_credit_ms(request: RouteRequest, prefill_ms_per_token: float) -> flo
 
 
 def kept_ratio(utilization_ratio: float, spread_above_ratio: float) -> float:
-    """Return the share of a cache's attraction that is left at this utilization (test_full_pool_spreads_requests)."""
+    """Return the share of a cache's attraction that is left at this utilization: 1 up to `spread_above_ratio`, then
+    falling to 0 (test_full_pool_spreads_requests)."""
     if utilization_ratio <= spread_above_ratio:
         return 1.0
     return max(0.0, (1.0 - utilization_ratio) / (1.0 - spread_above_ratio))

@@ -49,7 +49,8 @@ class ReplicaView:
     reload_ms_per_token: float = 0.0  # from host memory to its accelerator; 0: no host cache
 
     def has_on_disk(self, name: EngineName) -> bool:
-        """Return True if the node has reported the adapter's files on its disk."""
+        """Return True if the adapter's files are probably on the disk of the node, by its last report; False if nothing
+        is known."""
         return self.on_disk is not None and self.on_disk.holds_adapter(name)
 
 
@@ -106,7 +107,8 @@ class PoolIndex:
             self.put(None, replica)
 
     def put(self, former: ReplicaView | None, view: ReplicaView) -> None:
-        """Replace a replica's view; `former` is None for a new replica."""
+        """Replace a replica's view; `former` is None for a new replica. One that becomes ready later is listed as
+        fresh."""
         if former is None:
             self.known += 1
         elif former.phase == "ready":
@@ -128,11 +130,11 @@ class PoolIndex:
 
     @property
     def utilization_ratio(self) -> float:
-        """Mean share of the KV caches in use."""
+        """Mean share of the KV caches in use, over ready replicas; 0 without any"""
         return self.kv_usage_sum / len(self.ready) if self.ready else 0.0
 
     def rows_of(self, name: EngineName) -> list[Row]:
-        """Return the rows of the adapter's holders, in arbitrary order."""
+        """Return the rows of the ready replicas that hold the adapter, in arbitrary order."""
         rows = self._held.get(name)
         if rows is None:
             rows = [self.ready[holder] for holder in self.holders.get(name, ())]

@@ -91,7 +91,8 @@ class RetryBudget:
     _FLOOR_PER_S = 10.0  # granted each second even without traffic
 
     def on_request(self, budget_ratio: float, now_s: float) -> None:
-        """Add the share of one request. Call it for each request; `_refill` is inlined."""
+        """Add the share of one request, and what time has earned, up to the maximum. Call it for each request;
+        `_refill` is inlined."""
         tokens = self.tokens + budget_ratio
         if now_s > self.updated_s:
             tokens += (now_s - self.updated_s) * self._FLOOR_PER_S
@@ -114,7 +115,9 @@ class RetryBudget:
 def may_retry(
     failures: tuple[AttemptFailure, ...], max_attempts: int, now_s: float, deadline_s: float, body_bytes_sent: int
 ) -> bool:
-    """Return True if one more attempt is allowed after these failures. The caller checks the budget afterwards."""
+    """Return True if one more attempt is allowed after these failures: attempts are left, the deadline has not passed,
+    no body byte was sent, no answer was too large and engine errors are few. The caller checks the budget
+    afterwards."""
     if body_bytes_sent > 0 or now_s >= deadline_s or len(failures) >= max_attempts:
         return False
     if AttemptFailure.TOO_LARGE in failures:
@@ -155,7 +158,7 @@ class FirstTokens:
         self._fresh += 1
 
     def wait_s(self, predicted_s: float, hedge_after_s: float) -> float:
-        """Return how long to wait for a first token before hedging."""
+        """Return how many seconds to wait for a first token before hedging, at least `hedge_after_s`."""
         if self._fresh >= _LEAST_KNOWN:
             self._fresh = 0
             self._p95 = sorted(self._ratios)[ceil(0.95 * len(self._ratios)) - 1]

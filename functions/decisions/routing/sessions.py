@@ -29,7 +29,8 @@ MARK_BYTES = 2  # for the tenant; 50,000 sessions of one tenant and rollout coll
 
 
 def session_hash(tenant: TenantId, session: str) -> bytes:
-    """Return the hash of a session. The separator is unambiguous: a tenant's name has no bar in it."""
+    """Return the hash of a tenant's session; it begins with the tenant's mark. The separator is unambiguous: a tenant's
+    name has no bar in it."""
     text = f"{tenant}|{session}".encode(errors="surrogatepass")
     rest = hashlib.blake2b(text, digest_size=HASH_BYTES - MARK_BYTES, person=b"shoal-session").digest()
     return tenant_mark(tenant) + rest
@@ -62,7 +63,8 @@ class SessionTable(Generic[Name, Value]):
         return sessions.get(key) if sessions is not None else None
 
     def put(self, key: tuple[Name, bytes], value: Value) -> None:
-        """Add or renew an entry. It is then the last one to be evicted."""
+        """Add or renew an entry. Of its tenant's entries it is then the last one to be evicted. A full table evicts
+        some of the tenants with the most entries."""
         sessions = self._tenants.setdefault(key[1][:MARK_BYTES], OrderedDict())
         self._count += key not in sessions
         sessions[key] = value
@@ -98,7 +100,8 @@ class SessionTable(Generic[Name, Value]):
         return self._count
 
     def _make_room(self) -> None:
-        """Evict a 64th of the entries. Each call walks over all tenants once."""
+        """Evict a 64th of the entries, each time the oldest of the tenant that has the most. Each call walks over all
+        tenants once."""
         most = [(-len(sessions), mark) for mark, sessions in self._tenants.items()]
         heapq.heapify(most)
         while self._count > self._max_sessions - self._max_sessions // _FREED:

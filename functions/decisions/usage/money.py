@@ -53,7 +53,8 @@ class PoolMoney:
 
 
 def pool_money(capacity: PoolCapacity, use: PoolUse) -> PoolMoney:
-    """Return the money of a pool. Idle values are at least 0: use in unobserved minutes has no observed capacity."""
+    """Return what a pool's capacity cost and what became of it: used, lost or idle. Idle values are at least 0: use in
+    unobserved minutes has no observed capacity."""
     paid_s = capacity.accelerator_seconds
     return PoolMoney(
         paid_accelerator_seconds=paid_s,
