@@ -172,7 +172,8 @@ def make_app(
     store_watch: StoreWatch | None = None,
     console: ConsoleSources | None = None,
 ) -> ASGIApp:
-    """Make the app. Without `services` it serves only the snapshot, the fleet, the tracker and published models."""
+    """Make the registry's ASGI app, with request metrics and ids around it. Without `services` it serves only the
+    snapshot, the fleet, the tracker and published models."""
     metrics = RegistryMetrics()
     app = FastAPI(title="shoal registry", docs_url=None, redoc_url=None, openapi_url=None)
     errors.install_error_handlers(app)
@@ -208,8 +209,8 @@ def make_app(
 
     @app.get("/readyz")
     async def ready() -> dict[str, Any]:
-        """Report readiness; neither a snapshot nor a database is needed, since the first snapshot is
-        published to it."""
+        """Report readiness: 503 only while the registry shuts down. Neither a snapshot nor a database is needed, since
+        the first snapshot is published to it."""
         if store.closing:
             raise ApiError(503, "closing", "the registry is shutting down")
         database = {"database_ready": services.database.ready} if services is not None else {}

@@ -83,7 +83,8 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
 
     @router.post("/v1/artifacts", status_code=201, openapi_extra=_TAKES)
     async def store_artifact(request: Request, who: Annotated[Principal, Depends(authenticator.writer)]) -> Response:
-        """Upload an adapter's files, or name their address. 201 if the content is new to the tenant, else 200."""
+        """Store an adapter: its uploaded files, or those fetched from an address. 201 if the content is new to the
+        tenant, else 200."""
         ingesting = services.ingesting
         if ingesting is None:
             raise no_store()
@@ -104,7 +105,8 @@ def artifact_routes(services: RegistryServices) -> APIRouter:
 
     @router.get("/v1/artifacts/{digest}")
     async def one(digest: DigestName, who: Annotated[Principal, Depends(authenticator.reader)]) -> dict[str, Any]:
-        """An artifact that the caller or the operator stored."""
+        """An artifact that the caller's tenant or the operator stored; the operator sees every tenant's. 404 for all
+        others."""
         found = await database.run(lambda: database.read(lambda c: artifacts.find(c, digest, who.tenant)))
         if found is None:
             message = f"artifact {digest} does not exist or is not yours; POST /v1/artifacts stores one"
@@ -201,7 +203,8 @@ def _form_target(services: RegistryServices, who: Principal, fields: dict[str, s
 
 
 def _tenant(services: RegistryServices, who: Principal, named: str | None) -> TenantId | None:
-    """Return the content's owner: the caller's tenant, or for an operator the named tenant or None."""
+    """Return the content's owner: the caller's tenant, or for an operator the named tenant (None: the operator itself).
+    Raise ApiError 404 if a tenant names another one, CatalogueRefused if the named one is unknown."""
     if who.tenant is not None:
         if named not in (None, who.tenant):
             raise ApiError(404, "tenant_not_found", f"there is no tenant {named!r}", "tenant")

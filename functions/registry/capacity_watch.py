@@ -41,13 +41,15 @@ class CapacityWatch:
         self._forgot_day = -1
 
     async def run(self) -> None:
-        """Count every minute, a little after its beginning, until cancelled. Raises DatabaseUnavailable."""
+        """Count the pools' capacity of every minute, a second after its beginning, until cancelled. Raises
+        DatabaseUnavailable."""
         while True:
             await asyncio.sleep(_MINUTE_S - self._wall_clock() % _MINUTE_S + 1.0)
             await self.count_minute()
 
     async def count_minute(self) -> None:
-        """Count the present minute, and once a day delete old rows."""
+        """Add the present minute to each pool's capacity, unless the bus is unavailable; once a day, delete usage and
+        capacity older than `usage_days`."""
         now_unix_s = self._wall_clock()
         if self._fleet.bus_connected:
             count = functools.partial(
@@ -60,7 +62,7 @@ class CapacityWatch:
             self._forgot_day = int(now_unix_s) // _DAY_S
 
     def _pool_minutes(self) -> list[MinuteOfPool]:
-        """Return the present minute for each pool of the snapshot, including pools without replicas."""
+        """Return replicas, accelerators and price for each pool of the snapshot, including pools without replicas."""
         there = Counter(seen.heartbeat.pool for seen in self._fleet.replicas())
         return [
             MinuteOfPool(

@@ -43,7 +43,9 @@ class ChannelMove:
     if_lock_version: int | None = None  # lock version that the caller has seen; 0: no channel yet
 
     def apply(self, write: Write) -> ChannelMoveResult:
-        """Move the channel in the caller's transaction. Raises CatalogueRefused if that is not possible."""
+        """Point the channel to the version in the caller's transaction: by starting a rollout if the content changes
+        and the policy has stages, else immediately. Do nothing if it points or moves there already. Raises
+        CatalogueRefused if that is not possible."""
         model = catalogue_writes.require_model(write, self.model)
         version = model.version(self.version)
         if version is None:

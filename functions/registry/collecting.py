@@ -49,7 +49,7 @@ class GarbageCollector:
     wall_clock: Callable[[], float]
 
     async def collect_periodically(self, interval_s: float) -> None:
-        """Run a pass after each interval; a pass that cannot run is skipped."""
+        """Run a pass after each interval until cancelled; a pass that cannot run is logged and skipped."""
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -62,7 +62,8 @@ class GarbageCollector:
                 )
 
     async def collect_once(self, *, dry_run: bool = False) -> Collected:
-        """Run one pass. Raises NotNow if the snapshot or the bus is missing or another registry is collecting."""
+        """Run one pass and return its result; `dry_run` deletes nothing. Raises NotNow if the snapshot or the bus is
+        missing or another registry is collecting."""
         loop = asyncio.get_running_loop()
         self._check_knowledge()
 

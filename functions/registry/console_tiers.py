@@ -24,7 +24,8 @@ class Tiers:
 
 
 def tiers_of(adapters: Iterable[tuple[str, EngineName]], heartbeats: Sequence[Heartbeat]) -> tuple[Tiers, ...]:
-    """Return one entry for each pool that has adapters; `adapters` are pairs of pool and engine name."""
+    """Return how many adapters of each pool are on which storage tier, by pool name; pools without adapters are left
+    out. `adapters` are pairs of pool and engine name."""
     names: dict[str, set[EngineName]] = {}
     for pool, name in adapters:
         names.setdefault(pool, set()).add(name)

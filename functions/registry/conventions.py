@@ -32,14 +32,15 @@ Answer = TypeVar("Answer")
 
 
 def has_credential(header: str, accepted: Iterable[str]) -> bool:
-    """Return True if the Authorization header has one of these tokens. Comparison takes constant time."""
+    """Return True if the Authorization header has one of these tokens as its bearer token. Comparison takes constant
+    time."""
     given = header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
     shown = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
     return any(hmac.compare_digest(shown, hashlib.sha256(each.encode()).digest()) for each in accepted)
 
 
 def require_token(token: str) -> Callable[[Request], None]:
-    """Make a dependency that admits only requests with this token."""
+    """Make a dependency that admits only requests with this token, and raises ApiError 401 for others."""
 
     def check(request: Request) -> None:
         if not has_credential(request.headers.get("authorization", ""), (token,)):
@@ -50,7 +51,8 @@ def require_token(token: str) -> Callable[[Request], None]:
 
 
 def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[Request], None]:
-    """Make a dependency that admits only requests with a credential of these roles or of the operator."""
+    """Make a dependency that admits only requests with a credential of these roles or of the operator. It raises
+    ApiError 403 for another role's credential, 401 for none."""
 
     def check(request: Request) -> None:
         header = request.headers.get("authorization", "")
@@ -64,7 +66,7 @@ def require_role(credentials: RoleCredentials, *purposes: Purpose) -> Callable[[
 
 
 def has_role(request: Request, credentials: RoleCredentials, purpose: Purpose) -> bool:
-    """Return True if the request has this role's credential or the operator's."""
+    """Return True if the request has a credential of this purpose or the operator's."""
     header = request.headers.get("authorization", "")
     return any(has_credential(header, credentials.accepted(each)) for each in ("operate", purpose))
 
@@ -130,7 +132,8 @@ class Nothing(JsonBody, frozen=True):
 
 
 def body_of(type_: type[Body], max_bytes: int = BODY_MAX_BYTES) -> Callable[[Request], Awaitable[Body]]:
-    """Make a dependency that decodes the request body as `type_`; an empty body counts as `{}`."""
+    """Make a dependency that decodes the JSON request body as `type_`; an empty body counts as `{}`. It raises ApiError
+    for another media type or an invalid, too large or too slow body."""
     decoder = msgspec.json.Decoder(type_)
 
     async def read(request: Request) -> Body:
@@ -145,7 +148,8 @@ def body_of(type_: type[Body], max_bytes: int = BODY_MAX_BYTES) -> Callable[[Req
 
 
 def refuse_other_media(request: Request, expected: str) -> None:
-    """Raise 415 for another media type. A request without content-type passes, for short bodies sent by hand."""
+    """Raise ApiError 415 for another media type than `expected`. A request without content-type passes, for short
+    bodies sent by hand."""
     given = request.headers.get("content-type", expected).partition(";")[0].strip().lower()
     if given != expected:
         message = f"the body's media type is {given[:80]!r}; this route takes {expected}"
@@ -153,7 +157,8 @@ def refuse_other_media(request: Request, expected: str) -> None:
 
 
 def body_schema(type_: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
-    """Return the body's schema for `openapi_extra`. The types are flat, so the schema needs no references."""
+    """Return a dict with the body's schema for a route's `openapi_extra`. The types are flat, so the schema needs no
+    references."""
     schema = msgspec.json.schema(type_)
     own = _with_anchors(schema["$defs"][type_.__name__])
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": own}}}}
@@ -185,7 +190,8 @@ def etag(lock_version: int) -> dict[str, str]:
 
 
 def lock_version_of(if_match: str) -> int | None:
-    """Return the lock version in an If-Match header, or None if it is empty or `*`."""
+    """Return the lock version in an If-Match header, or None if it is empty or `*`. Raise ApiError 400 for another
+    form."""
     if if_match.strip() in ("", "*"):
         return None
     match = _TAG.fullmatch(if_match)

@@ -23,7 +23,7 @@ class DeclaredCatalogue:
     store: SnapshotStore
 
     def git_model(self, model: ModelId) -> ModelEntry | None:
-        """Return the model as git declares it, or None if git does not declare it."""
+        """Return the model's published entry if git declares it, or None."""
         entry = self._tables.models.get(model)
         return entry if entry is not None and is_git_model(entry) else None
 
@@ -45,7 +45,8 @@ class DeclaredCatalogue:
         return TenantId(tenant)
 
     def require_base(self, base: str, tenant: str | None = None) -> PoolName:
-        """Return the base's pool. Raises CatalogueRefused if it is unknown or dedicated to other tenants."""
+        """Return the pool of the base model. Raises CatalogueRefused if it is unknown or, with `tenant`, dedicated to
+        other tenants."""
         pools = self._published().pools
         known = [
             name
@@ -73,7 +74,7 @@ class DeclaredCatalogue:
         return {str(pool): self.folder_of(pool) for pool in self._tables.pools}
 
     def require_policy(self, name: str) -> None:
-        """Raise CatalogueRefused if there is no such policy. `default` is built in."""
+        """Raise CatalogueRefused if git declares no RolloutPolicy of this name. `default` always exists."""
         if name != DEFAULT_ROLLOUT.name and name not in self._published().rollouts:
             known = ", ".join(sorted({DEFAULT_ROLLOUT.name, *self._tables.rollouts})[:20])
             raise CatalogueRefused(

@@ -33,7 +33,7 @@ def error_body(status: int, code: str | None, message: str, param: str | None = 
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Return all errors of the app and of the framework in the one format."""
+    """Make the app answer its own and the framework's errors in the one format, and unforeseen exceptions with 500."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _framework_error)

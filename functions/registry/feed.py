@@ -54,13 +54,15 @@ class Feed:
 
     @property
     def catalogue(self) -> Catalogue:
-        """Catalogue of the current content. It is built once per content, since that visits all pools."""
+        """Catalogue of the current content. It is built once per content, at the first use, since that visits all
+        pools."""
         if self._catalogue is None or self._catalogue[0] is not self.content:
             self._catalogue = self.content, Catalogue.from_indexed(self.content)
         return self._catalogue[1]
 
     def advance(self, content: Indexed, changes: Changes) -> None:
-        """Set the next content; `changes` lead to it from the current one."""
+        """Set the next content and wake all waiters; `changes` lead to it from the current one. The oldest steps are
+        dropped beyond the limits of deltas."""
         if self.epoch:
             changed = {
                 section: {name: (self.content.table(section).get(name), entry) for name, entry in entries.items()}
@@ -86,7 +88,8 @@ class Feed:
                 await event.wait()
 
     def delta_from(self, base_hash: str) -> bytes | None:
-        """Return the delta from the named content, or None if that is unknown or the delta is too large."""
+        """Return the delta from the content with this hash to the current one, or None if that content is unknown or
+        the delta is too large."""
         if base_hash in self._deltas:
             return self._deltas[base_hash]
         known = base_hash == self.content.content_hash or any(step.base_hash == base_hash for step in self._steps)

@@ -43,22 +43,24 @@ class Fence:
         self.highest = 0
 
     def load(self) -> None:
-        """Load the number from disk. Raises ValueError if the file's content is not a number."""
+        """Load the highest leadership from disk; a missing file leaves 0. Raises ValueError if the file's content is
+        not a number."""
         with contextlib.suppress(FileNotFoundError):
             self.highest = int(self._file.read_text()[:_MAX_CHARS])
 
     def use_database(self, raise_to: RaiseTo) -> None:
-        """Store the number in the database as well."""
+        """From now on, store the highest leadership in the database as well, with `raise_to`."""
         self._raise_to = raise_to
 
     def check(self, token: int) -> None:
-        """Raise Fenced if a later leadership has published."""
+        """Raise Fenced if a later leadership than `token` has published. 0 means that the publisher named none."""
         if token < self.highest:
             who = f"leadership {token}" if token else "no leadership named"
             raise Fenced(f"{who}: leadership {self.highest} has published; only it or a later one may", self.highest)
 
     def admit(self, token: int) -> None:
-        """Record the leadership durably, and reject lower ones from now on. Blocks. Raises Fenced or OSError."""
+        """Record the leadership `token` durably, and reject lower ones from now on. Blocks. Raises Fenced if a later
+        one has published, or OSError."""
         known = self._known_to_database(token)
         if known > self.highest:
             self._store(known)
@@ -67,8 +69,8 @@ class Fence:
             self._store(token)
 
     def _known_to_database(self, token: int) -> int:
-        """Return the database's highest leadership, read once and for each new leadership. If the database is
-        unavailable, return 0 and read it again at the next publication."""
+        """Exchange the highest leadership with the database, once and for each new one, and return the database's; 0 if
+        there is nothing to exchange. If the database is unavailable, return 0 and try again at the next publication."""
         if self._raise_to is None or (self._is_told and token <= self.highest):
             return 0
         try:

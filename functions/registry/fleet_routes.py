@@ -51,7 +51,8 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
 
     @router.get("/v1/fleet", dependencies=controller)
     async def replicas() -> dict[str, Any]:
-        """Replicas by id; `age_s` is the time since the last heartbeat. Without heartbeats the last view stays."""
+        """Replicas by id, and the controller's verdicts; `age_s` is the seconds since the last heartbeat. Without the
+        bus the last view stays."""
         return {
             "object": "list",
             "bus_connected": fleet.bus_connected,
@@ -152,7 +153,8 @@ def collect_routes(collecting: GarbageCollector | None, authenticator: Authentic
         who: Annotated[Principal, Depends(authenticator.operator)],
         body: Annotated[Collect, Depends(body_of(Collect))],
     ) -> dict[str, Any]:
-        """Delete artifacts that nothing has named for longer than the grace period. 409 if no pass can run now."""
+        """Delete artifacts that nothing has named for longer than the grace period; `dry_run` only counts them. 409 if
+        no pass can run now."""
         if collecting is None:
             raise ApiError(503, "no_store", "this registry has no object store configured: there is nothing to collect")
         try:

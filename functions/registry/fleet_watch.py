@@ -54,7 +54,8 @@ class PoolReportWatch:
         self._desired, self._desired_s = desired, self._clock()
 
     def desired(self) -> tuple[DesiredPool, ...]:
-        """Return the desired replicas of pools; empty if the controller has not sent any for DESIRED_FOR_S."""
+        """Return the desired replicas of pools as the controller last sent them; empty if that was more than
+        DESIRED_FOR_S ago."""
         return self._desired if self._clock() - self._desired_s <= DESIRED_FOR_S else ()
 
 
@@ -83,7 +84,7 @@ class FleetWatch:
 
     @property
     def bus_connected(self) -> bool:
-        """True if the bus is connected and heartbeats arrive."""
+        """True if the bus is connected and most of the fleet's heartbeats arrive. Silent replicas are removed first."""
         self._expire(self._clock())
         return self.link.is_up and not self._view.expiry.is_fleets
 
@@ -95,7 +96,7 @@ class FleetWatch:
                 self._view.forget(replica_id)
 
     async def run(self) -> None:
-        """Follow the bus until it is lost. Raises BusUnavailable."""
+        """Process heartbeats from the bus until it is lost. Raises BusUnavailable."""
         try:
             async for messages in self._bus.listen():
                 for message in messages:
@@ -105,7 +106,7 @@ class FleetWatch:
             self.link.set(False)
 
     def receive_message(self, message: bytes) -> None:
-        """Process one message of the bus: heartbeats and pulses, one per line."""
+        """Process one message of the bus: heartbeats and pulses, one per line. Invalid ones are counted, not raised."""
         try:
             for line in heartbeats.lines(message):
                 self._receive_line(line)
@@ -126,7 +127,8 @@ class FleetWatch:
             self._record_cold_start(completed[0])
 
     def _record_cold_start(self, heartbeat: Heartbeat) -> None:
-        """Record the last cold start of a pool. It stays if the pool is scaled to zero."""
+        """Record the cold start in the heartbeat, if any, as the pool's last one. It stays if the pool is scaled to
+        zero. Only MAX_COLD_STARTS pools are recorded."""
         if heartbeat.cold_start and (heartbeat.pool in self.cold_starts or len(self.cold_starts) < MAX_COLD_STARTS):
             self.cold_starts[heartbeat.pool] = heartbeat.cold_start
 
@@ -145,7 +147,8 @@ class FleetWatch:
         return self._verdicts if self._clock() - self._verdicts_s <= VERDICTS_FOR_S else Verdicts()
 
     def replicas(self) -> list[ReplicaSighting]:
-        """Return all replicas that have not expired, by id."""
+        """Return all replicas that have not expired, by id, with the age of their heartbeats and the failed domain that
+        they are suspected to belong to."""
         now_s = self._clock()
         self._expire(now_s)
         if self.link.is_up:

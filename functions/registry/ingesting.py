@@ -63,7 +63,8 @@ class Bases:
     _missing: set[str] = field(default_factory=set)  # bases whose missing facts were logged
 
     def find_facts(self, base: str, folder: PurePosixPath) -> KnownBase | None:
-        """Return the facts of the base as its folder has them now, or None if they are missing."""
+        """Return the facts of the base as its folder has them now, or None if they are missing or unreadable, which is
+        logged once."""
         found = self._find(base, folder)
         if isinstance(found, KnownBase):
             self._missing.discard(base)
@@ -151,7 +152,7 @@ class Ingesting:
             yield
 
     def _refusal(self, tenant: TenantId | None) -> ApiError | None:
-        """Return the reason why no place is free, or None."""
+        """Return the 429 or 503 to raise because no place is free for this tenant, or None if one is."""
         if tenant is not None and self._taken[tenant] >= self.at_once_per_tenant:
             message = f"you have {self.at_once_per_tenant} uploads under way, which is the limit; try again later"
             return ApiError(429, "too_many_uploads", message, headers={"retry-after": "10"})
@@ -183,11 +184,12 @@ class Ingesting:
         )
 
     def bases_without_facts(self, folders: Mapping[str, PurePosixPath]) -> list[str]:
-        """Return the bases whose facts are missing. Blocks on the disk."""
+        """Return those of the bases (keys of `folders`) whose facts are missing. Blocks on the disk."""
         return [base for base, folder in folders.items() if self._bases.find_facts(base, folder) is None]
 
     async def from_uri(self, uri: str, expect: Expectation, actor: Actor) -> tuple[Ingested, bool]:
-        """Fetch, publish and record the adapter at the URI. Return it, and True if it is new to the tenant."""
+        """Fetch, check, publish and record the adapter at the URI. Return it, and True if it is new to the tenant.
+        Raises ArtifactError, or CatalogueRefused over the tenant's limit."""
 
         def fetch() -> tuple[Ingested, bool]:
             ingested = self.ingest.from_uri(uri, expect)
@@ -200,8 +202,9 @@ class Ingesting:
         await self.run(lambda: self.ingest.check(digest, expect))
 
     def record_artifact(self, ingested: Ingested, uri: str, expect: Expectation, actor: Actor) -> bool:
-        """Write the artifact's row while its objects are held. Return True if it is new to the tenant. Blocks. Raises
-        CatalogueRefused if the artifact exceeds the tenant's limit."""
+        """Write the artifact's row while its objects are protected from garbage collection. Return True if it is new to
+        the tenant. Blocks. Raises CatalogueRefused over the tenant's limit, StoreUnavailable if parts are being
+        deleted."""
         row = StoredArtifact(
             digest=ingested.digest,
             tenant=expect.tenant or artifacts.OPERATOR,
@@ -235,7 +238,8 @@ class Ingesting:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _admit(self, tenant: TenantId, digest: Digest, size_bytes: int) -> None:
-        """Raise CatalogueRefused before anything is stored. `record_artifact` checks again in its transaction."""
+        """Raise CatalogueRefused if this artifact would exceed the tenant's limit, before anything is stored.
+        `record_artifact` checks again in its transaction."""
         limit, now_unix_s = self.tenant_limit, self.database.now_unix_s()
         if limit is not None:
             refuse = functools.partial(artifacts.refuse_without_room, now_unix_s=now_unix_s)

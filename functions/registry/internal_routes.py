@@ -58,7 +58,8 @@ def internal_routes(services: RegistryServices) -> APIRouter:
         after: After = 0,
         wait_s: WaitSeconds = 0.0,
     ) -> Response:
-        """Changes of all writes above `after`, immediately or as soon as there are any."""
+        """Changes of all writes above `after`: immediately, or as soon as there are any; an empty page after `wait_s`
+        seconds."""
         found = await unless_client_leaves(request, follower.next_changes(after, wait_s))
         if found is None:
             return Response(status_code=204)
@@ -96,7 +97,7 @@ def internal_routes(services: RegistryServices) -> APIRouter:
 
     @router.get("/rollouts/{rollout}/evidence")
     async def evidence(rollout: RolloutName, who: Annotated[Principal, Depends(controller)]) -> Response:
-        """Evidence of both groups from gateways in the rollout's present trial."""
+        """Evidence of both groups that gateways reported for the rollout's present trial."""
         stored = await database.run(lambda: database.read(lambda c: rollouts.find(c, rollout)), for_operator=True)
         if stored is None:
             raise rollout_not_found(rollout)
@@ -118,7 +119,8 @@ class ChangesFollower:
         self._database.on_commit(self._committed)
 
     async def next_changes(self, after: int, wait_s: float) -> Changes:
-        """Return the next page of changes above `after`; an empty one after `wait_s` or at shutdown."""
+        """Return the next page of changes above `after`, as soon as there are any; an empty one after `wait_s` or at
+        shutdown. Raises ApiError 503 if too many callers wait."""
         if self._waiters >= MAX_WAITERS:
             raise ApiError(503, "too_many_waiters", "too many callers wait for changes", headers={"retry-after": "5"})
         self._waiters += 1

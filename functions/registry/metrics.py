@@ -136,7 +136,7 @@ class RegistryMetrics:
             self._store_up.set(is_up)
 
     def count_answer(self, document: str, size_bytes: int) -> None:
-        """Count a document sent to a follower: `whole` or `delta`."""
+        """Count a snapshot document sent to a follower, and its bytes; `document` is `whole` or `delta`."""
         self._answers.labels(document=document).inc()
         self._answer_bytes.labels(document=document).inc(size_bytes)
 
@@ -212,7 +212,8 @@ _ACTIVE = rollouts.Filter(active=True)
 async def active_stages(
     services: RegistryServices, request: Request, check: Callable[[Request], None]
 ) -> Mapping[str, int]:
-    """Return rollout stages by model. Empty without the internal token, or if the database does not answer soon."""
+    """Return the stage of each active rollout by model, for at most ROLLOUTS_MAX. Empty if `check` rejects the request,
+    or if the database does not answer soon."""
     try:
         check(request)
         async with asyncio.timeout(WAIT_S):

@@ -51,14 +51,14 @@ def model_routes(store: SnapshotStore, authenticator: Authenticator, database: D
 
     @router.get("/v1/models/{name}")
     async def base_model(name: str, who: Annotated[Principal, Depends(authenticator.reader)]) -> dict[str, Any]:
-        """A base model."""
+        """A base model that the caller may see; 404 for others."""
         return await look.describe_model(ModelId(name), who)
 
     @router.get("/v1/models/{tenant}/{name}")
     async def tenants_model(
         tenant: str, name: str, who: Annotated[Principal, Depends(authenticator.reader)]
     ) -> dict[str, Any]:
-        """A model of a tenant."""
+        """A model of a tenant that the caller may see; 404 for others."""
         return await look.describe_model(ModelId(f"{tenant}/{name}"), who)
 
     @router.get("/v1/models/{tenant}/{name}/versions")
@@ -110,7 +110,8 @@ class _CatalogueReader:
         raise model_not_found(model)
 
     async def versions(self, known: dict[str, Any], after: str, limit: int) -> Sequence[dict[str, Any]]:
-        """Return versions of a model that `describe_model` has described."""
+        """Return up to `limit` versions after the name `after` of a model that `describe_model` has described, by
+        name."""
         model, database = ModelId(known["id"]), self._database
         if known["declared_in"] or database is None:
             rows = sorted(known["versions"], key=_row_name)
@@ -126,7 +127,8 @@ class _CatalogueReader:
 
 
 def _page(rows: Any, limit: int, **more: Any) -> dict[str, Any]:
-    """Return a page of the first `limit` rows, with the cursor of the next page."""
+    """Return a page of the first `limit` rows, with the cursor of the next page (None if there is none) and the fields
+    in `more`."""
     found = list(islice(rows, limit + 1))
     data = found[:limit]
     cursor = (data[-1].get("id") or data[-1]["name"]) if len(found) > limit else None

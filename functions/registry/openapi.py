@@ -56,7 +56,8 @@ _ALSO_ANSWERED = {
 
 
 def install_document(app: FastAPI, require_token: Callable[[Request], None]) -> None:
-    """Add the route; `require_token` raises ApiError for requests without the internal token."""
+    """Add the route of the OpenAPI document. Requests that `require_token` rejects by raising ApiError get the public
+    part, all others the whole."""
 
     @app.get(PATH, include_in_schema=False)
     async def openapi(request: Request) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
 
 
 def refusals_of(method: str, path: str, operation: Mapping[str, Any]) -> list[int]:
-    """Return all error statuses that this route may answer (test_no_request_causes_an_internal_error)."""
+    """Return all error statuses that this route may answer, in order (test_no_request_causes_an_internal_error)."""
     found = set(_ANY_REQUEST)
     if path not in _OPEN:
         found |= {401, 403}

@@ -65,7 +65,8 @@ def database_from(settings: RegistrySettings, password: str | None) -> Database:
 
 
 def parts_from(settings: RegistrySettings, secrets: Secrets, store: SnapshotStore, fleet: FleetWatch) -> RegistryParts:
-    """Build all parts. Raises SettingsWrong with the setting to correct."""
+    """Build all parts of a registry without connecting to anything. Raises SettingsWrong with the setting to
+    correct."""
     database = database_from(settings, secrets.database_password)
     store.fence.use_database(database.raise_fence)
     objects = _objects(settings)

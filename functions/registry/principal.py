@@ -59,7 +59,8 @@ class Authenticator:
     )  # separate, so that reads of a dashboard cannot block a rollback
 
     def identify_caller(self, request: Request) -> Principal:
-        """Return the caller that the Authorization header proves. Raises 401 without a valid credential."""
+        """Return the caller that the Authorization header proves: the operator, or the tenant of a valid key. Raises
+        ApiError 401 for any other."""
         header = request.headers.get("authorization", "")
         if has_credential(header, self.credentials.accepted("operate")):
             authenticated(request.scope)
@@ -74,13 +75,15 @@ class Authenticator:
         return Principal(found.tenant, f"key:{found.key_id}", found.scopes)
 
     async def reader(self, request: Request) -> AsyncIterator[Principal]:
-        """Admit a read. It counts as one of its tenant's open requests until it ends; 429 if there are too many."""
+        """Admit the operator, or a tenant's key with the scope `models:read`. The request counts as one of its tenant's
+        open requests until it ends; 429 if there are too many, or too many a second."""
         principal = _with_scope(self.identify_caller(request), "models:read")
         with self.readers.admit_request(principal.tenant):
             yield principal
 
     async def writer(self, request: Request) -> AsyncIterator[Principal]:
-        """Admit a write, like `reader`, with a separate count and rate."""
+        """Admit the operator, or a tenant's key with the scope `models:write`, with counts and rates of their own;
+        otherwise like `reader`."""
         principal = _with_scope(self.identify_caller(request), "models:write")
         with self.writers.admit_request(principal.tenant):
             yield principal
@@ -100,7 +103,7 @@ class Authenticator:
             await self.operator(request)
 
     async def controller(self, request: Request) -> Principal:
-        """Admit the controller and the operator."""
+        """Admit the controller and the operator; the principal is CONTROLLER for both."""
         if has_credential(request.headers.get("authorization", ""), self.credentials.accepted("publish")):
             authenticated(request.scope)
         else:
@@ -109,7 +112,8 @@ class Authenticator:
 
 
 def own_model(principal: Principal, tenant: str, name: str) -> ModelId:
-    """Return the model's id. Raises 404 for another tenant's model."""
+    """Return the id `tenant/name` of the model, which need not exist. Raises ApiError 404 if the caller does not own
+    the tenant's models."""
     model = ModelId(f"{tenant}/{name}")
     if not principal.owns(tenant):
         raise model_not_found(model)

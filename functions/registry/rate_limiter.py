@@ -36,7 +36,8 @@ class TenantRateLimiter:
 
     @contextlib.contextmanager
     def admit_request(self, tenant: TenantId | None) -> Iterator[None]:
-        """Count one request of the tenant until it ends. Raises 429 at a limit. The operator has no limit."""
+        """Count one request of the tenant until it ends. Raises ApiError 429 if it has too many open requests or sends
+        too many a second. The operator (None) has no limit."""
         if tenant is None:
             yield
             return

@@ -63,7 +63,7 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         state: InState = None,
         active: Active = None,
     ) -> dict[str, Any]:
-        """The caller's rollouts, newest first."""
+        """The rollouts of the caller's tenant (all for the operator) that match the filters, newest first."""
         wanted = Filter(who.tenant, model, channel, state, active)
         read = functools.partial(database.read, lambda c: rollouts.page(c, wanted, after, limit + 1))
         found = await database.run(read, for_operator=who.is_operator)
@@ -90,7 +90,8 @@ def rollout_routes(services: RegistryServices) -> APIRouter:
         body: Annotated[Act, Depends(body_of(Act))],
         if_match: IfMatch = "",
     ) -> Response:
-        """Control a rollout. 409 if its state does not allow the command."""
+        """Apply a command, the verb, to a rollout. 409 if its state does not allow it, 412 if If-Match names another
+        lock version."""
         lock_version = lock_version_of(if_match)
 
         def write(write: Write) -> Any:

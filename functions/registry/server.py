@@ -215,7 +215,7 @@ async def _start_tasks(parts: RegistryParts, bus: ValkeyBus, tasks: Supervised, 
 
 
 async def _prepare_database(database: Database) -> None:
-    """Prepare the database if it is not ready, then wait until cancelled."""
+    """Prepare the database if it is not ready, then wait until cancelled. Raises DatabaseUnavailable."""
     if not database.ready:
         await asyncio.to_thread(database.prepare)
         _log.info("the database is ready")
@@ -246,7 +246,7 @@ class _Server(GuardedServer):
 
 
 def refusal_of(refusal: Refusal) -> tuple[Headers, bytes]:
-    """Format a rejection of the HTTP parser like all other errors."""
+    """Return headers and JSON body of a rejection by the HTTP parser, in the form of all other errors."""
     headers = [(b"content-type", b"application/json"), (b"x-request-id", f"req-{uuid.uuid4().hex}".encode())]
     return headers, orjson.dumps(error_body(refusal.status, refusal.code, refusal.message))
 
@@ -273,7 +273,8 @@ def _descriptor_limit() -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind the listener first, so that a port in use is reported immediately with a clear message."""
+    """Return a listener bound to host and port. It is bound first, so that a port in use is reported immediately:
+    raises RegistryStartFailed."""
     try:
         return bind_socket(host, port)
     except OSError as error:
@@ -305,7 +306,7 @@ def _credentials(file: Path) -> RoleCredentials:
 
 
 def maximum_memory(settings: RegistrySettings, snapshot_bytes: int = SNAPSHOT_MAX_BYTES) -> list[Part]:
-    """Return the memory that a registry uses if it reaches all bounds of its settings together."""
+    """Return by part the memory that a registry uses if it reaches all bounds of its settings together."""
     return [
         Part("the process", _BASE_BYTES),
         Part("connections", settings.max_connections * _CONNECTION_BYTES),

@@ -53,13 +53,15 @@ class RegistryServices:
         return await self.ingesting.expectation(tenant, base, self.declared.folder_of(base))
 
     async def bases_without_facts(self) -> list[str]:
-        """Return the bases without facts, whose adapters are not checked. Empty without an object store."""
+        """Return the base models without facts, whose adapters are therefore not checked. Empty without an object
+        store."""
         if self.ingesting is None:
             return []
         return await asyncio.to_thread(self.ingesting.bases_without_facts, self.declared.base_folders())
 
     async def write(self, request: Request, principal: Principal, work: Callable[[Write], Answer]) -> Answer:
-        """Run one audited transaction. It is short and atomic, so a client that disconnects does not cancel it."""
+        """Run `work` in one audited transaction and return its result. It is short and atomic, so a client that
+        disconnects does not cancel it."""
         actor = principal.actor(request)
         write = self.database.run(lambda: self.database.write(actor, work), for_operator=principal.is_operator)
         return await _run_to_end(write)

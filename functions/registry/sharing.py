@@ -46,7 +46,7 @@ class SnapshotSharing:
 
     def share_publication(self, content: Indexed, delta: bytes, base_hash: str) -> None:
         """Write a publication to the database before followers see it. Blocks. Raises EpochTaken if another registry
-        has published this epoch or a later one."""
+        has published this epoch or a later one; an unavailable database is only logged."""
         try:
             self._put(content, delta, base_hash)
         except EpochBehind as error:
@@ -61,7 +61,8 @@ class SnapshotSharing:
             self._told.set()
 
     async def run(self) -> None:
-        """Synchronise with the database until cancelled. Raises DatabaseUnavailable."""
+        """Synchronise with the database every LOOK_EVERY_S, and on notices, until cancelled. Raises
+        DatabaseUnavailable."""
         while True:
             await self.sync_once()
             with contextlib.suppress(TimeoutError):
@@ -69,7 +70,7 @@ class SnapshotSharing:
                     await self._told.wait()
 
     async def sync_once(self) -> None:
-        """Adopt a later snapshot from the database, or write ours if it is later."""
+        """Adopt a later snapshot from the database, or write ours to it if ours is later."""
         self._told.clear()
         store = self._store
         latest = await self._database.run(lambda: self._database.read(published.latest), for_operator=True)
@@ -100,7 +101,8 @@ class SnapshotSharing:
 
 
 def _read(base: Indexed, found: Sequence[bytes]) -> Indexed:
-    """Apply the documents to `base` and return the content. Blocks. Raises SnapshotInvalid."""
+    """Apply the snapshot documents (deltas, or a whole one first) to `base` in order, and return the content. Blocks.
+    Raises SnapshotInvalid."""
     content = base
     for document in found:
         content = documents.read(in_chunks(document), content, pause_between_slices(PATIENT_SLICE_S))

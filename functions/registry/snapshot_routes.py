@@ -65,7 +65,8 @@ def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials:
     async def follow(
         request: Request, after: After = 0, wait_s: WaitSeconds = 0.0, pool: Pool = None, base: Base = ""
     ) -> Response:
-        """The snapshot with an epoch above `after`, or its changes since the base, as soon as it is published."""
+        """The snapshot with an epoch above `after`, or its changes since the base, as soon as it is published; 204
+        after `wait_s` seconds. With `pool`, only that pool's part."""
         store.record_follower_epoch(after)
         if GATEWAY_HEADER in request.headers and has_role(request, credentials, "follow"):
             store.gateways.record_request(request.headers[GATEWAY_HEADER])
@@ -82,7 +83,7 @@ def snapshot_routes(store: SnapshotStore, metrics: RegistryMetrics, credentials:
 
     @router.head("/v1/snapshot", response_class=Response, dependencies=readers)
     async def describe() -> Response:
-        """Epoch, hash and floor without the document, for publishers."""
+        """Headers with epoch, hash and epoch floor of the snapshot, without the document, for publishers."""
         return Response(headers=_headers(store))
 
     @router.put(

@@ -43,7 +43,8 @@ from functions.registry.fence import Fence
 
 
 def view_of(content: Indexed, pool: PoolName) -> Indexed:
-    """Return the pool's part of the content, under the content's epoch; empty if there is no such pool."""
+    """Return the part of the content that the pool's replicas need, under the content's epoch: the pool, the models
+    that it serves and all rollout policies."""
     served = _served_in(content, pool)
     changes: dict[str, dict[str, AnyEntry | None]] = {
         "models": {model.id: model for model in content.snapshot.models if model.pool == served},
@@ -54,7 +55,7 @@ def view_of(content: Indexed, pool: PoolName) -> Indexed:
 
 
 def advance_view(view: Feed, content: Indexed, changes: Changes, pool: PoolName) -> None:
-    """Advance the view's feed if the changes concern it."""
+    """Advance the pool's view to the new content if the changes concern it; otherwise it keeps its epoch."""
     served = _served_in(content, pool)
     if served != _served_in(view.content, pool):  # the pool now serves another model, so all its models differ
         mine = changes_between(view.content, view_of(content, pool))
@@ -137,7 +138,7 @@ Raises EpochTaken."""
 
 
 def _share_with_none(content: Indexed, delta: bytes, base_hash: str) -> None:
-    """Share with no other registry."""
+    """Do nothing: there is no other registry to share with."""
 
 
 class FollowingGateways:
@@ -158,7 +159,8 @@ class FollowingGateways:
             del self._heard_s[next(iter(self._heard_s))]
 
     def count_recent(self) -> int | None:
-        """Return the number of gateways, or None until each of them has had time to poll."""
+        """Return the number of gateways that requested a snapshot in the last GATEWAY_SILENT_S seconds, or None until
+        this registry has run that long."""
         now_s = self._clock()
         if now_s < self._began_s + GATEWAY_SILENT_S:
             return None
@@ -191,7 +193,7 @@ class SnapshotStore:
         self._share: Share = _share_with_none
 
     def set_share(self, give: Share) -> None:
-        """Set the function that gives each publication to other registries before followers see it (`sharing`)."""
+        """Set the function that writes each publication for other registries before followers see it (`sharing`)."""
         self._share = give
 
     @property
@@ -204,11 +206,12 @@ class SnapshotStore:
 
     @property
     def epoch_floor(self) -> int:
-        """Epoch above which the next publication must be."""
+        """Epoch above which the next publication must be: the highest published here or reported by a follower."""
         return max(self.epoch, self._highest_heard)
 
     def load(self) -> None:
-        """Load the snapshot and the fence of the process before."""
+        """Load the snapshot and the fence that the former process stored. An invalid snapshot is renamed and the store
+        stays empty; errors are logged, not raised."""
         try:
             self.fence.load()
         except (OSError, ValueError) as error:  # the snapshot is not affected and stays
@@ -227,12 +230,14 @@ class SnapshotStore:
             _log.info("snapshot epoch %d (%s) loaded", self.epoch, content.content_hash)
 
     def record_follower_epoch(self, after: int) -> None:
-        """Record the epoch that a follower has."""
+        """Record the epoch that a follower has, so that the next publication is above it; one too far ahead is
+        ignored."""
         if self._highest_heard < after <= self.epoch_floor + MAX_LEAD:
             self._highest_heard = after
 
     def view(self, pool: PoolName) -> Feed:
-        """Return the feed of one pool's part."""
+        """Return the feed of one pool's part of the snapshot; an unknown pool, or one beyond MAX_VIEWS, gets a new one
+        that is not stored."""
         if pool not in self._views:
             feed = Feed(view_of(self.feed.content, pool))
             if len(self._views) >= MAX_VIEWS or pool not in self.feed.content.tables.pools:
@@ -241,11 +246,13 @@ class SnapshotStore:
         return self._views[pool]
 
     async def publish(self, snapshot: Snapshot) -> Published:
-        """Publish the snapshot. Raises EpochTaken or StoreFailed, after which nothing has changed."""
+        """Publish the snapshot and return its content. Raises EpochTaken or StoreFailed, after which nothing has
+        changed."""
         return await self._publish(lambda base: indexed(snapshot, base, pause_between_slices(PATIENT_SLICE_S)), 0)
 
     async def publish_document(self, chunks: Iterable[bytes], fence: int = 0) -> Published:
-        """Publish a document, whole or a delta. Also raises SnapshotInvalid, BaseMissing or Fenced."""
+        """Publish a document, whole or a delta, under the leadership `fence`. Raises EpochTaken, StoreFailed,
+        SnapshotInvalid, BaseMissing or Fenced, after which nothing is published."""
         return await self._publish(
             lambda base: documents.read(chunks, base, pause_between_slices(PATIENT_SLICE_S)), fence
         )
@@ -269,7 +276,8 @@ class SnapshotStore:
             return Published(content)
 
     async def adopt(self, read: Callable[[Indexed], Indexed]) -> None:
-        """Adopt another registry's publication with a later epoch. Raises SnapshotInvalid or StoreFailed."""
+        """Adopt the content that `read` makes of the current one, another registry's publication, if its epoch is
+        later. Raises SnapshotInvalid or StoreFailed."""
         async with self._publishing:
             base = self.feed.content
             content = await asyncio.to_thread(read, base)
@@ -282,7 +290,8 @@ class SnapshotStore:
             self._advance(content, changes)
 
     def _persist(self, base: Indexed, content: Indexed, fence: int) -> Changes:
-        """Share the content with other registries, write it to disk, and return its changes. Blocks."""
+        """Admit the leadership, share the content with other registries, write it to disk, and return its changes.
+        Blocks."""
         self.fence.admit(fence)
         return self._write(base, content, self._share)
 
@@ -307,7 +316,7 @@ class SnapshotStore:
 
     @contextlib.contextmanager
     def reserve_waiter(self) -> Iterator[None]:
-        """Reserve a long poll. Raises TooManyWaiters at the limit."""
+        """Count a long poll in the block. Raises TooManyWaiters at the limit."""
         if self.waiters >= self._max_waiters:
             raise TooManyWaiters
         self.waiters += 1
@@ -317,7 +326,8 @@ class SnapshotStore:
             self.waiters -= 1
 
     async def wait_beyond(self, after: int, timeout_s: float, pool: PoolName | None = None) -> Feed | None:
-        """Return the feed once its epoch is above `after`; None at the timeout or when the store closes."""
+        """Return the feed, of one pool if given, once its epoch is above `after`; None at the timeout or when the store
+        closes."""
         ends_s = asyncio.get_running_loop().time() + timeout_s
         while True:
             feed = self.feed if pool is None else self.view(pool)

@@ -64,7 +64,8 @@ class Tracker:
     _boards: OrderedDict[Digest, Board] = field(default_factory=OrderedDict)
 
     def announce(self, digest: Digest, count: int, announcement: Announcement) -> PeerAnswer:
-        """Record the announcement and return its peers. Raises TrackerFull, BoardFull or OtherShape."""
+        """Record a node's announcement for the artifact of `count` chunks, and return the peers for it. Raises
+        TrackerFull, BoardFull or OtherShape."""
         now_s = self.clock()
         board = self._boards.get(digest)
         if board is None or not board.has_member(announcement.address):
@@ -95,7 +96,7 @@ class Tracker:
         return board
 
     def _check_room(self, now_s: float) -> None:
-        """Raise TrackerFull if there is no room for one more node."""
+        """Raise TrackerFull if there is no room for one more node, even after silent ones are forgotten."""
         if self._nodes >= self.max_nodes:
             self._forget_old(now_s)
             if self._nodes >= self.max_nodes:
@@ -106,7 +107,8 @@ class Tracker:
         return sum(board.nodes for board in self._boards.values())
 
     def _forget_old(self, now_s: float) -> None:
-        """Delete boards without recent announcements. Boards are in the order of their last announcement."""
+        """Delete boards without recent announcements, and silent nodes from the others. Boards are in the order of
+        their last announcement."""
         while self._boards and now_s - next(iter(self._boards.values())).heard_s > FORGET_AFTER_S:
             self._boards.popitem(last=False)
         for board in self._boards.values():

@@ -68,7 +68,7 @@ def usage_routes(services: RegistryServices) -> APIRouter:
         model: OfModel = None,
         pool: OfPool = None,
     ) -> dict[str, Any]:
-        """Sums of usage. A tenant sees its own."""
+        """Sums of usage by the dimensions in `by`. A tenant sees only its own; the operator sees all."""
         dimensions = _dimensions(by)
         since_hour, until_hour = _hours(since, until, database.now_unix_s())
         whose = who.tenant if tenant is None else tenant if who.owns(tenant) else _NOBODY
@@ -131,7 +131,8 @@ def _dimensions(by: str) -> Sequence[Dimension]:
 
 
 def _hours(since: float | None, until: float | None, now_unix_s: float) -> tuple[int, int]:
-    """Return the first hour, and the hour after the last."""
+    """Return the first hour of the time range and the hour after its last, in hours since 1970; by default the last
+    DAYS_SHOWN days until now. Raises ApiError 400 if `since` is later than `until`."""
     ends = until if until is not None else now_unix_s
     begins = since if since is not None else max(0.0, ends - DAYS_SHOWN * 86_400)
     if begins > ends:

@@ -41,7 +41,8 @@ class Content:
 
 
 async def content_of(services: RegistryServices, actor: Actor, wanted: VersionRequest) -> Content:
-    """Return the version's content. Raises ArtifactRefused if it does not fit, ApiError if it cannot be checked now."""
+    """Return digest and URI of the version's content, which is fetched from its URI unless that was done before, or
+    checked against its base. Raises ArtifactRefused if it does not fit, ApiError if it cannot be checked now."""
     known = await _known_version(services, wanted)
     if wanted.artifact_uri is None:
         digest = Digest(wanted.digest or "")
@@ -65,7 +66,8 @@ def no_store() -> ApiError:
 
 
 async def _check_fitting(services: RegistryServices, wanted: VersionRequest, digest: Digest) -> None:
-    """Check the content against the base that the version names, unless this was done before."""
+    """Check the content against the base that the version names and record that it fits, unless this was done before or
+    nothing is known of the base. Raises ArtifactRefused if it does not fit."""
     ingesting, database, tenant = services.ingesting, services.database, wanted.tenant
     if ingesting is None:
         return  # no content was ingested here, so nothing can be checked

@@ -69,7 +69,8 @@ def version_routes(services: RegistryServices) -> APIRouter:
         who: Annotated[Principal, Depends(authenticator.writer)],
         body: Annotated[PutVersion, Depends(body_of(PutVersion))],
     ) -> Response:
-        """Register a version. 201 if it is new, 200 if it exists with the same content, 409 with other content."""
+        """Register a version, and with `promote_to` point a channel to it. 201 if it is new, 200 if it exists with the
+        same content, 409 with other content."""
         model = own_model(who, tenant, name)
         _check(services, model, tenant, body)
         wanted = VersionRequest(model, version, body.base_model, body.digest, body.artifact_uri)
@@ -113,7 +114,8 @@ def version_routes(services: RegistryServices) -> APIRouter:
         version: VersionName,
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
-        """Delete a version that no channel and no rollout names. Its name cannot be used for other content."""
+        """Delete a version; 409 while a channel points to it or a rollout of the model is active. Its name cannot be
+        used for other content."""
         model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
@@ -130,7 +132,7 @@ def version_routes(services: RegistryServices) -> APIRouter:
         channel: ChannelName,
         who: Annotated[Principal, Depends(authenticator.writer)],
     ) -> Response:
-        """Delete a channel; its versions can still be called by name."""
+        """Delete a channel; the versions of the model can still be called by name."""
         model = own_model(who, tenant, name)
 
         def write(write: Write) -> None:
@@ -159,14 +161,16 @@ def version_routes(services: RegistryServices) -> APIRouter:
 
 
 def _made_here(services: RegistryServices, write: Write, model: ModelId) -> StoredModel:
-    """Return a model to delete from. An API model stays deletable if git declares its id: it would block the id."""
+    """Return a model to delete from. An API model stays deletable if git declares its id, which it would block. Raises
+    CatalogueRefused if there is none."""
     if catalogue.model(write.connection, model) is None:
         services.declared.refuse_git_model(model)
     return catalogue_writes.require_model(write, model)
 
 
 def _check(services: RegistryServices, model: ModelId, tenant: str, body: PutVersion) -> None:
-    """Reject what can be rejected before anything is fetched."""
+    """Reject what can be rejected before anything is fetched: raises CatalogueRefused or ApiError for an invalid body
+    or name."""
     _refuse_reserved(body.promote_to or "", "promote_to")
     services.declared.refuse_git_model(model)
     services.declared.require_tenant(tenant)

@@ -36,7 +36,8 @@ def git_models_after(
 
 
 def may_see(catalogue: Catalogue, principal: Principal, model: str) -> bool:
-    """Return True for the operator, for the tenant's own models, and for models that it may call."""
+    """Return True for the operator, for the tenant's own models (whether they exist or not), and for models that it may
+    call."""
     if principal.tenant is None or model.startswith(principal.tenant + "/"):
         return True
     return catalogue.may_call(TenantId(principal.tenant), ModelId(model))
@@ -114,7 +115,8 @@ def described_rollout(rollout: Rollout) -> dict[str, Any]:
 
 
 def described_evidence(evidence: TrialEvidence) -> dict[str, Any]:
-    """Describe both groups twice: sketches for programs (`evidence`) and a few figures for people (`groups`)."""
+    """Describe the evidence of a rollout's two groups twice: sketches for programs (`evidence`) and a few figures for
+    people (`groups`)."""
     return {
         "evidence": rollout_evidence.to_builtins(evidence),
         "groups": {"candidate": _figures(evidence.candidate), "control": _figures(evidence.control)},

@@ -63,7 +63,8 @@ class Prometheus:
         await self._client.aclose()
 
     async def query_range(self, query: str, over: Range) -> list[dict[str, Any]]:
-        """Return series with `metric` (labels) and `values` (pairs of time and text)."""
+        """Return the series of a PromQL query, with `metric` (labels) and `values` (pairs of time and text). Raises
+        PrometheusAway."""
         params = {"query": query, "start": over.start_s, "end": over.end_s, "step": over.step_s}
         return _listed(await self._query("/api/v1/query_range", params), "result")
 
@@ -109,8 +110,8 @@ def _listed(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def shown_alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Describe our alerts for the console: name, state, start and runbook. Firing alerts come first, among them those
-    that page, then the oldest."""
+    """Describe our alerts for the console, at most ALERTS_SHOWN: name, state, start and runbook. Firing alerts come
+    first, among them those that page, then the oldest."""
     ours = [described for each in alerts if (described := _described(each)) is not None]
     ours.sort(key=_urgency)
     firing = sum(each["state"] == "firing" for each in ours)
@@ -146,7 +147,8 @@ def _texts(given: Any) -> dict[str, str]:
 
 
 def _unix_s(text: Any) -> float | None:
-    """Parse Prometheus's timestamps, such as `2026-01-02T03:04:05.678901234Z`."""
+    """Return the Unix time of Prometheus's timestamps, such as `2026-01-02T03:04:05.678901234Z`, or None for other
+    text."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

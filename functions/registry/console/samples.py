@@ -27,7 +27,7 @@ Row = Mapping[Figure, float | None]
 
 
 def rows_of(sums: Mapping[str, PoolSum], heartbeats: Iterable[Heartbeat]) -> dict[str, Row]:
-    """Return the current figures by pool, from its gateways and replicas."""
+    """Return the current figures by pool, from its gateways' reports and the heartbeats of its ready replicas."""
     ready: dict[str, list[Heartbeat]] = {}
     for each in heartbeats:
         if each.phase == "ready":
@@ -59,7 +59,8 @@ class Samples:
         self._pools = {pool: ring for pool, ring in self._pools.items() if now_unix_s - ring.newest_s <= kept_s}
 
     def series(self, start_s: float, step_s: float, points: int) -> dict[Figure, dict[str, list[float | None]]]:
-        """Return the largest sample of each step, because a mean would hide peaks."""
+        """Return for each figure and pool the largest sample of each step, because a mean would hide peaks; None for
+        steps without one. Pools without any sample are left out."""
         made: dict[Figure, dict[str, list[float | None]]] = {figure: {} for figure in FIGURES}
         for pool, ring in self._pools.items():
             for figure, values in ring.maximum_by_step(start_s, step_s, points).items():
@@ -104,7 +105,7 @@ def _or_hole(value: float | None) -> float:
 
 
 async def sample(samples: Samples, fleet: FleetWatch, wall_clock: Callable[[], float] = time.time) -> None:
-    """Add samples every EVERY_S until cancelled, except while the bus is unavailable."""
+    """Add a sample of all pools every EVERY_S until cancelled, except while the bus is unavailable."""
     while True:
         if fleet.bus_connected:
             samples.add_rows(rows_of(fleet.pools.sums(), (seen.heartbeat for seen in fleet.replicas())), wall_clock())

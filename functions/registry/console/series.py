@@ -101,7 +101,8 @@ class PoolSeries:
 
 
 def values_by_pool(answer: list[dict[str, Any]], over: Range) -> dict[str, list[float | None]]:
-    """Return values by pool at the range's times. Raises PrometheusAway for an answer of another form."""
+    """Return each pool's values at the range's POINTS times, None where there is none; pools without values are left
+    out. Raises PrometheusAway for an answer of another form."""
     found: dict[str, list[float | None]] = {}
     try:
         for each in answer:

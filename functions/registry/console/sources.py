@@ -120,7 +120,8 @@ def _report(file: Path, changed_unix_s: float) -> dict[str, Any]:
 
 
 def _bounded(value: Any, depth: int) -> Any:
-    """Cut the value to the size that a page can show."""
+    """Return the value cut to the size that a page can show: shorter lists, objects and texts, and "…" for what is
+    nested more than `depth` levels deep."""
     if isinstance(value, dict):
         kept = list(value.items())[:_FIELDS_MAX]
         return {str(name)[:200]: _bounded(inner, depth - 1) for name, inner in kept} if depth else "…"

@@ -193,7 +193,8 @@ def state_routes(
 
 
 async def _stored(services: RegistryServices) -> StoredState:
-    """Read rollouts and audit entries from the database. If it is unavailable, return its error text instead."""
+    """Read the newest active and ended rollouts and audit entries from the database. If it is unavailable, return its
+    error text instead."""
 
     def read(connection: Connection) -> StoredState:
         active = rollouts.page(connection, Filter(active=True), None, SHOWN_ACTIVE)

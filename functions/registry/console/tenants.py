@@ -65,14 +65,16 @@ class RecentUse:
     looks: deque[UsageReading] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     async def watch(self, database: Database, wall_clock: Callable[[], float] = time.time) -> None:
-        """Read the ledger every EVERY_S until cancelled. Raises DatabaseUnavailable."""
+        """Add a reading of all tenants' use from the ledger every EVERY_S until cancelled. Raises
+        DatabaseUnavailable."""
         while True:
             read = functools.partial(database.read, functools.partial(read_usage, now_unix_s=wall_clock()))
             self.looks.append(await database.run(read, for_operator=True))
             await asyncio.sleep(EVERY_S)
 
     def used_since(self, newest: UsageReading) -> tuple[float, Mapping[str, Used]]:
-        """Return a time in seconds and each tenant's use in it; 0 s if there is no earlier reading."""
+        """Return the seconds from the oldest recent reading to `newest`, and what each tenant used in them; 0 s and
+        nothing if there is no reading that is old enough."""
         oldest = next((each for each in self.looks if each.at_unix_s > newest.at_unix_s - KEPT * EVERY_S), None)
         if oldest is None or newest.at_unix_s - oldest.at_unix_s < EVERY_S / 2:
             return 0.0, {}
@@ -88,7 +90,8 @@ class RecentUse:
 def described_tenants(
     snapshot: Snapshot | None, newest: UsageReading, recent: tuple[float, Mapping[str, Used]], search: str, limit: int
 ) -> dict[str, Any]:
-    """Describe the busiest tenants first; the rest is summed up in `other`."""
+    """Describe the `limit` busiest tenants whose names contain `search`, the busiest first; the use of the rest is
+    summed up in `other`."""
     tenants = snapshot.tenants if snapshot is not None else ()
     tiers = {tier.name: tier for tier in snapshot.quotas} if snapshot is not None else {}
     keys: dict[str, int] = {}
@@ -117,7 +120,8 @@ def described_tenants(
 
 
 def shares(limits: QuotaLimitsPart, cached_weight_ratio: float, used: Used, seconds: float) -> dict[str, float]:
-    """Return the share by dimension, for dimensions with a limit."""
+    """Return the use in `seconds` as a share of the tier's limit for that time, for each dimension that has a limit;
+    empty for 0 s."""
     uncached = used["prompt_tokens"] - used["cached_tokens"] * (1.0 - cached_weight_ratio)
     amounts = (
         *(used["requests"], uncached, used["completion_tokens"]),
@@ -155,7 +159,7 @@ def _use(tier: QuotaEntry | None, used: Used, seconds: float) -> dict[str, Any]:
 def _recently(
     tier: QuotaEntry | None, recent: tuple[float, Mapping[str, Used]], tenant: str
 ) -> dict[str, float] | None:
-    """Return the shares of the last minutes, or None if these are not known yet."""
+    """Return the shares of the limits that the tenant used in the last minutes, or None if these are not known yet."""
     recent_s, lately = recent
     return shares(*_limits(tier), lately.get(tenant, _NOTHING), recent_s) if recent_s else None
 
@@ -182,5 +186,5 @@ def _rank(totals: Mapping[str, Used], tenant: TenantEntry) -> tuple[float, str]:
 
 
 def _elapsed_s(now_unix_s: float) -> float:
-    """Return the length of the previous hour and of the present one so far."""
+    """Return the seconds of the previous hour and of the present one so far."""
     return SECONDS_PER_HOUR + now_unix_s % SECONDS_PER_HOUR

@@ -36,7 +36,8 @@ class Traces:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def search(self, asked: Search) -> list[dict[str, Any]]:
-        """Return up to `asked.limit` rows. Raises ApiError if the store is missing or unavailable."""
+        """Return up to `asked.limit` traces as rows of a list. Raises ApiError if the trace store is missing or
+        unavailable."""
         found = await self._query(lambda store: questions.search(store, asked))
         return [listed_row(row) for row in found]
 
@@ -81,7 +82,7 @@ _LISTED = (
 
 
 def listed_row(row: TraceRow) -> dict[str, Any]:
-    """Return the fields of a row in a list."""
+    """Return those fields of a trace that a list shows."""
     plain = msgspec.to_builtins(row)
     return {name: plain[name] for name in _LISTED}
 

@@ -43,7 +43,8 @@ class DeclaredContent:
     _there: set[Digest] = field(default_factory=set)
 
     async def find_missing(self) -> dict[str, Missing]:
-        """Return missing versions by model@version, as far as the store answers."""
+        """Return versions of git's adapters whose content the store lacks, by model@version: at most MAX_AT_ONCE, none
+        without a store, and only those found before the store fails."""
         ingesting = self.services.ingesting
         if ingesting is None:
             return {}
@@ -69,7 +70,8 @@ class DeclaredContent:
         return lacking
 
     async def fetch_missing(self, missing: dict[str, Missing], fetch: Fetch) -> dict[str, Exception | None]:
-        """Fetch each version from one region with `fetch`. Return the error of each, or None."""
+        """Fetch at most MAX_AT_ONCE of the versions from one region with `fetch`. Return the error of each of them, or
+        None if it was fetched."""
         outcome: dict[str, Exception | None] = {}
         for subject, each in itertools.islice(missing.items(), MAX_AT_ONCE):
             try:

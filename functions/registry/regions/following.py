@@ -101,7 +101,8 @@ class RegionsFollower:
         self._declared = DeclaredContent(services)
 
     async def run(self) -> None:
-        """Follow the list of regions until cancelled. Raises RegionsUnreadable if the list cannot be read."""
+        """Re-read the file of regions every LOOK_S and follow those in it, until cancelled. Raises RegionsUnreadable if
+        it cannot be read."""
         while True:
             await self._apply_list(await asyncio.to_thread(read_regions, self._file))
             await asyncio.sleep(LOOK_S)
@@ -239,7 +240,8 @@ class RegionsFollower:
             other.keys_again[fact.id] = fact
 
     async def _apply_model(self, other: OtherRegion, theirs: ModelFacts) -> tuple[Held, ...]:
-        """Adopt a model's facts. Return the conflicts that keep some of them from being adopted."""
+        """Adopt another region's facts of a model, unless git declares it. Return the conflicts that keep some of them
+        from being adopted."""
         services, limits = self._services, self._services.limits
         if services.declared.git_model(ModelId(theirs.id)) is not None:
             return ()  # declared in git, which all regions read
@@ -275,7 +277,8 @@ class RegionsFollower:
         return tuple(held)
 
     async def _fetch_content(self, other: OtherRegion, model: ModelFacts, digest: Digest) -> None:
-        """Copy the content of a version to this region's store, for the tenant."""
+        """Copy the content of a version from the other region to this region's store, for the model's tenant, unless
+        the tenant has it."""
         services, ingesting = self._services, self._services.ingesting
         tenant = services.declared.require_tenant(model.tenant)
         services.declared.require_base(model.base, tenant)
@@ -334,7 +337,8 @@ class RegionsFollower:
             await asyncio.sleep(LIMITS_S)
 
     async def _charge_once(self, other: OtherRegion) -> None:
-        """Charge all amounts granted there since the last time; from the beginning if the position is lost."""
+        """Charge here all amounts that the other region has granted since the last time; from the beginning if the
+        position is lost."""
         is_whole, more = other.used_upto == "0", True
         while more:
             used = await self._client.fetch_used(other.url, other.used_upto)

@@ -37,7 +37,8 @@ def region_parts(
     services: RegistryServices,
     clock: Callable[[], float] = time.monotonic,
 ) -> RegionParts | None:
-    """Make the parts; None if this is the only region. Raises ValueError with the missing setting."""
+    """Make the parts that follow other regions, or return None if no region is set, as this is then the only one.
+    Raises ValueError with the missing setting."""
     if settings.region is None:
         return None
     if settings.regions_file is None or token is None:

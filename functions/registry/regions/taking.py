@@ -22,7 +22,8 @@ CLOCKS_DIFFER_S = 5.0
 
 
 def apply_version(write: Write, model: ModelFacts, fact: VersionFact, limits: CatalogueLimits) -> None:
-    """Add a version. Its content is already in this region's store, with a row among the tenant's artifacts."""
+    """Add a version of another region, and its model if that is new here. Its content is already in this region's
+    store, with a row among the tenant's artifacts."""
     known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
     is_new = known is None or known.deleted
     policy = model.rollout if is_new else None
@@ -37,7 +38,8 @@ def apply_version(write: Write, model: ModelFacts, fact: VersionFact, limits: Ca
 
 
 def apply_policy(write: Write, model: ModelFacts) -> None:
-    """Use the RolloutPolicy that the other region set; this region's next rollout of the model follows it."""
+    """Use the RolloutPolicy that the other region set, if it is later than ours; this region's next rollout of the
+    model follows it."""
     known = region_facts.models_of(write.connection, (model.id,)).get(model.id)
     if known is None or not is_later_policy(known, model):
         return
@@ -46,7 +48,8 @@ def apply_policy(write: Write, model: ModelFacts) -> None:
 
 
 def apply_version_deletion(write: Write, model: ModelFacts, fact: VersionFact) -> None:
-    """Delete a version. One that is unknown here gets a deleted row, so that its name stays taken."""
+    """Delete a version that the other region deleted. One that is unknown here gets a deleted row, so that its name
+    stays taken."""
     here = (versions.c.model == model.id, versions.c.name == fact.name)
     row = write.connection.execute(select(versions).where(*here)).one_or_none()
     if row is None:
@@ -65,7 +68,8 @@ def apply_version_deletion(write: Write, model: ModelFacts, fact: VersionFact) -
 
 
 def restore_version(write: Write, model: ModelFacts, fact: VersionFact) -> None:
-    """Create a version anew that was deleted there but is in use here. Other regions will adopt that."""
+    """Mark a version that was deleted in the other region, but is in use here, as newly created. Other regions will
+    adopt that."""
     catalogue_writes.stamp_version(write, model.id, fact.name, deleted=False)
     catalogue_writes.touch_model(write, model.id)
     write.add_audit_entry("version.kept", f"{model.id}@{fact.name}", model.tenant, digest=fact.digest)
@@ -74,8 +78,9 @@ def restore_version(write: Write, model: ModelFacts, fact: VersionFact) -> None:
 def apply_channel(
     write: Write, model: ModelFacts, fact: ChannelFact, policy_of: PolicyOf, limits: CatalogueLimits
 ) -> None:
-    """Move a channel as in the other region, by a rollout of this region if the model's policy has stages. Raises
-    CatalogueRefused if such a rollout was rolled back here: a person decides if it is tried again."""
+    """Move or delete a channel as in the other region: a move is a rollout of this region if the model's policy has
+    stages, and it rolls back an active one to another version. Raises CatalogueRefused if such a rollout was rolled
+    back here: a person decides if it is tried again."""
     if fact.version is None:
         _apply_channel_deletion(write, model, fact)
         return
@@ -101,7 +106,7 @@ def apply_model_deletion(write: Write, model: ModelFacts) -> None:
 
 
 def apply_key(write: Write, fact: KeyFact, max_keys: int) -> None:
-    """Add a new key, or revoke one."""
+    """Add the other region's key unless it exists, and revoke it if it is revoked there."""
     if fact.id not in region_facts.keys_of(write.connection, (fact.id,)):
         stored = StoredKey(
             fact.id, fact.tenant, fact.hmac_sha256, fact.scopes, fact.max_class, fact.expires_unix_s,

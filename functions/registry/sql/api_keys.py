@@ -30,7 +30,8 @@ class StoredKey:
 
 
 def create(write: Write, key: StoredKey, max_keys: int) -> None:
-    """Add a key. An id is used only once in the installation, even after its key was revoked."""
+    """Add a key. An id is used only once in the installation, even after its key was revoked. Raises CatalogueRefused
+    if it was used, or if the tenant has `max_keys` keys that are not revoked."""
     if write.connection.execute(select(api_keys.c.id).where(api_keys.c.id == key.id)).first() is not None:
         raise CatalogueRefused(
             "conflict", "key_exists", f"the key id {key.id} is or was in use; choose another id", key.id

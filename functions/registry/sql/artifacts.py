@@ -41,7 +41,8 @@ class StoredArtifact:
 
 
 def put_artifact(write: Write, artifact: StoredArtifact, limit: ByteLimit | None = None) -> bool:
-    """Add the artifact or record its use. Return True if it is new. Raises CatalogueRefused over the limit."""
+    """Add the artifact, or record that its tenant uses it again. Return True if it is new to the tenant. Raises
+    CatalogueRefused over the limit (None: no limit)."""
     if limit is not None:
         digest, tenant, size_bytes = artifact.digest, artifact.tenant, artifact.total_bytes
         refuse_without_room(write.connection, digest, tenant, size_bytes, limit, now_unix_s=write.now_unix_s)
@@ -96,7 +97,8 @@ def refuse_without_room(
 
 
 def record_fit(connection: Connection, digest: str, tenant: str, fingerprint: str) -> None:
-    """Record that the content fits the base with this fingerprint."""
+    """Record for the tenant's and the operator's row of the artifact that it fits the base with this fingerprint. Only
+    the last MAX_CHECKED fingerprints are stored."""
     mine = (artifacts.c.digest == digest, artifacts.c.tenant.in_((tenant, OPERATOR)))
     query = select(artifacts.c.tenant, artifacts.c.checked).where(*mine).order_by(artifacts.c.tenant)
     for row in connection.execute(query).all():
@@ -107,7 +109,8 @@ def record_fit(connection: Connection, digest: str, tenant: str, fingerprint: st
 
 
 def may_name_digest(write: Write, digest: str, tenant: str) -> bool:
-    """Return True if the tenant may name the digest."""
+    """Return True if the tenant may use the digest in a version: the tenant or the operator has stored that
+    artifact."""
     mine = artifacts.c.tenant.in_((tenant, OPERATOR))
     return (
         write.connection.execute(select(artifacts.c.digest).where(artifacts.c.digest == digest, mine)).first()
@@ -122,7 +125,8 @@ def mark_released(write: Write, digests: Collection[str], tenant: str) -> None:
 
 
 def find(connection: Connection, digest: str, tenant: str | None) -> StoredArtifact | None:
-    """Return the artifact if the tenant owns it or the operator does. `tenant` None finds every tenant's artifacts."""
+    """Return the artifact if the tenant or the operator stored it, else None. `tenant` None finds every tenant's
+    artifacts."""
     query = select(artifacts).where(artifacts.c.digest == digest)
     if tenant is not None:
         query = query.where(or_(artifacts.c.tenant == tenant, artifacts.c.tenant == OPERATOR))
@@ -138,7 +142,8 @@ def kept_digests(connection: Connection) -> set[str]:
 
 
 def retire(write: Write, used_before_unix_s: float) -> list[str]:
-    """Delete artifacts that no version names and that were last used before this time. Return their digests."""
+    """Delete the rows of artifacts that no version names and that were last used before this time. Return their
+    digests."""
     named = exists().where(versions.c.digest == artifacts.c.digest, ~versions.c.deleted)
     old = (artifacts.c.used_unix_s < used_before_unix_s, ~named)
     digests = sorted(write.connection.scalars(select(artifacts.c.digest).where(*old)))

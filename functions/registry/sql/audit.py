@@ -41,7 +41,7 @@ class Verified:
 
 
 def canonical(value: Any) -> str:
-    """Return the same text for equal content: sorted keys, no spaces."""
+    """Return the value as JSON text that is the same for equal content: sorted keys, no spaces."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
@@ -50,7 +50,8 @@ def hash_of(before: str, entry: str) -> str:
 
 
 def append(connection: Connection, seq: int, before: str, entry: dict[str, Any]) -> str:
-    """Write one entry and return its hash."""
+    """Write the audit entry with number `seq`, chained to the hash `before` of the entry before, and return its own
+    hash."""
     text = canonical({"seq": seq, **entry})
     own = hash_of(before, text)
     connection.execute(insert(audit).values(seq=seq, tenant=entry["tenant"], entry=text, hash=own))
@@ -58,7 +59,7 @@ def append(connection: Connection, seq: int, before: str, entry: dict[str, Any])
 
 
 def page(connection: Connection, before: int | None, limit: int, tenant: str | None = None) -> list[dict[str, Any]]:
-    """Return entries below `before`, newest first; of one tenant if it is given."""
+    """Return up to `limit` audit entries with a number below `before`, newest first; of one tenant if it is given."""
     query = select(audit.c.entry, audit.c.hash).order_by(audit.c.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(audit.c.seq < before)
@@ -68,7 +69,8 @@ def page(connection: Connection, before: int | None, limit: int, tenant: str | N
 
 
 def verify(connection: Connection) -> Verified:
-    """Check the whole chain, from the first entry to the last one in `state`."""
+    """Check the whole chain of audit entries, from the first to the last that `state` names. The result names the first
+    missing or altered one."""
     seq, own = 0, FIRST_HASH
     for number, text, shown in _entries(connection):
         if number != seq + 1:

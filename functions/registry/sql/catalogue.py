@@ -49,7 +49,7 @@ class StoredModel:
 
 
 def model(connection: Connection, model_id: str) -> StoredModel | None:
-    """Return a model that is not deleted."""
+    """Return the model with its versions and channels, or None if it does not exist or is deleted."""
     found = _with_parts(connection, select(models).where(models.c.id == model_id, ~models.c.deleted))
     return found[0] if found else None
 
@@ -70,7 +70,8 @@ def models_after(connection: Connection, after: str, limit: int, tenant: str | N
 
 
 def models_changed(connection: Connection, after: int, upto: int) -> list[StoredModel]:
-    """Return models last changed by a write in (`after`, `upto`], including deleted ones, by write."""
+    """Return models last changed by a write above `after` and up to `upto`, including deleted ones, in the order of
+    writes."""
     touched = (models.c.change > after, models.c.change <= upto)
     return _with_parts(connection, select(models).where(*touched).order_by(models.c.change, models.c.id))
 
@@ -100,7 +101,7 @@ def _with_parts(connection: Connection, query: Select[Any]) -> list[StoredModel]
 
 
 def _slices(ids: Sequence[str], size: int = 500) -> Collection[Sequence[str]]:
-    """Split the ids, because both databases handle a thousand parameters badly."""
+    """Split the ids into slices of `size`, because both databases handle a thousand parameters badly."""
     return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 

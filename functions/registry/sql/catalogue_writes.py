@@ -86,7 +86,9 @@ DEFAULT_POLICY = "default"
 
 
 def put_version(write: Write, new: NewVersion, limits: CatalogueLimits) -> bool:
-    """Add a version. Return False if it exists with the same content."""
+    """Add a version, with its model if needed, or restore a deleted one. Return False if it exists with the same
+    content. Raises CatalogueRefused if it has other content, the tenant may not use the artifact, or a limit is
+    reached."""
     before = _ensure_model(write, new, limits)
     row = write.connection.execute(
         select(versions).where(versions.c.model == new.model, versions.c.name == new.name)
@@ -130,8 +132,9 @@ def put_version(write: Write, new: NewVersion, limits: CatalogueLimits) -> bool:
 def point_channel(
     write: Write, model: StoredModel, channel: str, version: str, limits: CatalogueLimits
 ) -> StoredChannel:
-    """Point the channel to the version immediately. The lock version of a new channel is the write's number, so it is
-    above those of a deleted channel of that name."""
+    """Point the channel to the version immediately, creating it if needed, and return it as it is then. The lock
+    version of a new channel is the write's number, so it is above those of a deleted channel of that name. Raises
+    CatalogueRefused at a limit."""
     before = model.channels.get(channel)
     if before is None and len(model.channels) >= limits.channels_per_model:
         message = f"{model.id} has {limits.channels_per_model} channels, which is the limit; delete one"
@@ -167,7 +170,8 @@ def delete_channel(write: Write, model: StoredModel, channel: str) -> None:
 
 
 def delete_version(write: Write, model: StoredModel, name: str) -> None:
-    """Delete a version, but not its name. Raises CatalogueRefused if it is in use or a rollout is active."""
+    """Delete a version; its name stays taken. Raises CatalogueRefused if it does not exist, a channel points to it, or
+    a rollout of the model is active."""
     version = model.version(name)
     if version is None:
         raise CatalogueRefused("missing", "version_not_found", f"{model.id} has no version {name}")
@@ -183,7 +187,8 @@ def delete_version(write: Write, model: StoredModel, name: str) -> None:
 
 
 def delete_model(write: Write, model: StoredModel) -> None:
-    """Delete a model with its channels and versions, whose names stay taken."""
+    """Delete a model with its channels and versions, whose names stay taken. Raises CatalogueRefused while a rollout is
+    active."""
     _refuse_while_rolling(write, model.id, None)
     write.connection.execute(delete(channels).where(channels.c.model == model.id))
     for channel, it in model.channels.items():
@@ -239,7 +244,7 @@ def _ended(write: Write, model: str, channel: str) -> float | None:
 
 
 def require_model(write: Write, model_id: str) -> StoredModel:
-    """Return the model. Raises CatalogueRefused if it does not exist."""
+    """Return the API model. Raises CatalogueRefused if it does not exist or is deleted."""
     model = catalogue.model(write.connection, model_id)
     if model is None:
         raise CatalogueRefused(
@@ -249,12 +254,14 @@ def require_model(write: Write, model_id: str) -> StoredModel:
 
 
 def touch_model(write: Write, model_id: str) -> None:
-    """Mark the model as changed by this write, for readers of changes."""
+    """Mark the model as changed by this write, so that readers of changes see it."""
     write.connection.execute(update(models).where(models.c.id == model_id).values(change=write.change))
 
 
 def _ensure_model(write: Write, new: NewVersion, limits: CatalogueLimits) -> StoredModel | None:
-    """Create the model if needed, and return it as it was. A model's base cannot change."""
+    """Create the model if it does not exist or is deleted and return None; otherwise set the new version's policy, if
+    it names one, and return the model. Raises CatalogueRefused if the base differs, since it cannot change, or at a
+    limit."""
     row = write.connection.execute(select(models).where(models.c.id == new.model)).one_or_none()
     if row is None:
         _check_room_for_model(write, new.tenant, limits)

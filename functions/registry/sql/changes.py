@@ -33,7 +33,7 @@ class Changes:
 
 
 def position(connection: Connection) -> tuple[str, int]:
-    """Return the database's lineage and its last write."""
+    """Return the database's lineage and the number of its last write."""
     lineage, change = connection.execute(select(state.c.lineage, state.c.change)).one()
     return str(lineage), int(change)
 
@@ -58,7 +58,8 @@ def changes_after(connection: Connection, after: int, page_rows: int = PAGE_ROWS
 
 
 def _horizon(connection: Connection, after: int, last: int, page_rows: int) -> int:
-    """Return a write at or after the end of the page. Rows behind it need not be counted."""
+    """Return the number of a write at or after the end of the page of `page_rows` rows. Rows behind it need not be
+    counted."""
     beyond = [
         connection.scalar(
             select(table.c.change)
@@ -73,7 +74,7 @@ def _horizon(connection: Connection, after: int, last: int, page_rows: int) -> i
 
 
 def _weights(connection: Connection, after: int, last: int) -> list[tuple[int, int]]:
-    """Return the writes above `after` in order, each with its number of rows."""
+    """Return the numbers of the writes above `after` and up to `last`, in order, each with its number of rows."""
     within = (models.c.change > after, models.c.change <= last)
     its_versions = select(func.count()).select_from(versions).where(versions.c.model == models.c.id).scalar_subquery()
     touched = union_all(
@@ -88,7 +89,8 @@ def _weights(connection: Connection, after: int, last: int) -> list[tuple[int, i
 
 
 def _cut(weights: list[tuple[int, int]], page_rows: int) -> int | None:
-    """Return the last write of the page, or None if there is none."""
+    """Return the number of the last write that fits in the page (the first one always does), or None if there is
+    none."""
     taken = 0
     upto = None
     for change, weight in weights:

@@ -62,7 +62,7 @@ def migrate(engine: Engine) -> None:
 
 
 def head() -> str:
-    """Return the schema revision of this program."""
+    """Return the newest schema revision that this program has."""
     revision = ScriptDirectory(str(_SCRIPTS)).get_current_head()
     assert revision is not None
     return revision
@@ -120,14 +120,14 @@ class Database:
         return self._clock()
 
     def prepare(self) -> None:
-        """Upgrade the schema. Blocks. Raises DatabaseUnavailable or SchemaUnknown."""
+        """Upgrade the schema and set `ready`. Blocks. Raises DatabaseUnavailable or SchemaUnknown."""
 
         with self._sqlite_prepare_lock():
             migrate(self._engine)
         self.ready = True
 
     def read(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Run `work` on a consistent view of the database and return its result. Blocks."""
+        """Run `work` on a consistent view of the database and return its result. Blocks. Raises DatabaseUnavailable."""
         try:
             with self._connected("BEGIN") as connection, as_of_one_moment(connection).begin():
                 return work(connection)
@@ -135,7 +135,8 @@ class Database:
             raise _unavailable(error) from error
 
     def write(self, actor: Actor, work: Callable[[Write], Answer]) -> Answer:
-        """Run `work` alone among all writes and commit it, unless it raises or audits nothing. Blocks."""
+        """Run `work` alone among all writes, commit it unless it raises or adds no audit entry, and return its result.
+        Blocks. Raises DatabaseUnavailable."""
 
         def audited(connection: Connection) -> tuple[Answer, bool]:
             write = Write.start(connection, actor, self._clock())
@@ -145,11 +146,13 @@ class Database:
         return self._commit(audited)
 
     def write_unaudited(self, work: Callable[[Connection], Answer]) -> Answer:
-        """Run a transaction outside the numbered writes, for bookkeeping and derived facts only. Blocks."""
+        """Run `work` in a transaction outside the numbered writes, for bookkeeping and derived facts only, and return
+        its result. Blocks."""
         return self._commit(lambda connection: (work(connection), True))
 
     def raise_fence(self, token: int) -> int:
-        """Raise the stored leadership to `token` if lower, and return it. Blocks. Raises DatabaseUnavailable."""
+        """Raise the stored leadership to `token` if it is lower, and return the higher of the two. Blocks. Raises
+        DatabaseUnavailable."""
 
         def raised(connection: Connection) -> tuple[int, bool]:
             known: int = connection.execute(select(state.c.fence).with_for_update()).scalar_one()
@@ -162,18 +165,20 @@ class Database:
         return self._commit(raised)
 
     async def run(self, work: Callable[[], Answer], *, for_operator: bool = False) -> Answer:
-        """Run `work` in one of the database's threads, so that a blocking ingest cannot delay it."""
+        """Run `work` in one of the database's threads, so that a blocking ingest cannot delay it, and return its
+        result; the operator has threads of its own. Raises DatabaseUnavailable if the database is not ready."""
         if not self.ready:
             raise DatabaseUnavailable("the registry's database is not ready yet; see the registry's log")
         return await (self._operator if for_operator else self._tenants).run(work)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each write of this process, in the writing thread."""
+        """From now on, call `listener` after each write of this process, in the writing thread."""
         self._listeners.append(listener)
 
     @contextlib.contextmanager
     def exclusive_lock(self, name: str) -> Iterator[bool]:
-        """Try to take the named lock among all registries, and yield True on success. Blocks."""
+        """Try, without waiting, to take the named lock among all registries; yield True on success. It is held in the
+        block. Blocks on the database."""
         if self.is_sqlite:
             with self._file_lock(name) as is_ours:
                 yield is_ours
@@ -223,7 +228,8 @@ class Database:
 
     @contextlib.contextmanager
     def _sqlite_prepare_lock(self) -> Iterator[None]:
-        """Hold SQLite's file exclusively while a new file gets its write-ahead log."""
+        """Hold SQLite's file exclusively in the block, while a new file gets its write-ahead log; do nothing on
+        Postgres. Raises DatabaseUnavailable if another registry holds it too long."""
         if not self.is_sqlite:
             yield
             return

@@ -27,7 +27,8 @@ class UrlInvalid(Exception):
 
 
 def database_url(given: str | None, state_dir: Path) -> URL:
-    """Return the configured URL with our driver, or else the SQLite file of the state directory."""
+    """Return the configured URL with our driver, or else that of the SQLite file in the state directory. Raises
+    UrlInvalid."""
     if given is None:
         return URL.create("sqlite", database=str(state_dir.absolute() / SQLITE_FILE))
     try:
@@ -44,12 +45,12 @@ def database_url(given: str | None, state_dir: Path) -> URL:
 
 
 def make_engine(url: URL) -> Engine:
-    """Make an engine without connecting."""
+    """Make an SQLAlchemy engine for SQLite or Postgres without connecting."""
     return _sqlite(url) if url.get_backend_name() == "sqlite" else _postgres(url)
 
 
 def as_of_one_moment(connection: Connection) -> Connection:
-    """Make all statements of a read transaction see the same state."""
+    """Return the connection, set so that all statements of a read transaction see the same state."""
     is_postgres = connection.dialect.name == "postgresql"  # always so on SQLite
     return connection.execution_options(isolation_level="REPEATABLE READ") if is_postgres else connection
 

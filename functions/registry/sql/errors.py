@@ -36,7 +36,8 @@ class Contended(Exception):
 
 
 def map_error(error: SQLAlchemyError) -> Exception:
-    """Return the exception of this module for a database error."""
+    """Return Contended for a conflict that can be retried immediately, and DatabaseUnavailable for any other database
+    error."""
     original = error.orig if isinstance(error, DBAPIError) else None
     if getattr(original, "sqlstate", None) in _RETRIED_STATES:
         return Contended(str(original))
@@ -44,7 +45,7 @@ def map_error(error: SQLAlchemyError) -> Exception:
 
 
 def explain_error(error: SQLAlchemyError) -> str:
-    """Describe the error without the statement and its values, which may be secret."""
+    """Describe the error for people, without the statement and its values, which may be secret."""
     if isinstance(error, PoolTimeout):
         return "all of the registry's database connections are busy; try again"
     original = error.orig if isinstance(error, DBAPIError) else error

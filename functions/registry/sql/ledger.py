@@ -97,14 +97,16 @@ class SqlLedger:
 
 
 def lock(connection: Connection) -> int:
-    """Lock the ledger until the transaction ends. Return the moment, which is later than all before."""
+    """Lock the ledger until the transaction ends. Return the ledger's moment, a counter that is now higher than ever
+    before."""
     moment = connection.execute(select(gc_state.c.moment).with_for_update()).scalar_one() + 1
     connection.execute(update(gc_state).values(moment=moment))
     return int(moment)
 
 
 def unmark_within(connection: Connection, keys: Collection[str]) -> frozenset[str]:
-    """Run `unmark` in the transaction that names the content of these keys."""
+    """Run `unmark` in the caller's transaction, which names the content of these keys. Return the keys that are already
+    being deleted."""
     lock(connection)
     return _unmark(connection, keys)
 

@@ -41,12 +41,13 @@ class SnapshotDocument:
 
 
 def latest(connection: Connection) -> int:
-    """Return the last published epoch; 0: none."""
+    """Return the last published epoch, or 0 if none was published."""
     return connection.scalar(select(func.max(published_snapshots.c.epoch))) or 0
 
 
 def put(connection: Connection, document: SnapshotDocument) -> None:
-    """Store the document in the caller's transaction. Raises EpochBehind."""
+    """Store the publication in the caller's transaction: its delta if that continues the last one, else the whole
+    document instead of all stored ones. Raises EpochBehind if its epoch is not the highest."""
     connection.execute(select(state.c.fence).with_for_update())  # one writer at a time among all registries
     last = latest(connection)
     if document.epoch <= last:
@@ -59,7 +60,8 @@ def put(connection: Connection, document: SnapshotDocument) -> None:
 
 
 def documents_after(connection: Connection, epoch: int, content_hash: str) -> list[bytes]:
-    """Return the documents that lead from the given content to the latest: deltas, or a whole one first."""
+    """Return the documents that lead from the content with this epoch and hash to the latest: deltas, or a whole one
+    first. Empty if nothing is newer."""
     table = published_snapshots.c
     columns = (table.epoch, table.base_hash, table.document)
     newer = connection.execute(select(*columns).where(table.epoch > epoch).order_by(table.epoch)).all()
@@ -70,7 +72,8 @@ def documents_after(connection: Connection, epoch: int, content_hash: str) -> li
 
 
 def _accepts_delta(connection: Connection, document: SnapshotDocument) -> bool:
-    """Return True if the last row is the delta's base and the deltas have not outgrown the whole document."""
+    """Return True if there is a delta, the last row is its base, and the deltas are few and have not outgrown the whole
+    document."""
     if not document.delta:
         return False
     table = published_snapshots.c

@@ -22,7 +22,7 @@ def page_after(connection: Connection, region: str, after: int) -> FactsPage:
 
 
 def models_of(connection: Connection, ids: Collection[str]) -> dict[str, ModelFacts]:
-    """Return facts of those models that exist or existed."""
+    """Return facts, by id, of those models that exist or existed."""
     return {row.id: _model_facts(connection, row) for row in _rows_of(connection, sorted(ids))}
 
 
@@ -67,5 +67,5 @@ def _rows_of(connection: Connection, ids: Sequence[str]) -> list[Row[Any]]:
 
 
 def _slices(ids: Sequence[str], size: int = 500) -> list[Sequence[str]]:
-    """Split the ids, because both databases handle a thousand parameters badly."""
+    """Split the ids into slices of `size`, because both databases handle a thousand parameters badly."""
     return [ids[start : start + size] for start in range(0, len(ids), size)]

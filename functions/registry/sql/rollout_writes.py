@@ -26,7 +26,8 @@ from functions.registry.sql.transaction import Write
 
 
 def check_fence(write: Write, token: int) -> None:
-    """Raise CatalogueRefused if a later leadership has written. 0 passes until a leadership has written."""
+    """Raise CatalogueRefused if a later leadership than `token` has written; otherwise record `token` with this write.
+    0 passes until a leadership has written."""
     if token < write.fence:
         message = f"leadership {token or '(none named)'}: leadership {write.fence} has written; only a later one may"
         raise CatalogueRefused("conflict", "fenced", message, str(write.fence))
@@ -34,7 +35,8 @@ def check_fence(write: Write, token: int) -> None:
 
 
 def create(write: Write, spec: RolloutSpec) -> tuple[Rollout, bool]:
-    """Return the rollout, and True if it is new. Another active rollout on the channel is a conflict that names it."""
+    """Create the rollout unless it exists; return it, and True if it is new. Raises CatalogueRefused if another rollout
+    is active on the channel, which it names."""
     known = rollouts.find(write.connection, lifecycle.id_of(spec))
     if known is not None:
         return known.rollout, False
@@ -56,7 +58,9 @@ def create(write: Write, spec: RolloutSpec) -> tuple[Rollout, bool]:
 def apply_event(
     write: Write, rollout_id: str, event: AnyEvent, lock_version: int | None, limits: CatalogueLimits
 ) -> Rollout:
-    """Apply the event and return the rollout. `lock_version` None: the rollout may have any version."""
+    """Apply the event and return the rollout; if that completes it, point its channel (unless declared in git) to the
+    new version. Raises CatalogueRefused if the rollout is unknown, its state does not allow the event, or it has
+    another lock version (None: any)."""
     stored = rollouts.find(write.connection, rollout_id)
     if stored is None:
         raise CatalogueRefused("missing", "rollout_not_found", f"there is no rollout {rollout_id}")
@@ -102,8 +106,8 @@ def _indexed(write: Write, rollout: Rollout) -> dict[str, Any]:
 
 
 def _row_of(rollout: Rollout) -> str:
-    """Encode the rollout and check that it decodes: fields may be valid alone but too large together, and an
-    unreadable row would block the change feed."""
+    """Return the rollout encoded as text after checking that it decodes: fields may be valid alone but too large
+    together, and an unreadable row would block the change feed. Raises CatalogueRefused if it does not."""
     text = rollout_codec.encode(rollout).decode()
     try:
         rollout_codec.decode_rollout(text)

@@ -52,7 +52,8 @@ def last_id_of(connection: Connection, model: str, channel: str) -> str:
 
 
 def page(connection: Connection, wanted: Filter, before: int | None, limit: int) -> list[StoredRollout]:
-    """Return rollouts created before the change `before`, newest first."""
+    """Return up to `limit` rollouts that match `wanted` and were created before the write number `before`, newest
+    first."""
     query = select(rollouts)
     for column in ("tenant", "model", "channel", "state", "active"):
         value = getattr(wanted, column)
@@ -70,7 +71,7 @@ def rollouts_changed(connection: Connection, after: int, upto: int) -> list[Stor
 
 
 def history(connection: Connection, rollout_id: str, limit: int = 1000) -> list[dict[str, Any]]:
-    """Return the rollout's last events, oldest first."""
+    """Return the rollout's last `limit` events, oldest first."""
     here = select(rollout_events).where(rollout_events.c.rollout == rollout_id)
     rows = connection.execute(here.order_by(rollout_events.c.lock_version.desc()).limit(limit)).all()
     return [

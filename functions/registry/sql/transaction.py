@@ -31,12 +31,14 @@ class Write:
 
     @classmethod
     def start(cls, connection: Connection, actor: Actor, now_unix_s: float) -> "Write":
-        """Wait for the lock. No other write runs until this transaction ends."""
+        """Wait for the lock of all writes and return the write that holds it. No other write runs until this
+        transaction ends."""
         row: Row[Any] = connection.execute(select(state).with_for_update()).one()
         return cls(connection, actor, now_unix_s, row.change + 1, row.audit_seq, row.audit_hash, row.fence)
 
     def add_audit_entry(self, action: str, subject: str, tenant: str = "", **detail: Any) -> None:
-        """Add an audit entry: an action on a subject. `detail` must not contain secrets."""
+        """Add an audit entry: an action on a subject of a tenant ("": of none). `detail` must not contain secrets. A
+        write without an entry is not committed."""
         entry = {
             "at_unix_s": self.now_unix_s,
             "actor": self.actor.name,
@@ -52,7 +54,8 @@ class Write:
         self.audited_entries += 1
 
     def finish(self) -> bool:
-        """Update `state`. Return False if there is nothing to commit."""
+        """Store the numbers of this write and its last audit entry in `state`. Return False, and store nothing, if no
+        entry was added: there is nothing to commit."""
         if not self.audited_entries:
             return False
         stamped = {

@@ -50,7 +50,8 @@ class MinuteOfPool:
 
 
 def count_report(connection: Connection, report: UsageReport, now_unix_s: float) -> bool:
-    """Count the report. Return False if it was counted before."""
+    """Add a gateway's usage report to the sums. Return False, and add nothing, if this or a later report of its source
+    was counted before."""
     mark = _insert(connection, usage_sources).values(
         source=report.source, gateway_id=report.gateway_id, sequence=report.sequence, told_unix_s=now_unix_s
     )
@@ -72,7 +73,7 @@ def count_report(connection: Connection, report: UsageReport, now_unix_s: float)
 
 
 def count_minute(connection: Connection, minute: int, pools: Sequence[MinuteOfPool]) -> None:
-    """Count the minute (Unix seconds / 60) for each pool that has not counted it."""
+    """Add the minute (Unix seconds / 60) to the capacity of each pool for which it was not counted."""
     adding = _insert(connection, capacity)
     added = adding.on_conflict_do_update(
         index_elements=["hour", "pool"],
@@ -106,7 +107,8 @@ def delete_before(connection: Connection, hour: int, now_unix_s: float) -> None:
 
 
 def sums(connection: Connection, wanted: UsageFilter, by: Sequence[Dimension], limit: int) -> list[dict[str, Any]]:
-    """Return one row per combination, sorted by `by`. `hour` and `day` are the Unix second at which they begin."""
+    """Return the summed usage that matches `wanted`, one row per combination of the dimensions `by`, sorted by them, at
+    most `limit`. `hour` and `day` are the Unix second at which they begin."""
     named = [_DIMENSIONS[dimension].label(dimension) for dimension in by]
     query = select(*named, *_summed()).where(*wanted.conditions())
     if by:
@@ -149,7 +151,7 @@ def _summed() -> list[ColumnElement[Any]]:
 
 
 def _number(value: Any) -> Any:
-    """Convert Postgres's sums of integers, which are decimals, to int."""
+    """Return the value with Postgres's sums of integers, which are decimals, as int."""
     return value if isinstance(value, str | int | float) else int(value)
 
 
