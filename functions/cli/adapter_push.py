@@ -48,7 +48,8 @@ class Packed:
 
 
 def pack(directory: Path) -> Packed:
-    """Hash every file. Raise ArtifactRefused if the files are not an artifact."""
+    """Hash every file of the folder and return its artifact. Raise ArtifactRefused if the files are not an
+    adapter's."""
     manifest = directories.build_manifest(directory, ADAPTER_LIMITS)
     digest = manifests.digest_of(manifests.encode(manifest))
     files = tuple(entry.path for entry in manifest.files)
@@ -56,7 +57,8 @@ def pack(directory: Path) -> Packed:
 
 
 def uploaded(registry: Registry, packed: Packed, tenant: str, pool: str, *, as_json: bool) -> None:
-    """Ensure that the registry's store has the content: upload it unless the store has it already."""
+    """Upload the content unless the registry's store has it for this tenant. Fail if the folder changed during the
+    upload."""
     if _is_there(registry, packed.digest, tenant):
         _print_done("the registry has these files already: nothing to send", as_json=as_json)
         return
@@ -178,7 +180,8 @@ def _check_free(asked: AdapterPush, declared: DeclaredModel | None, row: dict[st
 
 
 def _pool(registry: Registry, asked: AdapterPush, declared: DeclaredModel | None, row: dict[str, Any] | None) -> str:
-    """Return the pool of the base model: the model's own, else the requested one, else the only one that exists."""
+    """Return the pool of the base model: the model's own, else the requested one, else the only one that exists. Fail
+    if the request contradicts the model or leaves a choice."""
     known = declared.model.pool if declared is not None else (row or {}).get("pool")
     base = pool_of_base(asked.base) if asked.base is not None else None
     if known and base not in {None, known}:

@@ -47,7 +47,8 @@ class Bucket:
 
 
 def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, again: bool, as_json: bool) -> None:
-    """Push weights to the bucket `to`. `origin` describes the store of an s3:// source; by default the same as `to`."""
+    """Push weights to the bucket `to`, and add the version to the model's file in the working copy, if there is one.
+    `origin` describes the store of an s3:// source; by default the same as `to`."""
     context = current_context(clones=True)
     try:
         model, name = parse_target(target)
@@ -68,7 +69,8 @@ def push(target: str, source: str, to: Bucket, origin: Bucket, *, clean: bool, a
 
 
 def parse_target(target: str) -> tuple[str, WeightsName]:
-    """Return the model's id and the name of its weights, which is its pool's. Raise ArtifactRefused."""
+    """Return the model's id and the name of its weights, which is its pool's. Raise ArtifactRefused for an invalid
+    name."""
     model, _, version = target.removeprefix(WEIGHTS_SCHEME).rpartition("@")
     return model, parse_weights_name(f"{pool_of_base(model)}@{version}")
 
@@ -118,7 +120,8 @@ def _bar(total_bytes: int, *, shown: bool) -> Iterator[PushProgress]:
 
 
 def _declared(context: CliContext, declared: DeclaredModel | None, pushed: PushedBase) -> tuple[FileChange | None, str]:
-    """Return the change of the working copy's file, or None and the reason."""
+    """Add the pushed version to the file that declares the model. Return the change, or None and the reason, which is
+    empty if no file declares it."""
     if declared is None:
         return None, ""
     version = pushed.name.version
@@ -191,7 +194,8 @@ def _show_line(
 
 
 def push_compiled(target: str, cache_root: Path, to: Bucket, *, engine: str, accelerator: str, as_json: bool) -> None:
-    """Pack and upload the compile cache in `cache_root`, an engine's VLLM_CACHE_ROOT."""
+    """Pack the compile cache in `cache_root`, an engine's VLLM_CACHE_ROOT, and store it with the pushed weights
+    `target`."""
     if not (cache_root / compiled.CACHE_FOLDER).is_dir():
         folder = compiled.CACHE_FOLDER
         raise CommandRefused(

@@ -21,7 +21,8 @@ def prefill_pool_of(found: PoolSizing, pools: Sequence[PoolSizing]) -> PoolSizin
 
 
 def compare(found: PoolSizing, reads: PoolSizing, reporter: TerminalReporter) -> None:
-    """Size two pools for the load of `found`, which is already sized as one pool, and store the comparison."""
+    """Size two pools for the load of `found`, which is already sized as one pool, and store the comparison in it. Do
+    nothing without a load, or if the model does not fit in `reads`."""
     if found.load is None or not reads.memory.fits:
         return
     apart, trouble = None, ""

@@ -75,7 +75,8 @@ class PoolSizing:
         )
 
     def _price(self) -> float:
-        """Return the price an hour of all that carries the load, including a prefill pool that pays."""
+        """Return the price an hour of all that carries the load, including a prefill pool that pays; 0 if it is not
+        known."""
         if self.comparison is not None and self.comparison.pays and self.comparison.unit == "an hour":
             return self.comparison.cost or 0.0
         return (self.price_per_hour or 0.0) * self.replicas * max(1, self.pool.serving.accelerators)

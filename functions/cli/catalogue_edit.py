@@ -22,7 +22,8 @@ class CannotEdit(Exception):
 
 
 def with_channel(text: str, model_id: str, channel: str, version: str) -> str:
-    """Point the channel at the version. Add the channel if the model has none of that name."""
+    """Return the file's text with the channel at the version; the channel is added if the model has none of that name.
+    Raise CannotEdit if that needs a person."""
     index, spec = _spec_of(text, model_id)
     channels = _child(spec, "channels")
     wanted = f"{_quoted(channel)}: {_quoted(version)}"
@@ -36,7 +37,7 @@ def with_channel(text: str, model_id: str, channel: str, version: str) -> str:
 
 
 def with_version(text: str, model_id: str, name: str, artifact: str, digest: str) -> str:
-    """Add a version at the end of the list."""
+    """Return the file's text with a version added at the end of the list. Raise CannotEdit if that needs a person."""
     index, spec = _spec_of(text, model_id)
     versions = _child(spec, "versions")
     wanted = f'{{name: {_quoted(name)}, artifact: "{artifact}", digest: "{digest}"}}'
@@ -51,7 +52,8 @@ def with_version(text: str, model_id: str, name: str, artifact: str, digest: str
 
 
 def with_digest(text: str, model_id: str, name: str, digest: str) -> str:
-    """Add the digest to a version that was declared by its artifact's address alone."""
+    """Return the file's text with the digest added to a version that was declared by its artifact's address alone.
+    Raise CannotEdit if that needs a person."""
     index, spec = _spec_of(text, model_id)
     versions = _child(spec, "versions")
     wanted = f'digest: "{digest}"'
@@ -89,7 +91,8 @@ def _with_new_item(text: str, channels: MappingNode, wanted: str) -> str:
 
 
 def _spec_of(text: str, model_id: str) -> tuple[int, MappingNode]:
-    """Return the index of the model's document and its `spec`."""
+    """Return the index of the model's document and its `spec`. Raise CannotEdit if the file does not declare the
+    model."""
     for index, document in enumerate(_documents(text)):
         spec = _child(document, "spec")
         id_ = _child(spec, "id")
@@ -120,7 +123,8 @@ def _inside(node: Node, parent: Node) -> bool:
 
 
 def _last(node: Node) -> int:
-    """Return the end of the last value's text. A block collection's own end mark is behind its comments."""
+    """Return the end of the last value's text. A block collection's own end mark is behind its comments. Raise
+    CannotEdit if the value is a block text."""
     while isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style and node.value:
         node = node.value[-1][1] if isinstance(node, MappingNode) else node.value[-1]
     if isinstance(node, ScalarNode) and node.style in ("|", ">"):
@@ -137,7 +141,7 @@ def _insert(text: str, at: int, added: str) -> str:
 
 
 def _after(text: str, at: int, added: str) -> str:
-    """Insert a line after the line that contains `at`, including its comment."""
+    """Return the text with `added` inserted after the line that contains `at`, including its comment."""
     end = text.find("\n", at)
     if end < 0:
         return text + added + "\n"

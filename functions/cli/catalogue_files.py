@@ -69,7 +69,8 @@ def find_declared(context: CliContext, model_id: str) -> DeclaredModel | None:
 
 
 def change_file(context: CliContext, declared: DeclaredModel, edit: Callable[[str], str]) -> FileChange:
-    """Edit the file and check the whole configuration. If the configuration is no longer valid, restore the file."""
+    """Edit the model's file, check the whole configuration and return the change. If the configuration is no longer
+    valid, restore the file and fail."""
     before = declared.file.read_bytes().decode()
     try:
         after = edit(before)

@@ -59,7 +59,8 @@ class Panel:
 def lines(
     path: Path, title: str, panels: Sequence[Panel], *, columns: int = 1, x_label: str = "seconds", note: str = ""
 ) -> None:
-    """Draw the panels, row by row. `note` is one small line at the top right, such as the source of the figures."""
+    """Draw the panels, row by row, into the picture file `path`. `note` is one small line at the top right, such as the
+    source of the figures."""
     check(path)
     if not panels or columns < 1:
         raise PictureImpossible("a picture needs at least one panel in at least one column")

@@ -59,7 +59,8 @@ class GatewayClient:
         return {str(model["id"]): str(model["task"]) for model in listed if DEFAULT_CHANNEL in model["channels"]}
 
     def stream(self, chat: ChatCall, key: str) -> Iterator[str]:
-        """Yield the answer's text in pieces. Fail with the gateway's message if there is no answer."""
+        """Yield the answer's text in pieces. Fail with the gateway's message if there is no answer (NotYet for 429 and
+        503), or if it breaks off."""
         body = {
             "model": chat.model,
             "messages": chat.messages,
@@ -95,7 +96,8 @@ class GatewayClient:
 
 
 def demo_key(context: CliContext, tenant: str | None, model: str | None = None) -> tuple[str, DemoKey]:
-    """Return the demo key of the requested tenant, else of the model's tenant, else of the first tenant."""
+    """Return a tenant and its demo key: the requested tenant, else the model's, else the first. Fail if there is no
+    key."""
     keys = read_demo_keys(context.layout)
     if not keys:
         raise CommandRefused(f"{context.layout.demo_keys_file} has no keys yet: `shoal up` creates them")

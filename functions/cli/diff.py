@@ -93,7 +93,7 @@ def paths_below(root: Path, gitops_dir: Path) -> list[Path]:
 
 
 def running(registry: Registry) -> Snapshot | None:
-    """Return the registry's snapshot, or None before the first one."""
+    """Return the registry's snapshot, or None before the first one. Fail if this version cannot read it."""
     content = registry.content(SNAPSHOT_PATH, after=0)
     if content is None:
         return None
@@ -119,7 +119,8 @@ async def _read_rows(registry: Registry) -> Book:
 
 
 def processes_changed(context: CliContext, candidate: Loaded) -> tuple[str, ...]:
-    """Return the processes of this machine that would be started, replaced or stopped; empty without a local branch."""
+    """Return the processes of this machine that would be started, replaced or stopped; empty without a usable local
+    branch, or if this machine cannot run the candidate."""
     if not context.layout.gitops_dir.is_dir():
         return ()
     try:
@@ -152,7 +153,8 @@ def _show(running: Snapshot | None, changes: Sequence[Change], processes: Sequen
 
 
 def _warn(warnings: Sequence[str]) -> None:
-    """Print the declarations that would be in force but cannot be honoured."""
+    """Print the first SHOWN declarations that would be in force but cannot be honoured, and the number of the
+    others."""
     console = make_console()
     for warning in warnings[:SHOWN]:
         console.print(f"[yellow]![/] {escape(warning)}", soft_wrap=True)

@@ -39,7 +39,8 @@ def send_order(context: CliContext, what: dict[str, Any]) -> Any:
 
 
 def ensure_controller(context: CliContext, target: Target) -> str:
-    """Start the controller, or send the target to the running one. Return what was done, in words."""
+    """Start the controller with the target, or send the target to the running one. Return what was done, in words; fail
+    if a started controller exits or does not answer."""
     if controller_status(context) is not None:
         send_order(context, {"do": "configure", "engine": target.engine, "replicas": target.replicas})
         return "already running"
@@ -72,7 +73,7 @@ def log_tail(path: str) -> str:
 
 
 def _log_since(context: CliContext, began_at: int) -> str:
-    """Return the last lines that the controller logged since `began_at`."""
+    """Return the last lines that the controller logged since byte `began_at`, or words if there are none."""
     log = context.layout.log_file("controller")
     said = log.read_bytes()[began_at:].decode(errors="replace").strip()
     words = [line.removeprefix("controller: ") for line in said.splitlines()[-SHOWN_LOG_LINES:]]
@@ -126,7 +127,8 @@ def in_force(snapshot: dict[str, Any]) -> bool:
 
 
 def missing_words(status: dict[str, Any]) -> str:
-    """Return what the fleet lacks, such as `engine 1/2, agent 0/2, gateway 0/1`: ready processes of all, by role."""
+    """Return what the fleet lacks, such as `engine 1/2, agent 0/2, gateway 0/1` (ready processes of all, by role), and
+    what its snapshot lacks; `settling` if that is nothing."""
     parts = []
     for role in dict.fromkeys(process["role"] for process in status["processes"]):
         phases = [process["phase"] for process in status["processes"] if process["role"] == role]

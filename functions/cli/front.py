@@ -84,7 +84,7 @@ backend state
 
 
 def _errors() -> str:
-    """Return the front's own errors, in the gateways' error format."""
+    """Return the lines of haproxy's configuration for the front's own errors, in the gateways' error format."""
     told = (
         (502, "upstream_failed", "the region failed before it answered: send the request again"),
         (503, "no_region", "no region can be reached: try again"),
@@ -98,7 +98,8 @@ def _errors() -> str:
 
 
 def front(*, print_only: bool) -> None:
-    """Run haproxy in front of the regions of this machine until it is stopped."""
+    """Run haproxy in front of the regions of this machine, in place of this process; with `print_only`, print its
+    configuration instead."""
     settings = read_settings()
     layout = StateLayout.at(settings.state_dir)
     try:

@@ -59,7 +59,8 @@ def words(seconds: float | None) -> str:
 
 
 def _gateway_has(registry: Registry, epoch: int, status: Callable[[CliContext], Any]) -> bool:
-    """Return True if the local fleet's gateway uses the snapshot, or if the registry belongs to another fleet."""
+    """Return True if the local fleet's gateway uses the snapshot `epoch` or a later one. Also True if no controller
+    answers, or if the registry belongs to another fleet."""
     if not registry.is_local:
         return True
     said = status(registry.context)

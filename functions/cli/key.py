@@ -114,7 +114,8 @@ def mint(
     expires: str | None,
     as_json: bool,
 ) -> None:
-    """Create a key for a Tenant's YAML without a registry. A `pepper_file` of - is standard input."""
+    """Create a key without a registry, and print it and its entry for a Tenant's YAML. A `pepper_file` of - is standard
+    input."""
     pepper = _pepper(pepper_file)
     try:
         key = keys.mint(environment, key_id, secrets.token_bytes(32))
@@ -148,7 +149,8 @@ def mint(
 
 
 def _pepper(file: str) -> bytes:
-    """Read the pepper like gateways and registry do: without surrounding white space."""
+    """Read the pepper from a file, or - for standard input, like gateways and registry do: without surrounding white
+    space. Fail if its length is not allowed."""
     try:
         if file == "-":
             pepper = sys.stdin.buffer.read(_PEPPER_MAX_BYTES + 2).strip()

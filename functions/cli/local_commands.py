@@ -133,7 +133,7 @@ def reconcile() -> None:
 
 
 def _follow_reconciliation(title: str) -> None:
-    """Wait until the branch's tip is applied. Fail if it has problems."""
+    """Wait until the branch's tip is applied. Fail if it has problems, if the controller exits, or after TIMEOUT_S."""
     context = current_context(clones=True)
     deadline_s = time.monotonic() + TIMEOUT_S
     with TerminalReporter(make_console()).step(title) as step:

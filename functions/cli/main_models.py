@@ -57,7 +57,7 @@ def rollout_ls(
     model: Annotated[str | None, typer.Option(help="Model of the rollouts.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List active rollouts."""
+    """List active rollouts, or with --all also those that ended."""
     from functions.cli import rollout as command
 
     command.ls(every=every, model=model, as_json=output is Output.JSON)

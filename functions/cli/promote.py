@@ -46,7 +46,8 @@ def model_id_of(text: str) -> ModelId:
 
 
 def set_channel(registry: Registry, model_id: ModelId, channel: str, version: str) -> dict[str, Any]:
-    """Point the channel at the version. If an active rollout prevents that, the error names the rollout."""
+    """Point the channel at the version in the registry, and return its answer. If an active rollout prevents that, the
+    error names the rollout."""
     try:
         answer: dict[str, Any] = registry.send(
             "POST", f"/v1/models/{model_id}/channels/{channel}", {"version": version}
@@ -98,7 +99,7 @@ def _in_git(context: CliContext, declared: DeclaredModel, version: str, channel:
 def print_change(
     context: CliContext, declared: DeclaredModel, change: FileChange, message: str, *, as_json: bool
 ) -> None:
-    """Print the diff and the command that deploys it."""
+    """Print the diff and the command that deploys it, or that there is nothing to change."""
     next_step = deploys(context, declared.root, change.name, message) if change.before != change.after else ""
     if as_json:
         typer.echo(json.dumps({"file": str(declared.file), "diff": change.diff, "next": next_step}, indent=2))

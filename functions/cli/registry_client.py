@@ -155,7 +155,7 @@ class Registry:
     def pages(
         self, path: str, params: Mapping[str, str] = MappingProxyType({}), page_rows: int = PAGE_ROWS
     ) -> Iterator[dict[str, Any]]:
-        """Yield every row of a listing, page by page."""
+        """Yield every row of a listing, page by page. Fail if the answer has no pages, as of an older release."""
         after: str | int | None = None
         for _ in range(MAX_PAGES):
             page = self.get(path, limit=page_rows, **params, **({"after": after} if after is not None else {}))
@@ -169,7 +169,8 @@ class Registry:
     def upload(
         self, path: str, files: Sequence[tuple[str, Path]], fields: Mapping[str, str], moved: Callable[[int], None]
     ) -> Any:
-        """Send files as a multipart body and call `moved` with the number of bytes of each part that is read."""
+        """Send files as a multipart body and return the registry's answer. Call `moved` with the number of bytes of
+        each part that is read."""
         opened = [(name, _Counted(file.open("rb"), moved)) for name, file in files]
         timeout = httpx.Timeout(UPLOAD_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         try:

@@ -69,7 +69,8 @@ def send_action(name: str, verb: str, reason: str, *, as_json: bool) -> None:
 
 
 def resolved(registry: Registry, name: str) -> str:
-    """Return the rollout's id: `name` itself, or the newest rollout of the model's channel."""
+    """Return the rollout's id: `name` itself, or the newest rollout of the model's channel. Fail if it is neither, or
+    if the channel has had none."""
     if _ID.fullmatch(name):
         return name
     ref = parse_model_ref(name)
@@ -114,7 +115,8 @@ RolloutPoll = tuple[dict[str, Any], Picture, str]  # answer, decoded rollout, an
 
 
 def _polls(ask: Callable[[], dict[str, Any]]) -> Iterator[RolloutPoll]:
-    """Poll the rollout every POLL_S until it ends."""
+    """Poll the rollout every POLL_S until it ends. Yield the last answer, its picture, and the error if the registry is
+    unreachable; raise it after PATIENCE_S."""
     answer: dict[str, Any] | None = None
     heard_s = time.monotonic()
     while True:
@@ -141,7 +143,8 @@ def _live(looks: Iterator[RolloutPoll], console: Console) -> Picture:
 
 
 def _lines(looks: Iterator[RolloutPoll], console: Console) -> Picture:
-    """Print a line for every change of the rollout, and one every PLAIN_LINE_EVERY_S if only figures changed."""
+    """Print a line for every change of the rollout, and otherwise one every PLAIN_LINE_EVERY_S. Return the last
+    picture."""
     last: Picture | None = None
     said: object = None
     said_s = 0.0
@@ -154,7 +157,7 @@ def _lines(looks: Iterator[RolloutPoll], console: Console) -> Picture:
 
 
 def _as_json(looks: Iterator[RolloutPoll]) -> Picture:
-    """Print a JSON object whenever the registry's answer changes."""
+    """Print a JSON object whenever the registry's answer changes. Return the last picture."""
     last: Picture | None = None
     said: dict[str, Any] | None = None
     for answer, last, _ in looks:

@@ -37,7 +37,8 @@ def fleet(
     as_json: bool,
     routers: Mapping[str, MakeRouter | None] = OWN_ROUTER,
 ) -> None:
-    """Simulate. `routers` maps names to routers, None for shoal's own; `studies.routers` compares several."""
+    """Simulate a fleet at each load and print the figures. `routers` maps names to routers, None for shoal's own;
+    `studies.routers` compares several."""
     if profile not in PROFILES:
         raise CommandRefused(f"there is no profile {profile!r}: one of {', '.join(PROFILES)}")
     check_loads(loads)

@@ -224,7 +224,8 @@ def _show_replicas(seen: dict[str, Any], console: Console) -> None:
 
 
 def weights_name(replica: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    """Return the name of the base version that the replica has loaded, or the beginning of its digest."""
+    """Return the name of the base version that the replica has loaded, else the beginning of its digest, else `not
+    known`."""
     digest = str(replica.get("weights_digest") or "")
     return versions.get(digest, digest[:SHORT_DIGEST]) or "not known"
 

@@ -31,7 +31,7 @@ BAR_COLUMNS = 48
 def trace(
     request_id: str, directory: Path | None, *, cluster: str | None = None, namespace: str = "shoal", as_json: bool
 ) -> None:
-    """Print the trace of a request. `directory` restricts the search to its files."""
+    """Print the trace of a request; fail if none is found. `directory` restricts the search to its files."""
     row = _in_files(request_id, directory) if directory is not None else _find_row(request_id, cluster, namespace)
     if as_json:
         sys.stdout.write(orjson.dumps(msgspec.to_builtins(row), option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -91,7 +91,7 @@ def waterfall(row: TraceRow) -> Table:
 
 
 def _bar(part: TracePart, total_ms: float) -> str:
-    """Draw a bar that is at least one column wide and stays inside the chart."""
+    """Return a bar with markup that is at least one column wide and stays inside the chart."""
     scale = BAR_COLUMNS / total_ms if total_ms > 0 else 0.0
     start = min(BAR_COLUMNS - 1, int(part.start_ms * scale))
     width = max(1, min(BAR_COLUMNS - start, round(part.ms * scale)))

@@ -116,7 +116,8 @@ MAX_SHOWN = 10  # an installation may have thousands of models
 
 
 def show_first_answers(context: CliContext, asker: GatewayClient, console: Console) -> None:
-    """Show an answer of each model that generates text. Fail if one does not answer, even if all probes succeed."""
+    """Ask the models that generate text and that the demo keys may call, at most MAX_SHOWN, and print their answers.
+    Fail if one does not answer, even if all probes succeed, or if no model can be called."""
     console.print(f"\n[bold]{QUESTION}[/]  [dim]{context.gateway_url}/v1/chat/completions[/]")
     shown: set[str] = set()
     callable_by_some: set[str] = set()
@@ -146,7 +147,7 @@ def _show(asker: GatewayClient, console: Console, tenant: str, model: str, key: 
 
 
 def _stream(asker: GatewayClient, console: Console, model: str, key: str) -> float:
-    """Print the answer while it streams. Return the milliseconds to its first piece."""
+    """Print the answer while it streams. Return the milliseconds to its first piece; 0 if there was none."""
     started_s = time.monotonic()
     first_ms = 0.0
     for text in asker.stream(ChatCall(model, [{"role": "user", "content": QUESTION}], max_tokens=MAX_TOKENS), key):
@@ -176,7 +177,8 @@ def up(engine: EngineKind, replicas: int | None, *, detach: bool) -> None:
 
 
 def _check_ports(context: CliContext, replicas: int | None, reporter: Reporter) -> None:
-    """Check and keep the ports before the minutes of preparation. The controller checks them again."""
+    """Check that the ports are free and save them, before the minutes of preparation; do nothing if a controller runs.
+    A starting controller checks them again."""
     if controller_status(context) is not None:
         return
     with reporter.step("Ports") as step:
@@ -277,7 +279,8 @@ def _ask_controller(context: CliContext, step: ReportedStep) -> bool:
 
 
 def _stop_rest(context: CliContext, step: ReportedStep) -> list[Found]:
-    """Stop the processes that no controller stopped, beginning with a hung controller, which would restart others."""
+    """Stop the processes that no controller stopped, beginning with a hung controller, which would restart others.
+    Return those that could not be ended."""
     ledger = read_ledger(context.layout.ledger_file)
     end_now(found for found in fleet_processes(context.layout, ledger) if found.name == "controller")
     return drain_all(context.layout, ledger, context.settings.drain_timeout_s, step.update)

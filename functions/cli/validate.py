@@ -93,10 +93,8 @@ def _files(paths: Sequence[Path], problems: list[Problem]) -> Iterator[tuple[str
 
 
 def _default_paths() -> list[Path]:
-    """Return the files that `shoal up` would commit: the top level of each folder.
-
-    Deeper folders hold data and examples.
-    """
+    """Return the files that `shoal up` would commit: the YAML at the top level of each default folder. Deeper folders
+    hold data and examples. Fail if there are none."""
     folders = [Path.cwd() / name for name in DEFAULT_FOLDERS]
     files = [file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in {".yaml", ".yml"}]
     if not files:

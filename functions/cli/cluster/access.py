@@ -44,22 +44,25 @@ class Cluster(Protocol):
     choice: ClusterChoice
 
     def get(self, path: str, **params: str) -> Body | None:
-        """Return one object or document by its URL path, or None. Raise Forbidden."""
+        """Return one object or document by its URL path, or None if it does not exist. Raise Forbidden if it may not be
+        read."""
 
     def list(self, path: str, **params: str) -> Iterator[Body]:
-        """Yield a collection's items; none if the server does not know the kind. Raise Forbidden."""
+        """Yield a collection's items; none if the server does not know the kind. Raise Forbidden if it may not be
+        read."""
 
     def text(self, path: str, **params: str) -> str | None:
-        """Return a document that is not JSON as text, or None. Raise Forbidden."""
+        """Return a document that is not JSON as text, or None if it does not exist. Raise Forbidden if it may not be
+        read."""
 
     def create(self, path: str, body: Body) -> None:
-        """Create an object with POST. Fail if it exists."""
+        """Create an object with POST to its collection's path. Fail if it exists, or if its namespace does not."""
 
     def replace(self, path: str, body: Body) -> None:
         """Replace an object with PUT. Fail if it does not exist."""
 
     def patch(self, path: str, body: Body) -> Body:
-        """Merge the fields of `body` into an object. Fail if it does not exist."""
+        """Merge the fields of `body` into an object and return the object. Fail if it does not exist."""
 
 
 class KubeCluster:

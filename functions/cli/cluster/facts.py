@@ -48,7 +48,8 @@ class ClusterFacts:
 
 
 def read(cluster: Cluster) -> ClusterFacts:
-    """Read all facts with about forty read requests. Fail if the server does not answer."""
+    """Read all facts with about forty read requests; those that may not be read are None. Fail if the server does not
+    answer."""
     choice = cluster.choice
     system, models = (f"namespaces/{name}" for name in (choice.system, choice.models))
 
@@ -91,7 +92,8 @@ def read(cluster: Cluster) -> ClusterFacts:
 
 
 def own_objects(cluster: Cluster) -> Items:
-    """Return all objects of shoal.dev. Items of a list have no kind, so the collection's name is added."""
+    """Return all objects of shoal.dev in the system namespace. Items of a list have no kind, so each gets the
+    collection's name as `kind`."""
     found: list[Body] = []
     for plural in OWN_KINDS:
         path = f"/apis/shoal.dev/v1alpha1/namespaces/{cluster.choice.system}/{plural}"

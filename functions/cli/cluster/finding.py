@@ -45,7 +45,8 @@ def condition(body: Body, type_: str) -> str | None:
 
 
 def first_reason(body: Body) -> str:
-    """Return reason and message of `Ready` if it is False, else of another condition that is False."""
+    """Return reason and message of `Ready` if it is False, else of another condition that is False; empty if none
+    is."""
     conditions = [each for each in objects.list_at(body, "status", "conditions") if each.get("status") == "False"]
     conditions.sort(key=lambda each: each.get("type") != "Ready")
     if not conditions:

@@ -92,7 +92,7 @@ def buckets(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFindin
 
 
 def processes(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
-    """Check that gateway, registry, controller and bus exist and are ready."""
+    """Check that gateway, registry, controller and bus exist and are ready; check nothing if shoal is not installed."""
     if not is_installed(facts, choice):
         return
     for name, items in (("gateway", facts.services), ("registry", facts.services)):
@@ -133,7 +133,8 @@ def pools(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]
 
 
 def objects(facts: ClusterFacts, choice: ClusterChoice) -> Iterator[DoctorFinding]:
-    """Report tenants, policies and models that are not ready, with the controller's message."""
+    """Report the first ten tenants, policies and models that are not ready, with the controller's message, or that none
+    is."""
     if facts.objects is None:
         yield unreadable("objects", "objects of shoal.dev")
         return

@@ -131,7 +131,8 @@ def revision_of(record: Body | None) -> dict[str, Any]:
 
 
 def _reason(pod: Body) -> str:
-    """Return why a pod is not ready: a container's waiting reason, else a condition such as the scheduler's."""
+    """Return why a pod is not ready: a container's waiting reason, else a condition such as the scheduler's, else its
+    phase."""
     status = pod.get("status", {})
     for each in status.get("containerStatuses", ()):
         waiting = each.get("state", {}).get("waiting")

@@ -51,7 +51,8 @@ _SAID: dict[Do, str] = {
 def secrets(
     choice: ClusterChoice, files: Mapping[str, Path], *, rotate: Turn | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Create what can be created. Exit with status 1 if a Secret is still missing or wrong."""
+    """Create the Secrets that can be created, or with `rotate` replace the token's, and print the steps; with `dry_run`
+    only print them. Exit with status 1 if a Secret is still missing or wrong."""
     given = {word: _read(word, file) for word, file in files.items()}
     cluster = KubeCluster(choice)
     there = read_secrets(cluster)

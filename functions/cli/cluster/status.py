@@ -100,7 +100,7 @@ def events(choice: ClusterChoice, *, last: int, warnings: bool, as_json: bool) -
 
 
 def rows_of(bodies: Iterable[Body], *, warnings: bool) -> list[dict[str, Any]]:
-    """Return events as rows, sorted by time. Events have a count or a series."""
+    """Return events as rows, sorted by time; with `warnings`, only warnings. Events have a count or a series."""
     rows = [_row(each) for each in bodies if not warnings or each.get("type") == "Warning"]
     return sorted(rows, key=lambda row: str(row["at"]))
 

@@ -114,7 +114,8 @@ def play(wanted: DrillRequest) -> None:
 
 
 def show_kept(wanted: DrillRequest) -> None:
-    """Show the newest stored report of each drill. Fail if a named drill has none."""
+    """Show, and with `plot` draw, the newest stored report of each drill. Fail if a named drill has none, or if there
+    are none at all."""
     drills = _chosen(wanted)
     folder = current_context(clones=True).layout.drills_dir
     found = [(drill.name, newest(folder, drill.name)) for drill in drills]
@@ -162,7 +163,7 @@ def _tenant(context: CliContext, wanted: str | None) -> str:
 
 
 def _take_back_earlier(stage: DrillStage) -> None:
-    """Undo the changes of an earlier drill that was killed."""
+    """Undo the changes of an earlier drill that was killed. Fail if one cannot be undone."""
     if stage.journal.entries:
         make_error_console().print(f"undoing {len(stage.journal.entries)} changes of a drill that was killed")
         wrong = stage.journal.roll_back(lambda undoing: undo(stage.context, undoing))

@@ -18,7 +18,7 @@ def _some(value: float | None) -> bool:
 
 
 def pace(stage: DrillStage, factor: float) -> None:
-    """Slow simulated engines down by a factor. A real engine on two cores is slow enough."""
+    """Slow simulated engines down by a factor; leave real ones as they are, which on two cores are slow enough."""
     if stage.status()["target"]["engine"] == "sim":
         for replica in stage.replicas():
             stage.set_faults(replica, slow_factor=factor)

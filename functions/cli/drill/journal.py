@@ -86,14 +86,16 @@ class UndoJournal:
         return len(self._entries)
 
     def add(self, undoing: Undoing) -> None:
-        """Store an entry. Call this before the change that it undoes."""
+        """Store an entry; raise JournalUnreadable if the journal is full. Call this before the change that it
+        undoes."""
         if len(self._entries) >= _MOST:
             raise JournalUnreadable(f"{self._file} has {_MOST} entries, which is more than a drill may change")
         self._entries.append(undoing)
         self._write()
 
     def roll_back(self, do: Callable[[Undoing], None], down_to: int = 0) -> list[str]:
-        """Undo the entries after the mark, the last one first. Return the errors as text."""
+        """Undo the entries after the mark `down_to`, the last one first. Keep those that fail, and return their errors
+        as text."""
         kept, wrong = [], []
         while len(self._entries) > down_to:
             undoing = self._entries.pop()

@@ -77,13 +77,15 @@ def judge(drill: Drill, seen: DrillTimeline) -> DrillVerdict:
 
 
 def effect_seen_s(seen: DrillTimeline) -> float | None:
-    """Return when the effect was first seen after the fault, in the drill's own polls or by Prometheus."""
+    """Return the second of the drill at which the effect was first seen after the fault, in the drill's own polls or by
+    Prometheus; None if never."""
     points = [*((look.at_s, look.shows_effect) for look in seen.looks), *seen.shown]
     return min((at_s for at_s, shows in points if shows and at_s >= seen.injected_s), default=None)
 
 
 def fired_and_cleared(alert: str, seen: DrillTimeline) -> tuple[float | None, float | None]:
-    """Return when the alert first fired after the fault, and when it cleared for the last time."""
+    """Return the second of the drill at which the alert first fired after the fault, and at which it cleared for the
+    last time; None for each that did not happen."""
     changes = [change for change in seen.alerts if change.name == alert and change.at_s >= seen.injected_s]
     fired_s = next((change.at_s for change in changes if change.state == "firing"), None)
     if fired_s is None or changes[-1].state == "firing":
@@ -93,7 +95,8 @@ def fired_and_cleared(alert: str, seen: DrillTimeline) -> tuple[float | None, fl
 
 
 def recovery_s(seen: DrillTimeline) -> float | None:
-    """Return the seconds to recovery, or None if the fleet was not well at the end."""
+    """Return the seconds from the fault's removal until the fleet stayed well and the last steady request had failed,
+    or None if the fleet was not well at the end."""
     well_s = well_from_s(seen)
     if well_s is None:
         return None
@@ -102,7 +105,7 @@ def recovery_s(seen: DrillTimeline) -> float | None:
 
 
 def mended_s(seen: DrillTimeline) -> float | None:
-    """Return when the platform's own repair was complete, or None."""
+    """Return the second of the drill at which the platform's own repair was first seen complete, or None if never."""
     return next((look.at_s for look in seen.looks if look.is_mended and look.at_s >= seen.injected_s), None)
 
 
@@ -158,7 +161,8 @@ def _mended(drill: Drill, seen: DrillTimeline, after_s: float | None) -> list[Ch
 
 
 def _accounts(seen: DrillTimeline) -> list[Check]:
-    """Check that ledger and traces contain the usage of all whole answers, as far as they were readable."""
+    """Return the checks that ledger and traces contain the usage of all whole answers; none if the accounts were not
+    read."""
     told = seen.accounts
     if told is None:
         return []

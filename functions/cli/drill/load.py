@@ -101,7 +101,7 @@ class LoadMaker:
             pulse.cancel()
 
     async def _pulse(self) -> None:
-        """Record stalls of this process until cancelled."""
+        """Record stalls of this process that last longer than STARVED_S, until cancelled."""
         while True:
             before_s = self.clock()
             await asyncio.sleep(PULSE_S)

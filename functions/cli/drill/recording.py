@@ -26,7 +26,8 @@ _LEAST_RUN = 2  # a run of equal steps is written as one only if it is longer
 
 
 async def record(alerts: Alerts, alert: str, began_unix_s: float, ended_s: float) -> dict[str, str]:
-    """Return the values by series, both in promtool's notation; empty if Prometheus does not answer."""
+    """Return the values by series that the alert reads, both in promtool's notation, at most SERIES_MAX; empty if
+    Prometheus does not answer."""
     found: list[dict[str, Any]] = []
     for selector in selectors(rules_for(alert, groups())):
         found += await alerts.range(selector, began_unix_s - LEAD_S, ended_s + LEAD_S)
@@ -77,7 +78,8 @@ def notation(values: Sequence[float | None]) -> str:
 
 
 def _gap(values: Sequence[float | None], at: int) -> tuple[str, int]:
-    """Return the notation of a gap. A series that ends is marked stale like in Prometheus, so its alert clears."""
+    """Return the notation of the gap at `at`, and its number of values. A series that ends is marked stale like in
+    Prometheus, so its alert clears."""
     taken = next((count for count, value in enumerate(values[at:]) if value is not None), len(values) - at)
     if at == 0:
         return f"_x{taken}", taken

@@ -30,7 +30,8 @@ _NAME = re.compile(r"\d{8}T\d{6}Z-[a-z0-9-]+\.json")
 def report(
     drill: Drill, played: PlayedDrill, judgement: DrillVerdict, ended_unix_s: float | None = None
 ) -> dict[str, Any]:
-    """Return plain values. Times are seconds since the drill began; `*_after_s` since the fault or its removal."""
+    """Return the drill's report as plain values. Times are seconds since the drill began; `*_after_s` since the fault
+    or its removal."""
     seen = played.timeline
     ended_unix_s = time.time() if ended_unix_s is None else ended_unix_s
     return {
@@ -79,7 +80,7 @@ def report(
 
 
 def store_report(folder: Path, made: dict[str, Any]) -> Path:
-    """Store the report, and remove the oldest reports beyond KEPT."""
+    """Store the report and return its file; remove the oldest reports, of whichever drill, beyond KEPT."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = datetime.fromtimestamp(made["ended_unix_s"], UTC).strftime("%Y%m%dT%H%M%SZ")
     path = folder / f"{stamp}-{made['drill']}.json"

@@ -75,7 +75,8 @@ class Performance:
         self._recorded: dict[str, str] = {}
 
     async def play(self) -> PlayedDrill:
-        """Run the drill. Fail if the fleet cannot or may not run it."""
+        """Run the drill and undo its changes. Fail if the fleet cannot or may not run it, or if not everything could be
+        undone."""
         stage = self._stage
         mark, load_before = stage.journal.mark, os.getloadavg()[0]
         status = await self._ready()
@@ -103,7 +104,7 @@ class Performance:
         )
 
     async def _ready(self) -> dict[str, Any]:
-        """Wait up to READY_S until the fleet is ready, and return its status."""
+        """Wait up to READY_S until the fleet is ready, and return its last status, even if it is not ready."""
         deadline_s = time.monotonic() + READY_S
         while True:
             status = await in_thread(self._stage.status)
@@ -210,7 +211,8 @@ class Performance:
         return bases[0]
 
     async def _watch_alerts(self) -> None:
-        """Shorten the alerts' windows, and wait until the drill's alert is inactive, since firing proves nothing."""
+        """Shorten the alerts' windows, and wait until the drill's alert is inactive, since an alert that fires already
+        proves nothing; fail if it stays active. Do nothing without Prometheus."""
         drill, stage = self._drill, self._stage
         if not await in_thread(lambda: stage.shorten_windows(self._scale)):
             self._say("this fleet has no Prometheus: the alert is not checked")
@@ -342,7 +344,8 @@ def environment_of(key: str) -> str:
 
 
 def refusal(environment: str, drill: str, consents: list[str]) -> str:
-    """Return why the drill may not run; empty if it may."""
+    """Return why the drill may not run: the environment is production, or not known, and there is no consent. Empty if
+    it may."""
     if environment not in PRODUCTION and environment:
         return ""
     if drill in consents:

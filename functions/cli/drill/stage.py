@@ -111,7 +111,8 @@ class DrillStage:
     # -- engines ------------------------------------------------------------------------------------------------------
 
     def set_faults(self, replica: str, **faults: bool | float | str | None) -> None:
-        """Set fault switches of a simulated engine. Other switches stay as they are."""
+        """Set fault switches of a simulated engine; the journal restores their former values. Other switches stay as
+        they are."""
         slot = self.entry(f"engine-{replica}").slot
         port = self.context.ports.engine(slot if slot is not None else 0)
         url = f"http://127.0.0.1:{port}/sim/faults"
@@ -126,7 +127,7 @@ class DrillStage:
         push_change(self.context.layout.gitops_dir, change, message, lambda commit: self.journal.add(Revert(commit)))
 
     def mint_key(self, key_id: str, limits: Mapping[str, int], scopes: Sequence[str] = ("inference",)) -> str:
-        """Create a key of the drill's tenant that expires after KEY_LASTS."""
+        """Create and return a key of the drill's tenant that expires after KEY_LASTS; the journal revokes it."""
         expires = (datetime.now(UTC) + KEY_LASTS).isoformat(timespec="seconds")
         body = {"id": key_id, "scopes": list(scopes), "expires": expires, "limits": dict(limits) or None}
         self.journal.add(RevokeKey(self.tenant, key_id))
@@ -152,7 +153,7 @@ class DrillStage:
 
     @staticmethod
     def wait_until(what: str, holds: Callable[[], bool], limit_s: float) -> None:
-        """Wait until `holds` returns True. Fail after `limit_s`."""
+        """Wait until `holds` returns True. Fail after `limit_s`, with `what` in the message."""
         deadline_s = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() > deadline_s:

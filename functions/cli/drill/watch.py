@@ -129,7 +129,8 @@ class FleetObserver:
         )  # fmt: skip
 
     async def _mended(self) -> tuple[bool, bool]:
-        """Return (True if the platform's repair has begun and ended, True if it is held back)."""
+        """Return (True if the platform's repair has begun and ended, True if it is held back); both False if the drill
+        has none or its page cannot be read."""
         if self.mend is None:
             return False, False
         samples = await self.pages.samples(self.mend.done.page)
@@ -172,7 +173,7 @@ class Alerts:
         await self._client.aclose()
 
     async def windows_are(self, alert: str, held_s: float) -> bool:
-        """Return True if Prometheus evaluates the alert with that `for` duration."""
+        """Return True if Prometheus evaluates the alert with that `for` duration; False if it does not answer."""
         try:
             answer = await self._client.get(f"{self.url}/api/v1/rules", params={"type": "alert"})
             groups = answer.raise_for_status().json()["data"]["groups"]
@@ -187,7 +188,8 @@ class Alerts:
         return changes_of(found, ended_s) if found else self.changes
 
     async def range(self, query: str, began_unix_s: float, ended_s: float) -> list[dict[str, Any]]:
-        """Return series with one value per second; empty if Prometheus does not answer."""
+        """Return series with one value per second, each at its second since `began_unix_s`; empty if Prometheus does
+        not answer."""
         asked = {"query": query, "start": f"{began_unix_s:.0f}", "end": f"{began_unix_s + ended_s:.0f}", "step": "1"}
         try:
             answer = await self._client.get(f"{self.url}/api/v1/query_range", params=asked)

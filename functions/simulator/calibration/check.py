@@ -85,7 +85,8 @@ def simulated(profile: EngineProfile, requests: Sequence[HeldOutRequest]) -> tup
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value at or below which the given share of the values comes when sorted; 0 if there are none."""
+    """Return the sorted values' element at the index `share` times their number, at most the last; 0 if there are
+    none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
